@@ -1,0 +1,1 @@
+"""The accelerators under test: interface, vocabulary, declarations, registry, one declarative file per backend."""

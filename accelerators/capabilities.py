@@ -1,0 +1,164 @@
+"""The capability vocabulary: one documented, typed constant for one observable behaviour.
+
+A capability names what a case can observe from outside. A *cell* is a capability, an operator or a workload
+together with the dtype and mode it is claimed for. Positive lists only: there is no way to claim "everything but".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from conformance.errors import UnknownName
+
+
+class Mode(Enum):
+    """Whether gradients are part of the claim."""
+
+    INFERENCE = "inference"
+    TRAINING = "training"
+
+
+#: Dtype names a declaration may use, in the order the matrix shows them.
+DTYPES: Final[tuple[str, ...]] = (
+    "float32",
+    "float16",
+    "bfloat16",
+    "float64",
+    "complex64",
+    "complex128",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "uint8",
+    "bool",
+    "float8_e4m3fn",
+    "float8_e5m2",
+)
+FLOATING_DTYPES: Final = frozenset({"float32", "float16", "bfloat16", "float64"})
+DIFFERENTIABLE_DTYPES: Final = FLOATING_DTYPES | {"complex64", "complex128"}
+
+
+@dataclass(frozen=True, order=True)
+class Cell:
+    """What one claim is about: ``subject × dtype × mode``.
+
+    ``subject`` is a capability name (``stream.order``), ``operators.<name>``, or ``workloads.<name>``. In a
+    declaration the subject may hold ``*`` (shell-style). ``dtype`` and ``mode`` are None where they have no meaning.
+    """
+
+    subject: str
+    dtype: str | None = None
+    mode: str | None = None
+
+    def __str__(self) -> str:
+        axes = "-".join(axis for axis in (self.dtype, self.mode) if axis)
+        return f"{self.subject}[{axes}]" if axes else self.subject
+
+    @property
+    def is_pattern(self) -> bool:
+        return "*" in self.subject
+
+
+@dataclass(frozen=True)
+class Capability:
+    """One observable behaviour. ``core`` ones cannot be declared away or waived."""
+
+    name: str
+    doc: str
+    core: bool = False
+
+    @property
+    def cell(self) -> Cell:
+        return Cell(self.name)
+
+    def on(self, dtype: str, mode: str | None = None) -> Cell:
+        """The cell of this capability for one dtype (and mode)."""
+        return Cell(self.name, dtype, mode)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+VOCABULARY: dict[str, Capability] = {}
+
+
+def capability(name: str, doc: str, *, core: bool = False) -> Capability:
+    """Define a capability. Names are dotted, lower case, and defined once."""
+    if name in VOCABULARY:
+        raise ValueError(f"capability {name!r} is defined twice")
+    VOCABULARY[name] = Capability(name, doc, core)
+    return VOCABULARY[name]
+
+
+def find_capability(name: str) -> Capability:
+    """The capability of that name; an unknown name is an error with suggestions."""
+    try:
+        return VOCABULARY[name]
+    except KeyError:
+        raise UnknownName("capability", name, VOCABULARY, "see: conformance list --capabilities") from None
+
+
+# --- mandatory core: what nobody can declare away ---------------------------------------------------------------
+DEVICE = capability("device", "The device is named, counted, selected and reported consistently.", core=True)
+MEMORY = capability("memory", "Tensors are allocated on the device, hold their values, and are freed.", core=True)
+COPY = capability("copy", "Copies between host and device keep every bit.", core=True)
+RNG = capability("rng", "Seeding the device generator makes random numbers repeatable.", core=True)
+CHECKPOINT = capability("checkpoint", "Device tensors survive torch.save and torch.load with values and dtype.", core=True)
+SYNCHRONIZE = capability("synchronize", "After synchronize() everything queued on the device is complete.", core=True)
+DTYPE = capability("dtype", "Tensors of this dtype are stored, copied and cast without loss.")
+
+# --- device ---------------------------------------------------------------------------------------------------------
+DEVICE_INDEX = capability("device.index", "Device names and torch devices carry the index they were asked for.")
+DEVICE_MULTIPLE = capability("device.multiple", "More than one device can be addressed from one process.")
+DEVICE_VISIBILITY = capability("device.visibility", "The visible-devices variable limits and reorders the devices of a new process.")
+
+# --- random numbers -------------------------------------------------------------------------------------------------
+RNG_STATE = capability("rng.state", "A saved generator state repeats the same numbers.")
+RNG_GENERATOR = capability("rng.generator", "torch.Generator objects of this device draw independent, repeatable streams.")
+RNG_PER_DEVICE = capability("rng.per-device", "Each device index has a generator of its own.")
+
+# --- execution model: the four flags --------------------------------------------------------------------------------
+SYNCHRONOUS = capability("execution.synchronous", "An operation is complete when its call returns.")
+HOST_TIMERS = capability("execution.host-timers", "Durations have to be measured with the host's clock.")
+ORDERED = capability("execution.ordered", "Operations run in program order, across streams as well.")
+BACKPRESSURE = capability("execution.backpressure", "Queueing work blocks instead of running out of memory.")
+
+# --- streams and events ---------------------------------------------------------------------------------------------
+STREAM = capability("stream", "Streams can be created, entered, queried and restored.")
+STREAM_ORDER = capability("stream.order", "wait_stream and wait_event order work between streams.")
+STREAM_RECORD = capability("stream.record", "record_stream keeps memory alive until the other stream is done.")
+EVENT = capability("event", "Events can be recorded, queried, waited for and synchronized.")
+EVENT_TIMING = capability("event.timing", "Events measure the device time between two points, in milliseconds.")
+
+# --- memory ---------------------------------------------------------------------------------------------------------
+MEMORY_STATS = capability("memory.stats", "Allocated and reserved bytes follow the tensors that live.")
+MEMORY_PEAK = capability("memory.peak", "The peak covers short-lived allocations and can be reset.")
+MEMORY_TOTAL = capability("memory.total", "Total and available memory are truthful.")
+MEMORY_PINNED = capability("memory.pinned", "Host memory can be page-locked, and is_pinned tells the truth.")
+MEMORY_PINNED_ASYNC = capability("memory.pinned-async", "Non-blocking copies from pinned memory run behind the host and are correct after a synchronize.")
+MEMORY_OOM = capability("memory.oom", "Too large an allocation raises torch.OutOfMemoryError and leaves the device usable.")
+
+# --- graphs ---------------------------------------------------------------------------------------------------------
+GRAPH_CAPTURE = capability("graph.capture", "Work is captured without running, and replayed on the inputs' current values.")
+GRAPH_POOL = capability("graph.pool", "Graphs can share a memory pool.")
+
+# --- precision ------------------------------------------------------------------------------------------------------
+ACCUMULATE_WIDE = capability("precision.accumulate-wide", "Sums and products of 16-bit numbers are accumulated in float32 or better.")
+MATMUL_FULL = capability("precision.matmul-full", "float32 matrix products keep float32 precision by default.")
+DENORMALS = capability("precision.denormals", "Subnormal numbers are kept, not flushed to zero.")
+DETERMINISTIC = capability("precision.deterministic", "The same inputs give the same bits twice.")
+AUTOCAST = capability("autocast", "torch.autocast works for this device type.")
+
+# --- software around the device -------------------------------------------------------------------------------------
+RANGES = capability("ranges", "Profiler ranges nest, never raise, and change no result.")
+LAZY_CALL = capability("lazy-call", "A callback handed to lazy_call is run.")
+TENSOR_TYPES = capability("tensor-types", "The typed constructors build tensors of their dtype on the device.")
+OP_BUILDERS = capability("op-builders", "Operator builders are found by name and load.")
+COMPILE = capability("compile", "torch.compile runs on the declared compile backend.")
+COMM = capability("comm", "The declared communication backend initialises a process group.")
+TRITON = capability("triton", "Triton kernels compile and run.")
+PROFILER = capability("profiler", "torch.profiler records activity on this device.")
+WORKLOAD = capability("workload", "Models of this dtype train and infer as on the host.")

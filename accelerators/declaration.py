@@ -1,0 +1,143 @@
+"""Declarations: what an accelerator claims, cell by cell, and how three sources merge.
+
+A claim is *supported* (native, emulated, or computed on the host), *unsupported* (hardware, or not yet, with a
+reason), or *undeclared*: silence is a state of its own and never means "no". Sources, later wins: what the
+DeepSpeed-style methods answer, the accelerator's own ``capabilities``, and a TOML file.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from conformance.accelerators.capabilities import Cell
+from conformance.errors import DeclarationError
+
+
+class State(Enum):
+    SUPPORTED = "supported"
+    UNSUPPORTED = "unsupported"
+    UNDECLARED = "undeclared"
+
+
+class Detail(Enum):
+    """How something is supported, or why it is not."""
+
+    NATIVE = "native"
+    EMULATED = "emulated"
+    HOST = "host"
+    HARDWARE = "hardware"
+    NOT_YET = "not-yet"
+
+
+class Source(Enum):
+    """Where a claim comes from; a later member overrides an earlier one."""
+
+    METHODS = "methods"
+    CAPABILITIES = "capabilities"
+    FILE = "file"
+
+
+_DETAILS = {
+    State.SUPPORTED: {Detail.NATIVE, Detail.EMULATED, Detail.HOST},
+    State.UNSUPPORTED: {Detail.HARDWARE, Detail.NOT_YET},
+    State.UNDECLARED: {None},
+}
+
+
+@dataclass(frozen=True)
+class Claim:
+    """The declared state of one cell."""
+
+    state: State
+    detail: Detail | None = None
+    reason: str = ""
+    source: Source | None = None
+
+    def __post_init__(self) -> None:
+        if self.detail not in _DETAILS[self.state]:
+            raise DeclarationError(f"a claim cannot be {self.state.value} and {self.detail and self.detail.value}")
+        if self.state is State.UNSUPPORTED and not self.reason:
+            raise DeclarationError("an unsupported claim needs a reason; say why the hardware or software cannot do it")
+
+
+UNDECLARED = Claim(State.UNDECLARED)
+
+
+def supported(detail: Detail = Detail.NATIVE, source: Source = Source.CAPABILITIES) -> Claim:
+    return Claim(State.SUPPORTED, detail, source=source)
+
+
+def unsupported(reason: str, detail: Detail = Detail.HARDWARE, source: Source = Source.CAPABILITIES) -> Claim:
+    return Claim(State.UNSUPPORTED, detail, reason, source)
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """All claims of one accelerator. Exact cells win over patterns; a longer pattern wins over a shorter one."""
+
+    exact: Mapping[Cell, Claim] = field(default_factory=dict)
+    patterns: Mapping[Cell, Claim] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, claims: Iterable[tuple[Cell, Claim]]) -> Declaration:
+        """Build a declaration from one source; the same cell claimed twice differently is an error."""
+        exact: dict[Cell, Claim] = {}
+        patterns: dict[Cell, Claim] = {}
+        for cell, claim in claims:
+            table = patterns if cell.is_pattern else exact
+            if cell in table and table[cell] != claim:
+                raise DeclarationError(
+                    f"{cell} is declared twice and differently: {_say(table[cell])} and {_say(claim)}; keep one of them."
+                )
+            table[cell] = claim
+        return cls(exact, patterns)
+
+    def overridden_by(self, later: Declaration) -> Declaration:
+        """This declaration with every claim of ``later`` in place of its own."""
+        return Declaration({**self.exact, **later.exact}, {**self.patterns, **later.patterns})
+
+    def claim(self, cell: Cell, *, in_reference: bool = True) -> Claim:
+        """What is declared for ``cell``.
+
+        ``in_reference`` tells whether PyTorch's own CPU implements the cell: a pattern never claims more than
+        that, so ``operators.*`` for float16 means "every operator that PyTorch's CPU has in float16".
+        """
+        if cell in self.exact:
+            return self.exact[cell]
+        matches = [p for p in self.patterns if _matches(p, cell)]
+        if not matches:
+            return UNDECLARED
+        best = max(len(p.subject) for p in matches)
+        claims = {self.patterns[p] for p in matches if len(p.subject) == best}
+        if len({c.state for c in claims}) > 1:
+            raise DeclarationError(f"{cell} is matched by contradicting patterns of equal length; declare it by name.")
+        claim = next(iter(claims))
+        if claim.state is State.SUPPORTED and not in_reference:
+            return UNDECLARED
+        return claim
+
+    def supports(self, cell: Cell, *, in_reference: bool = True) -> bool:
+        return self.claim(cell, in_reference=in_reference).state is State.SUPPORTED
+
+    @property
+    def cells(self) -> dict[Cell, Claim]:
+        """Every written claim, patterns included, sorted."""
+        return dict(sorted({**self.patterns, **self.exact}.items(), key=lambda item: str(item[0])))
+
+    @property
+    def sha256(self) -> str:
+        rows = [[str(c), k.state.value, k.detail and k.detail.value, k.reason] for c, k in self.cells.items()]
+        return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
+
+
+def _matches(pattern: Cell, cell: Cell) -> bool:
+    return (pattern.dtype, pattern.mode) == (cell.dtype, cell.mode) and fnmatch.fnmatchcase(cell.subject, pattern.subject)
+
+
+def _say(claim: Claim) -> str:
+    return claim.state.value + (f" ({claim.detail.value})" if claim.detail else "")

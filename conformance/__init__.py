@@ -1,0 +1,1 @@
+"""A conformance suite for AI accelerators. This package imports nothing on its own."""

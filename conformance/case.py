@@ -1,0 +1,152 @@
+"""Cases: one test with a stable id of our own, the capabilities it needs, its level and its deadline.
+
+A suite writes ``@case`` on a test function, or ``@cases`` on one that a generator feeds::
+
+    @case("accelerator.rng.state_roundtrip", requires=[RNG_STATE], level=Level.CORE)
+    def test_state_roundtrip(accelerator): ...
+
+    @case("accelerator.dtype.copy_roundtrip", axes={"dtype": DTYPES}, requires=[DTYPE])
+    def test_copy_roundtrip(accelerator, dtype): ...
+
+With a ``dtype`` axis, a required capability becomes the cell of that dtype. Ids read ``area.subject[axes]``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Any, TypeVar
+
+from conformance.accelerators.capabilities import Capability, Cell
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Tier(Enum):
+    UNIT = "unit"
+    WORKLOAD = "workload"
+
+
+class Level(Enum):
+    """How much depends on it: ``core`` cannot be declared away."""
+
+    CORE = "core"
+    STANDARD = "standard"
+
+
+class Kind(Enum):
+    """What a case is for. A *probe* checks a declared "no" or a silence, and runs after everything else."""
+
+    CHECK = "check"
+    PROBE = "probe"
+
+
+@dataclass(frozen=True)
+class Case:
+    """One planned test.
+
+    ``requires`` are the cells that must be declared supported for the case to run as a check. ``in_reference``
+    tells whether PyTorch's own CPU has what the case exercises; only then do pattern claims cover it.
+    ``adaptive`` cases run whatever is declared and judge the observation against the claim (operator cells and
+    capability probes); others are skipped when something they require is not declared.
+    ``deadline`` is in seconds.
+    """
+
+    id: str
+    area: str
+    tier: Tier = Tier.UNIT
+    level: Level = Level.STANDARD
+    axes: tuple[tuple[str, str], ...] = ()
+    requires: tuple[Cell, ...] = ()
+    deadline: float = 60.0
+    adaptive: bool = False
+    in_reference: bool = True
+    payload: Any = field(default=None, compare=False, hash=False, repr=False)
+
+    @property
+    def dtype(self) -> str | None:
+        return dict(self.axes).get("dtype")
+
+    @property
+    def mode(self) -> str | None:
+        return dict(self.axes).get("mode")
+
+    @property
+    def subject(self) -> str:
+        """The id without area and axes."""
+        return self.id.split("[", 1)[0].removeprefix(self.area + ".")
+
+
+def case_id(subject: str, axes: Iterable[tuple[str, str]]) -> str:
+    values = "-".join(value for _, value in axes)
+    return f"{subject}[{values}]" if values else subject
+
+
+def seed_of(case_id: str, base: int = 0) -> int:
+    """A 31-bit seed that depends on the id and the run's base seed alone."""
+    digest = hashlib.sha256(f"{base}:{case_id}".encode()).digest()
+    return int.from_bytes(digest[:4], "big") & 0x7FFFFFFF
+
+
+@dataclass(frozen=True)
+class CaseFamily:
+    """What ``@case`` and ``@cases`` leave on a test function; ``expand`` gives its cases."""
+
+    expand: Callable[[], Sequence[Case]]
+    axis_names: tuple[str, ...]
+
+
+def case(
+    id: str,
+    *,
+    requires: Sequence[Capability | Cell] = (),
+    level: Level = Level.STANDARD,
+    tier: Tier = Tier.UNIT,
+    axes: Mapping[str, Sequence[str]] | None = None,
+    deadline: float = 60.0,
+    adaptive: bool = False,
+) -> Callable[[F], F]:
+    """Mark a test function as a case. Each axis becomes an argument of the function, as a string."""
+    area = id.split(".", 1)[0]
+    template = Case(id=id, area=area, tier=tier, level=level, deadline=deadline, adaptive=adaptive)
+    names = tuple(axes or ())
+
+    def expand() -> list[Case]:
+        combinations = itertools.product(*(axes or {}).values())
+        return [_instance(template, tuple(zip(names, values, strict=True)), requires) for values in combinations]
+
+    return _attach(CaseFamily(expand, names))
+
+
+def cases(expand: Callable[[], Sequence[Case]]) -> Callable[[F], F]:
+    """Mark a test function as the body of every case that ``expand`` returns; it takes the ``case`` fixture."""
+    return _attach(CaseFamily(expand, ()))
+
+
+def _attach(family: CaseFamily) -> Callable[[F], F]:
+    def mark(function: F) -> F:
+        function.__conformance_family__ = family  # type: ignore[attr-defined]
+        return function
+
+    return mark
+
+
+def _instance(template: Case, axes: tuple[tuple[str, str], ...], requires: Sequence[Capability | Cell]) -> Case:
+    values = dict(axes)
+    cells = tuple(_cell(need, values.get("dtype"), values.get("mode")) for need in requires)
+    return replace(template, id=case_id(template.id, axes), axes=axes, requires=cells)
+
+
+#: Capabilities whose claims are made per dtype.
+PER_DTYPE = frozenset({"dtype", "precision.accumulate-wide", "workload"})
+
+
+def _cell(need: Capability | Cell, dtype: str | None, mode: str | None) -> Cell:
+    if isinstance(need, Cell):
+        return need
+    if need.name in PER_DTYPE:
+        return Cell(need.name, dtype, mode if need.name == "workload" else None)
+    return need.cell
