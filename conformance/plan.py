@@ -1,0 +1,125 @@
+"""The plan: every bundled case, found without hardware and without pytest, and hashed into a manifest."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import inspect
+import json
+import os
+import pkgutil
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from conformance.case import Case, CaseFamily
+from conformance.errors import ConformanceError
+
+SUITES = Path(__file__).parent / "suites"
+MANIFEST_SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class PlannedCase:
+    """A case and the function that is its body."""
+
+    case: Case
+    function: Callable[..., Any]
+    path: Path
+    line: int
+
+    @property
+    def doc(self) -> str:
+        return inspect.getdoc(self.function) or ""
+
+
+def area_names() -> list[str]:
+    """The areas that have a suite, by folder name."""
+    return sorted(m.name for m in pkgutil.iter_modules([str(SUITES)]) if m.ispkg)
+
+
+def suite_version() -> str:
+    return metadata.version("accelerator-conformance")
+
+
+def bundled_cases(areas: Iterable[str] | None = None) -> list[PlannedCase]:
+    """Every bundled case of the given areas (all of them by default), in file order."""
+    chosen = area_names() if areas is None else sorted(areas)
+    return [planned for area in chosen for module in _suite_modules(area) for planned in _cases_of(module)]
+
+
+def _suite_modules(area: str) -> Iterator[ModuleType]:
+    folder = SUITES / area
+    for path in sorted(folder.glob("test_*.py")):
+        yield importlib.import_module(f"conformance.suites.{area}.{path.stem}")
+
+
+def _cases_of(module: ModuleType) -> Iterator[PlannedCase]:
+    path = Path(module.__file__ or "")
+    for function in vars(module).values():
+        family = family_of(function)
+        if family is None or function.__module__ != module.__name__:
+            continue
+        line = function.__code__.co_firstlineno
+        yield from (PlannedCase(c, function, path, line) for c in family.expand())
+
+
+def family_of(function: object) -> CaseFamily | None:
+    family = getattr(function, "__conformance_family__", None)
+    return family if isinstance(family, CaseFamily) else None
+
+
+def manifest_entry(case: Case, nodeid: str) -> dict[str, Any]:
+    return {
+        "id": case.id,
+        "area": case.area,
+        "tier": case.tier.value,
+        "axes": dict(case.axes),
+        "requires": [str(cell) for cell in case.requires],
+        "level": case.level.value,
+        "nodeid": nodeid,
+    }
+
+
+def manifest_sha256(cases: Sequence[Case]) -> str:
+    """A hash of what is planned: ids, needs and levels, whatever the order."""
+    rows = sorted([c.id, c.tier.value, c.level.value, *map(str, c.requires)] for c in cases)
+    return hashlib.sha256(json.dumps([suite_version(), rows]).encode()).hexdigest()
+
+
+def make_manifest(planned: Sequence[tuple[Case, str]]) -> dict[str, Any]:
+    """The manifest of ``(case, node id)`` pairs. An id planned twice is an error of the suite."""
+    cases = [case for case, _ in planned]
+    _reject_duplicates(cases)
+    return {
+        "schema": MANIFEST_SCHEMA,
+        "sha256": manifest_sha256(cases),
+        "suite": suite_version(),
+        "torch": _torch_version(),
+        "cases": [manifest_entry(case, nodeid) for case, nodeid in planned],
+    }
+
+
+def _reject_duplicates(cases: Sequence[Case]) -> None:
+    seen: set[str] = set()
+    for case in cases:
+        if case.id in seen:
+            raise ConformanceError(f"case id {case.id!r} is planned twice; give one of the two another id.")
+        seen.add(case.id)
+
+
+def _torch_version() -> str:
+    # The version without importing torch: a plan must stay cheap.
+    module = sys.modules.get("torch")
+    return str(module.__version__) if module else metadata.version("torch")
+
+
+def write_manifest(manifest: dict[str, Any], path: Path) -> None:
+    """Write atomically: several workers may write the same manifest at once."""
+    temporary = path.with_name(f"{path.name}.{os.getpid()}")
+    temporary.write_text(json.dumps(manifest, separators=(",", ":")))
+    os.replace(temporary, path)

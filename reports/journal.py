@@ -1,0 +1,182 @@
+"""The journal: one JSON line when a case starts and one when it ends.
+
+Every process of a run appends whole lines to the same file with one ``write`` each, so that a run that is killed
+loses at most the line being written. Folding the journal gives the report; see ``fold.py``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from conformance.errors import JournalError
+from conformance.reports.verdict import Outcome, Reason, Verdict
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Started:
+    """A case that began, and where."""
+
+    id: str
+    worker: str
+    pid: int
+    at: float
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A case that ended, with its verdict."""
+
+    id: str
+    verdict: Verdict
+    seconds: float
+    worker: str
+
+
+@dataclass(frozen=True)
+class JournalRecords:
+    """A journal as read. ``ended`` keeps the first verdict of an id; later ones are named in ``duplicates``."""
+
+    run: Mapping[str, Any] | None = None
+    started: Mapping[str, Started] = field(default_factory=dict)
+    ended: Mapping[str, Ended] = field(default_factory=dict)
+    duplicates: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    setup_error: str | None = None
+    finish: Mapping[str, Any] | None = None
+    torn_lines: int = 0
+    size: int = 0
+
+    @property
+    def in_flight(self) -> dict[str, Started]:
+        """Cases that began and have no verdict."""
+        return {id: start for id, start in self.started.items() if id not in self.ended}
+
+
+class JournalWriter:
+    """Appends to a journal. Cheap to open in every worker; each line is one ``write`` to an ``O_APPEND`` file."""
+
+    def __init__(self, path: Path, worker: str = "main") -> None:
+        self.path, self.worker = path, worker
+        try:
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        except OSError as error:
+            raise JournalError(f"cannot write the journal {path}: {error.strerror}. Choose another --conformance-report.") from error
+        self._end_torn_line()
+
+    def _end_torn_line(self) -> None:
+        size = os.fstat(self._fd).st_size
+        if size and os.pread(self._fd, 1, size - 1) != b"\n":
+            os.write(self._fd, b"\n")
+
+    def _append(self, record: Mapping[str, Any]) -> None:
+        os.write(self._fd, json.dumps(record, separators=(",", ":"), default=str).encode() + b"\n")
+
+    def run(self, **header: Any) -> None:
+        self._append({"kind": "run", "schema": SCHEMA, **header})
+
+    def start(self, case_id: str) -> None:
+        self._append({"kind": "start", "id": case_id, "worker": self.worker, "pid": os.getpid(), "t": round(time.time(), 3)})
+
+    def end(self, case_id: str, verdict: Verdict, seconds: float) -> None:
+        self._append(
+            {
+                "kind": "end",
+                "id": case_id,
+                "outcome": verdict.outcome.value,
+                "reason": verdict.reason.value,
+                "message": verdict.message,
+                "metrics": verdict.metrics,
+                "seconds": round(seconds, 6),
+                "worker": self.worker,
+            }
+        )
+
+    def note(self, text: str) -> None:
+        self._append({"kind": "note", "text": text})
+
+    def setup_error(self, text: str) -> None:
+        self._append({"kind": "setup-error", "text": text})
+
+    def finish(self, **facts: Any) -> None:
+        self._append({"kind": "finish", **facts})
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+def read_journal(path: Path, limit: int | None = None) -> JournalRecords:
+    """Read a journal, or its first ``limit`` bytes. Lines torn by a kill are counted and passed over."""
+    try:
+        with path.open("rb") as file:
+            data = file.read() if limit is None else file.read(limit)
+    except OSError as error:
+        raise JournalError(f"cannot read the journal {path}: {error.strerror}.") from error
+    reader = _Reader()
+    for line in data.splitlines():
+        reader.take(line)
+    return reader.records(len(data))
+
+
+class _Reader:
+    """Collects lines into records; a line that is no journal line is torn."""
+
+    def __init__(self) -> None:
+        self.run: Mapping[str, Any] | None = None
+        self.started: dict[str, Started] = {}
+        self.ended: dict[str, Ended] = {}
+        self.duplicates: list[str] = []
+        self.notes: list[str] = []
+        self.setup_error: str | None = None
+        self.finish: Mapping[str, Any] | None = None
+        self.torn = 0
+
+    def take(self, line: bytes) -> None:
+        try:
+            record = json.loads(line)
+            getattr(self, "_take_" + record["kind"].replace("-", "_"))(record)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            self.torn += bool(line.strip())
+
+    def _take_run(self, record: dict[str, Any]) -> None:
+        # A resumed run writes a second header; the first one tells when the run began.
+        self.run = self.run or record
+
+    def _take_start(self, record: dict[str, Any]) -> None:
+        self.started[record["id"]] = Started(record["id"], record["worker"], record["pid"], record["t"])
+
+    def _take_end(self, record: dict[str, Any]) -> None:
+        verdict = Verdict(Outcome(record["outcome"]), Reason(record["reason"]), record["message"], record["metrics"])
+        if record["id"] in self.ended:
+            self.duplicates.append(record["id"])
+            return
+        self.ended[record["id"]] = Ended(record["id"], verdict, record["seconds"], record["worker"])
+
+    def _take_note(self, record: dict[str, Any]) -> None:
+        self.notes.append(record["text"])
+
+    def _take_setup_error(self, record: dict[str, Any]) -> None:
+        self.setup_error = record["text"]
+
+    def _take_finish(self, record: dict[str, Any]) -> None:
+        self.finish = record
+
+    def records(self, size: int) -> JournalRecords:
+        return JournalRecords(
+            self.run,
+            self.started,
+            self.ended,
+            tuple(self.duplicates),
+            tuple(self.notes),
+            self.setup_error,
+            self.finish,
+            self.torn,
+            size,
+        )
