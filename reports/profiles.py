@@ -1,0 +1,133 @@
+"""Profiles: what a badge stands for, as pure predicates over case records.
+
+``core`` ⊂ ``inference``, ``core`` ⊂ ``training`` ⊂ ``distributed``, and ``full`` is everything. A record is a mapping
+with ``area``, ``tier``, ``axes`` and ``level``, as the manifest holds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Set
+from dataclasses import dataclass
+from typing import Any
+
+from conformance.errors import UnknownName
+
+Record = Mapping[str, Any]
+
+#: Areas whose cases need more than one rank.
+DISTRIBUTED_AREAS = frozenset({"comm", "elasticity", "moe", "model_parallelism", "sequence_parallelism", "ulysses_alst"})
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A named set of cases. ``parents`` are the profiles that it contains."""
+
+    name: str
+    doc: str
+    parents: tuple[str, ...]
+    own: Callable[[Record], bool]
+
+
+def _mode(record: Record) -> str | None:
+    mode = record["axes"].get("mode")
+    return None if mode is None else str(mode)
+
+
+def _is_core(record: Record) -> bool:
+    return bool(record["level"] == "core")
+
+
+def _is_inference(record: Record) -> bool:
+    return record["area"] not in DISTRIBUTED_AREAS and _mode(record) in (None, "inference")
+
+
+def _is_training(record: Record) -> bool:
+    return record["area"] not in DISTRIBUTED_AREAS and _mode(record) in (None, "training")
+
+
+def _is_distributed(record: Record) -> bool:
+    return record["area"] in DISTRIBUTED_AREAS
+
+
+def _is_any(record: Record) -> bool:
+    return True
+
+
+#: From the least to the most; the badge shows the last one that is green.
+PROFILES: dict[str, Profile] = {
+    profile.name: profile
+    for profile in (
+        Profile("core", "The mandatory core that nobody can declare away.", (), _is_core),
+        Profile("inference", "Running models forward, on one device.", ("core",), _is_inference),
+        Profile("training", "Running models forward and backward, on one device.", ("core",), _is_training),
+        Profile("distributed", "Training on several devices.", ("training",), _is_distributed),
+        Profile("full", "Everything.", ("inference", "distributed"), _is_any),
+    )
+}
+
+
+def find_profile(name: str) -> Profile:
+    """The profile of that name; an unknown name is an error with suggestions."""
+    try:
+        return PROFILES[name]
+    except KeyError:
+        raise UnknownName("profile", name, PROFILES) from None
+
+
+def in_profile(name: str, record: Record) -> bool:
+    """Whether the case belongs to the profile, by itself or through one that the profile contains."""
+    profile = find_profile(name)
+    return profile.own(record) or any(in_profile(parent, record) for parent in profile.parents)
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How far a profile is verified: passes over claimed cases, and whether everything claimed passed."""
+
+    name: str
+    verified: int
+    claimed: int
+    failed: int
+    green: bool
+
+
+@dataclass(frozen=True)
+class Tally:
+    """One planned case as a badge sees it."""
+
+    record: Record
+    claimed: bool
+    passed: bool
+    failed: bool
+
+
+def standing(name: str, tallies: Iterable[Tally]) -> Standing:
+    """A profile is green when every claimed case of it passed, none failed, and it verified a case of its own.
+
+    The last rule keeps a run without one distributed case from being called ``distributed``.
+    """
+    profile = find_profile(name)
+    inside = [tally for tally in tallies if in_profile(name, tally.record)]
+    verified = sum(tally.passed for tally in inside)
+    claimed = sum(tally.claimed for tally in inside)
+    failed = sum(tally.failed for tally in inside)
+    own = any(tally.passed and profile.own(tally.record) for tally in inside)
+    return Standing(name, verified, claimed, failed, own and not failed and verified == claimed)
+
+
+def standings(tallies: Iterable[Tally]) -> tuple[Standing, ...]:
+    """Every profile's standing, from the least to the most. A profile is green only if all that it contains are."""
+    known = list(tallies)
+    alone = {name: standing(name, known) for name in PROFILES}
+    green: Set[str] = frozenset(name for name in PROFILES if _all_green(name, alone))
+    return tuple(Standing(s.name, s.verified, s.claimed, s.failed, s.name in green) for s in alone.values())
+
+
+def _all_green(name: str, alone: Mapping[str, Standing]) -> bool:
+    return alone[name].green and all(_all_green(parent, alone) for parent in PROFILES[name].parents)
+
+
+def badge(profiles: Iterable[Standing]) -> str | None:
+    """The highest profile that is fully green."""
+    green = [one.name for one in profiles if one.green]
+    return green[-1] if green else None
