@@ -93,10 +93,15 @@ def seed_of(case_id: str, base: int = 0) -> int:
 
 @dataclass(frozen=True)
 class CaseFamily:
-    """What ``@case`` and ``@cases`` leave on a test function; ``expand`` gives its cases."""
+    """What ``@case`` and ``@cases`` leave on a test function; ``expand`` gives its cases.
+
+    A ``generated`` body serves many cases and compares through the ``check`` fixture, which counts: one that
+    compared nothing has verified nothing.
+    """
 
     expand: Callable[[], Sequence[Case]]
     axis_names: tuple[str, ...]
+    generated: bool = False
 
 
 def case(
@@ -123,7 +128,7 @@ def case(
 
 def cases(expand: Callable[[], Sequence[Case]]) -> Callable[[F], F]:
     """Mark a test function as the body of every case that ``expand`` returns; it takes the ``case`` fixture."""
-    return _attach(CaseFamily(expand, ()))
+    return _attach(CaseFamily(expand, (), generated=True))
 
 
 def _attach(family: CaseFamily) -> Callable[[F], F]:

@@ -28,6 +28,8 @@ class Started:
     worker: str
     pid: int
     at: float
+    #: The declared state of an adaptive case, by which a death is judged.
+    claim: str | None = None
 
 
 @dataclass(frozen=True)
@@ -45,11 +47,11 @@ class JournalRecords:
     """A journal as read. ``ended`` keeps the first verdict of an id; later ones are named in ``duplicates``."""
 
     run: Mapping[str, Any] | None = None
+    accelerator: Mapping[str, Any] | None = None
     started: Mapping[str, Started] = field(default_factory=dict)
     ended: Mapping[str, Ended] = field(default_factory=dict)
     duplicates: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    setup_error: str | None = None
     finish: Mapping[str, Any] | None = None
     torn_lines: int = 0
     size: int = 0
@@ -82,8 +84,13 @@ class JournalWriter:
     def run(self, **header: Any) -> None:
         self._append({"kind": "run", "schema": SCHEMA, **header})
 
-    def start(self, case_id: str) -> None:
-        self._append({"kind": "start", "id": case_id, "worker": self.worker, "pid": os.getpid(), "t": round(time.time(), 3)})
+    def accelerator(self, **facts: Any) -> None:
+        """Facts that only a process with the device can know: names of devices, the merged declaration."""
+        self._append({"kind": "accelerator", **facts})
+
+    def start(self, case_id: str, claim: str | None = None) -> None:
+        record = {"kind": "start", "id": case_id, "worker": self.worker, "pid": os.getpid(), "t": round(time.time(), 3)}
+        self._append({**record, "claim": claim} if claim else record)
 
     def end(self, case_id: str, verdict: Verdict, seconds: float) -> None:
         self._append(
@@ -101,9 +108,6 @@ class JournalWriter:
 
     def note(self, text: str) -> None:
         self._append({"kind": "note", "text": text})
-
-    def setup_error(self, text: str) -> None:
-        self._append({"kind": "setup-error", "text": text})
 
     def finish(self, **facts: Any) -> None:
         self._append({"kind": "finish", **facts})
@@ -130,18 +134,18 @@ class _Reader:
 
     def __init__(self) -> None:
         self.run: Mapping[str, Any] | None = None
+        self.accelerator: Mapping[str, Any] | None = None
         self.started: dict[str, Started] = {}
         self.ended: dict[str, Ended] = {}
         self.duplicates: list[str] = []
         self.notes: list[str] = []
-        self.setup_error: str | None = None
         self.finish: Mapping[str, Any] | None = None
         self.torn = 0
 
     def take(self, line: bytes) -> None:
         try:
             record = json.loads(line)
-            getattr(self, "_take_" + record["kind"].replace("-", "_"))(record)
+            getattr(self, "_take_" + record["kind"])(record)
         except (ValueError, KeyError, TypeError, AttributeError):
             self.torn += bool(line.strip())
 
@@ -149,8 +153,12 @@ class _Reader:
         # A resumed run writes a second header; the first one tells when the run began.
         self.run = self.run or record
 
+    def _take_accelerator(self, record: dict[str, Any]) -> None:
+        self.accelerator = self.accelerator or record
+
     def _take_start(self, record: dict[str, Any]) -> None:
-        self.started[record["id"]] = Started(record["id"], record["worker"], record["pid"], record["t"])
+        start = Started(record["id"], record["worker"], record["pid"], record["t"], record.get("claim"))
+        self.started[start.id] = start
 
     def _take_end(self, record: dict[str, Any]) -> None:
         verdict = Verdict(Outcome(record["outcome"]), Reason(record["reason"]), record["message"], record["metrics"])
@@ -162,20 +170,17 @@ class _Reader:
     def _take_note(self, record: dict[str, Any]) -> None:
         self.notes.append(record["text"])
 
-    def _take_setup_error(self, record: dict[str, Any]) -> None:
-        self.setup_error = record["text"]
-
     def _take_finish(self, record: dict[str, Any]) -> None:
         self.finish = record
 
     def records(self, size: int) -> JournalRecords:
         return JournalRecords(
             self.run,
+            self.accelerator,
             self.started,
             self.ended,
             tuple(self.duplicates),
             tuple(self.notes),
-            self.setup_error,
             self.finish,
             self.torn,
             size,

@@ -1,0 +1,77 @@
+"""Error budgets: how far a result may be from the exact value, by operator class. The numbers are in budgets.toml."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+import torch
+
+try:
+    import tomllib
+except ModuleNotFoundError:  # Python 3.10
+    import tomli as tomllib
+
+#: Complex arithmetic makes one product of four; its error constant grows by 2*sqrt(2) (Higham, lemma 3.5).
+COMPLEX_FACTOR = 2.83
+
+
+class OpClass(Enum):
+    """How an operator's error grows. The section of budgets.toml has the same name."""
+
+    EXACT = "exact"
+    ELEMENTWISE = "elementwise"
+    TRANSCENDENTAL = "transcendental"
+    REDUCTION = "reduction"
+    CONTRACTION = "contraction"
+    ITERATIVE = "iterative"
+
+
+@dataclass(frozen=True)
+class Budget:
+    """One row of budgets.toml; the formula stands at the top of that file."""
+
+    rounding: float
+    conditioning: float
+    length: float
+    host: float
+
+    def bound(self, exact: torch.Tensor, response: torch.Tensor, dtype: torch.dtype, n: float) -> torch.Tensor:
+        """The largest allowed error of every element: float64, the shape of ``exact``."""
+        factor = COMPLEX_FACTOR if dtype.is_complex else 1.0
+        rounding = self.rounding * unit_roundoff(dtype) * exact.abs()
+        conditioning = self.conditioning * max(n, 1.0) ** self.length * accumulator_roundoff(dtype) * response
+        return (rounding + conditioning) * factor + floor(dtype)
+
+
+@functools.cache
+def budget_of(op_class: OpClass) -> Budget:
+    return _table()[op_class.value]
+
+
+@functools.cache
+def _table() -> dict[str, Budget]:
+    text = Path(__file__).with_name("budgets.toml").read_text(encoding="utf-8")
+    return {name: Budget(**row) for name, row in tomllib.loads(text).items()}
+
+
+@functools.cache
+def unit_roundoff(dtype: torch.dtype) -> float:
+    """Half the distance from 1 to the next number: 2^-24 for float32."""
+    return float(torch.finfo(dtype).eps) / 2
+
+
+@functools.cache
+def accumulator_roundoff(dtype: torch.dtype) -> float:
+    return min(unit_roundoff(dtype), unit_roundoff(torch.float32))
+
+
+@functools.cache
+def floor(dtype: torch.dtype) -> float:
+    """The absolute error that is never judged: one smallest normal; two subnormal steps in float16."""
+    limits = torch.finfo(dtype)
+    if dtype in (torch.float16, torch.complex32):
+        return 2 * float(limits.smallest_normal) * float(limits.eps)
+    return float(limits.smallest_normal)

@@ -1,0 +1,32 @@
+"""Walking nested arguments and results: tuples, lists and dicts with tensors and plain values in them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+
+def leaves(value: Any) -> list[Any]:
+    """All values in order; a torch.Size is one value."""
+    if isinstance(value, torch.Size):
+        return [value]
+    if isinstance(value, (tuple, list)):
+        return [leaf for item in value for leaf in leaves(item)]
+    if isinstance(value, dict):
+        return [leaf for item in value.values() for leaf in leaves(item)]
+    return [value]
+
+
+def tensors(value: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in leaves(value) if isinstance(leaf, torch.Tensor)]
+
+
+def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
+    """The same structure with ``change`` applied to every leaf; named tuples and other subclasses are leaves."""
+    if type(value) in (tuple, list):
+        return type(value)(mapped(item, change) for item in value)
+    if type(value) is dict:
+        return {key: mapped(item, change) for key, item in value.items()}
+    return change(value)

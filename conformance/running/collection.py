@@ -1,0 +1,92 @@
+"""Collection: families become pytest items, filtered, ordered, and written down as the manifest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from conformance.accelerators.declaration import Declaration, State
+from conformance.case import Case
+from conformance.errors import ConformanceError, UnknownName
+from conformance.options import RunOptions
+from conformance.plan import bundled_cases, family_of, make_manifest, write_manifest
+from conformance.selection import matches, selector
+
+
+def case_of(item: pytest.Item) -> Case | None:
+    """The case an item runs, or None for a plain test."""
+    spec = getattr(item, "callspec", None)
+    case = spec.params.get("case") if spec else None
+    return case if isinstance(case, Case) else None
+
+
+class Collection:
+    """Expands case families and puts probes last. The same on every worker."""
+
+    def __init__(self, options: RunOptions, static: Declaration, done: frozenset[str], manifest: Path | None) -> None:
+        self.options, self.static, self.done, self.manifest_path = options, static, done, manifest
+        self._selected = selector(options)
+        self.planned: list[tuple[Case, str]] = []
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        family = family_of(metafunc.function)
+        if family is None:
+            return
+        chosen = [case for case in family.expand() if self._selected(case)]
+        if "case" not in metafunc.fixturenames:
+            metafunc.fixturenames.append("case")
+        names = ("case", *family.axis_names)
+        rows = [(case, *(value for _, value in case.axes[: len(family.axis_names)])) for case in chosen]
+        metafunc.parametrize(names, rows, ids=[case.id for case in chosen])
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        # An empty parameter set leaves one item that pytest skips; here it only means that nothing was selected.
+        items[:] = [item for item in items if case_of(item) or family_of(getattr(item, "function", None)) is None]
+        self.planned = [(case, item.nodeid) for item in items if (case := case_of(item))]
+        if self.planned and self.manifest_path:
+            write_manifest(make_manifest(self.planned), self.manifest_path)
+        items[:] = [item for item in items if not ((case := case_of(item)) and case.id in self.done)]
+        items.sort(key=self._is_probe)
+
+    def _is_probe(self, item: pytest.Item) -> bool:
+        """Whether the item checks a "no" or a silence, as far as that is known without a device."""
+        case = case_of(item)
+        if case is None or not case.adaptive:
+            return False
+        return self.static.claim(case.requires[0], in_reference=case.in_reference).state is not State.SUPPORTED
+
+
+def reject_unknown_cases(options: RunOptions, planned: Sequence[tuple[Case, str]]) -> None:
+    """A ``--case`` that names nothing is an error with suggestions, not an empty run."""
+    ids = [case.id for case, _ in planned]
+    for pattern in options.cases:
+        if not any(matches(pattern, id) for id in ids):
+            raise _unknown_case(pattern)
+
+
+def _unknown_case(pattern: str) -> ConformanceError:
+    known = [planned.case.id for planned in bundled_cases()]
+    if any(matches(pattern, id) for id in known):
+        return ConformanceError(f"case '{pattern}' exists, but --area, --tier, --dtype, --profile or --shard leaves it out.")
+    return UnknownCase(pattern, known)
+
+
+class UnknownCase(UnknownName):
+    """A case nobody planned; thousands are registered, so only near ones are shown."""
+
+    def __init__(self, pattern: str, known: Sequence[str]) -> None:
+        import difflib
+
+        subject = pattern.split("[", 1)[0]
+        same = [id for id in known if id.split("[", 1)[0] == subject]
+        close = same or difflib.get_close_matches(pattern, known, n=5, cutoff=0.6)
+        ConformanceError.__init__(
+            self,
+            f"case '{pattern}' is not among the {len(known)} cases of the suite.\n"
+            + (f"  did you mean {', '.join(close[:5])}?\n" if close else "")
+            + "  see: conformance list",
+        )

@@ -1,0 +1,209 @@
+"""The controller: accepts the manifest, opens and closes the journal, and answers for the report and exit status."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from datetime import datetime, timezone
+from typing import Any
+
+import pytest
+
+from conformance.accelerators.declaration import State
+from conformance.errors import ConformanceError, JournalError
+from conformance.reports.fold import fold
+from conformance.reports.journal import read_journal
+from conformance.reports.model import Report
+from conformance.reports.writer import write_report
+from conformance.running.collection import Collection, reject_unknown_cases
+from conformance.running.crashes import settle_hangs_of_a_dead_run
+from conformance.running.facts import environment_facts, read_facts
+from conformance.running.progress import Progress
+from conformance.running.session import Settings, open_journal, told_to_workers
+
+EXIT_USAGE, EXIT_INTERRUPTED = 4, 2
+
+
+class Controller:
+    """One per run. Knows what is planned as soon as a first worker has collected."""
+
+    def __init__(self, config: pytest.Config, settings: Settings, collection: Collection) -> None:
+        self.config, self.settings, self.collection = config, settings, collection
+        self.manifest: dict[str, Any] | None = None
+        self.report: Report | None = None
+        self.case_ids: dict[str, str] = {}
+        self.progress = Progress(config)
+
+    # --- before -----------------------------------------------------------------------------------------------------
+
+    def pytest_report_header(self) -> list[str]:
+        options, subject = self.settings.options, self.settings.subject
+        environment = environment_facts()["facts"]
+        cells = subject.static_declaration.cells.values()
+        count = {state: sum(claim.state is state for claim in cells) for state in State}
+        versions = ", ".join(f"{name} {version}" for name, version in environment["packages"].items())
+        return [
+            f"conformance: accelerator {subject.name}, strictness {options.strictness.value}, seed {options.seed}"
+            + (f", profile {options.profile}" if options.profile else ""),
+            f"conformance: {count[State.SUPPORTED]} claims supported, {count[State.UNSUPPORTED]} unsupported; {versions}",
+            f"conformance: report in {os.path.relpath(self.settings.folder.path)}",
+        ]
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: Any) -> None:
+        node.workerinput["conformance"] = told_to_workers(self.settings)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self) -> None:
+        self._accept_once()
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        if not self.config.option.numprocesses:
+            self._accept_once()
+
+    def _accept_once(self) -> None:
+        if self.manifest is not None:
+            return
+        try:
+            self._accept()
+        except ConformanceError as error:
+            _stop(str(error))
+
+    def _accept(self) -> None:
+        """Take the workers' manifest as this run's, or say why not before anything is touched."""
+        folder, run = self.settings.folder, self.settings.run
+        setup_error = folder.setup_error(run)
+        if setup_error.exists():
+            sentence = setup_error.read_text()
+            setup_error.unlink()
+            raise ConformanceError(sentence)
+        new = folder.new_manifest(run)
+        if not new.exists():
+            return self._accept_nothing()
+        manifest = json.loads(new.read_text())
+        try:
+            self._check_resume(manifest)
+        except ConformanceError:
+            new.unlink()
+            raise
+        if not self.settings.options.resume:
+            folder.journal.unlink(missing_ok=True)
+        os.replace(new, folder.manifest)
+        self.manifest = manifest
+        self.case_ids = {entry["nodeid"]: entry["id"] for entry in manifest["cases"]}
+        self._open_journal()
+        self.progress.begin(len(manifest["cases"]) - len(self.settings.done))
+
+    def _accept_nothing(self) -> None:
+        if self.settings.options.cases:
+            reject_unknown_cases(self.settings.options, self.collection.planned)
+
+    def _check_resume(self, manifest: dict[str, Any]) -> None:
+        folder = self.settings.folder
+        if not self.settings.options.resume or not folder.journal.exists():
+            return
+        try:
+            old = json.loads(folder.manifest.read_text())["sha256"]
+        except (OSError, ValueError, KeyError):
+            raise JournalError(
+                f"--resume: {folder.manifest} is missing or unreadable, so the journal beside it cannot be continued. "
+                "Run without --resume to start anew."
+            ) from None
+        if old != manifest["sha256"]:
+            raise JournalError(
+                f"--resume: the journal in {folder.path} belongs to manifest {old[:12]}, this run plans "
+                f"{manifest['sha256'][:12]}. Repeat the earlier command line, or run without --resume to start anew."
+            )
+
+    def _open_journal(self) -> None:
+        options, journal = self.settings.options, open_journal(self.settings)
+        if self.settings.done or options.resume:
+            settle_hangs_of_a_dead_run(self.settings, journal)
+        assert self.manifest is not None
+        journal.run(
+            run=self.settings.run,
+            manifest=self.manifest["sha256"],
+            suite=self.manifest["suite"],
+            accelerator=self.settings.subject.name,
+            spec=options.accelerator,
+            started=_now(),
+            argv=_redacted(sys.argv[1:]),
+            seed=options.seed,
+            strictness=options.strictness.value,
+            profile=options.profile,
+            workers=self.config.option.numprocesses or 0,
+            environment=environment_facts(),
+        )
+        facts = self.settings.folder.path / f"facts.{self.settings.run}.json"
+        journal.accelerator(name=self.settings.subject.name, **read_facts(facts))
+        facts.unlink(missing_ok=True)
+        journal.close()
+
+    # --- during -----------------------------------------------------------------------------------------------------
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
+        if self.config.option.verbose > 0 or "conformance.id" not in dict(report.user_properties):
+            return None
+        # Thousands of dots say nothing; Progress prints one line now and then.
+        return (report.outcome, "", "")
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        properties = dict(report.user_properties)
+        if "conformance.outcome" in properties:
+            self.progress.step(str(properties["conformance.outcome"]))
+
+    # --- after ------------------------------------------------------------------------------------------------------
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        if self.manifest is None:
+            self._clean_up()
+            return
+        self.progress.end()
+        self._finish(session, int(exitstatus))
+
+    def _finish(self, session: pytest.Session, exitstatus: int) -> None:
+        folder = self.settings.folder
+        self.report = fold(self.manifest, read_journal(folder.journal))  # type: ignore[arg-type]
+        interrupted = exitstatus in (EXIT_INTERRUPTED, EXIT_USAGE)
+        status = exitstatus if interrupted else self.report.exit_status() or exitstatus
+        journal = open_journal(self.settings)
+        journal.finish(exit=status, finished=_now())
+        journal.close()
+        self.report = fold(self.manifest, read_journal(folder.journal))  # type: ignore[arg-type]
+        write_report(self.report, folder.path)
+        session.exitstatus = status
+
+    def _clean_up(self) -> None:
+        run = self.settings.run
+        for path in (self.settings.folder.new_manifest(run), self.settings.folder.path / f"facts.{run}.json"):
+            path.unlink(missing_ok=True)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        from conformance.reports.terminal_view import render
+
+        if self.report is None:
+            if self.settings.bundled and self.manifest is None:
+                terminalreporter.write_line("nothing verified: the selection holds no case. See: conformance list")
+            return
+        terminalreporter.write_sep("=", f"conformance of {self.settings.subject.name}")
+        terminalreporter.write_line(render(self.report, width=terminalreporter._tw.fullwidth))
+        terminalreporter.write_line(f"report: {os.path.relpath(self.settings.folder.path)}")
+
+
+def _stop(sentence: str) -> None:
+    pytest.exit(sentence, returncode=EXIT_USAGE)
+
+
+def _now() -> str:
+    return datetime.fromtimestamp(time.time(), timezone.utc).isoformat(timespec="seconds")
+
+
+def _redacted(argv: list[str]) -> list[str]:
+    """The command line without absolute paths, which tell who and where."""
+    return ["…/" + os.path.basename(word) if word.startswith("/") else word for word in argv]

@@ -1,0 +1,88 @@
+"""A process that holds the device: loads the accelerator, registers fixtures and the case runner."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+
+from conformance.errors import ConformanceError, SetupError
+from conformance.fixtures.accelerator import Fixtures
+from conformance.running.session import Settings, is_worker, open_journal
+from conformance.running.watchdog import Watchdog, stacks_path
+from conformance.running.worker import CaseRunner, Subject
+
+#: Loading a vendor's stack may compile or probe; a hang there must end as well.
+_LOAD_DEADLINE = 300.0
+
+
+class Host:
+    """Loads the accelerator once collection is about to begin, and never in a process that only plans."""
+
+    def __init__(self, config: pytest.Config, settings: Settings) -> None:
+        self._config, self._settings = config, settings
+        self._watchdog = Watchdog(stacks_path(settings.folder.path, os.environ.get("PYTEST_XDIST_WORKER", "main")))
+        self._failure: str | None = None
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionstart(self) -> None:
+        self._watchdog.arm(_LOAD_DEADLINE)
+        try:
+            subject = self._load()
+        except ConformanceError as error:
+            self._fail(str(error))
+            return
+        finally:
+            self._watchdog.disarm()
+        manager = self._config.pluginmanager
+        manager.register(Fixtures(subject), "conformance-fixtures")
+        runner = CaseRunner(self._settings.options, subject, open_journal(self._settings), self._watchdog)
+        manager.register(runner, "conformance-runner")
+
+    def _load(self) -> Subject:
+        import torch
+
+        if is_worker(self._config):
+            # One thread a worker: the workers share the cores, and sums then come out in the same order every time.
+            torch.set_num_threads(1)
+        accelerator = self._settings.subject.load()
+        declaration = self._settings.subject.declaration(accelerator, self._settings.options.capabilities)
+        device = torch.device(_device_name(accelerator))
+        subject = Subject(accelerator, declaration, device)
+        self._publish(subject)
+        return subject
+
+    def _publish(self, subject: Subject) -> None:
+        """Facts for the report that only a process with the device knows. The first worker says them."""
+        if os.environ.get("PYTEST_XDIST_WORKER", "gw0") != "gw0":
+            return
+        from conformance.running.facts import accelerator_facts, write_facts
+
+        write_facts(self._settings.folder.path / f"facts.{self._settings.run}.json", accelerator_facts(subject))
+
+    def _fail(self, sentence: str) -> None:
+        if not is_worker(self._config):
+            raise pytest.UsageError(sentence)
+        # A worker cannot end the run with a sentence: it leaves the sentence to the controller and collects nothing.
+        self._settings.folder.setup_error(self._settings.run).write_text(sentence)
+        self._failure = sentence
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        if self._failure:
+            items.clear()
+
+
+def _device_name(accelerator: Any) -> str:
+    """Where cases allocate. An incomplete subject is asked in more than one way; its gaps are verdicts later."""
+    errors = []
+    for ask in (lambda: accelerator.current_device_name(), lambda: accelerator.device_name(None), lambda: accelerator._name):
+        try:
+            return str(ask())
+        except Exception as error:  # any answer but a name moves on to the next way of asking
+            errors.append(f"{type(error).__name__}: {error}")
+    raise SetupError(
+        f"the accelerator cannot say its device's name: current_device_name() ended in {errors[0]}. "
+        "Nothing can be allocated without it; implement it first."
+    )

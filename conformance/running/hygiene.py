@@ -1,0 +1,82 @@
+"""What a case must not leave behind: process-wide state, taken before it and given back after it."""
+
+from __future__ import annotations
+
+import os
+import random
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class ProcessState:
+    """Process-wide settings that torch and Python keep."""
+
+    environment: dict[str, str]
+    folder: str
+    default_dtype: Any
+    grad_enabled: bool
+    deterministic: bool
+    threads: int
+
+    @classmethod
+    def take(cls) -> ProcessState:
+        import torch
+
+        return cls(
+            dict(os.environ),
+            os.getcwd(),
+            torch.get_default_dtype(),
+            torch.is_grad_enabled(),
+            torch.are_deterministic_algorithms_enabled(),
+            torch.get_num_threads(),
+        )
+
+    def give_back(self) -> list[str]:
+        """Restore what differs; the names of what had leaked."""
+        now = ProcessState.take()
+        leaked = [name for name in self.__dataclass_fields__ if getattr(now, name) != getattr(self, name)]
+        for name in leaked:
+            getattr(self, f"_restore_{name}")()
+        return leaked
+
+    def _restore_environment(self) -> None:
+        os.environ.clear()
+        os.environ.update(self.environment)
+
+    def _restore_folder(self) -> None:
+        os.chdir(self.folder)
+
+    def _restore_default_dtype(self) -> None:
+        import torch
+
+        torch.set_default_dtype(self.default_dtype)
+
+    def _restore_grad_enabled(self) -> None:
+        import torch
+
+        torch.set_grad_enabled(self.grad_enabled)
+
+    def _restore_deterministic(self) -> None:
+        import torch
+
+        torch.use_deterministic_algorithms(self.deterministic)
+
+    def _restore_threads(self) -> None:
+        import torch
+
+        torch.set_num_threads(self.threads)
+
+
+def seed_everything(seed: int, accelerator: Any) -> None:
+    """Seed Python, NumPy, the host and every device."""
+    import numpy
+    import torch
+
+    random.seed(seed)
+    numpy.random.seed(seed)
+    torch.manual_seed(seed)
+    try:
+        accelerator.manual_seed_all(seed)
+    except Exception:  # noqa: S110 - a broken seeding call is the rng cases' finding; it must not fail every other case
+        return

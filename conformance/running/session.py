@@ -1,0 +1,139 @@
+"""A conformance run inside a pytest session: who plays which part.
+
+One *controller* owns the report. *Workers* run cases: xdist processes, or with ``-n0`` the controller itself.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conformance.accelerators.registry import resolve
+from conformance.accelerators.subject import Subject as Resolved
+from conformance.errors import ConformanceError
+from conformance.options import RunOptions, read_options
+from conformance.plan import SUITES, area_names
+from conformance.reports.journal import JournalWriter, read_journal
+from conformance.running.collection import Collection
+from conformance.running.layout import ReportFolder
+from conformance.selection import areas_of
+
+SETTINGS = pytest.StashKey["Settings"]()
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What every process of a run agrees on."""
+
+    options: RunOptions
+    subject: Resolved
+    folder: ReportFolder
+    run: str
+    #: How much of an earlier journal counts as done; fixed at the start so that all workers collect the same.
+    journal_limit: int
+    #: Whether the bundled suites run, because no path was given.
+    bundled: bool
+
+    @property
+    def done(self) -> frozenset[str]:
+        if not self.options.resume or not self.folder.journal.exists():
+            return frozenset()
+        return frozenset(read_journal(self.folder.journal, self.journal_limit).ended)
+
+
+def is_worker(config: pytest.Config) -> bool:
+    return hasattr(config, "workerinput")
+
+
+def prepare(config: pytest.Config) -> None:
+    """Before xdist reads its options: validate ours, and give every run worker processes unless told otherwise."""
+    try:
+        settings = _settle(config)
+    except ConformanceError as error:
+        raise pytest.UsageError(str(error)) from None
+    config.stash[SETTINGS] = settings
+    option = config.option
+    wants_this_process = option.collectonly or option.usepdb or getattr(option, "trace", False)
+    if option.numprocesses is None and option.dist == "no" and not option.tx and not wants_this_process:
+        option.numprocesses = settings.subject.default_workers
+    if option.numprocesses:
+        option.dist = "load"  # the group schedulers of xdist hang or multiply failures when a worker crashes
+        option.maxworkerrestart = option.maxworkerrestart or "100000"
+
+
+def activate(config: pytest.Config) -> None:
+    """Register what this process needs."""
+    settings = config.stash[SETTINGS] if SETTINGS in config.stash else _settle_worker(config)
+    pytest.register_assert_rewrite("conformance.suites")
+    if settings.bundled:
+        config.args[:] = [str(SUITES / area) for area in areas_of(settings.options, area_names())]
+    collection = Collection(
+        settings.options,
+        settings.subject.static_declaration,
+        settings.done,
+        None if config.option.collectonly else settings.folder.new_manifest(settings.run),
+    )
+    config.pluginmanager.register(collection, "conformance-collection")
+    if config.option.collectonly:
+        return
+    runs_here = is_worker(config) or not config.option.numprocesses
+    if not is_worker(config):
+        _register_controller(config, settings, collection)
+    if runs_here:
+        from conformance.running.host import Host
+
+        config.pluginmanager.register(Host(config, settings), "conformance-host")
+
+
+def _register_controller(config: pytest.Config, settings: Settings, collection: Collection) -> None:
+    from conformance.running.controller import Controller
+    from conformance.running.crashes import Crashes
+
+    controller = Controller(config, settings, collection)
+    config.pluginmanager.register(controller, "conformance-controller")
+    if config.option.numprocesses:
+        config.pluginmanager.register(Crashes(settings, controller), "conformance-crashes")
+
+
+def _settle(config: pytest.Config) -> Settings:
+    options = read_options(config)
+    subject = resolve(options.accelerator)
+    if not config.option.collectonly:
+        subject.preflight()
+    folder = ReportFolder(options.report / subject.name)
+    if not config.option.collectonly:
+        folder.create()
+    bundled = config.args_source is not pytest.Config.ArgsSource.ARGS
+    return Settings(options, subject, folder, uuid.uuid4().hex[:12], _size(folder.journal), bundled)
+
+
+def _settle_worker(config: pytest.Config) -> Settings:
+    """A worker reads the same command line and is told the rest by the controller."""
+    options = read_options(config)
+    told: dict[str, Any] = config.workerinput["conformance"]  # type: ignore[attr-defined]
+    subject = resolve(told["spec"])
+    folder = ReportFolder(Path(told["folder"]))
+    return Settings(options, subject, folder, told["run"], told["journal_limit"], told["bundled"])
+
+
+def told_to_workers(settings: Settings) -> dict[str, Any]:
+    return {
+        "spec": settings.subject.spec,
+        "folder": str(settings.folder.path),
+        "run": settings.run,
+        "journal_limit": settings.journal_limit,
+        "bundled": settings.bundled,
+    }
+
+
+def open_journal(settings: Settings) -> JournalWriter:
+    return JournalWriter(settings.folder.journal, os.environ.get("PYTEST_XDIST_WORKER", "main"))
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0

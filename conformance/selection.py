@@ -1,0 +1,60 @@
+"""Which cases a run takes: pure functions of cases and options."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+
+from conformance.case import Case
+from conformance.options import RunOptions
+from conformance.reports.profiles import in_profile
+
+
+def selector(options: RunOptions) -> Callable[[Case], bool]:
+    """A predicate that tells whether a case belongs to the run."""
+    tests: list[Callable[[Case], bool]] = []
+    if options.areas:
+        tests.append(lambda case: case.area in options.areas)
+    if options.tier:
+        tests.append(lambda case: case.tier.value == options.tier)
+    if options.dtypes:
+        tests.append(lambda case: case.dtype in options.dtypes)
+    if options.cases:
+        tests.append(lambda case: any(matches(pattern, case.id) for pattern in options.cases))
+    if options.profile:
+        tests.append(lambda case: in_profile(str(options.profile), _record(case)))
+    if options.shard:
+        tests.append(lambda case: in_shard(case.id, *options.shard))  # type: ignore[misc]
+    return lambda case: all(test(case) for test in tests)
+
+
+def _record(case: Case) -> dict[str, object]:
+    return {"area": case.area, "tier": case.tier.value, "axes": dict(case.axes), "level": case.level.value}
+
+
+def matches(pattern: str, case_id: str) -> bool:
+    """Whether an id matches; ``*`` is any text, everything else (brackets too) stands for itself."""
+    return _compiled(pattern).fullmatch(case_id) is not None
+
+
+@lru_cache(maxsize=256)
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(".*".join(re.escape(part) for part in pattern.split("*")), re.DOTALL)
+
+
+def in_shard(case_id: str, k: int, n: int) -> bool:
+    """Whether an id falls into part ``k`` (1-based) of ``n``; depends on the id alone."""
+    return int.from_bytes(hashlib.sha256(case_id.encode()).digest()[:4], "big") % n == k - 1
+
+
+def areas_of(options: RunOptions, known: Iterable[str]) -> list[str]:
+    """The areas a run has to look at, so that the others need not be imported."""
+    known = list(known)
+    if options.areas:
+        return [area for area in known if area in options.areas]
+    prefixes = {pattern.split(".", 1)[0] for pattern in options.cases}
+    if prefixes and prefixes <= set(known):
+        return [area for area in known if area in prefixes]
+    return known
