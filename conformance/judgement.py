@@ -112,7 +112,9 @@ def judge_death(claim: State | None, reason: Reason, message: str, strictness: S
     ``claim`` is the declared state of an adaptive case: a probe of a silence stays a silence, whatever it found.
     """
     if claim is State.UNDECLARED:
-        return with_strictness(skipped(Reason.UNDECLARED, f"not declared; probe: {reason.value}: {message}"), strictness)
+        return with_strictness(
+            skipped(Reason.UNDECLARED, f"not declared; probe: {reason.value}: {message}"), strictness
+        )
     if claim is State.UNSUPPORTED:
         return failed(Reason.UNSAFE, f"declared unsupported, yet it ends in a {reason.value}: {message}")
     return failed(reason, message)

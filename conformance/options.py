@@ -57,12 +57,19 @@ _OPTIONS: tuple[tuple[str, dict[str, object]], ...] = (
         "--profile",
         {"metavar": "NAME", "help": "Run only what a profile needs: core, inference, training, distributed, full."},
     ),
-    ("--area", {"metavar": "AREA", "action": "append", "help": "Run only these areas (repeat, or separate by commas)."}),
+    (
+        "--area",
+        {"metavar": "AREA", "action": "append", "help": "Run only these areas (repeat, or separate by commas)."},
+    ),
     ("--tier", {"metavar": "TIER", "help": "Run only one tier: unit or workload."}),
     ("--dtype", {"metavar": "DTYPE", "action": "append", "help": "Run only cases of these dtypes (repeat or commas)."}),
     (
         "--case",
-        {"metavar": "ID", "action": "append", "help": "Run only these cases; * matches any text. Failures print theirs."},
+        {
+            "metavar": "ID",
+            "action": "append",
+            "help": "Run only these cases; * matches any text. Failures print theirs.",
+        },
     ),
     (
         "--strictness",
@@ -75,17 +82,34 @@ _OPTIONS: tuple[tuple[str, dict[str, object]], ...] = (
     ),
     (
         "--resume",
-        {"action": "store_true", "default": False, "help": "Continue the journal of an interrupted run; nothing that has a verdict runs again."},
+        {
+            "action": "store_true",
+            "default": False,
+            "help": "Continue the journal of an interrupted run; nothing that has a verdict runs again.",
+        },
     ),
-    ("--shard", {"metavar": "K/N", "help": "Run the K-th of N parts; parts are disjoint and the same on every machine."}),
+    (
+        "--shard",
+        {"metavar": "K/N", "help": "Run the K-th of N parts; parts are disjoint and the same on every machine."},
+    ),
     (
         "--time-budget",
-        {"metavar": "SECONDS", "help": "Stop probing undeclared cells after this long; they are then reported as not probed."},
+        {
+            "metavar": "SECONDS",
+            "help": "Stop probing undeclared cells after this long; they are then reported as not probed.",
+        },
     ),
-    ("--conformance-seed", {"metavar": "N", "default": "0", "help": "Base seed; each case's seed is derived from it and its id."}),
+    (
+        "--conformance-seed",
+        {"metavar": "N", "default": "0", "help": "Base seed; each case's seed is derived from it and its id."},
+    ),
     (
         "--conformance-report",
-        {"metavar": "DIR", "default": "conformance-report", "help": "Where reports go; one folder per accelerator (default: conformance-report)."},
+        {
+            "metavar": "DIR",
+            "default": "conformance-report",
+            "help": "Where reports go; one folder per accelerator (default: conformance-report).",
+        },
     ),
 )
 

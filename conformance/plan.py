@@ -122,4 +122,4 @@ def write_manifest(manifest: dict[str, Any], path: Path) -> None:
     """Write atomically: several workers may write the same manifest at once."""
     temporary = path.with_name(f"{path.name}.{os.getpid()}")
     temporary.write_text(json.dumps(manifest, separators=(",", ":")))
-    os.replace(temporary, path)
+    temporary.replace(path)

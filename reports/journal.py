@@ -70,7 +70,9 @@ class JournalWriter:
         try:
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         except OSError as error:
-            raise JournalError(f"cannot write the journal {path}: {error.strerror}. Choose another --conformance-report.") from error
+            raise JournalError(
+                f"cannot write the journal {path}: {error.strerror}. Choose another --conformance-report."
+            ) from error
         self._end_torn_line()
 
     def _end_torn_line(self) -> None:

@@ -21,6 +21,6 @@ class Canary:
         try:
             total = (torch.ones(_SIZE, device=self._device) + 1).sum().item()
             self._accelerator.synchronize()
-        except Exception as error:  # the device's state is the question; every answer but the right one counts
+        except Exception as error:  # noqa: BLE001 - the device's state is the question; every answer but the right one counts
             return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
         return None if total == 2 * _SIZE else f"adding {_SIZE} ones to ones gives {total}, not {2 * _SIZE}"

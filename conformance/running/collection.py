@@ -43,7 +43,7 @@ class Collection:
         metafunc.parametrize(names, rows, ids=[case.id for case in chosen])
 
     @pytest.hookimpl(tryfirst=True)
-    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         # An empty parameter set leaves one item that pytest skips; here it only means that nothing was selected.
         items[:] = [item for item in items if case_of(item) or family_of(getattr(item, "function", None)) is None]
         self.planned = [(case, item.nodeid) for item in items if (case := case_of(item))]
@@ -71,7 +71,9 @@ def reject_unknown_cases(options: RunOptions, planned: Sequence[tuple[Case, str]
 def _unknown_case(pattern: str) -> ConformanceError:
     known = [planned.case.id for planned in bundled_cases()]
     if any(matches(pattern, id) for id in known):
-        return ConformanceError(f"case '{pattern}' exists, but --area, --tier, --dtype, --profile or --shard leaves it out.")
+        return ConformanceError(
+            f"case '{pattern}' exists, but --area, --tier, --dtype, --profile or --shard leaves it out."
+        )
     return UnknownCase(pattern, known)
 
 

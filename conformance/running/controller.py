@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -47,7 +48,8 @@ class Controller:
         return [
             f"conformance: accelerator {subject.name}, strictness {options.strictness.value}, seed {options.seed}"
             + (f", profile {options.profile}" if options.profile else ""),
-            f"conformance: {count[State.SUPPORTED]} claims supported, {count[State.UNSUPPORTED]} unsupported; {versions}",
+            f"conformance: {count[State.SUPPORTED]} claims supported, {count[State.UNSUPPORTED]} unsupported",
+            f"conformance: {versions}",
             f"conformance: report in {os.path.relpath(self.settings.folder.path)}",
         ]
 
@@ -60,7 +62,7 @@ class Controller:
         self._accept_once()
 
     @pytest.hookimpl(trylast=True)
-    def pytest_collection_finish(self, session: pytest.Session) -> None:
+    def pytest_collection_finish(self) -> None:
         if not self.config.option.numprocesses:
             self._accept_once()
 
@@ -82,7 +84,8 @@ class Controller:
             raise ConformanceError(sentence)
         new = folder.new_manifest(run)
         if not new.exists():
-            return self._accept_nothing()
+            self._accept_nothing()
+            return
         manifest = json.loads(new.read_text())
         try:
             self._check_resume(manifest)
@@ -91,7 +94,7 @@ class Controller:
             raise
         if not self.settings.options.resume:
             folder.journal.unlink(missing_ok=True)
-        os.replace(new, folder.manifest)
+        new.replace(folder.manifest)
         self.manifest = manifest
         self.case_ids = {entry["nodeid"]: entry["id"] for entry in manifest["cases"]}
         self._open_journal()
@@ -206,4 +209,4 @@ def _now() -> str:
 
 def _redacted(argv: list[str]) -> list[str]:
     """The command line without absolute paths, which tell who and where."""
-    return ["…/" + os.path.basename(word) if word.startswith("/") else word for word in argv]
+    return ["…/" + Path(word).name if word.startswith("/") else word for word in argv]

@@ -116,7 +116,7 @@ def _exit_status(node: Any) -> int | None:
         return None
     try:
         status: int | None = process.wait(timeout=5)
-    except Exception:  # the status only decorates the message
+    except Exception:  # noqa: BLE001 - the status only decorates the message
         return None
     return status
 

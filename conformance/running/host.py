@@ -77,10 +77,14 @@ class Host:
 def _device_name(accelerator: Any) -> str:
     """Where cases allocate. An incomplete subject is asked in more than one way; its gaps are verdicts later."""
     errors = []
-    for ask in (lambda: accelerator.current_device_name(), lambda: accelerator.device_name(None), lambda: accelerator._name):
+    for ask in (
+        lambda: accelerator.current_device_name(),
+        lambda: accelerator.device_name(None),
+        lambda: accelerator._name,
+    ):
         try:
             return str(ask())
-        except Exception as error:  # any answer but a name moves on to the next way of asking
+        except Exception as error:  # noqa: BLE001, PERF203 - any answer but a name moves on to the next way of asking
             errors.append(f"{type(error).__name__}: {error}")
     raise SetupError(
         f"the accelerator cannot say its device's name: current_device_name() ended in {errors[0]}. "

@@ -43,5 +43,6 @@ class ReportFolder:
             probe.unlink()
         except OSError as error:
             raise UsageError(
-                f"the report folder {self.path} cannot be written: {error.strerror}. Choose another with --conformance-report DIR."
+                f"the report folder {self.path} cannot be written: {error.strerror}. "
+                "Choose another with --conformance-report DIR."
             ) from error

@@ -114,7 +114,7 @@ class CaseRunner:
             yield
         except (KeyboardInterrupt, pytest.exit.Exception):
             raise
-        except BaseException as raised:  # SystemExit too: a case that ends the process has failed
+        except BaseException as raised:  # noqa: BLE001 - SystemExit too: a case that ends the process has failed
             error = raised
         leaked = state.give_back()
         self._settle(item, case, error, leaked)
@@ -138,7 +138,8 @@ class CaseRunner:
             return verdict
         self._poisoned_by = case.id
         claim = self._claim(case)
-        message = f"the device is unusable after this case: {complaint}; the case itself: {verdict.message or verdict.outcome.value}"
+        itself = verdict.message or verdict.outcome.value
+        message = f"the device is unusable after this case: {complaint}; the case itself: {itself}"
         return judge_death(claim and claim.state, Reason.POISONED, message, self.options.strictness)
 
     @pytest.hookimpl(wrapper=True)
@@ -149,13 +150,13 @@ class CaseRunner:
         case = case_of(item)
         if case is None:
             return report
-        if call.excinfo and VERDICT not in item.stash or (call.excinfo and call.when == "teardown"):
-            item.stash[VERDICT] = self._outside_the_body(item, call)
+        if (call.excinfo and VERDICT not in item.stash) or (call.excinfo and call.when == "teardown"):
+            item.stash[VERDICT] = self._outside_the_body(call)
         if call.when == "call" or not report.passed:
             describe(report, case, item.stash[VERDICT], repro(self.options, case.id))
         return report
 
-    def _outside_the_body(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Verdict:
+    def _outside_the_body(self, call: pytest.CallInfo[None]) -> Verdict:
         """A fixture's set-up or tear-down ended with an exception."""
         assert call.excinfo is not None
         seen = observe(call.excinfo.value)
