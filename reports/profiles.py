@@ -6,7 +6,7 @@ with ``area``, ``tier``, ``axes`` and ``level``, as the manifest holds it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from conformance.errors import UnknownName
 Record = Mapping[str, Any]
 
 #: Areas whose cases need more than one rank.
-DISTRIBUTED_AREAS = frozenset({"comm", "elasticity", "moe", "model_parallelism", "sequence_parallelism", "ulysses_alst"})
+DISTRIBUTED_AREAS = frozenset({"comm", "moe", "pipe", "model_parallelism", "sequence", "ulysses_alst"})
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def _is_distributed(record: Record) -> bool:
     return record["area"] in DISTRIBUTED_AREAS
 
 
-def _is_any(record: Record) -> bool:
+def _is_any(_record: Record) -> bool:
     return True
 
 
@@ -119,7 +119,7 @@ def standings(tallies: Iterable[Tally]) -> tuple[Standing, ...]:
     """Every profile's standing, from the least to the most. A profile is green only if all that it contains are."""
     known = list(tallies)
     alone = {name: standing(name, known) for name in PROFILES}
-    green: Set[str] = frozenset(name for name in PROFILES if _all_green(name, alone))
+    green = frozenset(name for name in PROFILES if _all_green(name, alone))
     return tuple(Standing(s.name, s.verified, s.claimed, s.failed, s.name in green) for s in alone.values())
 
 

@@ -1,0 +1,235 @@
+"""Folding a journal: every planned case gets exactly one verdict, or is named as unaccounted."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from conformance.errors import JournalError
+from conformance.reports import redaction
+from conformance.reports.journal import Ended, JournalRecords
+from conformance.reports.model import (
+    Accelerator,
+    Accounting,
+    CaseRecord,
+    DeclarationRecord,
+    DeclaredCell,
+    Environment,
+    Invocation,
+    PlannedRecord,
+    Report,
+    Run,
+    Suite,
+    WaiverRecord,
+)
+from conformance.reports.plain_text import plain, without_folders
+from conformance.reports.validation import read
+from conformance.reports.verdict import Outcome, Reason
+
+_PLANNED_KEYS = ("id", "area", "tier", "axes", "requires", "level")
+#: Dtype-like and mode-like axis values, for journals whose manifest is lost.
+_MODES = frozenset({"inference", "training"})
+_LOST_MANIFEST = "The manifest is missing: cases that never began are not counted."
+
+
+def fold(manifest: Mapping[str, Any], records: JournalRecords) -> Report:
+    """The report of a run, finished or killed. Pure: same inputs, same report."""
+    planned = planned_records(manifest)
+    header = records.run or {}
+    _reject_foreign_manifest(manifest, header)
+    known = {one.id for one in planned}
+    ended = records.ended
+    cases = tuple(_judged(one, ended[one.id], header) for one in planned if one.id in ended)
+    return Report(
+        run=_run(manifest, records, len(planned)),
+        accelerator=_accelerator(header, records.accelerator or {}),
+        environment=_environment(header.get("environment")),
+        declaration=_declaration(records.accelerator or {}),
+        waivers=_waivers(cases),
+        accounting=_accounting(planned, records, known),
+        notes=tuple(redaction.message(note) for note in records.notes),
+        cases=cases,
+    )
+
+
+def fold_without_manifest(records: JournalRecords) -> Report:
+    """What a journal alone tells; the report says that cases which never began are missing from it."""
+    header = records.run or {}
+    ids = dict.fromkeys([*records.started, *records.ended])
+    guessed = {
+        "sha256": str(header.get("manifest", "")),
+        "suite": str(header.get("suite", "")),
+        "cases": [_guessed_entry(id) for id in ids],
+    }
+    report = fold(guessed, records)
+    return replace(report, notes=(_LOST_MANIFEST, *report.notes))
+
+
+def planned_records(manifest: Mapping[str, Any]) -> list[PlannedRecord]:
+    """The planned cases of a manifest; an id planned twice, or a manifest without cases, is an error."""
+    entries = manifest.get("cases")
+    if not isinstance(entries, list):
+        raise JournalError("the manifest has no list of cases; it is not a manifest of this suite.")
+    planned = [_planned(entry, f"manifest.cases[{i}]") for i, entry in enumerate(entries)]
+    twice = _repeated(one.id for one in planned)
+    if twice:
+        raise JournalError(f"the manifest plans {twice[0]!r} twice; it was not written by this suite.")
+    return planned
+
+
+def _planned(entry: Any, where: str) -> PlannedRecord:
+    if not isinstance(entry, Mapping):
+        raise JournalError(f"{where} must be an object.")
+    return read(PlannedRecord, {key: entry[key] for key in _PLANNED_KEYS if key in entry}, where)
+
+
+def _repeated(ids: Iterable[str]) -> list[str]:
+    seen: set[str] = set()
+    return [id for id in ids if id in seen or seen.add(id)]  # type: ignore[func-returns-value]
+
+
+def _guessed_entry(id: str) -> dict[str, Any]:
+    subject, _, values = id.partition("[")
+    parts = values.rstrip("]").split("-") if values else []
+    axes = {"mode" if part in _MODES else f"axis{i}" if i else "dtype": part for i, part in enumerate(parts)}
+    return {"id": id, "area": subject.split(".", 1)[0], "axes": axes}
+
+
+def _reject_foreign_manifest(manifest: Mapping[str, Any], header: Mapping[str, Any]) -> None:
+    expected, found = manifest.get("sha256"), header.get("manifest")
+    if found and expected and found != expected:
+        raise JournalError(
+            f"the journal belongs to manifest {str(found)[:12]}, the manifest beside it is {str(expected)[:12]}; "
+            "put the journal's own manifest beside it, or remove the manifest."
+        )
+
+
+def _judged(planned: PlannedRecord, ended: Ended, header: Mapping[str, Any]) -> CaseRecord:
+    verdict = ended.verdict
+    return CaseRecord(
+        planned.id,
+        planned.area,
+        planned.tier,
+        planned.axes,
+        planned.requires,
+        planned.level,
+        outcome=verdict.outcome,
+        reason=verdict.reason,
+        message=redaction.message(verdict.message),
+        metrics=redaction.flat_facts(verdict.metrics if isinstance(verdict.metrics, Mapping) else {}),
+        seconds=_seconds(ended.seconds),
+        repro=repro(header, planned.id) if verdict.outcome is Outcome.FAIL else "",
+    )
+
+
+def _seconds(value: Any) -> float:
+    usable = isinstance(value, (int, float)) and math.isfinite(value) and value >= 0
+    return round(float(value), 6) if usable else 0.0
+
+
+def repro(header: Mapping[str, Any], id: str) -> str:
+    """A command line that runs the case alone, in one process."""
+    spec = plain(str(header.get("spec") or header.get("accelerator") or "auto"))
+    words = ["pytest", f"--accelerator={without_folders(spec)}", "--case", id, "-n0"]
+    words += _claims_file(_strings(header.get("argv")))
+    if seed := _whole(header.get("seed")):
+        words.append(f"--conformance-seed={seed}")
+    if (strictness := header.get("strictness", "ci")) != "ci":
+        words.append(f"--strictness={plain(str(strictness))}")
+    return shlex.join(words)
+
+
+def _claims_file(argv: Sequence[str]) -> list[str]:
+    for word, following in zip(argv, [*argv[1:], ""], strict=True):
+        if word.startswith("--capabilities="):
+            return [word]
+        if word == "--capabilities" and following:
+            return [word, following]
+    return []
+
+
+def _run(manifest: Mapping[str, Any], records: JournalRecords, cases: int) -> Run:
+    header, finish = records.run or {}, records.finish or {}
+    profile = header.get("profile")
+    return Run(
+        id=_word(header.get("run")),
+        started=_word(header.get("started")),
+        finished=_word(finish.get("finished")),
+        suite=Suite(_word(manifest.get("suite")), _word(manifest.get("sha256")), cases, _word(manifest.get("commit"))),
+        invocation=_invocation(header),
+        profile=None if profile is None else _word(profile),
+        strictness=_word(header.get("strictness", "ci")),
+    )
+
+
+def _invocation(header: Mapping[str, Any]) -> Invocation:
+    argv = _strings(header.get("argv"))
+    return Invocation(argv, redaction.selection(argv), _whole(header.get("seed")), _whole(header.get("workers")))
+
+
+def _accelerator(header: Mapping[str, Any], reported: Mapping[str, Any]) -> Accelerator:
+    facts = _mapping(_mapping(header.get("environment")).get("facts"))
+    return Accelerator(
+        name=_word(header.get("accelerator") or reported.get("name") or "unknown"),
+        spec=without_folders(_word(header.get("spec"))),
+        device=_word(reported.get("device")),
+        devices=redaction.flat(reported.get("devices") or 0),
+        device_names=_strings(reported.get("device_names")),
+        communication_backend=_word(reported.get("communication_backend")),
+        driver=_word(reported.get("driver")),
+        runtime=_word(reported.get("runtime")),
+        torch=_word(_mapping(facts.get("packages")).get("torch")),
+        package=_word(reported.get("package")),
+    )
+
+
+def _environment(found: Any) -> Environment:
+    facts = redaction.environment(_mapping(_mapping(found).get("facts")))
+    return Environment(redaction.fingerprint(facts), facts)
+
+
+def _declaration(reported: Mapping[str, Any]) -> DeclarationRecord:
+    found = _mapping(reported.get("declaration"))
+    rows = found.get("cells")
+    cells = tuple(_declared_cell(row) for row in (rows if isinstance(rows, list) else []) if isinstance(row, list))
+    return DeclarationRecord(_word(found.get("sha256")), cells)
+
+
+def _declared_cell(row: Sequence[Any]) -> DeclaredCell:
+    cell, state, detail, reason, source = [_word(value) for value in [*row[:5], *[""] * 5][:5]]
+    return DeclaredCell(cell, state, detail, without_folders(reason), source)
+
+
+def _waivers(cases: Iterable[CaseRecord]) -> WaiverRecord:
+    reasons = [(case.id, case.reason) for case in cases]
+    used = tuple(id for id, reason in reasons if reason is Reason.WAIVED)
+    return WaiverRecord(used=used, stale=tuple(id for id, reason in reasons if reason is Reason.WAIVER_STALE))
+
+
+def _accounting(planned: Sequence[PlannedRecord], records: JournalRecords, known: set[str]) -> Accounting:
+    return Accounting(
+        unaccounted=tuple(one for one in planned if one.id not in records.ended),
+        duplicates=tuple(dict.fromkeys(map(_word, records.duplicates))),
+        unknown=tuple(_word(id) for id in records.ended if id not in known),
+        in_flight=tuple(_word(id) for id in records.started if id in known and id not in records.ended),
+        torn_lines=records.torn_lines,
+    )
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _word(value: Any) -> str:
+    return "" if value is None else plain(str(value))[:1_000]
+
+
+def _whole(value: Any) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63 else 0
+
+
+def _strings(value: Any) -> tuple[str, ...]:
+    return tuple(without_folders(_word(one)) for one in value) if isinstance(value, (list, tuple)) else ()

@@ -1,0 +1,246 @@
+"""The canonical report: frozen dataclasses, and their JSON form in ``report.json``.
+
+A member that holds its default is left out of the JSON, which keeps twenty thousand passing cases small. Reading
+rejects unknown keys, wrong types, and everything that is too large. Same report, same bytes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from conformance.errors import JournalError
+from conformance.reports import profiles, status
+from conformance.reports.validation import as_plain, read, read_json
+from conformance.reports.verdict import Outcome, Reason, Verdict
+
+SCHEMA = 1
+
+Fact = float | int | str
+
+
+@dataclass(frozen=True)
+class Suite:
+    """The suite that ran. ``cases`` is how many were planned."""
+
+    version: str
+    manifest_sha256: str
+    cases: int
+    commit: str = ""
+
+
+@dataclass(frozen=True)
+class Invocation:
+    """What was typed. ``selection`` holds the options that narrowed the plan; empty for a complete run."""
+
+    argv: tuple[str, ...] = ()
+    selection: tuple[str, ...] = ()
+    seed: int = 0
+    workers: int = 0
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run. ``finished`` is empty when the run was killed; times are ISO 8601."""
+
+    id: str
+    started: str
+    suite: Suite
+    finished: str = ""
+    invocation: Invocation = field(default_factory=Invocation)
+    profile: str | None = None
+    strictness: str = "ci"
+
+
+@dataclass(frozen=True)
+class Accelerator:
+    """The subject, as it reported itself. ``spec`` is what was typed after ``--accelerator``.
+
+    ``devices`` is how many there are, or the error that counting them raised.
+    """
+
+    name: str
+    spec: str = ""
+    device: str = ""
+    devices: Fact = 0
+    device_names: tuple[str, ...] = ()
+    communication_backend: str = ""
+    driver: str = ""
+    runtime: str = ""
+    torch: str = ""
+    package: str = ""
+
+
+@dataclass(frozen=True)
+class Environment:
+    """Allow-listed facts about the machine, and a hash of them."""
+
+    fingerprint_sha256: str = ""
+    facts: Mapping[str, Fact] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class DeclaredCell:
+    """One written claim: a cell (or pattern), its state, how or why, and where it was written."""
+
+    cell: str
+    state: str
+    detail: str = ""
+    reason: str = ""
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class DeclarationRecord:
+    sha256: str = ""
+    cells: tuple[DeclaredCell, ...] = ()
+
+
+@dataclass(frozen=True)
+class WaiverRecord:
+    """Which waivers the run used. ``used`` and ``stale`` are case ids."""
+
+    sha256: str = ""
+    used: tuple[str, ...] = ()
+    stale: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class PlannedRecord:
+    """One planned case."""
+
+    id: str
+    area: str
+    tier: str = "unit"
+    axes: Mapping[str, str] = field(default_factory=dict)
+    requires: tuple[str, ...] = ()
+    level: str = "standard"
+
+    @property
+    def facts(self) -> profiles.Record:
+        """What a profile's predicate looks at."""
+        return {"area": self.area, "tier": self.tier, "axes": self.axes, "level": self.level}
+
+    @property
+    def column(self) -> tuple[str | None, str | None]:
+        """Dtype and mode."""
+        return self.axes.get("dtype"), self.axes.get("mode")
+
+
+@dataclass(frozen=True)
+class CaseRecord(PlannedRecord):
+    """One case with its verdict. ``seconds`` is wall time; ``repro`` is a command line that repeats the case."""
+
+    outcome: Outcome = Outcome.PASS
+    reason: Reason = Reason.NATIVE
+    message: str = ""
+    metrics: Mapping[str, Fact] = field(default_factory=dict)
+    seconds: float = 0.0
+    ranks: int = 1
+    repro: str = ""
+
+    def __post_init__(self) -> None:
+        Verdict(self.outcome, self.reason)  # raises ValueError for a pair that may not occur
+
+
+@dataclass(frozen=True)
+class Accounting:
+    """Planned against seen. The first three lists are empty in a conformant run.
+
+    ``unaccounted`` were planned and have no verdict; ``in_flight`` are those of them that had begun.
+    """
+
+    unaccounted: tuple[PlannedRecord, ...] = ()
+    duplicates: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+    in_flight: tuple[str, ...] = ()
+    torn_lines: int = 0
+
+
+@dataclass(frozen=True)
+class Report:
+    """Everything about one run. All views are functions of this."""
+
+    run: Run
+    accelerator: Accelerator
+    environment: Environment = field(default_factory=Environment)
+    declaration: DeclarationRecord = field(default_factory=DeclarationRecord)
+    waivers: WaiverRecord = field(default_factory=WaiverRecord)
+    accounting: Accounting = field(default_factory=Accounting)
+    notes: tuple[str, ...] = ()
+    cases: tuple[CaseRecord, ...] = ()
+
+    @cached_property
+    def counts(self) -> status.Counts:
+        seen = status.total(status.count(case.outcome, case.reason) for case in self.cases)
+        return seen + status.total(status.count(None, None) for _ in self.accounting.unaccounted)
+
+    @cached_property
+    def idle_areas(self) -> tuple[str, ...]:
+        """Areas where something is claimed and nothing ran."""
+        return status.idle_areas((case.area, case.outcome, case.reason) for case in self.cases)
+
+    @cached_property
+    def standings(self) -> tuple[profiles.Standing, ...]:
+        """How far each profile is verified."""
+        return profiles.standings([*map(_tally, self.cases), *map(_lost, self.accounting.unaccounted)])
+
+    @property
+    def badge(self) -> str | None:
+        """The highest profile that is fully green. A run that left cases out earns none."""
+        disordered = self.accounting.duplicates or self.accounting.unknown
+        return None if self.run.invocation.selection or disordered else profiles.badge(self.standings)
+
+    def exit_status(self) -> status.ExitStatus:
+        disordered = bool(self.accounting.duplicates or self.accounting.unknown)
+        return status.exit_status(self.counts, disordered=disordered, idle=bool(self.idle_areas))
+
+
+def _tally(case: CaseRecord) -> profiles.Tally:
+    one = status.count(case.outcome, case.reason)
+    return profiles.Tally(case.facts, bool(one.claimed), bool(one.passed), bool(one.failed))
+
+
+def _lost(planned: PlannedRecord) -> profiles.Tally:
+    return profiles.Tally(planned.facts, claimed=True, passed=False, failed=False)
+
+
+def to_json(report: Report) -> str:
+    """The canonical text: one case a line, so that two reports can be compared line by line."""
+    head = {"schema": SCHEMA, **as_plain(report)}
+    cases = head.pop("cases", [])
+    lines = [f"{_compact(name)}: {_compact(value)}" for name, value in head.items()]
+    rows = ",\n".join(_compact(case) for case in cases)
+    return "{\n" + ",\n".join([*lines, f'"cases": [\n{rows}\n]' if rows else '"cases": []']) + "\n}\n"
+
+
+def _compact(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"), allow_nan=False)
+
+
+def from_json(value: Any, where: str = "report.json") -> Report:
+    """The report that a JSON value describes; JournalError names the first thing that is wrong with it."""
+    if not isinstance(value, dict) or "schema" not in value or "run" not in value:
+        raise JournalError(f"{where} is not a conformance report: it has no 'schema' and 'run'.")
+    if value["schema"] != SCHEMA:
+        raise JournalError(f"{where} has schema {value['schema']!r}; this version reads schema {SCHEMA}.")
+    report = read(Report, {name: one for name, one in value.items() if name != "schema"}, where)
+    _reject_repeated_ids(report, where)
+    return report
+
+
+def _reject_repeated_ids(report: Report, where: str) -> None:
+    seen: set[str] = set()
+    for case in (*report.cases, *report.accounting.unaccounted):
+        if case.id in seen:
+            raise JournalError(f"{where} lists the case {case.id!r} twice.")
+        seen.add(case.id)
+
+
+def read_report(path: Path) -> Report:
+    """Read a ``report.json``."""
+    return from_json(read_json(path), str(path))

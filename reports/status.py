@@ -1,0 +1,102 @@
+"""What a run amounts to, as functions of values: its counts, its claims, and the exit status they give."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import IntEnum
+
+from conformance.reports.verdict import Outcome, Reason
+
+#: Outcomes of cells that nobody claimed. Failures always count as claimed, save the two that are about silence or
+#: modesty: a score may not rise because something failed.
+_NOT_CLAIMED = frozenset({Reason.UNSUPPORTED, Reason.UNDECLARED, Reason.UNDER_DECLARED})
+#: Skips of cases that did not run at all.
+_NOT_EXECUTED = frozenset({Reason.UNSUPPORTED, Reason.UNDECLARED, Reason.ENVIRONMENT})
+
+
+class ExitStatus(IntEnum):
+    """The exit statuses of a run that this room decides; pytest's own are 2, 3 and 4."""
+
+    GREEN = 0
+    FAILED = 1
+    NOTHING_VERIFIED = 5
+    UNACCOUNTED = 6
+
+
+@dataclass(frozen=True)
+class Counts:
+    """How many cases passed, were skipped, failed, or have no verdict (``lost``); ``claimed`` of them were claimed."""
+
+    passed: int = 0
+    skipped: int = 0
+    failed: int = 0
+    lost: int = 0
+    claimed: int = 0
+
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(
+            self.passed + other.passed,
+            self.skipped + other.skipped,
+            self.failed + other.failed,
+            self.lost + other.lost,
+            self.claimed + other.claimed,
+        )
+
+    @property
+    def planned(self) -> int:
+        return self.passed + self.skipped + self.failed + self.lost
+
+    @property
+    def verified(self) -> str:
+        """Passes over claimed cases with the percentage, rounded down so that only all of them is 100 %."""
+        if not self.claimed:
+            return "–"
+        return f"{self.passed}/{self.claimed} {1000 * self.passed // self.claimed / 10:g} %"
+
+
+def count(outcome: Outcome | None, reason: Reason | None) -> Counts:
+    """The counts of one planned case; no outcome means that it has no verdict."""
+    return Counts(
+        passed=outcome is Outcome.PASS,
+        skipped=outcome is Outcome.SKIP,
+        failed=outcome is Outcome.FAIL,
+        lost=outcome is None,
+        claimed=reason not in _NOT_CLAIMED,
+    )
+
+
+def total(counts: Iterable[Counts]) -> Counts:
+    return sum(counts, Counts())
+
+
+def was_executed(outcome: Outcome, reason: Reason) -> bool:
+    """Whether the verdict tells of something that ran as claimed."""
+    return outcome is not Outcome.SKIP or reason not in _NOT_EXECUTED
+
+
+def idle_areas(verdicts: Iterable[tuple[str, Outcome, Reason]]) -> tuple[str, ...]:
+    """Areas of ``(area, outcome, reason)`` rows where something is claimed and nothing ran."""
+    claimed: set[str] = set()
+    executed: set[str] = set()
+    for area, outcome, reason in verdicts:
+        if reason not in _NOT_CLAIMED:
+            claimed.add(area)
+        if was_executed(outcome, reason):
+            executed.add(area)
+    return tuple(sorted(claimed - executed))
+
+
+def exit_status(counts: Counts, *, disordered: bool, idle: bool) -> ExitStatus:
+    """The status of a finished run.
+
+    ``disordered``: an id has two verdicts, or a verdict was not planned. Incomplete accounting outranks failures,
+    because the failures seen are then not all there are.
+    """
+    if counts.lost or disordered:
+        return ExitStatus.UNACCOUNTED
+    if counts.failed:
+        return ExitStatus.FAILED
+    if not counts.passed:
+        return ExitStatus.NOTHING_VERIFIED
+    return ExitStatus.FAILED if idle else ExitStatus.GREEN
