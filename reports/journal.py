@@ -105,6 +105,7 @@ class JournalWriter:
                 "metrics": verdict.metrics,
                 "seconds": round(seconds, 6),
                 "worker": self.worker,
+                "t": round(time.time(), 3),
             }
         )
 

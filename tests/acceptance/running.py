@@ -1,0 +1,75 @@
+"""Runs pytest as a user does, in a process of its own, and reads what it left."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run."""
+
+    status: int
+    output: str
+    folder: Path
+
+    @property
+    def report(self) -> dict[str, Any]:
+        report: dict[str, Any] = json.loads((self.folder / "report.json").read_text())
+        return report
+
+    @property
+    def verdicts(self) -> dict[str, tuple[str, str]]:
+        return {case["id"]: (case["outcome"], case["reason"]) for case in self.report["cases"]}
+
+    @property
+    def messages(self) -> dict[str, str]:
+        return {case["id"]: case.get("message", "") for case in self.report["cases"]}
+
+
+def environment(**more: str) -> dict[str, str]:
+    """The environment of a user: none of the outer pytest's or xdist's variables."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "TOX_", "COV_"))}
+    return {**kept, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", **more}
+
+
+def start(*arguments: str, cwd: Path, **more: str) -> subprocess.Popen[str]:
+    """Start ``pytest`` with ``arguments`` in a session of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:randomly", *arguments],
+        cwd=cwd,
+        env=environment(**more),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def run(*arguments: str, cwd: Path, timeout: float = 240, name: str = "cpu", **more: str) -> Run:
+    """Run ``pytest`` to its end."""
+    process = start(*arguments, cwd=cwd, **more)
+    try:
+        output, _ = process.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        kill(process)
+        raise
+    return Run(process.returncode, output, cwd / "conformance-report" / name)
+
+
+def kill(process: subprocess.Popen[str], *, whole_group: bool = True) -> None:
+    """``kill -9`` of a run: of all its processes, or of the controller alone."""
+    if whole_group:
+        os.killpg(process.pid, signal.SIGKILL)
+    else:
+        process.kill()
+    process.communicate()

@@ -1,0 +1,71 @@
+"""Selecting cases: by id, area, dtype, shard."""
+
+from __future__ import annotations
+
+import pytest
+
+from conformance.case import Case, Tier, case_id, seed_of
+from conformance.options import RunOptions
+from conformance.selection import areas_of, in_shard, matches, selector
+
+SOFTMAX = Case(
+    "operators.softmax[float16-training]", "operators", axes=(("dtype", "float16"), ("mode", "training"))
+)
+SEED = Case("accelerator.rng.seed", "accelerator")
+GPT = Case("workloads.gpt.train[float32-training]", "workloads", tier=Tier.WORKLOAD, axes=(("dtype", "float32"),))
+ALL = (SOFTMAX, SEED, GPT)
+
+
+def chosen(**options: object) -> list[Case]:
+    select = selector(RunOptions("cpu", **options))  # type: ignore[arg-type]
+    return [case for case in ALL if select(case)]
+
+
+def test_options_narrow_together() -> None:
+    assert chosen() == list(ALL)
+    assert chosen(areas=("operators",)) == [SOFTMAX]
+    assert chosen(tier="workload") == [GPT]
+    assert chosen(dtypes=("float16", "float32"), tier="unit") == [SOFTMAX]
+    assert chosen(cases=("accelerator.*", "workloads.*")) == [SEED, GPT]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "hit"),
+    [
+        ("operators.softmax[float16-training]", True),  # brackets stand for themselves
+        ("operators.*[float16-*]", True),
+        ("operators.softmax", False),
+        ("operators.softma?[float16-training]", False),
+    ],
+)
+def test_case_patterns(pattern: str, hit: bool) -> None:
+    assert matches(pattern, SOFTMAX.id) is hit
+
+
+def test_shards_are_disjoint_and_complete() -> None:
+    ids = [f"operators.op{n}[float32-inference]" for n in range(500)]
+
+    parts = [{id for id in ids if in_shard(id, k, 3)} for k in (1, 2, 3)]
+
+    assert set.union(*parts) == set(ids)
+    assert sum(map(len, parts)) == len(ids)
+    assert min(map(len, parts)) > 100
+
+
+def test_only_the_areas_a_case_pattern_needs_are_looked_at() -> None:
+    known = ["accelerator", "operators", "workloads"]
+
+    assert areas_of(RunOptions("cpu", cases=("operators.add*",)), known) == ["operators"]
+    assert areas_of(RunOptions("cpu", cases=("*softmax*",)), known) == known
+    assert areas_of(RunOptions("cpu", areas=("workloads",)), known) == ["workloads"]
+
+
+def test_seeds_depend_on_id_and_base_alone() -> None:
+    assert seed_of("a.b") == seed_of("a.b")
+    assert len({seed_of("a.b"), seed_of("a.c"), seed_of("a.b", 1)}) == 3
+    assert 0 <= seed_of("a.b") < 2**31
+
+
+def test_ids_read_area_subject_axes() -> None:
+    assert case_id("accelerator.copy", (("dtype", "int8"), ("size", "7"))) == "accelerator.copy[int8-7]"
+    assert SOFTMAX.subject == "softmax"

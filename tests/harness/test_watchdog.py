@@ -1,0 +1,44 @@
+"""The watchdog ends a process that holds the GIL, and its dump tells a hang from a crash."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from conformance.running.watchdog import fatal_error, read_stacks, was_hung
+
+BODY = """
+import ctypes, sys
+from pathlib import Path
+from conformance.running.watchdog import Watchdog
+dog = Watchdog(Path(sys.argv[1]))
+dog.arm(60); dog.disarm()   # an earlier case that ended in time
+dog.arm(0.5)
+{action}
+"""
+
+
+def died_of(action: str, folder: Path) -> tuple[str, float]:
+    stacks, began = folder / "stacks.txt", time.monotonic()
+    subprocess.run([sys.executable, "-c", BODY.format(action=action), str(stacks)], check=False, timeout=30)
+    return read_stacks(stacks), time.monotonic() - began
+
+
+def test_a_native_loop_holding_the_gil_is_ended(tmp_path: Path) -> None:
+    stacks, seconds = died_of("ctypes.PyDLL(None).sleep(600)", tmp_path)
+
+    assert was_hung(stacks)
+    assert seconds < 10
+
+
+def test_a_segfault_is_no_hang(tmp_path: Path) -> None:
+    stacks, _ = died_of("ctypes.string_at(0)", tmp_path)
+
+    assert not was_hung(stacks)
+    assert fatal_error(stacks) == "Segmentation fault"
+
+
+def test_a_missing_dump_is_empty(tmp_path: Path) -> None:
+    assert read_stacks(tmp_path / "none") == ""

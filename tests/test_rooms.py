@@ -1,0 +1,144 @@
+"""The rooms: what may import what, which packages ship, and what importing costs."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).parent.parent
+ROOMS = {
+    "conformance.accelerators": ROOT / "accelerators",
+    "conformance.kernels": ROOT / "kernels",
+    "conformance.reports": ROOT / "reports",
+    "conformance": ROOT / "conformance",
+}
+#: What each place may import of this project. ``conformance.errors`` is a leaf that everyone may use.
+ALLOWED = {
+    "accelerators": ("conformance.accelerators",),
+    "kernels": ("conformance.kernels", "conformance.accelerators"),
+    "reports": ("conformance.reports",),
+    "suites": (
+        "conformance.suites",
+        "conformance.case",
+        "conformance.finding",
+        "conformance.numerics",
+        "conformance.kernels",
+        "conformance.accelerators.capabilities",
+        "conformance.accelerators.interface",
+        "conformance.accelerators.registry",
+    ),
+}
+FORBIDDEN_LIBRARIES = {"reports": ("torch", "pytest", "_pytest", "numpy"), "accelerators": ("pytest", "_pytest")}
+
+
+def sources(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*.py") if "__pycache__" not in path.parts)
+
+
+def imports(path: Path, package: str) -> Iterator[str]:
+    """Every absolute module name a file imports, relative imports resolved against its package."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            parent = package.rsplit(".", node.level - 1)[0] if node.level > 1 else package
+            yield from (f"{parent}.{node.module or ''}.{alias.name}".replace("..", ".") for alias in node.names)
+
+
+def package_of(path: Path) -> str:
+    for name, folder in ROOMS.items():
+        if path.is_relative_to(folder):
+            inside = path.parent.relative_to(folder).parts
+            return ".".join((name, *inside))
+    raise AssertionError(f"{path} is in no room")
+
+
+def place_of(path: Path) -> str:
+    relative = path.relative_to(ROOT)
+    return "suites" if relative.parts[:2] == ("conformance", "suites") else relative.parts[0]
+
+
+ALL = [path for folder in dict.fromkeys(ROOMS.values()) for path in sources(folder)]
+
+
+@pytest.mark.parametrize("path", ALL, ids=lambda p: str(p.relative_to(ROOT)))
+def test_arrows_between_rooms(path: Path) -> None:
+    place, found = place_of(path), list(imports(path, package_of(path)))
+    own = [name for name in found if name.split(".")[0] == "conformance"]
+
+    allowed = (*ALLOWED.get(place, ("conformance",)), "conformance.errors")
+    strays = [name for name in own if not any(name == a or name.startswith(a + ".") for a in allowed)]
+    assert not strays, f"{place} must not import {strays}"
+    libraries = [name for name in found if name.split(".")[0] in FORBIDDEN_LIBRARIES.get(place, ())]
+    assert not libraries, f"{place} must not import {libraries}"
+    assert "conformance.plugin" not in {name.rpartition(".")[0] for name in own} | set(own), "nothing imports the plugin"
+    assert not {name.split(".")[0] for name in found} & {"accelerators", "kernels", "reports"}, "one name per module"
+
+
+def test_suites_import_no_backend_and_name_no_accelerator() -> None:
+    backends = {path.stem for path in sources(ROOT / "accelerators" / "backends")} - {"__init__", "cpu"}
+    strays = []
+    for path in sources(ROOT / "conformance" / "suites"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Constant) and node.value in backends:
+                strays.append(f"{path.relative_to(ROOT)}:{node.lineno}: {node.value}")
+
+    assert not strays
+
+
+def test_the_package_itself_imports_nothing() -> None:
+    assert not list(imports(ROOT / "conformance" / "__init__.py", "conformance"))
+
+
+def test_every_package_on_disk_ships() -> None:
+    declared = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"])
+
+    on_disk = {package_of(path) for path in ALL if path.name == "__init__.py"}
+
+    assert declared == on_disk
+
+
+IMPORTABLE = sorted(
+    {
+        f"{package_of(path)}.{path.stem}" if path.name != "__init__.py" else package_of(path)
+        for path in ALL
+        if place_of(path) in ("accelerators", "reports", "kernels") or path.parent == ROOT / "conformance"
+    }
+)
+
+
+def test_importing_a_room_touches_no_vendor_package_and_no_device() -> None:
+    program = (
+        "import sys, importlib\n"
+        f"for name in {IMPORTABLE!r}: importlib.import_module(name)\n"
+        "vendors = [m for m in sys.modules if m.split('.')[0] in ('torch_npu', 'torch_mlu', 'torch_supa', 'habana_frameworks')]\n"
+        "assert not vendors, vendors\n"
+        "torch = sys.modules.get('torch')\n"
+        "assert torch is None or not torch.cuda.is_initialized()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stderr
+
+
+def test_reports_import_neither_torch_nor_pytest() -> None:
+    names = [name for name in IMPORTABLE if name.startswith("conformance.reports")]
+    program = (
+        f"import sys, importlib\nfor name in {names!r}: importlib.import_module(name)\n"
+        "assert not {'torch', 'pytest', '_pytest'} & set(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stderr
