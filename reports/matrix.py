@@ -1,0 +1,181 @@
+"""The matrix as values: rows areas, columns dtype × mode, and totals. Every view prints this."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from conformance.reports.model import CaseRecord, PlannedRecord, Report
+from conformance.reports.status import Counts, count, total
+from conformance.reports.verdict import DIFFERENCE_REASONS, Outcome, Reason
+
+#: In the order of the columns. Names not listed here come after them, sorted.
+DTYPE_ORDER: Final = (
+    "float32",
+    "float16",
+    "bfloat16",
+    "float64",
+    "float8_e4m3fn",
+    "float8_e5m2",
+    "complex64",
+    "complex128",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "uint8",
+    "bool",
+)
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of the matrix: the dtypes and modes that it sums up."""
+
+    title: str
+    dtypes: frozenset[str | None]
+    modes: frozenset[str | None] | None = None
+
+    def holds(self, dtype: str | None, mode: str | None) -> bool:
+        return dtype in self.dtypes and (self.modes is None or mode in self.modes)
+
+
+#: A case of a dtype without a mode makes no claim about gradients; it stands with inference.
+_FORWARD: Final = frozenset({None, "inference"})
+_TRAINING: Final = frozenset({"training"})
+_FLOATS: Final = frozenset({"float32", "float16", "bfloat16", "float64", "float8_e4m3fn", "float8_e5m2"})
+_SPLIT: Final = (("fp32", "float32"), ("fp16", "float16"), ("bf16", "bfloat16"), ("fp64", "float64"))
+
+_SUMMED: Final = (
+    Column("cplx", frozenset({"complex64", "complex128"})),
+    Column("int\nbool", frozenset({"int8", "int16", "int32", "int64", "uint8", "bool"})),
+    Column("–", frozenset({None})),
+)
+#: From the most detailed to the narrowest; a terminal gets the first that fits. What no column holds is summed into
+#: one more column.
+TERMINAL_LAYOUTS: Final = (
+    (
+        *(
+            Column(f"{short}\n{letter}", frozenset({dtype}), modes)
+            for short, dtype in _SPLIT
+            for letter, modes in (("I", _FORWARD), ("T", _TRAINING))
+        ),
+        Column("fp8", frozenset({"float8_e4m3fn", "float8_e5m2"})),
+        *_SUMMED,
+    ),
+    (
+        *(Column(f"float\n{letter}", _FLOATS, modes) for letter, modes in (("I", _FORWARD), ("T", _TRAINING))),
+        *_SUMMED,
+    ),
+)
+OTHER: Final = "other"
+
+
+@dataclass(frozen=True)
+class Row:
+    """The counts of one area, by column title; columns without cases are absent."""
+
+    area: str
+    cells: Mapping[str, Counts]
+    total: Counts
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """Titles in order, one row an area, and the row of totals."""
+
+    columns: tuple[str, ...]
+    rows: tuple[Row, ...]
+    totals: Row
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Cells where what was declared and what was seen disagree in the same way."""
+
+    reason: Reason
+    cell: str
+    fails: bool
+    message: str
+
+
+def make_matrix(report: Report, columns: Sequence[Column]) -> Matrix:
+    """Count every planned case once, in its area's row and in the first column that holds it."""
+    sums: dict[str, dict[str, Counts]] = defaultdict(lambda: defaultdict(Counts))
+    titles: dict[tuple[str | None, str | None], str] = {}
+    for planned, counts in planned_counts(report):
+        title = titles.setdefault(planned.column, _title(planned.column, columns))
+        sums[planned.area][title] += counts
+    rows = tuple(Row(area, dict(cells), total(cells.values())) for area, cells in sorted(sums.items()))
+    used = {title for row in rows for title in row.cells}
+    order = [column.title for column in columns] + [OTHER]
+    return Matrix(tuple(title for title in order if title in used), rows, _totals(rows))
+
+
+def planned_counts(report: Report) -> Iterator[tuple[PlannedRecord, Counts]]:
+    """Every planned case with the counts it adds."""
+    for case in report.cases:
+        yield case, count(case.outcome, case.reason)
+    for planned in report.accounting.unaccounted:
+        yield planned, count(None, None)
+
+
+def _title(place: tuple[str | None, str | None], columns: Sequence[Column]) -> str:
+    return next((column.title for column in columns if column.holds(*place)), OTHER)
+
+
+def _totals(rows: Sequence[Row]) -> Row:
+    titles = dict.fromkeys(title for row in rows for title in row.cells)
+    cells = {title: total(row.cells[title] for row in rows if title in row.cells) for title in titles}
+    return Row("total", cells, total(row.total for row in rows))
+
+
+def full_columns(report: Report) -> tuple[Column, ...]:
+    """One column for every dtype × mode that the report has, in the order of the vocabulary."""
+    places = {planned.column for planned, _ in planned_counts(report)}
+    ordered = sorted(places, key=lambda place: (_rank(place[0]), place[0] or "", place[1] or ""))
+    return tuple(Column(_name(d, m), frozenset({d}), frozenset({m})) for d, m in ordered)
+
+
+def _rank(dtype: str | None) -> int:
+    if dtype is None:
+        return len(DTYPE_ORDER) + 1
+    return DTYPE_ORDER.index(dtype) if dtype in DTYPE_ORDER else len(DTYPE_ORDER)
+
+
+def _name(dtype: str | None, mode: str | None) -> str:
+    return " ".join(part for part in (dtype, mode) if part) or "–"
+
+
+def reason_counts(report: Report) -> tuple[tuple[Outcome, Reason, int], ...]:
+    """How often each reason occurs: by outcome, then the most frequent first."""
+    found = Counter((case.outcome, case.reason) for case in report.cases)
+    order = list(Outcome)
+    rows = sorted(found.items(), key=lambda row: (order.index(row[0][0]), -row[1], row[0][1].value))
+    return tuple((outcome, reason, number) for (outcome, reason), number in rows)
+
+
+_DISAGREEMENTS: Final = DIFFERENCE_REASONS | {Reason.UNSAFE, Reason.CORE_MISSING}
+
+
+def differences(report: Report) -> tuple[Difference, ...]:
+    """Every case whose verdict is that the declaration is not true; failures first, then in the report's order."""
+    found = [_difference(case) for case in report.cases if case.reason in _DISAGREEMENTS]
+    return tuple(sorted(found, key=lambda one: not one.fails))
+
+
+def _difference(case: CaseRecord) -> Difference:
+    return Difference(case.reason, ", ".join(case.requires) or case.id, case.outcome is Outcome.FAIL, case.message)
+
+
+def failures(report: Report) -> tuple[CaseRecord, ...]:
+    """The failed cases, in the report's order."""
+    return tuple(case for case in report.cases if case.outcome is Outcome.FAIL)
+
+
+def with_metrics(cases: Iterable[CaseRecord], names: Iterable[str]) -> tuple[CaseRecord, ...]:
+    """The cases that carry at least one of the named metrics."""
+    wanted = frozenset(names)
+    return tuple(case for case in cases if not wanted.isdisjoint(case.metrics))
