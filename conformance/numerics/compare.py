@@ -116,7 +116,9 @@ def _is_unrounded(host: torch.Tensor, exact: torch.Tensor) -> bool:
     """Whether the computation rounds nothing: all exact values fit the dtype, and the host has them all."""
     if host.dtype in (torch.float64, torch.complex128) or host.numel() < EVIDENCE_OF_EXACTNESS:
         return False
-    return bool(_same_value(widen(host), exact).all()) and bool((exact != exact.round()).any() if not exact.is_complex() else True)
+    return bool(_same_value(widen(host), exact).all()) and bool(
+        (exact != exact.round()).any() if not exact.is_complex() else True
+    )
 
 
 def _ratio(value: torch.Tensor, exact: torch.Tensor, bound: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -163,4 +165,8 @@ def zero_signs(actual: torch.Tensor, host: torch.Tensor) -> Comparison:
     if actual.is_complex() or not actual.dtype.is_floating_point:
         return Comparison(total=actual.numel())
     differ = (host == 0) & (actual == 0) & (host.signbit() != actual.signbit())
-    return Comparison(int(differ.sum()), differ.numel(), detail=f"{int(differ.sum())} zeros have the wrong sign" if bool(differ.any()) else "")
+    return Comparison(
+        int(differ.sum()),
+        differ.numel(),
+        detail=f"{int(differ.sum())} zeros have the wrong sign" if bool(differ.any()) else "",
+    )

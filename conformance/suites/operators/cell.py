@@ -1,0 +1,56 @@
+"""From a case to its check."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+
+import torch
+
+from conformance.finding import Refused
+
+from . import database, error_inputs, inference, sampling, training
+from .settings import limits
+
+
+def run(case, device: torch.device, check) -> None:
+    """Judge the cell that ``case`` names. Deterministic: it depends on the generators' seeds alone."""
+    info = database.find(case.payload)
+    with quiet():
+        if case.dtype is None:
+            error_inputs.check_refusals(info, device, check)
+        else:
+            _run_cell(case, info, device, check)
+
+
+def _run_cell(case, info, device: torch.device, check) -> None:
+    dtype, trains, probe = getattr(torch, case.dtype), case.mode == "training", not case.in_reference
+    count = limits().probe.samples if probe else (limits().training if trains else limits().inference).samples
+    samples = _samples(info, dtype, trains, count, probe=probe)
+    area = training if trains else inference
+    area.check_cell(info, dtype, device, check, samples, probe=probe)
+
+
+def _samples(info, dtype: torch.dtype, trains: bool, count: int, *, probe: bool):
+    try:
+        samples = sampling.pick(info, dtype, requires_grad=trains, count=count)
+    except Exception as error:
+        if probe:
+            raise Refused(f"the database has no samples for {dtype} ({type(error).__name__})") from error
+        raise
+    if not samples:
+        raise Refused(f"the database has no samples for {dtype}")
+    return samples
+
+
+@contextlib.contextmanager
+def quiet():
+    """One thread, so that sums have one order; the database's warnings are not about the device."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        torch.set_num_threads(threads)

@@ -1,0 +1,130 @@
+"""Judging one result of the device against the host's: structure, metadata, aliasing, values, inputs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from conformance.numerics import layout
+from conformance.numerics.bits import plain, same_bits
+from conformance.numerics.budgets import OpClass
+from conformance.numerics.compare import Comparison, Exact, compare, host_ratio, zero_signs
+from conformance.numerics.trees import leaves
+
+from .execution import Sample, processed
+from .oracle import Oracle
+
+
+@dataclass
+class Judge:
+    """Compares the results of one cell, counts what it compared, and keeps the worst numbers."""
+
+    check: object
+    device: torch.device
+    op_class: OpClass
+    values: bool = True
+    samples: int = 0
+    worst: float = 0.0
+    ratio: float = 0.0
+    host_ratio: float = 0.0
+
+    def result(self, place: str, sample: Sample, actual, expected, oracle: Oracle, n: float) -> None:
+        """Everything about an out-of-place result: leaves one by one, raw for metadata, processed for values."""
+        self.metadata(place, actual, expected)
+        if not self.values:
+            return
+        actual_leaves, expected_leaves = processed(sample, actual), processed(sample, expected)
+        self._same_number(place, actual_leaves, expected_leaves)
+        for i, (ours, theirs) in enumerate(zip(actual_leaves, expected_leaves, strict=True)):
+            self.leaf(f"{place}, output {i}" if len(expected_leaves) > 1 else place, ours, theirs, oracle, i, n)
+
+    def metadata(self, place: str, actual, expected) -> None:
+        ours, theirs = leaves(actual), leaves(expected)
+        self._same_number(place, ours, theirs)
+        strides = self.op_class is not OpClass.ITERATIVE  # LAPACK and its rivals choose their own layouts
+        for left, right in zip(ours, theirs, strict=True):
+            if isinstance(right, torch.Tensor):
+                self.check.that(isinstance(left, torch.Tensor), f"{place}: {type(left).__name__} instead of a tensor")
+                difference = layout.difference(left, right, self.device.type, strides=strides)
+                self.check.that(not difference, f"{place}: {difference}")
+
+    def _same_number(self, place: str, ours: list, theirs: list) -> None:
+        self.check.that(len(ours) == len(theirs), f"{place}: {len(ours)} results, expected {len(theirs)}")
+
+    def leaf(self, place: str, actual, expected, oracle: Oracle, position: int, n: float) -> None:
+        """One output's value."""
+        if not isinstance(expected, torch.Tensor):
+            self.scalar(place, actual, expected, oracle, position, n)
+            return
+        self.tensor(place, plain(actual), plain(expected), lambda: oracle.leaf(position), n)
+
+    def scalar(self, place: str, actual, expected, oracle: Oracle, position: int, n: float) -> None:
+        if isinstance(expected, (float, complex)) and isinstance(actual, (float, complex)):
+            both_nan = actual != actual and expected != expected
+            close = both_nan or actual == expected or abs(actual - expected) <= 1e-6 * abs(expected)
+            self.check.that(close, f"{place}: {actual!r}, expected {expected!r}")
+        elif isinstance(expected, (torch.device, torch.Generator)):
+            return
+        else:
+            same = type(actual) is type(expected) and actual == expected
+            self.check.that(same, f"{place}: {actual!r}, expected {expected!r}")
+
+    def tensor(self, place: str, actual: torch.Tensor, expected: torch.Tensor, oracle, n: float) -> Comparison:
+        found = compare(actual, expected, oracle, self.op_class, n)
+        self.worst, self.ratio = max(self.worst, found.worst), max(self.ratio, found.ratio)
+        self.check.that(found.right, f"{place}: {found}")
+        return found
+
+    def against_oracle(self, sample: Sample, expected, oracle: Oracle, n: float) -> None:
+        """Measure the reference itself: how far PyTorch's CPU is from the oracle, in budgets."""
+        for position, leaf in enumerate(processed(sample, expected)):
+            exact = oracle.leaf(position) if isinstance(leaf, torch.Tensor) else None
+            if exact is None or not exact.value.is_floating_point() or exact.value.shape != leaf.shape:
+                continue
+            quick = Exact(exact.value, lambda: None)
+            ratio = host_ratio(plain(leaf), quick, self.op_class, n)
+            self.host_ratio = max(self.host_ratio, ratio if math.isfinite(ratio) else 0.0)
+
+    def signs(self, place: str, actual, expected) -> None:
+        for ours, theirs in zip(leaves(actual), leaves(expected), strict=True):
+            if isinstance(theirs, torch.Tensor):
+                found = zero_signs(plain(ours), plain(theirs))
+                self.check.that(found.right, f"{place}: {found}")
+
+    def aliasing(self, place: str, actual, device: Sample, expected, host: Sample) -> None:
+        """Each output shares memory with the inputs that the host's output shares it with, and with no other."""
+        for ours, theirs in zip(leaves(actual), leaves(expected), strict=True):
+            if not isinstance(theirs, torch.Tensor) or theirs.numel() == 0:
+                continue
+            mine, right = layout.shared_with(ours, device.tensors), layout.shared_with(theirs, host.tensors)
+            self.check.that(mine == right, f"{place}: output shares memory with inputs {mine}, expected {right}")
+
+    def inputs(self, place: str, device: Sample, host: Sample, before: Sample, n: float) -> None:
+        """Inputs are as the host left them: unchanged, or changed to the same values."""
+        for i, (ours, theirs, old) in enumerate(zip(device.tensors, host.tensors, before.tensors, strict=True)):
+            left, right = plain(ours), plain(theirs)
+            self.check.count += 1
+            if same_bits(left, right):
+                continue
+            self.check.that(not same_bits(right, plain(old)), f"{place}: input {i} was changed by an out-of-place operation")
+            self.tensor(f"{place}, input {i} after the call", left, right, lambda: None, n)
+
+    def report(self) -> None:
+        check = self.check
+        check.metric("samples", self.samples)
+        check.metric("comparisons", check.count)
+        check.metric("max_abs", float(f"{self.worst:.3g}"))
+        check.metric("max_budget_ratio", float(f"{self.ratio:.3g}"))
+        check.metric("host_budget_ratio", float(f"{self.host_ratio:.3g}"))
+
+
+def reduction_length(sample: Sample, result) -> float:
+    """Products and sums that end in one output element, from sizes alone: k for (m×k)·(k×n), n for a sum over n."""
+    sizes = sorted((t.numel() for t in sample.tensors if t.is_floating_point() or t.is_complex()), reverse=True)
+    out = max((leaf.numel() for leaf in leaves(result) if isinstance(leaf, torch.Tensor)), default=1) or 1
+    if not sizes:
+        return 1.0
+    pair = math.sqrt(sizes[0] * sizes[1] / out) if len(sizes) > 1 else 1.0
+    return max(1.0, sizes[0] / out, pair)

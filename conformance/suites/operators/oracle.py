@@ -1,0 +1,99 @@
+"""The float64 oracle of one sample, computed when somebody asks."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+
+import torch
+
+from conformance.numerics.compare import Exact, widen
+from conformance.numerics.transfer import widened
+
+from .execution import Sample
+from .settings import limits
+
+#: Relative size of the input changes that measure conditioning: far above float64's roundoff, small enough to be linear.
+STEP = 2.0**-24
+
+
+class Oracle:
+    """Exact values of all outputs of ``compute(sample)``, and how they respond to changes of the inputs.
+
+    ``compute`` takes a wide sample and returns leaves. An operator without a float64 version has no oracle; then
+    the host's own result is the reference.
+    """
+
+    def __init__(self, compute, sample: Sample) -> None:
+        self._compute, self._sample = compute, sample
+        self._values: list | None = None
+        self._responses: list | None = None
+
+    def leaf(self, position: int) -> Exact | None:
+        """The exact value of one output, or None when there is no oracle for it."""
+        values = self.values
+        if position >= len(values) or not isinstance(values[position], torch.Tensor):
+            return None
+        return Exact(values[position], lambda: self._response(position))
+
+    @property
+    def values(self) -> list:
+        if self._values is None:
+            self._values = self._evaluate(lambda tensor: tensor)
+        return self._values
+
+    def _response(self, position: int) -> torch.Tensor | None:
+        if self._responses is None:
+            generator = torch.Generator().manual_seed(0)
+            self._responses = [
+                self._evaluate(lambda tensor: _nudged(tensor, generator)) for _ in range(limits().oracle.probes)
+            ]
+        exact = self.values[position]
+        nudged = [values[position] for values in self._responses if position < len(values)]
+        changes = [(other - exact).abs() / STEP for other in nudged if _comparable(other, exact)]
+        if not changes:
+            return None
+        return torch.nan_to_num(torch.stack(changes).amax(0), nan=0.0, posinf=0.0)
+
+    def _evaluate(self, change) -> list:
+        try:
+            with wide_defaults():
+                return [_wide_leaf(leaf) for leaf in self._compute(self._sample.wide(change))]
+        except (RuntimeError, TypeError, ValueError, NotImplementedError, IndexError):
+            return []
+
+
+@contextlib.contextmanager
+def wide_defaults():
+    """Integers promote to float64 here, as everything else is float64 already."""
+    before = torch.get_default_dtype()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.set_default_dtype(torch.float64)
+        try:
+            yield
+        finally:
+            torch.set_default_dtype(before)
+
+
+def _wide_leaf(leaf):
+    if not isinstance(leaf, torch.Tensor):
+        return leaf
+    leaf = leaf.detach()
+    leaf = leaf if leaf.layout is torch.strided else leaf.to_dense()
+    leaf = leaf.resolve_conj().resolve_neg()
+    return widen(leaf) if leaf.dtype.is_floating_point or leaf.dtype.is_complex else leaf
+
+
+def _nudged(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    if tensor.layout is not torch.strided:
+        return tensor
+    signs = torch.randint(0, 2, tensor.shape, generator=generator) * 2 - 1
+    return tensor * (1 + STEP * signs)
+
+
+def _comparable(other, exact) -> bool:
+    return isinstance(other, torch.Tensor) and other.shape == exact.shape and other.dtype == exact.dtype and other.is_floating_point() | other.is_complex()
+
+
+__all__ = ["Oracle", "wide_defaults", "widened"]

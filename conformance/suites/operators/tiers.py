@@ -1,0 +1,62 @@
+"""Inputs beyond the database's: sizes around tile edges, and the numbers that break kernels."""
+
+from __future__ import annotations
+
+import torch
+
+from .execution import Sample
+from .settings import limits
+
+
+def edge_sizes(info, dtype: torch.dtype) -> list[Sample]:
+    """Unary, binary and reducing operators on vectors just beside and beyond a tile."""
+    build = _builder(info)
+    if build is None:
+        return []
+    made = [build(info, dtype, size) for size in limits().tiers.sizes]
+    return [Sample(1000 + i, *arguments, tier=f"size {size}") for i, (arguments, size) in enumerate(zip(made, limits().tiers.sizes, strict=True))]
+
+
+def _builder(info):
+    kinds = {kind.__name__ for kind in type(info).__mro__}
+    if "UnaryUfuncInfo" in kinds:
+        return _unary
+    if "BinaryUfuncInfo" in kinds:
+        return _binary
+    return None
+
+
+def _unary(info, dtype, size):
+    low, high = info.domain
+    tensor = torch.testing.make_tensor((size,), dtype=dtype, device="cpu", low=low, high=high)
+    return tensor, (), _keywords(info, dtype, tensor)
+
+
+def _binary(info, dtype, size):
+    left = torch.testing.make_tensor((size,), dtype=dtype, device="cpu", **info.lhs_make_tensor_kwargs)
+    right = torch.testing.make_tensor((size,), dtype=dtype, device="cpu", **info.rhs_make_tensor_kwargs)
+    return left, (right,), _keywords(info, dtype, left)
+
+
+def _keywords(info, dtype, tensor):
+    return dict(info.sample_kwargs("cpu", dtype, tensor)[0])
+
+
+def special_values(info, dtype: torch.dtype) -> list[Sample]:
+    """NaN, infinities, signed zeros, subnormals and the largest numbers; pairs of them for binary operators."""
+    build = _builder(info)
+    if build is None or not dtype.is_floating_point:
+        return []
+    values = _specials(dtype)
+    if build is _unary:
+        return [Sample(2000, values, (), _keywords(info, dtype, values), tier="special values")]
+    left, right = (grid.reshape(-1) for grid in torch.meshgrid(values, values, indexing="ij"))
+    return [Sample(2000, left, (right,), _keywords(info, dtype, left), tier="special values")]
+
+
+def _specials(dtype: torch.dtype) -> torch.Tensor:
+    limit = torch.finfo(dtype)
+    subnormal = limit.smallest_normal * limit.eps * 3
+    inf, nan = float("inf"), float("nan")
+    values = [nan, inf, -inf, 0.0, -0.0, subnormal, -subnormal, limit.smallest_normal, limit.max, limit.min, 1.0, -1.0]
+    return torch.tensor(values, dtype=torch.float64).to(dtype)

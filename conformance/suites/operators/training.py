@@ -1,0 +1,120 @@
+"""The training cell of one operator: the forward with gradients on, and backward with seeded cotangents."""
+
+from __future__ import annotations
+
+import torch
+
+from conformance.finding import EnvironmentLacks
+from conformance.numerics.bits import plain, same_bits
+from conformance.numerics.trees import leaves, tensors
+
+from . import execution
+from .classes import is_uninitialised, op_class
+from .execution import Sample, call, host_gradients, processed
+from .judging import Judge, reduction_length
+from .oracle import Oracle
+from .settings import limits
+
+
+def check_cell(info, dtype: torch.dtype, device: torch.device, check, samples: list[Sample], *, probe: bool) -> None:
+    judge = Judge(check, device, op_class(info), values=not is_uninitialised(info))
+    if probe:
+        _backward(info, execution.execute, execution.gradients, samples[0].on(device), seed=0)
+    failure = None
+    for order, sample in enumerate(samples):
+        failure = check_sample(info, judge, sample, with_oracle=order < limits().oracle.samples and not probe) or failure
+    if judge.samples == 0:
+        raise failure or EnvironmentLacks("no sample of this operator has a gradient to compare")
+    judge.report()
+
+
+def check_sample(info, judge: Judge, sample: Sample, *, with_oracle: bool) -> Exception | None:
+    host, device = sample.on(torch.device("cpu")), sample.on(judge.device)
+    seed = int(torch.randint(2**31, ()))
+    try:
+        expected, their_gradients = _backward(info, call, host_gradients, host, seed)
+    except Exception as refusal:  # no reference: then the device owes no answer either
+        return _refusal(info, device, seed) or EnvironmentLacks(f"PyTorch's CPU has no reference ({refusal})")
+    actual, our_gradients = _backward(info, execution.execute, execution.gradients, device, seed)
+    judge.metadata(str(sample), actual, expected)
+    judge.samples += 1
+    if not judge.values or _drew_differently(judge, actual, expected, seed, info, sample):
+        return None
+    _judge_values(info, judge, sample, (actual, our_gradients), (expected, their_gradients), seed, with_oracle=with_oracle)
+    return None
+
+
+def _judge_values(info, judge: Judge, sample: Sample, ours, theirs, seed: int, *, with_oracle: bool) -> None:
+    (actual, our_gradients), (expected, their_gradients) = ours, theirs
+    forward = Oracle(lambda wide: processed(wide, call(info.op, wide)), sample)
+    backward = Oracle(lambda wide: _backward(info, call, host_gradients, wide, seed)[1], sample)
+    n = reduction_length(sample, expected)
+    judge.result(str(sample), sample, actual, expected, forward, n)
+    for i, (mine, right) in enumerate(zip(our_gradients, their_gradients, strict=True)):
+        _judge_gradient(judge, f"{sample}, gradient of input {i}", mine, right, backward, i, _backward_length(sample, expected))
+    if with_oracle:
+        judge.against_oracle(Sample(sample.number, None), their_gradients, backward, n)
+
+
+def _judge_gradient(judge: Judge, place: str, mine, right, oracle: Oracle, position: int, n: float) -> None:
+    if right is None:
+        judge.check.that(mine is None, f"{place}: a gradient where PyTorch has none")
+        return
+    judge.check.that(mine is not None, f"{place}: no gradient")
+    judge.metadata(place, mine.detach().contiguous(), right.detach().contiguous())
+    judge.leaf(place, mine, right, oracle, position, n)
+
+
+def _backward_length(sample: Sample, expected) -> float:
+    """A gradient element sums over at most every output element."""
+    out = sum(tensor.numel() for tensor in tensors(expected))
+    return max(reduction_length(sample, expected), float(out) ** 0.5)
+
+
+def _backward(info, run, differentiate, sample: Sample, seed: int):
+    """The result, and the gradients of every input that wants one, in order."""
+    torch.manual_seed(seed)
+    result = run(info.op, sample)
+    outputs = [leaf for leaf in processed(sample, result) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
+    inputs = _unique(tensor for tensor in sample.tensors if tensor.requires_grad)
+    if not outputs or not inputs:
+        return result, []
+    return result, list(differentiate(outputs, inputs, cotangents(outputs, seed)))
+
+
+def _unique(found) -> list[torch.Tensor]:
+    return list({id(tensor): tensor for tensor in found}.values())
+
+
+def cotangents(outputs: list[torch.Tensor], seed: int) -> list[torch.Tensor]:
+    """Seeded, of order one, and equal in every precision: drawn in float32 and rounded to bfloat16 first."""
+    generator = torch.Generator().manual_seed(seed)
+    drawn = []
+    for output in outputs:
+        real = torch.randn(output.shape, generator=generator)
+        values = torch.complex(real, torch.randn(output.shape, generator=generator)) if output.is_complex() else real
+        values = _rounded(values).to(output.dtype).to(output.device)
+        drawn.append(values if output.layout is torch.strided else values.to_sparse(layout=output.layout))
+    return drawn
+
+
+def _rounded(values: torch.Tensor) -> torch.Tensor:
+    if values.is_complex():
+        return torch.complex(_rounded(values.real), _rounded(values.imag))
+    return values.bfloat16().float()
+
+
+def _drew_differently(judge: Judge, actual, expected, seed: int, info, sample: Sample) -> bool:
+    """Whether the operator is random and drew other numbers than the host, so that only repeatability can be judged."""
+    if all(same_bits(plain(a), plain(b)) for a, b in zip(tensors(actual), tensors(expected), strict=True)):
+        return False
+    torch.manual_seed(seed)
+    state = torch.get_rng_state()
+    call(info.op, sample.on(torch.device("cpu")))
+    if torch.equal(state, torch.get_rng_state()):
+        return False
+    first = _backward(info, execution.execute, execution.gradients, sample.on(judge.device), seed)
+    again = _backward(info, execution.execute, execution.gradients, sample.on(judge.device), seed)
+    pairs = zip(tensors(leaves(list(first))), tensors(leaves(list(again))), strict=True)
+    judge.check.that(all(same_bits(plain(a), plain(b)) for a, b in pairs), f"{sample}: the same seed gave other gradients")
+    return True

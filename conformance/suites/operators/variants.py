@@ -1,0 +1,202 @@
+"""The other ways to call an operator: on strided inputs, into given outputs, in place.
+
+PyTorch's CPU says what each of them should do, an exception included; the device must do the same.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+
+import torch
+
+from conformance.numerics import layout
+from conformance.numerics.trees import leaves
+
+from . import execution, inference
+from .execution import Sample, call, processed
+from .oracle import Oracle
+from .judging import reduction_length
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """How one side answered a call: a value or an exception, and whether it warned about resizing."""
+
+    value: object = None
+    error: Exception | None = None
+    resized: bool = False
+
+
+def check(info, judge, samples: list[Sample]) -> None:
+    if not judge.values:
+        return
+    sample = _representative(samples)
+    if _is_random(info, sample):
+        return
+    non_contiguous(info, judge, sample)
+    if info.supports_out:
+        out_variants(info, judge, sample)
+    if info.inplace_variant is not None:
+        for each in {id(s): s for s in (samples[0], sample)}.values():
+            in_place(info, judge, each)
+
+
+def _representative(samples: list[Sample]) -> Sample:
+    """The first sample whose input is a tensor with several dimensions and elements; failing that, the first."""
+    for sample in samples:
+        if isinstance(sample.input, torch.Tensor) and sample.input.dim() > 1 and sample.input.numel() > 1:
+            return sample
+    return samples[0]
+
+
+def _is_random(info, sample: Sample) -> bool:
+    state = torch.get_rng_state()
+    attempt(call, info.op, sample.on(torch.device("cpu")))
+    return not torch.equal(state, torch.get_rng_state())
+
+
+def attempt(runner, function, sample: Sample, **extra) -> Attempt:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            value = runner(function, sample, **extra)
+        except Exception as error:  # it is compared with what the host did
+            return Attempt(error=error)
+    return Attempt(value, resized=any("was resized" in str(warning.message) for warning in caught))
+
+
+def agree_on_refusal(judge, place: str, ours: Attempt, theirs: Attempt) -> bool:
+    """Whether both sides answered with a value. An exception on one side only ends the case."""
+    if theirs.error is not None:
+        expected = type(theirs.error).__name__
+        judge.check.that(ours.error is not None, f"{place}: accepted, although PyTorch raises {expected} here")
+        return False
+    if ours.error is not None:
+        ours.error.add_note(f"{place}: PyTorch's CPU accepts this") if hasattr(ours.error, "add_note") else None
+        raise ours.error
+    return True
+
+
+# --- strided inputs -------------------------------------------------------------------------------------------------
+
+
+def non_contiguous(info, judge, sample: Sample) -> None:
+    """The same values behind other strides give the same result."""
+    strided = _with_gaps(sample)
+    host, device = strided.on(torch.device("cpu")), strided.on(judge.device)
+    theirs, ours = attempt(call, info.op, host), attempt(execution.execute, info.op, device)
+    if agree_on_refusal(judge, f"{sample}, non-contiguous", ours, theirs):
+        oracle = Oracle(lambda wide: processed(wide, call(info.op, wide)), strided)
+        inference.judge_outcome(
+            judge, strided, (ours.value, device), (theirs.value, host), oracle, with_oracle=False, variant="non-contiguous"
+        )
+
+
+def _with_gaps(sample: Sample) -> Sample:
+    from conformance.numerics.trees import mapped
+
+    return sample.with_arguments(mapped(sample.arguments, _strided_copy))
+
+
+def _strided_copy(leaf):
+    """A view of every second element of a larger tensor whose gaps hold NaN."""
+    if not isinstance(leaf, torch.Tensor) or leaf.layout is not torch.strided or leaf.dim() == 0 or leaf.numel() < 2:
+        return leaf
+    wide = poisoned((*leaf.shape[:-1], leaf.shape[-1] * 2), leaf.dtype)
+    view = wide[..., ::2]
+    view.copy_(leaf.detach())
+    return view.requires_grad_() if leaf.requires_grad else view
+
+
+def poisoned(shape, dtype: torch.dtype, device="cpu") -> torch.Tensor:
+    """A tensor whose old contents show when they leak: NaN, or the largest integer."""
+    if dtype.is_floating_point or dtype.is_complex:
+        return torch.full(shape, float("nan"), dtype=dtype, device=device)
+    return torch.full(shape, True if dtype is torch.bool else torch.iinfo(dtype).max, dtype=dtype, device=device)
+
+
+# --- out= -----------------------------------------------------------------------------------------------------------
+
+
+def out_variants(info, judge, sample: Sample) -> None:
+    """Results written into outputs of the right size, of a wrong size (resized), and of a dtype that cannot hold them."""
+    plain = attempt(call, info.op, sample.on(torch.device("cpu")))
+    if plain.error is not None or not _can_be_out(plain.value):
+        return
+    _into(info, judge, sample, plain.value, "out= variant", _alike)
+    _into(info, judge, sample, plain.value, "out= variant with wrong-size outputs", _larger)
+    if any(leaf.dtype.is_floating_point or leaf.dtype.is_complex for leaf in leaves(plain.value)):
+        _into(info, judge, sample, plain.value, "out= variant with integer outputs", _integers)
+
+
+def _can_be_out(value) -> bool:
+    return all(isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided for leaf in leaves(value))
+
+
+def _alike(leaf, device):
+    return poisoned(leaf.shape, leaf.dtype, device)
+
+
+def _larger(leaf, device):
+    return poisoned((*leaf.shape, 3), leaf.dtype, device)
+
+
+def _integers(leaf, device):
+    dtype = torch.int64 if leaf.dtype.is_floating_point or leaf.dtype.is_complex else leaf.dtype
+    return poisoned(leaf.shape, dtype, device)
+
+
+def _into(info, judge, sample: Sample, value, variant: str, build) -> None:
+    host, device = sample.on(torch.device("cpu")), sample.on(judge.device)
+    their_out, our_out = _outputs(value, build, torch.device("cpu")), _outputs(value, build, judge.device)
+    addresses = [layout.storage_address(leaf) for leaf in leaves(our_out)]
+    theirs, ours = attempt(call, info.op, host, out=their_out), attempt(execution.execute, info.op, device, out=our_out)
+    place = f"{sample}, {variant}"
+    if not agree_on_refusal(judge, place, ours, theirs):
+        return
+    oracle = Oracle(lambda wide: processed(wide, call(info.op, wide)), sample)
+    n = reduction_length(host, theirs.value)
+    judge.metadata(place, our_out, their_out)
+    judge.result(place, sample, ours.value, theirs.value, oracle, n)
+    judge.result(f"{place}, contents of out", sample, _rebuilt(our_out, value), _rebuilt(their_out, value), oracle, n)
+    judge.inputs(place, device, host, sample, n)
+    judge.check.that(ours.resized == theirs.resized, f"{place}: warned about resizing: {ours.resized}, expected {theirs.resized}")
+    if build is _alike:
+        kept = [layout.storage_address(leaf) for leaf in leaves(our_out)] == addresses
+        judge.check.that(kept, f"{place}: the outputs' memory was replaced")
+
+
+def _outputs(value, build, device):
+    if isinstance(value, torch.Tensor):
+        return build(value, device)
+    made = [build(leaf, device) for leaf in leaves(value)]
+    return tuple(made) if isinstance(value, tuple) else made
+
+
+def _rebuilt(out, value):
+    """The outputs under the result's own type, whose field names a sample's post-processing may use."""
+    return type(value)(out) if isinstance(value, tuple) and type(value) is not tuple else out
+
+
+# --- in place -------------------------------------------------------------------------------------------------------
+
+
+def in_place(info, judge, sample: Sample) -> None:
+    """The in-place variant writes the same values into its own input and returns it."""
+    if not isinstance(sample.input, torch.Tensor):
+        return
+    host, device = sample.on(torch.device("cpu")), sample.on(judge.device)
+    address = layout.storage_address(device.input)
+    theirs = attempt(call, info.inplace_variant, host)
+    ours = attempt(execution.execute, info.inplace_variant, device)
+    place = f"{sample}, in-place variant"
+    if not agree_on_refusal(judge, place, ours, theirs):
+        return
+    oracle, n = Oracle(lambda wide: processed(wide, call(info.op, wide)), sample), reduction_length(host, theirs.value)
+    judge.result(place, sample, ours.value, theirs.value, oracle, n)
+    judge.result(f"{place}, its input", sample, device.input, host.input, oracle, n)
+    if layout.storage_address(theirs.value) == layout.storage_address(host.input):
+        same = layout.storage_address(ours.value) == layout.storage_address(device.input)
+        judge.check.that(same, f"{place}: returned a copy instead of its input")
+        judge.check.that(address == layout.storage_address(device.input), f"{place}: the input's memory was replaced")
