@@ -1,0 +1,78 @@
+"""A report from wherever it is: a report folder, a ``report.json``, or a journal that a killed run left."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from conformance.errors import JournalError
+from conformance.reports.fold import fold, fold_without_manifest
+from conformance.reports.journal import JournalRecords, read_journal
+from conformance.reports.model import Report, read_report
+from conformance.reports.validation import MAX_BYTES, read_json
+
+
+def load(path: Path) -> Report:
+    """The report at ``path``.
+
+    In a folder the journal is asked first: after a kill, ``report.json`` may be that of an earlier run.
+    """
+    if path.is_dir():
+        return _load_folder(path)
+    if not path.exists():
+        raise JournalError(f"there is no {path}. Name a report folder, a report.json, or a journal.jsonl.")
+    return load_journal(path) if path.suffix == ".jsonl" else read_report(path)
+
+
+def _load_folder(folder: Path) -> Report:
+    journal, report = folder / "journal.jsonl", folder / "report.json"
+    if journal.is_file() and (folder / "manifest.json").is_file():
+        return load_journal(journal)
+    if report.is_file():
+        return read_report(report)
+    if journal.is_file():
+        return load_journal(journal)
+    inside = _report_folders(folder)
+    if len(inside) == 1:
+        return _load_folder(inside[0])
+    named = f" It holds reports of {', '.join(one.name for one in inside)}; name one." if inside else ""
+    raise JournalError(f"{folder} holds neither a report.json nor a journal.jsonl.{named}")
+
+
+def _report_folders(folder: Path) -> list[Path]:
+    """Folders one level down that hold a journal or a report: ``conformance-report`` has one for each accelerator."""
+    try:
+        children = sorted(folder.iterdir())
+    except OSError as error:
+        raise JournalError(f"cannot read {folder}: {error.strerror}.") from None
+    return [one for one in children if (one / "journal.jsonl").is_file() or (one / "report.json").is_file()]
+
+
+def load_journal(path: Path) -> Report:
+    """Fold the journal against the manifest beside it, if there is one."""
+    records = _read(path)
+    if records.run is None and not records.ended:
+        raise JournalError(f"{path} is not a journal of this suite: it has no run and no verdict.")
+    manifest = path.with_name("manifest.json")
+    return fold(read_manifest(manifest), records) if manifest.is_file() else fold_without_manifest(records)
+
+
+def _read(path: Path) -> JournalRecords:
+    try:
+        size = path.stat().st_size
+    except OSError as error:
+        raise JournalError(f"cannot read {path}: {error.strerror}.") from None
+    if size > MAX_BYTES:
+        raise JournalError(f"{path} is larger than {MAX_BYTES >> 20} MiB; no journal of this suite is.")
+    try:
+        return read_journal(path, MAX_BYTES)
+    except RecursionError:
+        raise JournalError(f"{path} is nested too deeply to be a journal.") from None
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """The manifest as JSON; ``fold`` checks what is inside."""
+    manifest = read_json(path)
+    if not isinstance(manifest, dict):
+        raise JournalError(f"{path} is not a manifest of this suite.")
+    return manifest

@@ -1,0 +1,38 @@
+"""Writing views: a file is either the old one or the new one, never half of it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from conformance.errors import JournalError
+from conformance.reports.model import Report
+from conformance.reports.views import FILES, view
+
+
+def write_report(report: Report, folder: Path) -> tuple[Path, ...]:
+    """Write every view of the report into the folder; the paths that were written."""
+    texts = {folder / name: view(form, report) for name, form in FILES.items()}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unwritable(folder, error) from None
+    for path, text in texts.items():
+        write_text(path, text)
+    return tuple(texts)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write atomically: the file appears complete, or stays as it was."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        # Reports travel between systems: the same bytes everywhere, whatever the locale.
+        temporary.write_bytes(text.encode("utf-8", errors="replace"))
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise _unwritable(path, error) from None
+
+
+def _unwritable(path: Path, error: OSError) -> JournalError:
+    return JournalError(f"cannot write {path}: {error.strerror}. Choose another folder, or make this one writable.")
