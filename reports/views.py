@@ -9,19 +9,26 @@ from conformance.errors import UnknownName
 from conformance.reports import junit_view, markdown_view, terminal_view
 from conformance.reports.model import Report, to_json
 
-VIEWS: Final[dict[str, Callable[[Report], str]]] = {
-    "text": lambda report: terminal_view.render(report) + "\n",
-    "markdown": markdown_view.render,
-    "json": to_json,
-    "junit": junit_view.render,
+#: A view makes text of a report and a width in columns, which only terminals care for.
+View = Callable[[Report, int], str]
+
+VIEWS: Final[dict[str, View]] = {
+    "text": lambda report, width: terminal_view.render(report, width) + "\n",
+    "markdown": lambda report, _: markdown_view.render(report),
+    "json": lambda report, _: to_json(report),
+    "junit": lambda report, _: junit_view.render(report),
 }
 
 #: The views that a report folder holds, by file name.
-FILES: Final = {"report.json": "json", "junit.xml": "junit", "matrix.md": "markdown"}
+FILES: Final[dict[str, Callable[[Report], str]]] = {
+    "report.json": to_json,
+    "junit.xml": junit_view.render,
+    "matrix.md": markdown_view.render,
+}
 
 
-def view(name: str, report: Report) -> str:
-    """The report in the named form."""
+def find_view(name: str) -> View:
+    """The view of that name; an unknown name is an error with suggestions."""
     if name not in VIEWS:
         raise UnknownName("format", name, VIEWS)
-    return VIEWS[name](report)
+    return VIEWS[name]

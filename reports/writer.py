@@ -7,12 +7,12 @@ from pathlib import Path
 
 from conformance.errors import JournalError
 from conformance.reports.model import Report
-from conformance.reports.views import FILES, view
+from conformance.reports.views import FILES
 
 
 def write_report(report: Report, folder: Path) -> tuple[Path, ...]:
     """Write every view of the report into the folder; the paths that were written."""
-    texts = {folder / name: view(form, report) for name, form in FILES.items()}
+    texts = {folder / name: render(report) for name, render in FILES.items()}
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

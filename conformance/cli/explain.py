@@ -1,0 +1,110 @@
+"""``conformance explain``: what a case checks and needs, and how it ended."""
+
+from __future__ import annotations
+
+import argparse
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from conformance.errors import UnknownName
+
+if TYPE_CHECKING:
+    from conformance.plan import PlannedCase
+    from conformance.reports.model import CaseRecord, Report
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("case", metavar="CASE", help="a case id, such as accelerator.rng.state_roundtrip")
+    parser.add_argument("--report", metavar="PATH", type=Path, help="a report to take the case's verdict from")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from conformance.reports.loading import load
+
+    report = load(arguments.report) if arguments.report else None
+    print("\n".join(_lines(arguments.case, report)))
+    return 0
+
+
+def _lines(id: str, report: Report | None) -> Iterator[str]:
+    verdict = _verdict(id, report)
+    bundled = _bundled(id)
+    planned = next((one for one in bundled if one.case.id == id), None)
+    if planned is None and not verdict:
+        raise _unknown(id, [one.case.id for one in bundled])
+    yield id
+    if planned is not None:
+        yield from _description(planned, report.run.invocation.seed if report else 0)
+    yield from verdict
+
+
+def _bundled(id: str) -> list[PlannedCase]:
+    """The cases of the id's area; other areas are not imported."""
+    from conformance.plan import area_names, bundled_cases
+
+    area = id.split(".", 1)[0]
+    return bundled_cases([area]) if area in area_names() else []
+
+
+def _unknown(id: str, known: list[str]) -> UnknownName:
+    from conformance.plan import area_names
+
+    area = id.split(".", 1)[0]
+    if not known and area not in area_names():
+        return UnknownName("area", area, area_names(), "a case id starts with its area; see: conformance list")
+    return UnknownName("case", id, known, f"see: conformance list --area {area}")
+
+
+def _description(planned: PlannedCase, base_seed: int) -> Iterator[str]:
+    from conformance.case import seed_of
+
+    case = planned.case
+    yield textwrap.indent(planned.doc or "(it has no description)", "  ")
+    yield ""
+    yield f"  area {case.area} · tier {case.tier.value} · level {case.level.value}"
+    if case.axes:
+        yield "  axes " + ", ".join(f"{name} = {value}" for name, value in case.axes)
+    yield f"  needs {', '.join(map(str, case.requires)) or 'nothing'}{_how_judged(planned)}"
+    yield f"  profiles {', '.join(_profiles(planned))}"
+    yield f"  seed {seed_of(case.id, base_seed)} (base seed {base_seed}) · deadline {case.deadline:g} s"
+    yield f"  source {planned.path}:{planned.line}"
+    yield f"  run    pytest --accelerator=NAME --case '{case.id}' -n0"
+
+
+def _how_judged(planned: PlannedCase) -> str:
+    return "; runs whatever is declared, and is judged against it" if planned.case.adaptive else ""
+
+
+def _profiles(planned: PlannedCase) -> list[str]:
+    from conformance.reports.profiles import PROFILES, in_profile
+
+    case = planned.case
+    record = {"area": case.area, "tier": case.tier.value, "axes": dict(case.axes), "level": case.level.value}
+    return [name for name in PROFILES if in_profile(name, record)]
+
+
+def _verdict(id: str, report: Report | None) -> list[str]:
+    """What the report says about the case; empty without a report."""
+    if report is None:
+        return []
+    found = next((case for case in report.cases if case.id == id), None)
+    if found is not None:
+        return ["", *_judged(found, report)]
+    if any(planned.id == id for planned in report.accounting.unaccounted):
+        begun = "it began and never ended" if id in report.accounting.in_flight else "it never began"
+        return ["", f"  no verdict on {report.accelerator.name}: {begun}"]
+    return []
+
+
+def _judged(case: CaseRecord, report: Report) -> Iterator[str]:
+    from conformance.reports.plain_text import one_line, plain
+
+    yield f"  {case.outcome.value} ({case.reason.value}) on {one_line(report.accelerator.name)} in {case.seconds:g} s"
+    if case.message:
+        yield textwrap.indent(plain(case.message), "    ")
+    for name, value in case.metrics.items():
+        yield f"    {one_line(name)} = {one_line(str(value))}"
+    if case.repro:
+        yield f"  repro: {one_line(case.repro)}"

@@ -1,0 +1,81 @@
+"""``conformance list``: cases, capabilities and accelerators, one a line."""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from conformance.cli.names import known_name, known_names
+
+if TYPE_CHECKING:
+    from conformance.plan import PlannedCase
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--area", metavar="AREA", action="append", help="only these areas (repeat, or use commas)")
+    parser.add_argument("--tier", metavar="TIER", help="only one tier: unit or workload")
+    parser.add_argument("--dtype", metavar="DTYPE", action="append", help="only these dtypes (repeat, or use commas)")
+    parser.add_argument("--profile", metavar="NAME", help="only what a profile needs")
+    parser.add_argument("--count", action="store_true", help="print how many cases each area has")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--capabilities", action="store_true", help="list the vocabulary of capabilities instead")
+    what.add_argument("--accelerators", action="store_true", help="list the names that --accelerator takes instead")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    for line in _lines(arguments):
+        print(line)
+    return 0
+
+
+def _lines(arguments: argparse.Namespace) -> Iterator[str]:
+    if arguments.capabilities:
+        return _capabilities()
+    if arguments.accelerators:
+        return _accelerators()
+    chosen = _chosen(arguments)
+    return _counts(chosen) if arguments.count else (planned.case.id for planned in chosen)
+
+
+def _capabilities() -> Iterator[str]:
+    from conformance.accelerators.capabilities import VOCABULARY
+
+    width = max(map(len, VOCABULARY))
+    for one in VOCABULARY.values():
+        yield f"{one.name:<{width}}  {'core  ' if one.core else '      '}{one.doc}"
+
+
+def _accelerators() -> Iterator[str]:
+    from conformance.accelerators.registry import names
+
+    yield from names()
+
+
+def _chosen(arguments: argparse.Namespace) -> list[PlannedCase]:
+    """The cases that the options leave. The options are checked before any suite is imported."""
+    from conformance.accelerators.capabilities import DTYPES
+    from conformance.case import Tier
+    from conformance.options import RunOptions
+    from conformance.plan import area_names, bundled_cases
+    from conformance.reports.profiles import PROFILES
+    from conformance.selection import selector
+
+    options = RunOptions(
+        accelerator="",
+        profile=arguments.profile and known_name("profile", arguments.profile, PROFILES),
+        areas=known_names("area", arguments.area, area_names()),
+        tier=arguments.tier and known_name("tier", arguments.tier, [tier.value for tier in Tier]),
+        dtypes=known_names("dtype", arguments.dtype, DTYPES),
+    )
+    belongs = selector(options)
+    return [planned for planned in bundled_cases(options.areas or None) if belongs(planned.case)]
+
+
+def _counts(chosen: list[PlannedCase]) -> Iterator[str]:
+    areas = Counter(planned.case.area for planned in chosen)
+    width = max(map(len, [*areas, "total"]))
+    for area, number in sorted(areas.items()):
+        yield f"{area:<{width}}  {number:>6}"
+    yield f"{'total':<{width}}  {len(chosen):>6}"
