@@ -106,18 +106,24 @@ DEVICE = capability("device", "The device is named, counted, selected and report
 MEMORY = capability("memory", "Tensors are allocated on the device, hold their values, and are freed.", core=True)
 COPY = capability("copy", "Copies between host and device keep every bit.", core=True)
 RNG = capability("rng", "Seeding the device generator makes random numbers repeatable.", core=True)
-CHECKPOINT = capability("checkpoint", "Device tensors survive torch.save and torch.load with values and dtype.", core=True)
+CHECKPOINT = capability(
+    "checkpoint", "Device tensors survive torch.save and torch.load with values and dtype.", core=True
+)
 SYNCHRONIZE = capability("synchronize", "After synchronize() everything queued on the device is complete.", core=True)
 DTYPE = capability("dtype", "Tensors of this dtype are stored, copied and cast without loss.")
 
 # --- device ---------------------------------------------------------------------------------------------------------
 DEVICE_INDEX = capability("device.index", "Device names and torch devices carry the index they were asked for.")
 DEVICE_MULTIPLE = capability("device.multiple", "More than one device can be addressed from one process.")
-DEVICE_VISIBILITY = capability("device.visibility", "The visible-devices variable limits and reorders the devices of a new process.")
+DEVICE_VISIBILITY = capability(
+    "device.visibility", "The visible-devices variable limits and reorders the devices of a new process."
+)
 
 # --- random numbers -------------------------------------------------------------------------------------------------
 RNG_STATE = capability("rng.state", "A saved generator state repeats the same numbers.")
-RNG_GENERATOR = capability("rng.generator", "torch.Generator objects of this device draw independent, repeatable streams.")
+RNG_GENERATOR = capability(
+    "rng.generator", "torch.Generator objects of this device draw independent, repeatable streams."
+)
 RNG_PER_DEVICE = capability("rng.per-device", "Each device index has a generator of its own.")
 
 # --- execution model: the four flags --------------------------------------------------------------------------------
@@ -138,15 +144,24 @@ MEMORY_STATS = capability("memory.stats", "Allocated and reserved bytes follow t
 MEMORY_PEAK = capability("memory.peak", "The peak covers short-lived allocations and can be reset.")
 MEMORY_TOTAL = capability("memory.total", "Total and available memory are truthful.")
 MEMORY_PINNED = capability("memory.pinned", "Host memory can be page-locked, and is_pinned tells the truth.")
-MEMORY_PINNED_ASYNC = capability("memory.pinned-async", "Non-blocking copies from pinned memory run behind the host and are correct after a synchronize.")
-MEMORY_OOM = capability("memory.oom", "Too large an allocation raises torch.OutOfMemoryError and leaves the device usable.")
+MEMORY_PINNED_ASYNC = capability(
+    "memory.pinned-async",
+    "Non-blocking copies from pinned memory run behind the host and are correct after a synchronize.",
+)
+MEMORY_OOM = capability(
+    "memory.oom", "Too large an allocation raises torch.OutOfMemoryError and leaves the device usable."
+)
 
 # --- graphs ---------------------------------------------------------------------------------------------------------
-GRAPH_CAPTURE = capability("graph.capture", "Work is captured without running, and replayed on the inputs' current values.")
+GRAPH_CAPTURE = capability(
+    "graph.capture", "Work is captured without running, and replayed on the inputs' current values."
+)
 GRAPH_POOL = capability("graph.pool", "Graphs can share a memory pool.")
 
 # --- precision ------------------------------------------------------------------------------------------------------
-ACCUMULATE_WIDE = capability("precision.accumulate-wide", "Sums and products of 16-bit numbers are accumulated in float32 or better.")
+ACCUMULATE_WIDE = capability(
+    "precision.accumulate-wide", "Sums and products of 16-bit numbers are accumulated in float32 or better."
+)
 MATMUL_FULL = capability("precision.matmul-full", "float32 matrix products keep float32 precision by default.")
 DENORMALS = capability("precision.denormals", "Subnormal numbers are kept, not flushed to zero.")
 DETERMINISTIC = capability("precision.deterministic", "The same inputs give the same bits twice.")

@@ -136,7 +136,9 @@ class Declaration:
 
 
 def _matches(pattern: Cell, cell: Cell) -> bool:
-    return (pattern.dtype, pattern.mode) == (cell.dtype, cell.mode) and fnmatch.fnmatchcase(cell.subject, pattern.subject)
+    return (pattern.dtype, pattern.mode) == (cell.dtype, cell.mode) and fnmatch.fnmatchcase(
+        cell.subject, pattern.subject
+    )
 
 
 def _say(claim: Claim) -> str:

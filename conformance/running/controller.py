@@ -92,8 +92,8 @@ class Controller:
         except ConformanceError:
             new.unlink()
             raise
-        if not self.settings.options.resume:
-            folder.journal.unlink(missing_ok=True)
+        if not self.settings.options.resume and folder.journal.exists():
+            os.truncate(folder.journal, 0)  # not unlinked: workers hold it open already
         new.replace(folder.manifest)
         self.manifest = manifest
         self.case_ids = {entry["nodeid"]: entry["id"] for entry in manifest["cases"]}

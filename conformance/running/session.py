@@ -52,6 +52,8 @@ def is_worker(config: pytest.Config) -> bool:
 
 def prepare(config: pytest.Config) -> None:
     """Before xdist reads its options: validate ours, and give every run worker processes unless told otherwise."""
+    if is_worker(config):
+        return  # a worker that started workers of its own would never end doing so
     try:
         settings = _settle(config)
     except ConformanceError as error:
