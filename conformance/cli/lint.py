@@ -1,0 +1,24 @@
+"""``conformance lint``: contradictions in an accelerator's declaration, found without a device."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME", help="an accelerator, as --accelerator takes it")
+    parser.add_argument("--capabilities", metavar="FILE", type=Path, help="a TOML declaration to check as well")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from conformance.accelerators.lint import lint
+    from conformance.accelerators.registry import resolve
+    from conformance.reports.plain_text import one_line
+
+    findings = lint(resolve(arguments.name), arguments.capabilities)
+    for finding in findings:
+        print(f"{finding.severity} {finding.id} {one_line(finding.sentence)}")
+    if not findings:
+        print(f"{arguments.name}: no contradiction found")
+    return 1 if any(finding.severity == "error" for finding in findings) else 0
