@@ -10,6 +10,7 @@ import pytest
 from conformance.errors import ConformanceError, SetupError
 from conformance.fixtures.accelerator import Fixtures
 from conformance.running.session import Settings, is_worker, open_journal
+from conformance.running.parent import die_with_parent
 from conformance.running.watchdog import Watchdog, stacks_path
 from conformance.running.worker import CaseRunner, Subject
 
@@ -27,6 +28,8 @@ class Host:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionstart(self) -> None:
+        if is_worker(self._config):
+            die_with_parent()
         self._watchdog.arm(_LOAD_DEADLINE)
         try:
             subject = self._load()

@@ -14,6 +14,8 @@ from pathlib import Path
 _TIMEOUT_MARK = "Timeout ("
 _FATAL_MARK = "Fatal Python error: "
 _MOST_SHOWN = 6000
+#: Frames of the machinery that carries a case say nothing about it.
+_MACHINERY = ("_pytest/", "pluggy/", "xdist/", "execnet/", "<string>", "conformance/running/", "pytest/__main__")
 
 
 class Watchdog:
@@ -40,14 +42,30 @@ def stacks_path(folder: Path, worker: str) -> Path:
 
 
 def read_stacks(path: Path) -> str:
-    """What a dead process left, shortened in the middle."""
+    """What a dead process left: frames of the case and its libraries, shortened in the middle."""
     try:
         text = path.read_text(errors="replace")
     except OSError:
         return ""
+    text = _without_machinery(text)
     if len(text) <= _MOST_SHOWN:
         return text
     return f"{text[: _MOST_SHOWN // 2]}\n…\n{text[-_MOST_SHOWN // 2 :]}"
+
+
+def _without_machinery(stacks: str) -> str:
+    """Drop frames of pytest and its plugins, and threads that have nothing else."""
+    lines = [line for line in stacks.splitlines() if not _is_machinery(line)]
+    followed = zip(lines, [*lines[1:], ""], strict=True)
+    return "\n".join(line for line, after in followed if not _is_empty_thread(line, after))
+
+
+def _is_machinery(line: str) -> bool:
+    return line.startswith("  File ") and any(part in line for part in _MACHINERY)
+
+
+def _is_empty_thread(line: str, after: str) -> bool:
+    return not line or (line.startswith(("Thread 0x", "Current thread 0x")) and not after.startswith("  "))
 
 
 def was_hung(stacks: str) -> bool:

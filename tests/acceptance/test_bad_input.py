@@ -1,0 +1,132 @@
+"""Bad input: one sentence with the next step, exit status 4, no traceback, and no file harmed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from .running import HERE, Run, run
+
+USAGE = 4
+NOTHING_VERIFIED = 5
+
+
+def refused(cwd: Path, *arguments: str, **environment: str) -> str:
+    """The output of a run that must be refused."""
+    finished = run(*arguments, cwd=cwd, **environment)
+    assert finished.status == USAGE, finished.output
+    assert "Traceback" not in finished.output, finished.output
+    assert "INTERNALERROR" not in finished.output, finished.output
+    return finished.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentences"),
+    [
+        (["--accelerator=supu"], ["accelerator 'supu' is not registered", "did you mean", "supa"]),
+        (["--accelerator=supa"], ["torch_supa"]),
+        (["--accelerator=torch:nonsense"], ["nonsense"]),
+        (["--accelerator=nowhere:Thing"], ["nowhere"]),
+        (["--accelerator=json:nothing"], ["nothing"]),
+        (["--accelerator=json:JSONDecoder"], ["JSONDecoder"]),
+        (["--accelerator=broken_module:Thing"], ["broken_module", "the driver is not there"]),
+        (["--accelerator=cpu", "--area=operatorz"], ["area 'operatorz' is not registered", "operators"]),
+        (["--accelerator=cpu", "--dtype=float23"], ["dtype 'float23' is not registered", "float32"]),
+        (["--accelerator=cpu", "--profile=coar"], ["profile 'coar' is not registered", "core"]),
+        (["--accelerator=cpu", "--tier=units"], ["tier 'units' is not registered", "unit"]),
+        (["--accelerator=cpu", "--strictness=mild"], ["strictness 'mild' is not registered"]),
+        (["--accelerator=cpu", "--case=accelerator.rng.sede*"], ["accelerator.rng.sede*"]),
+        (["--accelerator=cpu", "--shard=3/2"], ["--shard 3/2", "K/N"]),
+        (["--accelerator=cpu", "--time-budget=soon"], ["--time-budget soon", "seconds"]),
+        (["--accelerator=cpu", "--conformance-seed=x"], ["--conformance-seed x", "whole number"]),
+        (["--accelerator=cpu", "--capabilities=missing.toml"], ["missing.toml"]),
+        (["--accelerator=cpu", "--capabilities=broken.toml"], ["broken.toml"]),
+        (["--accelerator=cpu", "--capabilities=unknown.toml"], ["stream.ordre", "stream.order"]),
+        (["--accelerator=cpu", "--conformance-report=a-file/below"], ["--conformance-report"]),
+    ],
+    ids=lambda value: " ".join(value) if value and value[0].startswith("--") else "",
+)
+def test_one_sentence(arguments: list[str], sentences: list[str], tmp_path: Path) -> None:
+    (tmp_path / "broken.toml").write_text("[capabilities\n")
+    (tmp_path / "unknown.toml").write_text('[capabilities]\n"stream.ordre" = "native"\n')
+    (tmp_path / "broken_module.py").write_text("raise RuntimeError('the driver is not there')\n")
+    (tmp_path / "a-file").write_text("kept")
+
+    output = refused(tmp_path, *arguments, PYTHONPATH=str(tmp_path))
+
+    for sentence in sentences:
+        assert sentence in output
+    assert (tmp_path / "a-file").read_text() == "kept"
+
+
+@pytest.mark.parametrize("workers", ["-n0", "-n1"])
+def test_an_accelerator_that_does_not_load(workers: str, tmp_path: Path) -> None:
+    (tmp_path / "late.py").write_text(
+        "class Late:\n"
+        "    def device_name(self, device_index=None): return 'late'\n"
+        "    def current_device_name(self): raise RuntimeError('no driver')\n"
+        "    def is_available(self): return True\n"
+        "    def device_count(self): return 1\n"
+    )
+
+    finished = run("--accelerator=late:Late", "--area=accelerator", workers, cwd=tmp_path, PYTHONPATH=str(tmp_path))
+
+    assert "Traceback" not in finished.output, finished.output
+    assert finished.status in (1, USAGE), finished.output
+
+
+def test_resume_refuses_the_journal_of_another_manifest(tmp_path: Path) -> None:
+    first = chaos_run(tmp_path, "--case=chaos.before*")
+    journal, manifest = (first.folder / name for name in ("journal.jsonl", "manifest.json"))
+    before = journal.read_bytes(), manifest.read_bytes()
+
+    output = refused(tmp_path, "--accelerator=cpu", "test_cases.py", "-n0", "--case=chaos.after*", "--resume")
+
+    assert "--resume" in output
+    assert "belongs to manifest" in output
+    assert (journal.read_bytes(), manifest.read_bytes()) == before
+
+
+def test_resume_refuses_a_journal_without_its_manifest(tmp_path: Path) -> None:
+    first = chaos_run(tmp_path, "--case=chaos.before*")
+    (first.folder / "manifest.json").write_text("{")
+
+    output = refused(tmp_path, "--accelerator=cpu", "test_cases.py", "-n0", "--case=chaos.before*", "--resume")
+
+    assert "missing or unreadable" in output
+
+
+def test_resume_of_a_finished_run_runs_nothing_and_says_the_same(tmp_path: Path) -> None:
+    first = chaos_run(tmp_path, "--case=chaos.before*")
+    cases = first.report["cases"]
+
+    again = chaos_run(tmp_path, "--case=chaos.before*", "--resume")
+
+    assert again.status == first.status == 0, again.output
+    assert again.report["cases"] == cases
+
+
+def test_selecting_nothing_verifies_nothing(tmp_path: Path) -> None:
+    finished = run("--accelerator=cpu", "--area=utils", "-k", "no_such_words", "-n0", cwd=tmp_path)
+
+    assert finished.status == NOTHING_VERIFIED, finished.output
+    assert "nothing verified" in finished.output
+
+
+def test_an_unwritable_report_folder(tmp_path: Path) -> None:
+    (tmp_path / "conformance-report").write_text("a file where the folder should be")
+
+    output = refused(tmp_path, "--accelerator=cpu", "--area=utils", "-n0")
+
+    assert "cannot be written" in output
+    assert (tmp_path / "conformance-report").read_text() == "a file where the folder should be"
+
+
+def chaos_run(folder: Path, *arguments: str) -> Run:
+    shutil.copy(HERE / "chaos_cases.py", folder / "test_cases.py")
+    finished = run("--accelerator=cpu", "test_cases.py", "-n0", *arguments, cwd=folder)
+    assert json.loads((finished.folder / "manifest.json").read_text())["cases"]
+    return finished

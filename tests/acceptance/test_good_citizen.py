@@ -1,0 +1,84 @@
+"""Installed but unused, the plugin changes nothing; with paths it serves a vendor's own tests."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from .running import environment, run
+
+PLAIN = "def test_plain():\n    import sys\n    assert 'torch' not in sys.modules\n"
+
+
+def test_unused_it_imports_no_torch_and_leaves_tests_alone(tmp_path: Path) -> None:
+    (tmp_path / "test_plain.py").write_text(PLAIN)
+
+    finished = run("-q", cwd=tmp_path)
+
+    assert finished.status == 0, finished.output
+    assert "conformance" not in finished.output
+    assert not (tmp_path / "conformance-report").exists()
+
+
+def test_unused_it_registers_nothing_but_options(tmp_path: Path) -> None:
+    program = (
+        "import sys, pytest\n"
+        "class Spy:\n"
+        "    def pytest_configure(self, config):\n"
+        "        names = [name for name, _ in config.pluginmanager.list_name_plugin() if 'conformance' in name]\n"
+        "        loaded = [m for m in sys.modules if m.startswith('conformance')]\n"
+        "        print('PLUGINS', names, 'MODULES', sorted(loaded))\n"
+        "sys.exit(pytest.main(['-q', '--co', '.'], plugins=[Spy()]))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False
+    )
+
+    assert "PLUGINS ['conformance']" in done.stdout
+    assert "'conformance.plan'" not in done.stdout
+    assert "'conformance.accelerators.registry'" not in done.stdout
+
+
+def test_options_and_marker_are_documented(tmp_path: Path) -> None:
+    options = run("--help", cwd=tmp_path).output
+    markers = run("--markers", cwd=tmp_path).output
+
+    for option in ("--accelerator", "--profile", "--area", "--tier", "--case", "--strictness", "--resume", "--shard"):
+        assert option in options
+    assert "@pytest.mark.conformance" in markers
+
+
+def test_a_vendors_plain_tests_run_beside_cases_with_our_fixtures(tmp_path: Path) -> None:
+    (tmp_path / "test_vendor.py").write_text(
+        "from conformance.case import case\n\n"
+        "def test_plain(accelerator, device):\n"
+        "    assert accelerator.device_count() >= 1\n\n"
+        "@case('vendor.adds')\n"
+        "def test_adds(device, check):\n"
+        "    import torch\n"
+        "    check.equal((torch.ones(3, device=device) + 1).sum().item(), 6.0, 'ones plus one')\n"
+    )
+
+    finished = run("--accelerator=cpu", "test_vendor.py", "-n0", cwd=tmp_path)
+
+    assert finished.status == 0, finished.output
+    assert finished.verdicts == {"vendor.adds": ("pass", "native")}
+    assert "2 passed" in finished.output
+
+
+def test_plain_tests_alone_make_no_report(tmp_path: Path) -> None:
+    (tmp_path / "test_vendor.py").write_text("def test_plain(accelerator):\n    assert accelerator.device_count() >= 1\n")
+
+    finished = run("--accelerator=cpu", "test_vendor.py", "-n0", cwd=tmp_path)
+
+    assert finished.status == 0, finished.output
+    assert "nothing verified" not in finished.output
+
+
+def test_planning_touches_no_device_and_writes_nothing(tmp_path: Path) -> None:
+    finished = run("--accelerator=cuda", "--area=accelerator", "--co", "-q", cwd=tmp_path)
+
+    assert finished.status == 0, finished.output
+    assert "accelerator.rng" in finished.output
+    assert not (tmp_path / "conformance-report").exists()
