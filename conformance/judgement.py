@@ -9,8 +9,8 @@ from enum import Enum
 from conformance.accelerators.capabilities import VOCABULARY, Cell
 from conformance.accelerators.declaration import Claim, Declaration, Detail, State
 from conformance.case import Case, Level
-from conformance.options import Strictness
 from conformance.reports.verdict import DIFFERENCE_REASONS, Outcome, Reason, Verdict, failed, passed, skipped
+from conformance.run_options import Strictness
 
 
 class Seen(Enum):

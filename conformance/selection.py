@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable
 from functools import lru_cache
 
 from conformance.case import Case
-from conformance.options import RunOptions
 from conformance.reports.profiles import in_profile
+from conformance.run_options import RunOptions
 
 
 def selector(options: RunOptions) -> Callable[[Case], bool]:

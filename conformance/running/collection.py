@@ -10,8 +10,8 @@ import pytest
 from conformance.accelerators.declaration import Declaration, State
 from conformance.case import Case
 from conformance.errors import ConformanceError, UnknownName
-from conformance.options import RunOptions
 from conformance.plan import bundled_cases, family_of, make_manifest, write_manifest
+from conformance.run_options import RunOptions
 from conformance.selection import matches, selector
 
 

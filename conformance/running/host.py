@@ -9,8 +9,8 @@ import pytest
 
 from conformance.errors import ConformanceError, SetupError
 from conformance.fixtures.accelerator import Fixtures
-from conformance.running.session import Settings, is_worker, open_journal
 from conformance.running.parent import die_with_parent
+from conformance.running.session import Settings, is_worker, open_journal
 from conformance.running.watchdog import Watchdog, stacks_path
 from conformance.running.worker import CaseRunner, Subject
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from conformance.options import RunOptions
+from conformance.run_options import RunOptions
 
 
 def repro(options: RunOptions, case_id: str, path: str | None = None) -> str:

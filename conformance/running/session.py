@@ -16,9 +16,9 @@ import pytest
 from conformance.accelerators.registry import resolve
 from conformance.accelerators.subject import Subject as Resolved
 from conformance.errors import ConformanceError
-from conformance.options import RunOptions, read_options
 from conformance.plan import SUITES, area_names
 from conformance.reports.journal import JournalWriter, read_journal
+from conformance.run_options import RunOptions, read_options
 from conformance.running.collection import Collection
 from conformance.running.layout import ReportFolder
 from conformance.selection import areas_of

@@ -16,10 +16,10 @@ from conformance.case import Case, seed_of
 from conformance.checker import Checker
 from conformance.finding import EnvironmentLacks, Finding, Refused
 from conformance.judgement import Observation, Seen, claim_of, gate, judge, judge_death
-from conformance.options import RunOptions
 from conformance.plan import family_of
 from conformance.reports.journal import JournalWriter
 from conformance.reports.verdict import Outcome, Reason, Verdict, failed, skipped
+from conformance.run_options import RunOptions
 from conformance.running.canary import Canary
 from conformance.running.collection import case_of
 from conformance.running.hygiene import ProcessState, seed_everything

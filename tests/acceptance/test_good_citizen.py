@@ -68,7 +68,9 @@ def test_a_vendors_plain_tests_run_beside_cases_with_our_fixtures(tmp_path: Path
 
 
 def test_plain_tests_alone_make_no_report(tmp_path: Path) -> None:
-    (tmp_path / "test_vendor.py").write_text("def test_plain(accelerator):\n    assert accelerator.device_count() >= 1\n")
+    (tmp_path / "test_vendor.py").write_text(
+        "def test_plain(accelerator):\n    assert accelerator.device_count() >= 1\n"
+    )
 
     finished = run("--accelerator=cpu", "test_vendor.py", "-n0", cwd=tmp_path)
 

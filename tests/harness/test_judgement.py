@@ -8,8 +8,8 @@ from conformance.accelerators.capabilities import COPY, STREAM, Cell
 from conformance.accelerators.declaration import UNDECLARED, Claim, Declaration, Detail, State, supported, unsupported
 from conformance.case import Case, Level
 from conformance.judgement import Observation, Seen, gate, judge, judge_death
-from conformance.options import Strictness
 from conformance.reports.verdict import Reason, Verdict
+from conformance.run_options import Strictness
 
 CELL = Cell("operators.add", "float32", "inference")
 ADAPTIVE = Case("operators.add[float32-inference]", "operators", adaptive=True, requires=(CELL,))
@@ -65,7 +65,12 @@ def test_strictness(claim: Claim, seen: Seen, bring_up: str, certify: str) -> No
 
 @pytest.mark.parametrize(
     ("claim", "expected"),
-    [(None, "fail crash"), (State.SUPPORTED, "fail crash"), (State.UNSUPPORTED, "fail unsafe"), (State.UNDECLARED, "skip undeclared")],
+    [
+        (None, "fail crash"),
+        (State.SUPPORTED, "fail crash"),
+        (State.UNSUPPORTED, "fail unsafe"),
+        (State.UNDECLARED, "skip undeclared"),
+    ],
 )
 def test_a_death_is_judged_by_the_claim(claim: State | None, expected: str) -> None:
     assert text(judge_death(claim, Reason.CRASH, "SIGSEGV", Strictness.CI)) == expected

@@ -5,12 +5,10 @@ from __future__ import annotations
 import pytest
 
 from conformance.case import Case, Tier, case_id, seed_of
-from conformance.options import RunOptions
+from conformance.run_options import RunOptions
 from conformance.selection import areas_of, in_shard, matches, selector
 
-SOFTMAX = Case(
-    "operators.softmax[float16-training]", "operators", axes=(("dtype", "float16"), ("mode", "training"))
-)
+SOFTMAX = Case("operators.softmax[float16-training]", "operators", axes=(("dtype", "float16"), ("mode", "training")))
 SEED = Case("accelerator.rng.seed", "accelerator")
 GPT = Case("workloads.gpt.train[float32-training]", "workloads", tier=Tier.WORKLOAD, axes=(("dtype", "float32"),))
 ALL = (SOFTMAX, SEED, GPT)

@@ -1,0 +1,116 @@
+"""What one run was asked to do: the command line, validated and frozen."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from conformance.errors import UnknownName, UsageError
+
+if TYPE_CHECKING:
+    import pytest
+
+
+class Strictness(Enum):
+    """How differences between declaration and observation count."""
+
+    BRING_UP = "bring-up"
+    CI = "ci"
+    CERTIFY = "certify"
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What one run was asked to do."""
+
+    accelerator: str
+    capabilities: Path | None = None
+    profile: str | None = None
+    areas: tuple[str, ...] = ()
+    tier: str | None = None
+    dtypes: tuple[str, ...] = ()
+    cases: tuple[str, ...] = ()
+    strictness: Strictness = Strictness.CI
+    resume: bool = False
+    shard: tuple[int, int] | None = None
+    time_budget: float | None = None
+    seed: int = 0
+    report: Path = Path("conformance-report")
+
+
+def read_options(config: pytest.Config) -> RunOptions:
+    """Validate the command line to the greatest extent; raises UsageError with the next step."""
+    from conformance.plan import area_names
+    from conformance.reports.profiles import PROFILES
+
+    get = config.getoption
+    return RunOptions(
+        accelerator=str(get("accelerator")),
+        capabilities=_file(get("capabilities")),
+        profile=_one_of("profile", get("profile"), PROFILES),
+        areas=_many_of("area", get("area"), area_names()),
+        tier=_one_of("tier", get("tier"), ("unit", "workload")),
+        dtypes=_many_of("dtype", get("dtype"), _dtype_names()),
+        cases=tuple(get("case") or ()),
+        strictness=Strictness(_one_of("strictness", get("strictness"), [s.value for s in Strictness])),
+        resume=bool(get("resume")),
+        shard=_shard(get("shard")),
+        time_budget=_number("--time-budget", get("time_budget")),
+        seed=_whole("--conformance-seed", get("conformance_seed")),
+        report=Path(str(get("conformance_report"))).absolute(),
+    )
+
+
+def _dtype_names() -> tuple[str, ...]:
+    from conformance.accelerators.capabilities import DTYPES
+
+    return DTYPES
+
+
+def _one_of(kind: str, value: str | None, known: Iterable[str]) -> str | None:
+    if value is not None and value not in (names := list(known)):
+        raise UnknownName(kind, value, names)
+    return value
+
+
+def _many_of(kind: str, values: list[str] | None, known: Iterable[str]) -> tuple[str, ...]:
+    names = [name.strip() for value in values or () for name in value.split(",") if name.strip()]
+    for name in names:
+        _one_of(kind, name, known)
+    return tuple(dict.fromkeys(names))
+
+
+def _file(value: str | None) -> Path | None:
+    if value is None:
+        return None
+    path = Path(value)
+    if not path.is_file():
+        raise UsageError(f"--capabilities: there is no file {value}. Write one, or see docs/declarations.md.")
+    return path.absolute()
+
+
+def _shard(value: str | None) -> tuple[int, int] | None:
+    if value is None:
+        return None
+    match = re.fullmatch(r"(\d+)/(\d+)", value)
+    if not match or not 1 <= int(match[1]) <= int(match[2]):
+        raise UsageError(f"--shard {value}: expected K/N with 1 ≤ K ≤ N, such as 2/8.")
+    return int(match[1]), int(match[2])
+
+
+def _number(name: str, value: str | None) -> float | None:
+    try:
+        return None if value is None else float(value)
+    except ValueError:
+        raise UsageError(f"{name} {value}: expected a number of seconds, such as 60.") from None
+
+
+def _whole(name: str, value: str) -> int:
+    try:
+        return int(value)
+    except ValueError:
+        raise UsageError(f"{name} {value}: expected a whole number, such as 0.") from None
