@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -32,6 +31,7 @@ from conformance.reports.verdict import Outcome, Reason
 _PLANNED_KEYS = ("id", "area", "tier", "axes", "requires", "level")
 #: Dtype-like and mode-like axis values, for journals whose manifest is lost.
 _MODES = frozenset({"inference", "training"})
+_LONGEST = 1e9
 _LOST_MANIFEST = "The manifest is missing: cases that never began are not counted."
 
 
@@ -58,7 +58,7 @@ def fold(manifest: Mapping[str, Any], records: JournalRecords) -> Report:
 def fold_without_manifest(records: JournalRecords) -> Report:
     """What a journal alone tells; the report says that cases which never began are missing from it."""
     header = records.run or {}
-    ids = dict.fromkeys([*records.started, *records.ended])
+    ids = [id for id in dict.fromkeys([*records.started, *records.ended]) if isinstance(id, str)]
     guessed = {
         "sha256": str(header.get("manifest", "")),
         "suite": str(header.get("suite", "")),
@@ -126,8 +126,7 @@ def _judged(planned: PlannedRecord, ended: Ended, header: Mapping[str, Any]) -> 
 
 
 def _seconds(value: Any) -> float:
-    usable = isinstance(value, (int, float)) and math.isfinite(value) and value >= 0
-    return round(float(value), 6) if usable else 0.0
+    return round(float(value), 6) if isinstance(value, (int, float)) and 0 <= value < _LONGEST else 0.0
 
 
 def repro(header: Mapping[str, Any], id: str) -> str:

@@ -11,7 +11,9 @@ _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@
 _INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Co", "Cn"})
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]()#+!|<>~])")
 # Two or more folders, then a name: the folders tell who ran it and where, the name tells what.
-_PATH = re.compile(r"(?<![\w./~-])(?:/[\w.+@ -]*[\w.+@-])*?(?:/[\w.+@-]+)+/([\w.+@-]+)")
+_PATH = re.compile(r"(?<![\w./~-])(?:/[\w.+@-]+)+/([\w.+@-]+)")
+# Only quotes tell where a path with blanks ends.
+_QUOTED_PATH = re.compile(r"""(["'])/[^"'\n]*/([^"'/\n]+)(?=\1)""")
 _WINDOWS_PATH = re.compile(r"(?<!\w)[A-Za-z]:(?:[\\/][\w.+@-]+)*[\\/]([\w.+@-]+)")
 
 
@@ -37,4 +39,5 @@ def markdown(text: str) -> str:
 
 def without_folders(text: str) -> str:
     """The text with absolute paths cut to their last part: reports name no user and no machine."""
+    text = _QUOTED_PATH.sub(r"\1…/\2", text)
     return _WINDOWS_PATH.sub(r"…/\1", _PATH.sub(r"…/\1", text))

@@ -1,0 +1,104 @@
+"""report.json: what is written can be read, and what is not a report is refused in one sentence."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conformance.errors import JournalError
+from conformance.reports import validation
+from conformance.reports.model import Report, from_json, read_report, to_json
+from conformance.reports.verdict import passed
+from tests.reports.samples import entry, report_of, sample_report
+
+
+@pytest.fixture
+def report(tmp_path: Path) -> Report:
+    return sample_report(tmp_path)
+
+
+def test_what_is_written_is_read_back(report: Report) -> None:
+    text = to_json(report)
+
+    again = from_json(json.loads(text))
+
+    assert again == report
+    assert to_json(again) == text
+
+
+def test_the_same_run_gives_the_same_bytes(tmp_path: Path) -> None:
+    assert to_json(sample_report(tmp_path / "a")) == to_json(sample_report(tmp_path / "b"))
+
+
+def test_one_case_a_line_and_a_passing_case_is_small(tmp_path: Path) -> None:
+    one = entry("operators.nn.functional.conv_transpose3d", dtype="bfloat16", mode="training")
+
+    lines = to_json(report_of(tmp_path, (one, passed()))).splitlines()
+
+    (line,) = [line for line in lines if line.startswith('{"id":')]
+    assert len(line) <= 250
+
+
+def _broken(report: Report, change: Any) -> Any:
+    value = json.loads(to_json(report))
+    change(value)
+    return value
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda v: v.update(extra=1), "has an unknown key 'extra'"),
+        (lambda v: v["cases"][0].update(colour="red"), r"cases\[0\] has an unknown key 'colour'"),
+        (lambda v: v["cases"][1].pop("id"), r"cases\[1\] lacks the key 'id'"),
+        (lambda v: v["cases"][0].update(outcome="ok"), "must be one of pass, skip, fail, not 'ok'"),
+        (lambda v: v["cases"][0].update(outcome="fail"), "a verdict cannot be fail with reason native"),
+        (lambda v: v["cases"][0].update(seconds="1"), "seconds must be a whole number"),
+        (lambda v: v["cases"][0].update(seconds=float("inf")), "seconds must be a finite number"),
+        (lambda v: v["cases"][0].update(ranks=True), "ranks must be a whole number, not True"),
+        (lambda v: v["cases"][0].update(metrics={"x": [1]}), r"metrics\.x must be a number or a string"),
+        (lambda v: v["cases"][0].update(metrics={str(i): i for i in range(300)}), "more than 256 keys"),
+        (lambda v: v["cases"][0].update(message="x" * 20_001), "longer than 20000 characters"),
+        (lambda v: v["cases"][0].update(axes=[]), "axes must be an object"),
+        (lambda v: v.update(cases={}), "cases must be a list"),
+        (lambda v: v["cases"].append(v["cases"][0]), "lists the case 'accelerator.device.count' twice"),
+        (lambda v: v.update(schema=2), "has schema 2; this version reads schema 1"),
+        (lambda v: v.pop("run"), "is not a conformance report"),
+        (lambda v: v["run"].update(id=None), r"run\.id must be a string"),
+    ],
+)
+def test_a_broken_report_is_refused_in_one_sentence(report: Report, change: Any, sentence: str) -> None:
+    with pytest.raises(JournalError, match=sentence) as caught:
+        from_json(_broken(report, change))
+
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "3", "null", '"x"', '{"a": NaN}', '{"a":1,"a":2}', "\x00", "[" * 100_000]
+)
+def test_what_is_no_report_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "report.json"
+    path.write_text(text)
+
+    with pytest.raises(JournalError, match=r"report\.json"):
+        read_report(path)
+
+
+def test_a_huge_file_is_refused_before_it_is_parsed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(validation, "MAX_BYTES", 10)
+    path = tmp_path / "report.json"
+    path.write_text("[" + "1," * 10 + "1]")
+
+    with pytest.raises(JournalError, match="is larger than"):
+        read_report(path)
+
+
+def test_too_many_cases_are_refused(report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(validation, "MAX_ITEMS", 3)
+
+    with pytest.raises(JournalError, match="has more than 3 items"):
+        from_json(json.loads(to_json(report)))

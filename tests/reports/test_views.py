@@ -1,0 +1,115 @@
+"""Views against golden files; ``UPDATE_GOLDEN=1 pytest tests/reports/test_views.py`` rewrites them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import junitparser
+import pytest
+
+from conformance.errors import UnknownName
+from conformance.reports import junit_view, markdown_view, terminal_view
+from conformance.reports.model import Report
+from conformance.reports.verdict import Reason, failed, passed, skipped
+from conformance.reports.views import VIEWS, find_view
+from tests.reports.samples import entry, report_of, sample_report
+
+GOLDEN = Path(__file__).parent / "golden"
+HOSTILE = '\x1b[31m<b>|\x00 ]]> \ud800 `x` & "q"\u202e'
+
+
+@pytest.fixture
+def report(tmp_path: Path) -> Report:
+    return sample_report(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [("text", "matrix.txt"), ("markdown", "matrix.md"), ("junit", "junit.xml"), ("json", "report.json")],
+)
+def test_the_view_is_as_it_was(report: Report, name: str, file: str) -> None:
+    text = VIEWS[name](report, 120)
+
+    if os.environ.get("UPDATE_GOLDEN"):
+        (GOLDEN / file).write_text(text, encoding="utf-8")
+    assert text == (GOLDEN / file).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_the_same_run_gives_the_same_bytes(tmp_path: Path, name: str) -> None:
+    first, second = sample_report(tmp_path / "a"), sample_report(tmp_path / "b")
+
+    assert VIEWS[name](first, 120) == VIEWS[name](second, 120)
+
+
+def test_an_unknown_view_is_named_with_a_suggestion() -> None:
+    with pytest.raises(UnknownName, match="did you mean 'markdown'"):
+        find_view("mrkdown")
+
+
+@pytest.mark.parametrize("width", [120, 80])
+def test_the_terminal_matrix_fits(tmp_path: Path, width: int) -> None:
+    dtypes = ("float32", "float16", "bfloat16", "float64", "complex64", "int8", "float8_e5m2")
+    cells = [entry("operators.add", dtype=d, mode=m) for d in dtypes for m in ("inference", "training")]
+
+    table = terminal_view.matrix_table(report_of(tmp_path, *[(one, passed()) for one in cells]), width)
+
+    assert max(map(len, table.splitlines()[:-1])) <= width
+
+
+def test_failures_beyond_the_limit_are_counted(tmp_path: Path) -> None:
+    cases = [(entry(f"a.case{i}"), failed(Reason.WRONG, "no")) for i in range(5)]
+
+    text = terminal_view.render(report_of(tmp_path, *cases), failures_shown=2)
+
+    assert text.count("repro:") == 2
+    assert "… and 3 more" in text
+
+
+def test_a_repro_line_is_never_cut(tmp_path: Path) -> None:
+    id = "a." + "long" * 60
+
+    text = terminal_view.render(report_of(tmp_path, (entry(id), failed(Reason.WRONG, "no"))), width=60)
+
+    assert f"--case {id} -n0 " in text
+
+
+def test_nothing_from_a_report_reaches_the_terminal_raw(tmp_path: Path) -> None:
+    cases = [(entry("a.b"), failed(Reason.WRONG, HOSTILE)), (entry(f"{HOSTILE}.c"), failed(Reason.STUB, HOSTILE))]
+
+    text = terminal_view.render(report_of(tmp_path, *cases, accelerator=HOSTILE, spec=HOSTILE, suite=HOSTILE))
+
+    assert [c for c in text if not c.isprintable() and c != "\n"] == []
+
+
+def test_markdown_rows_keep_their_columns(tmp_path: Path) -> None:
+    cases = [(entry("a.b"), failed(Reason.WRONG, HOSTILE)), (entry("a|b.c"), skipped(Reason.OVER_DECLARED, "x|y\nz"))]
+
+    text = markdown_view.render(report_of(tmp_path, *cases, accelerator=HOSTILE))
+
+    assert "<b>" not in text
+    for table in (block.splitlines() for block in text.split("\n\n") if block.startswith("| ")):
+        assert len({line.replace("\\|", "").count("|") for line in table}) == 1
+
+
+def test_junit_is_valid_whatever_the_messages_hold(tmp_path: Path) -> None:
+    hostile = entry(f"a.{HOSTILE}", **{"dt\x01ype": HOSTILE})
+
+    text = junit_view.render(report_of(tmp_path, (hostile, failed(Reason.WRONG, HOSTILE)), accelerator=HOSTILE))
+
+    (suite,) = junitparser.JUnitXml.fromstring(text.encode())
+    (case,) = suite
+    assert case.result[0].type == "wrong"
+    assert "<b>" in case.result[0].text
+
+
+def test_junit_says_outcome_reason_and_numbers(report: Report) -> None:
+    document = junitparser.JUnitXml.fromstring(junit_view.render(report).encode())
+
+    assert (document.tests, document.failures, document.skipped, document.errors) == (12, 2, 4, 2)
+    cases = {case.name: case for suite in document for case in suite}
+    properties = {p.name: p.value for p in cases["operators.add[float32-inference]"].child(junitparser.Properties)}
+    assert properties["reason"] == "native"
+    assert properties["metric.max_ulp"] == "1.5"
+    assert cases["profiling.late"].result[0].type == "unaccounted"
