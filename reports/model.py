@@ -191,9 +191,9 @@ class Report:
 
     @property
     def badge(self) -> str | None:
-        """The highest profile that is fully green. A run that left cases out earns none."""
-        disordered = self.accounting.duplicates or self.accounting.unknown
-        return None if self.run.invocation.selection or disordered else profiles.badge(self.standings)
+        """The highest profile that is fully green. A run that left cases out, or lost one, earns none."""
+        partial = self.run.invocation.selection or self.exit_status() is status.ExitStatus.UNACCOUNTED
+        return None if partial else profiles.badge(self.standings)
 
     def exit_status(self) -> status.ExitStatus:
         disordered = bool(self.accounting.duplicates or self.accounting.unknown)

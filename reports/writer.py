@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -24,14 +25,27 @@ def write_report(report: Report, folder: Path) -> tuple[Path, ...]:
 
 def write_text(path: Path, text: str) -> None:
     """Write atomically: the file appears complete, or stays as it was."""
+    # Reports travel between systems: the same bytes everywhere, whatever the locale.
+    data = text.encode("utf-8", errors="replace")
+    try:
+        if path.exists() and not path.is_file():
+            # A device or a pipe, such as /dev/stdout, must not be replaced by a file.
+            path.write_bytes(data)
+        else:
+            _replace(path, data)
+    except OSError as error:
+        raise _unwritable(path, error) from None
+
+
+def _replace(path: Path, data: bytes) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        # Reports travel between systems: the same bytes everywhere, whatever the locale.
-        temporary.write_bytes(text.encode("utf-8", errors="replace"))
+        temporary.write_bytes(data)
         temporary.replace(path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise _unwritable(path, error) from None
+    except OSError:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
 
 
 def _unwritable(path: Path, error: OSError) -> JournalError:

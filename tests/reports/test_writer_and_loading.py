@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,18 @@ def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path: Path, monkey
 
     assert path.read_text() == "old"
     assert [one.name for one in tmp_path.iterdir()] == ["report.json"]
+
+
+def test_a_device_is_written_to_not_replaced(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+
+    write_text(pipe, "text")
+
+    assert os.read(reader, 10) == b"text"
+    assert pipe.is_fifo()
+    os.close(reader)
 
 
 def test_a_lone_surrogate_can_be_written(tmp_path: Path) -> None:

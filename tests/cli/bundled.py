@@ -1,0 +1,49 @@
+"""Stand-ins for the bundled suites, so that these tests import no suite."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from conformance.accelerators.capabilities import RNG_STATE, Cell
+from conformance.case import Case, Level, Tier
+from conformance.plan import PlannedCase
+
+
+def check_state() -> None:
+    """Restoring a saved state repeats the same numbers."""
+
+
+def _planned(case: Case) -> PlannedCase:
+    return PlannedCase(case, check_state, Path("conformance/suites/x/test_it.py"), 12)
+
+
+CASES = [
+    _planned(Case("accelerator.device.count", "accelerator", level=Level.CORE)),
+    _planned(Case("accelerator.rng.state_roundtrip", "accelerator", requires=(RNG_STATE.cell,))),
+    *(
+        _planned(
+            Case(
+                f"operators.add[{dtype}-{mode}]",
+                "operators",
+                axes=(("dtype", dtype), ("mode", mode)),
+                requires=(Cell("operators.add", dtype, mode),),
+                adaptive=True,
+            )
+        )
+        for dtype in ("float32", "int8")
+        for mode in ("inference", "training")
+    ),
+    _planned(Case("workloads.gpt", "workloads", tier=Tier.WORKLOAD)),
+]
+
+
+def use_stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
+    def bundled_cases(areas: Iterable[str] | None = None) -> list[PlannedCase]:
+        chosen = None if areas is None else set(areas)
+        return [one for one in CASES if chosen is None or one.case.area in chosen]
+
+    monkeypatch.setattr("conformance.plan.bundled_cases", bundled_cases)
+    monkeypatch.setattr("conformance.plan.area_names", lambda: ["accelerator", "operators", "profiling", "workloads"])

@@ -1,0 +1,165 @@
+"""conformance doctor: facts in, checks out; and a vendor stack that dies or hangs is only an answer."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from conformance.cli import doctor
+from conformance.cli.checks import (
+    EXTRAS,
+    REQUIRED,
+    Check,
+    State,
+    extra_checks,
+    forked_check,
+    package_checks,
+    python_check,
+    report_check,
+    why_unwritable,
+)
+from conformance.cli.main import main
+from conformance.cli.probing import Found, Probe, read_answer, run_limited
+
+Captured = pytest.CaptureFixture[str]
+
+
+def nothing(distribution: str) -> str | None:
+    return None
+
+
+def test_a_missing_package_is_a_problem_and_says_how_to_get_it() -> None:
+    checks = list(package_checks(nothing))
+
+    assert [check.name for check in checks] == list(REQUIRED)
+    assert {check.state for check in checks} == {State.PROBLEM}
+    assert checks[2].text == "is not installed: pip install pytest-xdist"
+
+
+def test_a_missing_extra_is_no_problem_and_says_what_is_skipped() -> None:
+    checks = list(extra_checks(nothing))
+
+    assert {check.state for check in checks} == {State.MISSING}
+    assert [extra.skips in check.text for extra, check in zip(EXTRAS, checks, strict=True)] == [True] * len(EXTRAS)
+
+
+def test_an_old_python_is_a_problem() -> None:
+    assert python_check((3, 9, 18)).state is State.PROBLEM
+    assert python_check((3, 10, 0)).state is State.OK
+
+
+@pytest.mark.parametrize(
+    ("forked", "pytest_version", "clashes"),
+    [
+        ("1.7.5", "9.2.0", True),
+        ("1.6.0", "10.0", True),
+        ("1.7.5", "9.1.1", False),
+        ("1.7.6", "9.2.0", False),
+        (None, "9.2.0", False),
+        ("1.7.5", "9.2.0rc1", True),
+    ],
+)
+def test_the_forked_clash_is_named(forked: str | None, pytest_version: str, clashes: bool) -> None:
+    versions = {"pytest-forked": forked, "pytest": pytest_version}
+
+    assert (forked_check(versions.get) is not None) is clashes
+
+
+def test_an_unwritable_report_folder_is_a_problem(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    check = report_check(tmp_path / "file" / "reports")
+
+    assert check.state is State.PROBLEM
+    assert "is not a folder; choose another with --conformance-report DIR" in check.text
+    assert why_unwritable(tmp_path / "not" / "yet" / "there") is None
+    assert not (tmp_path / "not").exists()
+
+
+def test_a_hanging_vendor_stack_is_killed_with_its_children() -> None:
+    code = "import subprocess, time; subprocess.Popen(['sleep', '60']); time.sleep(60)"
+    began = time.monotonic()
+
+    result = run_limited([sys.executable, "-c", code], 0.5)
+
+    assert result == (None, "", "")
+    assert time.monotonic() - began < 10
+    assert read_answer("supa", *result).found is Found.HUNG
+
+
+def test_a_crashing_vendor_stack_is_named_by_its_signal() -> None:
+    result = run_limited([sys.executable, "-c", "import os; os.abort()"], 30)
+
+    answer = read_answer("supa", *result)
+
+    assert (answer.found, answer.text) == (Found.CRASHED, "loading it ended the process with SIGABRT")
+
+
+def test_a_vendor_stack_that_exits_is_named_by_its_last_words() -> None:
+    result = run_limited([sys.executable, "-c", "import sys; sys.exit('no licence')"], 30)
+
+    assert read_answer("supa", *result).text == "loading it ended the process with status 1: no licence"
+
+
+def test_what_a_vendor_stack_prints_is_not_taken_for_the_answer() -> None:
+    answer = json.dumps({"found": "usable", "text": "2 devices, SUPA"})
+
+    probe = read_answer("supa", 0, f"Loading…\n\nconformance-probe: {answer}\nbye\n", "warnings")
+
+    assert (probe.found, probe.text) == (Found.USABLE, "2 devices, SUPA")
+
+
+@pytest.fixture
+def healthy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "torch_check", lambda limit: Check("import torch", State.OK, "works"))
+    monkeypatch.setattr(doctor, "_names", lambda: ["cpu", "supa"])
+
+
+def answer_with(monkeypatch: pytest.MonkeyPatch, **found: Found) -> None:
+    monkeypatch.setattr(doctor, "probe", lambda name, limit: Probe(name, found[name], f"about \x1b[31m{name}"))
+
+
+@pytest.mark.usefixtures("healthy")
+def test_one_usable_accelerator_is_enough(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Captured) -> None:
+    monkeypatch.chdir(tmp_path)
+    answer_with(monkeypatch, cpu=Found.USABLE, supa=Found.HUNG)
+
+    assert main(["doctor"]) == 0
+
+    shown = capsys.readouterr().out
+    assert "note     supa  hung: about supa" in shown
+    assert "\x1b" not in shown
+    assert shown.endswith("ready: pytest --accelerator=NAME\n")
+
+
+@pytest.mark.usefixtures("healthy")
+def test_no_usable_accelerator_is_a_failure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Captured) -> None:
+    monkeypatch.chdir(tmp_path)
+    answer_with(monkeypatch, cpu=Found.NO_DEVICE, supa=Found.ABSENT)
+
+    assert main(["doctor"]) == 1
+    assert capsys.readouterr().out.endswith("no accelerator here has a device\n")
+
+
+@pytest.mark.usefixtures("healthy")
+@pytest.mark.parametrize("found", [Found.NO_DEVICE, Found.ABSENT, Found.BROKEN, Found.CRASHED, Found.HUNG])
+def test_the_accelerator_that_was_asked_for_has_to_work(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Captured, found: Found
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    answer_with(monkeypatch, supa=found)
+
+    assert main(["doctor", "supa"]) == 1
+    assert capsys.readouterr().out.endswith("problems: supa\n")
+
+
+@pytest.mark.usefixtures("healthy")
+def test_an_unknown_accelerator_is_a_usage_error(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
+    answer_with(monkeypatch, supu=Found.UNKNOWN)
+
+    assert main(["doctor", "supu"]) == 4
+    assert capsys.readouterr().err == "about supu\n"

@@ -1,0 +1,94 @@
+"""The command's doorstep: help at once, and every error one sentence with exit status 4."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from conformance.cli.main import COMMANDS, main
+from conformance.errors import ConformanceError
+
+
+def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+
+    shown = capsys.readouterr().out
+    assert [name for name in COMMANDS if f"\n  {name} " not in shown] == []
+
+
+@pytest.mark.parametrize("words", [["--help"], ["report", "--help"], ["list", "--help"], ["doctor", "--help"]])
+def test_help_imports_neither_torch_nor_pytest(words: list[str]) -> None:
+    code = (
+        "import sys; from conformance.cli.main import main\n"
+        f"try: main({words!r})\n"
+        "except SystemExit: pass\n"
+        "print(sorted({'torch', 'pytest', '_pytest', 'jinja2'} & set(sys.modules)), file=sys.stderr)"
+    )
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+
+    assert done.stderr.strip() == "[]"
+    assert "usage: conformance" in done.stdout
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main([name, "--help"])
+
+    assert stop.value.code == 0
+    assert f"usage: conformance {name}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["reprot"], "command 'reprot' is not registered.\n  registered: doctor, explain, lint, list, report\n"),
+        (["report", "--fromat", "x"], "unrecognized arguments: --fromat"),
+        (["explain"], "the following arguments are required: CASE. See: conformance explain --help"),
+        (["list", "--capabilities", "--accelerators"], "not allowed with argument"),
+        (["doctor", "--time-limit", "soon"], "invalid float value: 'soon'"),
+        (["doctor", "--time-limit", "0"], "expected a positive number of seconds"),
+    ],
+)
+def test_bad_usage_is_one_sentence(words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == 4
+
+    captured = capsys.readouterr()
+    assert sentence in captured.err
+    assert captured.out == ""
+
+
+def test_no_command_prints_help_and_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == ConformanceError.exit_status
+    assert "usage: conformance COMMAND" in capsys.readouterr().out
+
+
+def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out[0].isdigit()
+
+
+def test_a_reader_that_closes_early_is_no_error() -> None:
+    code = "from conformance.cli.main import main; import sys; sys.exit(main(['list', '--capabilities']))"
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+
+    errors = process.stderr.read()
+
+    assert (process.wait(60), errors) == (0, b"")
+    process.stderr.close()
+
+
+def test_a_terminal_that_cannot_show_a_sign_is_no_error() -> None:
+    code = "from conformance.cli.main import main; import sys; sys.exit(main(['report', 'nowhere-–']))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, env={"PYTHONIOENCODING": "ascii"}, timeout=60
+    )
+
+    assert done.returncode == 4
+    assert b"Traceback" not in done.stderr
