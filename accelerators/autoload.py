@@ -1,0 +1,74 @@
+"""Keep torch from loading every installed vendor wheel, and load the chosen one ourselves.
+
+``import torch`` runs each entry point of group ``torch.backends`` it finds, so one broken vendor wheel breaks every
+process on the machine. This module imports nothing heavy: it has to run before torch is imported.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from importlib import metadata
+
+from conformance.errors import SetupError
+
+_VARIABLE = "TORCH_DEVICE_BACKEND_AUTOLOAD"
+_GROUP = "torch.backends"
+
+
+def disable() -> None:
+    """Tell torch not to load vendor wheels when it is imported. Has no effect once torch is imported."""
+    os.environ[_VARIABLE] = "0"
+
+
+def entry_points(package: str) -> list[metadata.EntryPoint]:
+    """The ``torch.backends`` entry points that belong to ``package`` (by module or by name)."""
+    top = package.partition(".")[0]
+    return [point for point in metadata.entry_points(group=_GROUP) if top in (point.name, _top(point.value))]
+
+
+def load_vendor(package: str, accelerator: str) -> None:
+    """Import ``package`` and run its ``torch.backends`` entry points, whatever way it fails: one SetupError."""
+    _import_torch(accelerator)
+    already_loaded = package in sys.modules
+    try:
+        importlib.import_module(package)
+        if not already_loaded:
+            for point in entry_points(package):
+                point.load()()
+    except Exception as error:
+        raise SetupError(_sentence(package, accelerator, error)) from error
+
+
+def _import_torch(accelerator: str) -> None:
+    disable()
+    try:
+        importlib.import_module("torch")
+    except Exception as error:
+        raise SetupError(
+            f"accelerator '{accelerator}' needs torch, and importing torch fails: {describe(error)}\n"
+            "  check: python -c 'import torch'"
+        ) from error
+
+
+def _sentence(package: str, accelerator: str, error: Exception) -> str:
+    return (
+        f"accelerator '{accelerator}' cannot be used: loading {package} fails: {describe(error)}\n"
+        f"  check that {package} was built for the installed torch: python -c 'import {package}'"
+    )
+
+
+def describe(error: BaseException) -> str:
+    """An exception in one line, with its type."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+def _top(value: str) -> str:
+    return value.partition(":")[0].partition(".")[0].strip()
+
+
+def all_packages() -> list[str]:
+    """The packages that bring a ``torch.backends`` entry point, installed here; nothing is imported."""
+    return sorted({_top(point.value) for point in metadata.entry_points(group=_GROUP)})

@@ -1,0 +1,69 @@
+"""The host's processor, as PyTorch's own CPU backend drives it."""
+
+from __future__ import annotations
+
+from conformance.accelerators import capabilities as can
+from conformance.accelerators.claims import NOT_YET, TORCH_BASE, accumulates_wide, dtypes, lacks
+from conformance.accelerators.memory import ProcessMemory
+from conformance.accelerators.randomness import HostGenerator
+from conformance.accelerators.torch_accelerator import TorchAccelerator
+
+_NO_STREAM = "torch.cpu.Stream is a placeholder: the host has one queue, and work on it is done when the call returns"
+_NO_EVENT = "torch.cpu has no events with a time; durations are taken with the host's clock"
+_NO_COUNTERS = "PyTorch's CPU allocator keeps no counters; the numbers are the resident memory of the process"
+_NO_GRAPH = "PyTorch captures no graphs on the CPU"
+_ONE_DEVICE = "PyTorch presents all processors of a host as one device"
+_NO_PINNING = "no device copies from the host's memory here, so there is nothing to lock pages for"
+
+CPU = TorchAccelerator(
+    name="cpu",
+    vendor="PyTorch",
+    is_host=True,
+    collectives={"linux": "gloo", "darwin": "gloo", "win32": "gloo"},
+    # No runtime reads it: there is one device. A variable of its own hides nobody else's devices.
+    visible_devices="CPU_VISIBLE_DEVICES",
+    listing=("lscpu",),
+    synchronized=True,
+    host_timers=True,
+    ordered=True,
+    backpressure=True,
+    streams=False,
+    events=False,
+    pins=False,
+    memory=ProcessMemory(),
+    randomness=HostGenerator(),
+    capabilities=TORCH_BASE
+    | {
+        can.SYNCHRONOUS,
+        can.HOST_TIMERS,
+        can.ORDERED,
+        can.BACKPRESSURE,
+        can.MEMORY_TOTAL,
+        can.MATMUL_FULL,
+        can.DENORMALS,
+        can.DETERMINISTIC,
+        can.AUTOCAST,
+        can.COMPILE,
+        can.COMM,
+        can.PROFILER,
+    }
+    | accumulates_wide("float16", "bfloat16")
+    | dtypes("float32", "float64", "bfloat16", "float16", "complex64", "complex128")
+    | dtypes("int8", "int16", "int32", "int64", "uint8", "bool")
+    | lacks(can.DEVICE_MULTIPLE, _ONE_DEVICE)
+    | lacks(can.DEVICE_VISIBILITY, _ONE_DEVICE)
+    | lacks(can.RNG_PER_DEVICE, _ONE_DEVICE)
+    | lacks(can.STREAM, _NO_STREAM, NOT_YET)
+    | lacks(can.STREAM_ORDER, _NO_STREAM, NOT_YET)
+    | lacks(can.STREAM_RECORD, _NO_STREAM, NOT_YET)
+    | lacks(can.EVENT, _NO_EVENT, NOT_YET)
+    | lacks(can.EVENT_TIMING, _NO_EVENT, NOT_YET)
+    | lacks(can.MEMORY_STATS, _NO_COUNTERS, NOT_YET)
+    | lacks(can.MEMORY_PEAK, _NO_COUNTERS, NOT_YET)
+    | lacks(can.MEMORY_PINNED, _NO_PINNING)
+    | lacks(can.MEMORY_PINNED_ASYNC, _NO_PINNING)
+    | lacks(can.MEMORY_OOM, "PyTorch's CPU allocator raises a plain RuntimeError", NOT_YET)
+    | lacks(can.GRAPH_CAPTURE, _NO_GRAPH, NOT_YET)
+    | lacks(can.GRAPH_POOL, _NO_GRAPH, NOT_YET)
+    | lacks(can.TRITON, "Triton's releases compile no code for the CPU", NOT_YET),
+)

@@ -1,0 +1,157 @@
+"""Words in which an accelerator states its capabilities, as sets that are joined with ``|``.
+
+    capabilities=TORCH_BASE | {STREAM_ORDER} | dtypes("float32", "bfloat16") | lacks(TRITON, "no compiler yet", NOT_YET)
+
+An element is a capability, a cell, a capability's name, or a *statement*: a cell with its claim. A capability or
+cell on its own claims native support.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from conformance.accelerators import capabilities as vocabulary
+from conformance.accelerators.capabilities import (
+    DIFFERENTIABLE_DTYPES,
+    DTYPES,
+    VOCABULARY,
+    Capability,
+    Cell,
+    Mode,
+    find_capability,
+)
+from conformance.accelerators.declaration import Claim, Declaration, Detail, supported, unsupported
+from conformance.errors import DeclarationError, UnknownName
+
+NOT_YET: Final = Detail.NOT_YET
+HARDWARE: Final = Detail.HARDWARE
+
+
+@dataclass(frozen=True)
+class Statement:
+    """One cell and what is claimed for it."""
+
+    cell: Cell
+    claim: Claim
+
+
+Element: TypeAlias = Capability | Cell | Statement | str
+Capabilities: TypeAlias = frozenset[Element]
+
+#: Dtypes in which the workloads are claimed as soon as the dtype is.
+_WORKLOAD_DTYPES: Final = frozenset({"float32", "bfloat16"})
+_MODES: Final = tuple(mode.value for mode in Mode)
+
+#: What every device that PyTorch drives offers.
+TORCH_BASE: Final[Capabilities] = frozenset(
+    {capability for capability in VOCABULARY.values() if capability.core}
+    | {
+        vocabulary.DEVICE_INDEX,
+        vocabulary.RNG_STATE,
+        vocabulary.RNG_GENERATOR,
+        vocabulary.RANGES,
+        vocabulary.LAZY_CALL,
+        vocabulary.TENSOR_TYPES,
+        vocabulary.OP_BUILDERS,
+    }
+)
+
+
+def dtypes(*names: str, detail: Detail = Detail.NATIVE) -> Capabilities:
+    """Claim dtypes: stored and cast, used by every operator, trained with where gradients exist, and in workloads."""
+    cells = {cell for name in names for cell in _cells_of_dtype(_known_dtype(name))}
+    return frozenset(Statement(cell, supported(detail)) for cell in {vocabulary.DTYPE.cell, *cells})
+
+
+def _cells_of_dtype(name: str) -> set[Cell]:
+    cells = {vocabulary.DTYPE.on(name), Cell("operators.*", name, Mode.INFERENCE.value)}
+    if name in DIFFERENTIABLE_DTYPES:
+        cells.add(Cell("operators.*", name, Mode.TRAINING.value))
+    if name in _WORKLOAD_DTYPES:
+        cells |= {Cell(subject, name, mode) for subject in ("workload", "workloads.*") for mode in _MODES}
+        cells.add(vocabulary.WORKLOAD.cell)
+    return cells
+
+
+def accumulates_wide(*names: str) -> Capabilities:
+    """Claim that sums and products of these 16-bit dtypes are accumulated in float32 or better."""
+    cells = {vocabulary.ACCUMULATE_WIDE.cell} | {vocabulary.ACCUMULATE_WIDE.on(_known_dtype(name)) for name in names}
+    return frozenset(Statement(cell, supported()) for cell in cells)
+
+
+def lacks(what: Capability | Cell, reason: str, detail: Detail = Detail.HARDWARE) -> Capabilities:
+    """Claim that something is not there, and why."""
+    return frozenset({Statement(_cell(what), unsupported(reason, detail))})
+
+
+def emulates(*what: Capability | Cell, detail: Detail = Detail.EMULATED) -> Capabilities:
+    """Claim support that is emulated on the device, or computed on the host."""
+    return frozenset(Statement(_cell(one), supported(detail)) for one in what)
+
+
+def declaration_of(elements: Iterable[Element]) -> Declaration:
+    """The declaration that a set of elements states; contradictions and unknown names are DeclarationErrors."""
+    if isinstance(elements, str | bytes | Mapping) or not isinstance(elements, Iterable):
+        raise DeclarationError(
+            f"`capabilities` is a {type(elements).__name__}; make it a set of capabilities, cells, statements or names."
+        )
+    return Declaration.of(_statement(element) for element in elements)
+
+
+def dtypes_in(elements: Iterable[Element]) -> tuple[str, ...]:
+    """The dtypes a set of elements claims, in the order of the matrix."""
+    declaration = declaration_of(elements)
+    return tuple(name for name in DTYPES if declaration.supports(vocabulary.DTYPE.on(name)))
+
+
+def _statement(element: Element) -> tuple[Cell, Claim]:
+    if isinstance(element, Statement):
+        return element.cell, element.claim
+    return _cell(element), supported()
+
+
+def _cell(what: Element) -> Cell:
+    if isinstance(what, Cell):
+        return what
+    if isinstance(what, Capability):
+        return what.cell
+    if isinstance(what, str):
+        return parse_cell(what)
+    raise DeclarationError(f"{what!r} in `capabilities` is no capability, cell, statement or name.")
+
+
+def parse_cell(text: str) -> Cell:
+    """The cell written ``subject``, ``subject[dtype]``, ``subject[mode]`` or ``subject[dtype-mode]``."""
+    subject, bracket, rest = text.partition("[")
+    if not bracket:
+        return _named(Cell(subject))
+    if not rest.endswith("]"):
+        raise DeclarationError(f"{text!r} opens a bracket and does not close it; write subject[dtype-mode].")
+    first, _, second = rest[:-1].partition("-")
+    if first in _MODES and not second:
+        return _named(Cell(subject, None, first))
+    if second and second not in _MODES:
+        raise _unknown("mode", second, _MODES)
+    return _named(Cell(subject, _known_dtype(first), second or None))
+
+
+def _named(cell: Cell) -> Cell:
+    if cell.subject.partition(".")[0] in ("operators", "workloads") and "." in cell.subject:
+        return cell
+    try:
+        find_capability(cell.subject)
+    except UnknownName as error:
+        raise DeclarationError(str(error)) from None
+    return cell
+
+
+def _known_dtype(name: str) -> str:
+    if name not in DTYPES:
+        raise _unknown("dtype", name, DTYPES)
+    return name
+
+
+def _unknown(kind: str, name: str, known: Iterable[str]) -> DeclarationError:
+    return DeclarationError(str(UnknownName(kind, name, known)))

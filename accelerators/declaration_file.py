@@ -1,0 +1,274 @@
+"""Declarations as TOML files.
+
+    [capabilities]
+    stream = "native"                                        # native, emulated or host
+    "precision.accumulate-wide[bfloat16]" = "native"         # a capability that is claimed per dtype
+    triton = { unsupported = "not-yet", reason = "no compiler yet" }   # hardware or not-yet, and why
+
+    [dtypes]
+    bfloat16 = "native"
+
+    [operators]                                              # names or patterns; a longer pattern wins
+    "*" = { inference = ["float32", "bfloat16"], training = ["float32"] }
+    "linalg.*" = { inference = ["bfloat16"], unsupported = "hardware", reason = "no 16-bit solver" }
+    "matmul" = [{ inference = ["float16"], as = "emulated" }, { training = ["float16"] }]
+
+    [workloads]
+    "*" = { inference = ["float32"], training = ["float32"] }
+
+Everything unknown is an error: a typing mistake must not become a claim, or the lack of one.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from conformance.accelerators.capabilities import DTYPES, VOCABULARY, Cell, Mode
+from conformance.accelerators.claims import parse_cell
+from conformance.accelerators.declaration import Claim, Declaration, Detail, Source, State
+from conformance.errors import DeclarationError, UnknownName
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+_TABLES = ("capabilities", "dtypes", "operators", "workloads")
+_MODES = tuple(mode.value for mode in Mode)
+_CLAIM_KEYS = ("as", "unsupported", "reason")
+_SUPPORTED = (Detail.NATIVE.value, Detail.EMULATED.value, Detail.HOST.value)
+_UNSUPPORTED = (Detail.HARDWARE.value, Detail.NOT_YET.value)
+
+
+def read_declaration(file: Path, source: Source = Source.FILE) -> Declaration:
+    """The declaration in a TOML file; anything wrong with it is a DeclarationError with file and line."""
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise DeclarationError(f"the declaration {file} cannot be read: {reason}.") from None
+    return parse_declaration(text, source, str(file))
+
+
+def parse_declaration(text: str, source: Source = Source.FILE, file: str = "<text>") -> Declaration:
+    """The declaration in a TOML text."""
+    try:
+        tables = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise DeclarationError(f"{file} is no valid TOML: {error}. Mend that line and run again.") from None
+    return Declaration.of(_Reader(text, source, file).claims(tables))
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """Turns tables into claims and knows where in the file it is."""
+
+    text: str
+    source: Source
+    file: str
+
+    def claims(self, tables: dict[str, Any]) -> list[tuple[Cell, Claim]]:
+        self._known("table", tables, _TABLES)
+        for name, table in tables.items():
+            if not isinstance(table, dict):
+                self._fail(name, f"[{name}] must be a table, not {_kind(table)}")
+        rows = [
+            *self._capabilities(tables.get("capabilities", {})),
+            *self._dtypes(tables.get("dtypes", {})),
+            *self._families("operators", tables.get("operators", {})),
+            *self._families("workloads", tables.get("workloads", {})),
+        ]
+        return self._without_contradictions(rows)
+
+    # --- tables -----------------------------------------------------------------------------------------------------
+
+    def _capabilities(self, table: dict[str, Any]) -> Iterator[tuple[Cell, Claim]]:
+        for name, value in table.items():
+            yield self._cell(name), self._claim(name, value)
+
+    def _dtypes(self, table: dict[str, Any]) -> Iterator[tuple[Cell, Claim]]:
+        self._known("dtype", table, DTYPES)
+        for name, value in table.items():
+            yield Cell("dtype", name), self._claim(name, value)
+
+    def _families(self, family: str, table: dict[str, Any]) -> Iterator[tuple[Cell, Claim]]:
+        for name, value in table.items():
+            for row in value if isinstance(value, list) else [value]:
+                yield from self._row(family, name, row)
+
+    def _row(self, family: str, name: str, row: Any) -> Iterator[tuple[Cell, Claim]]:
+        if not isinstance(row, dict):
+            self._fail(name, f"'{name}' must be a table such as {{ inference = [\"float32\"] }}, not {_kind(row)}")
+        self._known("key", row, (*_MODES, *_CLAIM_KEYS), name)
+        claim = self._claim(name, {key: row[key] for key in _CLAIM_KEYS if key in row} or "native")
+        modes = [mode for mode in _MODES if mode in row]
+        if not modes:
+            self._fail(name, f"'{name}' names neither inference nor training dtypes")
+        for mode in modes:
+            for dtype in self._dtype_list(name, mode, row[mode]):
+                yield Cell(f"{family}.{name}", dtype, mode), claim
+
+    def _dtype_list(self, name: str, mode: str, value: Any) -> list[str]:
+        if not isinstance(value, list) or not all(isinstance(dtype, str) for dtype in value):
+            self._fail(name, f"'{mode}' of '{name}' must be a list of dtype names")
+        self._known("dtype", value, DTYPES, name)
+        return value
+
+    # --- values -----------------------------------------------------------------------------------------------------
+
+    def _cell(self, name: str) -> Cell:
+        try:
+            cell = parse_cell(name)
+        except DeclarationError as error:
+            self._fail(name, str(error))
+        if cell.subject not in VOCABULARY:
+            self._fail(name, f"'{name}' belongs into [{cell.subject.partition('.')[0]}]")
+        return cell
+
+    def _claim(self, name: str, value: Any) -> Claim:
+        if isinstance(value, str):
+            value = {"as": value}
+        if not isinstance(value, dict):
+            self._fail(name, f"'{name}' must be one of {', '.join(_SUPPORTED)}, or unsupported, not {_kind(value)}")
+        self._known("key", value, _CLAIM_KEYS, name)
+        for key, text in value.items():
+            if not isinstance(text, str):
+                self._fail(name, f"'{key}' of '{name}' must be a string, not {_kind(text)}")
+        return self._unsupported(name, value) if "unsupported" in value else self._supported(name, value)
+
+    def _supported(self, name: str, value: dict[str, str]) -> Claim:
+        if "as" not in value:
+            self._fail(name, f"'{name}' gives a reason but does not say what is unsupported: 'hardware' or 'not-yet'")
+        self._known("kind of support", [value["as"]], _SUPPORTED, name)
+        return Claim(State.SUPPORTED, Detail(value["as"]), value.get("reason", ""), self.source)
+
+    def _unsupported(self, name: str, value: dict[str, str]) -> Claim:
+        self._known("kind of lack", [value["unsupported"]], _UNSUPPORTED, name)
+        if "as" in value:
+            self._fail(name, f"'{name}' is both supported and unsupported")
+        if not value.get("reason", "").strip():
+            self._fail(name, f"'{name}' is unsupported without a reason; say why")
+        return Claim(State.UNSUPPORTED, Detail(value["unsupported"]), value["reason"], self.source)
+
+    # --- complaints -------------------------------------------------------------------------------------------------
+
+    def _without_contradictions(self, rows: list[tuple[Cell, Claim]]) -> list[tuple[Cell, Claim]]:
+        seen: dict[Cell, Claim] = {}
+        for cell, claim in rows:
+            if seen.setdefault(cell, claim) != claim:
+                self._fail(cell.subject.partition(".")[2] or cell.subject, f"{cell} is declared twice and differently")
+        return rows
+
+    def _known(self, kind: str, names: Iterable[str], known: Iterable[str], within: str = "") -> None:
+        for name in names:
+            if name not in known:
+                self._fail(name, str(UnknownName(kind, name, known)), within)
+
+    def _fail(self, key: str, sentence: str, within: str = "") -> NoReturn:
+        line = self._line(key, within)
+        raise DeclarationError(f"{self.file}{f', line {line}' if line else ''}: {sentence}")
+
+    def _line(self, key: str, within: str) -> int | None:
+        """The line that a key or value stands on: the first that spells it, from its entry on if that is known."""
+        lines = self.text.splitlines()
+        start = (self._first(lines, within, 0) or 1) - 1 if within else 0
+        return self._first(lines, key, start)
+
+    def _first(self, lines: list[str], word: str, start: int) -> int | None:
+        spelled = re.compile(rf"(?<![\w.-]){re.escape(word)}(?![\w.-])")
+        hits = (number for number, line in enumerate(lines[start:], start + 1) if spelled.search(line))
+        return next(hits, None)
+
+
+def _kind(value: object) -> str:
+    names = {dict: "a table", list: "a list", str: "a string", bool: "a boolean", int: "a number", float: "a number"}
+    return names.get(type(value), f"a {type(value).__name__}")
+
+
+# --- writing ------------------------------------------------------------------------------------------------------------
+
+
+def dump(declaration: Declaration) -> str:
+    """The declaration as TOML text that ``parse_declaration`` reads back to the same claims."""
+    cells = declaration.cells
+    blocks = [
+        _table("capabilities", _capability_lines(cells)),
+        _table("dtypes", _dtype_lines(cells)),
+        _table("operators", _family_lines("operators", cells)),
+        _table("workloads", _family_lines("workloads", cells)),
+    ]
+    return "\n".join(block for block in blocks if block)
+
+
+def _table(name: str, lines: list[str]) -> str:
+    return "\n".join([f"[{name}]", *lines, ""]) if lines else ""
+
+
+def _capability_lines(cells: dict[Cell, Claim]) -> list[str]:
+    rows = [(str(cell), claim) for cell, claim in cells.items() if not _is_dtype(cell) and not _family(cell)]
+    return [f"{_string(name)} = {_value(claim)}" for name, claim in rows if claim.state is not State.UNDECLARED]
+
+
+def _dtype_lines(cells: dict[Cell, Claim]) -> list[str]:
+    claims = {cell.dtype: claim for cell, claim in cells.items() if _is_dtype(cell)}
+    ordered = [name for name in DTYPES if name in claims and claims[name].state is not State.UNDECLARED]
+    return [f"{name} = {_value(claims[name])}" for name in ordered]
+
+
+def _is_dtype(cell: Cell) -> bool:
+    return cell.subject == "dtype" and cell.dtype is not None
+
+
+def _family(cell: Cell) -> str:
+    first, dot, _ = cell.subject.partition(".")
+    return first if dot and first in ("operators", "workloads") else ""
+
+
+def _family_lines(family: str, cells: dict[Cell, Claim]) -> list[str]:
+    """One line per name: all dtypes with the same claim share a table."""
+    names: dict[str, dict[str, dict[str, list[str]]]] = {}
+    for cell, claim in cells.items():
+        if _family(cell) == family and cell.dtype and cell.mode and claim.state is not State.UNDECLARED:
+            modes = names.setdefault(cell.subject.partition(".")[2], {}).setdefault(_suffix(claim), {})
+            modes.setdefault(cell.mode, []).append(cell.dtype)
+    return [f"{_string(name)} = {_rows(names[name])}" for name in sorted(names)]
+
+
+def _rows(by_claim: dict[str, dict[str, list[str]]]) -> str:
+    tables = [
+        "{ " + ", ".join([f"{mode} = {_list(modes[mode])}" for mode in _MODES if mode in modes]) + suffix + " }"
+        for suffix, modes in sorted(by_claim.items())
+    ]
+    return tables[0] if len(tables) == 1 else f"[{', '.join(tables)}]"
+
+
+def _list(dtypes: list[str]) -> str:
+    return "[" + ", ".join(_string(dtype) for dtype in sorted(dtypes, key=DTYPES.index)) + "]"
+
+
+def _suffix(claim: Claim) -> str:
+    reason = f", reason = {_string(claim.reason)}" if claim.reason else ""
+    assert claim.detail is not None
+    if claim.state is State.UNSUPPORTED:
+        return f", unsupported = {_string(claim.detail.value)}{reason}"
+    return f", as = {_string(claim.detail.value)}{reason}" if claim.detail is not Detail.NATIVE or reason else ""
+
+
+def _value(claim: Claim) -> str:
+    assert claim.detail is not None
+    if claim.state is State.SUPPORTED and not claim.reason:
+        return _string(claim.detail.value)
+    key = "unsupported" if claim.state is State.UNSUPPORTED else "as"
+    return f"{{ {key} = {_string(claim.detail.value)}, reason = {_string(claim.reason)} }}"
+
+
+def _string(text: str) -> str:
+    """A TOML basic string; see https://toml.io/en/v1.0.0#string."""
+    escapes = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\t": "\\t"}
+    body = "".join(escapes.get(c, c if c >= " " and c != "\x7f" else f"\\u{ord(c):04x}") for c in text)
+    return f'"{body}"'

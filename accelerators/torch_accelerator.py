@@ -1,0 +1,422 @@
+"""Every member of the interface, derived from ``torch.<name>`` and the data of a backend.
+
+CUDA = TorchAccelerator(name="cuda", vendor="NVIDIA", collectives={"linux": "nccl"}, graph="CUDAGraph", ...)
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+import inspect
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterable, MutableMapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from conformance.accelerators.torch_backend import Generation, TorchBackend
+
+if TYPE_CHECKING:
+    import torch
+
+T = TypeVar("T")
+
+#: Reached by name, when it is used: this room imports no other.
+_BUILDERS = "conformance.kernels.builders"
+
+
+class TorchAccelerator(TorchBackend):
+    """An accelerator that torch drives. Declare one; there is nothing to program."""
+
+    # --- execution model ----------------------------------------------------------------------------------------------
+
+    def is_synchronized_device(self) -> bool:
+        return self.synchronized
+
+    def use_host_timers(self) -> bool:
+        return self.host_timers or not self.events
+
+    def resolves_data_dependency(self) -> bool:
+        return self.ordered
+
+    def handles_memory_backpressure(self) -> bool:
+        return self.backpressure
+
+    # --- devices ------------------------------------------------------------------------------------------------------
+
+    def device_name(self, device_index: int | None = None) -> str:
+        return self._type if device_index is None else f"{self._type}:{int(device_index)}"
+
+    def device(self, device_index: int | None = None) -> torch.device:
+        index = self.current_device() if device_index is None else int(device_index)
+        device: torch.device = self._torch.device(self._type, index)
+        return device
+
+    def set_device(self, device_index: int) -> None:
+        index = self._index(device_index)
+        if hasattr(self._module, "set_device") and not self.is_host:
+            self._module.set_device(index)
+
+    def current_device(self) -> int:
+        if self.is_host or not hasattr(self._module, "current_device"):
+            return 0
+        return int(self._module.current_device())
+
+    def current_device_name(self) -> str:
+        return self.device_name(self.current_device())
+
+    def device_count(self) -> int:
+        return int(self._module.device_count())
+
+    def synchronize(self, device_index: int | None = None) -> None:
+        index = self._index(device_index)
+        if _takes_index(self._module.synchronize):
+            self._module.synchronize(None if self.is_host else index)
+        else:
+            self._module.synchronize()
+
+    def _index(self, index: int | torch.device | None) -> int:
+        """A device index that exists: the current one for None."""
+        if index is None:
+            return self.current_device()
+        number = getattr(index, "index", index) if not isinstance(index, int) else index
+        if number is None:
+            return self.current_device()
+        if not 0 <= int(number) < self.device_count():
+            raise ValueError(
+                f"{self.name} has {self.device_count()} device(s), counted from 0; {index!r} is none of them"
+            )
+        return int(number)
+
+    # --- random numbers -----------------------------------------------------------------------------------------------
+
+    def random(self) -> Any:
+        return self.randomness.functions(self._module)
+
+    def set_rng_state(self, new_state: torch.Tensor, device_index: int | None = None) -> None:
+        self.default_generator(device_index).set_state(new_state.cpu())
+
+    def get_rng_state(self, device_index: int | None = None) -> torch.Tensor:
+        return self.default_generator(device_index).get_state()
+
+    def manual_seed(self, seed: int) -> None:
+        self.default_generator().manual_seed(int(seed))
+
+    def manual_seed_all(self, seed: int) -> None:
+        for index in range(self.device_count()):
+            self.default_generator(index).manual_seed(int(seed))
+
+    def initial_seed(self) -> int:
+        return int(self.default_generator().initial_seed())
+
+    def default_generator(self, device_index: int | None = None) -> torch.Generator:
+        return self.randomness.generator(self._module, self._index(device_index))
+
+    # --- streams and events -------------------------------------------------------------------------------------------
+
+    @property
+    def Stream(self) -> Any:
+        return self._module.Stream if self.streams else None
+
+    def stream(self, stream: Any) -> AbstractContextManager[Any]:
+        if stream is None or not self.streams:
+            return nullcontext()
+        context: AbstractContextManager[Any] = self._module.stream(stream)
+        return context
+
+    def current_stream(self, device_index: int | None = None) -> Any:
+        return self._module.current_stream(self._index(device_index)) if self.streams else None
+
+    def default_stream(self, device_index: int | None = None) -> Any:
+        if not self.streams:
+            return None
+        index = self._index(device_index)
+        if hasattr(self._module, "default_stream"):
+            return self._module.default_stream(index)
+        # Current streams belong to threads, and a thread starts on the default stream.
+        return _in_new_thread(lambda: self._module.current_stream(index))
+
+    @property
+    def Event(self) -> Any:
+        return self._module.Event if self.events else None
+
+    # --- memory -------------------------------------------------------------------------------------------------------
+
+    def empty_cache(self) -> None:
+        self.memory.empty_cache(self._module)
+
+    def memory_allocated(self, device_index: int | None = None) -> int:
+        return self.memory.allocated(self._module, self._index(device_index))
+
+    def max_memory_allocated(self, device_index: int | None = None) -> int:
+        return self.memory.peak_allocated(self._module, self._index(device_index))
+
+    def reset_max_memory_allocated(self, device_index: int | None = None) -> None:
+        self.reset_peak_memory_stats(device_index)
+
+    def memory_cached(self, device_index: int | None = None) -> int:
+        return self.memory_reserved(device_index)
+
+    def max_memory_cached(self, device_index: int | None = None) -> int:
+        return self.max_memory_reserved(device_index)
+
+    def reset_max_memory_cached(self, device_index: int | None = None) -> None:
+        self.reset_peak_memory_stats(device_index)
+
+    def memory_stats(self, device_index: int | None = None) -> dict[str, int]:
+        return self.memory.stats(self._module, self._index(device_index))
+
+    def reset_peak_memory_stats(self, device_index: int | None = None) -> None:
+        self.memory.reset_peaks(self._module, self._index(device_index))
+
+    def memory_reserved(self, device_index: int | None = None) -> int:
+        return self.memory.reserved(self._module, self._index(device_index))
+
+    def max_memory_reserved(self, device_index: int | None = None) -> int:
+        return self.memory.peak_reserved(self._module, self._index(device_index))
+
+    def total_memory(self, device_index: int | None = None) -> int:
+        return self.memory.total(self._module, self._index(device_index))
+
+    def available_memory(self, device_index: int | None = None) -> int:
+        return self.memory.available(self._module, self._index(device_index))
+
+    # --- data types ---------------------------------------------------------------------------------------------------
+
+    def is_bf16_supported(self) -> bool:
+        return self._computes("bfloat16")
+
+    def is_fp16_supported(self) -> bool:
+        return self._computes("float16")
+
+    def is_fp64_supported(self) -> bool:
+        return self._computes("float64")
+
+    def supported_dtypes(self) -> list[torch.dtype]:
+        return [self._dtype(name) for name in self._declared_floating() if self._computes(name)]
+
+    def _computes(self, dtype: str) -> bool:
+        """Whether the dtype is declared and the device present is new enough for it."""
+        return dtype in self._declared_floating() and self._is_new_enough(dtype)
+
+    def _is_new_enough(self, feature: str) -> bool:
+        needed = self.needs_generation.get(feature)
+        if needed is None:
+            return True
+        return self.is_available() and self._generation() >= needed
+
+    def _generation(self) -> Generation:
+        major, minor = self._module.get_device_capability(self.current_device())
+        return int(major), int(minor)
+
+    # --- software around the device -----------------------------------------------------------------------------------
+
+    def is_available(self) -> bool:
+        return bool(self._module.is_available()) and self.device_count() > 0
+
+    def range_push(self, msg: str, domain: str | None = None, category: str | None = None) -> None:
+        self._ranges.push(getattr(self._module, self.range_tool, None) if self.range_tool else None, msg)
+
+    def range_pop(self, domain: str | None = None) -> None:
+        self._ranges.pop()
+
+    def lazy_call(self, callback: Callable[[], Any]) -> None:
+        queue = getattr(self._module, "_lazy_call", None)
+        if queue is None:
+            callback()
+        else:
+            queue(callback)
+
+    def communication_backend_name(self) -> str | None:
+        return self.collectives.get(sys.platform)
+
+    def is_triton_supported(self) -> bool:
+        return self.triton and importlib.util.find_spec("triton") is not None and self._is_new_enough("triton")
+
+    def prefer_triton_grouped_mm(self) -> bool:
+        if self.triton_grouped_mm is None or not self.is_triton_supported():
+            return False
+        first, end = self.triton_grouped_mm
+        return first <= self._generation() < end
+
+    # --- graphs -------------------------------------------------------------------------------------------------------
+
+    def is_current_stream_capturing(self) -> bool:
+        ask = getattr(self._module, "is_current_stream_capturing", None)
+        return bool(ask()) if ask is not None and self.graph else False
+
+    def create_graph(self) -> Any:
+        return getattr(self._module, self.graph)() if self.graph else None
+
+    def capture_to_graph(self, graph: Any, pool: Any = None, stream: Any = None) -> AbstractContextManager[Any]:
+        if not self.graph:
+            return nullcontext()
+        given = {"pool": pool, "stream": stream}
+        context: AbstractContextManager[Any] = self._module.graph(
+            graph, **{name: value for name, value in given.items() if value is not None}
+        )
+        return context
+
+    def replay_graph(self, graph: Any) -> None:
+        if self.graph:
+            graph.replay()
+
+    # --- typed tensor constructors ------------------------------------------------------------------------------------
+
+    def _constructor(self, dtype: str) -> Any:
+        return functools.partial(self._torch.tensor, dtype=self._dtype(dtype), device=self._type)
+
+    @property
+    def BFloat16Tensor(self) -> Any:
+        return self._constructor("bfloat16")
+
+    @property
+    def ByteTensor(self) -> Any:
+        return self._constructor("uint8")
+
+    @property
+    def DoubleTensor(self) -> Any:
+        return self._constructor("float64")
+
+    @property
+    def FloatTensor(self) -> Any:
+        return self._constructor("float32")
+
+    @property
+    def HalfTensor(self) -> Any:
+        return self._constructor("float16")
+
+    @property
+    def IntTensor(self) -> Any:
+        return self._constructor("int32")
+
+    @property
+    def LongTensor(self) -> Any:
+        return self._constructor("int64")
+
+    # --- host memory --------------------------------------------------------------------------------------------------
+
+    def pin_memory(self, tensor: torch.Tensor, make_copy: bool = True, match_shape: bool = True) -> torch.Tensor:
+        if not make_copy:
+            return self._empty_pinned(tuple(tensor.shape) if match_shape else (tensor.numel(),), tensor.dtype)
+        _refuse_native_pinning()
+        return tensor.pin_memory() if self.pins else tensor
+
+    def pin_empty(
+        self, *size: int | Sequence[int], dtype: torch.dtype, device: str | torch.device = "cpu"
+    ) -> torch.Tensor:
+        self._require_host(device)
+        first = size[0] if size else ()
+        shape = tuple(first) if isinstance(first, Sequence) else size
+        return self._empty_pinned(shape, dtype)
+
+    def pin_empty_like(
+        self, tensor: torch.Tensor, device: str | torch.device = "cpu", dtype: torch.dtype | None = None
+    ) -> torch.Tensor:
+        self._require_host(device)
+        return self._empty_pinned(tuple(tensor.shape), dtype or tensor.dtype)
+
+    def _empty_pinned(self, shape: Sequence[Any], dtype: torch.dtype) -> torch.Tensor:
+        _refuse_native_pinning()
+        tensor: torch.Tensor = self._torch.empty(shape, dtype=dtype, device="cpu", pin_memory=self.pins)
+        return tensor
+
+    def _require_host(self, device: str | torch.device) -> None:
+        try:
+            kind = self._torch.device(device).type
+        except RuntimeError:
+            kind = None
+        if kind != "cpu":
+            raise ValueError(f"only host memory can be page-locked; device must be 'cpu', not {device!r}")
+
+    def is_pinned(self, tensor: torch.Tensor) -> bool:
+        return tensor.device.type == "cpu" and bool(tensor.is_pinned())
+
+    def unpin_memory(self, tensor: torch.Tensor) -> bool | None:
+        return None
+
+    def register_host_memory(self, address: int, num_bytes: int) -> bool:
+        if self.host_registration is None:
+            return False
+        runtime, register, _ = self.host_registration
+        self._module.check_error(int(getattr(getattr(self._module, runtime)(), register)(address, num_bytes, 0)))
+        return True
+
+    def unregister_host_memory(self, address: int) -> None:
+        if self.host_registration is None:
+            return
+        runtime, _, unregister = self.host_registration
+        self._module.check_error(int(getattr(getattr(self._module, runtime)(), unregister)(address)))
+
+    def pin_memory_alignment(self) -> int:
+        return self.pin_alignment
+
+    def on_accelerator(self, tensor: torch.Tensor) -> bool:
+        return tensor.device.type == self._type
+
+    # --- operator builders --------------------------------------------------------------------------------------------
+
+    def op_builder_dir(self) -> str:
+        return _BUILDERS
+
+    def create_op_builder(self, class_name: str) -> Any:
+        return self.get_op_builder(class_name)()
+
+    def get_op_builder(self, class_name: str) -> Any:
+        return importlib.import_module(_BUILDERS).find_builder(class_name)
+
+    def build_extension(self) -> Any:
+        from torch.utils.cpp_extension import BuildExtension
+
+        return BuildExtension
+
+    # --- environment and compilation ----------------------------------------------------------------------------------
+
+    def export_envs(self) -> list[str]:
+        return list(self.exports)
+
+    def visible_devices_envs(self) -> list[str]:
+        return [self.visible_devices or f"{self.name.upper()}_VISIBLE_DEVICES"]
+
+    def set_visible_devices_envs(
+        self, current_env: MutableMapping[str, str], local_accelerator_ids: Iterable[int]
+    ) -> None:
+        ids = ",".join(str(number) for number in local_accelerator_ids)
+        current_env.update(dict.fromkeys(self.visible_devices_envs(), ids))
+
+    def get_compile_backend(self) -> str:
+        return self._compile.name or self.compile_backend
+
+    def set_compile_backend(self, backend: str) -> None:
+        import torch._dynamo
+
+        known = torch._dynamo.list_backends(exclude_tags=())
+        if backend not in known:
+            raise ValueError(f"{backend!r} is no torch.compile backend here; registered: {', '.join(sorted(known))}")
+        self._compile.name = backend
+
+
+def _takes_index(function: Callable[..., Any]) -> bool:
+    """Whether a function of a torch module takes a device; compiled ones that hide their signature do."""
+    try:
+        return bool(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        return True
+
+
+def _in_new_thread(ask: Callable[[], T]) -> T:
+    answers: list[T] = []
+    thread = threading.Thread(target=lambda: answers.append(ask()))
+    thread.start()
+    thread.join()
+    return answers[0]
+
+
+def _refuse_native_pinning() -> None:
+    if os.environ.get("DS_PIN_MEMORY_BACKEND", "torch") not in ("", "torch"):
+        raise NotImplementedError(
+            "DS_PIN_MEMORY_BACKEND asks for a pinning library that is not part of this accelerator; "
+            "unset it, or set it to 'torch'"
+        )

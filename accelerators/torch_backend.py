@@ -1,0 +1,171 @@
+"""The data that makes one accelerator differ from another. Behaviour is derived from it in ``torch_accelerator``."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from conformance.accelerators import autoload
+from conformance.accelerators.capabilities import FLOATING_DTYPES
+from conformance.accelerators.claims import TORCH_BASE, Capabilities, dtypes_in
+from conformance.accelerators.interface import Accelerator
+from conformance.accelerators.memory import AllocatorMemory, Memory
+from conformance.accelerators.randomness import DeviceGenerators, Randomness
+from conformance.accelerators.ranges import Ranges
+from conformance.errors import SetupError
+
+if TYPE_CHECKING:
+    import torch
+
+#: (major, minor) of a device generation, as ``torch.<name>.get_device_capability`` counts them.
+Generation = tuple[int, int]
+
+
+@dataclass
+class CompileBackend:
+    """The one thing an accelerator lets people change."""
+
+    name: str
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class TorchBackend(Accelerator):
+    """What one accelerator declares of itself. Building one imports no torch, no vendor package, no device.
+
+    ``module`` is the path of the torch module (``torch.<name>`` unless given), ``package`` the vendor's package, or
+    empty if torch itself drives the device. ``collectives`` maps ``sys.platform`` to the communication backend.
+    ``needs_generation`` names the device generation from which a dtype (or ``triton``) is supported.
+    ``impersonates`` names accelerators whose torch modules this one's package answers for.
+    """
+
+    name: str
+    vendor: str
+    module: str = ""
+    package: str = ""
+    device_type: str = ""
+    collectives: Mapping[str, str] = field(default_factory=dict)
+    visible_devices: str = ""
+    exports: tuple[str, ...] = ()
+    compile_backend: str = "inductor"
+    capabilities: Capabilities = TORCH_BASE
+    impersonates: frozenset[str] = frozenset()
+    listing: tuple[str, ...] = ()
+    device_files: tuple[str, ...] = ()
+    needs_generation: Mapping[str, Generation] = field(default_factory=dict)
+    #: Generations on which a Triton grouped matrix product beats torch's own: from the first, below the second.
+    triton_grouped_mm: tuple[Generation, Generation] | None = None
+
+    synchronized: bool = False
+    host_timers: bool = False
+    ordered: bool = False
+    backpressure: bool = False
+    streams: bool = True
+    events: bool = True
+    graph: str = ""
+    triton: bool = False
+    pins: bool = True
+    pin_alignment: int = 1
+    #: The runtime's module function, and its functions that register and unregister host memory.
+    host_registration: tuple[str, str, str] | None = None
+    range_tool: str = ""
+    memory: Memory = field(default_factory=AllocatorMemory, compare=False)
+    randomness: Randomness = field(default_factory=DeviceGenerators, compare=False)
+    is_host: bool = False
+
+    _compile: CompileBackend = field(default_factory=lambda: CompileBackend(""), compare=False)
+    _ranges: Ranges = field(default_factory=Ranges, compare=False)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name}>"
+
+    @property
+    def _name(self) -> str:
+        """What DeepSpeed calls the accelerator."""
+        return self.name
+
+    @property
+    def _type(self) -> str:
+        """The device type torch knows it by."""
+        return self.device_type or self.name
+
+    @property
+    def _module_path(self) -> str:
+        return self.module or f"torch.{self.name}"
+
+    @property
+    def _module(self) -> Any:
+        """``torch.<name>``, looked up when it is used."""
+        return find_module(self._module_path)
+
+    @property
+    def _torch(self) -> Any:
+        import torch
+
+        return torch
+
+    def _declared_floating(self) -> tuple[str, ...]:
+        return tuple(name for name in dtypes_in(self.capabilities) if name in FLOATING_DTYPES)
+
+    def _dtype(self, name: str) -> torch.dtype:
+        dtype: torch.dtype = getattr(self._torch, name)
+        return dtype
+
+    # --- software -----------------------------------------------------------------------------------------------------
+
+    def preflight(self) -> None:
+        """Check, without importing it, that the vendor's software is installed."""
+        for package in filter(None, ("torch", self.package)):
+            if not is_installed(package):
+                raise SetupError(
+                    f"accelerator '{self.name}' needs the package {package}, which is not installed here.\n"
+                    f"  install {self.vendor if package != 'torch' else 'PyTorch'}'s build of {package} for this "
+                    f"Python ({sys.version_info.major}.{sys.version_info.minor}), or choose another accelerator"
+                )
+
+    def load(self) -> TorchBackend:
+        """Import torch and the vendor's package, and check that a device answers."""
+        self.preflight()
+        autoload.load_vendor(self.package or "torch", self.name)
+        if not self.is_available():
+            raise SetupError(
+                f"accelerator '{self.name}' finds no device: {self._module_path}.is_available() is False here.\n"
+                f"  check the driver{self._listing_hint()}, and that torch was built for this device"
+            )
+        return self
+
+    def _listing_hint(self) -> str:
+        return f" ({' '.join(self.listing)})" if self.listing else ""
+
+    def has_device_files(self) -> bool:
+        """Whether the device's files exist; true for devices that need none."""
+        return all(Path(file).exists() for file in self.device_files)
+
+
+def find_module(path: str) -> Any:
+    """The module of that dotted path. ``torch.<name>`` of a vendor is an attribute before it is importable."""
+    first, *rest = path.split(".")
+    module: Any = importlib.import_module(first)
+    for index, name in enumerate(rest):
+        if not hasattr(module, name):
+            try:
+                importlib.import_module(".".join([first, *rest[: index + 1]]))
+            except ImportError as error:
+                raise SetupError(f"{path} does not exist in the installed torch: {autoload.describe(error)}") from None
+        module = getattr(module, name)
+    return module
+
+
+def is_installed(package: str) -> bool:
+    """Whether the top-level package can be found, without importing it."""
+    top = package.partition(".")[0]
+    if top in sys.modules:
+        return True
+    try:
+        return importlib.util.find_spec(top) is not None
+    except ValueError:
+        return False
