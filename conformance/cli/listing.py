@@ -57,9 +57,9 @@ def _chosen(arguments: argparse.Namespace) -> list[PlannedCase]:
     """The cases that the options leave. The options are checked before any suite is imported."""
     from conformance.accelerators.capabilities import DTYPES
     from conformance.case import Tier
-    from conformance.run_options import RunOptions
     from conformance.plan import area_names, bundled_cases
     from conformance.reports.profiles import PROFILES
+    from conformance.run_options import RunOptions
     from conformance.selection import selector
 
     options = RunOptions(

@@ -113,16 +113,17 @@ def look(name: str) -> dict[str, Any]:
         return _answer(Found.ABSENT, str(error))
     try:
         return _devices(subject.load())
+    except ConformanceError as error:
+        return _answer(Found.BROKEN, str(error))
     except Exception as error:  # noqa: BLE001 - whatever a vendor's software raises is what doctor is there to tell
         return _answer(Found.BROKEN, f"{type(error).__name__}: {error}")
 
 
 def _devices(live: Any) -> dict[str, Any]:
     count = live.device_count()
-    if not isinstance(count, int) or count < 1 or not live.is_available():
+    if not isinstance(count, int) or count < 1:
         return _answer(Found.NO_DEVICE, f"it loads, and sees no device (device_count() is {count!r})")
-    name = live.device_name()
-    return _answer(Found.USABLE, f"{count} device{'s' if count > 1 else ''}, {name}")
+    return _answer(Found.USABLE, f"{count} device{'s' if count > 1 else ''}, {live.device_name()}")
 
 
 def _answer(found: Found, text: str) -> dict[str, Any]:

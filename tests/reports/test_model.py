@@ -88,6 +88,15 @@ def test_what_is_no_report_is_refused(tmp_path: Path, text: str) -> None:
         read_report(path)
 
 
+@pytest.mark.parametrize("extra", ['"x": NaN', '"x": -Infinity', '"schema": 1', "'x': 1"])
+def test_json_that_readers_disagree_about_is_refused(tmp_path: Path, report: Report, extra: str) -> None:
+    path = tmp_path / "report.json"
+    path.write_text(to_json(report).replace("{", "{" + extra + ",", 1))
+
+    with pytest.raises(JournalError, match="is not valid JSON"):
+        read_report(path)
+
+
 def test_a_huge_file_is_refused_before_it_is_parsed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(validation, "MAX_BYTES", 10)
     path = tmp_path / "report.json"
