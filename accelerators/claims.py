@@ -58,6 +58,23 @@ TORCH_BASE: Final[Capabilities] = frozenset(
     }
 )
 
+#: Streams and events as CUDA's programming model has them.
+STREAMS: Final[Capabilities] = frozenset(
+    {
+        vocabulary.STREAM,
+        vocabulary.STREAM_ORDER,
+        vocabulary.STREAM_RECORD,
+        vocabulary.EVENT,
+        vocabulary.EVENT_TIMING,
+    }
+)
+#: A caching allocator that counts.
+ALLOCATOR: Final[Capabilities] = frozenset(
+    {vocabulary.MEMORY_STATS, vocabulary.MEMORY_PEAK, vocabulary.MEMORY_TOTAL, vocabulary.MEMORY_OOM}
+)
+#: Page-locked host memory, and copies from it that run behind the host.
+PINNING: Final[Capabilities] = frozenset({vocabulary.MEMORY_PINNED, vocabulary.MEMORY_PINNED_ASYNC})
+
 
 def dtypes(*names: str, detail: Detail = Detail.NATIVE) -> Capabilities:
     """Claim dtypes: stored and cast, used by every operator, trained with where gradients exist, and in workloads."""

@@ -42,7 +42,7 @@ class Source(Enum):
     FILE = "file"
 
 
-_DETAILS = {
+_DETAILS: dict[State, set[Detail | None]] = {
     State.SUPPORTED: {Detail.NATIVE, Detail.EMULATED, Detail.HOST},
     State.UNSUPPORTED: {Detail.HARDWARE, Detail.NOT_YET},
     State.UNDECLARED: {None},
@@ -91,9 +91,8 @@ class Declaration:
         for cell, claim in claims:
             table = patterns if cell.is_pattern else exact
             if cell in table and table[cell] != claim:
-                raise DeclarationError(
-                    f"{cell} is declared twice and differently: {_say(table[cell])} and {_say(claim)}; keep one of them."
-                )
+                both = f"{_say(table[cell])} and {_say(claim)}"
+                raise DeclarationError(f"{cell} is declared twice and differently: {both}; keep one of them.")
             table[cell] = claim
         return cls(exact, patterns)
 

@@ -328,9 +328,8 @@ class Accelerator(ABC):
         """Make host memory known to the device's runtime, for asynchronous copies; False if it has no use for it."""
         return False
 
-    def unregister_host_memory(self, address: int) -> None:
+    def unregister_host_memory(self, address: int) -> None:  # noqa: B027 - doing nothing is right by default
         """Undo ``register_host_memory``; raises if the runtime keeps the registration."""
-        return None
 
     def pin_memory_alignment(self) -> int:
         """The alignment in bytes that ``register_host_memory`` needs; 1 means none."""

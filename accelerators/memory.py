@@ -23,7 +23,13 @@ class Memory(Protocol):
 
 
 class AllocatorMemory:
-    """The caching allocator behind ``torch.<name>``; what the module lacks, ``torch.accelerator`` may have."""
+    """The caching allocator behind ``torch.<name>``; what the module lacks, ``torch.accelerator`` may have.
+
+    ``total_in_stats`` is the key of the device's size in ``memory_stats()``, for modules that tell it only there.
+    """
+
+    def __init__(self, total_in_stats: str = "") -> None:
+        self._total_in_stats = total_in_stats
 
     def allocated(self, module: Any, index: int) -> int:
         return int(_function(module, "memory_allocated")(index))
@@ -44,6 +50,8 @@ class AllocatorMemory:
         return dict(_function(module, "memory_stats")(index))
 
     def total(self, module: Any, index: int) -> int:
+        if self._total_in_stats:
+            return self.stats(module, index)[self._total_in_stats]
         if hasattr(module, "get_device_properties"):
             return int(module.get_device_properties(index).total_memory)
         return int(_memory_info(module, index)[1])

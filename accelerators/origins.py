@@ -19,8 +19,8 @@ from conformance.accelerators.backends import builtin, builtin_names, declaratio
 from conformance.accelerators.claims import declaration_of
 from conformance.accelerators.declaration import Declaration, Source
 from conformance.accelerators.declaration_file import read_declaration
-from conformance.accelerators.live import has_member, members_of
 from conformance.accelerators.interface import MEMBERS
+from conformance.accelerators.live import has_member, members_of
 from conformance.accelerators.torch_accelerator import TorchAccelerator
 from conformance.accelerators.torch_backend import is_installed
 from conformance.errors import DeclarationError, SetupError, UnknownName, UsageError
@@ -174,7 +174,7 @@ class TorchOrigin:
         return DeclaredOrigin(self._accelerator).default_workers
 
 
-# --- torch device types -------------------------------------------------------------------------------------------------
+# --- torch device types ---------------------------------------------------------------------------------------------
 
 #: The device types of torch itself that hold tensors; vendors add theirs through ``torch.backends`` entry points.
 _TORCH_TYPES = ("cpu", "cuda", "hpu", "maia", "mps", "mtia", "xla", "xpu")
@@ -199,7 +199,7 @@ def _torch_entry_points(type: str) -> list[str]:
     return [package for package in autoload.all_packages() if _type_of(package) == type]
 
 
-# --- objects and classes ------------------------------------------------------------------------------------------------
+# --- objects and classes --------------------------------------------------------------------------------------------
 
 
 def import_module(path: str, label: str) -> Any:
@@ -221,7 +221,8 @@ def import_module(path: str, label: str) -> Any:
 
 
 def _import_sentence(label: str, path: str, error: BaseException) -> str:
-    return f"'{label}' cannot be used: importing {path} fails: {autoload.describe(error)}\n  check: python -c 'import {path}'"
+    fact = f"'{label}' cannot be used: importing {path} fails: {autoload.describe(error)}"
+    return f"{fact}\n  check: python -c 'import {path}'"
 
 
 def check_candidate(thing: Any, label: str) -> None:
@@ -284,7 +285,7 @@ def _without_abstract(kind: type) -> type:
     return complete
 
 
-# --- small facts --------------------------------------------------------------------------------------------------------
+# --- small facts ----------------------------------------------------------------------------------------------------
 
 
 def file_beside(module: Any) -> Path | None:

@@ -17,7 +17,7 @@ class Ranges(threading.local):
         """Open a range; ``tool`` is the device's own range module (``torch.cuda.nvtx``) or None."""
         from torch.autograd.profiler import record_function
 
-        scope = record_function(str(message))
+        scope: Any = record_function(str(message))
         scope.__enter__()
         self._open.append((scope, _push(tool, str(message))))
 

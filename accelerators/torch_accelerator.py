@@ -79,16 +79,13 @@ class TorchAccelerator(TorchBackend):
 
     def _index(self, index: int | torch.device | None) -> int:
         """A device index that exists: the current one for None."""
-        if index is None:
-            return self.current_device()
-        number = getattr(index, "index", index) if not isinstance(index, int) else index
+        number = index if index is None or isinstance(index, int) else index.index
         if number is None:
             return self.current_device()
-        if not 0 <= int(number) < self.device_count():
-            raise ValueError(
-                f"{self.name} has {self.device_count()} device(s), counted from 0; {index!r} is none of them"
-            )
-        return int(number)
+        if not 0 <= number < self.device_count():
+            count = self.device_count()
+            raise ValueError(f"{self.name} has {count} device(s), counted from 0; {index!r} is none of them")
+        return number
 
     # --- random numbers -----------------------------------------------------------------------------------------------
 
@@ -248,10 +245,15 @@ class TorchAccelerator(TorchBackend):
         return bool(ask()) if ask is not None and self.graph else False
 
     def create_graph(self) -> Any:
-        return getattr(self._module, self.graph)() if self.graph else None
+        return getattr(self._module, self.graph)() if self._has_graphs else None
+
+    @property
+    def _has_graphs(self) -> bool:
+        # An older torch may lack the class that a newer one brings.
+        return bool(self.graph) and hasattr(self._module, self.graph)
 
     def capture_to_graph(self, graph: Any, pool: Any = None, stream: Any = None) -> AbstractContextManager[Any]:
-        if not self.graph:
+        if not self._has_graphs:
             return nullcontext()
         given = {"pool": pool, "stream": stream}
         context: AbstractContextManager[Any] = self._module.graph(
@@ -260,7 +262,7 @@ class TorchAccelerator(TorchBackend):
         return context
 
     def replay_graph(self, graph: Any) -> None:
-        if self.graph:
+        if self._has_graphs:
             graph.replay()
 
     # --- typed tensor constructors ------------------------------------------------------------------------------------

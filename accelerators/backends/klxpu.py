@@ -1,0 +1,31 @@
+"""Kunlunxin XPU, through torch_xmlir, which presents the device as torch.cuda."""
+
+from __future__ import annotations
+
+from conformance.accelerators import capabilities as can
+from conformance.accelerators.claims import NOT_YET, TORCH_BASE, dtypes, lacks
+from conformance.accelerators.torch_accelerator import TorchAccelerator
+
+KLXPU = TorchAccelerator(
+    name="klxpu",
+    vendor="Kunlunxin",
+    package="torch_xmlir",
+    module="torch.cuda",
+    device_type="cuda",
+    impersonates=frozenset({"cuda"}),
+    # Its answers come through torch.cuda, which a GPU gives as well; only the driver's node tells them apart.
+    device_files=("/dev/xpuctrl",),
+    collectives={"linux": "nccl"},
+    visible_devices="CUDA_VISIBLE_DEVICES",
+    # BKCL is its communication library, XMLIR its compiler.
+    exports=("BKCL", "XPU", "XMLIR", "LD_LIBRARY", "PATH"),
+    listing=("xpu-smi", "-L"),
+    graph="CUDAGraph",
+    # Its event timers answer 0.0 unless XPU_EVENT_KL3_ENABLE=1 is set.
+    host_timers=True,
+    capabilities=TORCH_BASE
+    | {can.HOST_TIMERS, can.STREAM, can.STREAM_ORDER, can.EVENT, can.MEMORY_STATS, can.MEMORY_TOTAL, can.COMM}
+    | dtypes("float32", "float16", "bfloat16", "int32", "int64", "bool")
+    | lacks(can.EVENT_TIMING, "event timers answer 0.0 in the default configuration", NOT_YET)
+    | lacks(can.TRITON, "stock Triton has no code generator for it", NOT_YET),
+)

@@ -1,0 +1,26 @@
+"""Cambricon, through torch_mlu."""
+
+from __future__ import annotations
+
+from conformance.accelerators import capabilities as can
+from conformance.accelerators.claims import ALLOCATOR, PINNING, STREAMS, TORCH_BASE, dtypes
+from conformance.accelerators.torch_accelerator import TorchAccelerator
+
+MLU = TorchAccelerator(
+    name="mlu",
+    vendor="Cambricon",
+    package="torch_mlu",
+    collectives={"linux": "cncl"},
+    visible_devices="MLU_VISIBLE_DEVICES",
+    exports=("NEUWARE_HOME", "CNCL", "LD_LIBRARY", "PATH"),
+    listing=("cnmon", "info"),
+    graph="MLUGraph",
+    triton=True,
+    range_tool="cnpx",
+    capabilities=TORCH_BASE
+    | STREAMS
+    | ALLOCATOR
+    | PINNING
+    | {can.DEVICE_MULTIPLE, can.RNG_PER_DEVICE, can.GRAPH_CAPTURE, can.AUTOCAST, can.COMM, can.TRITON}
+    | dtypes("float32", "float16", "bfloat16", "int8", "int16", "int32", "int64", "uint8", "bool"),
+)

@@ -1,0 +1,26 @@
+"""Huawei Ascend, through torch_npu."""
+
+from __future__ import annotations
+
+from conformance.accelerators import capabilities as can
+from conformance.accelerators.claims import ALLOCATOR, NOT_YET, STREAMS, TORCH_BASE, dtypes, lacks
+from conformance.accelerators.torch_accelerator import TorchAccelerator
+
+NPU = TorchAccelerator(
+    name="npu",
+    vendor="Huawei",
+    package="torch_npu",
+    collectives={"linux": "hccl"},
+    visible_devices="ASCEND_RT_VISIBLE_DEVICES",
+    exports=("ASCEND", "HCCL", "LD_LIBRARY", "PATH"),
+    listing=("npu-smi", "info", "-l"),
+    graph="NPUGraph",
+    # The runtime maps registered host memory by whole pages.
+    pin_alignment=4096,
+    capabilities=TORCH_BASE
+    | STREAMS
+    | ALLOCATOR
+    | {can.MEMORY_PINNED, can.DEVICE_MULTIPLE, can.RNG_PER_DEVICE, can.GRAPH_CAPTURE, can.AUTOCAST, can.COMM}
+    | dtypes("float32", "float16", "bfloat16", "int8", "int32", "int64", "bool")
+    | lacks(can.TRITON, "stock Triton has no code generator for Ascend", NOT_YET),
+)

@@ -1,0 +1,32 @@
+"""Intel GPUs, through torch.xpu of a stock torch."""
+
+from __future__ import annotations
+
+from conformance.accelerators import capabilities as can
+from conformance.accelerators.claims import ALLOCATOR, NOT_YET, PINNING, STREAMS, TORCH_BASE, dtypes, lacks
+from conformance.accelerators.torch_accelerator import TorchAccelerator
+
+XPU = TorchAccelerator(
+    name="xpu",
+    vendor="Intel",
+    collectives={"linux": "xccl"},
+    visible_devices="ZE_AFFINITY_MASK",
+    # Level Zero, oneCCL and SYCL read these.
+    exports=("ZE_", "CCL", "ONEAPI", "SYCL"),
+    listing=("clinfo", "--list"),
+    graph="XPUGraph",
+    capabilities=TORCH_BASE
+    | STREAMS
+    | ALLOCATOR
+    | PINNING
+    | {
+        can.DEVICE_MULTIPLE,
+        can.RNG_PER_DEVICE,
+        can.AUTOCAST,
+        can.COMPILE,
+        can.COMM,
+        can.PROFILER,
+    }
+    | dtypes("float32", "float16", "bfloat16", "int8", "int32", "int64", "uint8", "bool")
+    | lacks(can.TRITON, "needs Intel's own build of Triton, which a stock installation lacks", NOT_YET),
+)
