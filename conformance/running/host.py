@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from conformance.errors import ConformanceError, SetupError
-from conformance.fixtures.accelerator import Fixtures
+from conformance.fixtures import accelerator as fixtures
 from conformance.running.parent import die_with_parent
 from conformance.running.session import Settings, is_worker, open_journal
 from conformance.running.watchdog import Watchdog, stacks_path
-from conformance.running.worker import CaseRunner, Subject
+from conformance.running.worker import SUBJECT, CaseRunner, Subject
 
 #: Loading a vendor's stack may compile or probe; a hang there must end as well.
 _LOAD_DEADLINE = 300.0
@@ -39,7 +39,8 @@ class Host:
         finally:
             self._watchdog.disarm()
         manager = self._config.pluginmanager
-        manager.register(Fixtures(subject), "conformance-fixtures")
+        self._config.stash[SUBJECT] = subject
+        manager.register(fixtures, "conformance-fixtures")
         runner = CaseRunner(self._settings.options, subject, open_journal(self._settings), self._watchdog)
         manager.register(runner, "conformance-runner")
 
@@ -51,7 +52,7 @@ class Host:
             torch.set_num_threads(1)
         accelerator = self._settings.subject.load()
         declaration = self._settings.subject.declaration(accelerator, self._settings.options.capabilities)
-        device = torch.device(_device_name(accelerator))
+        device = _device(_device_name(accelerator))
         subject = Subject(accelerator, declaration, device)
         self._publish(subject)
         return subject
@@ -75,6 +76,16 @@ class Host:
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         if self._failure:
             items.clear()
+
+
+def _device(name: str) -> Any:
+    """The device as tensors report it: a CPU tensor says ``cpu`` however it was asked for."""
+    import torch
+
+    try:
+        return torch.empty(0, device=name).device
+    except Exception:  # noqa: BLE001 - a device that cannot allocate is for the cases to judge
+        return torch.device(name)
 
 
 def _device_name(accelerator: Any) -> str:

@@ -42,6 +42,9 @@ class Subject:
     device: Any
 
 
+SUBJECT = pytest.StashKey[Subject]()
+
+
 class CaseRunner:
     """Runs cases in this process. Plain tests pass through untouched."""
 
@@ -124,7 +127,7 @@ class CaseRunner:
         checker = item.stash.get(CHECKER, Checker())
         seen = observe(error)
         if seen.seen is Seen.RIGHT and not checker.count and _is_generated(item):
-            seen = Observation(Seen.FINDING, "the case compared nothing, so it verified nothing", Reason.STUB)
+            seen = Observation(Seen.FINDING, "the case compared nothing, so it verified nothing", Reason.WRONG)
         verdict = judge(case, self.subject.declaration, seen, self.options.strictness)
         metrics = {**checker.metrics, **({"leaked": ",".join(leaked)} if leaked else {})}
         item.stash[VERDICT] = self._after_canary(case, replace(verdict, metrics=metrics))
