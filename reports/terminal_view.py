@@ -25,6 +25,7 @@ from conformance.reports.workload_metrics import metric_rows
 MAX_DIFFERENCES: Final = 20
 MAX_IDS: Final = 10
 MAX_MESSAGE_LINES: Final = 6
+_DOT: Final = " · "
 LEGEND: Final = (
     "I inference, or no mode · T training · – no dtype · verified: passes of the planned cases that are claimed"
 )
@@ -49,9 +50,15 @@ def render(report: Report, width: int = 120, failures_shown: int = 20) -> str:
 
 def _title(report: Report, width: int) -> str:
     run, accelerator = report.run, report.accelerator
-    what = f"{accelerator.name} · torch {accelerator.torch or '?'} · suite {run.suite.version or '?'}"
-    manifest = run.suite.manifest_sha256[:12] or "?"
-    return one_line(f"{what} · manifest {manifest} · strictness {run.strictness} · seed {run.invocation.seed}", width)
+    facts = (
+        accelerator.name,
+        f"torch {accelerator.torch or '?'}",
+        f"suite {run.suite.version or '?'}",
+        f"manifest {run.suite.manifest_sha256[:12] or '?'}",
+        f"strictness {run.strictness}",
+        f"seed {run.invocation.seed}",
+    )
+    return _wrapped("", map(one_line, facts), width)
 
 
 def matrix_table(report: Report, width: int = 120) -> str:
@@ -100,15 +107,15 @@ def _reasons(report: Report, width: int) -> str:
 
 
 def _wrapped(label: str, parts: Iterable[str], width: int) -> str:
-    """``label`` and the parts, separated by dots, broken between parts only."""
-    lines, current = [], label
+    """``label`` and the parts with dots between them, broken between parts only; nothing without parts."""
+    lines: list[list[str]] = []
     for part in parts:
-        separator = "" if current.endswith(" ") else " · "
-        if len(current) + len(separator) + len(part) > width and separator:
-            lines.append(current)
-            current, separator = " " * len(label), ""
-        current += separator + part
-    return "\n".join([*lines, current]) if current.strip() != label.strip() else ""
+        if lines and len(label) + len(_DOT.join([*lines[-1], part])) <= width:
+            lines[-1].append(part)
+        else:
+            lines.append([part])
+    indented = f"\n{' ' * len(label)}".join(map(_DOT.join, lines))
+    return label + indented if lines else ""
 
 
 def _workloads(report: Report) -> str:
