@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from conformance.errors import UsageError
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", help="an accelerator, as --accelerator takes it")
@@ -16,7 +18,10 @@ def run(arguments: argparse.Namespace) -> int:
     from conformance.accelerators.registry import resolve
     from conformance.reports.plain_text import one_line
 
-    findings = lint(resolve(arguments.name), arguments.capabilities)
+    file: Path | None = arguments.capabilities
+    if file is not None and not file.is_file():
+        raise UsageError(f"--capabilities: there is no file {file}.")
+    findings = lint(resolve(arguments.name), file)
     for finding in findings:
         print(f"{finding.severity} {finding.id} {one_line(finding.sentence)}")
     if not findings:

@@ -67,6 +67,24 @@ def test_failures_beyond_the_limit_are_counted(tmp_path: Path) -> None:
     assert "… and 3 more" in text
 
 
+def test_a_long_message_is_shortened_and_says_by_how_much(tmp_path: Path) -> None:
+    message = "\n".join(f"line {i}" for i in range(10))
+
+    text = terminal_view.render(report_of(tmp_path, (entry("a.b"), failed(Reason.WRONG, message))))
+
+    assert text.count("line ") == 6
+    assert "… 4 more lines in report.json" in text
+
+
+def test_a_markdown_page_stays_small_enough_for_a_summary(tmp_path: Path) -> None:
+    cases = [(entry(f"a.case{i}"), failed(Reason.OVER_DECLARED, "x" * 3000)) for i in range(1000)]
+
+    text = markdown_view.render(report_of(tmp_path, *cases))
+
+    assert len(text.encode()) < 900 * 1024
+    assert text.count("… and 800 more") == 2
+
+
 def test_a_repro_line_is_never_cut(tmp_path: Path) -> None:
     id = "a." + "long" * 60
 

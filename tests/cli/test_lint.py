@@ -1,0 +1,75 @@
+"""conformance lint: prints what the declaration gets wrong; an error makes it fail."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from conformance.cli.main import main
+
+Captured = pytest.CaptureFixture[str]
+
+
+@dataclass(frozen=True)
+class StandInFinding:
+    id: str
+    severity: str
+    sentence: str
+
+
+@pytest.fixture
+def findings(monkeypatch: pytest.MonkeyPatch) -> list[StandInFinding]:
+    """What the linter finds in this test, instead of its own findings."""
+    found: list[StandInFinding] = []
+    module = ModuleType("conformance.accelerators.lint")
+    module.lint = lambda subject, file=None: found  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "conformance.accelerators.lint", module)
+    return found
+
+
+def test_a_clean_declaration_says_so(findings: list[StandInFinding], capsys: Captured) -> None:
+    assert main(["lint", "cpu"]) == 0
+    assert capsys.readouterr().out == "cpu: no contradiction found\n"
+
+
+def test_a_warning_is_printed_and_does_not_fail(findings: list[StandInFinding], capsys: Captured) -> None:
+    findings.append(StandInFinding("L07", "warning", "is_fp16_supported() is a\nconstant\x1b[0m."))
+
+    assert main(["lint", "cpu"]) == 0
+    assert capsys.readouterr().out == "warning L07 is_fp16_supported() is a constant.\n"
+
+
+def test_an_error_fails(findings: list[StandInFinding], capsys: Captured) -> None:
+    findings.append(StandInFinding("L01", "error", "float16 is listed, but is_fp16_supported() is false."))
+
+    assert main(["lint", "cpu"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["lint", "cpuu"], "did you mean 'cpu'"),
+        (["lint"], "the following arguments are required: NAME"),
+        (["lint", "no.such.module:Class"], "no.such.module"),
+    ],
+)
+def test_bad_input_is_one_sentence(
+    findings: list[StandInFinding], capsys: Captured, words: list[str], sentence: str
+) -> None:
+    assert main(words) == 4
+
+    captured = capsys.readouterr()
+    assert sentence in captured.err
+    assert "Traceback" not in captured.err
+    assert captured.out == ""
+
+
+def test_a_missing_capabilities_file_is_one_sentence(
+    findings: list[StandInFinding], capsys: Captured, tmp_path: Path
+) -> None:
+    assert main(["lint", "cpu", "--capabilities", str(tmp_path / "none.toml")]) == 4
+    assert "there is no file" in capsys.readouterr().err
