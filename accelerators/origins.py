@@ -38,7 +38,7 @@ class DeclaredOrigin:
     file: Path | None = None
 
     def declaration(self) -> Declaration:
-        return _with_file(declaration_of(self.accelerator.capabilities), self.file)
+        return _with_file(declaration_of(self.accelerator.statements), self.file)
 
     def preflight(self) -> None:
         self.accelerator.preflight()
@@ -255,7 +255,7 @@ def require_accelerator(thing: Any, label: str) -> None:
         return
     count = len(members_of(thing))
     raise UsageError(
-        _no_accelerator(label, f"a {type(thing).__name__} has no device_name() (and {count} of {len(MEMBERS)} members)")
+        _no_accelerator(label, f"{type(thing).__name__} has no device_name() (and {count} of {len(MEMBERS)} members)")
     )
 
 

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from conformance.accelerators import autoload
+from conformance.accelerators import capabilities as can
 from conformance.accelerators.capabilities import FLOATING_DTYPES
-from conformance.accelerators.claims import TORCH_BASE, Capabilities, dtypes_in
+from conformance.accelerators.claims import TORCH_BASE, Capabilities, dtypes_in, lacks
 from conformance.accelerators.interface import Accelerator
 from conformance.accelerators.memory import AllocatorMemory, Memory
 from conformance.accelerators.randomness import DeviceGenerators, Randomness
@@ -107,6 +108,18 @@ class TorchBackend(Accelerator):
         import torch
 
         return torch
+
+    @property
+    def statements(self) -> Capabilities:
+        """Everything declared: the capabilities, and the four flags of the execution model."""
+        flags = (
+            (can.SYNCHRONOUS, self.synchronized, "calls return before the work is done"),
+            (can.HOST_TIMERS, self.host_timers, "events measure the device's time"),
+            (can.ORDERED, self.ordered, "streams run side by side unless they wait for each other"),
+            (can.BACKPRESSURE, self.backpressure, "queueing does not wait for memory"),
+        )
+        said = (frozenset({flag}) if given else lacks(flag, why) for flag, given, why in flags)
+        return self.capabilities.union(*said)
 
     def _declared_floating(self) -> tuple[str, ...]:
         return tuple(name for name in dtypes_in(self.capabilities) if name in FLOATING_DTYPES)

@@ -34,10 +34,6 @@ CPU = TorchAccelerator(
     randomness=HostGenerator(),
     capabilities=TORCH_BASE
     | {
-        can.SYNCHRONOUS,
-        can.HOST_TIMERS,
-        can.ORDERED,
-        can.BACKPRESSURE,
         can.MEMORY_TOTAL,
         can.MATMUL_FULL,
         can.DENORMALS,

@@ -24,7 +24,7 @@ HPU = TorchAccelerator(
     memory=AllocatorMemory(total_in_stats="Limit"),
     capabilities=TORCH_BASE
     | STREAMS
-    | {can.ORDERED, can.BACKPRESSURE, can.MEMORY_TOTAL, can.MEMORY_PINNED, can.GRAPH_CAPTURE}
+    | {can.MEMORY_TOTAL, can.MEMORY_PINNED, can.GRAPH_CAPTURE}
     | {can.AUTOCAST, can.COMPILE, can.COMM, can.PROFILER}
     | dtypes("float32", "bfloat16", "float16", "int8", "int32", "int64", "bool")
     | lacks(can.GRAPH_POOL, "torch.hpu.graph takes no memory pool", NOT_YET)

@@ -26,7 +26,7 @@ MPS = TorchAccelerator(
     memory=DriverMemory("current_allocated_memory", "driver_allocated_memory", "recommended_max_memory"),
     randomness=NamedGenerator("_get_default_mps_generator"),
     capabilities=TORCH_BASE
-    | {can.HOST_TIMERS, can.ORDERED, can.AUTOCAST, can.COMPILE}
+    | {can.AUTOCAST, can.COMPILE}
     | dtypes("float32", "float16", "bfloat16", "int8", "int16", "int32", "int64", "uint8", "bool")
     | lacks(can.DTYPE.on("float64"), "Metal has no 64-bit floating-point type", HARDWARE)
     | lacks(can.DEVICE_MULTIPLE, "Metal is presented as one device", HARDWARE)
