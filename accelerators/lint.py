@@ -33,7 +33,7 @@ from typing import Any, TypeAlias
 
 from conformance.accelerators.backends import builtin, builtin_names
 from conformance.accelerators.capabilities import VOCABULARY, find_capability
-from conformance.accelerators.declaration import Declaration, Source
+from conformance.accelerators.declaration import Declaration, Source, State
 from conformance.accelerators.declaration_file import read_declaration
 from conformance.accelerators.derivation import DTYPE_METHODS, SILENCE, ask, from_methods, listed_dtypes
 from conformance.accelerators.interface import MEMBERS, Accelerator, Member
@@ -202,9 +202,8 @@ def _visibility(accelerator: Any) -> Findings:
         return
     name = ask(accelerator, "device_name")
     others = [builtin(other) for other in builtin_names()]
-    if name is SILENCE or any(
-        name == (own.device_type or own.name) and own.visible_devices in variables for own in others
-    ):
+    own = {other.visible_devices for other in others if name == (other.device_type or other.name)}
+    if name is SILENCE or own & set(variables):
         return
     for other in (other for other in others if other.visible_devices in variables and not other.device_type):
         sentence = f"visible_devices_envs() names {other.visible_devices}, which is {other.name}'s"
