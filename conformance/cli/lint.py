@@ -14,7 +14,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from conformance.accelerators.lint import lint
+    from conformance.accelerators.lint import Severity, lint
     from conformance.accelerators.registry import resolve
     from conformance.reports.plain_text import one_line
 
@@ -23,7 +23,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(f"--capabilities: there is no file {file}.")
     findings = lint(resolve(arguments.name), file)
     for finding in findings:
-        print(f"{finding.severity} {finding.id} {one_line(finding.sentence)}")
+        print(one_line(str(finding)))
     if not findings:
         print(f"{arguments.name}: no contradiction found")
-    return 1 if any(finding.severity == "error" for finding in findings) else 0
+    return 1 if any(finding.severity is Severity.ERROR for finding in findings) else 0
