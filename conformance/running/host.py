@@ -83,9 +83,16 @@ def _device(name: str) -> Any:
     import torch
 
     try:
-        return torch.empty(0, device=name).device
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise SetupError(
+            f"the accelerator names its device '{name}', which torch does not know: {str(error).splitlines()[0]}. "
+            "Import the package that registers the device type when the accelerator is constructed."
+        ) from error
+    try:
+        return torch.empty(0, device=device).device
     except Exception:  # noqa: BLE001 - a device that cannot allocate is for the cases to judge
-        return torch.device(name)
+        return device
 
 
 def _device_name(accelerator: Any) -> str:

@@ -56,7 +56,7 @@ def read_stacks(path: Path) -> str:
 def _without_machinery(stacks: str) -> str:
     """Drop frames of pytest and its plugins, and threads that have nothing else."""
     lines = [line for line in stacks.splitlines() if not _is_machinery(line)]
-    followed = zip(lines, [*lines[1:], ""], strict=True)
+    followed = zip(lines, [*lines[1:], ""], strict=False)
     return "\n".join(line for line, after in followed if not _is_empty_thread(line, after))
 
 

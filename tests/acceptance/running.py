@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+from conformance.reports.model import Report, read_report
 
 HERE = Path(__file__).parent
 
@@ -23,17 +23,16 @@ class Run:
     folder: Path
 
     @property
-    def report(self) -> dict[str, Any]:
-        report: dict[str, Any] = json.loads((self.folder / "report.json").read_text())
-        return report
+    def report(self) -> Report:
+        return read_report(self.folder / "report.json")
 
     @property
     def verdicts(self) -> dict[str, tuple[str, str]]:
-        return {case["id"]: (case["outcome"], case["reason"]) for case in self.report["cases"]}
+        return {case.id: (case.outcome.value, case.reason.value) for case in self.report.cases}
 
     @property
     def messages(self) -> dict[str, str]:
-        return {case["id"]: case.get("message", "") for case in self.report["cases"]}
+        return {case.id: case.message for case in self.report.cases}
 
 
 def environment(**more: str) -> dict[str, str]:
