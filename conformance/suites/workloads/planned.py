@@ -1,0 +1,31 @@
+"""What the workload cases need: one cell per dtype and mode, and autocast where 16-bit dtypes train."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from conformance.accelerators.capabilities import AUTOCAST, WORKLOAD, Capability
+from conformance.case import Case, Tier, case_id
+
+DTYPES = ("float32", "bfloat16", "float16")
+DEADLINE = 300.0
+
+
+def planned(subject: str, mode: str, *needs: Capability) -> Callable[[], Sequence[Case]]:
+    """The cases of ``workloads.<subject>``, one per dtype."""
+    return lambda: [_case(subject, mode, dtype, needs) for dtype in DTYPES]
+
+
+def _case(subject: str, mode: str, dtype: str, needs: Sequence[Capability]) -> Case:
+    axes = (("dtype", dtype), ("mode", mode))
+    cells = [WORKLOAD.on(dtype, mode), *(need.cell for need in needs)]
+    if mode == "training" and dtype != "float32":
+        cells.append(AUTOCAST.cell)
+    return Case(
+        id=case_id(f"workloads.{subject}", axes),
+        area="workloads",
+        tier=Tier.WORKLOAD,
+        axes=axes,
+        requires=tuple(cells),
+        deadline=DEADLINE,
+    )

@@ -1,0 +1,92 @@
+"""A vision transformer on scikit-learn's handwritten digits."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+
+from conformance.accelerators.capabilities import DETERMINISTIC
+from conformance.case import cases
+
+from . import tasks, training
+from .bounds import bounds_of, learned
+from .comparing import check_choices, relative_error, within
+from .data import digits
+from .loop import HOST, Place, exact
+from .measuring import Memory
+from .models.vit import ViT
+from .planned import planned
+
+
+@cases(planned("vit.train", "training"))
+def test_train(accelerator, device, declaration, case, check):
+    """The model learns, along the host's way: gradients, losses, gradient norms and weights."""
+    place = Place(device, accelerator)
+
+    trainer, run = training.check_against_host(check, "vit", place, case.dtype)
+    accuracy = _accuracy(_logits(trainer.model.eval(), place, torch.float32))
+
+    _check_learned(check, accuracy)
+    del trainer
+    training.check_memory_returns(check, "vit", place, case.dtype, Memory(accelerator, declaration))
+    training.report_training(check, "vit", run, "samples")
+    check.metric("accuracy", accuracy)
+
+
+@cases(planned("vit.rerun", "training", DETERMINISTIC))
+def test_rerun(accelerator, device, case, check, monkeypatch):
+    """The same training twice has the same bits."""
+    training.check_rerun(check, "vit", Place(device, accelerator), case.dtype, monkeypatch)
+
+
+@cases(planned("vit.restart", "training"))
+def test_restart(accelerator, device, declaration, case, check, tmp_path, monkeypatch):
+    """Training goes on from a checkpoint as if it had never stopped."""
+    place = Place(device, accelerator)
+    training.check_restart(check, "vit", place, case.dtype, declaration, tmp_path, monkeypatch)
+
+
+@cases(planned("vit.evaluate", "inference"))
+def test_evaluate(accelerator, device, case, check):
+    """A trained model sees the same digits as on the host."""
+    place, dtype, bounds = Place(device, accelerator), getattr(torch, case.dtype), bounds_of(case.dtype)
+    oracle = _learned_model(HOST, dtype).double()
+
+    model = _learned_model(place, dtype)
+    _logits(model, place, dtype)  # warm up
+    started = time.perf_counter()
+    logits = _logits(model, place, dtype)
+    seconds = time.perf_counter() - started
+    host_logits = _logits(_learned_model(HOST, dtype), HOST, dtype)
+
+    exact_logits = _logits(oracle, HOST, torch.float64, rounded=dtype)
+    error, host_error = (relative_error(run, exact_logits) for run in (logits, host_logits))
+    within(check, "the logits", error, bounds.logits, host_error, bounds)
+    check.metric("near_ties", check_choices(check, logits.argmax(-1), exact_logits, bounds.near_tie))
+    _check_learned(check, _accuracy(logits))
+    check.metric("logit_error", error)
+    check.metric("accuracy", _accuracy(logits))
+    check.metric("samples_per_s", len(logits) / seconds)
+
+
+def _learned_model(place, dtype):
+    model = ViT(tasks.VIT_SHAPE)
+    model.load_state_dict(tasks.reference("vit").learned)
+    return model.to(place.device, dtype).eval()
+
+
+@torch.no_grad()
+def _logits(model, place, dtype, rounded=None):
+    """Logits of the held-out digits, float64 on the host; the oracle sees images ``rounded`` as the others do."""
+    images = digits().held_out[0].to(rounded or dtype).to(dtype)
+    return exact(model(images.to(place.device)))
+
+
+def _accuracy(logits):
+    return float((logits.argmax(-1) == digits().held_out[1]).to(torch.float64).mean())
+
+
+def _check_learned(check, accuracy):
+    bound = learned("vit", "accuracy")
+    check.that(accuracy >= bound, f"the model has not learned: accuracy {accuracy:.3f}, must be at least {bound}")

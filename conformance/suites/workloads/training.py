@@ -1,0 +1,110 @@
+"""What every training workload must show, whatever the model: the bodies behind test_gpt.py and test_vit.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from conformance.accelerators.capabilities import DETERMINISTIC, RNG_STATE
+
+from . import tasks
+from .bounds import bounds_of
+from .comparing import check_gradients, check_parameters, check_same_bits, check_series
+from .determinism import deterministic
+from .loop import HOST, SCHEMES, Place, Trainer, Trajectory, weights_of
+from .measuring import Memory, report_speed
+
+
+def check_against_host(check: Any, name: str, place: Place, dtype: str) -> tuple[Trainer, Trajectory]:
+    """Train until the model has learned; the way there must be the host's. Returns the trainer and its whole run."""
+    reference, task, bounds = tasks.reference(name), tasks.task_named(name), bounds_of(dtype)
+    device, host = Trainer(task, place, SCHEMES[dtype]), Trainer(task, HOST, SCHEMES[dtype])
+    run, host_run, oracle = device.run(tasks.COMPARED_STEPS), host.run(tasks.COMPARED_STEPS), reference.oracle
+
+    errors = {
+        "gradient_error": check_gradients(check, run.gradients, host_run.gradients, oracle.gradients, bounds),
+        "loss_error": check_series(
+            check, "the loss", run.losses, host_run.losses, oracle.losses, bounds.loss, bounds
+        ),
+        "gradient_norm_error": check_series(
+            check, "the gradient norm", run.gradient_norms, host_run.gradient_norms, oracle.gradient_norms,
+            bounds.gradient_norm, bounds,
+        ),
+        "parameter_error": check_parameters(
+            check, weights_of(device.model), weights_of(host.model), reference.oracle_weights, reference.initial, bounds
+        ),
+    }  # fmt: skip
+
+    rest = device.run(tasks.LEARNING_STEPS - tasks.COMPARED_STEPS)
+    losses = run.losses + rest.losses
+    errors["drift"] = check_series(
+        check, "the loss (against the host in float32)", losses, reference.whole.losses, reference.whole.losses,
+        bounds.drift, bounds,
+    )  # fmt: skip
+    for quantity, value in errors.items():
+        check.metric(quantity, value)
+    return device, Trajectory(losses, run.gradient_norms + rest.gradient_norms, run.seconds + rest.seconds)
+
+
+def check_memory_returns(check: Any, name: str, place: Place, dtype: str, memory: Memory) -> None:
+    """A second run needs no more memory than it gives back; the first one may have set up libraries."""
+    if not (memory.counts or memory.peaks):
+        return
+    memory.begin()
+    Trainer(tasks.task_named(name), place, SCHEMES[dtype]).run(2)
+    memory.report_peak(check)
+    memory.check_returned(check)
+
+
+def report_training(check: Any, name: str, run: Trajectory, unit: str) -> None:
+    report_speed(check, run.seconds, tasks.task_named(name).items_per_step, unit)
+    check.metric("final_loss", run.losses[-1])
+
+
+def check_rerun(check: Any, name: str, place: Place, dtype: str, monkeypatch: Any) -> None:
+    """Two runs from the same weights and data have the same bits."""
+    with deterministic(monkeypatch):
+        runs = [_bits_of(Trainer(tasks.task_named(name), place, SCHEMES[dtype])) for _ in range(2)]
+
+    check_same_bits(check, runs[1], runs[0], "the second run")
+
+
+def _bits_of(trainer: Trainer) -> dict[str, torch.Tensor]:
+    run = trainer.run(tasks.RESTART_STEPS)
+    return {**weights_of(trainer.model), "losses": torch.tensor(run.losses, dtype=torch.float64)}
+
+
+def check_restart(
+    check: Any, name: str, place: Place, dtype: str, declaration: Any, folder: Path, monkeypatch: Any
+) -> None:
+    """Save, load into a new model and optimizer, go on: the same bits as without a break.
+
+    Where the generator's state can be saved there is dropout, which the restart must continue. Where the
+    accelerator does not declare to be deterministic, the bounds of its dtype apply instead of bits.
+    """
+    dropout = 0.1 if declaration.supports(RNG_STATE.cell) else 0.0
+    if not declaration.supports(DETERMINISTIC.cell):
+        whole, resumed = _with_and_without_break(name, place, dtype, dropout, folder)
+        for parameter, expected in whole.items():
+            error = float((resumed[parameter] - expected).norm() / expected.norm())
+            allowed = bounds_of(dtype).parameters
+            check.that(error <= allowed, f"after the restart {parameter} is off by {error:.3g}, allowed {allowed:.3g}")
+        return
+    with deterministic(monkeypatch):
+        whole, resumed = _with_and_without_break(name, place, dtype, dropout, folder)
+    check_same_bits(check, resumed, whole, "after the restart")
+
+
+def _with_and_without_break(
+    name: str, place: Place, dtype: str, dropout: float, folder: Path
+) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    first = Trainer(tasks.task_named(name), place, SCHEMES[dtype], dropout)
+    first.run(tasks.RESTART_STEPS)
+    torch.save(first.state(), folder / "checkpoint.pt")
+    whole = _bits_of(first)
+
+    second = Trainer(tasks.task_named(name), place, SCHEMES[dtype], dropout)
+    second.restore(torch.load(folder / "checkpoint.pt", map_location=place.device, weights_only=True))
+    return whole, _bits_of(second)
