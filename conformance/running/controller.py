@@ -24,7 +24,9 @@ from conformance.running.facts import environment_facts, read_facts
 from conformance.running.progress import Progress
 from conformance.running.session import Settings, open_journal, told_to_workers
 
-EXIT_USAGE, EXIT_INTERRUPTED = 4, 2
+EXIT_INTERRUPTED, EXIT_INTERNAL, EXIT_USAGE, EXIT_NO_TESTS = 2, 3, 4, 5
+#: Where output is no terminal (CI logs, files), the width the matrix is laid out for.
+_WIDTH_OF_A_LOG = 120
 
 
 class Controller:
@@ -172,8 +174,7 @@ class Controller:
     def _finish(self, session: pytest.Session, exitstatus: int) -> None:
         folder = self.settings.folder
         self.report = fold(self.manifest, read_journal(folder.journal))  # type: ignore[arg-type]
-        interrupted = exitstatus in (EXIT_INTERRUPTED, EXIT_USAGE)
-        status = exitstatus if interrupted else self.report.exit_status() or exitstatus
+        status = run_status(exitstatus, int(self.report.exit_status()))
         journal = open_journal(self.settings)
         journal.finish(exit=status, finished=_now())
         journal.close()
@@ -195,12 +196,25 @@ class Controller:
                 terminalreporter.write_line("nothing verified: the selection holds no case. See: conformance list")
             return
         terminalreporter.write_sep("=", f"conformance of {self.settings.subject.name}")
-        terminalreporter.write_line(render(self.report, width=terminalreporter._tw.fullwidth))
+        terminalreporter.write_line(render(self.report, width=_width(terminalreporter)))
         terminalreporter.write_line(f"report: {os.path.relpath(self.settings.folder.path)}")
+
+
+def run_status(pytest_status: int, report_status: int) -> int:
+    """The run's exit status: an interruption stands, then the report's word, then failures of plain tests."""
+    if pytest_status in (EXIT_INTERRUPTED, EXIT_INTERNAL, EXIT_USAGE):
+        return pytest_status
+    if report_status == 0 and pytest_status == EXIT_NO_TESTS:
+        return 0  # a resumed run that had nothing left to do
+    return report_status or pytest_status
 
 
 def _stop(sentence: str) -> None:
     pytest.exit(sentence, returncode=EXIT_USAGE)
+
+
+def _width(reporter: Any) -> int:
+    return int(reporter._tw.fullwidth) if reporter.isatty else _WIDTH_OF_A_LOG
 
 
 def _now() -> str:

@@ -23,25 +23,26 @@ class Host:
 
     def __init__(self, config: pytest.Config, settings: Settings) -> None:
         self._config, self._settings = config, settings
-        self._watchdog = Watchdog(stacks_path(settings.folder.path, os.environ.get("PYTEST_XDIST_WORKER", "main")))
         self._failure: str | None = None
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionstart(self) -> None:
         if is_worker(self._config):
             die_with_parent()
-        self._watchdog.arm(_LOAD_DEADLINE)
+        # Not earlier: pytest's own faulthandler plugin sends the stacks of a crash to stderr when it is configured.
+        watchdog = Watchdog(stacks_path(self._settings.folder.path, os.environ.get("PYTEST_XDIST_WORKER", "main")))
+        watchdog.arm(_LOAD_DEADLINE)
         try:
             subject = self._load()
         except ConformanceError as error:
             self._fail(str(error))
             return
         finally:
-            self._watchdog.disarm()
+            watchdog.disarm()
         manager = self._config.pluginmanager
         self._config.stash[SUBJECT] = subject
         manager.register(fixtures, "conformance-fixtures")
-        runner = CaseRunner(self._settings.options, subject, open_journal(self._settings), self._watchdog)
+        runner = CaseRunner(self._settings.options, subject, open_journal(self._settings), watchdog)
         manager.register(runner, "conformance-runner")
 
     def _load(self) -> Subject:

@@ -9,6 +9,14 @@ from pathlib import Path
 from typing import Any
 
 
+#: pytest writes the phase of the running test here.
+_PYTESTS_OWN = ("PYTEST_CURRENT_TEST",)
+
+
+def _environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name not in _PYTESTS_OWN}
+
+
 @dataclass(frozen=True)
 class ProcessState:
     """Process-wide settings that torch and Python keep."""
@@ -25,7 +33,7 @@ class ProcessState:
         import torch
 
         return cls(
-            dict(os.environ),
+            _environment(),
             str(Path.cwd()),
             torch.get_default_dtype(),
             torch.is_grad_enabled(),
@@ -42,8 +50,9 @@ class ProcessState:
         return leaked
 
     def _restore_environment(self) -> None:
+        pytests_own = {name: os.environ[name] for name in _PYTESTS_OWN if name in os.environ}
         os.environ.clear()
-        os.environ.update(self.environment)
+        os.environ.update(self.environment | pytests_own)
 
     def _restore_folder(self) -> None:
         os.chdir(self.folder)
