@@ -96,7 +96,14 @@ def _class_claims(accelerator: Any) -> Iterator[tuple[Cell, Claim]]:
         if answer is SILENCE:
             continue
         for capability in capabilities:
-            yield capability.cell, _no(f"{member} is None") if answer is None else _yes()
+            yield capability.cell, _no(f"{member} is None") if answer is None else _timed(accelerator, capability)
+
+
+def _timed(accelerator: Any, capability: Capability) -> Claim:
+    """Events that exist may still be unfit for taking times, and then the accelerator asks for host timers."""
+    if capability is vocabulary.EVENT_TIMING and ask(accelerator, "use_host_timers") is True:
+        return _no("use_host_timers() answers True")
+    return _yes()
 
 
 def _graph_claims(accelerator: Any) -> Iterator[tuple[Cell, Claim]]:

@@ -176,7 +176,7 @@ def find_module(path: str) -> Any:
 def is_installed(package: str) -> bool:
     """Whether the top-level package can be found, without importing it."""
     top = package.partition(".")[0]
-    if top in sys.modules:
+    if sys.modules.get(top) is not None:
         return True
     try:
         return importlib.util.find_spec(top) is not None

@@ -16,20 +16,8 @@ from conformance.accelerators.interface import MEMBERS
 from conformance.accelerators.registry import resolve
 
 FOLDER = Path(backends.__path__[0])
-CPU_DTYPES = [
-    "float32",
-    "float64",
-    "bfloat16",
-    "float16",
-    "complex64",
-    "complex128",
-    "int8",
-    "int16",
-    "int32",
-    "int64",
-    "uint8",
-    "bool",
-]
+CPU_FLOATING = ("float32", "float64", "bfloat16", "float16", "complex64", "complex128")
+CPU_DTYPES = (*CPU_FLOATING, "int8", "int16", "int32", "int64", "uint8", "bool")
 
 
 @pytest.mark.parametrize("name", builtin_names())

@@ -133,7 +133,7 @@ def test_a_device_that_is_not_there_is_a_setup_error(monkeypatch):
 
     monkeypatch.setattr(torch.xpu, "is_available", lambda: False)
 
-    with pytest.raises(SetupError, match="torch.xpu.is_available\\(\\) is False"):
+    with pytest.raises(SetupError, match=r"torch\.xpu\.is_available\(\) is False"):
         resolve("xpu").load()
 
 

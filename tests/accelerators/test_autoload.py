@@ -1,0 +1,116 @@
+"""Broken vendor wheels: torch must import in spite of them, and the chosen one must fail in a sentence."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from conformance.accelerators import autoload
+from conformance.accelerators.registry import resolve
+from conformance.accelerators.torch_accelerator import TorchAccelerator
+from conformance.errors import SetupError
+
+
+def wheel(folder, package, source, hook="_autoload"):
+    """An installed vendor wheel with a ``torch.backends`` entry point."""
+    (folder / package).mkdir()
+    (folder / package / "__init__.py").write_text(source)
+    info = folder / f"{package}-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[torch.backends]\n{package} = {package}:{hook}\n")
+
+
+def test_this_module_is_cheap_to_import():
+    program = "import sys, conformance.accelerators.autoload; print('torch' in sys.modules, 'pytest' in sys.modules)"
+
+    answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+
+    assert answer.stdout.split() == ["False", "False"]
+
+
+def test_a_broken_wheel_harms_nobody_but_itself(tmp_path):
+    wheel(tmp_path, "torch_supa", "raise ImportError('libsupa.so.1: wrong ELF class')")
+    program = (
+        "from conformance.accelerators.registry import resolve\n"
+        "from conformance.errors import SetupError\n"
+        "print(resolve('cpu').load().device_count())\n"
+        "print(resolve('auto').load().device_name())\n"
+        "resolve('supa').preflight()\n"
+        "try: resolve('supa').load()\n"
+        "except SetupError as error: print(error)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    environment.pop("TORCH_DEVICE_BACKEND_AUTOLOAD", None)
+
+    answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment)
+
+    assert answer.returncode == 0, answer.stderr
+    lines = answer.stdout.splitlines()
+    assert lines[:2] == ["1", "cpu"]
+    assert lines[2] == (
+        "accelerator 'supa' cannot be used: loading torch_supa fails: ImportError: libsupa.so.1: wrong ELF class"
+    )
+
+
+def test_the_chosen_wheels_entry_point_is_run(tmp_path, monkeypatch):
+    wheel(tmp_path, "torch_vendor_run", "ran = []\ndef _autoload(): ran.append(1)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    autoload.load_vendor("torch_vendor_run", "vendor")
+
+    assert sys.modules["torch_vendor_run"].ran == [1]
+
+
+def test_an_entry_point_that_raises_is_a_setup_error(tmp_path, monkeypatch):
+    wheel(tmp_path, "torch_vendor_hook", "def _autoload(): raise RuntimeError('driver too old')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    with pytest.raises(SetupError, match="loading torch_vendor_hook fails: RuntimeError: driver too old"):
+        autoload.load_vendor("torch_vendor_hook", "vendor")
+
+
+def test_a_wheel_whose_hook_is_missing_is_a_setup_error(tmp_path, monkeypatch):
+    wheel(tmp_path, "torch_vendor_nohook", "", hook="absent")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    with pytest.raises(SetupError, match="AttributeError"):
+        autoload.load_vendor("torch_vendor_nohook", "vendor")
+
+
+def test_a_wheel_without_a_torch_module_is_a_setup_error(tmp_path, monkeypatch):
+    (tmp_path / "torch_hollow").mkdir()
+    (tmp_path / "torch_hollow" / "__init__.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    hollow = TorchAccelerator(name="hollow", vendor="tests", package="torch_hollow")
+
+    with pytest.raises(SetupError, match=r"torch\.hollow does not exist in the installed torch"):
+        hollow.load()
+
+
+def test_a_torch_type_of_an_entry_point_is_known(tmp_path, monkeypatch):
+    wheel(tmp_path, "torch_invented", "def _autoload(): pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    subject = resolve("torch:invented")
+
+    subject.preflight()
+    with pytest.raises(SetupError, match=r"torch\.invented does not exist"):
+        subject.load()
+
+
+def test_importing_the_registry_starts_no_device():
+    program = (
+        "import torch, conformance.accelerators.registry, conformance.accelerators.selection\n"
+        "import conformance.accelerators.backends.cuda\n"
+        "print(torch.cuda.is_initialized(), torch.xpu.is_initialized())"
+    )
+
+    answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+
+    assert answer.stdout.split() == ["False", "False"]
+    assert torch.cuda.is_initialized() is False

@@ -1,0 +1,89 @@
+"""The words in which accelerators declare themselves."""
+
+from __future__ import annotations
+
+import pytest
+
+from conformance.accelerators.capabilities import STREAM, TRITON, Cell
+from conformance.accelerators.claims import (
+    accumulates_wide,
+    declaration_of,
+    dtypes,
+    dtypes_in,
+    emulates,
+    lacks,
+    parse_cell,
+)
+from conformance.accelerators.declaration import Detail, State
+from conformance.errors import DeclarationError
+
+
+def test_a_differentiable_dtype_is_claimed_for_training_and_others_are_not():
+    declaration = declaration_of(dtypes("float16", "int8"))
+
+    assert declaration.supports(Cell("operators.add", "float16", "training"))
+    assert declaration.supports(Cell("operators.add", "int8", "inference"))
+    assert not declaration.supports(Cell("operators.add", "int8", "training"))
+    assert not declaration.supports(Cell("workload", "float16", "training"))
+
+
+def test_workloads_follow_float32_and_bfloat16():
+    declaration = declaration_of(dtypes("bfloat16"))
+
+    assert declaration.supports(Cell("workload", "bfloat16", "inference"))
+    assert declaration.supports(Cell("workloads.gpt", "bfloat16", "training"))
+
+
+def test_names_capabilities_cells_and_statements_are_joined():
+    declaration = declaration_of({"stream.order", STREAM, Cell("event")} | lacks(TRITON, "no compiler"))
+
+    assert {str(cell): claim.state.value for cell, claim in declaration.cells.items()} == {
+        "stream.order": "supported",
+        "stream": "supported",
+        "event": "supported",
+        "triton": "unsupported",
+    }
+
+
+def test_emulation_and_wide_accumulation_have_words():
+    declaration = declaration_of(emulates(STREAM) | accumulates_wide("float16"))
+
+    assert declaration.claim(STREAM.cell).detail is Detail.EMULATED
+    assert declaration.claim(Cell("precision.accumulate-wide", "float16")).state is State.SUPPORTED
+
+
+def test_yes_and_no_to_the_same_thing_is_an_error():
+    with pytest.raises(DeclarationError, match="triton is declared twice and differently"):
+        declaration_of(frozenset({TRITON}) | lacks(TRITON, "no compiler"))
+
+
+def test_a_no_needs_a_reason():
+    with pytest.raises(DeclarationError, match="needs a reason"):
+        lacks(TRITON, "")
+
+
+@pytest.mark.parametrize("elements", ["stream", {"stream": True}, 3, None])
+def test_capabilities_must_be_a_set_of_elements(elements):
+    with pytest.raises(DeclarationError, match="make it a set"):
+        declaration_of(elements)
+
+
+def test_a_foreign_element_is_named():
+    with pytest.raises(DeclarationError, match=r"3\.5 in `capabilities`"):
+        declaration_of({3.5})
+
+
+def test_dtypes_come_in_the_order_of_the_matrix():
+    assert dtypes_in(dtypes("bool", "bfloat16", "float32")) == ("float32", "bfloat16", "bool")
+
+
+@pytest.mark.parametrize(
+    "cell", [Cell("stream"), Cell("dtype", "bool"), Cell("workload", "float32", "training"), Cell("operators.add")]
+)
+def test_a_cell_is_read_as_it_is_written(cell):
+    assert parse_cell(str(cell)) == cell
+
+
+def test_an_open_bracket_is_an_error():
+    with pytest.raises(DeclarationError, match="does not close it"):
+        parse_cell("dtype[bool")

@@ -1,0 +1,51 @@
+"""DeepSpeed's own accelerators as subjects. What needs DeepSpeed is skipped without it."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+
+from conformance.accelerators.lint import lint
+from conformance.accelerators.registry import resolve
+from conformance.errors import SetupError, UnknownName
+
+INSTALLED = importlib.util.find_spec("deepspeed") is not None
+needs_deepspeed = pytest.mark.skipif(not INSTALLED, reason="needs deepspeed: pip install deepspeed")
+
+
+def test_without_deepspeed_the_package_is_named(monkeypatch):
+    monkeypatch.setattr("conformance.accelerators.origins.is_installed", lambda package: False)
+
+    with pytest.raises(SetupError, match=r"(?s)needs the package deepspeed.*pip install deepspeed"):
+        resolve("deepspeed:cpu").preflight()
+
+
+def test_its_claims_are_those_of_ours():
+    assert resolve("deepspeed:cpu").static_declaration == resolve("cpu").static_declaration
+    assert resolve("deepspeed:no-such").static_declaration.cells == {}
+
+
+def test_names_are_read_from_an_installed_deepspeed(tmp_path, monkeypatch):
+    folder = tmp_path / "deepspeed" / "accelerator"
+    folder.mkdir(parents=True)
+    (tmp_path / "deepspeed" / "__init__.py").write_text("raise RuntimeError('must not be imported')")
+    for name in ("abstract", "real", "cpu", "klxpu"):
+        (folder / f"{name}_accelerator.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    resolve("deepspeed:cpu").preflight()
+    with pytest.raises(UnknownName, match=r"(?s)registered: cpu, klxpu.*did you mean 'cpu'"):
+        resolve("deepspeed:cpuu").preflight()
+
+
+@needs_deepspeed
+@pytest.mark.filterwarnings("ignore")
+def test_deepspeeds_cpu_is_a_subject_with_its_real_faults():
+    subject = resolve("deepspeed:cpu")
+
+    live = subject.load()
+
+    assert live.device_name() == "cpu"
+    assert live.device(0) is None
+    assert {"L05", "L06"} <= {finding.id for finding in lint(subject)}

@@ -1,0 +1,86 @@
+"""Claims from DeepSpeed-style methods, and silence where the answers are unclear."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from conformance.accelerators.capabilities import VOCABULARY, Cell
+from conformance.accelerators.declaration import Source, State
+from conformance.accelerators.derivation import from_methods
+
+
+def said(**members):
+    answers = {
+        name: value if callable(value) or value is None else (lambda v=value: v) for name, value in members.items()
+    }
+    return from_methods(SimpleNamespace(**answers))
+
+
+def test_an_object_that_says_nothing_claims_nothing():
+    assert from_methods(object()).cells == {}
+
+
+def test_listed_dtypes_are_claimed_with_their_operators():
+    declaration = said(supported_dtypes=[torch.float32, torch.bfloat16, torch.int8, "nonsense"])
+
+    assert declaration.supports(Cell("dtype", "bfloat16"))
+    assert declaration.supports(Cell("operators.add", "bfloat16", "training"))
+    assert not declaration.supports(Cell("operators.add", "int8", "training"))
+    assert {claim.source for claim in declaration.cells.values()} == {Source.METHODS}
+
+
+def test_a_clear_no_is_a_claim_and_none_is_silence():
+    declaration = said(is_bf16_supported=False, is_fp16_supported=lambda: None)
+
+    assert declaration.claim(Cell("dtype", "bfloat16")).state is State.UNSUPPORTED
+    assert declaration.claim(Cell("dtype", "float16")).state is State.UNDECLARED
+
+
+@pytest.mark.parametrize("answer", [None, 3, "float32", lambda: 1 / 0])
+def test_a_broken_list_of_dtypes_is_silence(answer):
+    assert said(supported_dtypes=answer if callable(answer) else lambda: answer).cells == {}
+
+
+def test_flags_become_claims_in_both_directions():
+    declaration = said(is_synchronized_device=True, resolves_data_dependency=False, use_host_timers=lambda: 1)
+
+    assert declaration.claim(VOCABULARY["execution.synchronous"].cell).state is State.SUPPORTED
+    assert declaration.claim(VOCABULARY["execution.ordered"].cell).state is State.UNSUPPORTED
+    assert declaration.claim(VOCABULARY["execution.host-timers"].cell).state is State.UNDECLARED
+
+
+def test_a_none_class_is_a_no_for_all_that_needs_it():
+    declaration = said(Stream=None, Event=type("Event", (), {}))
+
+    states = {str(cell): claim.state.value for cell, claim in declaration.cells.items()}
+    assert states == {
+        "stream": "unsupported",
+        "stream.order": "unsupported",
+        "stream.record": "unsupported",
+        "event": "supported",
+        "event.timing": "supported",
+    }
+
+
+@pytest.mark.parametrize(("graph", "state"), [(None, "unsupported"), ("a graph", "supported")])
+def test_a_graph_or_none(graph, state):
+    declaration = said(create_graph=lambda: graph)
+
+    assert declaration.claim(VOCABULARY["graph.capture"].cell).state.value == state
+
+
+def test_events_that_take_no_times_are_no_timers():
+    declaration = said(Event=type("Event", (), {}), use_host_timers=True)
+
+    assert declaration.supports(VOCABULARY["event"].cell)
+    assert declaration.claim(VOCABULARY["event.timing"].cell).state is State.UNSUPPORTED
+
+
+def test_a_property_that_raises_is_silence():
+    class Broken:
+        Stream = property(lambda self: 1 / 0)
+
+    assert from_methods(Broken()).cells == {}
