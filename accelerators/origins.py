@@ -118,14 +118,16 @@ class DeepSpeedOrigin:
 
     def load(self) -> Any:
         self.preflight()
+        if self._ours:
+            # The vendor's package, and whether a device answers, are the same question for both.
+            self._ours.load()
         return self._instance()
 
     def unloaded(self) -> Any:
         return self._instance()
 
     def _instance(self) -> Any:
-        package = self._ours.accelerator.package if self._ours else ""
-        autoload.load_vendor(package or "torch", self.name)
+        autoload.disable()
         # Without it, importing deepspeed looks for whatever device this machine has.
         os.environ["DS_ACCELERATOR"] = self.name
         label = f"deepspeed:{self.name}"
