@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import functools
+import sys
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
 import torch
 
-try:
+if sys.version_info >= (3, 11):
     import tomllib
-except ModuleNotFoundError:  # Python 3.10
+else:
     import tomli as tomllib
 
 #: Complex arithmetic makes one product of four; its error constant grows by 2*sqrt(2) (Higham, lemma 3.5).
@@ -40,10 +41,11 @@ class Budget:
 
     def bound(self, exact: torch.Tensor, response: torch.Tensor, dtype: torch.dtype, n: float) -> torch.Tensor:
         """The largest allowed error of every element: float64, the shape of ``exact``."""
-        factor = COMPLEX_FACTOR if dtype.is_complex else 1.0
+        factor: float = COMPLEX_FACTOR if dtype.is_complex else 1.0
         rounding = self.rounding * unit_roundoff(dtype) * exact.abs()
         conditioning = self.conditioning * max(n, 1.0) ** self.length * accumulator_roundoff(dtype) * response
-        return (rounding + conditioning) * factor + floor(dtype)
+        bound: torch.Tensor = (rounding + conditioning) * factor + floor(dtype)
+        return bound
 
 
 @functools.cache

@@ -1,13 +1,15 @@
-"""Copies of tensors that keep their strides, across devices and precisions."""
+"""Copies of tensors that keep their strides and what they share, across devices and precisions."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from .trees import mapped
+from .layout import storage_address
+from .trees import mapped, tensors
 
 WIDER = {
     torch.float16: torch.float64,
@@ -19,34 +21,52 @@ WIDER = {
 
 
 def copied(value: Any, device: torch.device) -> Any:
-    """A deep copy with its tensors, device arguments and generators on ``device``; one tensor used twice stays one."""
-    memo: dict[int, torch.Tensor] = {}
+    """A deep copy with its tensors, device arguments and generators on ``device``.
 
-    def change(leaf: Any) -> Any:
-        if isinstance(leaf, torch.Tensor):
-            if id(leaf) not in memo:
-                memo[id(leaf)] = copy_tensor(leaf, device)
-            return memo[id(leaf)]
-        return _moved_argument(leaf, device)
-
-    return mapped(value, change)
+    One tensor used twice stays one, and tensors that look at the same memory still do.
+    """
+    copier = _Copier(device, _shared_addresses(value))
+    return mapped(value, copier.leaf)
 
 
-def copy_tensor(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """A leaf copy on ``device`` with the same strides, also where elements overlap or leave gaps."""
-    source = tensor.detach()
-    if source.layout is not torch.strided or source.is_contiguous() or source.is_conj() or source.is_neg():
-        copy = source.clone() if device.type == "cpu" else source.to(device, copy=True)
-    else:
-        copy = _copy_storage(source, device)
-    return copy.requires_grad_() if tensor.requires_grad else copy
+def _shared_addresses(value: Any) -> frozenset[int]:
+    """Addresses of memory that several different tensors look at."""
+    distinct = {id(tensor): tensor for tensor in tensors(value)}
+    found = Counter(storage_address(tensor) for tensor in distinct.values())
+    return frozenset(address for address, count in found.items() if address and count > 1)
 
 
-def _copy_storage(source: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Copy the whole memory behind a view, and look at it the same way."""
+class _Copier:
+    """Copies leaves, each tensor and each shared memory once."""
+
+    def __init__(self, device: torch.device, shared: frozenset[int]) -> None:
+        self._device, self._shared = device, shared
+        self._tensors: dict[int, torch.Tensor] = {}
+        self._memory: dict[tuple[int, torch.dtype], torch.Tensor] = {}
+
+    def leaf(self, leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor):
+            return _moved_argument(leaf, self._device)
+        if id(leaf) not in self._tensors:
+            copy = self._copy(leaf.detach())
+            self._tensors[id(leaf)] = copy.requires_grad_() if leaf.requires_grad else copy
+        return self._tensors[id(leaf)]
+
+    def _copy(self, source: torch.Tensor) -> torch.Tensor:
+        address = storage_address(source)
+        lazy = source.layout is not torch.strided or source.is_conj() or source.is_neg()
+        if lazy or (address not in self._shared and source.is_contiguous()):
+            return source.clone() if self._device.type == "cpu" else source.to(self._device, copy=True)
+        key = (address, source.dtype)
+        if key not in self._memory:
+            self._memory[key] = _memory_behind(source).to(self._device, copy=True)
+        return self._memory[key].as_strided(source.shape, source.stride(), source.storage_offset()).detach()
+
+
+def _memory_behind(source: torch.Tensor) -> torch.Tensor:
+    """The whole memory that a view looks at, as a vector."""
     length = source.untyped_storage().nbytes() // source.element_size()
-    flat = source.as_strided((length,), (1,), 0).to(device, copy=True)
-    return flat.as_strided(source.shape, source.stride(), source.storage_offset()).detach()
+    return source.as_strided((length,), (1,), 0)
 
 
 def _moved_argument(leaf: Any, device: torch.device) -> Any:

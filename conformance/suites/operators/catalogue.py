@@ -97,14 +97,14 @@ def operators() -> tuple[Operator, ...]:
 
 
 def _from_database() -> tuple[Operator, ...]:
-    from .database import database
+    from .database import database, runs_on_cuda_only
 
     taken: set[str] = set()
-    return tuple(_operator(info, taken) for info in database().values())
+    return tuple(_operator(info, taken, in_reference=not runs_on_cuda_only(info)) for info in database().values())
 
 
-def _operator(info: object, taken: set[str]) -> Operator:
-    forward = {str(dtype).removeprefix("torch.") for dtype in info.dtypes}
+def _operator(info: object, taken: set[str], *, in_reference: bool) -> Operator:
+    forward = {str(dtype).removeprefix("torch.") for dtype in info.dtypes if in_reference}
     backward = {str(dtype).removeprefix("torch.") for dtype in info.supported_backward_dtypes("cpu")}
     return Operator(
         name=_unique(re.sub(r"[^A-Za-z0-9_.]", "_", info.full_name), taken),
@@ -112,7 +112,7 @@ def _operator(info: object, taken: set[str]) -> Operator:
         dtypes=tuple(name for name in OPERATOR_DTYPES if name in forward),
         backward=tuple(name for name in OPERATOR_DTYPES if name in backward),
         autograd=bool(info.supports_autograd),
-        error_inputs=info.error_inputs_func is not None,
+        error_inputs=info.error_inputs_func is not None and any(True for _ in info.error_inputs("cpu")),
     )
 
 
@@ -177,6 +177,6 @@ def _write(path: Path, known: tuple[Operator, ...]) -> None:
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             json.dump([asdict(operator) for operator in known], file)
-        os.replace(temporary, path)
+        Path(temporary).replace(path)
     except OSError:
         return  # the next process computes it again

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import warnings
 
 
 @functools.cache
@@ -13,11 +14,27 @@ def database() -> dict[str, object]:
     for name in ("PYTORCH_TEST_CUDA_MEM_LEAK_CHECK", "PYTORCH_TEST_WITH_SLOW"):
         os.environ.pop(name, None)
     import torch
-    from torch.testing._internal.common_methods_invocations import op_db
 
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it warns about test tools that are not installed; nobody here needs them
+        from torch.testing._internal import common_methods_invocations
+
+    # The database seeds its random operators inside the call, which would hide from us that they are random.
+    common_methods_invocations.wrapper_set_seed = _unwrapped
     # That import forbids assignments like torch.backends.cudnn.enabled = False in the whole process.
     setattr(torch.backends, "__allow_nonbracketed_mutation_flag", True)
-    return {info.full_name: info for info in op_db}
+    return {info.full_name: info for info in common_methods_invocations.op_db}
+
+
+def _unwrapped(op, *args, **kwargs):
+    return op(*args, **kwargs)
+
+
+def runs_on_cuda_only(info) -> bool:
+    """Whether the database claims dtypes for the CPU that only NVIDIA's compiler can serve (the jiterator)."""
+    from torch.testing._internal.common_device_type import onlyCUDA
+
+    return onlyCUDA in info.decorators
 
 
 def find(full_name: str) -> object:

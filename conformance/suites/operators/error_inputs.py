@@ -5,30 +5,37 @@ from __future__ import annotations
 import torch
 
 from . import execution
-from .execution import Sample
+from .execution import Sample, call
 
 #: Device types on which the database's own exception types are known to hold.
 EXACT_TYPES = frozenset({"cpu", "cuda"})
 
 
 def check_refusals(info, device: torch.device, check) -> None:
-    """Every error input raises; on PyTorch's own device types with the type that PyTorch documents in its database."""
+    """Every error input raises; on PyTorch's own device types with an exception of the type the database names.
+
+    The database also lists inputs that PyTorch's CPU accepts after all; those are nobody's duty.
+    """
     for number, error in enumerate(info.error_inputs("cpu", set_seed=False)):
         sample = Sample.of(number, error.sample_input)
-        raised = _raised_by(info, sample.on(device))
-        check.that(raised is not None, f"error input {number} ({sample}) was accepted; expected {_names(error.error_type)}")
+        if _refusal(call, info, sample.on(torch.device("cpu"))) is None:
+            continue
+        raised = _refusal(execution.execute, info, sample.on(device))
+        names = _names(error.error_type)
+        check.that(raised is not None, f"error input {number} ({sample}) was accepted; expected {names}")
         if device.type in EXACT_TYPES:
             right = isinstance(raised, error.error_type)
-            check.that(right, f"error input {number}: {type(raised).__name__}, expected {_names(error.error_type)}")
+            check.that(right, f"error input {number} ({sample}): raised {type(raised).__name__}, expected {names}")
     check.metric("comparisons", check.count)
 
 
-def _raised_by(info, sample: Sample) -> BaseException | None:
+def _refusal(runner, info, sample: Sample) -> Exception | None:
     try:
-        execution.execute(info.op, sample)
+        value = runner(info.op, sample)
     except Exception as raised:  # what is raised is the finding
         return raised
-    return None
+    # Python's own protocol for "these operands are not mine"; the interpreter turns it into a TypeError.
+    return TypeError("NotImplemented") if value is NotImplemented else None
 
 
 def _names(types) -> str:

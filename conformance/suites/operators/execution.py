@@ -57,8 +57,12 @@ class Sample:
 
 
 def call(function, sample: Sample, **extra):
-    """Compute on the host, or wherever the sample's tensors are; the result has no lazy parts."""
-    return function(sample.input, *sample.args, **sample.kwargs, **extra)
+    """Compute on the host, or wherever the sample's tensors are."""
+    try:
+        return function(sample.input, *sample.args, **sample.kwargs, **extra)
+    except AssertionError as error:
+        # Here an assertion is the operator's own refusal, not our finding that its result is wrong.
+        raise RuntimeError(f"AssertionError: {error}") from error
 
 
 def execute(function, sample: Sample, **extra):

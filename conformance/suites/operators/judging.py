@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -29,6 +29,7 @@ class Judge:
     worst: float = 0.0
     ratio: float = 0.0
     host_ratio: float = 0.0
+    drawn: set[int] = field(default_factory=set)  # numbers of the samples for which the operator drew random numbers
 
     def result(self, place: str, sample: Sample, actual, expected, oracle: Oracle, n: float) -> None:
         """Everything about an out-of-place result: leaves one by one, raw for metadata, processed for values."""
@@ -39,6 +40,18 @@ class Judge:
         self._same_number(place, actual_leaves, expected_leaves)
         for i, (ours, theirs) in enumerate(zip(actual_leaves, expected_leaves, strict=True)):
             self.leaf(f"{place}, output {i}" if len(expected_leaves) > 1 else place, ours, theirs, oracle, i, n)
+
+    def outcome(self, sample: Sample, ours, theirs, oracle: Oracle, *, with_oracle: bool = False, variant: str = ""):
+        """An out-of-place call; ``ours`` and ``theirs`` are pairs of a result and the sample it came from."""
+        (actual, device), (expected, host) = ours, theirs
+        place, n = f"{sample}{', ' + variant if variant else ''}", reduction_length(host, expected)
+        self.result(place, sample, actual, expected, oracle, n)
+        self.aliasing(place, actual, device, expected, host)
+        if self.values:
+            self.inputs(place, device, host, sample, n)
+            if with_oracle:
+                self.against_oracle(sample, expected, oracle, n)
+        self.samples += 1
 
     def metadata(self, place: str, actual, expected) -> None:
         ours, theirs = leaves(actual), leaves(expected)
@@ -108,7 +121,8 @@ class Judge:
             self.check.count += 1
             if same_bits(left, right):
                 continue
-            self.check.that(not same_bits(right, plain(old)), f"{place}: input {i} was changed by an out-of-place operation")
+            host_wrote = not same_bits(right, plain(old))
+            self.check.that(host_wrote, f"{place}: input {i} was changed by an out-of-place operation")
             self.tensor(f"{place}, input {i} after the call", left, right, lambda: None, n)
 
     def report(self) -> None:

@@ -8,12 +8,11 @@ import warnings
 import torch
 
 from conformance.numerics.compare import Exact, widen
-from conformance.numerics.transfer import widened
 
-from .execution import Sample
+from .execution import Sample, call, processed
 from .settings import limits
 
-#: Relative size of the input changes that measure conditioning: far above float64's roundoff, small enough to be linear.
+#: Relative input change that measures conditioning: far above float64's roundoff, small enough to be linear.
 STEP = 2.0**-24
 
 
@@ -63,6 +62,11 @@ class Oracle:
             return []
 
 
+def of_forward(info, sample: Sample) -> Oracle:
+    """The oracle of the operator's plain result."""
+    return Oracle(lambda wide: processed(wide, call(info.op, wide)), sample)
+
+
 @contextlib.contextmanager
 def wide_defaults():
     """Integers promote to float64 here, as everything else is float64 already."""
@@ -93,7 +97,6 @@ def _nudged(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 
 
 def _comparable(other, exact) -> bool:
-    return isinstance(other, torch.Tensor) and other.shape == exact.shape and other.dtype == exact.dtype and other.is_floating_point() | other.is_complex()
-
-
-__all__ = ["Oracle", "wide_defaults", "widened"]
+    if not isinstance(other, torch.Tensor) or (other.shape, other.dtype) != (exact.shape, exact.dtype):
+        return False
+    return other.is_floating_point() or other.is_complex()

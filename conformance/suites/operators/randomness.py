@@ -22,11 +22,14 @@ def check(info, judge, sample: Sample, expected) -> None:
     again = draw(execution.execute, info, sample, judge.device, seed=1)
     judge.check.that(_same(first, again), f"{place}: the same seed gave other numbers")
     judge.samples += 1
+    judge.drawn.add(sample.number)
     if _is_informative(expected):
         other = draw(execution.execute, info, sample, judge.device, seed=2)
-        host_differs = not _same(draw(call, info, sample, torch.device("cpu"), seed=1), draw(call, info, sample, torch.device("cpu"), seed=2))
-        judge.check.that(not _same(first, other) or not host_differs, f"{place}: another seed gave the same numbers")
-        check_statistics(info, judge, sample, expected)
+        theirs = [draw(call, info, sample, torch.device("cpu"), seed=seed) for seed in (1, 2)]
+        differ = not _same(first, other) or _same(*theirs)
+        judge.check.that(differ, f"{place}: another seed gave the same numbers")
+        if len(judge.drawn) <= limits().random.samples:
+            check_statistics(info, judge, sample)
 
 
 def draw(runner, info, sample: Sample, device: torch.device, seed: int):
@@ -44,36 +47,32 @@ def _is_informative(expected) -> bool:
     return any(tensor.numel() >= 16 for tensor in tensors(expected))
 
 
-def check_statistics(info, judge, sample: Sample, expected) -> None:
-    """Share of zeros (dropout rates), mean and spread of the first output, pooled over several draws."""
-    size = max(tensors(expected)[0].numel(), 1)
-    repeats = min(limits().random.repeats, math.ceil(limits().random.draws / size))
-    ours, theirs = (
-        torch.cat([_numbers(draw(runner, info, sample, device, seed=100 + offset + i)) for i in range(repeats)])
-        for runner, device, offset in ((execution.execute, judge.device, 0), (call, torch.device("cpu"), 5000))
-    )
-    for name, statistic in STATISTICS.items():
-        distance = _distance(statistic(ours), statistic(theirs))
-        allowed = limits().random.sigmas
-        judge.check.that(distance <= allowed, f"{sample}: {name} differs by {distance:.1f} standard errors, allowed {allowed}")
+def check_statistics(info, judge, sample: Sample) -> None:
+    """Share of zeros (dropout rates), mean and mean square of the first output, over many calls on either side."""
+    repeats, allowed = range(limits().random.calls), limits().random.sigmas
+    # Disjoint seeds: two generators that are the same algorithm must not agree by drawing the same numbers.
+    ours = [_statistics(draw(execution.execute, info, sample, judge.device, seed=100 + i)) for i in repeats]
+    theirs = [_statistics(draw(call, info, sample, torch.device("cpu"), seed=5000 + i)) for i in repeats]
+    for name, left, right in zip(STATISTICS, torch.stack(ours).T, torch.stack(theirs).T, strict=True):
+        distance = _distance(left, right)
+        close = distance <= allowed
+        judge.check.that(close, f"{sample}: {name} differs by {distance:.1f} standard errors, allowed {allowed}")
 
 
-def _numbers(result) -> torch.Tensor:
+STATISTICS = ("the share of zeros", "the mean", "the mean square")
+
+
+def _statistics(result) -> torch.Tensor:
+    """Of one call: numbers within a call may depend on each other, as channels that are dropped as a whole do."""
     tensor = plain(tensors(result)[0])
     tensor = torch.view_as_real(tensor) if tensor.is_complex() else tensor
-    return tensor.reshape(-1).to(torch.float64)
-
-
-STATISTICS = {
-    "the share of zeros": lambda numbers: (numbers == 0).double(),
-    "the mean": lambda numbers: numbers.nan_to_num(0, 0, 0),
-    "the mean square": lambda numbers: numbers.nan_to_num(0, 0, 0) ** 2,
-}
+    numbers = tensor.to(torch.float64).nan_to_num(0, 0, 0)
+    return torch.stack([(numbers == 0).double().mean(), numbers.mean(), (numbers * numbers).mean()])
 
 
 def _distance(ours: torch.Tensor, theirs: torch.Tensor) -> float:
-    """Difference of two means in standard errors. Draws of one call may depend on each other, so this is a rough scale."""
-    error = math.sqrt(float(ours.var() / ours.numel() + theirs.var() / theirs.numel()))
+    """Difference of two means in standard errors."""
+    error = math.sqrt(float((ours.var() + theirs.var()) / ours.numel()))
     difference = abs(float(ours.mean() - theirs.mean()))
     if error == 0 or not math.isfinite(error):
         return 0.0 if difference <= 1e-6 * (1 + abs(float(theirs.mean()))) else float("inf")

@@ -13,9 +13,18 @@ from .settings import limits
 def pick(info, dtype: torch.dtype, *, requires_grad: bool, count: int) -> list[Sample]:
     """Up to ``count`` samples, drawn on the host from the seeded generators."""
     generated = info.sample_inputs("cpu", dtype, requires_grad=requires_grad, set_seed=False)
-    prefix = itertools.islice(generated, limits().generation.prefix)
-    samples = [Sample.of(number, sample) for number, sample in enumerate(prefix)]
-    return _within_budget(_spread(_small(samples), count))
+    return _within_budget(_spread(_small(_prefix(generated)), count))
+
+
+def _prefix(generated) -> list[Sample]:
+    """The first samples, until they are many or large: generators hold thousands, or millions of numbers."""
+    samples, scanned = [], 0
+    for number, sample in enumerate(itertools.islice(generated, limits().generation.prefix)):
+        samples.append(Sample.of(number, sample))
+        scanned += elements(samples[-1])
+        if scanned > limits().generation.scanned:
+            break
+    return samples
 
 
 def _small(samples: list[Sample]) -> list[Sample]:

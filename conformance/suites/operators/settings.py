@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
-try:
+if sys.version_info >= (3, 11):
     import tomllib
-except ModuleNotFoundError:  # Python 3.10
+else:
     import tomli as tomllib
 
 

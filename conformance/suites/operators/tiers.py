@@ -13,8 +13,8 @@ def edge_sizes(info, dtype: torch.dtype) -> list[Sample]:
     build = _builder(info)
     if build is None:
         return []
-    made = [build(info, dtype, size) for size in limits().tiers.sizes]
-    return [Sample(1000 + i, *arguments, tier=f"size {size}") for i, (arguments, size) in enumerate(zip(made, limits().tiers.sizes, strict=True))]
+    sizes = limits().tiers.sizes
+    return [Sample(1000 + i, *build(info, dtype, size), tier=f"size {size}") for i, size in enumerate(sizes)]
 
 
 def _builder(info):

@@ -12,7 +12,7 @@ from . import execution
 from .classes import is_uninitialised, op_class
 from .execution import Sample, call, host_gradients, processed
 from .judging import Judge, reduction_length
-from .oracle import Oracle
+from .oracle import Oracle, of_forward
 from .settings import limits
 
 
@@ -21,8 +21,9 @@ def check_cell(info, dtype: torch.dtype, device: torch.device, check, samples: l
     if probe:
         _backward(info, execution.execute, execution.gradients, samples[0].on(device), seed=0)
     failure = None
+    measured = 0 if probe else limits().oracle.samples
     for order, sample in enumerate(samples):
-        failure = check_sample(info, judge, sample, with_oracle=order < limits().oracle.samples and not probe) or failure
+        failure = check_sample(info, judge, sample, with_oracle=order < measured) or failure
     if judge.samples == 0:
         raise failure or EnvironmentLacks("no sample of this operator has a gradient to compare")
     judge.report()
@@ -34,24 +35,34 @@ def check_sample(info, judge: Judge, sample: Sample, *, with_oracle: bool) -> Ex
     try:
         expected, their_gradients = _backward(info, call, host_gradients, host, seed)
     except Exception as refusal:  # no reference: then the device owes no answer either
-        return _refusal(info, device, seed) or EnvironmentLacks(f"PyTorch's CPU has no reference ({refusal})")
+        return _device_refusal(info, device, seed) or EnvironmentLacks(f"PyTorch's CPU has no reference ({refusal})")
     actual, our_gradients = _backward(info, execution.execute, execution.gradients, device, seed)
     judge.metadata(str(sample), actual, expected)
     judge.samples += 1
     if not judge.values or _drew_differently(judge, actual, expected, seed, info, sample):
         return None
-    _judge_values(info, judge, sample, (actual, our_gradients), (expected, their_gradients), seed, with_oracle=with_oracle)
+    ours, theirs = (actual, our_gradients), (expected, their_gradients)
+    _judge_values(info, judge, sample, ours, theirs, seed, with_oracle=with_oracle)
+    return None
+
+
+def _device_refusal(info, device: Sample, seed: int) -> Exception | None:
+    try:
+        _backward(info, execution.execute, execution.gradients, device, seed)
+    except Exception as refusal:  # handed to the caller, who raises it unless another sample can be judged
+        return refusal
     return None
 
 
 def _judge_values(info, judge: Judge, sample: Sample, ours, theirs, seed: int, *, with_oracle: bool) -> None:
     (actual, our_gradients), (expected, their_gradients) = ours, theirs
-    forward = Oracle(lambda wide: processed(wide, call(info.op, wide)), sample)
+    forward = of_forward(info, sample)
     backward = Oracle(lambda wide: _backward(info, call, host_gradients, wide, seed)[1], sample)
     n = reduction_length(sample, expected)
     judge.result(str(sample), sample, actual, expected, forward, n)
+    length = _backward_length(sample, expected)
     for i, (mine, right) in enumerate(zip(our_gradients, their_gradients, strict=True)):
-        _judge_gradient(judge, f"{sample}, gradient of input {i}", mine, right, backward, i, _backward_length(sample, expected))
+        _judge_gradient(judge, f"{sample}, gradient of input {i}", mine, right, backward, i, length)
     if with_oracle:
         judge.against_oracle(Sample(sample.number, None), their_gradients, backward, n)
 
@@ -61,8 +72,14 @@ def _judge_gradient(judge: Judge, place: str, mine, right, oracle: Oracle, posit
         judge.check.that(mine is None, f"{place}: a gradient where PyTorch has none")
         return
     judge.check.that(mine is not None, f"{place}: no gradient")
-    judge.metadata(place, mine.detach().contiguous(), right.detach().contiguous())
+    judge.metadata(place, _unstrided(mine), _unstrided(right))
     judge.leaf(place, mine, right, oracle, position, n)
+
+
+def _unstrided(gradient: torch.Tensor) -> torch.Tensor:
+    """Autograd leaves the strides of gradients open."""
+    gradient = gradient.detach()
+    return gradient.contiguous() if gradient.layout is torch.strided else gradient
 
 
 def _backward_length(sample: Sample, expected) -> float:
@@ -91,8 +108,9 @@ def cotangents(outputs: list[torch.Tensor], seed: int) -> list[torch.Tensor]:
     generator = torch.Generator().manual_seed(seed)
     drawn = []
     for output in outputs:
-        real = torch.randn(output.shape, generator=generator)
-        values = torch.complex(real, torch.randn(output.shape, generator=generator)) if output.is_complex() else real
+        # float32 by name: the oracle runs under another default dtype, which would draw other numbers.
+        parts = [torch.randn(output.shape, generator=generator, dtype=torch.float32) for _ in "ri"]
+        values = torch.complex(*parts) if output.is_complex() else parts[0]
         values = _rounded(values).to(output.dtype).to(output.device)
         drawn.append(values if output.layout is torch.strided else values.to_sparse(layout=output.layout))
     return drawn
@@ -116,5 +134,6 @@ def _drew_differently(judge: Judge, actual, expected, seed: int, info, sample: S
     first = _backward(info, execution.execute, execution.gradients, sample.on(judge.device), seed)
     again = _backward(info, execution.execute, execution.gradients, sample.on(judge.device), seed)
     pairs = zip(tensors(leaves(list(first))), tensors(leaves(list(again))), strict=True)
-    judge.check.that(all(same_bits(plain(a), plain(b)) for a, b in pairs), f"{sample}: the same seed gave other gradients")
+    same = all(same_bits(plain(a), plain(b)) for a, b in pairs)
+    judge.check.that(same, f"{sample}: the same seed gave other gradients")
     return True

@@ -1,0 +1,230 @@
+"""Defects an accelerator's operators can have, each with the cell that must catch it.
+
+A defect stands in for the device's side of an operator call (``Execute``) or of a backward pass (``Differentiate``);
+the host's side stays right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from conformance.suites.operators.execution import Sample, call, host_gradients
+
+
+@dataclass(frozen=True)
+class Defect:
+    """``execute`` replaces operator calls on the device, ``gradients`` its backward passes."""
+
+    name: str
+    case: str
+    execute: Callable[..., Any] = call
+    gradients: Callable[..., Any] = host_gradients
+    message: str = ""
+
+
+def after(spoil: Callable[[torch.Tensor], Any]) -> Callable[..., Any]:
+    """The right result, spoiled, for plain calls only: variants with ``out`` stay right."""
+
+    def execute(function, sample: Sample, **extra):
+        result = call(function, sample, **extra)
+        return result if extra or not isinstance(result, torch.Tensor) else spoil(result)
+
+    return execute
+
+
+def before(change: Callable[[Sample], Sample]) -> Callable[..., Any]:
+    return lambda function, sample, **extra: call(function, change(sample), **extra)
+
+
+def in_place_only(spoil) -> Callable[..., Any]:
+    def execute(function, sample: Sample, **extra):
+        name = getattr(function, "__name__", "")
+        result = call(function, sample, **extra)
+        return spoil(result) if name.endswith("_") and not name.endswith("__") else result
+
+    return execute
+
+
+def last_element_lost(result):
+    return result if result.numel() < 2 else result.masked_fill(_is_last(result), 0)
+
+
+def _is_last(result):
+    return (torch.arange(result.numel()) == result.numel() - 1).reshape(result.shape)
+
+
+def tf32(sample: Sample) -> Sample:
+    """Inputs cut to ten bits of mantissa, as tensor cores do."""
+    cut = sample.on(torch.device("cpu"))
+    for tensor in cut.tensors:
+        tensor.copy_(tensor.view(torch.int32).bitwise_and(~0x1FFF).view(torch.float32))
+    return cut
+
+
+def narrow_accumulation(function, sample: Sample, **extra):
+    if extra:
+        return call(function, sample, **extra)
+    left, right = sample.input, sample.args[0]
+    total = left.new_zeros(left.shape[0], right.shape[1])
+    for k in range(left.shape[1]):
+        total = total + left[:, k : k + 1] * right[k : k + 1]
+    return total
+
+
+def strides_ignored(sample: Sample) -> Sample:
+    tensor = sample.input
+    if tensor.is_contiguous():
+        return sample
+    dense = torch.empty(tensor.shape).stride()
+    return sample.with_arguments((tensor.as_strided(tensor.shape, dense), sample.args, sample.kwargs))
+
+
+def input_mutated(function, sample: Sample, **extra):
+    result = call(function, sample, **extra)
+    if not extra and isinstance(sample.input, torch.Tensor) and not getattr(function, "__name__", "").endswith("_"):
+        sample.input.zero_()
+    return result
+
+
+def out_not_resized(function, sample: Sample, **extra):
+    if "out" in extra:
+        right = call(function, sample)
+        if extra["out"].shape != right.shape:
+            return extra["out"].zero_()
+    return call(function, sample, **extra)
+
+
+def out_ignored(function, sample: Sample, **extra):
+    return call(function, sample)
+
+
+def out_of_integers_accepted(function, sample: Sample, **extra):
+    if "out" in extra and extra["out"].dtype is torch.int64:
+        return extra["out"].copy_(call(function, sample))
+    return call(function, sample, **extra)
+
+
+def errors_swallowed(function, sample: Sample, **extra):
+    try:
+        return call(function, sample, **extra)
+    except RuntimeError:
+        return torch.zeros(())
+
+
+def truncated_division(function, sample: Sample, **extra):
+    if extra or getattr(function, "__name__", "").endswith("_"):
+        return call(function, sample, **extra)
+    return torch.div(sample.input, *sample.args, rounding_mode="trunc").to(torch.int32)
+
+
+def half_the_dropout(sample: Sample) -> Sample:
+    p = sample.kwargs.get("p", 0.5)
+    return sample.with_arguments((sample.input, sample.args, {**sample.kwargs, "p": p / 2}))
+
+
+def seed_ignored(function, sample: Sample, **extra):
+    torch.manual_seed(0)
+    return call(function, sample, **extra)
+
+
+def unseeded():
+    state = torch.Generator().manual_seed(5)
+
+    def execute(function, sample: Sample, **extra):
+        torch.manual_seed(int(torch.randint(2**31, (), generator=state)))
+        return call(function, sample, **extra)
+
+    return execute
+
+
+class GeluBackwardTooLarge(TorchDispatchMode):
+    """The gradient's factor is 8 % too large."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        return result * 1.08 if "gelu_backward" in str(func) else result
+
+
+def gelu_gradients(outputs, inputs, cotangents):
+    with GeluBackwardTooLarge():
+        return host_gradients(outputs, inputs, cotangents)
+
+
+def spoiled_gradients(spoil) -> Callable[..., Any]:
+    def gradients(outputs, inputs, cotangents):
+        found = list(host_gradients(outputs, inputs, cotangents))
+        return [*found[:-1], spoil(found[-1])]
+
+    return gradients
+
+
+def cotangents_ignored(outputs, inputs, cotangents):
+    return host_gradients(outputs, inputs, [torch.ones_like(each) for each in cotangents])
+
+
+def first_is_returned(function, sample: Sample, **extra):
+    return call(function, sample, **extra) if extra else sample.input
+
+
+def biased_variance(function, sample: Sample, **extra):
+    result = call(function, sample, **extra)
+    n = max(sample.input.numel() // max(result.numel(), 1), 1)
+    return result if extra else result * (n - 1) / n
+
+
+def nan_swallowed(result):
+    return result.nan_to_num(0.0, posinf=float("inf"), neginf=float("-inf"))
+
+
+def other_layout(result):
+    return result if result.dim() < 2 else result.mT.clone(memory_format=torch.contiguous_format).mT
+
+
+P = "operators."
+DEFECTS = [
+    Defect("tf32 in float32 matmul", P + "matmul[float32-inference]", before(tf32), message="elements differ"),
+    Defect("tf32 in float32 convolution", P + "nn.functional.conv2d[float32-inference]", before(tf32)),
+    Defect("bfloat16 accumulation", P + "mm[bfloat16-inference]", narrow_accumulation, message="elements differ"),
+    Defect("wrong dtype", P + "add[float32-inference]", after(torch.Tensor.double), message="dtype is torch.float64"),
+    Defect("output is the input", P + "clone[float32-inference]", first_is_returned, message="shares memory"),
+    Defect("view returns a copy", P + "transpose[float32-inference]", after(torch.clone), message="shares memory"),
+    Defect("input mutated", P + "add[float32-inference]", input_mutated, message="was changed by an out-of-place"),
+    Defect("gelu gradient, float32", P + "nn.functional.gelu[float32-training]", gradients=gelu_gradients),
+    Defect("gelu gradient, bfloat16", P + "nn.functional.gelu[bfloat16-training]", gradients=gelu_gradients),
+    Defect("NaN swallowed", P + "maximum[float32-inference]", after(nan_swallowed), message="special values"),
+    Defect("sign of zero lost", P + "neg[float32-inference]", after(lambda r: r + 0.0), message="wrong sign"),
+    Defect("infinity saturates", P + "exp[float16-inference]", after(lambda r: r.clamp(max=65504.0))),
+    Defect("last element lost", P + "exp[float32-inference]", after(last_element_lost), message="1/"),
+    Defect("last element lost, int", P + "add[int64-inference]", after(last_element_lost), message="1/"),
+    Defect("strides ignored", P + "sin[float32-inference]", before(strides_ignored), message="non-contiguous"),
+    Defect("out= not resized", P + "sin[float32-inference]", out_not_resized, message="wrong-size"),
+    Defect("out= ignored", P + "sin[float32-inference]", out_ignored, message="out= variant"),
+    Defect("out= of integers", P + "sin[float32-inference]", out_of_integers_accepted, message="integer outputs"),
+    Defect("in-place returns a copy", P + "abs[float32-inference]", in_place_only(torch.clone), message="a copy"),
+    Defect("error input accepted", P + "gather[error-inputs]", errors_swallowed, message="was accepted"),
+    Defect("division truncates", P + "floor_divide[int32-inference]", truncated_division, message="elements differ"),
+    Defect("dropout rate", P + "nn.functional.dropout[float32-inference]", before(half_the_dropout)),
+    Defect("seed ignored", P + "rand_like[float32-inference]", seed_ignored, message="another seed gave the same"),
+    Defect("seed without effect", P + "rand_like[float32-inference]", unseeded(), message="the same seed gave other"),
+    Defect("wrong device", P + "add[float32-inference]", after(lambda r: r.to("meta")), message="is on meta"),
+    Defect("graph cut", P + "sin[float32-training]", after(torch.Tensor.detach), message="requires_grad"),
+    Defect("zero gradient", P + "mul[float32-training]", gradients=spoiled_gradients(torch.zeros_like)),
+    Defect("gradient dtype", P + "sin[float16-training]", gradients=spoiled_gradients(torch.Tensor.float)),
+    Defect("no gradient", P + "sin[float32-training]", gradients=spoiled_gradients(lambda g: None)),
+    Defect("cotangent ignored", P + "sin[float32-training]", gradients=cotangents_ignored),
+    Defect("last index wins", P + "argmax[float32-inference]", after(lambda r: r.add(1).clamp(min=1))),
+    Defect("strides of the result", P + "add[float32-inference]", after(other_layout), message="strides are"),
+    Defect("conjugation lost", P + "conj_physical[complex64-inference]", first_is_returned),
+    Defect("table too coarse", P + "tanh[float32-inference]", after(lambda r: r * (1 + 1e-5))),
+    Defect("half-precision solver", P + "linalg.solve[float32-inference]", after(lambda r: r * (1 + 1e-2))),
+    Defect("biased variance", P + "var[float32-inference]", biased_variance),
+    Defect("softmax in half", P + "softmax[float32-inference]", after(lambda r: r.half().to(r.dtype))),
+    Defect("float64 in single", P + "mm[float64-inference]", after(lambda r: r.float().double())),
+    Defect("off by one", P + "add[uint8-inference]", after(lambda r: r + 1 if r.dtype is torch.uint8 else r)),
+    Defect("mask inverted", P + "masked_fill[float32-inference]", after(torch.neg)),
+]

@@ -1,0 +1,90 @@
+"""The plan of the operator area: complete, unique, cached, and cheap."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from conformance.suites.operators import catalogue
+
+
+@pytest.fixture
+def cases():
+    return catalogue.generate()
+
+
+def test_ids_are_unique_and_safe(cases):
+    ids = [case.id for case in cases]
+
+    assert len(ids) == len(set(ids))
+    assert [i for i in ids if not re.fullmatch(r"operators\.[A-Za-z0-9_.]+\[[a-z0-9-]+\]", i)] == []
+
+
+def test_thousands_of_cells_are_in_the_reference(cases):
+    assert sum(case.in_reference for case in cases) >= 5000
+
+
+def test_every_operator_has_every_dtype(cases):
+    found = [case for case in cases if case.mode == "inference"]
+
+    assert len(catalogue.operators()) * len(catalogue.OPERATOR_DTYPES) == len(found)
+
+
+def test_training_is_planned_for_differentiable_dtypes_only(cases):
+    dtypes = {case.dtype for case in cases if case.mode == "training"}
+
+    assert {"float32", "float16", "bfloat16", "float64", "complex64", "complex128"} == dtypes
+
+
+def test_a_cell_requires_itself(cases):
+    cell = next(case for case in cases if case.id == "operators.mm[float32-inference]")
+
+    assert str(cell.requires[0]) == "operators.mm[float32-inference]"
+    assert cell.adaptive
+
+
+def test_a_warm_plan_does_not_import_torch():
+    catalogue.operators()
+    code = (
+        "import sys, time; from conformance.suites.operators import catalogue; t = time.process_time();"
+        "n = len(catalogue.generate()); print(n, time.process_time() - t, 'torch' in sys.modules)"
+    )
+
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+
+    assert int(answer[0]) > 10_000
+    assert float(answer[1]) < 1.0
+    assert answer[2] == "False"
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "[1]", '[{"name": "x"}]', "null"])
+def test_a_broken_cache_is_no_cache(tmp_path, text):
+    file = tmp_path / "operators.json"
+    file.write_text(text)
+
+    assert catalogue._read(file) is None
+
+
+def test_what_is_written_is_read(tmp_path):
+    known = catalogue.operators()[:3]
+    file = tmp_path / "new" / "operators.json"
+
+    catalogue._write(file, known)
+
+    assert known == catalogue._read(file)
+    assert [file] == list(file.parent.iterdir())
+
+
+def test_an_unwritable_cache_does_not_matter(tmp_path):
+    (tmp_path / "file").write_text("")
+
+    catalogue._write(tmp_path / "file" / "operators.json", catalogue.operators()[:1])
+
+
+def test_the_cache_obeys_the_users_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+    assert tmp_path / "accelerator-conformance" == catalogue.cache_path().parent

@@ -1,0 +1,102 @@
+"""The operator cells catch injected defects, and accuse nobody who computes like PyTorch's own CPU."""
+
+from __future__ import annotations
+
+import functools
+import random
+
+import numpy as np
+import pytest
+import torch
+
+from conformance.case import Case, seed_of
+from conformance.checker import Checker
+from conformance.suites.operators import catalogue, cell, execution
+
+from .operator_defects import DEFECTS, Defect
+
+CPU = torch.device("cpu")
+
+
+@functools.cache
+def planned() -> dict[str, Case]:
+    return {case.id: case for case in catalogue.generate()}
+
+
+def run(case_id: str, base: int = 0) -> Checker:
+    """One case's body under the seeds the plugin would give it."""
+    seed = seed_of(case_id, base)
+    torch.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed)
+    check = Checker()
+    cell.run(planned()[case_id], CPU, check)
+    return check
+
+
+@pytest.mark.parametrize("defect", DEFECTS, ids=lambda defect: defect.name)
+def test_a_defect_is_caught(defect: Defect, monkeypatch):
+    monkeypatch.setattr(execution, "execute", defect.execute)
+    monkeypatch.setattr(execution, "gradients", defect.gradients)
+
+    with pytest.raises(AssertionError) as caught:
+        run(defect.case)
+
+    assert defect.message in str(caught.value)
+
+
+@pytest.mark.parametrize("case_id", sorted({defect.case for defect in DEFECTS}))
+def test_the_same_cell_without_a_defect_is_right(case_id):
+    check = run(case_id)
+
+    assert check.count > 0
+
+
+@pytest.mark.parametrize("base", [1, 2, 3])
+def test_another_seed_accuses_nobody(base):
+    for case_id in sorted({defect.case for defect in DEFECTS}):
+        run(case_id, base)
+
+
+def test_a_better_device_is_right(monkeypatch):
+    """A device that computes in float64 and rounds once differs from the host, and is closer to the truth."""
+
+    def wide(function, sample, **extra):
+        result = execution.call(function, sample, **extra)
+        if extra or not isinstance(result, torch.Tensor) or result.data_ptr() == sample.input.data_ptr():
+            return result
+        exact = execution.call(function, sample.wide(lambda tensor: tensor))
+        return exact.to(result.dtype).as_strided(result.shape, result.stride())
+
+    monkeypatch.setattr(execution, "execute", wide)
+    for name in ("exp", "tanh", "softmax", "mm", "sum", "var", "logsumexp", "nn.functional.silu", "linalg.inv"):
+        for dtype in ("float32", "bfloat16"):
+            if planned()[f"operators.{name}[{dtype}-inference]"].in_reference:
+                run(f"operators.{name}[{dtype}-inference]")
+
+
+def test_a_refusal_is_no_assertion(monkeypatch):
+    """A device that does not have the operator says so, and nobody calls its result wrong."""
+
+    def refuse(function, sample, **extra):
+        raise NotImplementedError("no kernel")
+
+    monkeypatch.setattr(execution, "execute", refuse)
+
+    for case_id in (
+        "operators.mm[float32-inference]",
+        "operators.mm[float32-training]",
+        "operators.mm[bool-inference]",
+    ):
+        with pytest.raises(NotImplementedError, match="no kernel"):
+            run(case_id)
+
+
+def test_the_worst_numbers_are_reported(monkeypatch):
+    monkeypatch.setattr(execution, "execute", lambda f, s, **e: execution.call(f, s, **e))
+
+    metrics = run("operators.mm[float32-inference]").metrics
+
+    assert metrics["comparisons"] > 0
+    assert 0 < metrics["host_budget_ratio"] < 1
+    assert metrics["max_budget_ratio"] == 0
