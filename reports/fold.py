@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -24,7 +23,8 @@ from conformance.reports.model import (
     Suite,
     WaiverRecord,
 )
-from conformance.reports.plain_text import plain, without_folders
+from conformance.reports.plain_text import without_folders
+from conformance.reports.repro import repro
 from conformance.reports.validation import read
 from conformance.reports.verdict import Outcome, Reason
 
@@ -129,76 +129,61 @@ def _seconds(value: Any) -> float:
     return round(float(value), 6) if isinstance(value, (int, float)) and 0 <= value < _LONGEST else 0.0
 
 
-def repro(header: Mapping[str, Any], id: str) -> str:
-    """A command line that runs the case alone, in one process."""
-    spec = plain(str(header.get("spec") or header.get("accelerator") or "auto"))
-    words = ["pytest", f"--accelerator={without_folders(spec)}", "--case", id, "-n0"]
-    words += _claims_file(_strings(header.get("argv")))
-    if seed := _whole(header.get("seed")):
-        words.append(f"--conformance-seed={seed}")
-    if (strictness := header.get("strictness", "ci")) != "ci":
-        words.append(f"--strictness={plain(str(strictness))}")
-    return shlex.join(words)
-
-
-def _claims_file(argv: Sequence[str]) -> list[str]:
-    for word, following in zip(argv, [*argv[1:], ""], strict=True):
-        if word.startswith("--capabilities="):
-            return [word]
-        if word == "--capabilities" and following:
-            return [word, following]
-    return []
-
-
 def _run(manifest: Mapping[str, Any], records: JournalRecords, cases: int) -> Run:
     header, finish = records.run or {}, records.finish or {}
     profile = header.get("profile")
     return Run(
-        id=_word(header.get("run")),
-        started=_word(header.get("started")),
-        finished=_word(finish.get("finished")),
-        suite=Suite(_word(manifest.get("suite")), _word(manifest.get("sha256")), cases, _word(manifest.get("commit"))),
+        id=redaction.word(header.get("run")),
+        started=redaction.word(header.get("started")),
+        finished=redaction.word(finish.get("finished")),
+        suite=_suite(manifest, cases),
         invocation=_invocation(header),
-        profile=None if profile is None else _word(profile),
-        strictness=_word(header.get("strictness", "ci")),
+        profile=None if profile is None else redaction.word(profile),
+        strictness=redaction.word(header.get("strictness", "ci")),
     )
 
 
+def _suite(manifest: Mapping[str, Any], cases: int) -> Suite:
+    version, sha256, commit = (redaction.word(manifest.get(name)) for name in ("suite", "sha256", "commit"))
+    return Suite(version, sha256, cases, commit)
+
+
 def _invocation(header: Mapping[str, Any]) -> Invocation:
-    argv = _strings(header.get("argv"))
-    return Invocation(argv, redaction.selection(argv), _whole(header.get("seed")), _whole(header.get("workers")))
+    argv = redaction.strings(header.get("argv"))
+    seed, workers = (redaction.whole(header.get(name)) for name in ("seed", "workers"))
+    return Invocation(argv, redaction.selection(argv), seed, workers)
 
 
 def _accelerator(header: Mapping[str, Any], reported: Mapping[str, Any]) -> Accelerator:
-    facts = _mapping(_mapping(header.get("environment")).get("facts"))
+    facts = redaction.mapping(redaction.mapping(header.get("environment")).get("facts"))
     return Accelerator(
-        name=_word(header.get("accelerator") or reported.get("name") or "unknown"),
-        spec=without_folders(_word(header.get("spec"))),
-        device=_word(reported.get("device")),
+        name=redaction.word(header.get("accelerator") or reported.get("name") or "unknown"),
+        spec=without_folders(redaction.word(header.get("spec"))),
+        device=redaction.word(reported.get("device")),
         devices=redaction.flat(reported.get("devices") or 0),
-        device_names=_strings(reported.get("device_names")),
-        communication_backend=_word(reported.get("communication_backend")),
-        driver=_word(reported.get("driver")),
-        runtime=_word(reported.get("runtime")),
-        torch=_word(_mapping(facts.get("packages")).get("torch")),
-        package=_word(reported.get("package")),
+        device_names=redaction.strings(reported.get("device_names")),
+        communication_backend=redaction.word(reported.get("communication_backend")),
+        driver=redaction.word(reported.get("driver")),
+        runtime=redaction.word(reported.get("runtime")),
+        torch=redaction.word(redaction.mapping(facts.get("packages")).get("torch")),
+        package=redaction.word(reported.get("package")),
     )
 
 
 def _environment(found: Any) -> Environment:
-    facts = redaction.environment(_mapping(_mapping(found).get("facts")))
+    facts = redaction.environment(redaction.mapping(redaction.mapping(found).get("facts")))
     return Environment(redaction.fingerprint(facts), facts)
 
 
 def _declaration(reported: Mapping[str, Any]) -> DeclarationRecord:
-    found = _mapping(reported.get("declaration"))
+    found = redaction.mapping(reported.get("declaration"))
     rows = found.get("cells")
     cells = tuple(_declared_cell(row) for row in (rows if isinstance(rows, list) else []) if isinstance(row, list))
-    return DeclarationRecord(_word(found.get("sha256")), cells)
+    return DeclarationRecord(redaction.word(found.get("sha256")), cells)
 
 
 def _declared_cell(row: Sequence[Any]) -> DeclaredCell:
-    cell, state, detail, reason, source = [_word(value) for value in [*row[:5], *[""] * 5][:5]]
+    cell, state, detail, reason, source = [redaction.word(value) for value in [*row[:5], *[""] * 5][:5]]
     return DeclaredCell(cell, state, detail, without_folders(reason), source)
 
 
@@ -211,24 +196,8 @@ def _waivers(cases: Iterable[CaseRecord]) -> WaiverRecord:
 def _accounting(planned: Sequence[PlannedRecord], records: JournalRecords, known: set[str]) -> Accounting:
     return Accounting(
         unaccounted=tuple(one for one in planned if one.id not in records.ended),
-        duplicates=tuple(dict.fromkeys(map(_word, records.duplicates))),
-        unknown=tuple(_word(id) for id in records.ended if id not in known),
-        in_flight=tuple(_word(id) for id in records.started if id in known and id not in records.ended),
+        duplicates=tuple(dict.fromkeys(map(redaction.word, records.duplicates))),
+        unknown=tuple(redaction.word(id) for id in records.ended if id not in known),
+        in_flight=tuple(redaction.word(id) for id in records.started if id in known and id not in records.ended),
         torn_lines=records.torn_lines,
     )
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
-
-
-def _word(value: Any) -> str:
-    return "" if value is None else plain(str(value))[:1_000]
-
-
-def _whole(value: Any) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63 else 0
-
-
-def _strings(value: Any) -> tuple[str, ...]:
-    return tuple(without_folders(_word(one)) for one in value) if isinstance(value, (list, tuple)) else ()

@@ -69,3 +69,19 @@ def selection(argv: Iterable[str]) -> tuple[str, ...]:
     names = (word.split("=", 1)[0] for word in argv)
     found = {name for name in names if name in SELECTING or (name[:2] in ("-k", "-m") and not name.startswith("--"))}
     return tuple(sorted(found))
+
+
+def mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def word(value: Any) -> str:
+    return "" if value is None else plain(str(value))[:1_000]
+
+
+def whole(value: Any) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63 else 0
+
+
+def strings(value: Any) -> tuple[str, ...]:
+    return tuple(without_folders(word(one)) for one in value) if isinstance(value, (list, tuple)) else ()

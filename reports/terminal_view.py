@@ -7,6 +7,7 @@ from typing import Final
 
 from tabulate import tabulate
 
+from conformance.reports.claims import check_claims
 from conformance.reports.matrix import (
     TERMINAL_LAYOUTS,
     Difference,
@@ -43,6 +44,7 @@ def render(report: Report, width: int = 120, failures_shown: int = 20) -> str:
         _differences(differences(report), width),
         _failures(failures(report), width, failures_shown),
         _accounting(report, width),
+        _claims(report, width),
         _conclusion(report),
     )
     return "\n\n".join(section for section in sections if section)
@@ -73,11 +75,12 @@ def matrix_table(report: Report, width: int = 120) -> str:
 def _table(matrix: Matrix) -> str:
     titles = ["area", "", *matrix.columns, "total", "verified"]
     # Titles go in as rows: tabulate pads real headers by two columns each, which does not fit into 120.
-    heads = zip(*([*title.split("\n"), ""][:2] for title in titles), strict=True)
+    heads = [row for row in zip(*([*title.split("\n"), ""][:2] for title in titles), strict=True) if any(row)]
     body = [line for row in (*matrix.rows, matrix.totals) for line in _row_lines(row, matrix.columns)]
     align = ["left", "left", *["right"] * (len(titles) - 2)]
     lines = tabulate([*heads, *body], tablefmt="plain", colalign=align, disable_numparse=True).splitlines()
-    return "\n".join([*lines[:2], "─" * max(map(len, lines)), *lines[2:], LEGEND])
+    rule = "─" * max(map(len, lines))
+    return "\n".join([*lines[: len(heads)], rule, *lines[len(heads) :], LEGEND])
 
 
 def _width(table: str) -> int:
@@ -187,6 +190,17 @@ def _ids(label: str, ids: Sequence[str], width: int) -> str:
     shown = [f"  {one_line(id, width - 2)}" for id in ids[:MAX_IDS]]
     rest = [f"  … and {len(ids) - len(shown)} more"] if len(ids) > len(shown) else []
     return "\n".join([f"{label}: {len(ids)}", *shown, *rest])
+
+
+def _claims(report: Report, width: int) -> str:
+    """Claims that no passing case exercised. A run that was narrowed says nothing about the others."""
+    check = check_claims(report)
+    if not check.total or report.run.invocation.selection:
+        return ""
+    headline = f"claims: {check.total} declared supported, {len(check.verified)} verified"
+    if not check.unverified:
+        return headline
+    return "\n".join([headline, _wrapped("  not verified: ", map(one_line, check.unverified), width)])
 
 
 def _conclusion(report: Report) -> str:

@@ -125,7 +125,7 @@ def _answers_another_question(host: torch.Tensor, exact: torch.Tensor) -> bool:
     if host.shape != exact.shape or host.is_complex() != exact.is_complex():
         return True
     error = (widen(host) - exact).abs()
-    judged = error.isfinite() & exact.isfinite()
+    judged = error.isfinite() & exact.to(host.dtype).isfinite()
     if not bool(judged.any()):
         return False
     return bool(error[judged].max() > LARGEST_HOST_ERROR * exact[judged].abs().max())

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import time
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,7 +20,8 @@ from conformance.running.collection import Collection, reject_unknown_cases
 from conformance.running.crashes import settle_hangs_of_a_dead_run
 from conformance.running.facts import environment_facts, read_facts
 from conformance.running.progress import Progress
-from conformance.running.session import Settings, open_journal, told_to_workers
+from conformance.running.repro import header_of
+from conformance.running.settings import Settings, open_journal, told_to_workers
 
 EXIT_INTERRUPTED, EXIT_INTERNAL, EXIT_USAGE, EXIT_NO_TESTS = 2, 3, 4, 5
 #: Where output is no terminal (CI logs, files), the width the matrix is laid out for.
@@ -132,13 +131,8 @@ class Controller:
             run=self.settings.run,
             manifest=self.manifest["sha256"],
             suite=self.manifest["suite"],
-            accelerator=self.settings.subject.name,
-            spec=options.accelerator,
             started=_now(),
-            argv=_redacted(sys.argv[1:]),
-            seed=options.seed,
-            strictness=options.strictness.value,
-            profile=options.profile,
+            **header_of(self.settings),
             workers=self.config.option.numprocesses or 0,
             environment=environment_facts(),
         )
@@ -219,8 +213,3 @@ def _width(reporter: Any) -> int:
 
 def _now() -> str:
     return datetime.fromtimestamp(time.time(), timezone.utc).isoformat(timespec="seconds")
-
-
-def _redacted(argv: list[str]) -> list[str]:
-    """The command line without absolute paths, which tell who and where."""
-    return ["…/" + Path(word).name if word.startswith("/") else word for word in argv]

@@ -15,8 +15,8 @@ from conformance.accelerators.declaration import State
 from conformance.judgement import judge_death
 from conformance.reports.journal import JournalWriter, Started, read_journal
 from conformance.reports.verdict import Outcome, Reason, Verdict
-from conformance.running.repro import repro
-from conformance.running.session import Settings, open_journal
+from conformance.running.repro import repro_of
+from conformance.running.settings import Settings, open_journal
 from conformance.running.watchdog import fatal_error, read_stacks, stacks_path, was_hung
 from conformance.running.worker import POISONED_EXIT
 
@@ -62,7 +62,7 @@ class Crashes:
         """Rewrite xdist's report: an outcome of ours, without xdist's guess."""
         report.when = "call"
         report.outcome = {"pass": "passed", "skip": "skipped", "fail": "failed"}[verdict.outcome.value]  # type: ignore[assignment]
-        command = repro(self.settings.options, case_id)
+        command = repro_of(self.settings, case_id)
         report.longrepr = f"{verdict.reason.value}: {verdict.message}\nrepro: {command}"
         if verdict.outcome is Outcome.SKIP:
             report.longrepr = (report.nodeid, 0, verdict.message)

@@ -10,7 +10,8 @@ import pytest
 from conformance.errors import ConformanceError, SetupError
 from conformance.fixtures import accelerator as fixtures
 from conformance.running.parent import die_with_parent
-from conformance.running.session import Settings, is_worker, open_journal
+from conformance.running.session import is_worker
+from conformance.running.settings import Settings, open_journal
 from conformance.running.watchdog import Watchdog, stacks_path
 from conformance.running.worker import SUBJECT, CaseRunner, Subject
 
@@ -42,7 +43,7 @@ class Host:
         manager = self._config.pluginmanager
         self._config.stash[SUBJECT] = subject
         manager.register(fixtures, "conformance-fixtures")
-        runner = CaseRunner(self._settings.options, subject, open_journal(self._settings), watchdog)
+        runner = CaseRunner(self._settings, subject, open_journal(self._settings), watchdog)
         manager.register(runner, "conformance-runner")
 
     def _load(self) -> Subject:

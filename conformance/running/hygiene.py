@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-
 #: pytest writes the phase of the running test here.
 _PYTESTS_OWN = ("PYTEST_CURRENT_TEST",)
 

@@ -1,17 +1,33 @@
-"""The command that repeats one case."""
+"""The run's header, and the command that repeats one of its cases."""
 
 from __future__ import annotations
 
-import shlex
+import sys
+from pathlib import Path
+from typing import Any
 
-from conformance.run_options import RunOptions
+from conformance.reports.repro import repro
+from conformance.running.settings import Settings
 
 
-def repro(options: RunOptions, case_id: str, path: str | None = None) -> str:
-    """A command line that runs this case alone, in this process."""
-    words = ["pytest", *([path] if path else []), f"--accelerator={options.accelerator}", "--case", case_id, "-n0"]
-    if options.capabilities:
-        words.append(f"--capabilities={options.capabilities}")
-    if options.seed:
-        words.append(f"--conformance-seed={options.seed}")
-    return shlex.join(words)
+def header_of(settings: Settings) -> dict[str, Any]:
+    """What was asked for, without absolute paths, which tell who and where."""
+    options = settings.options
+    return {
+        "accelerator": settings.subject.name,
+        "spec": options.accelerator,
+        "paths": [redacted(path) for path in settings.paths],
+        "argv": [redacted(word) for word in sys.argv[1:]],
+        "seed": options.seed,
+        "strictness": options.strictness.value,
+        "profile": options.profile,
+    }
+
+
+def redacted(word: str) -> str:
+    return "…/" + Path(word).name if word.startswith("/") else word
+
+
+def repro_of(settings: Settings, case_id: str) -> str:
+    """The command line that repeats a case of this run alone."""
+    return repro(header_of(settings), case_id)

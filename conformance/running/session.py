@@ -5,45 +5,20 @@ One *controller* owns the report. *Workers* run cases: xdist processes, or with 
 
 from __future__ import annotations
 
-import os
 import uuid
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from conformance.accelerators.registry import resolve
-from conformance.accelerators.subject import Subject as Resolved
 from conformance.errors import ConformanceError
 from conformance.plan import SUITES, area_names
-from conformance.reports.journal import JournalWriter, read_journal
-from conformance.run_options import RunOptions, read_options
+from conformance.run_options import read_options
 from conformance.running.collection import Collection
 from conformance.running.layout import ReportFolder
+from conformance.running.settings import SETTINGS, Settings
 from conformance.selection import areas_of
-
-SETTINGS = pytest.StashKey["Settings"]()
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What every process of a run agrees on."""
-
-    options: RunOptions
-    subject: Resolved
-    folder: ReportFolder
-    run: str
-    #: How much of an earlier journal counts as done; fixed at the start so that all workers collect the same.
-    journal_limit: int
-    #: Whether the bundled suites run, because no path was given.
-    bundled: bool
-
-    @property
-    def done(self) -> frozenset[str]:
-        if not self.options.resume or not self.folder.journal.exists():
-            return frozenset()
-        return frozenset(read_journal(self.folder.journal, self.journal_limit).ended)
 
 
 def is_worker(config: pytest.Config) -> bool:
@@ -110,8 +85,8 @@ def _settle(config: pytest.Config) -> Settings:
     folder = ReportFolder(options.report / subject.name)
     if not config.option.collectonly:
         folder.create()
-    bundled = config.args_source is not pytest.Config.ArgsSource.ARGS
-    return Settings(options, subject, folder, uuid.uuid4().hex[:12], _size(folder.journal), bundled)
+    paths = tuple(config.args) if config.args_source is pytest.Config.ArgsSource.ARGS else ()
+    return Settings(options, subject, folder, uuid.uuid4().hex[:12], _size(folder.journal), paths)
 
 
 def _settle_worker(config: pytest.Config) -> Settings:
@@ -120,21 +95,7 @@ def _settle_worker(config: pytest.Config) -> Settings:
     told: dict[str, Any] = config.workerinput["conformance"]  # type: ignore[attr-defined]
     subject = resolve(told["spec"])
     folder = ReportFolder(Path(told["folder"]))
-    return Settings(options, subject, folder, told["run"], told["journal_limit"], told["bundled"])
-
-
-def told_to_workers(settings: Settings) -> dict[str, Any]:
-    return {
-        "spec": settings.subject.spec,
-        "folder": str(settings.folder.path),
-        "run": settings.run,
-        "journal_limit": settings.journal_limit,
-        "bundled": settings.bundled,
-    }
-
-
-def open_journal(settings: Settings) -> JournalWriter:
-    return JournalWriter(settings.folder.journal, os.environ.get("PYTEST_XDIST_WORKER", "main"))
+    return Settings(options, subject, folder, told["run"], told["journal_limit"], tuple(told["paths"]))
 
 
 def _size(path: Path) -> int:

@@ -19,11 +19,11 @@ from conformance.judgement import Observation, Seen, claim_of, gate, judge, judg
 from conformance.plan import family_of
 from conformance.reports.journal import JournalWriter
 from conformance.reports.verdict import Outcome, Reason, Verdict, failed, skipped
-from conformance.run_options import RunOptions
 from conformance.running.canary import Canary
 from conformance.running.collection import case_of
 from conformance.running.hygiene import ProcessState, seed_everything
-from conformance.running.repro import repro
+from conformance.running.repro import repro_of
+from conformance.running.settings import Settings
 from conformance.running.watchdog import Watchdog
 
 VERDICT = pytest.StashKey[Verdict]()
@@ -48,8 +48,9 @@ SUBJECT = pytest.StashKey[Subject]()
 class CaseRunner:
     """Runs cases in this process. Plain tests pass through untouched."""
 
-    def __init__(self, options: RunOptions, subject: Subject, journal: JournalWriter, watchdog: Watchdog) -> None:
-        self.options, self.subject, self.journal, self.watchdog = options, subject, journal, watchdog
+    def __init__(self, settings: Settings, subject: Subject, journal: JournalWriter, watchdog: Watchdog) -> None:
+        self.settings, self.options = settings, settings.options
+        self.subject, self.journal, self.watchdog = subject, journal, watchdog
         self.canary = Canary(subject.accelerator, subject.device)
         self._poisoned_by: str | None = None
         self._probing_since: float | None = None
@@ -156,7 +157,7 @@ class CaseRunner:
         if (call.excinfo and VERDICT not in item.stash) or (call.excinfo and call.when == "teardown"):
             item.stash[VERDICT] = self._outside_the_body(call)
         if call.when == "call" or not report.passed:
-            describe(report, case, item.stash[VERDICT], repro(self.options, case.id))
+            describe(report, case, item.stash[VERDICT], repro_of(self.settings, case.id))
         return report
 
     def _outside_the_body(self, call: pytest.CallInfo[None]) -> Verdict:

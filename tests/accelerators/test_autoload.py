@@ -57,6 +57,22 @@ def test_a_broken_wheel_harms_nobody_but_itself(tmp_path):
     )
 
 
+def test_a_module_that_imports_torch_is_safe_from_other_wheels(tmp_path):
+    wheel(tmp_path, "torch_supa", "raise ImportError('libsupa.so.1: wrong ELF class')")
+    source = "import torch\nclass Mine:\n    def device_name(self, i=None): return 'cpu'\n"
+    (tmp_path / "imports_torch.py").write_text(source)
+    program = (
+        "from conformance.accelerators.registry import resolve\n"
+        "print(resolve('imports_torch:Mine').load().device_name())"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    environment.pop("TORCH_DEVICE_BACKEND_AUTOLOAD", None)
+
+    answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment)
+
+    assert answer.stdout.strip() == "cpu", answer.stderr
+
+
 def test_the_chosen_wheels_entry_point_is_run(tmp_path, monkeypatch):
     wheel(tmp_path, "torch_vendor_run", "ran = []\ndef _autoload(): ran.append(1)\n")
     monkeypatch.syspath_prepend(tmp_path)

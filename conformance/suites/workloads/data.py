@@ -65,7 +65,7 @@ def _windows(codes: torch.Tensor, size: int, context: int, steps: int, seed: int
 
 @functools.cache
 def digits() -> Split:
-    """scikit-learn's 1,797 handwritten digits, 8 × 8 pixels of mean 0 and variance 1: 1,500 to train on, 297 held out."""
+    """scikit-learn's 1,797 handwritten digits, 8 × 8 pixels of mean 0 and variance 1; 297 of them are held out."""
     try:
         from sklearn.datasets import load_digits
     except ImportError:

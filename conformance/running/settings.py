@@ -1,0 +1,54 @@
+"""What every process of a run agrees on."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from conformance.accelerators.subject import Subject
+from conformance.reports.journal import JournalWriter, read_journal
+from conformance.run_options import RunOptions
+from conformance.running.layout import ReportFolder
+
+SETTINGS = pytest.StashKey["Settings"]()
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What every process of a run agrees on."""
+
+    options: RunOptions
+    subject: Subject
+    folder: ReportFolder
+    run: str
+    #: How much of an earlier journal counts as done; fixed at the start so that all workers collect the same.
+    journal_limit: int
+    #: The paths that were typed; without any, the bundled suites run.
+    paths: tuple[str, ...]
+
+    @property
+    def bundled(self) -> bool:
+        return not self.paths
+
+    @property
+    def done(self) -> frozenset[str]:
+        if not self.options.resume or not self.folder.journal.exists():
+            return frozenset()
+        return frozenset(read_journal(self.folder.journal, self.journal_limit).ended)
+
+
+def told_to_workers(settings: Settings) -> dict[str, Any]:
+    return {
+        "spec": settings.subject.spec,
+        "folder": str(settings.folder.path),
+        "run": settings.run,
+        "journal_limit": settings.journal_limit,
+        "paths": list(settings.paths),
+    }
+
+
+def open_journal(settings: Settings) -> JournalWriter:
+    return JournalWriter(settings.folder.journal, os.environ.get("PYTEST_XDIST_WORKER", "main"))
