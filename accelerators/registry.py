@@ -6,6 +6,7 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
+from conformance.accelerators import autoload
 from conformance.accelerators.backends import builtin_names
 from conformance.accelerators.origins import (
     DeclaredOrigin,
@@ -36,6 +37,8 @@ def resolve(spec: str) -> Subject:
     Raises UnknownName for an unregistered name, UsageError for something that is no accelerator, and SetupError if
     the named module fails to import.
     """
+    # A module that is named may import torch, and another vendor's broken wheel must not break that.
+    autoload.disable()
     spec = spec.strip()
     if spec == "auto":
         return _detected()
