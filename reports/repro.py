@@ -34,7 +34,7 @@ def repro(header: Mapping[str, Any], id: str) -> str:
 
 
 def _claims_file(argv: Sequence[str]) -> list[str]:
-    for word, following in zip(argv, [*argv[1:], ""], strict=True):
+    for word, following in zip(argv, [*argv[1:], ""], strict=False):
         if word.startswith("--capabilities="):
             return [word]
         if word == "--capabilities" and following:

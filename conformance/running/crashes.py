@@ -36,13 +36,13 @@ class Crashes:
         self._fruitless = 0
 
     @pytest.hookimpl(optionalhook=True)
-    def pytest_handlecrashitem(self, crashitem: str, report: pytest.TestReport, sched: Any) -> None:
-        worker = report.node.gateway.id  # type: ignore[attr-defined]
+    def pytest_handlecrashitem(self, crashitem: str, report: Any, sched: Any) -> None:
+        worker = report.node.gateway.id
         records = read_journal(self.settings.folder.journal)
         culprit = next((s for s in records.in_flight.values() if s.worker == worker), None)
         head = self.controller.case_ids.get(crashitem)
         if culprit is not None:
-            verdict = self._convict(culprit, _exit_status(report.node))  # type: ignore[attr-defined]
+            verdict = self._convict(culprit, _exit_status(report.node))
             if culprit.id == head:
                 self._tell(report, culprit.id, verdict)
                 return

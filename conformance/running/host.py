@@ -97,16 +97,20 @@ def _device(name: str) -> Any:
         return device
 
 
+def _names_current(accelerator: Any) -> str:
+    return str(accelerator.current_device_name())
+
+
+def _names_itself(accelerator: Any) -> str:
+    return str(accelerator.device_name(None))
+
+
 def _device_name(accelerator: Any) -> str:
     """Where cases allocate. An incomplete subject is asked in more than one way; its gaps are verdicts later."""
     errors = []
-    for ask in (
-        lambda: accelerator.current_device_name(),
-        lambda: accelerator.device_name(None),
-        lambda: accelerator._name,
-    ):
+    for ask in (_names_current, _names_itself):
         try:
-            return str(ask())
+            return str(ask(accelerator))
         except Exception as error:  # noqa: BLE001, PERF203 - any answer but a name moves on to the next way of asking
             errors.append(f"{type(error).__name__}: {error}")
     raise SetupError(

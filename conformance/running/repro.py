@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ def header_of(settings: Settings) -> dict[str, Any]:
         "accelerator": settings.subject.name,
         "spec": options.accelerator,
         "paths": [redacted(path) for path in settings.paths],
-        "argv": [redacted(word) for word in sys.argv[1:]],
+        "argv": [redacted(word) for word in settings.argv],
         "seed": options.seed,
         "strictness": options.strictness.value,
         "profile": options.profile,

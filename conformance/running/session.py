@@ -86,7 +86,7 @@ def _settle(config: pytest.Config) -> Settings:
     if not config.option.collectonly:
         folder.create()
     paths = tuple(config.args) if config.args_source is pytest.Config.ArgsSource.ARGS else ()
-    return Settings(options, subject, folder, uuid.uuid4().hex[:12], _size(folder.journal), paths)
+    return Settings(options, subject, folder, uuid.uuid4().hex[:12], _size(folder.journal), paths, _typed(config))
 
 
 def _settle_worker(config: pytest.Config) -> Settings:
@@ -95,7 +95,11 @@ def _settle_worker(config: pytest.Config) -> Settings:
     told: dict[str, Any] = config.workerinput["conformance"]  # type: ignore[attr-defined]
     subject = resolve(told["spec"])
     folder = ReportFolder(Path(told["folder"]))
-    return Settings(options, subject, folder, told["run"], told["journal_limit"], tuple(told["paths"]))
+    return Settings(options, subject, folder, told["run"], told["journal_limit"], tuple(told["paths"]), _typed(config))
+
+
+def _typed(config: pytest.Config) -> tuple[str, ...]:
+    return tuple(str(word) for word in config.invocation_params.args)
 
 
 def _size(path: Path) -> int:

@@ -28,6 +28,8 @@ class Settings:
     journal_limit: int
     #: The paths that were typed; without any, the bundled suites run.
     paths: tuple[str, ...]
+    #: The command line as it was typed; a worker's own sys.argv says nothing.
+    argv: tuple[str, ...]
 
     @property
     def bundled(self) -> bool:

@@ -144,7 +144,7 @@ class CaseRunner:
         claim = self._claim(case)
         itself = verdict.message or verdict.outcome.value
         message = f"the device is unusable after this case: {complaint}; the case itself: {itself}"
-        return judge_death(claim and claim.state, Reason.POISONED, message, self.options.strictness)
+        return judge_death(claim.state if claim else None, Reason.POISONED, message, self.options.strictness)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(

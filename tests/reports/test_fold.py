@@ -10,6 +10,7 @@ import pytest
 from conformance.errors import JournalError
 from conformance.reports.fold import fold, fold_without_manifest
 from conformance.reports.journal import JournalRecords, JournalWriter, read_journal
+from conformance.reports.repro import repro
 from conformance.reports.status import ExitStatus
 from conformance.reports.verdict import Outcome, Reason, failed, passed, skipped
 from tests.reports.samples import ENDINGS, entry, manifest, report_of, sample_report, write_run, write_sample
@@ -160,3 +161,11 @@ def test_waived_cases_are_listed(tmp_path: Path) -> None:
     report = report_of(tmp_path, (entry("a.b"), skipped(Reason.WAIVED)), (entry("a.c"), stale))
 
     assert (report.waivers.used, report.waivers.stale) == (("a.b",), ("a.c",))
+
+
+def test_a_repro_line_needs_no_command_line() -> None:
+    assert repro({"spec": "cpu", "argv": []}, "a.b") == "pytest --accelerator=cpu --case a.b -n0"
+
+
+def test_a_repro_line_names_a_vendors_own_files() -> None:
+    assert repro({"spec": "cpu", "paths": ["test_mine.py"]}, "a.b").startswith("pytest test_mine.py --accelerator=cpu")

@@ -1,0 +1,26 @@
+"""One case breaks the device for its process. Run by test_poison.py."""
+
+from conformance.case import case
+
+
+@case("poison.before", axes={"n": [str(n) for n in range(8)]})
+def test_before(accelerator, n):
+    """Works while the device does."""
+    accelerator.synchronize()
+    assert int(n) < 8
+
+
+@case("poison.culprit")
+def test_culprit():
+    """Leaves the device unusable."""
+    import poisonable
+
+    poisonable.BROKEN.append(True)
+    assert poisonable.BROKEN
+
+
+@case("poison.after", axes={"n": [str(n) for n in range(8)]})
+def test_after(accelerator, n):
+    """Works only in a process that the culprit has not been in."""
+    accelerator.synchronize()
+    assert int(n) < 8
