@@ -71,6 +71,18 @@ def test_a_device_as_bad_as_the_host_is_right_and_ten_times_worse_is_not():
     assert not judge(worse.float(), host.float(), exact).right
 
 
+def test_one_hopeless_element_of_the_host_excuses_no_other():
+    exact = seeded(65)
+    exact[7] = 1e-12
+    host = exact.float()
+    host[7] = 1e-8
+    actual, hopeless = (exact * (1 + 1e-3)).float(), host.clone()
+    hopeless[7] = -2e-8
+
+    assert not judge(actual, host, exact).right
+    assert judge(hopeless, host, exact).right
+
+
 def test_an_oracle_of_another_function_excuses_nothing():
     host = seeded(65).float()
 
