@@ -1,0 +1,58 @@
+"""The suite on this machine's CPU: nothing false, nothing lost, the same verdicts however it is run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from conformance.reports.claims import check_claims
+from conformance.reports.verdict import Outcome
+
+from .running import Run, run
+
+#: One part in forty of every area: a few hundred cases, cheap enough to run several times.
+SLICE = "--shard=1/40"
+
+
+@pytest.fixture(scope="module")
+def slice_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return run("--accelerator=cpu", SLICE, "-n2", cwd=tmp_path_factory.mktemp("slice"), timeout=600)
+
+
+def test_planned_is_accounted_and_nothing_fails(slice_run: Run) -> None:
+    failed = [case.id for case in slice_run.report.cases if case.outcome is Outcome.FAIL]
+
+    assert slice_run.status == 0, slice_run.output
+    assert not failed
+    assert not slice_run.report.accounting.unaccounted
+    assert len(slice_run.report.cases) == slice_run.report.run.suite.cases >= 200
+
+
+@pytest.mark.parametrize(
+    "arguments", [["-n0"], ["-n1"], ["-n2", "-p", "randomly", "-p", "no:cacheprovider"]], ids=["n0", "n1", "shuffled"]
+)
+def test_verdicts_do_not_depend_on_how_the_suite_is_run(slice_run: Run, arguments: list[str], tmp_path: Path) -> None:
+    again = run("--accelerator=cpu", SLICE, *arguments, cwd=tmp_path, timeout=600)
+
+    assert again.verdicts == slice_run.verdicts
+
+
+@pytest.fixture(scope="module")
+def units_but_operators(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    areas = "--area=accelerator,capabilities,profiling,utils"
+    return run("--accelerator=cpu", areas, "-n2", cwd=tmp_path_factory.mktemp("units"), timeout=600)
+
+
+def test_the_small_areas_are_complete_on_the_cpu(units_but_operators: Run) -> None:
+    failed = {case.id: case.message for case in units_but_operators.report.cases if case.outcome is Outcome.FAIL}
+
+    assert units_but_operators.status == 0, units_but_operators.output
+    assert not failed
+
+
+def test_every_claim_about_behaviour_is_verified(units_but_operators: Run) -> None:
+    unverified = check_claims(units_but_operators.report).unverified
+
+    # Operators and workloads have areas of their own.
+    assert [cell for cell in unverified if not cell.startswith(("operators.", "workload"))] == []
