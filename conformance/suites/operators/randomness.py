@@ -35,9 +35,9 @@ def check(info, judge, sample: Sample, expected) -> None:
 
 
 def _host_repeats(info, sample: Sample) -> bool:
-    """Whether this sample's result does not show the draw, as an all-but-certain choice does not."""
+    """Whether this sample's result may hide the draw, as windows that nearly fill the input do."""
     first, *others = (draw(call, info, sample, torch.device("cpu"), seed=seed) for seed in (1, *OTHER_SEEDS))
-    return all(_same(first, other) for other in others)
+    return any(_same(first, other) for other in others)
 
 
 def draw(runner, info, sample: Sample, device: torch.device, seed: int):
