@@ -17,7 +17,7 @@ from conformance.reports.journal import JournalWriter, Started, read_journal
 from conformance.reports.verdict import Outcome, Reason, Verdict
 from conformance.running.repro import repro_of
 from conformance.running.settings import Settings, open_journal
-from conformance.running.watchdog import fatal_error, read_stacks, stacks_path, was_hung
+from conformance.running.watchdog import fatal_error, read_stacks, readable, stacks_path, was_hung
 from conformance.running.worker import POISONED_EXIT
 
 if TYPE_CHECKING:
@@ -87,14 +87,14 @@ class Crashes:
         if self._fruitless >= _MOST_DEATHS_WITHOUT_PROGRESS:
             stacks = read_stacks(stacks_path(self.settings.folder.path, node.gateway.id))
             session = self.controller.config.pluginmanager.getplugin("dsession")
-            session.shouldstop = f"workers keep dying before they end a case; the last one left:\n{stacks}"
+            session.shouldstop = f"workers keep dying before they end a case; the last one left:\n{readable(stacks)}"
 
 
 def death_verdict(culprit: Started, stacks: str, status: int | None, settings: Settings) -> Verdict:
     """Crash or hang, with what the process left behind."""
     reason = Reason.HANG if was_hung(stacks) else Reason.CRASH
     how = "no end before the deadline" if reason is Reason.HANG else _how_it_died(stacks, status)
-    message = f"{how}\n{stacks}".rstrip()
+    message = f"{how}\n{readable(stacks)}".rstrip()
     return judge_death(State(culprit.claim) if culprit.claim else None, reason, message, settings.options.strictness)
 
 

@@ -42,6 +42,9 @@ class Host:
             watchdog.disarm()
         manager = self._config.pluginmanager
         self._config.stash[SUBJECT] = subject
+        if self._settings.bundled and manager.hasplugin("logging-plugin"):
+            # It adds a handler to each of torch's forty loggers six times a case; the bundled suites read no logs.
+            manager.unregister(name="logging-plugin")
         manager.register(fixtures, "conformance-fixtures")
         runner = CaseRunner(self._settings, subject, open_journal(self._settings), watchdog)
         manager.register(runner, "conformance-runner")

@@ -84,7 +84,8 @@ def seed_everything(seed: int, accelerator: Any) -> None:
 
     random.seed(seed)
     numpy.random.seed(seed)
-    torch.manual_seed(seed)
+    # torch.manual_seed would format a stack trace for each device type that is not initialised.
+    torch.default_generator.manual_seed(seed)
     try:
         accelerator.manual_seed_all(seed)
     except Exception:  # noqa: BLE001 - a broken seeding call is the finding of the rng cases, not of all others
