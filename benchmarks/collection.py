@@ -1,0 +1,68 @@
+"""Collecting everything, cold start to the first test, and what the installed plugin costs when it is not used."""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+from pathlib import Path
+
+from benchmarks.process import Finished, conformance, pytest
+from benchmarks.table import Row, main
+
+PLAIN_TEST = "def test_nothing():\n    pass\n"
+#: What TorchCTS 0.4.1 was measured at on two cores; collecting all of it takes minutes, so it is not repeated here.
+PEER_COLLECTION, PEER_MEMORY, PEER_FIRST = "441 s", "1,230 MB", "250 s"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--repeats", type=int, default=10, help="pairs of plain pytest runs (default: 10)")
+    parser.add_argument("--first-area", default="accelerator", help="the area whose first test is waited for")
+
+
+def measure(arguments: argparse.Namespace) -> list[Row]:
+    with tempfile.TemporaryDirectory() as folder:
+        here = Path(folder)
+        cold, warm = (collect(here) for _ in range(2))
+        first = conformance(f"--area={arguments.first_area}", "-n0", "-q", cwd=here, environment=cache(here))
+        added, torch = unused_cost(here, arguments.repeats)
+    collected = warm.outcomes["selected"]
+    return [
+        Row(f"collecting {collected} cases, cold cache", seconds(cold), "≤ 10 s", PEER_COLLECTION),
+        Row(f"collecting {collected} cases, warm cache", seconds(warm), "≤ 10 s", PEER_COLLECTION),
+        Row("collecting: peak memory, cold", f"{cold.peak_mb:.0f} MB", "≤ 400 MB", PEER_MEMORY),
+        Row("collecting: peak memory, warm", f"{warm.peak_mb:.0f} MB", "≤ 400 MB", PEER_MEMORY),
+        Row(f"start to the first test of {arguments.first_area}", f"{first.to_first_test:.1f} s", "≤ 5 s", PEER_FIRST),
+        Row("plugin installed but unused", f"{added * 1e3:+.1f} ms", "≤ 5 ms"),
+        Row("torch imported by it", "yes" if torch else "no", "no"),
+    ]
+
+
+def collect(folder: Path) -> Finished:
+    return conformance("--collect-only", "-q", cwd=folder, environment=cache(folder))
+
+
+def cache(folder: Path) -> dict[str, str]:
+    """A cache folder of our own: empty at the first run, warm at the second."""
+    return {"XDG_CACHE_HOME": str(folder / "cache")}
+
+
+def seconds(finished: Finished) -> str:
+    return f"{finished.seconds:.1f} s"
+
+
+def unused_cost(folder: Path, repeats: int) -> tuple[float, bool]:
+    """Median processor seconds that the plugin adds to a plain run, by alternating pairs; and whether torch was imported."""
+    (folder / "test_plain.py").write_text(PLAIN_TEST, encoding="utf-8")
+    pairs = [(_plain(folder), _plain(folder, "-p", "no:conformance")) for _ in range(repeats + 1)][1:]
+    # Medians of each side, not of differences: outliers of a busy machine would meet in one pair.
+    with_plugin, without = (statistics.median(run.cpu_seconds for run in side) for side in zip(*pairs, strict=True))
+    return with_plugin - without, any(run.torch for run, _ in pairs)
+
+
+def _plain(folder: Path, *arguments: str) -> Finished:
+    return pytest("-q", *arguments, "test_plain.py", cwd=folder)
+
+
+if __name__ == "__main__":
+    main(__doc__ or "", add_arguments, measure)

@@ -1,0 +1,48 @@
+"""A pytest plugin that takes times and changes nothing: ``-p stopwatch``, with this folder on PYTHONPATH.
+
+It works in any suite's run, so that both sides of a comparison are measured with the same watch. What it saw goes
+to the file that STOPWATCH_FILE names, as JSON; times are in seconds since the epoch.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+
+class Stopwatch:
+    def __init__(self) -> None:
+        self.times: dict[str, float] = {}
+        self.outcomes: Counter[str] = Counter()
+        self._counted: set[str] = set()
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        self.times["collected"] = time.time()
+        self.outcomes["selected"] = len(session.items)
+
+    def pytest_runtest_logstart(self) -> None:
+        self.times.setdefault("first_start", time.time())
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.times["last_end"] = time.time()
+        decides = report.when == "call" or not report.passed
+        if decides and report.nodeid not in self._counted:
+            self._counted.add(report.nodeid)
+            self.outcomes[report.outcome] += 1
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_unconfigure(self) -> None:
+        seen = {"times": self.times, "outcomes": self.outcomes, "torch": "torch" in sys.modules}
+        Path(os.environ["STOPWATCH_FILE"]).write_text(json.dumps(seen), encoding="utf-8")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Stopwatch(), "stopwatch-itself")

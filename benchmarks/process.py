@@ -1,0 +1,111 @@
+"""Runs a process and takes its time and its largest resident memory."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+PLUGINS = Path(__file__).with_name("plugins")
+#: Statuses of a pytest run that ran its tests: all passed, some failed, none selected or verified.
+RAN = (0, 1, 5)
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A finished process.
+
+    ``cpu_seconds`` is the processor time of its tree, which a busy machine hardly changes. ``peak_mb`` is the resident
+    memory of the largest process in it, in 10^6 bytes.
+    """
+
+    status: int
+    started: float
+    seconds: float
+    cpu_seconds: float
+    peak_mb: float
+    output: str
+    times: Mapping[str, float] = field(default_factory=dict)
+    outcomes: Mapping[str, int] = field(default_factory=dict)
+    torch: bool = False
+
+    @property
+    def to_first_test(self) -> float:
+        return self.times["first_start"] - self.started
+
+    @property
+    def running(self) -> float:
+        """From the first test's start to the last one's end."""
+        return self.times["last_end"] - self.times["first_start"]
+
+    @property
+    def executed(self) -> int:
+        """Tests that ran to a verdict; what was skipped did not."""
+        return self.outcomes.get("passed", 0) + self.outcomes.get("failed", 0)
+
+    @property
+    def per_second(self) -> float:
+        return self.executed / self.running
+
+
+def run(command: Sequence[str], *, cwd: Path, environment: Mapping[str, str] | None = None) -> Finished:
+    """Run to the end, with one thread per process. The caller must be small: Linux counts its memory at the fork."""
+    with tempfile.TemporaryFile("w+", encoding="utf-8") as output:
+        started = time.time()
+        process = subprocess.Popen(
+            command,
+            cwd=cwd,
+            env=_environment(environment or {}),
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        seconds = time.time() - started
+        output.seek(0)
+        cpu = usage.ru_utime + usage.ru_stime
+        return Finished(process.returncode, started, seconds, cpu, _megabytes(usage.ru_maxrss), output.read())
+
+
+def _environment(more: Mapping[str, str]) -> dict[str, str]:
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST_", "TOX_"))}
+    return {**kept, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", **more}
+
+
+def _megabytes(maxrss: int) -> float:
+    return maxrss / 1e6 if sys.platform == "darwin" else maxrss * 1024 / 1e6
+
+
+def pytest(
+    *arguments: str,
+    cwd: Path,
+    python: str = sys.executable,
+    environment: Mapping[str, str] | None = None,
+) -> Finished:
+    """Run pytest under the stopwatch; a status that says it did not run is an error with its last lines."""
+    file = cwd / "stopwatch.json"
+    file.unlink(missing_ok=True)
+    command = [python, "-m", "pytest", "-p", "stopwatch", "-p", "no:cacheprovider", "-p", "no:randomly", *arguments]
+    watching = {"PYTHONPATH": str(PLUGINS), "STOPWATCH_FILE": str(file)}
+    finished = run(command, cwd=cwd, environment={**watching, **(environment or {})})
+    if finished.status not in RAN:
+        tail = "\n".join(finished.output.splitlines()[-20:])
+        raise SystemExit(f"{' '.join(command)} ended with status {finished.status}:\n{tail}")
+    seen = json.loads(file.read_text(encoding="utf-8"))
+    collects_only = "--collect-only" in arguments
+    if not collects_only and "first_start" not in seen["times"]:
+        raise SystemExit(f"{' '.join(command)} ran no test; its selection matches nothing")
+    return Finished(**{**vars(finished), **seen})
+
+
+def conformance(*arguments: str, cwd: Path, environment: Mapping[str, str] | None = None) -> Finished:
+    """Run the suite on the CPU accelerator; its report goes below ``cwd``."""
+    # With 1 some verdict is a failure: the measurement stands, and the suite's own tests tell whether it may be so.
+    return pytest("--accelerator=cpu", *arguments, cwd=cwd, environment=environment)

@@ -1,0 +1,57 @@
+"""Every measurement, as one Markdown table. ``--small`` takes minutes and only shows that each script works."""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import sys
+from importlib import metadata
+from pathlib import Path
+
+# Started as a script, this folder is where Python looks for modules, and not the checkout above it.
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from benchmarks import against_torchcts, collection, harness_overhead, scaling
+from benchmarks.table import Row, markdown
+
+SMALL = {"operators": 2, "shard": "1/16", "repeats": 2}
+SCRIPTS = (collection, harness_overhead, scaling, against_torchcts)
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--small", action="store_true", help="few cells and repeats; the numbers mean little")
+    parser.add_argument("--without-peer", action="store_true", help="leave TorchCTS out; it installs its own torch")
+    against_torchcts.add_arguments(parser)
+    collection.add_arguments(parser)
+    scaling.add_arguments(parser)
+    arguments = parser.parse_args()
+    if arguments.small:
+        vars(arguments).update(SMALL)
+    return arguments
+
+
+def main() -> None:
+    arguments = parse()
+    rows: list[Row] = []
+    for script in SCRIPTS:
+        if script is against_torchcts and arguments.without_peer:
+            continue
+        sys.stderr.write(f"{script.__name__} …\n")
+        rows += script.measure(arguments)
+    sys.stdout.write(f"{markdown(rows)}\n\n{machine()}\n")
+
+
+def machine() -> str:
+    versions = " · ".join(f"{name} {metadata.version(name)}" for name in ("torch", "pytest", "pytest-xdist"))
+    return f"{platform.machine()} · {_cores()} cores · Python {platform.python_version()} · {versions}"
+
+
+def _cores() -> int:
+    import os
+
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,45 @@
+"""Rows of the comparison, and how they are printed."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tabulate import tabulate
+
+HEADERS = ("metric", "peer", "here", "goal", "ratio")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measured number; ``peer`` is what it is compared with, ``ratio`` how the two stand."""
+
+    metric: str
+    here: str
+    goal: str = ""
+    peer: str = ""
+    ratio: str = ""
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        return tuple(getattr(self, name) for name in HEADERS)
+
+
+def times(value: float) -> str:
+    return f"{value:.2f}×"
+
+
+def markdown(rows: Sequence[Row]) -> str:
+    return str(tabulate([row.cells for row in rows], headers=HEADERS, tablefmt="github", disable_numparse=True))
+
+
+Measure = Callable[[argparse.Namespace], list[Row]]
+
+
+def main(doc: str, add_arguments: Callable[[argparse.ArgumentParser], None], measure: Measure) -> None:
+    """The command line of one measurement."""
+    parser = argparse.ArgumentParser(description=doc)
+    add_arguments(parser)
+    sys.stdout.write(markdown(measure(parser.parse_args())) + "\n")
