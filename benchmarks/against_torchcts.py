@@ -11,6 +11,7 @@ import argparse
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 
@@ -23,10 +24,13 @@ PEER_NEEDS = ("pytest", "psutil", "numpy", "expecttest", "mpmath<2")
 DTYPES = ("float32", "bfloat16")
 #: One or two of each kind: elementwise, reduction, product, indexing, shape, normalisation, loss.
 OPERATORS = (
-    "add", "mul", "div", "exp", "log1p", "tanh", "sigmoid", "softmax", "sum", "mean", "amax", "cumsum", "matmul", "bmm",
+    "add", "mul", "sub", "exp", "log1p", "tanh", "sigmoid", "softmax", "sum", "mean", "amax", "cumsum", "matmul", "bmm",
     "addmm", "gather", "index_select", "transpose", "nn.functional.gelu", "nn.functional.layer_norm",
     "nn.functional.linear", "nn.functional.mse_loss",
 )  # fmt: skip
+#: What is counted as a comparison: one tensor or value, each.
+PEER_COMPARISON = "torchcts.core.comparer:compare_tensors"
+OUR_COMPARISON = "conformance.checker:Checker.that"
 PEER_FILES = ("opinfo/test_opinfo_forward.py", "opinfo/test_opinfo_backward.py")
 #: TorchCTS reads what it may test from this file in the current folder.
 MANIFEST = """
@@ -47,10 +51,8 @@ def measure(arguments: argparse.Namespace) -> list[Row]:
     operators = OPERATORS[: arguments.operators]
     python = arguments.peer_python or install(arguments.work.absolute())
     with tempfile.TemporaryDirectory() as folder:
-        # A first run fills the file cache, and ours of the operator database, for both sides alike.
-        peer = run_peer(python, operators, Path(folder))
-        ours(operators[:1], Path(folder))
-        return rows(peer, ours(operators, Path(folder)), len(operators))
+        peer, here = run_peer(python, operators, Path(folder)), ours(operators, Path(folder))
+        return rows(peer, here, len(operators))
 
 
 def install(work: Path) -> str:
@@ -78,6 +80,7 @@ def run_peer(python: str, operators: tuple[str, ...], folder: Path) -> Finished:
         *("-k", " or ".join(peer_ids(operators))),
         cwd=folder,
         python=python,
+        environment=counting(PEER_COMPARISON),
     )
 
 
@@ -88,51 +91,29 @@ def peer_ids(operators: tuple[str, ...]) -> list[str]:
 
 
 def ours(operators: tuple[str, ...], folder: Path) -> Finished:
-    cases = [
-        f"operators.{op}[{dtype}-{mode}]" for op in operators for dtype in DTYPES for mode in ("inference", "training")
-    ]
-    return conformance("--area=operators", *(f"--case={case}" for case in cases), "-n0", "-q", cwd=folder)
+    axes = [f"[{dtype}-{mode}]" for dtype in DTYPES for mode in ("inference", "training")]
+    cases = [f"--case=operators.{operator}{axis}" for operator in operators for axis in axes]
+    finished = conformance("--area=operators", *cases, "-n0", "-q", cwd=folder, environment=counting(OUR_COMPARISON))
+    if finished.outcomes["selected"] != len(cases):
+        raise SystemExit(f"{finished.outcomes['selected']} of {len(cases)} cases exist; correct OPERATORS")
+    return finished
+
+
+def counting(function: str) -> dict[str, str]:
+    return {"STOPWATCH_COUNT": function}
 
 
 def rows(peer: Finished, here: Finished, operators: int) -> list[Row]:
-    what = f"{operators} operators × {len(DTYPES)} dtypes"
     cells = operators * len(DTYPES)
     return [
-        Row(
-            f"cases per second, {what}",
-            f"{here.per_second:.1f} ({here.executed} cases)",
-            "≥ 5×",
-            f"{peer.per_second:.1f} ({peer.executed} cases)",
-            times(here.per_second / peer.per_second),
-        ),
-        Row(
-            "seconds per operator and dtype, forward and backward",
-            f"{here.running / cells:.3f}",
-            "",
-            f"{peer.running / cells:.3f}",
-            times(peer.running / here.running),
-        ),
-        Row(
-            "cold start to the first test (s)",
-            f"{here.to_first_test:.1f}",
-            "≤ 5 s",
-            f"{peer.to_first_test:.1f}",
-            times(peer.to_first_test / here.to_first_test),
-        ),
-        Row(
-            "the whole command (s)",
-            f"{here.seconds:.1f}",
-            "",
-            f"{peer.seconds:.1f}",
-            times(peer.seconds / here.seconds),
-        ),
-        Row(
-            "peak memory (MB)",
-            f"{here.peak_mb:.0f}",
-            "≤ 2,000",
-            f"{peer.peak_mb:.0f}",
-            times(peer.peak_mb / here.peak_mb),
-        ),
+        against(f"cases per second of the whole command, {cells} operators × dtypes", peer, here, in_all, "≥ 5×"),
+        against("cases per second once loaded", peer, here, lambda run: run.per_second),
+        against("comparisons per second once loaded", peer, here, lambda run: run.outcomes["counted"] / run.steady),
+        against("cases that ran", peer, here, lambda run: run.executed),
+        against("start to the first test (s)", peer, here, lambda run: run.to_first_test, "≤ 5", less=True),
+        against("start to the first verdict (s)", peer, here, lambda run: run.to_first_verdict, less=True),
+        against("the whole command (s)", peer, here, lambda run: run.seconds, less=True),
+        against("peak memory (MB)", peer, here, lambda run: run.peak_mb, "≤ 2000", less=True),
         Row(
             "failures on PyTorch's own CPU",
             str(here.outcomes.get("failed", 0)),
@@ -140,6 +121,25 @@ def rows(peer: Finished, here: Finished, operators: int) -> list[Row]:
             str(peer.outcomes.get("failed", 0)),
         ),
     ]
+
+
+def in_all(run: Finished) -> float:
+    return run.executed / run.seconds
+
+
+def against(
+    metric: str,
+    peer: Finished,
+    here: Finished,
+    number: Callable[[Finished], float],
+    goal: str = "",
+    *,
+    less: bool = False,
+) -> Row:
+    """Both numbers, and how many times better ours is; ``less`` where a smaller one is better."""
+    theirs, own = number(peer), number(here)
+    better = theirs / own if less else own / theirs
+    return Row(metric, f"{own:.3g}", goal, f"{theirs:.3g}", times(better))
 
 
 if __name__ == "__main__":

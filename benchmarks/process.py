@@ -40,6 +40,10 @@ class Finished:
         return self.times["first_start"] - self.started
 
     @property
+    def to_first_verdict(self) -> float:
+        return self.times["first_end"] - self.started
+
+    @property
     def running(self) -> float:
         """From the first test's start to the last one's end."""
         return self.times["last_end"] - self.times["first_start"]
@@ -50,8 +54,14 @@ class Finished:
         return self.outcomes.get("passed", 0) + self.outcomes.get("failed", 0)
 
     @property
+    def steady(self) -> float:
+        """From the first verdict to the last: what is loaded once, at collection or by the first test, is not in it."""
+        return self.times["last_end"] - self.times["first_end"]
+
+    @property
     def per_second(self) -> float:
-        return self.executed / self.running
+        """Tests per second once everything is loaded."""
+        return (self.executed - 1) / self.steady
 
 
 def run(command: Sequence[str], *, cwd: Path, environment: Mapping[str, str] | None = None) -> Finished:

@@ -1,17 +1,21 @@
 """A pytest plugin that takes times and changes nothing: ``-p stopwatch``, with this folder on PYTHONPATH.
 
 It works in any suite's run, so that both sides of a comparison are measured with the same watch. What it saw goes
-to the file that STOPWATCH_FILE names, as JSON; times are in seconds since the epoch.
+to the file that STOPWATCH_FILE names, as JSON; times are in seconds since the epoch. STOPWATCH_COUNT may name a
+function, ``module:name`` or ``module:Class.name``, whose calls are counted.
 """
 
 from __future__ import annotations
 
+import functools
+import importlib
 import json
 import os
 import sys
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,18 +35,36 @@ class Stopwatch:
         self.times.setdefault("first_start", time.time())
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self.times["last_end"] = time.time()
         decides = report.when == "call" or not report.passed
         if decides and report.nodeid not in self._counted:
             self._counted.add(report.nodeid)
             self.outcomes[report.outcome] += 1
+            self.times["last_end"] = time.time()
+            self.times.setdefault("first_end", self.times["last_end"])
 
     @pytest.hookimpl(trylast=True)
     def pytest_unconfigure(self) -> None:
         seen = {"times": self.times, "outcomes": self.outcomes, "torch": "torch" in sys.modules}
         Path(os.environ["STOPWATCH_FILE"]).write_text(json.dumps(seen), encoding="utf-8")
 
+    def count_calls(self, name: str) -> None:
+        module, _, path = name.partition(":")
+        *owners, last = path.split(".")
+        owner: Any = functools.reduce(getattr, owners, importlib.import_module(module))
+        counted = getattr(owner, last)
+
+        @functools.wraps(counted)
+        def counting(*arguments: Any, **more: Any) -> Any:
+            self.outcomes["counted"] += 1
+            return counted(*arguments, **more)
+
+        setattr(owner, last, counting)
+
 
 def pytest_configure(config: pytest.Config) -> None:
-    if not hasattr(config, "workerinput"):
-        config.pluginmanager.register(Stopwatch(), "stopwatch-itself")
+    if hasattr(config, "workerinput"):
+        return
+    watch = Stopwatch()
+    config.pluginmanager.register(watch, "stopwatch-itself")
+    if name := os.environ.get("STOPWATCH_COUNT"):
+        watch.count_calls(name)
