@@ -1,0 +1,229 @@
+"""Devices are named, counted, selected and reported consistently."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from conformance.accelerators.capabilities import DEVICE, DEVICE_INDEX, DEVICE_MULTIPLE
+from conformance.case import Level, case
+from conformance.finding import environment_lacks
+
+
+def need_two(accelerator):
+    if accelerator.device_count() < 2:
+        environment_lacks("one device; this case compares two")
+
+
+@case("accelerator.device.count", requires=[DEVICE], level=Level.CORE)
+def test_count(accelerator):
+    """At least one device, the same number at every call."""
+    counts = [accelerator.device_count() for _ in range(3)]
+
+    assert all(type(count) is int for count in counts), f"device_count() answers {counts[0]!r}, which is no int"
+    assert counts[0] >= 1, f"device_count() is {counts[0]}, yet cases run on a device"
+    assert counts == [counts[0]] * 3, f"device_count() changes between calls: {counts}"
+
+
+@case("accelerator.device.available", requires=[DEVICE], level=Level.CORE)
+def test_available(accelerator):
+    """A device that cases run on is available."""
+    assert accelerator.is_available() is True, f"is_available() answers {accelerator.is_available()!r}, not True"
+
+
+@case("accelerator.device.name", requires=[DEVICE], level=Level.CORE)
+def test_name(accelerator, device):
+    """The name without an index is a device type that torch knows, and tensors have it."""
+    name = accelerator.device_name()
+    tensor = torch.zeros(3, device=name)
+
+    assert type(name) is str, f"device_name() answers {name!r}, which is no str"
+    assert ":" not in name, f"device_name() without an index is {name!r}, with one"
+    assert tensor.device.type == name == device.type, f"a tensor made on {name!r} is on {tensor.device}"
+
+
+@case("accelerator.device.current", requires=[DEVICE], level=Level.CORE)
+def test_current(accelerator):
+    """The current device is an int between 0 and the count, and asking does not change it."""
+    first, second = accelerator.current_device(), accelerator.current_device()
+
+    assert type(first) is int, f"current_device() answers {first!r}, a {type(first).__name__}; it must be an int"
+    assert 0 <= first < accelerator.device_count(), f"current_device() is {first} of {accelerator.device_count()}"
+    assert first == second, f"current_device() answers {first}, then {second}"
+
+
+@case("accelerator.device.current_under_launcher", requires=[DEVICE], level=Level.CORE)
+def test_current_under_launcher(accelerator, monkeypatch):
+    """A launcher's variables do not change the type of the answers."""
+    ranks = {"LOCAL_RANK": "1", "RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "LOCAL_SIZE": "2"}
+    for name, value in ranks.items():
+        monkeypatch.setenv(name, value)
+
+    current, count, name = (
+        accelerator.current_device(),
+        accelerator.device_count(),
+        accelerator.current_device_name(),
+    )
+
+    assert type(current) is int, f"with LOCAL_RANK=1, current_device() answers {current!r}; it must be an int"
+    assert type(count) is int, f"with LOCAL_SIZE=2, device_count() answers {count!r}; it must be an int"
+    assert type(name) is str, f"with LOCAL_RANK=1, current_device_name() answers {name!r}; it must be a str"
+
+
+@case("accelerator.device.unmoved_by_launcher", requires=[DEVICE], level=Level.CORE)
+def test_unmoved_by_launcher(accelerator, monkeypatch):
+    """Only set_device changes the current device: a rank's number in the environment does not."""
+    before = accelerator.current_device()
+
+    monkeypatch.setenv("LOCAL_RANK", "1")
+
+    after = accelerator.current_device()
+    assert after == before, f"with LOCAL_RANK=1 the current device turns from {before!r} into {after!r}"
+
+
+@case("accelerator.device.set", requires=[DEVICE], level=Level.CORE)
+def test_set(accelerator):
+    """Every index can be made current, is then reported, and receives new tensors."""
+    before = accelerator.current_device()
+    try:
+        for index in range(accelerator.device_count()):
+            accelerator.set_device(index)
+            now = accelerator.current_device()
+            assert now == index, f"after set_device({index}), current_device() answers {now!r}"
+            tensor = torch.full((3,), 7.0, device=accelerator.device_name())
+            assert tensor.device.index in (index, None), f"after set_device({index}), a tensor is on {tensor.device}"
+            assert tensor.tolist() == [7.0] * 3
+    finally:
+        accelerator.set_device(before)
+    assert accelerator.current_device() == before
+
+
+@case("accelerator.device.set_twice", requires=[DEVICE], level=Level.CORE)
+def test_set_twice(accelerator):
+    """Making the current device current again changes nothing."""
+    before = accelerator.current_device()
+
+    accelerator.set_device(before)
+    accelerator.set_device(before)
+
+    assert accelerator.current_device() == before, f"set_device({before}) twice gives {accelerator.current_device()!r}"
+
+
+@case("accelerator.device.out_of_range", requires=[DEVICE], level=Level.CORE, axes={"index": ["count", "far"]})
+def test_out_of_range(accelerator, index):
+    """Selecting a device that does not exist raises, and changes nothing."""
+    before = accelerator.current_device()
+    number = accelerator.device_count() + {"count": 0, "far": 1000}[index]
+
+    raised = None
+    try:
+        accelerator.set_device(number)
+    except Exception as error:
+        raised = error
+
+    after = accelerator.current_device()
+    assert raised is not None, f"set_device({number}) of {accelerator.device_count()} device(s) does not raise"
+    assert after == before, f"the failed set_device({number}) turned current_device() from {before} into {after}"
+    assert torch.ones(3, device=accelerator.device_name()).sum().item() == 3, "the device is unusable afterwards"
+
+
+@case("accelerator.device.torch_device", requires=[DEVICE], level=Level.CORE)
+def test_torch_device(accelerator, device):
+    """device() is a torch.device of this type, and tensors can be made there."""
+    answer = accelerator.device()
+
+    assert isinstance(answer, torch.device), f"device() answers {answer!r}, which is no torch.device"
+    assert answer.type == device.type, f"device() is of type {answer.type!r}, tensors are on {device.type!r}"
+    assert torch.full((3,), 5.0, device=answer).tolist() == [5.0] * 3
+
+
+@case("accelerator.device.torch_device_index", requires=[DEVICE_INDEX])
+def test_torch_device_index(accelerator):
+    """device(i) carries the index i, and device() the current one."""
+    for index in range(accelerator.device_count()):
+        answer = accelerator.device(index)
+        assert isinstance(answer, torch.device), f"device({index}) answers {answer!r}, which is no torch.device"
+        assert answer.index == index, f"device({index}) is {answer}, its index {answer.index!r}"
+    current = accelerator.device().index
+    assert current in (accelerator.current_device(), None), f"device() has index {current!r}"
+
+
+@case("accelerator.device.name_index", requires=[DEVICE_INDEX])
+def test_name_index(accelerator):
+    """device_name(i) is the type with that index."""
+    for index in (*range(accelerator.device_count()), 3):
+        name = accelerator.device_name(index)
+        assert name == f"{accelerator.device_name()}:{index}", f"device_name({index}) is {name!r}"
+        assert torch.device(name).index == index
+
+
+@case("accelerator.device.current_name", requires=[DEVICE], level=Level.CORE)
+def test_current_name(accelerator):
+    """The current device's name is usable, and of this type."""
+    name = accelerator.current_device_name()
+
+    assert type(name) is str, f"current_device_name() answers {name!r}, which is no str"
+    assert torch.zeros(2, device=name).device.type == accelerator.device_name(), f"{name!r} is another device"
+
+
+@case("accelerator.device.current_name_index", requires=[DEVICE_INDEX])
+def test_current_name_index(accelerator):
+    """The current device's name carries its index, for every device."""
+    before = accelerator.current_device()
+    try:
+        for index in range(accelerator.device_count()):
+            accelerator.set_device(index)
+            name, expected = accelerator.current_device_name(), f"{accelerator.device_name()}:{index}"
+            assert name == expected, f"after set_device({index}), current_device_name() is {name!r}, not {expected!r}"
+            assert torch.empty(1, device=name).device.index in (index, None)
+    finally:
+        accelerator.set_device(before)
+
+
+@case("accelerator.device.tensor_index", requires=[DEVICE_MULTIPLE])
+def test_tensor_index(accelerator):
+    """A tensor lands on the device it names, whatever device is current."""
+    need_two(accelerator)
+    before = accelerator.current_device()
+
+    for index in range(accelerator.device_count()):
+        tensor = torch.full((5,), float(index), device=accelerator.device_name(index))
+        assert tensor.device.index == index, f"asked for device {index}, got {tensor.device}"
+        assert tensor.tolist() == [float(index)] * 5
+    assert accelerator.current_device() == before, "making tensors elsewhere changed the current device"
+
+
+@case("accelerator.device.copies_between", requires=[DEVICE_MULTIPLE])
+def test_copies_between(accelerator):
+    """Copies from device to device keep every value, in both directions."""
+    need_two(accelerator)
+    first, second = accelerator.device_name(0), accelerator.device_name(1)
+    numbers = torch.arange(4099, dtype=torch.float32)
+
+    there = numbers.to(first).to(second)
+    back = there.to(first)
+
+    assert there.device.index == 1 and back.device.index == 0
+    assert torch.equal(there.cpu(), numbers), "values changed from device 0 to device 1"
+    assert torch.equal(back.cpu(), numbers), "values changed from device 1 to device 0"
+
+
+@case("accelerator.device.mixed_devices_raise", requires=[DEVICE_MULTIPLE])
+def test_mixed_devices_raise(accelerator):
+    """An operation on tensors of two devices raises instead of reading the wrong memory."""
+    need_two(accelerator)
+    first, second = (torch.ones(65, device=accelerator.device_name(index)) for index in (0, 1))
+
+    with pytest.raises((RuntimeError, ValueError)):
+        first + second
+
+
+@case("accelerator.device.works_on_each", requires=[DEVICE_MULTIPLE])
+def test_works_on_each(accelerator):
+    """Forward and backward run on every device, also while another one is current."""
+    need_two(accelerator)
+    for index in range(accelerator.device_count()):
+        numbers = torch.arange(1.0, 8.0, device=accelerator.device_name(index), requires_grad=True)
+        (numbers * numbers).sum().backward()
+        assert numbers.grad.device.index == index
+        assert numbers.grad.tolist() == [2.0 * n for n in range(1, 8)], f"wrong gradient on device {index}"

@@ -1,0 +1,264 @@
+"""Random numbers: seeds repeat, states restore, on every index."""
+
+from __future__ import annotations
+
+import io
+
+import torch
+
+from conformance.accelerators.capabilities import RNG, RNG_PER_DEVICE, RNG_STATE
+from conformance.case import Level, case
+from conformance.finding import environment_lacks
+
+from .draws import DRAWS, differing
+
+SIZES = ("1", "3", "5", "7", "1023", "65537")
+
+
+@case("accelerator.rng.seed_repeats", requires=[RNG], level=Level.CORE, axes={"function": sorted(DRAWS)})
+def test_seed_repeats(accelerator, device, function):
+    """The same seed gives the same numbers, bit for bit."""
+    draw = DRAWS[function]
+
+    accelerator.manual_seed(1234)
+    first = draw(1023, device)
+    accelerator.manual_seed(1234)
+    second = draw(1023, device)
+
+    assert differing(first, second) == 0, f"{differing(first, second)} of 1023 numbers differ after the same seed"
+
+
+@case("accelerator.rng.seeds_differ", requires=[RNG], level=Level.CORE, axes={"function": sorted(DRAWS)})
+def test_seeds_differ(accelerator, device, function):
+    """Different seeds give different numbers."""
+    draw = DRAWS[function]
+
+    accelerator.manual_seed(1)
+    first = draw(1023, device)
+    accelerator.manual_seed(2)
+    second = draw(1023, device)
+
+    assert differing(first, second) > 100, f"only {differing(first, second)} of 1023 numbers differ for seeds 1 and 2"
+
+
+@case("accelerator.rng.advances", requires=[RNG], level=Level.CORE, axes={"function": sorted(DRAWS)})
+def test_advances(accelerator, device, function):
+    """Drawing again gives other numbers."""
+    draw = DRAWS[function]
+
+    first, second = draw(1023, device), draw(1023, device)
+
+    assert differing(first, second) > 100, f"only {differing(first, second)} of 1023 numbers differ between two draws"
+
+
+@case("accelerator.rng.seed_all_repeats", requires=[RNG], level=Level.CORE)
+def test_seed_all_repeats(accelerator):
+    """manual_seed_all seeds every device, with the same seed."""
+    names = [accelerator.device_name(index) for index in range(accelerator.device_count())]
+
+    accelerator.manual_seed_all(77)
+    first = [torch.randn(65, device=name) for name in names]
+    accelerator.manual_seed_all(77)
+    second = [torch.randn(65, device=name) for name in names]
+
+    for name, before, after in zip(names, first, second, strict=True):
+        assert differing(before, after) == 0, f"manual_seed_all does not repeat on {name}"
+
+
+@case("accelerator.rng.initial_seed", requires=[RNG], level=Level.CORE, axes={"seed": ["0", "1", "1234", "2147483648"]})
+def test_initial_seed(accelerator, seed):
+    """initial_seed() is the seed that was given, as an int."""
+    accelerator.manual_seed(int(seed))
+
+    answer = accelerator.initial_seed()
+
+    assert type(answer) is int, f"initial_seed() answers {answer!r}, which is no int"
+    assert answer == int(seed), f"initial_seed() is {answer} after manual_seed({seed})"
+
+
+@case("accelerator.rng.initial_seed_after_draws", requires=[RNG], level=Level.CORE)
+def test_initial_seed_after_draws(accelerator, device):
+    """Drawing does not change the initial seed."""
+    accelerator.manual_seed(4321)
+    torch.rand(1023, device=device)
+
+    assert accelerator.initial_seed() == 4321, f"initial_seed() is {accelerator.initial_seed()} after drawing"
+
+
+@case("accelerator.rng.statistics", requires=[RNG], level=Level.CORE)
+def test_statistics(accelerator, device):
+    """Uniform numbers fill [0, 1) evenly, and normal ones have mean 0 and variance 1.
+
+    With 65,536 numbers and a fixed seed the bounds are ten standard errors away.
+    """
+    accelerator.manual_seed(5)
+    uniform, normal = torch.rand(65536, device=device).cpu(), torch.randn(65536, device=device).cpu()
+
+    assert uniform.min() >= 0 and uniform.max() < 1, f"rand gives {uniform.min()} … {uniform.max()}"
+    counts = torch.histc(uniform, bins=16, min=0, max=1)
+    assert (counts - 4096).abs().max() < 10 * 62, f"rand is uneven: {counts.int().tolist()}"
+    assert abs(normal.mean()) < 10 / 256, f"randn has mean {normal.mean():.4f}"
+    assert abs(normal.var() - 1) < 10 * (2 / 65536) ** 0.5, f"randn has variance {normal.var():.4f}"
+
+
+@case("accelerator.rng.state_type", requires=[RNG_STATE])
+def test_state_type(accelerator):
+    """The state is a uint8 tensor on the host."""
+    state = accelerator.get_rng_state()
+
+    assert isinstance(state, torch.Tensor), f"get_rng_state() answers {state!r}, which is no tensor"
+    assert state.dtype is torch.uint8, f"the state is {state.dtype}, not torch.uint8"
+    assert state.device.type == "cpu", f"the state lies on {state.device}, not on the host"
+    assert state.dim() == 1 and state.numel() > 0, f"the state has shape {tuple(state.shape)}"
+
+
+@case("accelerator.rng.state_is_a_copy", requires=[RNG_STATE])
+def test_state_is_a_copy(accelerator, device):
+    """Drawing does not change a state that was taken, and asking for it draws nothing."""
+    accelerator.manual_seed(8)
+    first, second = accelerator.get_rng_state(), accelerator.get_rng_state()
+    kept = first.clone()
+    drawn = torch.randn(33, device=device)
+
+    assert torch.equal(first, second), "get_rng_state() twice gives two states: asking advances the generator"
+    assert torch.equal(first, kept), "drawing changed a state that was taken before"
+    accelerator.manual_seed(8)
+    assert differing(torch.randn(33, device=device), drawn) == 0, "asking for the state advanced the generator"
+
+
+@case("accelerator.rng.state_roundtrip", requires=[RNG_STATE], axes={"function": sorted(DRAWS)})
+def test_state_roundtrip(accelerator, device, function):
+    """Restoring a state repeats the same numbers."""
+    draw = DRAWS[function]
+    draw(7, device)
+
+    state = accelerator.get_rng_state()
+    first = draw(1023, device)
+    accelerator.set_rng_state(state)
+    second = draw(1023, device)
+
+    assert differing(first, second) == 0, f"{differing(first, second)} of 1023 numbers differ after set_rng_state"
+
+
+@case("accelerator.rng.state_odd_sizes", requires=[RNG_STATE], axes={"size": SIZES})
+def test_state_odd_sizes(accelerator, device, size):
+    """A state taken after any number of draws restores the generator's offset within its block."""
+    torch.randn(int(size), device=device)
+    torch.rand(1, device=device)
+
+    state = accelerator.get_rng_state()
+    first = [torch.randn(int(size), device=device), torch.rand(3, device=device), torch.randn(64, device=device)]
+    accelerator.set_rng_state(state)
+    second = [torch.randn(int(size), device=device), torch.rand(3, device=device), torch.randn(64, device=device)]
+
+    for step, (before, after) in enumerate(zip(first, second, strict=True)):
+        assert differing(before, after) == 0, f"draw {step} after set_rng_state differs, with {size} drawn before"
+
+
+@case("accelerator.rng.state_index", requires=[RNG_STATE])
+def test_state_index(accelerator):
+    """get_rng_state(i) and set_rng_state(state, i) take an index, by position and by name."""
+    for index in range(accelerator.device_count()):
+        name = accelerator.device_name(index)
+        state = accelerator.get_rng_state(index)
+        assert torch.equal(state, accelerator.get_rng_state(device_index=index))
+        first = torch.randn(65, device=name)
+        accelerator.set_rng_state(state, index)
+        second = torch.randn(65, device=name)
+        accelerator.set_rng_state(new_state=state, device_index=index)
+        third = torch.randn(65, device=name)
+        assert differing(first, second) == 0, f"set_rng_state(state, {index}) does not restore device {index}"
+        assert differing(first, third) == 0, f"set_rng_state by name does not restore device {index}"
+
+
+@case("accelerator.rng.state_saved", requires=[RNG_STATE])
+def test_state_saved(accelerator, device):
+    """A state goes through torch.save, .cpu() and clone() and still restores."""
+    state, buffer = accelerator.get_rng_state(), io.BytesIO()
+    expected = torch.randn(129, device=device)
+
+    torch.save(state, buffer)
+    buffer.seek(0)
+    for copy in (torch.load(buffer, weights_only=True), state.cpu(), state.clone()):
+        accelerator.set_rng_state(copy)
+        drawn = torch.randn(129, device=device)
+        assert differing(drawn, expected) == 0, "a state that was saved and loaded does not restore the generator"
+
+
+@case("accelerator.rng.state_not_consumed", requires=[RNG_STATE])
+def test_state_not_consumed(accelerator, device):
+    """One state restores any number of times, and set_rng_state does not write into it."""
+    state = accelerator.get_rng_state()
+    kept = state.clone()
+    rounds = []
+
+    for _ in range(3):
+        accelerator.set_rng_state(state)
+        rounds.append(torch.randn(65, device=device))
+
+    assert torch.equal(state, kept), "set_rng_state or drawing wrote into the state that was handed in"
+    assert differing(rounds[0], rounds[1]) == differing(rounds[0], rounds[2]) == 0, "a state restores only once"
+
+
+@case("accelerator.rng.state_of_another_seed", requires=[RNG_STATE])
+def test_state_of_another_seed(accelerator, device):
+    """A restored state wins over a later seed, and carries its own seed."""
+    accelerator.manual_seed(11)
+    state, expected = accelerator.get_rng_state(), torch.randn(65, device=device)
+
+    accelerator.manual_seed(99)
+    accelerator.set_rng_state(state)
+
+    assert differing(torch.randn(65, device=device), expected) == 0, "the seed set in between shines through"
+
+
+@case("accelerator.rng.bad_state", requires=[RNG_STATE])
+def test_bad_state(accelerator, device):
+    """Something that is no state raises, and leaves the generator as it was."""
+    state = accelerator.get_rng_state()
+    raised = []
+
+    for wrong in (torch.zeros(3, dtype=torch.uint8), torch.zeros(state.numel(), dtype=torch.float32)):
+        try:
+            accelerator.set_rng_state(wrong)
+        except Exception as error:
+            raised.append(error)
+
+    assert len(raised) == 2, "set_rng_state accepts what is no state"
+    assert torch.equal(accelerator.get_rng_state(), state), "a refused state changed the generator"
+
+
+@case("accelerator.rng.per_device_state", requires=[RNG_PER_DEVICE])
+def test_per_device_state(accelerator):
+    """Each device has a stream of its own: seeding and restoring one leaves the other alone."""
+    if accelerator.device_count() < 2:
+        environment_lacks("one device; this case compares two")
+    other = accelerator.get_rng_state(1)
+
+    accelerator.set_device(0)
+    accelerator.manual_seed(3)
+    torch.randn(65, device=accelerator.device_name(0))
+    accelerator.set_rng_state(accelerator.get_rng_state(0), 0)
+
+    assert torch.equal(accelerator.get_rng_state(1), other), "work on device 0 moved the generator of device 1"
+
+
+@case("accelerator.rng.state_of_other_device", requires=[RNG_PER_DEVICE])
+def test_state_of_other_device(accelerator):
+    """get_rng_state(i) answers for device i, whichever is current."""
+    if accelerator.device_count() < 2:
+        environment_lacks("one device; this case compares two")
+    before = accelerator.current_device()
+    states = []
+    try:
+        for index in (0, 1):
+            accelerator.set_device(index)
+            accelerator.manual_seed(100 + index)
+        for current in (0, 1):
+            accelerator.set_device(current)
+            states.append([accelerator.get_rng_state(index) for index in (0, 1)])
+    finally:
+        accelerator.set_device(before)
+
+    assert torch.equal(states[0][0], states[1][0]) and torch.equal(states[0][1], states[1][1])
+    assert not torch.equal(states[0][0], states[0][1]), "two devices seeded differently have the same state"

@@ -1,0 +1,321 @@
+"""Streams: entering and leaving them, and the order they guarantee."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from conformance.accelerators.capabilities import DEVICE, STREAM, STREAM_ORDER
+from conformance.case import Level, case
+from conformance.finding import environment_lacks
+
+from .conveyor import Conveyor, numbers
+
+HOST = torch.device("cpu")
+
+
+class Stop(Exception):
+    """Raised on purpose."""
+
+
+def stale(target, start=0):
+    """How many elements do not hold the numbers from ``start``."""
+    return int((target.cpu() != numbers(HOST, start)).sum())
+
+
+@case("accelerator.stream.none_is_consistent", requires=[DEVICE], level=Level.CORE)
+def test_none_is_consistent(accelerator):
+    """Without a stream class no stream is current; with one there is always a current one."""
+    answers = {"current_stream()": accelerator.current_stream(), "default_stream()": accelerator.default_stream()}
+    has_streams = accelerator.Stream is not None
+
+    for call, answer in answers.items():
+        assert (answer is not None) is has_streams, f"Stream is {accelerator.Stream!r}, but {call} answers {answer!r}"
+
+
+@case("accelerator.stream.context_of_none", requires=[DEVICE], level=Level.CORE)
+def test_context_of_none(accelerator, device):
+    """stream(None) and stream(current_stream()) are contexts that change nothing; exceptions pass through."""
+    before = accelerator.current_stream()
+
+    for stream in (None, accelerator.current_stream()):
+        with accelerator.stream(stream):
+            inside = (numbers(device) + 1).cpu()
+            assert accelerator.current_stream() == before, f"stream({stream!r}) changed the current stream"
+        assert torch.equal(inside, numbers(HOST) + 1), f"results inside stream({stream!r}) are wrong"
+        with pytest.raises(Stop), accelerator.stream(stream):
+            raise Stop
+    assert accelerator.current_stream() == before
+
+
+@case("accelerator.stream.enter", requires=[STREAM])
+def test_enter(accelerator):
+    """Inside the context the stream is current, and afterwards the old one again."""
+    before, side = accelerator.current_stream(), accelerator.Stream()
+
+    with accelerator.stream(side):
+        inside = accelerator.current_stream()
+
+    assert inside == side, f"inside stream({side}) the current stream is {inside}"
+    assert accelerator.current_stream() == before, "the old stream was not restored"
+
+
+@case("accelerator.stream.nest", requires=[STREAM])
+def test_nest(accelerator):
+    """Contexts nest, and each restores what was current when it was entered."""
+    before, outer, inner = accelerator.current_stream(), accelerator.Stream(), accelerator.Stream()
+
+    with accelerator.stream(outer):
+        with accelerator.stream(inner):
+            assert accelerator.current_stream() == inner, "the inner stream is not current"
+        assert accelerator.current_stream() == outer, "leaving the inner stream did not restore the outer one"
+        with accelerator.stream(None):
+            assert accelerator.current_stream() == outer, "stream(None) changed the current stream"
+    assert accelerator.current_stream() == before, "leaving the outer stream did not restore the first one"
+
+
+@case("accelerator.stream.restored_on_exception", requires=[STREAM])
+def test_restored_on_exception(accelerator):
+    """An exception leaves the context, and the old stream is current again."""
+    before, side = accelerator.current_stream(), accelerator.Stream()
+
+    with pytest.raises(Stop), accelerator.stream(side):
+        raise Stop
+
+    assert accelerator.current_stream() == before, "after an exception the side stream is still current"
+
+
+@case("accelerator.stream.distinct", requires=[STREAM])
+def test_distinct(accelerator):
+    """New streams differ from each other and from the default one; a stream equals itself."""
+    first, second, default = accelerator.Stream(), accelerator.Stream(), accelerator.default_stream()
+
+    assert first == first and default == accelerator.default_stream()
+    assert first != second, "two new streams are one"
+    assert first != default and second != default, "a new stream is the default one"
+
+
+@case("accelerator.stream.default_is_current", requires=[STREAM])
+def test_default_is_current(accelerator):
+    """The default stream is current until another is entered, and does not change inside one."""
+    default = accelerator.default_stream()
+
+    assert accelerator.current_stream() == default, "the current stream is not the default one"
+    with accelerator.stream(accelerator.Stream()):
+        assert accelerator.default_stream() == default, "entering a stream changes the default one"
+    assert accelerator.default_stream(accelerator.current_device()) == default
+    assert accelerator.current_stream(accelerator.current_device()) == default
+
+
+@case("accelerator.stream.values", requires=[STREAM])
+def test_values(accelerator, device):
+    """Work on a stream gives the right values once the stream is synchronized."""
+    conveyor, source, side = Conveyor(accelerator, device), numbers(device), accelerator.Stream()
+    target = torch.full_like(source, -1.0)
+    accelerator.synchronize()
+
+    with accelerator.stream(side):
+        conveyor.carry(source, target)
+    side.synchronize()
+
+    assert stale(target) == 0, f"{stale(target)} elements are stale after stream.synchronize()"
+
+
+@case("accelerator.stream.query", requires=[STREAM])
+def test_query(accelerator, device):
+    """query() is a bool, and once it is True the stream's work is complete."""
+    conveyor, source, side = Conveyor(accelerator, device), numbers(device), accelerator.Stream()
+    target = torch.full_like(source, -1.0)
+    accelerator.synchronize()
+
+    with accelerator.stream(side):
+        conveyor.carry(source, target)
+    answers = [side.query()]
+    if answers[0]:
+        assert stale(target) == 0, f"query() is True while {stale(target)} elements are stale"
+    side.synchronize()
+    answers.append(side.query())
+
+    assert all(type(answer) is bool for answer in answers), f"query() answers {answers}"
+    assert answers[1], "query() is False after stream.synchronize()"
+    assert stale(target) == 0
+
+
+@case("accelerator.stream.program_order", requires=[STREAM])
+def test_program_order(accelerator, device):
+    """Work on one stream runs in the order it was queued."""
+    conveyor, side = Conveyor(accelerator, device, milliseconds=5.0), accelerator.Stream()
+    sources = [numbers(device, start) for start in range(5)]
+    target, copies = torch.full_like(sources[0], -1.0), [torch.empty_like(sources[0]) for _ in sources]
+    accelerator.synchronize()
+
+    with accelerator.stream(side):
+        for source, copy in zip(sources, copies, strict=True):
+            conveyor.carry(source, target)
+            copy.copy_(target)
+    side.synchronize()
+
+    for start, copy in enumerate(copies):
+        assert stale(copy, start) == 0, f"step {start} read {stale(copy, start)} elements of another step"
+
+
+DIRECTIONS = ("default-to-side", "side-to-default", "side-to-side")
+
+
+def streams_of(accelerator, direction):
+    """Producer and consumer stream."""
+    first, _, second = direction.partition("-to-")
+    return tuple(
+        accelerator.current_stream() if kind == "default" else accelerator.Stream() for kind in (first, second)
+    )
+
+
+@case("accelerator.stream.wait_stream", requires=[STREAM_ORDER], axes={"direction": DIRECTIONS})
+def test_wait_stream(accelerator, device, direction):
+    """What a stream does after wait_stream sees everything the other had queued before."""
+    producer, consumer = streams_of(accelerator, direction)
+    conveyor, source = Conveyor(accelerator, device), numbers(device)
+    target, copy = torch.full_like(source, -1.0), torch.full_like(source, -2.0)
+    accelerator.synchronize()
+
+    with accelerator.stream(producer):
+        conveyor.carry(source, target)
+    consumer.wait_stream(producer)
+    with accelerator.stream(consumer):
+        copy.copy_(target)
+    consumer.synchronize()
+
+    assert stale(copy) == 0, f"{direction}: {stale(copy)} elements were read before they were written"
+    accelerator.synchronize()
+
+
+@case("accelerator.stream.wait_event", requires=[STREAM_ORDER], axes={"direction": DIRECTIONS})
+def test_wait_event(accelerator, device, direction):
+    """What a stream does after wait_event sees everything queued before the event was recorded."""
+    producer, consumer = streams_of(accelerator, direction)
+    conveyor, source, event = Conveyor(accelerator, device), numbers(device), accelerator.Event()
+    target, copy = torch.full_like(source, -1.0), torch.full_like(source, -2.0)
+    accelerator.synchronize()
+
+    with accelerator.stream(producer):
+        conveyor.carry(source, target)
+        event.record(producer)
+    consumer.wait_event(event)
+    with accelerator.stream(consumer):
+        copy.copy_(target)
+    consumer.synchronize()
+
+    assert stale(copy) == 0, f"{direction}: {stale(copy)} elements were read before they were written"
+    accelerator.synchronize()
+
+
+@case("accelerator.stream.write_after_read", requires=[STREAM_ORDER])
+def test_write_after_read(accelerator, device):
+    """A buffer is written again only after the other stream has read it, if it waits."""
+    conveyor, reader = Conveyor(accelerator, device), accelerator.Stream()
+    buffer, read = numbers(device), torch.full((256, 256), -1.0, device=device)
+    accelerator.synchronize()
+
+    with accelerator.stream(reader):
+        conveyor.carry(buffer, read)
+    accelerator.current_stream().wait_stream(reader)
+    buffer.fill_(-9.0)
+    accelerator.synchronize()
+
+    assert stale(read) == 0, f"{stale(read)} elements were overwritten before they were read"
+
+
+@case("accelerator.stream.chain", requires=[STREAM_ORDER])
+def test_chain(accelerator, device):
+    """Waiting is transitive along a chain of streams."""
+    conveyor, source = Conveyor(accelerator, device, milliseconds=10.0), numbers(device)
+    stations = [torch.full_like(source, -1.0) for _ in range(4)]
+    streams = [accelerator.Stream() for _ in stations]
+    accelerator.synchronize()
+
+    value = source
+    for position, (stream, target) in enumerate(zip(streams, stations, strict=True)):
+        if position:
+            stream.wait_stream(streams[position - 1])
+        with accelerator.stream(stream):
+            conveyor.carry(value, target)
+        value = target
+    accelerator.current_stream().wait_stream(streams[-1])
+    result = stations[-1] + 0
+    accelerator.synchronize()
+
+    assert stale(result) == 0, f"{stale(result)} elements are stale at the end of the chain"
+
+
+@case("accelerator.stream.device_synchronize", requires=[STREAM])
+def test_device_synchronize(accelerator, device):
+    """synchronize() of the device completes every stream."""
+    conveyor, streams = Conveyor(accelerator, device), [accelerator.Stream() for _ in range(3)]
+    sources = [numbers(device, start) for start in range(3)]
+    targets = [torch.full_like(source, -1.0) for source in sources]
+    accelerator.synchronize()
+
+    for stream, source, target in zip(streams, sources, targets, strict=True):
+        with accelerator.stream(stream):
+            conveyor.carry(source, target)
+    accelerator.synchronize()
+
+    for start, target in enumerate(targets):
+        assert stale(target, start) == 0, f"stream {start} is not complete after synchronize()"
+
+
+@case("accelerator.stream.backward", requires=[STREAM_ORDER])
+def test_backward(accelerator, device):
+    """Gradients of a forward pass on a side stream are right once the default stream has waited for it.
+
+    Autograd runs each operation's backward on the stream of its forward; whoever called backward() may use the result.
+    """
+    conveyor, side = Conveyor(accelerator, device), accelerator.Stream()
+    weight = numbers(device).requires_grad_()
+    accelerator.synchronize()
+
+    side.wait_stream(accelerator.current_stream())
+    with accelerator.stream(side):
+        result = weight
+        for _ in range(conveyor.length):
+            result = result @ conveyor.identity
+        loss = (result * numbers(device)).sum()
+    accelerator.current_stream().wait_stream(side)
+    loss.backward()
+    gradient = weight.grad + 0
+    accelerator.synchronize()
+
+    wrong = int((gradient.cpu() != numbers(HOST)).sum())
+    assert wrong == 0, f"{wrong} gradients are wrong after a forward pass on a side stream"
+
+
+@case("accelerator.stream.per_device", requires=[STREAM])
+def test_per_device(accelerator):
+    """Streams belong to a device: entering one there leaves the other device's stream alone."""
+    if accelerator.device_count() < 2:
+        environment_lacks("one device; this case compares two")
+    here, there = accelerator.current_stream(0), accelerator.current_stream(1)
+    before = accelerator.current_device()
+    try:
+        accelerator.set_device(1)
+        with accelerator.stream(accelerator.Stream()):
+            assert accelerator.current_stream(0) == here, "entering a stream of device 1 changed device 0"
+            assert accelerator.current_stream(1) != there, "the entered stream is not current on its device"
+    finally:
+        accelerator.set_device(before)
+    assert accelerator.current_stream(1) == there
+
+
+@case("accelerator.stream.program_order_without", requires=[DEVICE], level=Level.CORE)
+def test_program_order_without(accelerator, device):
+    """Operations on the current stream see what was queued before them, also in place."""
+    conveyor, source = Conveyor(accelerator, device), numbers(device)
+    target = torch.full_like(source, -1.0)
+
+    conveyor.carry(source, target)
+    first = target + 0
+    target.fill_(-5.0)
+    second = target + 0
+
+    assert stale(first) == 0, f"{stale(first)} elements were read before or after their time"
+    assert bool((second == -5.0).all()), "an operation ran before the one queued ahead of it"
