@@ -44,11 +44,6 @@ class Finished:
         return self.times["first_end"] - self.started
 
     @property
-    def running(self) -> float:
-        """From the first test's start to the last one's end."""
-        return self.times["last_end"] - self.times["first_start"]
-
-    @property
     def executed(self) -> int:
         """Tests that ran to a verdict; what was skipped did not."""
         return self.outcomes.get("passed", 0) + self.outcomes.get("failed", 0)
