@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from pathlib import Path
 
 import pytest
@@ -42,15 +42,17 @@ class Collection:
         rows = [(case, *(value for _, value in case.axes[: len(family.axis_names)])) for case in chosen]
         metafunc.parametrize(names, rows, ids=[case.id for case in chosen])
 
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> Generator[None, None, None]:
         # An empty parameter set leaves one item that pytest skips; here it only means that nothing was selected.
         items[:] = [item for item in items if case_of(item) or family_of(getattr(item, "function", None)) is None]
+        items.sort(key=self._is_probe)
+        yield
+        # What -k, -m and --deselect leave is what is planned.
         self.planned = [(case, item.nodeid) for item in items if (case := case_of(item))]
         if self.planned and self.manifest_path:
             write_manifest(make_manifest(self.planned), self.manifest_path)
         items[:] = [item for item in items if not ((case := case_of(item)) and case.id in self.done)]
-        items.sort(key=self._is_probe)
 
     def _is_probe(self, item: pytest.Item) -> bool:
         """Whether the item checks a "no" or a silence, as far as that is known without a device."""

@@ -115,6 +115,15 @@ def test_selecting_nothing_verifies_nothing(tmp_path: Path) -> None:
     assert "nothing verified" in finished.output
 
 
+def test_what_k_leaves_out_is_not_planned(tmp_path: Path) -> None:
+    shutil.copy(HERE / "chaos_cases.py", tmp_path / "test_cases.py")
+
+    finished = run("--accelerator=cpu", "test_cases.py", "-n0", "-k", "test_before", cwd=tmp_path)
+
+    assert finished.status == 0, finished.output
+    assert len(finished.verdicts) == 12
+
+
 def test_an_unwritable_report_folder(tmp_path: Path) -> None:
     (tmp_path / "conformance-report").write_text("a file where the folder should be")
 

@@ -15,10 +15,16 @@ def database() -> dict[str, object]:
         os.environ.pop(name, None)
     import torch
 
+    from .seeding import seed_generation
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it warns about test tools that are not installed; nobody here needs them
-        from torch.testing._internal import common_methods_invocations
+        from torch.testing._internal import common_methods_invocations, common_utils
+        from torch.testing._internal.opinfo import core
 
+    # It looks for the calling test on the stack at every sample, which takes longer than most cells do.
+    common_utils.extract_test_fn = core.extract_test_fn = lambda: None
+    common_utils.set_rng_seed = seed_generation
     # The database seeds its random operators inside the call, which would hide from us that they are random.
     common_methods_invocations.wrapper_set_seed = _unwrapped
     # That import forbids assignments like torch.backends.cudnn.enabled = False in the whole process.

@@ -11,6 +11,7 @@ from conformance.numerics.trees import tensors
 
 from . import execution
 from .execution import Sample, call
+from .seeding import reseed
 from .settings import limits
 
 #: Several, because pooling over random windows may choose the same maxima twice.
@@ -42,7 +43,7 @@ def _host_repeats(info, sample: Sample) -> bool:
 
 def draw(runner, info, sample: Sample, device: torch.device, seed: int):
     arguments = sample.on(device)
-    torch.manual_seed(seed)
+    reseed(seed, device)
     return runner(info.op, arguments)
 
 

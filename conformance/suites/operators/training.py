@@ -13,6 +13,7 @@ from .classes import is_uninitialised, op_class
 from .execution import Sample, call, host_gradients, processed
 from .judging import Judge, reduction_length
 from .oracle import Oracle, of_forward
+from .seeding import device_of, reseed
 from .settings import limits
 
 
@@ -90,7 +91,7 @@ def _backward_length(sample: Sample, expected) -> float:
 
 def _backward(info, run, differentiate, sample: Sample, seed: int):
     """The result, and the gradients of every input that wants one, in order."""
-    torch.manual_seed(seed)
+    reseed(seed, device_of(sample.tensors))
     result = run(info.op, sample)
     outputs = [leaf for leaf in processed(sample, result) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
     inputs = _unique(tensor for tensor in sample.tensors if tensor.requires_grad)
@@ -126,7 +127,7 @@ def _drew_differently(judge: Judge, actual, expected, seed: int, info, sample: S
     """Whether the operator is random and drew other numbers than the host, so that only repeatability can be judged."""
     if all(same_bits(plain(a), plain(b)) for a, b in zip(tensors(actual), tensors(expected), strict=True)):
         return False
-    torch.manual_seed(seed)
+    reseed(seed, torch.device("cpu"))
     state = torch.get_rng_state()
     call(info.op, sample.on(torch.device("cpu")))
     if torch.equal(state, torch.get_rng_state()):
