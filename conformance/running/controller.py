@@ -99,7 +99,7 @@ class Controller:
         self.manifest = manifest
         self.case_ids = {entry["nodeid"]: entry["id"] for entry in manifest["cases"]}
         self._open_journal()
-        self.progress.begin(len(manifest["cases"]) - len(self.settings.done))
+        self.progress.begin(len(manifest["cases"]) - len(self.settings.done), manifest["sha256"])
 
     def _accept_nothing(self) -> None:
         if self.settings.options.cases:

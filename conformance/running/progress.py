@@ -19,9 +19,9 @@ class Progress:
         self._counts: Counter[str] = Counter()
         self._total, self._began, self._said = 0, time.monotonic(), 0.0
 
-    def begin(self, total: int) -> None:
+    def begin(self, total: int, manifest: str) -> None:
         self._total, self._began, self._said = total, time.monotonic(), time.monotonic()
-        self._write(f"conformance: {total} cases to run")
+        self._write(f"conformance: {total} cases to run, manifest {manifest[:12]}")
 
     def step(self, outcome: str) -> None:
         self._counts[outcome] += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from collections.abc import Generator
@@ -198,9 +199,10 @@ _SEEN_BY_TYPE: tuple[tuple[tuple[type[BaseException], ...], Seen], ...] = (
 
 
 def _first_lines(error: BaseException) -> str:
-    text = str(error).strip() or type(error).__name__
-    lines = text.splitlines()
-    return "\n".join(lines[:4])[:_LONGEST_MESSAGE]
+    """The sentence of an exception. pytest appends the expression of an assert to it; a sentence needs none."""
+    lines = (str(error).strip() or type(error).__name__).splitlines()
+    sentence = list(itertools.takewhile(lambda line: not line.startswith("assert "), lines))
+    return "\n".join((sentence or lines)[:4])[:_LONGEST_MESSAGE]
 
 
 def express(verdict: Verdict, error: BaseException | None) -> None:
