@@ -19,10 +19,12 @@ class MetricColumn:
 
 
 METRIC_COLUMNS: Final = (
-    MetricColumn("tokens_per_second", "tokens/s", "{:,.0f}".format),
-    MetricColumn("samples_per_second", "samples/s", "{:,.0f}".format),
-    MetricColumn("step_seconds", "step time, ms", lambda seconds: f"{1000 * seconds:,.2f}"),
-    MetricColumn("peak_bytes", "peak memory, MiB", lambda size: f"{size / 2**20:,.1f}"),
+    MetricColumn("tokens_per_s", "tokens/s", "{:,.0f}".format),
+    MetricColumn("samples_per_s", "samples/s", "{:,.0f}".format),
+    MetricColumn("step_ms_median", "step, ms", "{:,.2f}".format),
+    MetricColumn("step_ms_p90", "p90, ms", "{:,.2f}".format),
+    MetricColumn("peak_memory_bytes", "peak memory, MiB", lambda size: f"{size / 2**20:,.1f}"),
+    MetricColumn("process_peak_bytes", "peak of the process, MiB", lambda size: f"{size / 2**20:,.1f}"),
 )
 
 

@@ -53,7 +53,7 @@ ENDINGS: list[tuple[dict[str, Any], Verdict | None]] = [
     ),
     (
         entry("workloads.gpt", tier="workload", dtype="float32", mode="training"),
-        passed(tokens_per_second=12345.6, step_seconds=0.0123, peak_bytes=13 * 2**20),
+        passed(tokens_per_s=12345.6, step_ms_median=12.3, peak_memory_bytes=13 * 2**20),
     ),
     (
         entry("workloads.vit", tier="workload", dtype="float32", mode="training"),

@@ -103,7 +103,7 @@ def hostile_report() -> Report:
         "outcome": "fail",
         "reason": "over-declared",
         "message": HOSTILE + "\n" + HOSTILE,
-        "metrics": {HOSTILE: HOSTILE, "tokens_per_second": HOSTILE},
+        "metrics": {HOSTILE: HOSTILE, "tokens_per_s": HOSTILE},
         "repro": HOSTILE,
     }
     suite = {"version": HOSTILE, "manifest_sha256": HOSTILE, "cases": 2}
