@@ -1,0 +1,306 @@
+"""Memory: tensors hold their values, and the numbers about them are true."""
+
+from __future__ import annotations
+
+import gc
+import time
+
+import torch
+
+from conformance.accelerators.capabilities import DEVICE_MULTIPLE, MEMORY, MEMORY_PEAK, MEMORY_STATS, MEMORY_TOTAL
+from conformance.case import Level, case
+from conformance.finding import environment_lacks
+
+MIB = 1 << 20
+#: The most an allocator may round one tensor up by.
+GRANULARITY = 2 * MIB
+SIZES = ("1", "513", "65537", "1048577", "33554433")
+
+
+def settle(accelerator):
+    """Let go of everything that earlier cases left behind."""
+    gc.collect()
+    accelerator.synchronize()
+    accelerator.empty_cache()
+
+
+def fill(device, size, value=1):
+    return torch.full((size,), value, dtype=torch.uint8, device=device)
+
+
+@case("accelerator.memory.holds_values", requires=[MEMORY], level=Level.CORE, axes={"size": ["0", *SIZES]})
+def test_holds_values(accelerator, device, size):
+    """A tensor of any size holds what is written, from its first to its last element."""
+    count = int(size)
+    expected = (torch.arange(count) % 251).to(torch.uint8)
+
+    tensor = expected.to(device, copy=True)
+    accelerator.synchronize()
+
+    assert tensor.shape == (count,) and tensor.device.type == device.type
+    assert torch.equal(tensor.cpu(), expected), f"{int((tensor.cpu() != expected).sum())} of {count} bytes changed"
+
+
+@case("accelerator.memory.no_overlap", requires=[MEMORY], level=Level.CORE)
+def test_no_overlap(accelerator, device):
+    """Many live tensors of odd sizes do not share a byte."""
+    sizes = [1 + 37 * step for step in range(100)]
+
+    tensors = [fill(device, size, step) for step, size in enumerate(sizes)]
+
+    wrong = [step for step, tensor in enumerate(tensors) if not bool((tensor == step).all())]
+    assert not wrong, f"tensors {wrong[:8]} were written by their neighbours"
+
+
+@case("accelerator.memory.zero_filled", requires=[MEMORY], level=Level.CORE)
+def test_zero_filled(accelerator, device):
+    """zeros() is zero also in memory that was used before."""
+    for size in (513, 65537):
+        used = fill(device, size, 255)
+        del used
+        fresh = torch.zeros(size, dtype=torch.uint8, device=device)
+        assert int(fresh.sum()) == 0, f"{int((fresh != 0).sum())} of {size} bytes of zeros() are not zero"
+
+
+@case("accelerator.memory.freed", requires=[MEMORY], level=Level.CORE)
+def test_freed(accelerator, device):
+    """Memory is freed with its tensor: a gigabyte in turn leaves no gigabyte behind."""
+    fill(device, 32 * MIB)
+    settle(accelerator)
+    before = accelerator.memory_allocated()
+
+    for step in range(32):
+        tensor = fill(device, 32 * MIB, step)
+        assert int(tensor[-1]) == step
+        del tensor
+    settle(accelerator)
+
+    grown = accelerator.memory_allocated() - before
+    assert grown < 512 * MIB, f"after 32 freed tensors of 32 MiB, {grown / MIB:.0f} MiB more are allocated"
+
+
+@case("accelerator.memory.empty_cache_keeps_values", requires=[MEMORY], level=Level.CORE)
+def test_empty_cache_keeps_values(accelerator, device):
+    """empty_cache() leaves live tensors as they are."""
+    kept = [fill(device, size, step) for step, size in enumerate((1, 513, 65537, MIB))]
+    del kept[1]
+
+    accelerator.empty_cache()
+    fresh = [fill(device, size, 99) for size in (1, 513, 65537, MIB)]
+
+    for step, tensor in zip((0, 2, 3), kept, strict=True):
+        assert bool((tensor == step).all()), f"tensor {step} was harmed by empty_cache()"
+    assert all(bool((tensor == 99).all()) for tensor in fresh)
+
+
+NUMBERS = (
+    "memory_allocated",
+    "max_memory_allocated",
+    "memory_reserved",
+    "max_memory_reserved",
+    "memory_cached",
+    "max_memory_cached",
+    "total_memory",
+    "available_memory",
+)
+
+
+@case("accelerator.memory.numbers", requires=[MEMORY], level=Level.CORE, axes={"member": NUMBERS})
+def test_numbers(accelerator, member):
+    """Each number is an int that is not negative, with an index, by name, and without."""
+    ask, current = getattr(accelerator, member), accelerator.current_device()
+
+    for answer in (ask(), ask(current), ask(device_index=current), ask(None)):
+        assert type(answer) is int, f"{member}() answers {answer!r}, which is no int"
+        assert answer >= 0, f"{member}() is {answer}"
+
+
+@case("accelerator.memory.resets", requires=[MEMORY], level=Level.CORE)
+def test_resets(accelerator, device):
+    """The three resets and empty_cache() take their arguments and harm nothing."""
+    kept, current = fill(device, 65537, 3), accelerator.current_device()
+
+    for member in ("reset_max_memory_allocated", "reset_max_memory_cached", "reset_peak_memory_stats"):
+        getattr(accelerator, member)()
+        getattr(accelerator, member)(device_index=current)
+    accelerator.empty_cache()
+
+    assert bool((kept == 3).all()), "resetting a counter changed a live tensor"
+
+
+@case("accelerator.memory.order", requires=[MEMORY_STATS])
+def test_order(accelerator, device):
+    """allocated ≤ reserved ≤ total, and no peak below its current value."""
+    kept = fill(device, 16 * MIB)
+
+    allocated, reserved = accelerator.memory_allocated(), accelerator.memory_reserved()
+
+    assert kept.numel() <= allocated <= reserved <= accelerator.total_memory(), (allocated, reserved)
+    assert accelerator.max_memory_allocated() >= allocated, "the peak of allocated memory is below its current value"
+    assert accelerator.max_memory_reserved() >= reserved, "the peak of reserved memory is below its current value"
+
+
+@case("accelerator.memory.allocated_follows", requires=[MEMORY_STATS], axes={"size": SIZES})
+def test_allocated_follows(accelerator, device, size):
+    """A tensor of N bytes raises memory_allocated() by N, rounded up by at most 2 MiB; freeing it takes that back."""
+    settle(accelerator)
+    before = accelerator.memory_allocated()
+
+    tensor = torch.empty(int(size), dtype=torch.uint8, device=device)
+    raised = accelerator.memory_allocated() - before
+    del tensor
+    left = accelerator.memory_allocated() - before
+
+    assert int(size) <= raised <= int(size) + GRANULARITY, f"a tensor of {size} bytes counts {raised}"
+    assert left == 0, f"{left} bytes are still counted after the tensor is freed"
+
+
+@case("accelerator.memory.views_count_once", requires=[MEMORY_STATS])
+def test_views_count_once(accelerator, device):
+    """Views and other dtypes of the same storage count nothing; a view keeps the storage counted."""
+    settle(accelerator)
+    before = accelerator.memory_allocated()
+    tensor = torch.empty(4 * MIB, dtype=torch.uint8, device=device)
+    counted = accelerator.memory_allocated() - before
+
+    view = tensor.view(torch.float32)[5:]
+    assert accelerator.memory_allocated() - before == counted, "a view is counted as memory of its own"
+    del tensor
+
+    assert accelerator.memory_allocated() - before == counted, "memory that a view still uses is no longer counted"
+    del view
+    assert accelerator.memory_allocated() == before
+
+
+@case("accelerator.memory.cached_is_reserved", requires=[MEMORY_STATS])
+def test_cached_is_reserved(accelerator, device):
+    """memory_cached is an older name of memory_reserved, and so are their peaks."""
+    kept = fill(device, 5 * MIB)
+
+    assert accelerator.memory_cached() == accelerator.memory_reserved(), kept.shape
+    assert accelerator.max_memory_cached() == accelerator.max_memory_reserved()
+
+
+@case("accelerator.memory.stats", requires=[MEMORY_STATS])
+def test_stats(accelerator, device):
+    """memory_stats() is a dict of ints whose current and peak values are those of the members."""
+    kept = fill(device, 5 * MIB)
+
+    stats = accelerator.memory_stats()
+
+    assert isinstance(stats, dict), f"memory_stats() answers {type(stats).__name__}"
+    current, peak = stats["allocated_bytes.all.current"], stats["allocated_bytes.all.peak"]
+    assert current == accelerator.memory_allocated() >= kept.numel(), (current, accelerator.memory_allocated())
+    assert peak == accelerator.max_memory_allocated(), (peak, accelerator.max_memory_allocated())
+
+
+@case("accelerator.memory.empty_cache_gives_back", requires=[MEMORY_STATS])
+def test_empty_cache_gives_back(accelerator, device):
+    """empty_cache() never raises reserved memory, and does not touch allocated memory."""
+    kept, freed = fill(device, 3 * MIB), fill(device, 64 * MIB)
+    del freed
+    accelerator.synchronize()
+    reserved, allocated = accelerator.memory_reserved(), accelerator.memory_allocated()
+
+    accelerator.empty_cache()
+
+    assert accelerator.memory_reserved() <= reserved, "empty_cache() raised reserved memory"
+    assert accelerator.memory_reserved() >= accelerator.memory_allocated() == allocated, (
+        "it counts live tensors as gone"
+    )
+    assert bool((kept == 1).all())
+
+
+@case("accelerator.memory.peak", requires=[MEMORY_PEAK])
+def test_peak(accelerator, device):
+    """The peak covers a tensor that lived shortly between two calls."""
+    settle(accelerator)
+    accelerator.reset_peak_memory_stats()
+    before = accelerator.memory_allocated()
+
+    torch.empty(64 * MIB, dtype=torch.uint8, device=device)
+
+    peak = accelerator.max_memory_allocated() - before
+    assert 64 * MIB <= peak <= 64 * MIB + GRANULARITY, f"the peak rose by {peak} for a short tensor of 64 MiB"
+    assert accelerator.memory_allocated() == before
+
+
+@case(
+    "accelerator.memory.peak_reset",
+    requires=[MEMORY_PEAK],
+    axes={"member": ["reset_peak_memory_stats", "reset_max_memory_allocated"]},
+)
+def test_peak_reset(accelerator, device, member):
+    """A reset lets the peak start again at the current value, not at zero, and it grows again from there."""
+    kept = fill(device, 3 * MIB)
+    torch.empty(64 * MIB, dtype=torch.uint8, device=device)
+
+    getattr(accelerator, member)()
+    current, peak = accelerator.memory_allocated(), accelerator.max_memory_allocated()
+    torch.empty(32 * MIB, dtype=torch.uint8, device=device)
+    again = accelerator.max_memory_allocated()
+
+    assert peak == current >= kept.numel(), f"after {member}() the peak is {peak}, currently allocated {current}"
+    assert again >= current + 32 * MIB, f"after {member}() the peak stays at {again}"
+
+
+@case("accelerator.memory.peak_inside_operations", requires=[MEMORY_PEAK])
+def test_peak_inside_operations(accelerator, device):
+    """The peak also covers memory that operations use for intermediate results."""
+    source = torch.ones(8 * MIB // 4, device=device)
+    accelerator.reset_peak_memory_stats()
+    before = accelerator.memory_allocated()
+
+    result = (source + 1) * 2
+
+    peak = accelerator.max_memory_allocated() - before
+    assert peak >= 16 * MIB, f"two results of 8 MiB lived at once, the peak rose by {peak}"
+    assert float(result[0]) == 4.0
+
+
+@case("accelerator.memory.total", requires=[MEMORY_TOTAL])
+def test_total(accelerator):
+    """The total is positive and stable, and what is available is no more."""
+    total, available = accelerator.total_memory(), accelerator.available_memory()
+
+    assert total == accelerator.total_memory() > 0, f"total_memory() answers {total}, then {accelerator.total_memory()}"
+    assert total > 16 * MIB, f"total_memory() is {total}; it counts bytes"
+    assert 0 < available <= total, f"available_memory() is {available} of {total}"
+
+
+@case("accelerator.memory.available_drops", requires=[MEMORY_TOTAL])
+def test_available_drops(accelerator, device):
+    """Less is available while tensors are alive.
+
+    A host keeps freed pages in lists that it does not count as free, and other processes allocate and free at the
+    same time. So tensors are added, up to eight, until the number has dropped by half of one, and three times over.
+    """
+    size = min(128 * MIB, accelerator.available_memory() // 16)
+    seen = []
+    for _ in range(3):
+        settle(accelerator)
+        before, alive = accelerator.available_memory(), []
+        for _ in range(8):
+            alive.append(fill(device, size))
+            accelerator.synchronize()
+            seen.append(before - accelerator.available_memory())
+            if seen[-1] >= size // 2:
+                return
+        del alive
+        time.sleep(0.2)
+    raise AssertionError(f"up to eight tensors of {size} bytes were alive, available_memory() dropped by {seen} bytes")
+
+
+@case("accelerator.memory.per_device", requires=[MEMORY_STATS, DEVICE_MULTIPLE])
+def test_per_device(accelerator):
+    """Each device counts its own tensors, and only those."""
+    if accelerator.device_count() < 2:
+        environment_lacks("one device; this case compares two")
+    settle(accelerator)
+    before = [accelerator.memory_allocated(index) for index in (0, 1)]
+
+    kept = fill(accelerator.device_name(1), 8 * MIB)
+
+    raised = [accelerator.memory_allocated(index) - start for index, start in enumerate(before)]
+    assert raised[0] == 0, f"a tensor on device 1 counts {raised[0]} bytes on device 0"
+    assert raised[1] >= kept.numel(), f"a tensor of 8 MiB on device 1 counts {raised[1]} bytes there"
