@@ -1,0 +1,49 @@
+"""What has no case, from the vocabulary and the plan. ``python -m tests.docs.known_gaps`` renews docs/known-gaps.md."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from conformance.accelerators.capabilities import VOCABULARY
+from conformance.case import Case
+from conformance.plan import area_names, bundled_cases
+
+PAGE = Path(__file__).parents[2] / "docs" / "known-gaps.md"
+BEGIN, END = "<!-- gaps:begin -->", "<!-- gaps:end -->"
+#: Probes exercise a capability minimally; whoever relies on one wants cases beside it.
+PROBES = "capabilities"
+
+
+def table(cases: Iterable[Case], areas: Iterable[str]) -> str:
+    """The generated part of the page."""
+    known = list(cases)
+    probed = {cell.subject for case in known if case.area == PROBES for cell in case.requires}
+    tested = {cell.subject for case in known if case.area != PROBES for cell in case.requires}
+    rows = [(name, "a probe" if name in probed else "nothing") for name in VOCABULARY if name not in tested]
+    empty = sorted(set(areas) - {case.area for case in known})
+    return "\n".join(
+        [
+            f"{len(rows)} of {len(VOCABULARY)} capabilities have no case that requires them:" if rows else "",
+            "",
+            "| capability | what there is instead |",
+            "|---|---|",
+            *(f"| `{name}` | {instead} |" for name, instead in rows),
+            "",
+            f"Areas without a case: {', '.join(f'`{name}`' for name in empty) or 'none'}.",
+        ]
+    )
+
+
+def with_table(page: str, generated: str) -> str:
+    """The page with its generated part in place."""
+    before, rest = page.split(BEGIN)
+    return f"{before}{BEGIN}\n{generated}\n{END}{rest.split(END)[1]}"
+
+
+def current() -> str:
+    return table((planned.case for planned in bundled_cases()), area_names())
+
+
+if __name__ == "__main__":
+    PAGE.write_text(with_table(PAGE.read_text(encoding="utf-8"), current()), encoding="utf-8")

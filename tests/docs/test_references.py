@@ -1,0 +1,147 @@
+"""What the documentation names exists, and what exists is named."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from conformance.accelerators import lint
+from conformance.accelerators.capabilities import DTYPES, VOCABULARY
+from conformance.accelerators.registry import names
+from conformance.cli.main import COMMANDS
+from conformance.numerics.budgets import OpClass, budget_of
+from conformance.options import _OPTIONS
+from conformance.reports.profiles import PROFILES
+from conformance.reports.verdict import _ALLOWED, Outcome, Reason
+from conformance.run_options import Strictness
+
+from . import known_gaps
+from .pages import DOCS, README, ROOT, anchors, links, pages, rows, section, text
+
+OURS = {name for name, _ in _OPTIONS}
+#: Options in the documentation that are other programs', or of the ``conformance`` command.
+OTHERS = {"--pdb", "--co", "--trace", "--report", "--format", "--capabilities", "--accelerators", "--count", "--strict"}
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: page.name)
+def test_every_option_that_is_named_exists(page: Path) -> None:
+    named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text(page)))
+
+    assert named <= OURS | OTHERS, f"unknown options: {sorted(named - OURS - OTHERS)}"
+
+
+@pytest.mark.parametrize("page", [README, DOCS / "running.md"], ids=lambda page: page.name)
+def test_every_option_is_documented(page: Path) -> None:
+    missing = {name for name in OURS if f"`{name}" not in text(page)}
+
+    assert not missing
+
+
+def test_every_reason_is_explained_with_its_outcome() -> None:
+    table = rows(section(text(DOCS / "verdicts.md"), "Reasons"))
+    explained = {(row[0], row[1].strip("`")) for row in table if row[0] in ("pass", "skip", "fail")}
+
+    assert {reason for _, reason in explained} == {reason.value for reason in Reason}
+    assert all(Reason(reason) in _ALLOWED[Outcome(outcome)] for outcome, reason in explained)
+
+
+def test_the_readme_names_every_reason() -> None:
+    table = section(text(README), "What a verdict means")
+
+    assert [reason.value for reason in Reason if f"`{reason.value}`" not in table] == []
+
+
+def test_strictness_levels_and_profiles_are_those_of_the_code() -> None:
+    page = text(DOCS / "verdicts.md")
+    levels = [row[0].split("`")[1] for row in rows(section(page, "Strictness")) if row[0].startswith("`")]
+
+    assert levels == [level.value for level in Strictness]
+    assert all(f"`{name}`" in section(page, "What counts") for name in PROFILES)
+
+
+def test_the_table_of_lint_findings_is_the_linters() -> None:
+    assert lint.__doc__
+    said = re.findall(r"^ +(L\d\d)  (.+?) {2,}(error|warning|note)$", lint.__doc__, re.MULTILINE)
+    table = [row for row in rows(section(text(DOCS / "declarations.md"), "Lint")) if row[0].startswith("L")]
+
+    assert [(id, sentence.replace("`", ""), severity) for id, sentence, severity in table] == said
+
+
+def test_the_table_of_budgets_is_the_data() -> None:
+    table = {row[0].split(" ")[0]: row[1:] for row in rows(section(text(DOCS / "numerics.md"), "Budgets"))}
+
+    for op_class in OpClass:
+        budget = budget_of(op_class)
+        numbers = [float(cell) for cell in table[op_class.value]]
+        assert numbers == [budget.rounding, budget.conditioning, budget.length, budget.host], op_class
+
+
+def test_built_in_accelerators_dtypes_core_and_commands_are_named() -> None:
+    declarations, readme = text(DOCS / "declarations.md"), text(README)
+
+    assert [name for name in names() if f"`{name}`" not in readme] == []
+    assert [name for name in DTYPES if f"`{name}`" not in declarations] == []
+    assert [one.name for one in VOCABULARY.values() if one.core and f"`{one.name}`" not in declarations] == []
+    assert [name for name in COMMANDS if f"`{name}`" not in readme.replace("`conformance doctor`", "`doctor`")] == []
+
+
+def test_capabilities_in_prose_exist() -> None:
+    cells = re.findall(r"`([a-z][a-z.-]+)\[[^\]…]+\]`", text(DOCS / "declarations.md"))
+
+    assert cells
+    assert {name for name in cells if name.split(".")[0] not in ("operators", "workloads", "subject")} <= set(
+        VOCABULARY
+    )
+
+
+def test_the_commands_are_exactly_these() -> None:
+    for command in ("pip install tox && tox run -e conformance", "pip install tox && tox run -e tests"):
+        assert f"\n{command}\n" in text(README)
+    assert "pip install tox && tox run -e tests" in text(ROOT / ".ci" / "run")
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda page: page.name)
+def test_each_page_starts_with_a_command(page: Path) -> None:
+    lines = text(page).splitlines()
+
+    assert lines[0].startswith("# ")
+    assert re.match(r" {4}(pytest|conformance|tox|python) ", lines[2]), lines[2]
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for link in links(text(page)):
+        if "://" in link:
+            continue
+        file, _, anchor = link.partition("#")
+        target = (page.parent / file).resolve() if file else page
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(text(target)), link
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: page.name)
+def test_no_machine_stands_in_the_text(page: Path) -> None:
+    paths = re.findall(r"(?<![\w.~-])/(?:home|root|work|tmp|usr|opt|Users)/\S*", text(page))
+    registries = re.findall(r"\S*(?:pypi\.org|pythonhosted|/simple/)\S*", text(page))
+
+    assert paths + registries == []
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "changelog").glob("*.md")), ids=lambda file: file.name)
+def test_changelog_fragments_are_named_as_agreed(file: Path) -> None:
+    if file.name != "README.md":
+        assert re.fullmatch(r"\d+\.(feature|change|fix|removal)(\.\d+)?\.md", file.name)
+        assert text(file).strip()
+
+
+def test_delimited_blocks_are_whole() -> None:
+    for name in ("matrix", "benchmarks"):
+        assert re.search(rf"<!-- {name}:begin -->\n.+<!-- {name}:end -->", text(README), re.DOTALL)
+
+
+def test_known_gaps_are_those_of_the_plan() -> None:
+    page = text(known_gaps.PAGE)
+
+    assert known_gaps.with_table(page, known_gaps.current()) == page, "run: python -m tests.docs.known_gaps"
