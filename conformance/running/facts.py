@@ -21,7 +21,7 @@ def accelerator_facts(subject: Subject) -> dict[str, Any]:
     return {
         "device": str(subject.device),
         "devices": _ask(lambda: int(subject.accelerator.device_count())),
-        "communication_backend": _ask(subject.accelerator.communication_backend_name),
+        "communication_backend": _ask(lambda: subject.accelerator.communication_backend_name()),
         "declaration": {
             "sha256": subject.declaration.sha256,
             "cells": [
