@@ -1,0 +1,58 @@
+"""The typed tensor constructors."""
+
+from __future__ import annotations
+
+import torch
+
+from conformance.accelerators.capabilities import DTYPE, TENSOR_TYPES
+from conformance.case import case
+
+CONSTRUCTORS = {
+    "bfloat16": "BFloat16Tensor",
+    "uint8": "ByteTensor",
+    "float64": "DoubleTensor",
+    "float32": "FloatTensor",
+    "float16": "HalfTensor",
+    "int32": "IntTensor",
+    "int64": "LongTensor",
+}
+
+
+@case("accelerator.tensor_types.from_list", requires=[TENSOR_TYPES, DTYPE], axes={"dtype": list(CONSTRUCTORS)})
+def test_from_list(accelerator, device, dtype):
+    """Called with a list, the constructor builds a tensor of its dtype, on the device, with those values.
+
+    A list is the only argument that means the same to every implementation: of a number, some make a shape.
+    """
+    name = CONSTRUCTORS[dtype]
+
+    tensor = getattr(accelerator, name)([0, 1, 2, 3, 100])
+
+    assert isinstance(tensor, torch.Tensor), f"{name} builds {tensor!r}"
+    assert tensor.dtype is getattr(torch, dtype), f"{name} builds {tensor.dtype}"
+    assert tensor.device.type == device.type, f"{name} builds on {tensor.device}, not on {device.type}"
+    assert tensor.tolist() == [0, 1, 2, 3, 100], f"{name}([0, 1, 2, 3, 100]) holds {tensor.tolist()}"
+
+
+@case("accelerator.tensor_types.shapes", requires=[TENSOR_TYPES, DTYPE], axes={"dtype": list(CONSTRUCTORS)})
+def test_shapes(accelerator, dtype):
+    """Nested lists give shapes, and an empty list an empty tensor."""
+    build = getattr(accelerator, CONSTRUCTORS[dtype])
+
+    matrix, empty, one = build([[1, 2, 3], [4, 5, 6]]), build([]), build([7])
+
+    assert matrix.tolist() == [[1, 2, 3], [4, 5, 6]], f"a nested list gives {matrix.tolist()}"
+    assert tuple(empty.shape) == (0,), f"an empty list gives the shape {tuple(empty.shape)}"
+    assert one.tolist() == [7] and empty.dtype is matrix.dtype is getattr(torch, dtype)
+
+
+@case("accelerator.tensor_types.fresh", requires=[TENSOR_TYPES, DTYPE], axes={"dtype": list(CONSTRUCTORS)})
+def test_fresh(accelerator, dtype):
+    """Each call builds a tensor of its own, on the current device, that takes part in arithmetic."""
+    build = getattr(accelerator, CONSTRUCTORS[dtype])
+
+    first, second = build([1, 2, 3]), build([1, 2, 3])
+    first.add_(second)
+
+    assert first.tolist() == [2, 4, 6] and second.tolist() == [1, 2, 3], "two tensors share their memory"
+    assert second.device.index in (accelerator.current_device(), None), f"built on {second.device}"
