@@ -83,7 +83,9 @@ def test_arrows_between_rooms(path: Path) -> None:
     assert not strays, f"{place} must not import {strays}"
     libraries = [name for name in found if name.split(".")[0] in FORBIDDEN_LIBRARIES.get(place, ())]
     assert not libraries, f"{place} must not import {libraries}"
-    assert "conformance.plugin" not in {name.rpartition(".")[0] for name in own} | set(own), "nothing imports the plugin"
+    assert "conformance.plugin" not in {name.rpartition(".")[0] for name in own} | set(own), (
+        "nothing imports the plugin"
+    )
     assert not {name.split(".")[0] for name in found} & {"accelerators", "kernels", "reports"}, "one name per module"
 
 
@@ -123,7 +125,8 @@ def test_importing_a_room_touches_no_vendor_package_and_no_device() -> None:
     program = (
         "import sys, importlib\n"
         f"for name in {IMPORTABLE!r}: importlib.import_module(name)\n"
-        "vendors = [m for m in sys.modules if m.split('.')[0] in ('torch_npu', 'torch_mlu', 'torch_supa', 'habana_frameworks')]\n"
+        "stacks = ('torch_npu', 'torch_mlu', 'torch_supa', 'habana_frameworks')\n"
+        "vendors = [m for m in sys.modules if m.split('.')[0] in stacks]\n"
         "assert not vendors, vendors\n"
         "torch = sys.modules.get('torch')\n"
         "assert torch is None or not torch.cuda.is_initialized()\n"
