@@ -35,6 +35,7 @@ class Controller:
         self.config, self.settings, self.collection = config, settings, collection
         self.manifest: dict[str, Any] | None = None
         self.report: Report | None = None
+        #: Node id → case id; filled when the plan is known, and read by whoever hears of a dead worker.
         self.case_ids: dict[str, str] = {}
         self.progress = Progress(config)
 
@@ -97,7 +98,7 @@ class Controller:
             os.truncate(folder.journal, 0)  # not unlinked: workers hold it open already
         new.replace(folder.manifest)
         self.manifest = manifest
-        self.case_ids = {entry["nodeid"]: entry["id"] for entry in manifest["cases"]}
+        self.case_ids.update({entry["nodeid"]: entry["id"] for entry in manifest["cases"]})
         self._open_journal()
         self.progress.begin(len(manifest["cases"]) - len(self.settings.done), manifest["sha256"])
 

@@ -7,7 +7,8 @@ a start line of that worker and no end line. A queue head without a start line i
 from __future__ import annotations
 
 import signal
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
@@ -20,9 +21,6 @@ from conformance.running.settings import Settings, open_journal
 from conformance.running.watchdog import fatal_error, read_stacks, readable, stacks_path, was_hung
 from conformance.running.worker import POISONED_EXIT
 
-if TYPE_CHECKING:
-    from conformance.running.controller import Controller
-
 #: Workers that die this often in a row without ending a case will not do better.
 _MOST_DEATHS_WITHOUT_PROGRESS = 4
 
@@ -30,8 +28,8 @@ _MOST_DEATHS_WITHOUT_PROGRESS = 4
 class Crashes:
     """Hears of every dead worker."""
 
-    def __init__(self, settings: Settings, controller: Controller) -> None:
-        self.settings, self.controller = settings, controller
+    def __init__(self, config: pytest.Config, settings: Settings, case_ids: Mapping[str, str]) -> None:
+        self.config, self.settings, self.case_ids = config, settings, case_ids
         self._ended_at_last_death = -1
         self._fruitless = 0
 
@@ -40,7 +38,7 @@ class Crashes:
         worker = report.node.gateway.id
         records = read_journal(self.settings.folder.journal)
         culprit = next((s for s in records.in_flight.values() if s.worker == worker), None)
-        head = self.controller.case_ids.get(crashitem)
+        head = self.case_ids.get(crashitem)
         if culprit is not None:
             verdict = self._convict(culprit, _exit_status(report.node))
             if culprit.id == head:
@@ -86,7 +84,7 @@ class Crashes:
         self._ended_at_last_death = ended
         if self._fruitless >= _MOST_DEATHS_WITHOUT_PROGRESS:
             stacks = read_stacks(stacks_path(self.settings.folder.path, node.gateway.id))
-            session = self.controller.config.pluginmanager.getplugin("dsession")
+            session = self.config.pluginmanager.getplugin("dsession")
             session.shouldstop = f"workers keep dying before they end a case; the last one left:\n{readable(stacks)}"
 
 

@@ -10,8 +10,7 @@ import pytest
 from conformance.errors import ConformanceError, SetupError
 from conformance.fixtures import accelerator as fixtures
 from conformance.running.parent import die_with_parent
-from conformance.running.session import is_worker
-from conformance.running.settings import Settings, open_journal
+from conformance.running.settings import Settings, is_worker, open_journal
 from conformance.running.watchdog import Watchdog, stacks_path
 from conformance.running.worker import SUBJECT, CaseRunner, Subject
 

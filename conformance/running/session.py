@@ -17,12 +17,8 @@ from conformance.plan import SUITES, area_names
 from conformance.run_options import read_options
 from conformance.running.collection import Collection
 from conformance.running.layout import ReportFolder
-from conformance.running.settings import SETTINGS, Settings
+from conformance.running.settings import SETTINGS, Settings, is_worker
 from conformance.selection import areas_of
-
-
-def is_worker(config: pytest.Config) -> bool:
-    return hasattr(config, "workerinput")
 
 
 def prepare(config: pytest.Config) -> None:
@@ -74,7 +70,7 @@ def _register_controller(config: pytest.Config, settings: Settings, collection: 
     controller = Controller(config, settings, collection)
     config.pluginmanager.register(controller, "conformance-controller")
     if config.option.numprocesses:
-        config.pluginmanager.register(Crashes(settings, controller), "conformance-crashes")
+        config.pluginmanager.register(Crashes(config, settings, controller.case_ids), "conformance-crashes")
 
 
 def _settle(config: pytest.Config) -> Settings:

@@ -42,6 +42,10 @@ class Settings:
         return frozenset(read_journal(self.folder.journal, self.journal_limit).ended)
 
 
+def is_worker(config: pytest.Config) -> bool:
+    return hasattr(config, "workerinput")
+
+
 def told_to_workers(settings: Settings) -> dict[str, Any]:
     return {
         "spec": settings.subject.spec,
