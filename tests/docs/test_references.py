@@ -11,11 +11,14 @@ from conformance.accelerators import lint
 from conformance.accelerators.capabilities import DTYPES, VOCABULARY
 from conformance.accelerators.registry import names
 from conformance.cli.main import COMMANDS
+from conformance.errors import ConformanceError
 from conformance.numerics.budgets import OpClass, budget_of
 from conformance.options import _OPTIONS
 from conformance.reports.profiles import PROFILES
+from conformance.reports.status import ExitStatus
 from conformance.reports.verdict import _ALLOWED, Outcome, Reason
 from conformance.run_options import Strictness
+from conformance.running.controller import EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_USAGE
 
 from . import known_gaps
 from .pages import DOCS, README, ROOT, anchors, links, pages, rows, section, text
@@ -32,11 +35,23 @@ def test_every_option_that_is_named_exists(page: Path) -> None:
     assert named <= OURS | OTHERS, f"unknown options: {sorted(named - OURS - OTHERS)}"
 
 
-@pytest.mark.parametrize("page", [README, DOCS / "running.md"], ids=lambda page: page.name)
-def test_every_option_is_documented(page: Path) -> None:
-    missing = {name for name in OURS if f"`{name}" not in text(page)}
+def test_every_option_is_documented() -> None:
+    table = rows(section(text(DOCS / "running.md"), "Options"))
+    explained = [row[0].strip("`").split(" ")[0] for row in table if row[0].startswith("`--")]
 
-    assert not missing
+    assert explained == [name for name, _ in _OPTIONS]
+    assert {name for name in OURS if f"`{name}" not in section(text(README), "Options")} == set()
+
+
+def test_exit_statuses_are_those_of_the_code() -> None:
+    table = rows(section(text(DOCS / "verdicts.md"), "Exit statuses"))
+    said = {int(row[0]): row[1] for row in table if row[0].isdigit()}
+
+    assert set(said) == {*map(int, ExitStatus), EXIT_INTERRUPTED, EXIT_INTERNAL, EXIT_USAGE}
+    assert "nothing verified" in said[ExitStatus.NOTHING_VERIFIED]
+    assert "accounted" in said[ExitStatus.UNACCOUNTED]
+    assert ConformanceError.exit_status == EXIT_USAGE
+    assert {int(row[0]) for row in rows(text(DOCS / "ci.md")) if row[0].isdigit()} | {2, 3} == set(said)
 
 
 def test_every_reason_is_explained_with_its_outcome() -> None:
