@@ -151,7 +151,10 @@ def _suite(manifest: Mapping[str, Any], cases: int) -> Suite:
 def _invocation(header: Mapping[str, Any]) -> Invocation:
     argv = redaction.strings(header.get("argv"))
     seed, workers = (redaction.whole(header.get(name)) for name in ("seed", "workers"))
-    return Invocation(argv, redaction.selection(argv), seed, workers)
+    selection = redaction.selection(argv)
+    if header.get("paths"):
+        selection = (*selection, "paths")  # a vendor's own files in place of the bundled suites
+    return Invocation(argv, selection, seed, workers)
 
 
 def _accelerator(header: Mapping[str, Any], reported: Mapping[str, Any]) -> Accelerator:

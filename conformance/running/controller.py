@@ -50,7 +50,8 @@ class Controller:
         return [
             f"conformance: accelerator {subject.name}, strictness {options.strictness.value}, seed {options.seed}"
             + (f", profile {options.profile}" if options.profile else ""),
-            f"conformance: {count[State.SUPPORTED]} claims supported, {count[State.UNSUPPORTED]} unsupported",
+            f"conformance: {count[State.SUPPORTED]} cells and patterns declared supported, "
+            f"{count[State.UNSUPPORTED]} unsupported",
             f"conformance: {versions}",
             f"conformance: report in {os.path.relpath(self.settings.folder.path)}",
         ]
@@ -175,6 +176,7 @@ class Controller:
         journal.close()
         self.report = fold(self.manifest, read_journal(folder.journal))  # type: ignore[arg-type]
         write_report(self.report, folder.path)
+        self._clean_up()  # workers that collected later have written the manifest once more
         session.exitstatus = status
 
     def _clean_up(self) -> None:

@@ -71,6 +71,12 @@ def test_a_hang_is_known_within_five_seconds_of_its_deadline(chaos: Run) -> None
     assert DEADLINE <= ended - began <= DEADLINE + 5
 
 
+def test_the_report_folder_holds_nothing_but_the_report(chaos: Run) -> None:
+    names = {path.name for path in chaos.folder.iterdir()}
+
+    assert names == {"journal.jsonl", "manifest.json", "report.json", "junit.xml", "matrix.md", "stacks"}
+
+
 def test_a_failure_prints_its_repro_line(chaos: Run) -> None:
     assert "repro: pytest" in chaos.output
     assert "--case chaos.wrong -n0" in chaos.output

@@ -64,6 +64,7 @@ def test_a_vendors_plain_tests_run_beside_cases_with_our_fixtures(tmp_path: Path
 
     assert finished.status == 0, finished.output
     assert finished.verdicts == {"vendor.adds": ("pass", "native")}
+    assert "narrowed by paths" in finished.output, "a vendor's own file earns no profile"
     assert "2 passed" in finished.output
 
 
