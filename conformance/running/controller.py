@@ -46,12 +46,12 @@ class Controller:
         environment = environment_facts()["facts"]
         cells = subject.static_declaration.cells.values()
         count = {state: sum(claim.state is state for claim in cells) for state in State}
+        declared = f"{count[State.SUPPORTED]} cells and patterns supported, {count[State.UNSUPPORTED]} unsupported"
         versions = ", ".join(f"{name} {version}" for name, version in environment["packages"].items())
         return [
             f"conformance: accelerator {subject.name}, strictness {options.strictness.value}, seed {options.seed}"
             + (f", profile {options.profile}" if options.profile else ""),
-            f"conformance: {count[State.SUPPORTED]} cells and patterns declared supported, "
-            f"{count[State.UNSUPPORTED]} unsupported",
+            f"conformance: declared {declared}",
             f"conformance: {versions}",
             f"conformance: report in {os.path.relpath(self.settings.folder.path)}",
         ]
