@@ -1,0 +1,136 @@
+"""The environment a launcher passes on, and the compile backend."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+
+from conformance.accelerators.capabilities import COMPILE, DEVICE, DEVICE_VISIBILITY
+from conformance.case import Level, case
+from conformance.finding import environment_lacks
+
+from .processes import run_python
+
+
+@case("accelerator.environment.exports", requires=[DEVICE], level=Level.CORE)
+def test_exports(accelerator):
+    """export_envs() are prefixes of variable names. An empty one would export everything there is."""
+    prefixes = accelerator.export_envs()
+
+    assert type(prefixes) is list, f"export_envs() answers {prefixes!r}, which is no list"
+    bad = [p for p in prefixes if type(p) is not str or not p or "=" in p or p != p.strip()]
+    assert not bad, f"export_envs() holds {bad}, which are no prefixes of variable names"
+    assert len(set(prefixes)) == len(prefixes), f"export_envs() repeats itself: {prefixes}"
+
+
+@case("accelerator.environment.visible_names", requires=[DEVICE], level=Level.CORE)
+def test_visible_names(accelerator):
+    """visible_devices_envs() names at least one variable: launchers take the first."""
+    variables = accelerator.visible_devices_envs()
+
+    assert type(variables) is list and variables, f"visible_devices_envs() answers {variables!r}"
+    bad = [v for v in variables if type(v) is not str or not v or not v.replace("_", "a").isalnum()]
+    assert not bad, f"visible_devices_envs() holds {bad}, which are no variable names"
+
+
+IDS = {"one": [3], "several": [0, 2, 5], "reordered": [1, 0], "tuple": (0, 1), "range": range(2), "strings": ["0", "1"]}
+
+
+@case("accelerator.environment.set_visible", requires=[DEVICE], level=Level.CORE, axes={"ids": list(IDS)})
+def test_set_visible(accelerator, ids):
+    """set_visible_devices_envs writes the ids in their order, comma-separated, into the given dict and nowhere else."""
+    variables = accelerator.visible_devices_envs()
+    given, outside = {"KEPT": "as it is"}, dict(os.environ)
+
+    accelerator.set_visible_devices_envs(given, IDS[ids])
+
+    expected = {"KEPT": "as it is", **dict.fromkeys(variables, ",".join(str(number) for number in IDS[ids]))}
+    assert given == expected, f"set_visible_devices_envs writes {given}, not {expected}"
+    assert dict(os.environ) == outside, "set_visible_devices_envs changed this process' own environment"
+
+
+@case("accelerator.environment.set_visible_by_name", requires=[DEVICE], level=Level.CORE)
+def test_set_visible_by_name(accelerator):
+    """Its arguments are taken by name, and an older value is replaced."""
+    variable = accelerator.visible_devices_envs()[0]
+    given = {variable: "7"}
+
+    accelerator.set_visible_devices_envs(current_env=given, local_accelerator_ids=[1])
+
+    assert given[variable] == "1", f"{variable} is {given[variable]!r}, not '1'"
+
+
+COUNT = """
+from conformance.accelerators.registry import resolve
+live = resolve(spec).load()
+live.set_device(0)
+tell(count=live.device_count(), name=live.current_device_name())
+"""
+
+
+@case("accelerator.environment.visible_count", requires=[DEVICE_VISIBILITY], deadline=120)
+def test_visible_count(accelerator, pytestconfig):
+    """A new process sees exactly the devices that the variable names, counted from 0."""
+    if accelerator.device_count() < 2:
+        environment_lacks("one device; hiding one of two cannot be seen")
+    given = {}
+    accelerator.set_visible_devices_envs(given, [1])
+
+    answers = run_python(COUNT, pytestconfig.getoption("--accelerator"), **given)
+
+    assert answers["count"] == 1, f"with {given} a process sees {answers['count']} devices"
+
+
+@case("accelerator.compile_backend.known", requires=[COMPILE])
+def test_compile_backend_known(accelerator):
+    """get_compile_backend() is registered with torch.compile."""
+    import torch._dynamo
+
+    backend, known = accelerator.get_compile_backend(), torch._dynamo.list_backends(exclude_tags=())
+
+    assert backend in known, f"get_compile_backend() is {backend!r}; registered are {known}"
+
+
+@case("accelerator.compile_backend.set", requires=[DEVICE], level=Level.CORE)
+def test_compile_backend_set(accelerator):
+    """A registered backend can be set, and is then reported."""
+    before = accelerator.get_compile_backend()
+    try:
+        accelerator.set_compile_backend("eager")
+        after = accelerator.get_compile_backend()
+    finally:
+        accelerator.set_compile_backend(before)
+
+    assert after == "eager", f"after set_compile_backend('eager') it is {after!r}"
+    assert accelerator.get_compile_backend() == before
+
+
+@case("accelerator.compile_backend.unknown", requires=[DEVICE], level=Level.CORE)
+def test_compile_backend_unknown(accelerator):
+    """An unknown backend is a ValueError and leaves the old one."""
+    before = accelerator.get_compile_backend()
+
+    with pytest.raises(ValueError):
+        accelerator.set_compile_backend("no_such_backend")
+
+    assert accelerator.get_compile_backend() == before, "a refused backend replaced the old one"
+
+
+@case("accelerator.environment.import_keeps_it", requires=[DEVICE], deadline=120)
+def test_import_keeps_environment(pytestconfig):
+    """Loading an accelerator leaves deterministic mode, default dtype and gradients as they are."""
+    program = """
+import torch
+from conformance.accelerators.registry import resolve
+def modes():
+    return [torch.are_deterministic_algorithms_enabled(), str(torch.get_default_dtype()), torch.is_grad_enabled()]
+before = modes()
+resolve(spec).load()
+tell(before=before, after=modes())
+"""
+    answers = run_python(program, pytestconfig.getoption("--accelerator"))
+
+    assert answers["after"] == answers["before"], f"loading changed torch's modes: {answers}"
+    assert answers["before"][0] is False, f"torch {torch.__version__} starts in deterministic mode"

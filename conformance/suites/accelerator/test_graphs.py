@@ -1,0 +1,265 @@
+"""Graphs: a real one that captures and replays, or None with a context and a replay that do nothing."""
+
+from __future__ import annotations
+
+import torch
+
+from conformance.accelerators.capabilities import DEVICE, GRAPH_CAPTURE, GRAPH_POOL, RNG_STATE
+from conformance.case import Level, case
+from conformance.finding import environment_lacks
+
+
+class Captured:
+    """``output`` becomes ``function(source)`` at each replay. Warmed up on a side stream, as capturing needs it."""
+
+    def __init__(self, accelerator, device, function, pool=None):
+        self.accelerator, self.function = accelerator, function
+        self.source = torch.arange(257, dtype=torch.float32, device=device)
+        self.output = torch.full_like(self.source, -1.0)
+        self._warm_up()
+        self.graph = accelerator.create_graph()
+        with accelerator.capture_to_graph(self.graph, pool=pool):
+            self.output.copy_(function(self.source))
+
+    def _warm_up(self):
+        stream = self.accelerator.Stream() if self.accelerator.Stream is not None else None
+        self.accelerator.synchronize()
+        with self.accelerator.stream(stream):
+            for _ in range(3):
+                self.function(self.source)
+        self.accelerator.synchronize()
+
+    def replay(self):
+        self.accelerator.replay_graph(self.graph)
+        self.accelerator.synchronize()
+        return self.output.cpu()
+
+    def expected(self):
+        return self.function(self.source).cpu()
+
+
+def polynomial(x):
+    return (x * 2 + 1) * x - 3
+
+
+@case("accelerator.graph.shape", requires=[DEVICE], level=Level.CORE)
+def test_shape(accelerator, device):
+    """The members agree: a graph that is replayed with new inputs, or None and nothing is ever replayed.
+
+    Without graphs the context runs its work at once, and a replay changes nothing.
+    """
+    captured = Captured(accelerator, device, polynomial)
+    exists = captured.graph is not None
+    accelerator.synchronize()
+    before = captured.output.cpu()
+    ran = torch.equal(before, captured.expected())
+
+    captured.source.add_(5)
+    after = captured.replay()
+
+    assert ran is not exists, (
+        f"create_graph() gives {captured.graph!r}, but the context {'ran' if ran else 'held back'} it"
+    )
+    expected = captured.expected() if exists else before
+    assert torch.equal(after, expected), f"create_graph() gives {captured.graph!r}, but replay_graph acts otherwise"
+
+
+@case("accelerator.graph.created", requires=[DEVICE], level=Level.CORE)
+def test_created(accelerator):
+    """Each graph is a new one; without graphs it is None each time, and None can be replayed."""
+    first, second = accelerator.create_graph(), accelerator.create_graph()
+
+    if first is not None:
+        assert second is not None and first is not second, f"create_graph() gives {first!r}, then {second!r}"
+    else:
+        assert second is None, f"create_graph() gives None, then {second!r}"
+        assert accelerator.replay_graph(None) is None
+
+
+@case("accelerator.graph.context_of_none", requires=[DEVICE], level=Level.CORE)
+def test_context_of_none(accelerator, device):
+    """Without graphs the context takes its arguments by name, and an exception leaves it."""
+    graph, caught, result = accelerator.create_graph(), None, torch.zeros(3, device=device)
+    if graph is not None:
+        environment_lacks("graphs are real here; this case is about accelerators without them")
+
+    try:
+        with accelerator.capture_to_graph(graph, pool=None, stream=None):
+            result.add_(2)
+            raise KeyError("on purpose")
+    except KeyError as error:
+        caught = error
+
+    assert caught is not None, "the context swallowed an exception"
+    assert result.tolist() == [2.0] * 3, "the context held work back although there is no graph to hold it"
+
+
+@case("accelerator.graph.capture_runs_nothing", requires=[GRAPH_CAPTURE])
+def test_capture_runs_nothing(accelerator, device):
+    """Capturing does not run the work: the output is written by the first replay."""
+    captured = Captured(accelerator, device, polynomial)
+    accelerator.synchronize()
+
+    before = captured.output.cpu()
+    after = captured.replay()
+
+    assert bool((before == -1).all()), f"capturing wrote {int((before != -1).sum())} elements"
+    assert torch.equal(after, captured.expected()), "the first replay gives wrong values"
+
+
+@case("accelerator.graph.replay_reads_inputs", requires=[GRAPH_CAPTURE])
+def test_replay_reads_inputs(accelerator, device):
+    """Each replay works on what its inputs hold then."""
+    captured = Captured(accelerator, device, polynomial)
+
+    for start in (0, 10, -7):
+        captured.source.copy_(torch.arange(start, start + 257, dtype=torch.float32))
+        found, expected = captured.replay(), captured.expected()
+        wrong = int((found != expected).sum())
+        assert wrong == 0, f"with inputs from {start}, {wrong} of 257 outputs belong to other inputs"
+
+
+@case("accelerator.graph.replay_is_idempotent", requires=[GRAPH_CAPTURE])
+def test_replay_is_idempotent(accelerator, device):
+    """Replaying a pure function twice gives the same bits."""
+    captured = Captured(accelerator, device, torch.sin)
+
+    first, second = captured.replay(), captured.replay()
+
+    assert torch.equal(first, second), "two replays with the same inputs differ"
+    assert torch.equal(first, captured.expected()), "a replay differs from running the function"
+
+
+@case("accelerator.graph.replay_accumulates", requires=[GRAPH_CAPTURE])
+def test_replay_accumulates(accelerator, device):
+    """In-place work inside a graph runs once per replay."""
+    captured = Captured(accelerator, device, lambda x: x.add_(1))
+    captured.source.zero_()
+    accelerator.synchronize()
+
+    for count in range(1, 4):
+        found = captured.replay()
+        assert bool((found == count).all()), f"after {count} replays of x += 1, x is {found[0].item()}"
+
+
+@case("accelerator.graph.order", requires=[GRAPH_CAPTURE])
+def test_order(accelerator, device):
+    """A replay takes its place among the work queued around it, without a synchronize."""
+    captured = Captured(accelerator, device, lambda x: x * 2)
+    captured.source.fill_(3.0)
+
+    accelerator.replay_graph(captured.graph)
+    first = captured.output + 0
+    captured.source.fill_(5.0)
+    accelerator.replay_graph(captured.graph)
+    second = captured.output + 0
+
+    assert bool((first == 6).all()), f"the first replay gives {first[0].item()}, not 6"
+    assert bool((second == 10).all()), f"the second replay gives {second[0].item()}, not 10"
+
+
+@case("accelerator.graph.many_operations", requires=[GRAPH_CAPTURE])
+def test_many_operations(accelerator, device):
+    """Matrix products, reductions and indexing are captured with everything in between."""
+    weight = (torch.arange(257 * 31) % 7 - 3).float().view(257, 31).to(device)
+    captured = Captured(accelerator, device, lambda x: (torch.relu(x @ weight).sum() + x.flip(0)).clamp(max=1e6))
+
+    captured.source.copy_(torch.arange(257) % 5)
+
+    found, expected = captured.replay(), captured.expected()
+    assert torch.equal(found, expected), f"{int((found != expected).sum())} of 257 outputs differ from running it"
+
+
+@case("accelerator.graph.training_step", requires=[GRAPH_CAPTURE])
+def test_training_step(accelerator, device):
+    """A backward pass inside a graph writes the gradients of the inputs' current values."""
+    weight = torch.ones(257, device=device, requires_grad=True)
+
+    def gradient(x):
+        return torch.autograd.grad((weight * weight * x).sum(), weight)[0]
+
+    captured = Captured(accelerator, device, gradient)
+    captured.source.fill_(4.0)
+
+    found = captured.replay()
+    assert bool((found == 8).all()), f"the gradient of w²·4 at 1 is {found[0].item()}, not 8"
+
+
+@case("accelerator.graph.two_graphs", requires=[GRAPH_CAPTURE])
+def test_two_graphs(accelerator, device):
+    """Two graphs keep their work apart."""
+    first = Captured(accelerator, device, lambda x: x + 1)
+    second = Captured(accelerator, device, lambda x: x * 10)
+
+    results = [first.replay(), second.replay(), first.replay()]
+
+    expected = [first.expected(), second.expected(), first.expected()]
+    for step, (found, right) in enumerate(zip(results, expected, strict=True)):
+        assert torch.equal(found, right), f"replay {step} ran another graph's work"
+
+
+@case("accelerator.graph.random_numbers", requires=[GRAPH_CAPTURE, RNG_STATE])
+def test_random_numbers(accelerator, device):
+    """Random numbers inside a graph go on with each replay, and repeat with the seed."""
+    captured = Captured(accelerator, device, torch.rand_like)
+
+    accelerator.manual_seed(3)
+    first, second = captured.replay(), captured.replay()
+    accelerator.manual_seed(3)
+    again = captured.replay()
+
+    assert int((first == second).sum()) < 20, "every replay draws the same numbers"
+    assert torch.equal(first, again), "replays do not repeat after the same seed"
+    assert first.min() >= 0 and first.max() < 1
+
+
+@case("accelerator.graph.capturing_flag", requires=[GRAPH_CAPTURE])
+def test_capturing_flag(accelerator, device):
+    """is_current_stream_capturing() is True inside a capture and False outside."""
+    answers, source = [accelerator.is_current_stream_capturing()], torch.zeros(3, device=device)
+    (source + 1).cpu()
+    graph = accelerator.create_graph()
+
+    with accelerator.capture_to_graph(graph):
+        answers.append(accelerator.is_current_stream_capturing())
+        source.add_(1)
+    answers.append(accelerator.is_current_stream_capturing())
+
+    assert answers == [False, True, False], f"before, inside and after a capture it answers {answers}"
+
+
+@case("accelerator.graph.not_capturing", requires=[DEVICE])
+def test_not_capturing(accelerator):
+    """Outside a capture is_current_stream_capturing() is False."""
+    answer = accelerator.is_current_stream_capturing()
+
+    assert answer is False, f"nothing is captured, yet is_current_stream_capturing() answers {answer!r}"
+
+
+@case("accelerator.graph.pool", requires=[GRAPH_CAPTURE, GRAPH_POOL])
+def test_pool(accelerator, device):
+    """A graph captured into another one's pool works, and so does the first one still."""
+    first = Captured(accelerator, device, polynomial)
+    second = Captured(accelerator, device, lambda x: x * 10, pool=first.graph.pool())
+
+    results = [first.replay(), second.replay(), first.replay()]
+
+    expected = [first.expected(), second.expected(), first.expected()]
+    for step, (found, right) in enumerate(zip(results, expected, strict=True)):
+        assert torch.equal(found, right), f"replay {step} with a shared pool gives wrong values"
+
+
+@case("accelerator.graph.stream", requires=[GRAPH_CAPTURE])
+def test_stream(accelerator, device):
+    """A stream to capture on can be given."""
+    source, output = torch.arange(257.0, device=device), torch.full((257,), -1.0, device=device)
+    (source + 1).cpu()
+    graph, before = accelerator.create_graph(), accelerator.current_stream()
+
+    with accelerator.capture_to_graph(graph, stream=accelerator.Stream()):
+        output.copy_(source + 1)
+    accelerator.replay_graph(graph)
+    accelerator.synchronize()
+
+    assert torch.equal(output.cpu(), torch.arange(257.0) + 1), "a capture on a given stream replays wrongly"
+    assert accelerator.current_stream() == before, "capturing left another stream current"

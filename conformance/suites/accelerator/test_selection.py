@@ -1,0 +1,150 @@
+"""Selection: what decides which accelerator a process uses, and what importing it costs."""
+
+from __future__ import annotations
+
+from conformance.accelerators.capabilities import DEVICE
+from conformance.accelerators.registry import names, resolve
+from conformance.case import Level, case
+from conformance.errors import SetupError
+from conformance.finding import environment_lacks
+
+from .processes import run_python
+
+CHOOSE = """
+from conformance.accelerators import get_accelerator
+try:
+    first = get_accelerator()
+    tell(device=first.device_name(), again=get_accelerator() is first, available=first.is_available())
+except Exception as error:
+    tell(error=type(error).__name__, text=str(error))
+"""
+
+
+def spec_of(pytestconfig):
+    return pytestconfig.getoption("--accelerator")
+
+
+@case("accelerator.selection.override", requires=[DEVICE], level=Level.CORE, deadline=120)
+def test_override(accelerator, pytestconfig):
+    """DS_ACCELERATOR beats detection, and the second call gives the same object."""
+    answers = run_python(CHOOSE, spec_of(pytestconfig), DS_ACCELERATOR=spec_of(pytestconfig))
+
+    assert answers.get("device") == accelerator.device_name(), f"DS_ACCELERATOR={spec_of(pytestconfig)}: {answers}"
+    assert answers["again"] is True, "a second get_accelerator() gives another object"
+
+
+@case("accelerator.selection.unknown_name", requires=[DEVICE], level=Level.CORE, deadline=120)
+def test_unknown_name(pytestconfig):
+    """An unknown name is a ValueError that lists the known ones."""
+    answers = run_python(CHOOSE, spec_of(pytestconfig), DS_ACCELERATOR="no_such_accelerator")
+
+    assert answers.get("error") == "ValueError", f"an unknown name gives {answers}"
+    missing = [name for name in names() if name not in answers["text"]]
+    assert not missing, f"the error does not name {missing}: {answers['text']}"
+
+
+@case("accelerator.selection.missing_package", requires=[DEVICE], level=Level.CORE, deadline=120)
+def test_missing_package(pytestconfig):
+    """A known name whose package is not installed is a ValueError that names the package, not another choice."""
+    for name in names():
+        try:
+            resolve(name).preflight()
+        except SetupError as error:
+            package = str(error).partition("needs the package ")[2].partition(",")[0]
+            if package:
+                break
+    else:
+        environment_lacks("the packages of all registered accelerators are installed here")
+
+    answers = run_python(CHOOSE, spec_of(pytestconfig), DS_ACCELERATOR=name)
+
+    assert answers.get("error") == "ValueError", f"{name} without its package gives {answers}"
+    assert package in answers["text"], f"the error does not name the package {package}: {answers['text']}"
+
+
+@case("accelerator.selection.detection", requires=[DEVICE], level=Level.CORE, deadline=120)
+def test_detection(pytestconfig):
+    """Without an override an accelerator is found that is available, and its tensors are on its own kind of device.
+
+    A package that answers for another vendor's torch module must not be taken for that vendor.
+    """
+    program = """
+import torch
+from conformance.accelerators import get_accelerator
+found = get_accelerator()
+tensor = torch.ones(3, device=found.device_name())
+tell(named=found.device_name(), type=tensor.device.type, available=found.is_available(), total=tensor.sum().item())
+"""
+    answers = run_python(program, spec_of(pytestconfig), DS_ACCELERATOR=None)
+
+    assert answers["available"] is True, f"detection chose what is not available: {answers}"
+    assert answers["named"] == answers["type"], f"{answers['named']} makes tensors on {answers['type']}"
+    assert answers["total"] == 3, f"the detected device adds three ones to {answers['total']}"
+
+
+@case("accelerator.selection.replaced", requires=[DEVICE], level=Level.CORE, deadline=120)
+def test_replaced(pytestconfig):
+    """set_accelerator() replaces the choice for everybody; what is no accelerator is refused and changes nothing."""
+    program = """
+from conformance.accelerators import get_accelerator, set_accelerator
+from conformance.accelerators.registry import resolve
+mine, refused = resolve(spec).load(), []
+set_accelerator(mine)
+for wrong in (None, object(), "name"):
+    try: set_accelerator(wrong)
+    except (TypeError, ValueError) as error: refused.append(type(error).__name__)
+tell(kept=get_accelerator() is mine, refused=refused)
+"""
+    answers = run_python(program, spec_of(pytestconfig))
+
+    assert answers["kept"] is True, "get_accelerator() does not give what set_accelerator() was given"
+    assert len(answers["refused"]) == 3, f"of three things that are no accelerator, {answers['refused']} were refused"
+
+
+FORKED = """
+import torch
+from conformance.accelerators.registry import resolve
+subject = resolve(spec)
+subject.static_declaration
+read, write = os.pipe()
+child = os.fork()
+if child == 0:
+    try:
+        live = subject.load()
+        live.set_device(0)
+        text = str(torch.arange(5.0, device=live.device_name()).sum().item())
+    except BaseException as error:
+        text = f"{type(error).__name__}: {error}"
+    os.write(write, text.encode()[:4000])
+    os._exit(0)
+os.close(write)
+with os.fdopen(read) as pipe: text = pipe.read()
+os.waitpid(child, 0)
+tell(child=text)
+"""
+
+
+@case("accelerator.selection.fork_after_import", requires=[DEVICE], level=Level.CORE, deadline=120)
+def test_fork_after_import(pytestconfig):
+    """Importing an accelerator creates no device context: a child forked afterwards can use the device."""
+    answers = run_python(FORKED, spec_of(pytestconfig))
+
+    assert answers["child"] == "10.0", f"a child forked after the import answers: {answers['child']}"
+
+
+@case("accelerator.selection.other_process", requires=[DEVICE], level=Level.CORE, deadline=120)
+def test_other_process(accelerator, pytestconfig):
+    """A second process sees the same device type, count and dtypes."""
+    program = """
+from conformance.accelerators.registry import resolve
+live = resolve(spec).load()
+tell(name=live.device_name(), count=live.device_count(), dtypes=sorted(map(str, live.supported_dtypes())))
+"""
+    answers = run_python(program, spec_of(pytestconfig))
+
+    here = {
+        "name": accelerator.device_name(),
+        "count": accelerator.device_count(),
+        "dtypes": sorted(map(str, accelerator.supported_dtypes())),
+    }
+    assert answers == here, f"another process sees {answers}, this one {here}"
