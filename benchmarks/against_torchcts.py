@@ -112,7 +112,9 @@ def rows(peer: Finished, here: Finished, operators: int) -> list[Row]:
     return [
         against(f"cases per second of the whole command, {cells} operators × dtypes", peer, here, in_all, "≥ 5×"),
         against("cases per second once loaded", peer, here, lambda run: run.per_second),
-        against("comparisons per second once loaded", peer, here, lambda run: run.outcomes["counted"] / run.steady),
+        against(
+            "comparisons per second once loaded", peer, here, lambda run: run.outcomes.get("counted", 0) / run.steady
+        ),
         against("cases that ran", peer, here, lambda run: run.executed),
         against("start to the first test (s)", peer, here, lambda run: run.to_first_test, "≤ 5", less=True),
         against("start to the first verdict (s)", peer, here, lambda run: run.to_first_verdict, less=True),
@@ -142,8 +144,8 @@ def against(
 ) -> Row:
     """Both numbers, and how many times better ours is; ``less`` where a smaller one is better."""
     theirs, own = number(peer), number(here)
-    better = theirs / own if less else own / theirs
-    return Row(metric, f"{own:.3g}", goal, f"{theirs:.3g}", times(better))
+    over, under = (theirs, own) if less else (own, theirs)
+    return Row(metric, f"{own:.4g}", goal, f"{theirs:.4g}", times(over / under) if under else "")
 
 
 if __name__ == "__main__":
