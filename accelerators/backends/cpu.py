@@ -42,6 +42,9 @@ CPU = TorchAccelerator(
         can.COMPILE,
         can.COMM,
         can.PROFILER,
+        # Stored and cast; there is no arithmetic on them.
+        can.DTYPE.on("float8_e4m3fn"),
+        can.DTYPE.on("float8_e5m2"),
     }
     | accumulates_wide("float16", "bfloat16")
     | dtypes("float32", "float64", "bfloat16", "float16", "complex64", "complex128")

@@ -1,0 +1,213 @@
+"""Probes of precision, and of the software around the device."""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+
+from conformance.accelerators.capabilities import (
+    ACCUMULATE_WIDE,
+    AUTOCAST,
+    COMM,
+    COMPILE,
+    DENORMALS,
+    DETERMINISTIC,
+    LAZY_CALL,
+    MATMUL_FULL,
+    OP_BUILDERS,
+    PROFILER,
+    RANGES,
+    TENSOR_TYPES,
+    TRITON,
+)
+from conformance.case import case
+from conformance.finding import Refused, environment_lacks
+from conformance.suites.accelerator import test_builders, test_dtypes, test_ranges
+from conformance.suites.accelerator.draws import differing
+
+from .saying_no import refuse_if_false, refuse_if_none
+
+
+@case(
+    "capabilities.precision.accumulate-wide",
+    requires=[ACCUMULATE_WIDE],
+    adaptive=True,
+    axes={"dtype": test_dtypes.SIXTEEN_BITS},
+)
+def test_accumulate_wide(device, dtype):
+    """4096 ones add up, in a sum and in a matrix product."""
+    for function in ("sum", "matmul"):
+        total = test_dtypes.SUMS[function](torch.ones(test_dtypes.ONES, dtype=getattr(torch, dtype), device=device))
+        if total.item() != test_dtypes.ONES:
+            # A narrow accumulator is a property, not a malfunction: it gives what the narrow dtype gives.
+            raise Refused(f"{function} of {test_dtypes.ONES} ones in {dtype} is {total.item()}")
+
+
+@case("capabilities.precision.matmul-full", requires=[MATMUL_FULL], adaptive=True)
+def test_matmul_full(device):
+    """A float32 product with the identity keeps all bits."""
+    source = torch.full((64, 64), 1.0 + 2.0**-20)
+
+    found = (source.to(device) @ torch.eye(64, device=device)).cpu()
+
+    if not torch.equal(found, source):
+        assert torch.allclose(found, source, rtol=2e-2), f"a product with the identity gives {found[0, 0].item()}"
+        raise Refused(f"1 + 2^-20 becomes {found[0, 0].item()!r} in a product with the identity")
+
+
+@case("capabilities.precision.denormals", requires=[DENORMALS], adaptive=True)
+def test_denormals(device):
+    """Half the smallest normal number is kept."""
+    tiny = torch.full((65,), torch.finfo(torch.float32).smallest_normal, device=device)
+
+    halves = (tiny * 0.5).cpu()
+
+    if bool((halves == 0).all()):
+        raise Refused("subnormal results are flushed to zero")
+    assert bool((halves == torch.finfo(torch.float32).smallest_normal / 2).all()), f"tiny / 2 is {halves[0].item()}"
+
+
+@case("capabilities.precision.deterministic", requires=[DETERMINISTIC], adaptive=True)
+def test_deterministic(device):
+    """Products, sums, normalisation and their gradients have the same bits three times in a row."""
+    source, weight = torch.randn(129, 257, device=device), torch.randn(257, 65, device=device)
+    indices = torch.randint(0, 17, (129,), device=device)
+
+    def run():
+        left, right = source.clone().requires_grad_(), weight.clone().requires_grad_()
+        hidden = torch.softmax(torch.layer_norm(left @ right, (65,)), dim=-1)
+        total = torch.zeros(17, 65, device=device).index_add(0, indices, hidden)
+        (total * total).sum().backward()
+        return torch.cat([left.grad.flatten(), right.grad.flatten(), total.detach().flatten()])
+
+    first = run()
+
+    for _ in range(2):
+        wrong = differing(first, run())
+        if wrong:
+            raise Refused(f"{wrong} of {first.numel()} values differ between two runs")
+
+
+@case("capabilities.autocast", requires=[AUTOCAST], adaptive=True)
+def test_autocast(accelerator, device):
+    """Inside autocast a product of float32 matrices is computed in a 16-bit dtype; outside it is not."""
+    matrix = torch.ones(9, 9, device=device)
+    listed = [dtype for dtype in (torch.bfloat16, torch.float16) if dtype in accelerator.supported_dtypes()]
+    if not listed:
+        raise Refused("no 16-bit dtype is supported")
+
+    for dtype in listed:
+        with torch.autocast(device.type, dtype=dtype):
+            inside, kept = matrix @ matrix, matrix + matrix
+        assert inside.dtype is dtype, f"a product inside autocast({dtype}) is {inside.dtype}"
+        assert kept.dtype is torch.float32 and bool((inside == 9).all()), f"{kept.dtype}, {inside[0, 0].item()}"
+    assert (matrix @ matrix).dtype is torch.float32, "autocast goes on after its context"
+
+
+@case("capabilities.ranges", requires=[RANGES], adaptive=True)
+def test_profiler_ranges(accelerator, device):
+    """Ranges nest and change no result."""
+    test_ranges.test_nest(accelerator, device)
+    test_ranges.test_pop_without_push(accelerator, device)
+
+
+@case("capabilities.lazy-call", requires=[LAZY_CALL], adaptive=True)
+def test_lazy_call(accelerator, device):
+    """A callback is run."""
+    calls = []
+
+    accelerator.lazy_call(lambda: calls.append(1))
+    torch.zeros(1, device=device)
+
+    assert calls == [1], f"the callback was run {len(calls)} times"
+
+
+@case("capabilities.tensor-types", requires=[TENSOR_TYPES], adaptive=True)
+def test_tensor_types(accelerator, device):
+    """The constructors for float32 and int64 build such tensors on the device."""
+    for name, dtype in (("FloatTensor", torch.float32), ("LongTensor", torch.int64)):
+        build = getattr(accelerator, name)
+        refuse_if_none(build, name)
+        tensor = build([1, 2, 3])
+        assert tensor.dtype is dtype and tensor.device.type == device.type, f"{name}: {tensor.dtype} on {tensor.device}"
+        assert tensor.tolist() == [1, 2, 3], f"{name}([1, 2, 3]) holds {tensor.tolist()}"
+
+
+@case("capabilities.op-builders", requires=[OP_BUILDERS], adaptive=True)
+def test_op_builders(accelerator):
+    """Builders are found by name, and an unknown name is none."""
+    test_builders.test_unknown_name(accelerator)
+    test_builders.test_reachable(accelerator)
+
+
+@case("capabilities.compile", requires=[COMPILE], adaptive=True, deadline=300)
+def test_compile(accelerator, device):
+    """A compiled function gives what it gives uncompiled, and so does its backward pass."""
+    backend = accelerator.get_compile_backend()
+    refuse_if_none(backend, "get_compile_backend()")
+
+    def function(x):
+        return (x * 3 + 1).relu().sum()
+
+    sources = [torch.arange(-8.0, 9.0, device=device).requires_grad_() for _ in "ab"]
+    with warnings.catch_warnings():
+        # Compilers and torch's own modules warn about things of theirs.
+        warnings.simplefilter("ignore")
+        results = [run(sources[k]) for k, run in enumerate((function, torch.compile(function, backend=backend)))]
+    for result in results:
+        result.backward()
+
+    assert results[0].item() == results[1].item(), f"compiled {results[1].item()}, uncompiled {results[0].item()}"
+    wrong = differing(sources[0].grad, sources[1].grad)
+    assert wrong == 0, f"{wrong} of 17 gradients differ between compiled and uncompiled"
+
+
+@case("capabilities.comm", requires=[COMM], adaptive=True)
+def test_comm(accelerator, device):
+    """The declared backend initialises a group of one rank and reduces over it."""
+    import torch.distributed as dist
+
+    backend = accelerator.communication_backend_name()
+    refuse_if_none(backend, "communication_backend_name()")
+    if dist.is_initialized():
+        environment_lacks("this process is already part of a process group")
+
+    dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        tensor = torch.arange(65.0, device=device)
+        dist.all_reduce(tensor)
+        world = dist.get_world_size()
+        found = tensor.tolist()
+    finally:
+        dist.destroy_process_group()
+
+    assert world == 1 and found == [float(n) for n in range(65)], "a reduction over one rank changed values"
+
+
+@case("capabilities.triton", requires=[TRITON], adaptive=True, deadline=300)
+def test_triton(accelerator, device):
+    """A kernel compiles, runs, and masks its last block."""
+    refuse_if_false(accelerator.is_triton_supported(), "is_triton_supported()")
+    from .triton_kernel import add_one
+
+    source = torch.arange(1000.0, device=device)
+
+    result = add_one(source)
+    accelerator.synchronize()
+
+    assert result.tolist() == [n + 1.0 for n in range(1000)], "the kernel's results are wrong"
+
+
+@case("capabilities.profiler", requires=[PROFILER], adaptive=True)
+def test_profiler(accelerator, device):
+    """The profiler sees an operation and, unless the device is the host, time on the device."""
+    from conformance.suites.profiling.recording import device_microseconds, record
+
+    left = torch.ones(257, 257, device=device)
+
+    events = record(accelerator, lambda: left @ left)
+
+    assert "aten::mm" in events, f"torch.profiler recorded {sorted(events)}, no matrix product"
+    if device.type != "cpu" and not device_microseconds(events):
+        raise Refused("torch.profiler records calls, and no time on the device")

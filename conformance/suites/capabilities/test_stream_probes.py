@@ -1,0 +1,185 @@
+"""Probes of streams, events, memory counters, pinning and graphs."""
+
+from __future__ import annotations
+
+import torch
+
+from conformance.accelerators.capabilities import (
+    EVENT,
+    EVENT_TIMING,
+    GRAPH_CAPTURE,
+    GRAPH_POOL,
+    MEMORY_OOM,
+    MEMORY_PEAK,
+    MEMORY_PINNED,
+    MEMORY_PINNED_ASYNC,
+    MEMORY_STATS,
+    MEMORY_TOTAL,
+    STREAM,
+    STREAM_ORDER,
+    STREAM_RECORD,
+)
+from conformance.case import case
+from conformance.finding import Refused
+from conformance.suites.accelerator import (
+    test_graphs,
+    test_memory,
+    test_pinning,
+    test_stream_memory,
+    test_streams,
+)
+from conformance.suites.accelerator.conveyor import Conveyor, numbers
+
+from .saying_no import refuse_if_none
+
+#: More than any machine can address.
+_TOO_MUCH = 1 << 50
+
+
+def need_streams(accelerator):
+    """Without a stream class the other members have to say so, too."""
+    test_streams.test_none_is_consistent(accelerator)
+    refuse_if_none(accelerator.Stream, "Stream")
+
+
+@case("capabilities.stream", requires=[STREAM], adaptive=True)
+def test_stream(accelerator, device):
+    """A stream is entered, left, and its work is right once it is synchronized."""
+    need_streams(accelerator)
+
+    test_streams.test_enter(accelerator)
+    test_streams.test_values(accelerator, device)
+
+
+@case("capabilities.stream.order", requires=[STREAM_ORDER], adaptive=True)
+def test_stream_order(accelerator, device):
+    """A stream that waits for another sees its work."""
+    need_streams(accelerator)
+
+    test_streams.test_wait_stream(accelerator, device, "side-to-side")
+    test_streams.test_wait_event(accelerator, device, "side-to-side")
+
+
+@case("capabilities.stream.record", requires=[STREAM_RECORD], adaptive=True)
+def test_stream_record(accelerator, device):
+    """Memory in use on another stream is not handed out again."""
+    need_streams(accelerator)
+
+    test_stream_memory.test_record_keeps_memory(accelerator, device)
+
+
+@case("capabilities.event", requires=[EVENT], adaptive=True)
+def test_event(accelerator, device):
+    """A synchronized event is complete, and so is the work before it."""
+    refuse_if_none(accelerator.Event, "Event")
+    conveyor, source, event = Conveyor(accelerator, device), numbers(device), accelerator.Event()
+    target = torch.full_like(source, -1.0)
+
+    conveyor.carry(source, target)
+    event.record()
+    event.synchronize()
+
+    assert event.query() is True, f"query() answers {event.query()!r} after synchronize()"
+    assert torch.equal(target.cpu(), source.cpu()), "the event completed before the work did"
+
+
+@case("capabilities.event.timing", requires=[EVENT_TIMING], adaptive=True)
+def test_event_timing(accelerator, device):
+    """Eight times the work takes longer by the device's clock."""
+    from conformance.suites.accelerator import test_events
+
+    refuse_if_none(accelerator.Event, "Event")
+    if accelerator.use_host_timers():
+        raise Refused("use_host_timers() is True")
+
+    test_events.test_elapsed_scales(accelerator, device)
+
+
+def need_counters(accelerator):
+    if accelerator.memory_stats() == {}:
+        raise Refused("memory_stats() is empty: the allocator counts nothing")
+
+
+@case("capabilities.memory.stats", requires=[MEMORY_STATS], adaptive=True)
+def test_memory_stats(accelerator, device):
+    """Allocated memory follows a tensor that is made and freed."""
+    need_counters(accelerator)
+
+    test_memory.test_allocated_follows(accelerator, device, "1048577")
+
+
+@case("capabilities.memory.peak", requires=[MEMORY_PEAK], adaptive=True)
+def test_memory_peak(accelerator, device):
+    """The peak covers a short-lived tensor."""
+    need_counters(accelerator)
+
+    test_memory.test_peak(accelerator, device)
+
+
+@case("capabilities.memory.total", requires=[MEMORY_TOTAL], adaptive=True)
+def test_memory_total(accelerator, device):
+    """Total memory is positive, and an allocation lowers what is available."""
+    test_memory.test_total(accelerator)
+    test_memory.test_available_drops(accelerator, device)
+
+
+@case("capabilities.memory.oom", requires=[MEMORY_OOM], adaptive=True)
+def test_memory_oom(device):
+    """An allocation beyond all memory raises torch.OutOfMemoryError, and the device works on."""
+    raised = False
+    try:
+        torch.empty(_TOO_MUCH, dtype=torch.uint8, device=device)
+    except torch.OutOfMemoryError:
+        raised = True
+
+    assert raised, f"an allocation of {_TOO_MUCH} bytes did not raise"
+    assert torch.ones(65, device=device).sum().item() == 65, "the device is unusable after running out of memory"
+
+
+def need_pinning(accelerator):
+    pinned = accelerator.pin_memory(torch.arange(4096.0))
+    answer = accelerator.is_pinned(pinned)
+    assert isinstance(answer, bool), f"is_pinned() answers {answer!r}"
+    if not answer:
+        raise Refused("pin_memory() gives pageable memory, and is_pinned() says so")
+
+
+@case("capabilities.memory.pinned", requires=[MEMORY_PINNED], adaptive=True)
+def test_memory_pinned(accelerator):
+    """Pinned memory is pinned, keeps its values, and nothing else is pinned."""
+    test_pinning.test_pageable_is_not_pinned(accelerator)
+    need_pinning(accelerator)
+
+    test_pinning.test_values(accelerator)
+    test_pinning.test_views(accelerator)
+
+
+@case("capabilities.memory.pinned-async", requires=[MEMORY_PINNED_ASYNC], adaptive=True)
+def test_memory_pinned_async(accelerator, device):
+    """Non-blocking copies from and to pinned memory are right after synchronize()."""
+    need_pinning(accelerator)
+
+    test_pinning.test_to_device(accelerator, device)
+    test_pinning.test_to_host(accelerator, device)
+
+
+def need_graphs(accelerator, device):
+    """Without graphs all of their members do nothing; one that acts makes the "no" a lie."""
+    test_graphs.test_shape(accelerator, device)
+    refuse_if_none(accelerator.create_graph(), "create_graph()")
+
+
+@case("capabilities.graph.capture", requires=[GRAPH_CAPTURE], adaptive=True)
+def test_graph_capture(accelerator, device):
+    """Captured work runs when it is replayed, on the inputs' current values."""
+    need_graphs(accelerator, device)
+
+    test_graphs.test_replay_reads_inputs(accelerator, device)
+
+
+@case("capabilities.graph.pool", requires=[GRAPH_POOL], adaptive=True)
+def test_graph_pool(accelerator, device):
+    """Two graphs with one pool both replay rightly."""
+    need_graphs(accelerator, device)
+
+    test_graphs.test_pool(accelerator, device)

@@ -1,0 +1,257 @@
+"""Where tensors and modules are made, moved, saved and loaded."""
+
+from __future__ import annotations
+
+import io
+
+import torch
+
+from conformance.accelerators.capabilities import CHECKPOINT, COPY, DEVICE, DTYPE, FLOATING_DTYPES, MEMORY, RANGES
+from conformance.case import Level, case
+
+FLOATS = ("float32", "float16", "bfloat16", "float64")
+assert set(FLOATS) == FLOATING_DTYPES
+
+
+def net(**where):
+    """A module with parameters, a buffer, and a shared weight."""
+    module = torch.nn.Sequential(torch.nn.Linear(7, 5, **where), torch.nn.BatchNorm1d(5, **where))
+    module.register_parameter("shared", module[0].weight)
+    return module
+
+
+def places(module):
+    return {t.device.type for t in (*module.parameters(), *module.buffers())}
+
+
+@case("utils.placement.context", requires=[DEVICE], level=Level.CORE)
+def test_context(device):
+    """Inside torch.device(...) tensors and modules are made on the device; outside they are not."""
+    with device:
+        inside, module = torch.arange(5.0), net()
+        host = torch.zeros(3, device="cpu")
+    outside = torch.zeros(3)
+
+    assert inside.device.type == device.type and inside.tolist() == [0.0, 1.0, 2.0, 3.0, 4.0]
+    assert places(module) == {device.type}, f"a module made inside the context is on {places(module)}"
+    assert host.device.type == outside.device.type == "cpu", "the context reaches too far"
+
+
+@case("utils.placement.default_device", requires=[DEVICE], level=Level.CORE)
+def test_default_device(device):
+    """torch.set_default_device sends new tensors to the device until it is taken back."""
+    torch.set_default_device(device)
+    try:
+        inside = torch.full((3,), 2.0)
+    finally:
+        torch.set_default_device(None)
+
+    assert inside.device.type == device.type and inside.tolist() == [2.0] * 3
+    assert torch.zeros(1).device.type == "cpu", "the default device stays"
+
+
+@case("utils.placement.default_dtype", requires=[DTYPE], axes={"dtype": FLOATS})
+def test_default_dtype(device, dtype):
+    """With another default dtype, modules made on the device have it, and compute in it."""
+    wanted, before = getattr(torch, dtype), torch.get_default_dtype()
+    torch.set_default_dtype(wanted)
+    try:
+        with device:
+            module, source = torch.nn.Linear(7, 5), torch.ones(3, 7)
+        result = module(source)
+    finally:
+        torch.set_default_dtype(before)
+
+    assert {p.dtype for p in module.parameters()} == {wanted}, "parameters ignore the default dtype"
+    assert result.dtype is wanted and result.device.type == device.type, f"{result.dtype} on {result.device}"
+
+
+@case("utils.placement.meta", requires=[DEVICE], level=Level.CORE)
+def test_meta(device):
+    """A module made on meta has no data; to_empty gives it memory on the device, and loading gives it values."""
+    torch.manual_seed(0)
+    source = net()
+    with torch.device("meta"):
+        module = net()
+    shapes = {name: tuple(t.shape) for name, t in module.state_dict().items()}
+
+    module = module.to_empty(device=device)
+    module.load_state_dict(source.state_dict())
+
+    assert shapes == {name: tuple(t.shape) for name, t in source.state_dict().items()}
+    assert places(module) == {device.type}, f"to_empty left parts on {places(module)}"
+    for name, tensor in module.state_dict().items():
+        assert torch.equal(tensor.cpu(), source.state_dict()[name]), f"{name} has other values"
+
+
+@case("utils.placement.assign", requires=[DEVICE], level=Level.CORE)
+def test_assign(device):
+    """A meta module takes a device state dict over without a copy."""
+    state = {name: t.to(device, copy=True) for name, t in torch.nn.Linear(7, 5).state_dict().items()}
+    with torch.device("meta"):
+        module = torch.nn.Linear(7, 5)
+
+    module.load_state_dict(state, assign=True)
+
+    for name, tensor in module.state_dict().items():
+        assert tensor.data_ptr() == state[name].data_ptr(), f"{name} was copied"
+    assert module(torch.zeros(2, 7, device=device)).shape == (2, 5)
+
+
+@case("utils.placement.module_roundtrip", requires=[COPY], level=Level.CORE)
+def test_module_roundtrip(device):
+    """A module moved to the device and back keeps every bit, its buffers, and what its parts share."""
+    module = net()
+    before = {name: t.clone() for name, t in module.state_dict().items()}
+
+    module.to(device)
+    there = places(module)
+    shared = module.shared is module[0].weight
+    module.to("cpu")
+
+    assert there == {device.type} and shared, f"on {there}, shared weight kept: {shared}"
+    for name, tensor in module.state_dict().items():
+        assert torch.equal(tensor, before[name]), f"{name} changed on the way"
+
+
+@case("utils.placement.to_same_device", requires=[COPY], level=Level.CORE)
+def test_to_same_device(device):
+    """to() with nothing to change gives the tensor itself; copy=True gives another."""
+    tensor = torch.arange(65.0, device=device)
+
+    same, other = tensor.to(tensor.device), tensor.to(tensor.device, copy=True)
+    other.fill_(-1)
+
+    assert same is tensor, "to() copied although nothing changes"
+    assert tensor.tolist() == [float(n) for n in range(65)], "copy=True gave an alias"
+
+
+@case("utils.placement.non_blocking", requires=[COPY], level=Level.CORE, axes={"direction": ["to-device", "to-host"]})
+def test_non_blocking(accelerator, device, direction):
+    """A non-blocking copy is right after synchronize(), whatever the host memory."""
+    source, host = torch.arange(1 << 18, dtype=torch.float32), torch.full((1 << 18,), -1.0)
+
+    if direction == "to-device":
+        result = source.to(device, copy=True, non_blocking=True)
+    else:
+        result = host.copy_(source.to(device, copy=True), non_blocking=True)
+    accelerator.synchronize()
+
+    wrong = int((result.cpu() != torch.arange(1 << 18, dtype=torch.float32)).sum())
+    assert wrong == 0, f"{wrong} of {1 << 18} elements had not arrived"
+
+
+@case(
+    "utils.checkpoint.map_location",
+    requires=[CHECKPOINT],
+    level=Level.CORE,
+    axes={"form": ["host", "device", "function"]},
+)
+def test_map_location(device, form):
+    """A checkpoint of device tensors loads to the host and back to the device, by name and by function."""
+    module, buffer = net(device=device), io.BytesIO()
+    torch.save(module.state_dict(), buffer)
+    buffer.seek(0)
+    place = {"host": "cpu", "device": device, "function": lambda storage, location: storage}[form]
+
+    loaded = torch.load(buffer, map_location=place, weights_only=True)
+
+    wanted = device.type if form == "device" else "cpu"
+    for name, tensor in module.state_dict().items():
+        assert loaded[name].device.type == wanted, f"{name} was loaded to {loaded[name].device}, not to {wanted}"
+        assert loaded[name].dtype is tensor.dtype and torch.equal(loaded[name].cpu(), tensor.cpu()), f"{name} changed"
+
+
+@case("utils.checkpoint.without_map_location", requires=[CHECKPOINT], level=Level.CORE)
+def test_without_map_location(device):
+    """Without map_location a checkpoint comes back to where it was saved."""
+    buffer = io.BytesIO()
+    torch.save(torch.arange(65.0, device=device), buffer)
+    buffer.seek(0)
+
+    loaded = torch.load(buffer, weights_only=True)
+
+    assert loaded.device.type == device.type, f"saved on {device.type}, loaded on {loaded.device}"
+    assert loaded.tolist() == [float(n) for n in range(65)]
+
+
+@case(
+    "utils.checkpoint.dtypes",
+    requires=[CHECKPOINT, DTYPE],
+    axes={"dtype": ["float32", "float16", "bfloat16", "int64", "bool"]},
+)
+def test_checkpoint_dtypes(device, dtype):
+    """Checkpoints keep dtypes, shapes, strides and what is shared."""
+    base, buffer = (torch.arange(24) % 2).to(getattr(torch, dtype)).view(4, 6).to(device), io.BytesIO()
+    torch.save({"base": base, "view": base.t()[1:]}, buffer)
+    buffer.seek(0)
+
+    loaded = torch.load(buffer, map_location=device, weights_only=True)
+
+    assert loaded["base"].dtype is base.dtype and torch.equal(loaded["base"].cpu(), base.cpu()), "values changed"
+    assert loaded["view"].stride() == base.t().stride(), f"strides are {loaded['view'].stride()}"
+    assert loaded["view"].untyped_storage().data_ptr() == loaded["base"].untyped_storage().data_ptr(), "sharing is lost"
+
+
+@case("utils.checkpoint.view_is_small", requires=[CHECKPOINT], level=Level.CORE)
+def test_view_is_small(device):
+    """A clone of a slice saves its own bytes and not those of the tensor it came from."""
+    base, buffer = torch.zeros(1 << 18, device=device), io.BytesIO()
+
+    torch.save(base[:16].clone(), buffer)
+
+    assert buffer.tell() < 1 << 14, f"sixteen floats take {buffer.tell()} bytes in a checkpoint"
+
+
+@case("utils.checkpoint.optimizer", requires=[CHECKPOINT], level=Level.CORE)
+def test_checkpoint_optimizer(device):
+    """An optimizer continued from a loaded state takes the same step, bit for bit."""
+
+    def step(weight, optimizer):
+        weight.grad = torch.arange(1.0, 66.0, device=device)
+        optimizer.step()
+
+    first = torch.ones(65, device=device, requires_grad=True)
+    optimizer, buffer = torch.optim.AdamW([first], lr=0.1), io.BytesIO()
+    step(first, optimizer)
+    torch.save((first.detach(), optimizer.state_dict()), buffer)
+    buffer.seek(0)
+
+    weight, state = torch.load(buffer, map_location=device, weights_only=True)
+    second = weight.requires_grad_()
+    resumed = torch.optim.AdamW([second], lr=0.1)
+    resumed.load_state_dict(state)
+    step(first, optimizer)
+    step(second, resumed)
+
+    assert torch.equal(first.detach().cpu(), second.detach().cpu()), "the resumed optimizer took another step"
+
+
+@case("utils.ranges.decorated", requires=[RANGES])
+def test_ranges_decorated(accelerator, device):
+    """Functions that push and pop ranges around their work nest, recurse, and give the same results."""
+
+    def within(depth):
+        accelerator.range_push(f"depth {depth}")
+        result = torch.full((3,), 1.0, device=device) if depth == 0 else within(depth - 1) * 2
+        accelerator.range_pop()
+        return result
+
+    found = within(6)
+
+    assert found.tolist() == [64.0] * 3, f"six doublings inside ranges give {found.tolist()}"
+
+
+@case("utils.placement.deep_copy", requires=[MEMORY], level=Level.CORE)
+def test_deep_copy(device):
+    """A deep copy of a module is on the device, and independent."""
+    import copy
+
+    module = net(device=device)
+    twin = copy.deepcopy(module)
+    with torch.no_grad():
+        twin[0].weight.fill_(9.0)
+
+    assert places(twin) == {device.type}
+    assert not bool((module[0].weight == 9).any()), "a deep copy shares memory with its original"
+    assert twin.shared is twin[0].weight, "a deep copy lost what its parts share"

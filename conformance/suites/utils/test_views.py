@@ -1,0 +1,142 @@
+"""Views on the device: bytes, aliases, storages."""
+
+from __future__ import annotations
+
+import torch
+
+from conformance.accelerators.capabilities import DTYPE, DTYPES, MEMORY
+from conformance.case import Level, case
+from conformance.suites.accelerator.patterns import bytes_of, random_bits
+
+
+def dtype_of(name):
+    return getattr(torch, name)
+
+
+@case("utils.views.bytes", requires=[DTYPE], axes={"dtype": DTYPES})
+def test_bytes(device, dtype):
+    """A byte view has the tensor's address and bytes."""
+    source = random_bits(dtype_of(dtype), 65)
+    tensor = source.to(device, copy=True)
+
+    view = tensor.view(torch.uint8)
+
+    assert view.data_ptr() == tensor.data_ptr(), "a byte view lies elsewhere"
+    assert view.shape == (65 * tensor.element_size(),), f"65 elements of {dtype} are {view.shape[0]} bytes"
+    assert torch.equal(view.cpu(), bytes_of(source)), "a byte view shows other bytes"
+
+
+@case("utils.views.bytes_write", requires=[DTYPE], axes={"dtype": DTYPES})
+def test_bytes_write(device, dtype):
+    """Writing through a byte view writes the tensor: flat buffers of optimizers work so."""
+    source = random_bits(dtype_of(dtype), 33)
+    tensor = torch.zeros(33, dtype=dtype_of(dtype), device=device)
+
+    tensor.view(torch.uint8).copy_(bytes_of(source))
+
+    assert torch.equal(bytes_of(tensor.cpu()), bytes_of(source)), "what a byte view wrote is not in the tensor"
+
+
+@case("utils.views.bytes_back", requires=[DTYPE], axes={"dtype": DTYPES})
+def test_bytes_back(device, dtype):
+    """A buffer of bytes viewed as a dtype, at an offset, has its values."""
+    source = random_bits(dtype_of(dtype), 32)
+    size = source.element_size()
+    buffer = torch.zeros(64 * size, dtype=torch.uint8, device=device)
+    buffer[16 * size : 48 * size] = bytes_of(source).to(device)
+
+    view = buffer[16 * size : 48 * size].view(dtype_of(dtype))
+
+    assert view.data_ptr() == buffer.data_ptr() + 16 * size, "the view does not start at its offset"
+    assert torch.equal(bytes_of(view.cpu()), bytes_of(source)), "bytes viewed as a dtype have other values"
+    assert int(buffer[: 16 * size].sum()) == 0 and int(buffer[48 * size :].sum()) == 0, "bytes around it changed"
+
+
+@case("utils.views.alias", requires=[MEMORY], level=Level.CORE)
+def test_alias(device):
+    """Slices, transposes, reshapes and narrowed tensors write into their base."""
+    base = torch.zeros(6, 8, device=device)
+
+    base[2].fill_(1)
+    base.t()[5].add_(10)
+    base.view(-1)[0] = 100
+    base.narrow(0, 4, 2).mul_(3)
+    base[:, ::4].sub_(1)
+
+    expected = torch.zeros(6, 8)
+    expected[2] = 1
+    expected[:, 5] += 10
+    expected[0, 0] = 100
+    expected[4:6] *= 3
+    expected[:, ::4] -= 1
+    assert torch.equal(base.cpu(), expected), f"views did not write where they point: {base.cpu().tolist()}"
+
+
+@case("utils.views.flat_buffer", requires=[MEMORY], level=Level.CORE)
+def test_flat_buffer(device):
+    """Parameters moved into one flat buffer share it: a write to the buffer is seen by each, and back."""
+    flat = torch.zeros(3 * 5 + 7, device=device)
+    weight = torch.nn.Parameter(torch.ones(3, 5, device=device))
+    bias = torch.nn.Parameter(torch.ones(7, device=device))
+
+    weight.data, bias.data = flat[:15].view(3, 5), flat[15:]
+    flat.copy_(torch.arange(22.0))
+    weight.data[2, 4] = -1.0
+    (weight.sum() + bias.sum()).backward()
+
+    assert bias.tolist() == [float(n) for n in range(15, 22)], f"the bias is {bias.tolist()}"
+    assert flat[14].item() == -1.0, "writing a parameter did not write its buffer"
+    assert bool((weight.grad == 1).all()) and weight.grad.device.type == device.type
+
+
+@case("utils.views.storage", requires=[MEMORY], level=Level.CORE)
+def test_storage(device):
+    """Views share one storage of the base's size; clones have their own of their own size."""
+    base = torch.zeros(64, 3, device=device)
+
+    view, clone = base[10:20, 1], base[10:20, 1].clone()
+
+    assert base.untyped_storage().nbytes() == 64 * 3 * 4, (
+        f"a storage of 768 bytes has {base.untyped_storage().nbytes()}"
+    )
+    assert view.untyped_storage().data_ptr() == base.untyped_storage().data_ptr(), "a view has a storage of its own"
+    assert view.storage_offset() == 31 and view.stride() == (3,), f"{view.storage_offset()} {view.stride()}"
+    assert clone.untyped_storage().nbytes() == 40, f"a clone of ten floats has {clone.untyped_storage().nbytes()} bytes"
+    assert clone.untyped_storage().data_ptr() != base.untyped_storage().data_ptr()
+
+
+@case("utils.views.storage_resize", requires=[MEMORY], level=Level.CORE)
+def test_storage_resize(device):
+    """A storage released to size 0 and taken back keeps its tensor usable: sharded training frees memory so."""
+    tensor = torch.ones(4099, device=device)
+    storage = tensor.untyped_storage()
+
+    storage.resize_(0)
+    released = storage.nbytes()
+    storage.resize_(4099 * 4)
+    tensor.copy_(torch.arange(4099.0))
+
+    assert released == 0, f"a storage resized to 0 has {released} bytes"
+    assert tensor.sum().item() == torch.arange(4099.0).sum().item(), "a tensor on a resized storage has wrong values"
+
+
+@case("utils.views.as_strided", requires=[MEMORY], level=Level.CORE)
+def test_as_strided(device):
+    """Any strides over a storage, overlapping ones among them, read the right elements."""
+    base = torch.arange(100.0, device=device)
+
+    windows, steps = base.as_strided((10, 5), (3, 1), 2), base.as_strided((4, 4), (20, 6), 1)
+
+    assert windows.tolist() == [[2.0 + 3 * i + j for j in range(5)] for i in range(10)]
+    assert steps.tolist() == [[1.0 + 20 * i + 6 * j for j in range(4)] for i in range(4)]
+
+
+@case("utils.views.set_data", requires=[MEMORY], level=Level.CORE)
+def test_set(device):
+    """set_ makes a tensor look at another's memory."""
+    source, tensor = torch.arange(12.0, device=device), torch.empty(0, device=device)
+
+    tensor.set_(source.untyped_storage(), 2, (2, 3), (4, 1))
+
+    assert tensor.tolist() == [[2.0, 3.0, 4.0], [6.0, 7.0, 8.0]], f"set_ shows {tensor.tolist()}"
+    assert tensor.data_ptr() == source.data_ptr() + 8
