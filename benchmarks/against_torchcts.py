@@ -32,13 +32,15 @@ OPERATORS = (
 )  # fmt: skip
 #: Compares one tensor of a result; here every operator case counts its comparisons itself.
 PEER_COMPARISON = "torchcts.core.comparer:compare_tensors"
+#: For the device "cpu" TorchCTS runs each operator once and compares nothing; by this name it takes it for a device.
+PEER_DEVICE = "cpu:0"
 PEER_FILES = ("opinfo/test_opinfo_forward.py", "opinfo/test_opinfo_backward.py")
 #: TorchCTS reads what it may test from this file in the current folder.
 MANIFEST = """
 import pathlib, runpy, torchcts
 template = pathlib.Path(torchcts.__file__).with_name("templates") / "manifest.training.py"
 manifest = runpy.run_path(str(template))["manifest"]
-manifest["device_name"] = "cpu"
+manifest["device_name"] = "cpu:0"
 """
 
 
@@ -76,7 +78,7 @@ def run_peer(python: str, operators: tuple[str, ...], folder: Path) -> Finished:
     (folder / "manifest.py").write_text(MANIFEST, encoding="utf-8")
     return pytest(
         *(f"--rootdir={package}", f"--confcutdir={package}", *(str(package / file) for file in PEER_FILES)),
-        *("--device", "cpu", "--level", "8", "--non-interactive", "--results-dir", "results", "-q", "--tb=no"),
+        *("--device", PEER_DEVICE, "--level", "8", "--non-interactive", "--results-dir", "results", "-q", "--tb=no"),
         *(part for dtype in DTYPES for part in ("--dtype", dtype)),
         *("-k", " or ".join(peer_ids(operators))),
         cwd=folder,
