@@ -107,7 +107,7 @@ class Accelerator(ABC):
         """The seed of the current device's generator."""
 
     @abstractmethod
-    def default_generator(self, device_index: int | None = None) -> torch.Generator:
+    def default_generator(self, device_index: int | None) -> torch.Generator:
         """The device's own generator; ``default_generator(i).get_state()`` equals ``get_rng_state(i)``."""
 
     # --- streams and events -----------------------------------------------------------------------------------------

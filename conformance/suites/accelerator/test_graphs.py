@@ -32,10 +32,14 @@ class Captured:
     def replay(self):
         self.accelerator.replay_graph(self.graph)
         self.accelerator.synchronize()
-        return self.output.cpu()
+        return self.seen()
+
+    def seen(self):
+        """A copy of the output on the host, where the host is the device as well."""
+        return self.output.cpu().clone()
 
     def expected(self):
-        return self.function(self.source).cpu()
+        return self.function(self.source).cpu().clone()
 
 
 def polynomial(x):
@@ -51,7 +55,7 @@ def test_shape(accelerator, device):
     captured = Captured(accelerator, device, polynomial)
     exists = captured.graph is not None
     accelerator.synchronize()
-    before = captured.output.cpu()
+    before = captured.seen()
     ran = torch.equal(before, captured.expected())
 
     captured.source.add_(5)
@@ -100,7 +104,7 @@ def test_capture_runs_nothing(accelerator, device):
     captured = Captured(accelerator, device, polynomial)
     accelerator.synchronize()
 
-    before = captured.output.cpu()
+    before = captured.seen()
     after = captured.replay()
 
     assert bool((before == -1).all()), f"capturing wrote {int((before != -1).sum())} elements"

@@ -2,8 +2,7 @@
 
 A probe exercises one capability by its effect. It returns if the effect is there, raises ``Refused`` (or lets the
 accelerator's own exception through) if the accelerator says no cleanly, and fails an assertion if the accelerator
-pretends. Each capability has one probe, and each dtype where claims are made per dtype. The one exception is
-``workload``: the cases of the workloads area are its probes.
+pretends. Each capability has one probe, and each dtype where claims are made per dtype.
 """
 
 from __future__ import annotations

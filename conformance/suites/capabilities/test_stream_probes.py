@@ -105,7 +105,8 @@ def test_memory_stats(accelerator, device):
     """Allocated memory follows a tensor that is made and freed."""
     need_counters(accelerator)
 
-    test_memory.test_allocated_follows(accelerator, device, "1048577")
+    for size in ("1048577", "33554433"):
+        test_memory.test_allocated_follows(accelerator, device, size)
 
 
 @case("capabilities.memory.peak", requires=[MEMORY_PEAK], adaptive=True)

@@ -6,11 +6,21 @@ import io
 
 import torch
 
-from conformance.accelerators.capabilities import CHECKPOINT, COPY, DEVICE, DTYPE, FLOATING_DTYPES, MEMORY, RANGES
+from conformance.accelerators.capabilities import (
+    CHECKPOINT,
+    COPY,
+    DEVICE,
+    DTYPE,
+    DTYPES,
+    FLOATING_DTYPES,
+    MEMORY,
+    RANGES,
+)
 from conformance.case import Level, case
 
-FLOATS = ("float32", "float16", "bfloat16", "float64")
-assert set(FLOATS) == FLOATING_DTYPES
+FLOATS = [name for name in DTYPES if name in FLOATING_DTYPES]
+SAVED = ("float32", "float16", "bfloat16", "int64", "bool")
+FORMS = ("host", "device", "function")
 
 
 def net(**where):
@@ -178,7 +188,7 @@ def test_without_map_location(device):
 @case(
     "utils.checkpoint.dtypes",
     requires=[CHECKPOINT, DTYPE],
-    axes={"dtype": ["float32", "float16", "bfloat16", "int64", "bool"]},
+    axes={"dtype": SAVED},
 )
 def test_checkpoint_dtypes(device, dtype):
     """Checkpoints keep dtypes, shapes, strides and what is shared."""

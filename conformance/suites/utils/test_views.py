@@ -96,9 +96,7 @@ def test_storage(device):
 
     view, clone = base[10:20, 1], base[10:20, 1].clone()
 
-    assert base.untyped_storage().nbytes() == 64 * 3 * 4, (
-        f"a storage of 768 bytes has {base.untyped_storage().nbytes()}"
-    )
+    assert base.untyped_storage().nbytes() == 64 * 3 * 4, f"768 bytes are {base.untyped_storage().nbytes()}"
     assert view.untyped_storage().data_ptr() == base.untyped_storage().data_ptr(), "a view has a storage of its own"
     assert view.storage_offset() == 31 and view.stride() == (3,), f"{view.storage_offset()} {view.stride()}"
     assert clone.untyped_storage().nbytes() == 40, f"a clone of ten floats has {clone.untyped_storage().nbytes()} bytes"

@@ -1,0 +1,132 @@
+"""The accelerator cases are red where an accelerator has a defect, and green where it has none."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from conformance.accelerators.capabilities import DTYPES, VOCABULARY
+from conformance.case import PER_DTYPE
+from conformance.finding import EnvironmentLacks, Refused
+from conformance.suites import accelerator, capabilities, profiling, utils
+from tests.acceptance.running import run
+
+from .accelerator_defects import DEFECTS, Defect
+from .bodies import planned, run_body
+from .late_device import LateDevice
+
+ROOT = Path(__file__).parents[2]
+#: Cases that are red on a healthy late device as well, because it is not synchronous and not ordered.
+NOT_CLAIMED = {"accelerator.flags.ordered", "accelerator.flags.synchronous_values"}
+UNSUPPORTED_ON_HOST = {"accelerator.memory.allocated_follows[65537]"}
+
+
+@pytest.mark.parametrize("defect", DEFECTS, ids=lambda defect: f"{defect.name}: {defect.case}")
+def test_a_defect_turns_its_case_red(defect: Defect, monkeypatch):
+    # What pytest.raises itself raises is no Exception.
+    with pytest.raises((Exception, pytest.fail.Exception)) as caught:
+        run_body(defect.case, defect.make(), monkeypatch)
+
+    assert not isinstance(caught.value, (EnvironmentLacks, Refused)), f"skipped instead: {caught.value}"
+
+
+HEALTHY = {defect.case: defect for defect in DEFECTS if defect.case not in NOT_CLAIMED | UNSUPPORTED_ON_HOST}
+
+
+@pytest.mark.parametrize("case_id", sorted(HEALTHY))
+def test_the_same_case_is_green_without(case_id, monkeypatch):
+    run_body(case_id, HEALTHY[case_id].healthy(), monkeypatch)
+
+
+NEED_ANOTHER_DEVICE = {"accelerator.stream.per_device", "accelerator.graph.context_of_none"}
+RECORDS = ("accelerator.event.record_again", "accelerator.event.record_default")
+
+
+def late_cases() -> list[str]:
+    """Every case of streams, events and graphs that needs no allocator, no second device and no record_stream."""
+    found = [
+        name
+        for name in planned()
+        if name.startswith(("accelerator.stream.", "accelerator.event.", "accelerator.graph."))
+    ]
+    return [name for name in found if ".record_" not in name or name in RECORDS]
+
+
+@pytest.mark.parametrize("case_id", late_cases())
+def test_a_late_device_is_right(case_id, monkeypatch):
+    """A device whose streams are as late as they may be passes every case that waits where it must."""
+    if case_id in NEED_ANOTHER_DEVICE:
+        pytest.skip("two devices, or one without graphs")
+
+    run_body(case_id, LateDevice(), monkeypatch)
+
+
+def test_every_capability_has_exactly_one_probe():
+    probes = [one.case for one in planned().values() if one.case.area == "capabilities"]
+    cells = [str(probe.requires[0]) for probe in probes]
+    expected = {name for name in VOCABULARY if name not in PER_DTYPE}
+    expected |= {f"dtype[{dtype}]" for dtype in DTYPES}
+    expected |= {f"precision.accumulate-wide[{dtype}]" for dtype in ("float16", "bfloat16")}
+
+    assert sorted(cells) == sorted(expected), set(cells) ^ expected
+    assert all(probe.adaptive and len(probe.requires) == 1 for probe in probes)
+    assert all(probe.id == f"capabilities.{cell}" for probe, cell in zip(probes, cells, strict=True))
+
+
+SUITES = [Path(area.__path__[0]) for area in (accelerator, capabilities, profiling, utils)]
+FILES = sorted(path for folder in SUITES for path in folder.glob("*.py") if path.name != "__init__.py")
+#: Helpers of the suites that fail where a body would: calling one is an assertion.
+ASSERTING = {"assert_ordered_without_waiting", "check_member"}
+
+
+def functions_of(path: Path) -> list[ast.FunctionDef]:
+    return [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.FunctionDef)]
+
+
+def can_fail(function: ast.FunctionDef) -> bool:
+    for node in ast.walk(function):
+        if isinstance(node, (ast.Assert, ast.Raise)):
+            return True
+        name = getattr(node, "attr", getattr(node, "id", ""))
+        if isinstance(node, (ast.Attribute, ast.Name)) and (name.startswith("test_") or name in {*ASSERTING, "raises"}):
+            return True
+    return False
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_every_body_can_fail_and_says_what_it_checks(path):
+    bodies = [function for function in functions_of(path) if function.name.startswith("test_")]
+
+    assert bodies or not path.name.startswith("test_"), f"{path.name} holds no case"
+    for function in bodies:
+        assert can_fail(function), f"{path.name}:{function.lineno}: {function.name} cannot fail"
+        assert ast.get_docstring(function), f"{path.name}:{function.lineno}: {function.name} says not what it checks"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_what_asserts_does_assert(path):
+    for function in functions_of(path):
+        if function.name in ASSERTING:
+            assert any(isinstance(node, ast.Assert) for node in ast.walk(function)), function.name
+
+
+def test_through_the_plugin(tmp_path):
+    """A defective class that is named on the command line fails with the verdict of its case."""
+    red = ("accelerator.device.current", "accelerator.rng.state_index")
+    finished = run(
+        "--accelerator=tests.suites.accelerator_defects:StringDevice",
+        *(f"--case={name}" for name in (*red, "accelerator.rng.state_roundtrip[randn]")),
+        "-n0",
+        cwd=tmp_path,
+        name="tests.suites.accelerator_defects-StringDevice",
+        PYTHONPATH=str(ROOT),
+    )
+
+    assert finished.status == 1, finished.output
+    assert finished.verdicts == {
+        "accelerator.device.current": ("fail", "wrong"),
+        "accelerator.rng.state_index": ("fail", "raised"),
+        "accelerator.rng.state_roundtrip[randn]": ("pass", "native"),
+    }, finished.output
