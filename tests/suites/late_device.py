@@ -39,7 +39,8 @@ class _Recorder(TorchDispatchMode):
         if result.is_floating_point():
             result.fill_(float("nan"))
         # Through .data, because autograd must not take the late result for a change of a saved tensor.
-        self._queue.append(lambda: result.data.copy_(func(*args, **kwargs)))
+        memory = result.data
+        self._queue.append(lambda: memory.copy_(func(*args, **kwargs)))
         return result
 
 
