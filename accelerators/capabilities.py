@@ -176,4 +176,3 @@ COMPILE = capability("compile", "torch.compile runs on the declared compile back
 COMM = capability("comm", "The declared communication backend initialises a process group.")
 TRITON = capability("triton", "Triton kernels compile and run.")
 PROFILER = capability("profiler", "torch.profiler records activity on this device.")
-WORKLOAD = capability("workload", "Models of this dtype train and infer as on the host.")

@@ -79,7 +79,7 @@ PINNING: Final[Capabilities] = frozenset({vocabulary.MEMORY_PINNED, vocabulary.M
 def dtypes(*names: str, detail: Detail = Detail.NATIVE) -> Capabilities:
     """Claim dtypes: stored and cast, used by every operator, trained with where gradients exist, and in workloads."""
     cells = {cell for name in names for cell in _cells_of_dtype(_known_dtype(name))}
-    return frozenset(Statement(cell, supported(detail)) for cell in {vocabulary.DTYPE.cell, *cells})
+    return frozenset(Statement(cell, supported(detail)) for cell in cells)
 
 
 def _cells_of_dtype(name: str) -> set[Cell]:
@@ -87,14 +87,13 @@ def _cells_of_dtype(name: str) -> set[Cell]:
     if name in DIFFERENTIABLE_DTYPES:
         cells.add(Cell("operators.*", name, Mode.TRAINING.value))
     if name in _WORKLOAD_DTYPES:
-        cells |= {Cell(subject, name, mode) for subject in ("workload", "workloads.*") for mode in _MODES}
-        cells.add(vocabulary.WORKLOAD.cell)
+        cells |= {Cell("workloads.*", name, mode) for mode in _MODES}
     return cells
 
 
 def accumulates_wide(*names: str) -> Capabilities:
     """Claim that sums and products of these 16-bit dtypes are accumulated in float32 or better."""
-    cells = {vocabulary.ACCUMULATE_WIDE.cell} | {vocabulary.ACCUMULATE_WIDE.on(_known_dtype(name)) for name in names}
+    cells = {vocabulary.ACCUMULATE_WIDE.on(_known_dtype(name)) for name in names}
     return frozenset(Statement(cell, supported()) for cell in cells)
 
 

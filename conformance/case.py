@@ -141,17 +141,15 @@ def _attach(family: CaseFamily) -> Callable[[F], F]:
 
 def _instance(template: Case, axes: tuple[tuple[str, str], ...], requires: Sequence[Capability | Cell]) -> Case:
     values = dict(axes)
-    cells = tuple(_cell(need, values.get("dtype"), values.get("mode")) for need in requires)
+    cells = tuple(_cell(need, values.get("dtype")) for need in requires)
     return replace(template, id=case_id(template.id, axes), axes=axes, requires=cells)
 
 
 #: Capabilities whose claims are made per dtype.
-PER_DTYPE = frozenset({"dtype", "precision.accumulate-wide", "workload"})
+PER_DTYPE = frozenset({"dtype", "precision.accumulate-wide"})
 
 
-def _cell(need: Capability | Cell, dtype: str | None, mode: str | None) -> Cell:
+def _cell(need: Capability | Cell, dtype: str | None) -> Cell:
     if isinstance(need, Cell):
         return need
-    if need.name in PER_DTYPE:
-        return Cell(need.name, dtype, mode if need.name == "workload" else None)
-    return need.cell
+    return need.on(dtype) if dtype and need.name in PER_DTYPE else need.cell

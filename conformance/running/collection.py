@@ -62,9 +62,8 @@ class Collection:
         return self.static.claim(case.requires[0], in_reference=case.in_reference).state is not State.SUPPORTED
 
 
-def reject_unknown_cases(options: RunOptions, planned: Sequence[tuple[Case, str]]) -> None:
+def reject_unknown_cases(options: RunOptions, ids: Sequence[str]) -> None:
     """A ``--case`` that names nothing is an error with suggestions, not an empty run."""
-    ids = [case.id for case, _ in planned]
     for pattern in options.cases:
         if not any(matches(pattern, id) for id in ids):
             raise _unknown_case(pattern)

@@ -91,6 +91,7 @@ class Controller:
             return
         manifest = json.loads(new.read_text())
         try:
+            reject_unknown_cases(self.settings.options, [entry["id"] for entry in manifest["cases"]])
             self._check_resume(manifest)
         except ConformanceError:
             new.unlink()
@@ -104,8 +105,7 @@ class Controller:
         self.progress.begin(len(manifest["cases"]) - len(self.settings.done), manifest["sha256"])
 
     def _accept_nothing(self) -> None:
-        if self.settings.options.cases:
-            reject_unknown_cases(self.settings.options, self.collection.planned)
+        reject_unknown_cases(self.settings.options, [])
 
     def _check_resume(self, manifest: dict[str, Any]) -> None:
         folder = self.settings.folder

@@ -24,13 +24,13 @@ def test_a_differentiable_dtype_is_claimed_for_training_and_others_are_not():
     assert declaration.supports(Cell("operators.add", "float16", "training"))
     assert declaration.supports(Cell("operators.add", "int8", "inference"))
     assert not declaration.supports(Cell("operators.add", "int8", "training"))
-    assert not declaration.supports(Cell("workload", "float16", "training"))
+    assert not declaration.supports(Cell("workloads.gpt", "float16", "training"))
 
 
 def test_workloads_follow_float32_and_bfloat16():
     declaration = declaration_of(dtypes("bfloat16"))
 
-    assert declaration.supports(Cell("workload", "bfloat16", "inference"))
+    assert declaration.supports(Cell("workloads.gpt", "bfloat16", "inference"))
     assert declaration.supports(Cell("workloads.gpt", "bfloat16", "training"))
 
 
@@ -78,7 +78,7 @@ def test_dtypes_come_in_the_order_of_the_matrix():
 
 
 @pytest.mark.parametrize(
-    "cell", [Cell("stream"), Cell("dtype", "bool"), Cell("workload", "float32", "training"), Cell("operators.add")]
+    "cell", [Cell("stream"), Cell("dtype", "bool"), Cell("dtype", "float32", "training"), Cell("operators.add")]
 )
 def test_a_cell_is_read_as_it_is_written(cell):
     assert parse_cell(str(cell)) == cell

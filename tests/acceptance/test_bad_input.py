@@ -39,6 +39,7 @@ def refused(cwd: Path, *arguments: str, **environment: str) -> str:
         (["--accelerator=cpu", "--tier=units"], ["tier 'units' is not registered", "unit"]),
         (["--accelerator=cpu", "--strictness=mild"], ["strictness 'mild' is not registered"]),
         (["--accelerator=cpu", "--case=accelerator.rng.sede*"], ["accelerator.rng.sede*"]),
+        (["--accelerator=cpu", "--case=utils.*", "--case=utils.nothing"], ["case 'utils.nothing'"]),
         (["--accelerator=cpu", "--shard=3/2"], ["--shard 3/2", "K/N"]),
         (["--accelerator=cpu", "--time-budget=soon"], ["--time-budget soon", "seconds"]),
         (["--accelerator=cpu", "--conformance-seed=x"], ["--conformance-seed x", "whole number"]),

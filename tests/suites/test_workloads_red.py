@@ -270,7 +270,7 @@ def test_sixteen_bit_training_asks_for_autocast() -> None:
     }
 
     assert len(needs) == 24
-    assert needs["workloads.gpt.train[float32-training]"] == ["workload[float32-training]"]
-    assert needs["workloads.gpt.train[bfloat16-training]"] == ["autocast", "workload[bfloat16-training]"]
-    assert needs["workloads.vit.evaluate[float16-inference]"] == ["workload[float16-inference]"]
+    assert needs["workloads.gpt.train[float32-training]"] == ["workloads.gpt[float32-training]"]
+    assert needs["workloads.gpt.train[bfloat16-training]"] == ["autocast", "workloads.gpt[bfloat16-training]"]
+    assert needs["workloads.vit.evaluate[float16-inference]"] == ["workloads.vit[float16-inference]"]
     assert "precision.deterministic" in needs["workloads.vit.rerun[float32-training]"]

@@ -16,6 +16,8 @@ import json
 import os
 import platform
 import re
+import subprocess
+import sys
 import tempfile
 from dataclasses import asdict, dataclass
 from importlib import metadata
@@ -27,6 +29,7 @@ from conformance.case import Case
 #: float8 has no arithmetic in PyTorch's operator database; its storage and casts are cases of the accelerator area.
 OPERATOR_DTYPES = tuple(name for name in DTYPES if not name.startswith("float8"))
 AREA = "operators"
+_LONGEST_READING = 300.0
 
 
 @dataclass(frozen=True)
@@ -91,9 +94,19 @@ def operators() -> tuple[Operator, ...]:
     path = cache_path()
     known = _read(path)
     if known is None:
-        known = _from_database()
-        _write(path, known)
+        fill_cache_elsewhere()
+        known = _read(path) or _from_database()
     return known
+
+
+def fill_cache_elsewhere() -> None:
+    """Read the database in a process of its own: a plan then never holds its hundreds of megabytes."""
+    program = f"from {__name__} import fill_cache; fill_cache()"
+    subprocess.run([sys.executable, "-c", program], capture_output=True, check=False, timeout=_LONGEST_READING)
+
+
+def fill_cache() -> None:
+    _write(cache_path(), _from_database())
 
 
 def _from_database() -> tuple[Operator, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from conformance.accelerators.capabilities import AUTOCAST, WORKLOAD, Capability
+from conformance.accelerators.capabilities import AUTOCAST, Capability, Cell
 from conformance.case import Case, Tier, case_id
 
 DTYPES = ("float32", "bfloat16", "float16")
@@ -18,7 +18,8 @@ def planned(subject: str, mode: str, *needs: Capability) -> Callable[[], Sequenc
 
 def _case(subject: str, mode: str, dtype: str, needs: Sequence[Capability]) -> Case:
     axes = (("dtype", dtype), ("mode", mode))
-    cells = [WORKLOAD.on(dtype, mode), *(need.cell for need in needs)]
+    model = subject.split(".", 1)[0]
+    cells = [Cell(f"workloads.{model}", dtype, mode), *(need.cell for need in needs)]
     if mode == "training" and dtype != "float32":
         cells.append(AUTOCAST.cell)
     return Case(
