@@ -8,14 +8,11 @@ import pytest
 import torch
 
 from conformance.accelerators.capabilities import (
-    ACCUMULATE_WIDE,
     COPY,
-    DENORMALS,
     DEVICE,
     DTYPE,
     DTYPES,
     FLOATING_DTYPES,
-    MATMUL_FULL,
 )
 from conformance.case import Level, case
 from conformance.finding import environment_lacks
@@ -235,71 +232,6 @@ def test_float64_flag(accelerator, device):
 
     assert (third * 3 - 1).abs().max().item() < 1e-15, "is_fp64_supported(), but quotients have float32 precision"
     assert third.cpu()[0].item() == 1 / 3, f"1/3 is {third.cpu()[0].item()!r}"
-
-
-SIXTEEN_BITS = ("float16", "bfloat16")
-#: 4096 ones added in the dtype itself stall at 2048 (float16) or 256 (bfloat16).
-ONES = 4096
-SUMS = {
-    "sum": lambda x: x.sum(),
-    "sum_rows": lambda x: x.view(1, -1).sum(dim=1)[0],
-    "sum_columns": lambda x: x.view(-1, 1).expand(-1, 5).contiguous().sum(dim=0)[2],
-    "mean": lambda x: x.mean() * ONES,
-    "matmul": lambda x: (x.view(1, -1) @ x.view(-1, 1))[0, 0],
-    "matmul_square": lambda x: (x.expand(33, -1) @ x.expand(17, -1).t())[32, 16],
-    "bmm": lambda x: torch.bmm(x.expand(3, 5, -1), x.expand(3, 7, -1).transpose(1, 2))[2, 4, 6],
-    "linear": lambda x: torch.nn.functional.linear(x.view(1, -1), x.view(1, -1))[0, 0],
-}
-
-
-@case(
-    "accelerator.dtype.accumulate", requires=[ACCUMULATE_WIDE], axes={"dtype": SIXTEEN_BITS, "function": sorted(SUMS)}
-)
-def test_accumulate(device, dtype, function):
-    """4096 ones add up to 4096: sums of 16-bit numbers are accumulated in something wider."""
-    ones = torch.ones(ONES, dtype=dtype_of(dtype), device=device)
-
-    total = SUMS[function](ones)
-
-    assert total.item() == ONES, f"{function} of {ONES} ones in {dtype} is {total.item()}"
-
-
-@case("accelerator.dtype.accumulate_gradient", requires=[ACCUMULATE_WIDE], axes={"dtype": SIXTEEN_BITS})
-def test_accumulate_gradient(device, dtype):
-    """Gradients summed over a batch of 4096 are accumulated wide as well."""
-    weight = torch.ones(1, 3, dtype=dtype_of(dtype), device=device, requires_grad=True)
-
-    (torch.ones(ONES, 1, dtype=weight.dtype, device=device) @ weight).sum().backward()
-
-    assert weight.grad.tolist() == [[float(ONES)] * 3], f"the gradient over {ONES} rows is {weight.grad.tolist()}"
-
-
-@case("accelerator.dtype.denormals", requires=[DENORMALS, DTYPE], axes={"dtype": ["float32", "float16", "bfloat16"]})
-def test_denormals(device, dtype):
-    """Subnormal numbers take part in arithmetic and are not flushed to zero."""
-    info = torch.finfo(dtype_of(dtype))
-    smallest = info.smallest_normal
-    source = torch.tensor([smallest, -smallest, smallest / 2, smallest / 4] * 9, dtype=torch.float64)
-    tensor = source.to(dtype_of(dtype)).to(device)
-
-    results = {"x / 2": (tensor / 2, source / 2), "x * 0.5": (tensor * 0.5, source / 2), "x + 0": (tensor + 0, source)}
-
-    for name, (found, expected) in results.items():
-        assert found.cpu().double().tolist() == expected.tolist(), f"{name} flushes subnormals: {found[:4].tolist()}"
-
-
-@case("accelerator.dtype.matmul_full", requires=[MATMUL_FULL])
-def test_matmul_full(device):
-    """float32 matrix products use all 24 bits of their inputs by default.
-
-    1 + 2^-20 loses its last bits in a format with 10 or 7 bits; multiplying by the identity shows it.
-    """
-    source = torch.full((256, 256), 1.0 + 2.0**-20) + torch.arange(256) * 2.0**-22
-
-    result = source.to(device) @ torch.eye(256, device=device)
-
-    wrong = int((result.cpu() != source).sum())
-    assert wrong == 0, f"{wrong} of 65536 elements lost bits in a product with the identity"
 
 
 @case("accelerator.dtype.no_silent_change", requires=[DEVICE])

@@ -7,7 +7,7 @@ import time
 
 import torch
 
-from conformance.accelerators.capabilities import DEVICE_MULTIPLE, MEMORY, MEMORY_PEAK, MEMORY_STATS, MEMORY_TOTAL
+from conformance.accelerators.capabilities import DEVICE_MULTIPLE, MEMORY, MEMORY_STATS, MEMORY_TOTAL
 from conformance.case import Level, case
 from conformance.finding import environment_lacks
 
@@ -209,53 +209,6 @@ def test_empty_cache_gives_back(accelerator, device):
         "it counts live tensors as gone"
     )
     assert bool((kept == 1).all())
-
-
-@case("accelerator.memory.peak", requires=[MEMORY_PEAK])
-def test_peak(accelerator, device):
-    """The peak covers a tensor that lived shortly between two calls."""
-    settle(accelerator)
-    accelerator.reset_peak_memory_stats()
-    before = accelerator.memory_allocated()
-
-    torch.empty(64 * MIB, dtype=torch.uint8, device=device)
-
-    peak = accelerator.max_memory_allocated() - before
-    assert 64 * MIB <= peak <= 64 * MIB + GRANULARITY, f"the peak rose by {peak} for a short tensor of 64 MiB"
-    assert accelerator.memory_allocated() == before
-
-
-@case(
-    "accelerator.memory.peak_reset",
-    requires=[MEMORY_PEAK],
-    axes={"member": ["reset_peak_memory_stats", "reset_max_memory_allocated"]},
-)
-def test_peak_reset(accelerator, device, member):
-    """A reset lets the peak start again at the current value, not at zero, and it grows again from there."""
-    kept = fill(device, 3 * MIB)
-    torch.empty(64 * MIB, dtype=torch.uint8, device=device)
-
-    getattr(accelerator, member)()
-    current, peak = accelerator.memory_allocated(), accelerator.max_memory_allocated()
-    torch.empty(32 * MIB, dtype=torch.uint8, device=device)
-    again = accelerator.max_memory_allocated()
-
-    assert peak == current >= kept.numel(), f"after {member}() the peak is {peak}, currently allocated {current}"
-    assert again >= current + 32 * MIB, f"after {member}() the peak stays at {again}"
-
-
-@case("accelerator.memory.peak_inside_operations", requires=[MEMORY_PEAK])
-def test_peak_inside_operations(accelerator, device):
-    """The peak also covers memory that operations use for intermediate results."""
-    source = torch.ones(8 * MIB // 4, device=device)
-    accelerator.reset_peak_memory_stats()
-    before = accelerator.memory_allocated()
-
-    result = (source + 1) * 2
-
-    peak = accelerator.max_memory_allocated() - before
-    assert peak >= 16 * MIB, f"two results of 8 MiB lived at once, the peak rose by {peak}"
-    assert float(result[0]) == 4.0
 
 
 @case("accelerator.memory.total", requires=[MEMORY_TOTAL])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from conformance.accelerators.capabilities import DEVICE, STREAM, STREAM_ORDER
+from conformance.accelerators.capabilities import DEVICE, STREAM
 from conformance.case import Level, case
 from conformance.finding import environment_lacks
 
@@ -159,94 +159,6 @@ def test_program_order(accelerator, device):
         assert stale(copy, start) == 0, f"step {start} read {stale(copy, start)} elements of another step"
 
 
-DIRECTIONS = ("default-to-side", "side-to-default", "side-to-side")
-
-
-def streams_of(accelerator, direction):
-    """Producer and consumer stream."""
-    first, _, second = direction.partition("-to-")
-    return tuple(
-        accelerator.current_stream() if kind == "default" else accelerator.Stream() for kind in (first, second)
-    )
-
-
-@case("accelerator.stream.wait_stream", requires=[STREAM_ORDER], axes={"direction": DIRECTIONS})
-def test_wait_stream(accelerator, device, direction):
-    """What a stream does after wait_stream sees everything the other had queued before."""
-    producer, consumer = streams_of(accelerator, direction)
-    conveyor, source = Conveyor(accelerator, device), numbers(device)
-    target, copy = torch.full_like(source, -1.0), torch.full_like(source, -2.0)
-    accelerator.synchronize()
-
-    with accelerator.stream(producer):
-        conveyor.carry(source, target)
-    consumer.wait_stream(producer)
-    with accelerator.stream(consumer):
-        copy.copy_(target)
-    consumer.synchronize()
-
-    assert stale(copy) == 0, f"{direction}: {stale(copy)} elements were read before they were written"
-    accelerator.synchronize()
-
-
-@case("accelerator.stream.wait_event", requires=[STREAM_ORDER], axes={"direction": DIRECTIONS})
-def test_wait_event(accelerator, device, direction):
-    """What a stream does after wait_event sees everything queued before the event was recorded."""
-    producer, consumer = streams_of(accelerator, direction)
-    conveyor, source, event = Conveyor(accelerator, device), numbers(device), accelerator.Event()
-    target, copy = torch.full_like(source, -1.0), torch.full_like(source, -2.0)
-    accelerator.synchronize()
-
-    with accelerator.stream(producer):
-        conveyor.carry(source, target)
-        event.record(producer)
-    consumer.wait_event(event)
-    with accelerator.stream(consumer):
-        copy.copy_(target)
-    consumer.synchronize()
-
-    assert stale(copy) == 0, f"{direction}: {stale(copy)} elements were read before they were written"
-    accelerator.synchronize()
-
-
-@case("accelerator.stream.write_after_read", requires=[STREAM_ORDER])
-def test_write_after_read(accelerator, device):
-    """A buffer is written again only after the other stream has read it, if it waits."""
-    conveyor, reader = Conveyor(accelerator, device), accelerator.Stream()
-    buffer, read = numbers(device), torch.full((256, 256), -1.0, device=device)
-    accelerator.synchronize()
-
-    with accelerator.stream(reader):
-        conveyor.carry(buffer, read)
-    accelerator.current_stream().wait_stream(reader)
-    buffer.fill_(-9.0)
-    accelerator.synchronize()
-
-    assert stale(read) == 0, f"{stale(read)} elements were overwritten before they were read"
-
-
-@case("accelerator.stream.chain", requires=[STREAM_ORDER])
-def test_chain(accelerator, device):
-    """Waiting is transitive along a chain of streams."""
-    conveyor, source = Conveyor(accelerator, device, milliseconds=10.0), numbers(device)
-    stations = [torch.full_like(source, -1.0) for _ in range(4)]
-    streams = [accelerator.Stream() for _ in stations]
-    accelerator.synchronize()
-
-    value = source
-    for position, (stream, target) in enumerate(zip(streams, stations, strict=True)):
-        if position:
-            stream.wait_stream(streams[position - 1])
-        with accelerator.stream(stream):
-            conveyor.carry(value, target)
-        value = target
-    accelerator.current_stream().wait_stream(streams[-1])
-    result = stations[-1] + 0
-    accelerator.synchronize()
-
-    assert stale(result) == 0, f"{stale(result)} elements are stale at the end of the chain"
-
-
 @case("accelerator.stream.device_synchronize", requires=[STREAM])
 def test_device_synchronize(accelerator, device):
     """synchronize() of the device completes every stream."""
@@ -262,31 +174,6 @@ def test_device_synchronize(accelerator, device):
 
     for start, target in enumerate(targets):
         assert stale(target, start) == 0, f"stream {start} is not complete after synchronize()"
-
-
-@case("accelerator.stream.backward", requires=[STREAM_ORDER])
-def test_backward(accelerator, device):
-    """Gradients of a forward pass on a side stream are right once the default stream has waited for it.
-
-    Autograd runs each operation's backward on the stream of its forward; whoever called backward() may use the result.
-    """
-    conveyor, side = Conveyor(accelerator, device), accelerator.Stream()
-    weight = numbers(device).requires_grad_()
-    accelerator.synchronize()
-
-    side.wait_stream(accelerator.current_stream())
-    with accelerator.stream(side):
-        result = weight
-        for _ in range(conveyor.length):
-            result = result @ conveyor.identity
-        loss = (result * numbers(device)).sum()
-    accelerator.current_stream().wait_stream(side)
-    loss.backward()
-    gradient = weight.grad + 0
-    accelerator.synchronize()
-
-    wrong = int((gradient.cpu() != numbers(HOST)).sum())
-    assert wrong == 0, f"{wrong} gradients are wrong after a forward pass on a side stream"
 
 
 @case("accelerator.stream.per_device", requires=[STREAM])

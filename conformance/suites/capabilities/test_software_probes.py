@@ -23,7 +23,7 @@ from conformance.accelerators.capabilities import (
 )
 from conformance.case import case
 from conformance.finding import Refused, environment_lacks
-from conformance.suites.accelerator import test_builders, test_dtypes, test_ranges
+from conformance.suites.accelerator import test_builders, test_precision, test_ranges
 from conformance.suites.accelerator.draws import differing
 
 from .saying_no import refuse_if_false, refuse_if_none
@@ -33,15 +33,17 @@ from .saying_no import refuse_if_false, refuse_if_none
     "capabilities.precision.accumulate-wide",
     requires=[ACCUMULATE_WIDE],
     adaptive=True,
-    axes={"dtype": test_dtypes.SIXTEEN_BITS},
+    axes={"dtype": test_precision.SIXTEEN_BITS},
 )
 def test_accumulate_wide(device, dtype):
     """4096 ones add up, in a sum and in a matrix product."""
     for function in ("sum", "matmul"):
-        total = test_dtypes.SUMS[function](torch.ones(test_dtypes.ONES, dtype=getattr(torch, dtype), device=device))
-        if total.item() != test_dtypes.ONES:
+        total = test_precision.SUMS[function](
+            torch.ones(test_precision.ONES, dtype=getattr(torch, dtype), device=device)
+        )
+        if total.item() != test_precision.ONES:
             # A narrow accumulator is a property, not a malfunction: it gives what the narrow dtype gives.
-            raise Refused(f"{function} of {test_dtypes.ONES} ones in {dtype} is {total.item()}")
+            raise Refused(f"{function} of {test_precision.ONES} ones in {dtype} is {total.item()}")
 
 
 @case("capabilities.precision.matmul-full", requires=[MATMUL_FULL], adaptive=True)
