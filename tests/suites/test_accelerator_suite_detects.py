@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 from conformance.accelerators.capabilities import DTYPES, VOCABULARY
+from conformance.accelerators.registry import resolve
 from conformance.case import PER_DTYPE
 from conformance.finding import EnvironmentLacks, Refused
 from conformance.suites import accelerator, capabilities, profiling, utils
 from tests.acceptance.running import run
 
-from .accelerator_defects import DEFECTS, Defect
+from .accelerator_defects import DEFECTS, Altered, Defect
 from .bodies import planned, run_body
 from .late_device import LateDevice
 
@@ -54,7 +55,13 @@ def late_cases() -> list[str]:
     return [name for name in found if ".record_" not in name or name in RECORDS]
 
 
-@pytest.mark.parametrize("case_id", late_cases())
+LATE_PROBES = [
+    f"capabilities.{name}"
+    for name in ("stream", "stream.order", "event", "event.timing", "graph.capture", "graph.pool", "synchronize")
+]
+
+
+@pytest.mark.parametrize("case_id", [*late_cases(), *LATE_PROBES])
 def test_a_late_device_is_right(case_id, monkeypatch):
     """A device whose streams are as late as they may be passes every case that waits where it must."""
     if case_id in NEED_ANOTHER_DEVICE:
@@ -130,3 +137,28 @@ def test_through_the_plugin(tmp_path):
         "accelerator.rng.state_index": ("fail", "raised"),
         "accelerator.rng.state_roundtrip[randn]": ("pass", "native"),
     }, finished.output
+
+
+@pytest.mark.parametrize("name", ["stream", "stream.record", "event", "memory.stats", "memory.pinned", "graph.capture"])
+def test_a_probe_hears_a_clean_no(name, monkeypatch):
+    with pytest.raises(Refused):
+        run_body(f"capabilities.{name}", resolve("cpu").load(), monkeypatch)
+
+
+PRETENDERS = {
+    "capabilities.stream": {"current_stream": lambda device_index=None: object()},
+    "capabilities.graph.capture": {"replay_graph": lambda graph: _raise()},
+    "capabilities.memory.pinned": {"is_pinned": lambda tensor: True},
+    "capabilities.memory.stats": {"memory_stats": lambda device_index=None: {"allocated_bytes.all.current": 5}},
+    "capabilities.execution.ordered": {"resolves_data_dependency": lambda: None},
+}
+
+
+def _raise():
+    raise AssertionError("replayed None")
+
+
+@pytest.mark.parametrize("case_id", sorted(PRETENDERS))
+def test_a_probe_sees_through_a_pretender(case_id, monkeypatch):
+    with pytest.raises(AssertionError):
+        run_body(case_id, Altered(**PRETENDERS[case_id]), monkeypatch)

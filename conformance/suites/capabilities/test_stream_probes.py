@@ -24,12 +24,12 @@ from conformance.finding import Refused
 from conformance.suites.accelerator import (
     test_graphs,
     test_memory,
-    test_memory_peak,
     test_pinning,
     test_stream_memory,
-    test_stream_order,
     test_streams,
 )
+from conformance.suites.accelerator import test_memory_peak as peaks
+from conformance.suites.accelerator import test_stream_order as ordering
 from conformance.suites.accelerator.conveyor import Conveyor, numbers
 
 from .saying_no import refuse_if_none
@@ -58,8 +58,8 @@ def test_stream_order(accelerator, device):
     """A stream that waits for another sees its work."""
     need_streams(accelerator)
 
-    test_stream_order.test_wait_stream(accelerator, device, "side-to-side")
-    test_stream_order.test_wait_event(accelerator, device, "side-to-side")
+    ordering.test_wait_stream(accelerator, device, "side-to-side")
+    ordering.test_wait_event(accelerator, device, "side-to-side")
 
 
 @case("capabilities.stream.record", requires=[STREAM_RECORD], adaptive=True)
@@ -116,7 +116,7 @@ def test_memory_peak(accelerator, device):
     """The peak covers a short-lived tensor."""
     need_counters(accelerator)
 
-    test_memory_peak.test_peak(accelerator, device)
+    peaks.test_peak(accelerator, device)
 
 
 @case("capabilities.memory.total", requires=[MEMORY_TOTAL], adaptive=True)
