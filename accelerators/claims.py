@@ -91,6 +91,11 @@ def _cells_of_dtype(name: str) -> set[Cell]:
     return cells
 
 
+def stores(*names: str) -> Capabilities:
+    """Claim that these dtypes are stored, copied and cast, and nothing more: no operator works in them."""
+    return frozenset(Statement(vocabulary.DTYPE.on(_known_dtype(name)), supported()) for name in names)
+
+
 def accumulates_wide(*names: str) -> Capabilities:
     """Claim that sums and products of these 16-bit dtypes are accumulated in float32 or better."""
     cells = {vocabulary.ACCUMULATE_WIDE.on(_known_dtype(name)) for name in names}

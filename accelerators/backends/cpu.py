@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from conformance.accelerators import capabilities as can
-from conformance.accelerators.claims import NOT_YET, TORCH_BASE, accumulates_wide, dtypes, lacks
+from conformance.accelerators.claims import NOT_YET, TORCH_BASE, accumulates_wide, dtypes, lacks, stores
 from conformance.accelerators.memory import ProcessMemory
 from conformance.accelerators.randomness import HostGenerator
 from conformance.accelerators.torch_accelerator import TorchAccelerator
@@ -42,11 +42,9 @@ CPU = TorchAccelerator(
         can.COMPILE,
         can.COMM,
         can.PROFILER,
-        # Stored and cast; there is no arithmetic on them.
-        can.DTYPE.on("float8_e4m3fn"),
-        can.DTYPE.on("float8_e5m2"),
     }
     | accumulates_wide("float16", "bfloat16")
+    | stores("float8_e4m3fn", "float8_e5m2")
     | dtypes("float32", "float64", "bfloat16", "float16", "complex64", "complex128")
     | dtypes("int8", "int16", "int32", "int64", "uint8", "bool")
     | lacks(can.DEVICE_MULTIPLE, _ONE_DEVICE)
