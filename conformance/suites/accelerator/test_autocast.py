@@ -1,0 +1,107 @@
+"""Autocast: products in a 16-bit dtype inside the context, everything else as it was, also after an exception."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from conformance.accelerators.capabilities import AUTOCAST, DTYPE
+from conformance.case import case
+from conformance.finding import environment_lacks
+
+SIXTEEN_BITS = ("float16", "bfloat16")
+
+
+def autocast_to(accelerator, device, name):
+    """The context for that dtype; the accelerator's own list says whether it can compute in it."""
+    dtype = getattr(torch, name)
+    if dtype not in accelerator.supported_dtypes():
+        environment_lacks(f"{name} is not in supported_dtypes() on this machine")
+    return torch.autocast(device.type, dtype=dtype)
+
+
+def small_integers(device, rows, columns):
+    """Exact in every float format, and so are products of them over a few columns."""
+    return ((torch.arange(rows * columns) % 7) - 3).to(torch.float32).view(rows, columns).to(device)
+
+
+@case("accelerator.autocast.products", requires=[AUTOCAST, DTYPE], axes={"dtype": SIXTEEN_BITS})
+def test_products(accelerator, device, dtype):
+    """Matrix products are computed in the 16-bit dtype and right; sums of float32 stay float32."""
+    left, right = small_integers(device, 9, 5), small_integers(device, 5, 11)
+    expected = left.cpu() @ right.cpu()
+
+    with autocast_to(accelerator, device, dtype):
+        results = {
+            "mm": left @ right,
+            "linear": torch.nn.functional.linear(left, right.t()),
+            "bmm": torch.bmm(left[None], right[None])[0],
+        }
+        kept = left + left
+
+    for name, result in results.items():
+        assert result.dtype is getattr(torch, dtype), f"{name} inside autocast({dtype}) is {result.dtype}"
+        wrong = int((result.cpu().float() != expected).sum())
+        assert wrong == 0, f"{wrong} of {expected.numel()} elements of {name} are wrong"
+    assert kept.dtype is torch.float32, f"a sum inside autocast({dtype}) is {kept.dtype}"
+
+
+@case("accelerator.autocast.gradients", requires=[AUTOCAST, DTYPE], axes={"dtype": SIXTEEN_BITS})
+def test_gradients(accelerator, device, dtype):
+    """Gradients of float32 parameters are float32, and are those of the same pass without autocast."""
+    weight, source = small_integers(device, 5, 3), small_integers(device, 9, 5)
+    gradients = []
+    for enabled in (True, False):
+        leaf = weight.clone().requires_grad_()
+        with autocast_to(accelerator, device, dtype) if enabled else torch.enable_grad():
+            hidden = source @ leaf
+        hidden.float().sum().backward()
+        gradients.append(leaf.grad.cpu())
+
+    assert gradients[0].dtype is torch.float32, f"the gradient of a float32 parameter is {gradients[0].dtype}"
+    assert torch.equal(*gradients), f"with autocast {gradients[0].tolist()}, without {gradients[1].tolist()}"
+
+
+@case("accelerator.autocast.nested", requires=[AUTOCAST, DTYPE], axes={"dtype": SIXTEEN_BITS})
+def test_nested(accelerator, device, dtype):
+    """A disabled context inside an enabled one computes in float32, and the outer one goes on after it."""
+    matrix = small_integers(device, 5, 5)
+
+    with autocast_to(accelerator, device, dtype):
+        with torch.autocast(device.type, enabled=False):
+            inner = matrix @ matrix
+        outer = matrix @ matrix
+
+    assert inner.dtype is torch.float32, f"a product with autocast disabled is {inner.dtype}"
+    assert outer.dtype is getattr(torch, dtype), f"after a disabled context a product is {outer.dtype}"
+
+
+@case("accelerator.autocast.left_on_exception", requires=[AUTOCAST, DTYPE], axes={"dtype": SIXTEEN_BITS})
+def test_left_on_exception(accelerator, device, dtype):
+    """An exception leaves the context: products are float32 again."""
+    matrix = small_integers(device, 5, 5)
+
+    with pytest.raises(KeyError), autocast_to(accelerator, device, dtype):
+        assert torch.is_autocast_enabled(device.type), f"inside autocast is_autocast_enabled({device.type!r}) is False"
+        raise KeyError("on purpose")
+
+    assert not torch.is_autocast_enabled(device.type), "autocast is still enabled after an exception"
+    assert (matrix @ matrix).dtype is torch.float32, "products are still cast after an exception"
+
+
+@case("accelerator.autocast.leaves_others", requires=[AUTOCAST, DTYPE], axes={"dtype": SIXTEEN_BITS})
+def test_leaves_others(accelerator, device, dtype):
+    """Integers and parameters keep their dtype; a weight changed between two contexts is cast anew."""
+    counts, weight = torch.arange(9, device=device), small_integers(device, 5, 5).requires_grad_()
+    source = torch.eye(5, device=device)
+
+    seen = []
+    for factor in (1.0, 2.0):
+        with torch.no_grad():
+            weight.mul_(factor)
+        with autocast_to(accelerator, device, dtype):
+            seen.append((source @ weight).detach().float().cpu())
+            total = counts + counts
+
+    assert total.dtype is torch.int64 and weight.dtype is torch.float32, f"{total.dtype}, {weight.dtype}"
+    assert torch.equal(seen[1], 2 * seen[0]), "the second context computed with the first one's weights"
