@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import torch
 
 from conformance.accelerators.capabilities import (
@@ -129,14 +131,17 @@ def test_memory_total(accelerator, device):
 @case("capabilities.memory.oom", requires=[MEMORY_OOM], adaptive=True)
 def test_memory_oom(device):
     """An allocation beyond all memory raises torch.OutOfMemoryError, and the device works on."""
-    raised = False
+    raised = works = False
     try:
         torch.empty(_TOO_MUCH, dtype=torch.uint8, device=device)
     except torch.OutOfMemoryError:
         raised = True
-
     assert raised, f"an allocation of {_TOO_MUCH} bytes did not raise"
-    assert torch.ones(65, device=device).sum().item() == 65, "the device is unusable after running out of memory"
+
+    # A second OutOfMemoryError that escaped would be taken for a lack of this machine.
+    with contextlib.suppress(torch.OutOfMemoryError):
+        works = torch.ones(65, device=device).sum().item() == 65
+    assert works, "the device is unusable after running out of memory"
 
 
 def need_pinning(accelerator):
