@@ -212,8 +212,8 @@ def test_oom_single(accelerator, device):
     for _ in range(3):
         assert runs_out(lambda: torch.empty(accelerator.total_memory() + 64 * MIB, dtype=torch.uint8, device=device))
 
-    assert torch.equal(kept.cpu(), numbers(torch.device("cpu"))), "running out of memory changed a live tensor"
     assert works(device), "after running out of memory, a tensor of 65 floats does not fit any more"
+    assert torch.equal(kept.cpu(), numbers(torch.device("cpu"))), "running out of memory changed a live tensor"
 
 
 @case("profiling.oom.filled", requires=[MEMORY_OOM, MEMORY_STATS])
