@@ -6,6 +6,7 @@ a start line of that worker and no end line. A queue head without a start line i
 
 from __future__ import annotations
 
+import contextlib
 import signal
 from collections.abc import Mapping
 from typing import Any
@@ -32,6 +33,18 @@ class Crashes:
         self.config, self.settings, self.case_ids = config, settings, case_ids
         self._ended_at_last_death = -1
         self._fruitless = 0
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: Any) -> None:
+        send = node.sendcommand
+
+        def send_to_the_living(name: str, **arguments: Any) -> None:
+            # When two workers die at once, xdist hands work to the second before it has heard of its death, and the
+            # broken pipe ends the run. The scheduler has noted the work already: it goes on when the news arrives.
+            with contextlib.suppress(OSError):
+                send(name, **arguments)
+
+        node.sendcommand = send_to_the_living
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_handlecrashitem(self, crashitem: str, report: Any, sched: Any) -> None:

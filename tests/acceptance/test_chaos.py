@@ -134,3 +134,12 @@ def assert_nothing_was_rerun(records: list[dict[str, object]]) -> None:
 def journal(folder: Path) -> list[dict[str, object]]:
     lines = (folder / "journal.jsonl").read_text().splitlines()
     return [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
+
+
+def test_workers_that_die_together_lose_nothing(tmp_path: Path) -> None:
+    shutil.copy(HERE / "twin_cases.py", tmp_path / "test_twin_cases.py")
+
+    finished = run("--accelerator=cpu", "test_twin_cases.py", "-n2", cwd=tmp_path)
+
+    assert "INTERNALERROR" not in finished.output, finished.output
+    assert finished.verdicts == {f"twin.dies[{n}]": ("fail", "crash") for n in range(12)}, finished.output
