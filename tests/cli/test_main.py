@@ -76,15 +76,14 @@ def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_reader_that_closes_early_is_no_error() -> None:
     code = "from conformance.cli.main import main; import sys; sys.exit(main(['list', '--capabilities']))"
-    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    assert process.stdout is not None
-    assert process.stderr is not None
-    process.stdout.close()
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
 
-    errors = process.stderr.read()
+        errors = process.stderr.read()
 
-    assert (process.wait(60), errors) == (0, b"")
-    process.stderr.close()
+    assert (process.returncode, errors) == (0, b"")
 
 
 def test_a_terminal_that_cannot_show_a_sign_is_no_error(tmp_path: Path) -> None:
