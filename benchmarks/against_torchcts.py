@@ -64,10 +64,9 @@ def install(work: Path) -> str:
     if python.exists():
         return str(python)
     subprocess.run([sys.executable, "-m", "venv", work / "torchcts"], check=True)
-    torch = metadata.version("torch")
-    index = ["--extra-index-url", "https://download.pytorch.org/whl/cpu"] if torch.endswith("+cpu") else []
+    torch = metadata.version("torch").partition("+")[0]
     install = [str(python), "-m", "pip", "install", "--quiet"]
-    subprocess.run([*install, f"torch=={torch}", *index, *PEER_NEEDS], check=True)
+    subprocess.run([*install, f"torch=={torch}", *PEER_NEEDS], check=True)
     subprocess.run([*install, "--no-deps", PEER], check=True)
     return str(python)
 
