@@ -22,7 +22,7 @@ from benchmarks.table import Row, main, times
 
 PEER = "torchcts==0.4.1"
 #: What TorchCTS 0.4.1 imports besides torch.
-PEER_NEEDS = ("pytest", "psutil", "numpy", "expecttest", "mpmath<2")
+PEER_NEEDS = ("pytest", "psutil", "numpy", "expecttest", "hypothesis", "mpmath<2")
 DTYPES = ("float32", "bfloat16")
 #: One or two of each kind: elementwise, reduction, product, indexing, shape, normalisation, loss.
 OPERATORS = (

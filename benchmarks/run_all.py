@@ -38,7 +38,9 @@ def main() -> None:
         if script is against_torchcts and arguments.without_peer:
             continue
         sys.stderr.write(f"{script.__name__} …\n")
-        rows += script.measure(arguments)
+        measured = script.measure(arguments)
+        sys.stderr.write(f"{markdown(measured)}\n")  # seen even if a later script fails
+        rows += measured
     sys.stdout.write(f"{markdown(rows)}\n\n{machine()}\n")
 
 
