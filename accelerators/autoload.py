@@ -11,7 +11,7 @@ import os
 import sys
 from importlib import metadata
 
-from conformance.errors import SetupError
+from conformance.errors import ConformanceError, SetupError
 
 _VARIABLE = "TORCH_DEVICE_BACKEND_AUTOLOAD"
 _GROUP = "torch.backends"
@@ -37,6 +37,8 @@ def load_vendor(package: str, accelerator: str) -> None:
         if not already_loaded:
             for point in entry_points(package):
                 point.load()()
+    except ConformanceError:  # says already what to do
+        raise
     except Exception as error:
         raise SetupError(_sentence(package, accelerator, error)) from error
 

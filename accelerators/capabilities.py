@@ -164,7 +164,9 @@ ACCUMULATE_WIDE = capability(
 )
 MATMUL_FULL = capability("precision.matmul-full", "float32 matrix products keep float32 precision by default.")
 DENORMALS = capability("precision.denormals", "Subnormal numbers are kept, not flushed to zero.")
-DETERMINISTIC = capability("precision.deterministic", "The same inputs give the same bits twice.")
+DETERMINISTIC = capability(
+    "precision.deterministic", "The same inputs give the same bits twice, in torch's deterministic mode."
+)
 AUTOCAST = capability("autocast", "torch.autocast works for this device type.")
 
 # --- software around the device -------------------------------------------------------------------------------------

@@ -10,8 +10,9 @@ from conformance.errors import SetupError
 
 
 def detect() -> str:
-    """The name of the accelerator to use here; ``cpu`` if no device answers."""
-    return choose([builtin(name) for name in builtin_names()], is_usable, _torch_says)
+    """The name of the accelerator to use here; ``cpu`` if no device answers. Never a simulated one."""
+    real = [accelerator for accelerator in map(builtin, builtin_names()) if not accelerator.simulated]
+    return choose(real, is_usable, _torch_says)
 
 
 def choose(

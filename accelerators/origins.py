@@ -52,7 +52,7 @@ class DeclaredOrigin:
 
     @property
     def default_workers(self) -> int:
-        return host_workers() if self.accelerator.is_host else 1
+        return host_workers() if self.accelerator.is_host or self.accelerator.simulated else 1
 
 
 def builtin_origin(name: str) -> DeclaredOrigin:

@@ -77,6 +77,8 @@ class TorchBackend(Accelerator):
     memory: Memory = field(default_factory=AllocatorMemory, compare=False)
     randomness: Randomness = field(default_factory=DeviceGenerators, compare=False)
     is_host: bool = False
+    #: Its devices live in the process that uses them: every worker has its own, and detection never picks it.
+    simulated: bool = False
 
     _compile: CompileBackend = field(default_factory=lambda: CompileBackend(""), compare=False)
     _ranges: Ranges = field(default_factory=Ranges, compare=False)

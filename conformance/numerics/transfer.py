@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -20,12 +20,12 @@ WIDER = {
 }
 
 
-def copied(value: Any, device: torch.device) -> Any:
+def copied(value: Any, device: torch.device, on_host: Iterable[torch.Tensor] = ()) -> Any:
     """A deep copy with its tensors, device arguments and generators on ``device``.
 
-    One tensor used twice stays one, and tensors that look at the same memory still do.
+    Those of ``on_host`` stay there, and tensors without values (``meta``) stay so. One tensor used twice stays one, and tensors that look at the same memory still do.
     """
-    copier = _Copier(device, _shared_addresses(value))
+    copier = _Copier(device, _shared_addresses(value), frozenset(map(id, on_host)))
     return mapped(value, copier.leaf)
 
 
@@ -39,8 +39,8 @@ def _shared_addresses(value: Any) -> frozenset[int]:
 class _Copier:
     """Copies leaves, each tensor and each shared memory once."""
 
-    def __init__(self, device: torch.device, shared: frozenset[int]) -> None:
-        self._device, self._shared = device, shared
+    def __init__(self, device: torch.device, shared: frozenset[int], on_host: frozenset[int]) -> None:
+        self._device, self._shared, self._on_host = device, shared, on_host
         self._tensors: dict[int, torch.Tensor] = {}
         self._memory: dict[tuple[int, torch.dtype], torch.Tensor] = {}
 
@@ -48,7 +48,8 @@ class _Copier:
         if not isinstance(leaf, torch.Tensor):
             return _moved_argument(leaf, self._device)
         if id(leaf) not in self._tensors:
-            copy = self._copy(leaf.detach())
+            stays = leaf.is_meta or id(leaf) in self._on_host
+            copy = leaf.detach().clone() if stays else self._copy(leaf.detach())
             self._tensors[id(leaf)] = copy.requires_grad_() if leaf.requires_grad else copy
         return self._tensors[id(leaf)]
 

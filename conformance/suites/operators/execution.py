@@ -5,18 +5,26 @@ The host's side calls ``call`` and ``host_gradients``; so a defect can be inject
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
+from torch.utils._device import _device_constructors
 
 from conformance.numerics.transfer import copied, widened
 from conformance.numerics.trees import leaves, tensors
 
 
+HOST = torch.device("cpu")
+
+
 @dataclass(frozen=True)
 class Sample:
-    """One set of arguments. ``process`` removes what the operator leaves open, such as the sign of eigenvectors."""
+    """One set of arguments. ``process`` removes what the operator leaves open, such as the sign of eigenvectors.
+
+    ``on_host`` counts the tensors, in order, that the operator wants on the host whatever the device.
+    """
 
     number: int
     input: Any
@@ -25,6 +33,8 @@ class Sample:
     process: Any = None
     broadcasts_input: bool = False
     tier: str = ""
+    on_host: frozenset[int] = frozenset()
+    device: torch.device = HOST
 
     @classmethod
     def of(cls, number: int, sample) -> Sample:
@@ -35,14 +45,16 @@ class Sample:
         )
 
     def with_arguments(self, arguments) -> Sample:
-        return Sample(self.number, *arguments, self.process, self.broadcasts_input, self.tier)
+        first, args, kwargs = arguments
+        return replace(self, input=first, args=args, kwargs=kwargs)
 
     @property
     def arguments(self) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
         return self.input, self.args, self.kwargs
 
     def on(self, device: torch.device) -> Sample:
-        return self.with_arguments(copied(self.arguments, device))
+        stay = [tensor for position, tensor in enumerate(self.tensors) if position in self.on_host]
+        return replace(self.with_arguments(copied(self.arguments, device, stay)), device=device)
 
     def wide(self, change) -> Sample:
         return self.with_arguments(widened(self.arguments, change))
@@ -59,10 +71,17 @@ class Sample:
 def call(function, sample: Sample, **extra):
     """Compute on the host, or wherever the sample's tensors are."""
     try:
-        return function(sample.input, *sample.args, **sample.kwargs, **extra)
+        with _default_device(function, sample):
+            return function(sample.input, *sample.args, **sample.kwargs, **extra)
     except AssertionError as error:
         # Here an assertion is the operator's own refusal, not our finding that its result is wrong.
         raise RuntimeError(f"AssertionError: {error}") from error
+
+
+def _default_device(function, sample: Sample) -> AbstractContextManager[object]:
+    """Operators that make tensors of nothing are told the device by a default: not every sample names one."""
+    makes_tensors = function in _device_constructors() or not sample.tensors
+    return sample.device if makes_tensors and sample.device != HOST else nullcontext()
 
 
 def execute(function, sample: Sample, **extra):

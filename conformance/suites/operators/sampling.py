@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import torch
+
+from conformance.numerics.trees import tensors
 
 from .execution import Sample
 from .settings import limits
@@ -13,7 +16,38 @@ from .settings import limits
 def pick(info, dtype: torch.dtype, *, requires_grad: bool, count: int) -> list[Sample]:
     """Up to ``count`` samples, drawn on the host from the seeded generators."""
     generated = info.sample_inputs("cpu", dtype, requires_grad=requires_grad, set_seed=False)
-    return _within_budget(_spread(_small(_prefix(generated)), count))
+    picked = _within_budget(_spread(_small(_prefix(generated)), count))
+    return _with_host_arguments(picked, info, dtype, requires_grad=requires_grad)
+
+
+def _with_host_arguments(picked: list[Sample], info, dtype: torch.dtype, *, requires_grad: bool) -> list[Sample]:
+    """Note which tensors stay on the host: those that the database makes there even when asked for another device.
+
+    Only indices and lengths do, so samples without integer arguments are not generated twice.
+    """
+    last = max((sample.number for sample in picked if _has_index(sample)), default=None)
+    if last is None:
+        return picked
+    with torch.random.fork_rng(devices=()):
+        places = _host_places(info, dtype, last, requires_grad=requires_grad)
+    return [replace(sample, on_host=places.get(sample.number, frozenset())) for sample in picked]
+
+
+def _has_index(sample: Sample) -> bool:
+    return any(not (t.is_floating_point() or t.is_complex()) for t in tensors([sample.args, sample.kwargs]))
+
+
+def _host_places(info, dtype: torch.dtype, last: int, *, requires_grad: bool) -> dict[int, frozenset[int]]:
+    found: dict[int, frozenset[int]] = {}
+    try:
+        for number, sample in enumerate(info.sample_inputs("meta", dtype, requires_grad=requires_grad, set_seed=False)):
+            if number > last:
+                break
+            made = enumerate(Sample.of(number, sample).tensors)
+            found[number] = frozenset(position for position, tensor in made if not tensor.is_meta)
+    except Exception:  # samples that look at their own values cannot be made without any
+        return {}
+    return found
 
 
 def _prefix(generated) -> list[Sample]:

@@ -19,11 +19,6 @@ def reseed(seed: int, device: torch.device) -> None:
         torch.get_device_module(device).manual_seed_all(seed)
 
 
-def device_of(tensors) -> torch.device:
-    """Where the first of the tensors is; the host if there is none."""
-    return next((tensor.device for tensor in tensors), torch.device("cpu"))
-
-
 def seed_generation(seed: int | None = None) -> None:
     """What the database calls before each sample: samples are made on the host."""
     seed = 1234 if seed is None else seed

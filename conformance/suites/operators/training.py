@@ -13,7 +13,7 @@ from .classes import is_uninitialised, op_class
 from .execution import Sample, call, host_gradients, processed
 from .judging import Judge, reduction_length
 from .oracle import Oracle, of_forward
-from .seeding import device_of, reseed
+from .seeding import reseed
 from .settings import limits
 
 
@@ -91,7 +91,7 @@ def _backward_length(sample: Sample, expected) -> float:
 
 def _backward(info, run, differentiate, sample: Sample, seed: int):
     """The result, and the gradients of every input that wants one, in order."""
-    reseed(seed, device_of(sample.tensors))
+    reseed(seed, sample.device)
     result = run(info.op, sample)
     outputs = [leaf for leaf in processed(sample, result) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
     inputs = _unique(tensor for tensor in sample.tensors if tensor.requires_grad)

@@ -1,0 +1,67 @@
+"""The simulated accelerator: everything a CPU has not, on any machine with a C++ compiler."""
+
+from __future__ import annotations
+
+from conformance.accelerators import capabilities as can
+from conformance.accelerators.capabilities import Cell, Mode
+from conformance.accelerators.claims import (
+    ALLOCATOR,
+    NOT_YET,
+    PINNING,
+    STREAMS,
+    TORCH_BASE,
+    Capabilities,
+    accumulates_wide,
+    dtypes,
+    lacks,
+)
+from conformance.accelerators.torch_accelerator import TorchAccelerator
+
+_DTYPES = ("float32", "float64", "float16", "bfloat16", "complex64", "complex128")
+_INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "bool")
+_SPARSE = ("to_sparse", "sparse.mm.reduce", "sparse.sampled_addmm")
+
+
+def _without_sparse_layouts() -> Capabilities:
+    cells = (
+        Cell(f"operators.{name}", dtype, mode.value)
+        for name in _SPARSE
+        for dtype in (*_DTYPES, *_INTEGERS)
+        for mode in (Mode if dtype in _DTYPES else (Mode.INFERENCE,))
+    )
+    reason = "the simulated device has strided tensors only"
+    return frozenset().union(*(lacks(cell, reason, NOT_YET) for cell in cells))
+
+
+SIM = TorchAccelerator(
+    name="sim",
+    vendor="accelerator-conformance",
+    package="conformance.accelerators.simulated.torch_sim",
+    collectives={"linux": "simccl"},
+    visible_devices="SIM_VISIBLE_DEVICES",
+    exports=("SIM",),
+    graph="SIMGraph",
+    simulated=True,
+    capabilities=TORCH_BASE
+    | STREAMS
+    | ALLOCATOR
+    | PINNING
+    | {
+        can.DEVICE_MULTIPLE,
+        can.DEVICE_VISIBILITY,
+        can.RNG_PER_DEVICE,
+        can.GRAPH_CAPTURE,
+        can.GRAPH_POOL,
+        can.MATMUL_FULL,
+        can.DENORMALS,
+        can.DETERMINISTIC,
+        can.AUTOCAST,
+        can.COMPILE,
+        can.COMM,
+        can.PROFILER,
+    }
+    | accumulates_wide("float16", "bfloat16")
+    | dtypes(*_DTYPES, *_INTEGERS)
+    | _without_sparse_layouts()
+    | lacks(can.TRITON, "Triton has no code generator for a simulated device", NOT_YET),
+)

@@ -1,0 +1,197 @@
+// Collectives: PyTorch's own host backend (gloo) works on host views of device memory, in its own threads. On the
+// device they run on a stream of their own: whoever uses a result without wait() reads poison.
+#include <ATen/core/ivalue.h>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+#include <torch/library.h>
+
+#include "fallback.h"
+
+namespace sim {
+
+namespace {
+
+// gloo's point-to-point work may be waited for once only: a second wait expects a second message.
+class WaitedOnce {
+ public:
+  explicit WaitedOnce(c10::intrusive_ptr<c10d::Work> inner) : inner_(std::move(inner)) {}
+
+  void wait(std::chrono::milliseconds timeout = kNoTimeout) {
+    std::lock_guard<std::mutex> turn(mutex_);
+    if (!done_) inner_->wait(timeout);
+    done_ = true;
+  }
+  c10d::Work& inner() { return *inner_; }
+
+ private:
+  c10::intrusive_ptr<c10d::Work> inner_;
+  std::mutex mutex_;
+  bool done_ = false;
+};
+
+class CollectiveWork final : public c10d::Work {
+ public:
+  CollectiveWork(std::shared_ptr<WaitedOnce> inner, c10::DeviceIndex device, std::vector<at::Tensor> outputs)
+      : inner_(std::move(inner)), device_(device), outputs_(std::move(outputs)) {
+    auto& comm = timeline().state(device, kCommStream);
+    done_.stream = comm.key;
+    done_.seq = comm.seq;
+    done_.clock = comm.clock;
+    done_.time = comm.busy_until;
+    done_.device = device;
+  }
+
+  bool isCompleted() override { return inner_->inner().isCompleted(); }
+  bool isSuccess() const override { return inner_->inner().isSuccess(); }
+  std::exception_ptr exception() const override { return inner_->inner().exception(); }
+  int sourceRank() const override { return inner_->inner().sourceRank(); }
+  std::vector<at::Tensor> result() override { return outputs_; }
+  void synchronize() override { order_current_stream(); }
+  bool wait(std::chrono::milliseconds timeout) override {
+    inner_->wait(timeout);
+    order_current_stream();
+    return true;
+  }
+  void blockCurrentStream() override { wait(kNoTimeout); }
+  void abort() override { inner_->inner().abort(); }
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
+    // A future's callbacks run on any thread, so the waiting happens here, on the caller's stream.
+    wait(kNoTimeout);
+    auto future = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
+    future->markCompleted(c10::IValue(outputs_));
+    return future;
+  }
+
+ private:
+  void order_current_stream() {
+    if (broken(Switch::comm_wait_ignored)) return;
+    Guard lock(engine_mutex());
+    timeline().wait(timeline().state(timeline().current(device_)), done_);
+  }
+
+  std::shared_ptr<WaitedOnce> inner_;
+  c10::DeviceIndex device_;
+  std::vector<at::Tensor> outputs_;
+  EventState done_;
+};
+
+// gloo may hold the view after the device tensor is gone.
+at::Tensor owning_alias(const at::Tensor& tensor) {
+  auto* keep = new c10::Storage(tensor.storage());
+  c10::DataPtr data(
+      const_cast<void*>(tensor.storage().data()), keep, [](void* s) { delete static_cast<c10::Storage*>(s); },
+      c10::Device(c10::DeviceType::CPU));
+  c10::Storage storage(c10::make_intrusive<c10::StorageImpl>(
+      c10::StorageImpl::use_byte_size_t(), tensor.storage().nbytes(), std::move(data), nullptr, false));
+  return raw_alias(tensor).set_(std::move(storage), tensor.storage_offset(), tensor.sizes(), tensor.strides());
+}
+
+// c10d's schemas do not say what they write: it is the first argument of everything but send and barrier.
+bool writes_first(const std::string& name) {
+  return name != "c10d::send" && name != "c10d::barrier" && name != "c10d::monitored_barrier_" && name != "c10d::check_for_nan";
+}
+
+struct Collective {
+  std::vector<std::pair<Range, bool>> ranges;
+  std::vector<at::Tensor> outputs;
+  std::optional<c10::DeviceIndex> device;
+};
+
+Collective look_at(const OpProfile& profile, at::ArrayRef<c10::IValue> arguments) {
+  Collective seen;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    bool write = i == 0 && writes_first(profile.name);
+    for_each_tensor(arguments[i], [&](const at::Tensor& t) {
+      if (!t.defined() || !t.is_privateuseone()) return;
+      seen.device = t.device().index();
+      seen.ranges.emplace_back(range_of(t), write);
+      if (write) seen.outputs.push_back(t);
+    });
+  }
+  return seen;
+}
+
+c10::intrusive_ptr<c10d::Work> work_of(const c10::IValue& value) { return value.toCustomClass<c10d::Work>(); }
+
+bool is_work(const c10::IValue& value) {
+  return value.isObject() || value.isCapsule() ? value.isCustomClass() : false;
+}
+
+void run_collective(const c10::OperatorHandle& op, const OpProfile& profile, Stack& stack) {
+  at::AutoDispatchBelowADInplaceOrView below;
+  auto kernel = [&op](Stack& s) { op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &s); };
+  auto around = arounds().find(profile.name);
+  if (around == arounds().end()) return kernel(stack);
+  // A fault sees, and may change, the finished result.
+  around->second(profile, stack, [&](Stack& s) {
+    kernel(s);
+    for (auto& value : s) {
+      if (is_work(value)) work_of(value)->wait();
+    }
+  });
+}
+
+}  // namespace
+
+void collective(const c10::OperatorHandle& op, Stack* stack) {
+  const auto& profile = profile_of(op);
+  auto count = op.schema().arguments().size();
+  auto arguments = torch::jit::last(*stack, count);
+  std::vector<c10::IValue> originals(arguments.begin(), arguments.end());
+  auto seen = look_at(profile, arguments);
+  auto device = seen.device.value_or(current_device());
+  refuse_in_capture(device, "a collective");
+  auto& comm = timeline().state(device, kCommStream);
+  {
+    Guard lock(engine_mutex());
+    ++*profile.calls;
+    timeline().order(comm, timeline().state(timeline().current(device)));
+  }
+  Launch launch(device, comm);
+  launch.named(profile.name.c_str());
+  for (auto& [range, write] : seen.ranges) {
+    // An unordered input spoils what everybody receives; there is one true buffer, so it is poisoned in place.
+    if (!(write ? launch.writes(range) : launch.reads(range))) std::memset(range.block->data + range.lo, kPoison, range.hi - range.lo);
+  }
+  launch.end();
+  for (size_t i = stack->size() - count; i < stack->size(); ++i) {
+    (*stack)[i] = map_tensors((*stack)[i], [](const at::Tensor& t) { return t.is_privateuseone() ? owning_alias(t) : t; });
+  }
+
+  run_collective(op, profile, *stack);
+
+  auto returns = op.schema().returns().size();
+  for (size_t i = stack->size() - returns; i < stack->size(); ++i) {
+    auto& value = (*stack)[i];
+    if (!is_work(value)) {
+      value = originals[0];
+      continue;
+    }
+    auto inner = std::make_shared<WaitedOnce>(work_of(value));
+    Guard lock(engine_mutex());
+    for (auto& [range, write] : seen.ranges) {
+      if (range.block) range.block->externals.push_back({range.lo, range.hi, write, [inner] { inner->wait(); }});
+    }
+    value = c10::IValue(c10::static_intrusive_pointer_cast<c10d::Work>(
+        c10::make_intrusive<CollectiveWork>(inner, device, seen.outputs)));
+  }
+}
+
+struct SilentWarnings final : c10::WarningHandler {
+  void process(const c10::Warning&) override {}
+};
+
+// PyTorch has kernels of its own for these, which hand device tensors to the backend. Ours replace them; saying so in
+// a warning to every user would help nobody.
+void register_collectives() {
+  static auto* library = new torch::Library(
+      torch::Library::IMPL, "c10d", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
+  SilentWarnings silent;
+  c10::WarningUtils::WarningHandlerGuard quiet(&silent);
+  static const char* names[] = {
+      "broadcast_", "allreduce_", "allreduce_coalesced_", "allgather_", "_allgather_base_", "allgather_coalesced_",
+      "allgather_into_tensor_coalesced_", "reduce_scatter_", "_reduce_scatter_base_", "reduce_scatter_tensor_coalesced_",
+      "reduce_", "gather_", "scatter_", "alltoall_", "alltoall_base_", "send", "recv_", "recv_any_source_", "barrier"};
+  for (auto* name : names) library->impl(name, torch::CppFunction::makeFromBoxedFunction<&collective>());
+}
+
+}  // namespace sim

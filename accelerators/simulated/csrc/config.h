@@ -1,0 +1,91 @@
+// What a face of the engine is made of, and the switches that break it on purpose.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cmath>
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include <c10/core/Device.h>
+#include <c10/core/ScalarType.h>
+
+namespace sim {
+
+// One process has one PrivateUse1 device type, hence one configuration. Set once, before the first tensor.
+struct Config {
+  std::string device = "sim";
+  int devices = 2;
+  size_t memory = size_t{4} << 30;
+  std::unordered_set<c10::ScalarType> dtypes;     // empty: every dtype
+  std::unordered_set<std::string> missing;        // operators that answer "not implemented"
+  bool streams = true;                            // false: every stream is the default stream
+  double launch_ns = 1000;                        // host time per launch
+  double kernel_ns = 2000;                        // shortest kernel; longer than a launch, so the device runs behind
+  double bytes_per_ns = 20;                       // a little faster than a host core, see Timeline::keep_pace
+  double flops_per_ns = 150;
+};
+
+Config& config();
+
+// One lock for all bookkeeping. Kernels run outside it; it is recursive because freeing a tensor can happen
+// inside any of them.
+std::recursive_mutex& engine_mutex();
+using Guard = std::lock_guard<std::recursive_mutex>;
+
+// Poison is a byte whose repetition is NaN in every IEEE format, -1 in signed integers, the maximum in unsigned.
+constexpr int kPoison = 0xFF;
+
+// --- faults -----------------------------------------------------------------------------------------------------
+// A switch is a name and a number; NaN means off. What each number means is said in faults.py (SWITCHES).
+#define SIM_SWITCHES(_)                                                                                       \
+  _(stream_wait_ignored) _(stream_query_true) _(stream_sync_ignored) _(stream_order_ignored)                  \
+  _(event_wait_ignored) _(event_query_true) _(event_sync_ignored) _(event_elapsed_scale)                      \
+  _(event_elapsed_constant) _(event_time_without_work) _(device_sync_ignored) _(device_count)                 \
+  _(device_set_ignored) _(record_stream_ignored) _(copy_d2h_never) _(copy_h2d_poison) _(copy_ignores_strides) \
+  _(copy_ignores_offset) _(item_truncates) _(pin_flag) _(pin_pageable) _(rng_set_state_ignored)               \
+  _(rng_get_state_advances) _(rng_shared) _(rng_seed_ignored) _(rng_coupled_to_host) _(alloc_peak_constant)  \
+  _(alloc_current_constant) _(alloc_reserved_constant) _(alloc_free_uncounted) _(alloc_on_device_zero)        \
+  _(alloc_empty_cache_poisons_live) _(alloc_no_limit) _(alloc_oom_runtime_error) _(alloc_no_poison)           \
+  _(alloc_hands_out_live) _(graph_capture_executes) _(graph_replay_nothing) _(graph_replay_stale)            \
+  _(graph_replay_once) _(comm_wait_ignored) _(storage_resize_loses_data)
+
+enum class Switch : int {
+#define SIM_DECLARE(name) name,
+  SIM_SWITCHES(SIM_DECLARE)
+#undef SIM_DECLARE
+  count_
+};
+
+class Switches {
+ public:
+  Switches() { values_.fill(std::nan("")); }
+  bool on(Switch s) const { return armed_ && !std::isnan(values_[static_cast<size_t>(s)]); }
+  double value(Switch s) const { return values_[static_cast<size_t>(s)]; }
+  bool set(const std::string& name, double value);
+  void clear();
+  static std::vector<std::string> names();
+
+ private:
+  bool armed_ = false;
+  std::array<double, static_cast<size_t>(Switch::count_)> values_;
+};
+
+Switches& switches();
+inline bool broken(Switch s) { return switches().on(s); }
+
+// --- counters ---------------------------------------------------------------------------------------------------
+// What the engine was asked to do; the harness's own detection is checked against these numbers.
+struct Counters {
+  std::unordered_map<std::string, uint64_t> ops;
+  uint64_t launches = 0, host_to_device = 0, device_to_host = 0, device_to_device = 0, host_syncs = 0;
+  uint64_t poisoned_reads = 0, poisoned_writes = 0;
+};
+
+Counters& counters();
+
+}  // namespace sim

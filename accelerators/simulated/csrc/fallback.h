@@ -1,0 +1,42 @@
+// How every operator is computed: on host views of device memory, by the host's kernel, below the dispatcher.
+#pragma once
+
+#include <functional>
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+
+#include "launch.h"
+
+namespace sim {
+
+using torch::jit::Stack;
+
+// What the engine needs to know about an operator; worked out once from its schema.
+struct OpProfile {
+  std::string name;                 // "aten::add"
+  std::vector<bool> writes;         // per argument
+  std::vector<int> returns;         // per return: the argument it is (in-place, out=), or -1
+  bool is_view = false;
+  bool draws = false;               // draws random numbers
+  int generator = -1;               // index of its generator argument
+  bool takes_host_tensors = false;
+  bool missing = false;
+  uint64_t* calls = nullptr;        // its counter
+};
+
+const OpProfile& profile_of(const c10::OperatorHandle& op);
+void forget_profiles();
+
+// A fault around an operator: called instead of the host kernel, with the stack of host views.
+using Kernel = std::function<void(Stack&)>;
+using Around = std::function<void(const OpProfile&, Stack&, const Kernel&)>;
+std::unordered_map<std::string, Around>& arounds();
+
+void run_on_host(const c10::OperatorHandle& op, const OpProfile& profile, Stack& stack, c10::DeviceIndex device);
+void fallback(const c10::OperatorHandle& op, Stack* stack);
+
+void for_each_tensor(const c10::IValue& value, const std::function<void(const at::Tensor&)>& visit);
+c10::IValue map_tensors(const c10::IValue& value, const std::function<at::Tensor(const at::Tensor&)>& change);
+
+}  // namespace sim

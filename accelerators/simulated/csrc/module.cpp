@@ -1,0 +1,132 @@
+// The Python face of the engine.
+#include <torch/csrc/utils/pybind.h>
+
+#include <torch/csrc/jit/python/pybind_utils.h>
+
+#include "fallback.h"
+#include "random.h"
+
+namespace py = pybind11;
+
+namespace sim {
+
+void register_device();
+void register_profiler();
+void register_collectives();
+
+namespace {
+
+void configure(const py::dict& options) {
+  auto& c = config();
+  c.device = options["device"].cast<std::string>();
+  c.devices = options["devices"].cast<int>();
+  c.memory = options["memory"].cast<size_t>();
+  c.streams = options["streams"].cast<bool>();
+  for (auto name : options["missing"]) c.missing.insert(name.cast<std::string>());
+  for (auto dtype : options["dtypes"]) c.dtypes.insert(dtype.cast<at::ScalarType>());
+  register_device();
+  register_profiler();
+}
+
+// In-place and out= results are arguments: what a fault returns instead is written into them.
+void keep_outputs(const OpProfile& profile, const Stack& before, Stack& results) {
+  for (size_t i = 0; i < results.size() && i < before.size() && i < profile.returns.size(); ++i) {
+    if (profile.returns[i] < 0 || !results[i].isTensor() || !before[i].isTensor()) continue;
+    if (!results[i].toTensor().is_same(before[i].toTensor())) before[i].toTensor().copy_(results[i].toTensor());
+    results[i] = before[i];
+  }
+}
+
+// fault(call, args) -> results: `call(args)` runs the operator's host kernel; tensors are host views of device memory.
+void set_around(const std::string& name, py::object fault) {
+  if (fault.is_none()) {
+    arounds().erase(name);
+    return;
+  }
+  auto held = std::make_shared<py::object>(std::move(fault));
+  arounds()[name] = [held](const OpProfile& profile, Stack& stack, const Kernel& kernel) {
+    py::gil_scoped_acquire gil;
+    py::list arguments;
+    for (const auto& value : stack) arguments.append(torch::jit::toPyObject(value));
+    py::tuple untouched(arguments);   // the fault may change the list it gets
+    auto before = stack;
+    auto call = py::cpp_function([&](const py::list& given) {
+      Stack inner = before;
+      for (size_t i = 0; i < inner.size(); ++i) {
+        if (!py::object(given[i]).is(py::object(untouched[i]))) inner[i] = torch::jit::toIValue(given[i], inner[i].type());
+      }
+      {
+        py::gil_scoped_release release;
+        kernel(inner);
+      }
+      stack = inner;
+      py::list results;
+      for (const auto& value : inner) results.append(torch::jit::toPyObject(value));
+      return results;
+    });
+    auto results = (*held)(call, arguments);
+    if (results.is_none()) return;
+    auto list = results.cast<py::list>();
+    Stack out;
+    for (size_t i = 0; i < list.size(); ++i) {
+      auto type = i < stack.size() && stack.size() == list.size() ? stack[i].type() : c10::TypePtr(c10::TensorType::get());
+      out.push_back(torch::jit::toIValue(list[i], type));
+    }
+    keep_outputs(profile, stack, out);
+    stack = std::move(out);
+  };
+}
+
+py::dict read_counters() {
+  Guard lock(engine_mutex());
+  auto& c = counters();
+  py::dict all;
+  all["ops"] = py::cast(c.ops);
+  all["launches"] = c.launches;
+  all["host_to_device"] = c.host_to_device;
+  all["device_to_host"] = c.device_to_host;
+  all["device_to_device"] = c.device_to_device;
+  all["host_syncs"] = c.host_syncs;
+  all["poisoned_reads"] = c.poisoned_reads;
+  all["poisoned_writes"] = c.poisoned_writes;
+  return all;
+}
+
+// Profiles point at their counters, so these are set to zero and never removed.
+void reset_counters() {
+  Guard lock(engine_mutex());
+  auto ops = std::move(counters().ops);
+  for (auto& [name, calls] : ops) calls = 0;
+  counters() = Counters();
+  counters().ops = std::move(ops);
+}
+
+}  // namespace
+}  // namespace sim
+
+PYBIND11_MODULE(sim_core, m) {
+  using namespace sim;
+  m.def("configure", &configure);
+  m.def("register_collectives", &register_collectives);
+  m.def("switch_names", &Switches::names);
+  m.def("set_switch", [](const std::string& name, double value) { return switches().set(name, value); });
+  m.def("clear_switches", [] { switches().clear(); });
+  m.def("set_around", &set_around);
+  m.def("clear_arounds", [] { arounds().clear(); });
+  m.def("counters", &read_counters);
+  m.def("reset_counters", &reset_counters);
+  m.def("raw_alias", [](const at::Tensor& tensor) { return raw_alias(tensor); });
+  m.def("default_generator", [](int device) { return default_generator(static_cast<c10::DeviceIndex>(device)); });
+  m.def("device_count", [] { return int(device_count()); });
+  m.def("new_pool", &Graph::new_pool);
+  m.def("is_capturing", [] { return capturing(current_device()) != nullptr; });
+  m.def("drop_python", [] { arounds().clear(); });
+  auto nogil = py::call_guard<py::gil_scoped_release>();
+  py::class_<Graph, std::shared_ptr<Graph>>(m, "Graph")
+      .def(py::init<>())
+      .def("begin", &Graph::begin, nogil)
+      .def("end", &Graph::end, nogil)
+      .def("replay", &Graph::replay, nogil)
+      .def("reset", &Graph::reset, nogil)
+      .def("pool", &Graph::pool);
+}

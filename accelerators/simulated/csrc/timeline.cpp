@@ -1,0 +1,237 @@
+#include "timeline.h"
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+#include <c10/util/Exception.h>
+
+namespace sim {
+
+namespace {
+
+thread_local c10::DeviceIndex g_device = 0;
+thread_local std::vector<c10::StreamId> g_streams;
+
+constexpr int64_t kFirstTick = 20'000;             // a poll costs 20 us of host time, and twice as much each time
+constexpr int64_t kLastTick = 1'000'000'000;
+constexpr int64_t kLongestNap = 200'000'000;
+constexpr size_t kWritesKept = 2048;
+
+bool overlaps(const void* a, size_t a_bytes, const void* b, size_t b_bytes) {
+  auto x = reinterpret_cast<uintptr_t>(a), y = reinterpret_cast<uintptr_t>(b);
+  return x < y + b_bytes && y < x + a_bytes;
+}
+
+}  // namespace
+
+void Clock::raise(int stream, uint64_t seq) {
+  if (static_cast<size_t>(stream) >= seen.size()) seen.resize(stream + 1, 0);
+  seen[stream] = std::max(seen[stream], seq);
+}
+
+void Clock::join(const Clock& other) {
+  if (other.seen.size() > seen.size()) seen.resize(other.seen.size(), 0);
+  for (size_t i = 0; i < other.seen.size(); ++i) seen[i] = std::max(seen[i], other.seen[i]);
+}
+
+Timeline& timeline() {
+  static auto* instance = new Timeline();
+  return *instance;
+}
+
+c10::DeviceIndex device_count() {
+  if (broken(Switch::device_count)) return static_cast<c10::DeviceIndex>(switches().value(Switch::device_count));
+  return static_cast<c10::DeviceIndex>(config().devices);
+}
+
+void check_device(c10::DeviceIndex device) {
+  TORCH_CHECK(
+      device >= 0 && device < config().devices, config().device, ": invalid device ordinal ", int(device), "; there are ",
+      config().devices, " devices");
+}
+
+c10::DeviceIndex current_device() { return g_device; }
+
+void set_current_device(c10::DeviceIndex device) {
+  check_device(device);
+  if (!broken(Switch::device_set_ignored)) g_device = device;
+}
+
+void Timeline::ensure() {
+  if (!streams_.empty()) return;
+  streams_.resize(static_cast<size_t>(config().devices) * kStreamsPerDevice);
+  next_.assign(config().devices, 0);
+  for (size_t key = 0; key < streams_.size(); ++key) {
+    streams_[key].key = static_cast<int>(key);
+    streams_[key].device = static_cast<c10::DeviceIndex>(key / kStreamsPerDevice);
+    streams_[key].id = static_cast<c10::StreamId>(key % kStreamsPerDevice);
+  }
+}
+
+c10::Stream Timeline::handle(c10::DeviceIndex device, c10::StreamId id) {
+  return c10::Stream(c10::Stream::UNSAFE, c10::Device(c10::DeviceType::PrivateUse1, device), id);
+}
+
+StreamState& Timeline::state(c10::DeviceIndex device, c10::StreamId id) {
+  check_device(device);
+  TORCH_CHECK(id >= 0 && id < kStreamsPerDevice, config().device, ": unknown stream ", id);
+  ensure();
+  return streams_[static_cast<size_t>(device) * kStreamsPerDevice + (config().streams ? id : 0)];
+}
+
+StreamState& Timeline::state(const c10::Stream& stream) { return state(stream.device_index(), stream.id()); }
+
+c10::Stream Timeline::current(c10::DeviceIndex device) {
+  if (device < 0) device = g_device;
+  check_device(device);
+  if (g_streams.empty()) g_streams.assign(config().devices, 0);
+  return handle(device, g_streams[device]);
+}
+
+c10::Stream Timeline::exchange(const c10::Stream& stream) {
+  auto old = current(stream.device_index());
+  g_streams[stream.device_index()] = stream.id();
+  return old;
+}
+
+c10::Stream Timeline::fresh(c10::DeviceIndex device) {
+  Guard lock(engine_mutex());
+  ensure();
+  if (device < 0) device = g_device;
+  check_device(device);
+  auto id = config().streams ? 1 + next_[device]++ % kPoolStreams : 0;
+  return handle(device, id);
+}
+
+uint64_t Timeline::launch(StreamState& stream) {
+  if (stream.host_version != host_version_) {
+    stream.clock.join(host_);
+    stream.host_version = host_version_;
+  }
+  host_time_ += static_cast<int64_t>(config().launch_ns);
+  stream.busy_until = std::max(stream.busy_until, host_time_);
+  tick_ = kFirstTick;
+  stream.clock.raise(stream.key, ++stream.seq);
+  while (!stream.writes.empty() &&
+         (stream.writes.size() > kWritesKept || host_.covers(stream.key, stream.writes.front().seq))) {
+    stream.writes.pop_front();
+  }
+  ++counters().launches;
+  return stream.seq;
+}
+
+void Timeline::finish(StreamState& stream, double bytes, double flops) {
+  if (broken(Switch::event_time_without_work)) return;
+  auto& c = config();
+  stream.busy_until += static_cast<int64_t>(c.kernel_ns + bytes / c.bytes_per_ns + flops / c.flops_per_ns);
+}
+
+void Timeline::order(StreamState& later, const StreamState& earlier) {
+  if (&later == &earlier) return;
+  later.clock.join(earlier.clock);
+  later.busy_until = std::max(later.busy_until, earlier.busy_until);
+}
+
+void Timeline::wait(StreamState& later, const EventState& event) {
+  if (event.stream < 0 || broken(Switch::event_wait_ignored) || broken(Switch::stream_wait_ignored)) return;
+  later.clock.join(event.clock);
+  later.busy_until = std::max(later.busy_until, event.time);
+}
+
+void Timeline::record(EventState& event, StreamState& stream) {
+  // Recording is work of its own: it takes its turn on the stream, and is not complete before the host looks.
+  event.seq = launch(stream);
+  finish(stream, 0, 0);
+  event.stream = stream.key;
+  event.device = stream.device;
+  event.clock = stream.clock;
+  event.time = stream.busy_until;
+}
+
+// The device's clock never runs ahead of the wall's: a host that waits for the device really waits. Kernels take
+// longer to compute here than the clock says, so there is rarely anything left to wait for.
+void Timeline::keep_pace() {
+  auto now = [] { return std::chrono::steady_clock::now().time_since_epoch().count(); };
+  auto ahead = (host_time_ - paced_virtual_) - (now() - paced_real_);
+  if (paced_real_ != 0 && ahead > 0) std::this_thread::sleep_for(std::chrono::nanoseconds(std::min(ahead, kLongestNap)));
+  paced_virtual_ = host_time_;
+  paced_real_ = now();
+}
+
+void Timeline::join_host(const Clock& clock, int64_t time) {
+  host_.join(clock);
+  host_time_ = std::max(host_time_, time);
+  ++host_version_;
+  ++counters().host_syncs;
+  keep_pace();
+  finish_visible_copies();
+}
+
+void Timeline::host_sync(StreamState& stream) {
+  if (broken(Switch::stream_sync_ignored)) return;
+  join_host(stream.clock, stream.busy_until);
+}
+
+void Timeline::host_sync(const EventState& event) {
+  if (event.stream < 0 || broken(Switch::event_sync_ignored)) return;
+  join_host(event.clock, event.time);
+}
+
+void Timeline::host_sync_device(c10::DeviceIndex device) {
+  if (broken(Switch::device_sync_ignored)) return;
+  check_device(device);
+  ensure();
+  for (int i = 0; i < kStreamsPerDevice; ++i) {
+    auto& stream = streams_[static_cast<size_t>(device) * kStreamsPerDevice + i];
+    if (stream.seq) join_host(stream.clock, stream.busy_until);
+  }
+}
+
+bool Timeline::poll(const Clock& clock, int stream, uint64_t seq, int64_t due) {
+  if (host_.covers(stream, seq)) return true;
+  if (host_time_ >= due) {
+    join_host(clock, due);
+    return true;
+  }
+  host_time_ += tick_;
+  paced_virtual_ += tick_;   // looking costs no wall time
+  tick_ = std::min(tick_ * 2, kLastTick);
+  return false;
+}
+
+void Timeline::defer(PendingCopy copy) { pending_.push_back(std::move(copy)); }
+
+void Timeline::finish_visible_copies() {
+  if (pending_.empty() || broken(Switch::copy_d2h_never)) return;
+  // In launch order: two copies into one buffer leave the later one's bytes.
+  std::vector<PendingCopy> left;
+  for (auto& copy : pending_) {
+    if (host_.covers(copy.stream, copy.seq)) {
+      copy.finish();
+    } else {
+      left.push_back(std::move(copy));
+    }
+  }
+  pending_ = std::move(left);
+}
+
+void Timeline::settle_host_range(const void* lo, size_t bytes) {
+  std::vector<PendingCopy> left;
+  for (auto& copy : pending_) {
+    if (overlaps(copy.host, copy.bytes, lo, bytes)) {
+      copy.finish();
+    } else {
+      left.push_back(std::move(copy));
+    }
+  }
+  pending_ = std::move(left);
+}
+
+void Timeline::spoil_copies(int stream, uint64_t from_seq) {
+  for (auto& copy : pending_) {
+    if (copy.stream == stream && copy.seq >= from_seq) copy.spoil();
+  }
+}
+
+}  // namespace sim

@@ -1,0 +1,129 @@
+// Streams, events and the device clock – in virtual time, with no threads.
+//
+// Every kernel is computed at once, in the order the host launched it. What makes streams matter is *visibility*:
+// each launch gets a sequence number on its stream, and each stream (and the host) keeps a vector clock of the
+// launches it has been ordered after. memory.h asks the clocks whether an access is ordered; if not, it is poisoned.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include <c10/core/Stream.h>
+
+#include "config.h"
+
+namespace sim {
+
+struct Block;
+
+struct Clock {
+  std::vector<uint64_t> seen;
+
+  uint64_t of(int stream) const { return static_cast<size_t>(stream) < seen.size() ? seen[stream] : 0; }
+  bool covers(int stream, uint64_t seq) const { return of(stream) >= seq; }
+  void raise(int stream, uint64_t seq);
+  void join(const Clock& other);
+};
+
+// What a stream wrote lately, so that a later unordered overwrite of its inputs can spoil the results.
+struct Written {
+  uint64_t seq;
+  Block* block;
+  uint64_t generation;
+  size_t lo, hi;
+};
+
+struct StreamState {
+  int key = 0;
+  c10::DeviceIndex device = 0;
+  c10::StreamId id = 0;
+  Clock clock;
+  uint64_t seq = 0;
+  int64_t busy_until = 0;
+  uint64_t host_version = 0;   // version of the host clock already joined
+  std::deque<Written> writes;
+};
+
+struct EventState {
+  int stream = -1;
+  uint64_t seq = 0;
+  int64_t time = 0;
+  Clock clock;
+  c10::DeviceIndex device = 0;
+};
+
+// A copy to the host that was launched without waiting: the destination holds poison until the host is ordered
+// after it. `finish` writes the true bytes.
+struct PendingCopy {
+  int stream;
+  uint64_t seq;
+  void* host;
+  size_t bytes;
+  std::function<void()> finish;
+  std::function<void()> spoil;
+};
+
+constexpr int kPoolStreams = 32;                   // like CUDA: new streams come round-robin from a pool
+constexpr int kCommStream = kPoolStreams + 1;      // collectives of a device run here
+constexpr int kStreamsPerDevice = kPoolStreams + 2;
+
+class Timeline {
+ public:
+  StreamState& state(const c10::Stream& stream);
+  StreamState& state(c10::DeviceIndex device, c10::StreamId id);
+  StreamState& by_key(int key) { return streams_[key]; }
+
+  c10::Stream current(c10::DeviceIndex device);
+  c10::Stream exchange(const c10::Stream& stream);
+  c10::Stream fresh(c10::DeviceIndex device);
+  static c10::Stream handle(c10::DeviceIndex device, c10::StreamId id);
+
+  // Starts a launch: orders it after everything the host knows, returns its sequence number.
+  uint64_t launch(StreamState& stream);
+  // Accounts its duration.
+  void finish(StreamState& stream, double bytes, double flops);
+
+  void order(StreamState& later, const StreamState& earlier);      // wait_stream without an event
+  void wait(StreamState& later, const EventState& event);
+  void record(EventState& event, StreamState& stream);
+
+  // The host waits.
+  void host_sync(StreamState& stream);
+  void host_sync(const EventState& event);
+  void host_sync_device(c10::DeviceIndex device);
+  bool poll(const Clock& clock, int stream, uint64_t seq, int64_t due);
+
+  bool host_sees(int stream, uint64_t seq) const { return host_.covers(stream, seq); }
+  void defer(PendingCopy copy);
+  void settle_host_range(const void* lo, size_t bytes);            // the device reads host memory: finish copies into it
+  void spoil_copies(int stream, uint64_t from_seq);
+
+ private:
+  void join_host(const Clock& clock, int64_t time);
+  void finish_visible_copies();
+  void ensure();
+  void keep_pace();
+
+  std::vector<StreamState> streams_;
+  std::vector<int> next_;
+  Clock host_;
+  uint64_t host_version_ = 1;
+  int64_t host_time_ = 0;
+  int64_t tick_ = 0;
+  int64_t paced_virtual_ = 0, paced_real_ = 0;   // both clocks when they last agreed
+  std::vector<PendingCopy> pending_;
+};
+
+Timeline& timeline();
+
+c10::DeviceIndex current_device();
+void set_current_device(c10::DeviceIndex device);
+void check_device(c10::DeviceIndex device);
+c10::DeviceIndex device_count();
+
+// Refused while a graph is being captured, as on real devices: the host cannot wait for what does not run.
+void refuse_in_capture(c10::DeviceIndex device, const char* what);
+
+}  // namespace sim

@@ -1,0 +1,270 @@
+"""``torch.<device>``: the module that PyTorch and DeepSpeed expect of a device, made for one face."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from conformance.accelerators.simulated.face import Face
+from conformance.accelerators.simulated.graphs import make_graph_class, make_graph_context
+
+Device = torch.device | int | str | None
+
+
+@dataclass(frozen=True)
+class Properties:
+    """What ``get_device_properties`` tells."""
+
+    name: str
+    total_memory: int
+    major: int
+    minor: int
+    multi_processor_count: int = 1
+
+
+def make_module(face: Face, core: ModuleType) -> ModuleType:
+    """The module, registered under its name in ``sys.modules``."""
+    module = ModuleType(f"torch.{face.device}", f"{face.product}, in PyTorch's clothes.")
+    parts = (_devices(face, core), _streams(face), _memory(face), _random(face, core), _precision(face), _lazy())
+    for part in parts:
+        vars(module).update(part)
+    if face.graph:
+        vars(module).update(_graphs(face, core))
+    for name, dtype in _TENSOR_TYPES.items():
+        setattr(module, name, functools.partial(torch.tensor, dtype=dtype, device=face.device))
+    # torch.<device>.random and .memory are modules of their own in PyTorch's devices.
+    for name, part in (("random", _random(face, core)), ("memory", _memory(face))):
+        sub = ModuleType(f"{module.__name__}.{name}")
+        vars(sub).update(part)
+        setattr(module, name, sub)
+        sys.modules[sub.__name__] = sub
+    sys.modules[module.__name__] = module
+    return module
+
+
+_TENSOR_TYPES = {
+    "BFloat16Tensor": torch.bfloat16,
+    "ByteTensor": torch.uint8,
+    "DoubleTensor": torch.float64,
+    "FloatTensor": torch.float32,
+    "HalfTensor": torch.float16,
+    "IntTensor": torch.int32,
+    "LongTensor": torch.int64,
+}
+
+
+def _index(face: Face, device: Device) -> int:
+    if device is None:
+        return torch.accelerator.current_device_index()
+    if isinstance(device, int):
+        index = device
+    else:
+        where = torch.device(device)
+        if where.type != face.device:
+            raise ValueError(f"expected a {face.device} device, got {where}")
+        index = torch.accelerator.current_device_index() if where.index is None else where.index
+    if not 0 <= index < face.devices:
+        raise RuntimeError(f"{face.device}: invalid device ordinal {index}; there are {face.devices} devices")
+    return index
+
+
+def _devices(face: Face, core: ModuleType) -> dict[str, Any]:
+    at = functools.partial(_index, face)
+
+    class device:  # noqa: N801 - PyTorch's spelling
+        """Context manager: the current device is ``device`` inside. A negative index changes nothing."""
+
+        def __init__(self, device: Device) -> None:
+            self.index = device if isinstance(device, int) and device < 0 else at(device)
+            self.before = -1
+
+        def __enter__(self) -> None:
+            self.before = torch.accelerator.current_device_index()
+            if self.index >= 0:
+                torch.accelerator.set_device_index(self.index)
+
+        def __exit__(self, *_: object) -> None:
+            torch.accelerator.set_device_index(self.before)
+
+    class device_of(device):  # noqa: N801
+        """Context manager: the current device is the tensor's inside."""
+
+        def __init__(self, tensor: torch.Tensor) -> None:
+            super().__init__(tensor.device.index if tensor.device.type == face.device else -1)
+
+    def get_device_properties(device: Device = None) -> Properties:
+        at(device)
+        return Properties(face.product, face.memory, *face.generation)
+
+    def synchronize(device: Device = None) -> None:
+        torch.accelerator.synchronize(at(device))
+
+    return {
+        "device": device,
+        "device_of": device_of,
+        "is_available": lambda: core.device_count() > 0,
+        "device_count": lambda: core.device_count(),
+        "current_device": lambda: torch.accelerator.current_device_index(),
+        "set_device": lambda device: torch.accelerator.set_device_index(at(device)),
+        "synchronize": synchronize,
+        "get_device_properties": get_device_properties,
+        "get_device_name": lambda device=None: get_device_properties(device).name,
+        "get_device_capability": lambda _device=None: face.generation,
+        "_get_device_index": lambda device, *_, **__: at(device),
+        "_exchange_device": lambda index: _exchange(index),
+        "_maybe_exchange_device": lambda index: _exchange(index),
+        "physical_devices": lambda: face.visible,
+    }
+
+
+def _exchange(index: int) -> int:
+    before = torch.accelerator.current_device_index()
+    if index >= 0:
+        torch.accelerator.set_device_index(index)
+    return before
+
+
+def _streams(face: Face) -> dict[str, Any]:
+    if not face.streams:
+        return {}
+    at = functools.partial(_index, face)
+
+    @contextmanager
+    def stream(stream: torch.Stream | None) -> Iterator[None]:
+        """The current stream, and device, are those of ``stream`` inside; None changes nothing."""
+        if stream is None:
+            yield
+            return
+        device = torch.accelerator.current_device_index()
+        before = torch.accelerator.current_stream(stream.device)
+        torch.accelerator.set_stream(stream)
+        try:
+            yield
+        finally:
+            torch.accelerator.set_stream(before)
+            torch.accelerator.set_device_index(device)
+
+    def default_stream(device: Device = None) -> torch.Stream:
+        where = torch.device(face.device, at(device))
+        return torch.Stream(stream_id=0, device_index=where.index, device_type=_TYPE_NUMBER)
+
+    return {
+        # Subclassing torch.Event breaks its elapsed_time; the classes are PyTorch's own.
+        "Stream": torch.Stream,
+        "Event": torch.Event,
+        "stream": stream,
+        "StreamContext": stream,
+        "set_stream": lambda stream: torch.accelerator.set_stream(stream),
+        "current_stream": lambda device=None: torch.accelerator.current_stream(at(device)),
+        "default_stream": default_stream,
+    }
+
+
+_TYPE_NUMBER = 20  # c10::DeviceType::PrivateUse1
+
+
+def _memory(face: Face) -> dict[str, Any]:
+    at = functools.partial(_index, face)
+    own = torch.accelerator
+
+    def on(function: Callable[[int], Any]) -> Callable[..., Any]:
+        return lambda device=None: function(at(device))
+
+    allocated, reserved = on(own.memory_allocated), on(own.memory_reserved)
+    peak, peak_reserved, reset = (
+        on(own.max_memory_allocated),
+        on(own.max_memory_reserved),
+        on(own.reset_peak_memory_stats),
+    )
+    return {
+        "empty_cache": lambda: own.empty_cache(),
+        "memory_allocated": allocated,
+        "max_memory_allocated": peak,
+        "memory_reserved": reserved,
+        "max_memory_reserved": peak_reserved,
+        "memory_cached": reserved,
+        "max_memory_cached": peak_reserved,
+        "reset_peak_memory_stats": reset,
+        "reset_max_memory_allocated": reset,
+        "reset_max_memory_cached": reset,
+        "reset_accumulated_memory_stats": on(own.reset_accumulated_memory_stats),
+        "memory_stats": on(own.memory_stats),
+        "mem_get_info": on(own.get_memory_info),
+    }
+
+
+def _random(face: Face, core: ModuleType) -> dict[str, Any]:
+    at = functools.partial(_index, face)
+    generators = tuple(core.default_generator(index) for index in range(face.devices))
+
+    def manual_seed_all(seed: int) -> None:
+        for generator in generators:
+            generator.manual_seed(int(seed))
+
+    def seed() -> int:
+        return int(generators[at(None)].seed())
+
+    def get_rng_state(device: Device = None) -> torch.Tensor:
+        state: torch.Tensor = generators[at(device)].get_state()
+        return state
+
+    def set_rng_state(new_state: torch.Tensor, device: Device = None) -> None:
+        generators[at(device)].set_state(new_state.cpu())
+
+    def set_rng_state_all(states: list[torch.Tensor]) -> None:
+        for index, state in enumerate(states):
+            set_rng_state(state, index)
+
+    return {
+        "default_generators": generators,
+        "manual_seed": lambda seed: generators[at(None)].manual_seed(int(seed)) and None,
+        "manual_seed_all": manual_seed_all,
+        "seed": seed,
+        "initial_seed": lambda: int(generators[at(None)].initial_seed()),
+        "get_rng_state": get_rng_state,
+        "set_rng_state": set_rng_state,
+        "get_rng_state_all": lambda: [get_rng_state(index) for index in range(face.devices)],
+        "set_rng_state_all": set_rng_state_all,
+    }
+
+
+def _precision(face: Face) -> dict[str, Any]:
+    def supports(dtype: str) -> bool:
+        return not face.dtypes or dtype in face.dtypes
+
+    lower = [getattr(torch, name) for name in ("float16", "bfloat16") if supports(name)]
+    return {
+        "get_amp_supported_dtype": lambda: [*lower, torch.float32],
+        "is_bf16_supported": lambda *_, **__: supports("bfloat16"),
+        "amp": ModuleType(f"torch.{face.device}.amp"),
+    }
+
+
+def _lazy() -> dict[str, Any]:
+    # The device is ready as soon as the module exists. Without `_initialized` activation checkpointing silently
+    # leaves the device's generators alone.
+    return {
+        "_initialized": True,
+        "is_initialized": lambda: True,
+        "init": lambda: None,
+        "_lazy_init": lambda: None,
+        "_lazy_call": lambda callback, **_: callback(),
+        "_is_in_bad_fork": lambda: False,
+        "is_in_bad_fork": False,
+    }
+
+
+def _graphs(face: Face, core: ModuleType) -> dict[str, Any]:
+    return {
+        face.graph: make_graph_class(face, core),
+        "graph": make_graph_context(face),
+        "graph_pool_handle": lambda: (0, core.new_pool()),
+        "is_current_stream_capturing": lambda: core.is_capturing(),
+    }

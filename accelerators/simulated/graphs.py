@@ -1,0 +1,73 @@
+"""Capture and replay, with the names and calls of ``torch.cuda.CUDAGraph`` and ``torch.cuda.graph``."""
+
+from __future__ import annotations
+
+import gc
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from conformance.accelerators.simulated.face import Face
+
+#: As PyTorch's pool handles: two numbers.
+Pool = tuple[int, int]
+
+
+def make_graph_class(face: Face, core: ModuleType) -> type:
+    """The graph class of a face, under its own name."""
+
+    class Graph:
+        """Work recorded without running; ``replay`` runs it on what its inputs hold then."""
+
+        def __init__(self, keep_graph: bool = False) -> None:  # noqa: ARG002 - CUDA's signature
+            self._graph = core.Graph()
+
+        def capture_begin(self, pool: Pool | None = None, capture_error_mode: str = "global") -> None:  # noqa: ARG002
+            self._graph.begin(pool[1] if pool else 0)
+
+        def capture_end(self) -> None:
+            self._graph.end()
+
+        def replay(self) -> None:
+            self._graph.replay()
+
+        def reset(self) -> None:
+            self._graph.reset()
+
+        def pool(self) -> Pool:
+            return (0, self._graph.pool())
+
+    Graph.__name__ = Graph.__qualname__ = face.graph
+    return Graph
+
+
+def make_graph_context(face: Face) -> type:
+    """The context manager that captures what is launched inside into a graph."""
+
+    class graph:  # noqa: N801 - PyTorch's spelling
+        def __init__(self, graph: Any, pool: Pool | None = None, stream: torch.Stream | None = None,
+                     capture_error_mode: str = "global") -> None:  # fmt: skip  # noqa: ARG002
+            self._graph, self._pool = graph, pool
+            self._stream = stream or torch.Stream(device=face.device)
+            self._entered = getattr(torch, face.device).stream(self._stream)
+
+        def __enter__(self) -> None:
+            torch.accelerator.synchronize()
+            # Freed blocks must not wander from the graph's pool to other work, nor the other way.
+            gc.collect()
+            torch.accelerator.empty_cache()
+            self._entered.__enter__()
+            try:
+                self._graph.capture_begin(self._pool)
+            except BaseException:
+                self._entered.__exit__(None, None, None)
+                raise
+
+        def __exit__(self, *error: Any) -> None:
+            try:
+                self._graph.capture_end()
+            finally:
+                self._entered.__exit__(None, None, None)
+
+    return graph

@@ -1,0 +1,79 @@
+"""Faults are armed and disarmed in a running process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from conformance.accelerators.simulated import faults
+from conformance.accelerators.simulated.engine import started
+from conformance.accelerators.simulated.faults import Fault, Where, armed, scaled, with_argument
+from conformance.errors import UnknownName
+
+
+def fault(**what: Any) -> Fault:
+    return Fault("name", "family", "precedent", Where.OPERATOR, "case", **what)
+
+
+def test_every_switch_of_the_core_is_described(sim: Any) -> None:
+    assert set(started().core.switch_names()) == set(faults.SWITCHES)
+
+
+def test_operator_fault_in_a_backward(sim: Any) -> None:
+    x = torch.ones(5, device="sim", requires_grad=True)
+    (right,) = torch.autograd.grad(torch.nn.functional.gelu(x).sum(), x)
+    with armed(fault(operators={"aten::gelu_backward": scaled(1.08)})):
+        (wrong,) = torch.autograd.grad(torch.nn.functional.gelu(x).sum(), x)
+
+    torch.testing.assert_close(wrong, right * 1.08)
+
+
+def test_fault_changes_an_argument(sim: Any) -> None:
+    with armed(fault(operators={"aten::native_dropout": with_argument(1, lambda p: 1.0)})):
+        out = torch.nn.functional.dropout(torch.ones(100, device="sim", requires_grad=True), 0.1)
+
+    assert out.count_nonzero().item() == 0
+
+
+@pytest.mark.parametrize("work", [lambda x: x + 1, lambda x: x.add_(1), lambda x: torch.add(x, 1, out=x.clone())])
+def test_one_name_covers_the_variants_of_an_operator(sim: Any, work: Any) -> None:
+    with armed(fault(operators={"aten::add": scaled(2)})):
+        out = work(torch.ones(3, device="sim"))
+
+    assert out.tolist() == [4, 4, 4]
+
+
+def test_switches_and_members(sim: Any) -> None:
+    broken = fault(switches={"item_truncates": 1}, members={"device_count": lambda old: lambda: old() + 5})
+    with armed(broken):
+        assert torch.tensor(2.75, device="sim").item() == 2
+        assert sim.device_count() == 7
+
+    assert torch.tensor(2.75, device="sim").item() == 2.75
+    assert sim.device_count() == 2
+
+
+def test_unknown_switch_is_an_error(sim: Any) -> None:
+    with pytest.raises(UnknownName, match="event_query_true"), armed(fault(switches={"event_query_tru": 1})):
+        pass
+
+
+def test_missing_wait_is_visible_through_a_fault(sim: Any) -> None:
+    stream = sim.Stream()
+    with armed(fault(switches={"stream_wait_ignored": 1})):
+        with sim.stream(stream):
+            y = torch.ones(10, device="sim") * 2
+        sim.current_stream().wait_stream(stream)
+        assert torch.isnan(y.cpu()).all()
+
+
+def test_counters_count_operators_and_host_copies(sim: Any) -> None:
+    core = started().core
+    x = torch.ones(10, device="sim")
+    core.reset_counters()
+    (x + x).cpu()
+
+    assert core.counters()["ops"]["aten::add"] == 1
+    assert core.counters()["device_to_host"] == 1
