@@ -27,6 +27,7 @@ class OpClass(Enum):
     TRANSCENDENTAL = "transcendental"
     REDUCTION = "reduction"
     CONTRACTION = "contraction"
+    NARROW = "narrow"
     ITERATIVE = "iterative"
 
 
@@ -38,12 +39,14 @@ class Budget:
     conditioning: float
     length: float
     host: float
+    accumulator: str = "wide"
 
     def bound(self, exact: torch.Tensor, response: torch.Tensor, dtype: torch.dtype, n: float) -> torch.Tensor:
         """The largest allowed error of every element: float64, the shape of ``exact``."""
         factor: float = COMPLEX_FACTOR if dtype.is_complex else 1.0
         rounding = self.rounding * unit_roundoff(dtype) * exact.abs()
-        conditioning = self.conditioning * max(n, 1.0) ** self.length * accumulator_roundoff(dtype) * response
+        accumulated = unit_roundoff(dtype) if self.accumulator == "result" else accumulator_roundoff(dtype)
+        conditioning = self.conditioning * max(n, 1.0) ** self.length * accumulated * response
         bound: torch.Tensor = (rounding + conditioning) * factor + floor(dtype)
         return bound
 

@@ -6,6 +6,8 @@ import re
 
 from conformance.numerics.budgets import OpClass
 
+from .settings import limits
+
 
 def op_class(info) -> OpClass:
     """By the OpInfo's kind; whatever is of no special kind may be composed of products and sums."""
@@ -18,6 +20,8 @@ def op_class(info) -> OpClass:
         return OpClass.REDUCTION
     if is_factorisation(info):
         return OpClass.ITERATIVE
+    if info.name in limits().narrow.operators:
+        return OpClass.NARROW
     return OpClass.CONTRACTION
 
 
