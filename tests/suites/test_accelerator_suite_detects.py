@@ -41,7 +41,7 @@ def test_the_same_case_is_green_without(case_id, monkeypatch):
     run_body(case_id, HEALTHY[case_id].healthy(), monkeypatch)
 
 
-NEED_ANOTHER_DEVICE = {"accelerator.stream.per_device", "accelerator.graph.context_of_none"}
+NEED_ANOTHER_DEVICE = {"accelerator.stream.per_device"}
 RECORDS = ("accelerator.event.record_again", "accelerator.event.record_default")
 
 
