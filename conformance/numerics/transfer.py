@@ -23,7 +23,8 @@ WIDER = {
 def copied(value: Any, device: torch.device, on_host: Iterable[torch.Tensor] = ()) -> Any:
     """A deep copy with its tensors, device arguments and generators on ``device``.
 
-    Those of ``on_host`` stay there, and tensors without values (``meta``) stay so. One tensor used twice stays one, and tensors that look at the same memory still do.
+    Those of ``on_host`` stay there, and tensors without values (``meta``) stay so. One tensor used twice stays one, and
+    tensors that look at the same memory still do.
     """
     copier = _Copier(device, _shared_addresses(value), frozenset(map(id, on_host)))
     return mapped(value, copier.leaf)

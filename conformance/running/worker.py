@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Generator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeGuard
 
 import pytest
 
@@ -128,6 +128,8 @@ class CaseRunner:
         """Turn what the body did into a verdict, and the verdict into pytest's outcome."""
         checker = item.stash.get(CHECKER, Checker())
         seen = observe(error)
+        if is_out_of_memory(error) and (complaint := unexplained(self.subject.accelerator)):
+            seen = Observation(Seen.RAISED, f"{complaint}: {_first_lines(error)}")
         if seen.seen is Seen.RIGHT and not checker.count and _is_generated(item):
             seen = Observation(Seen.FINDING, "the case compared nothing, so it verified nothing", Reason.WRONG)
         verdict = judge(case, self.subject.declaration, seen, self.options.strictness)
@@ -185,9 +187,28 @@ def observe(error: BaseException | None) -> Observation:
     for types, seen in _SEEN_BY_TYPE:
         if isinstance(error, types):
             return Observation(seen, message)
-    if type(error).__name__ == "OutOfMemoryError":  # torch's, without importing torch for plain Python cases
+    if is_out_of_memory(error):
         return Observation(Seen.ENVIRONMENT, f"out of memory on this machine: {message}")
     return Observation(Seen.RAISED, f"{type(error).__name__}: {message}")
+
+
+def is_out_of_memory(error: BaseException | None) -> TypeGuard[BaseException]:
+    """Whether it is torch's exception of that name, without importing torch for plain Python cases."""
+    return type(error).__name__ == "OutOfMemoryError"
+
+
+def unexplained(accelerator: Any) -> str | None:
+    """Why being out of memory is the device's fault: it counts its memory, and most of it is free.
+
+    Asked while the exception still holds what the case had allocated. No case needs half of a device.
+    """
+    try:
+        free, total = int(accelerator.available_memory()), int(accelerator.total_memory())
+    except Exception:  # noqa: BLE001 - a device that cannot say what is free may well be full
+        return None
+    if total <= 0 or free < total / 2:
+        return None
+    return f"out of memory, although {free >> 20} of {total >> 20} MiB are free"
 
 
 _SEEN_BY_TYPE: tuple[tuple[tuple[type[BaseException], ...], Seen], ...] = (

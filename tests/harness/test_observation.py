@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 
 import pytest
 
@@ -12,7 +13,7 @@ from conformance.judgement import Seen
 from conformance.reports.verdict import Reason
 from conformance.running.controller import run_status
 from conformance.running.progress import progress_line
-from conformance.running.worker import observe
+from conformance.running.worker import observe, unexplained
 
 
 class OutOfMemoryError(RuntimeError):
@@ -38,6 +39,33 @@ class OutOfMemoryError(RuntimeError):
 )
 def test_the_type_decides(error: BaseException | None, seen: Seen) -> None:
     assert observe(error).seen is seen
+
+
+@dataclass
+class Memory:
+    free: int | Exception
+    total: int = 64 << 20
+
+    def available_memory(self) -> int:
+        if isinstance(self.free, Exception):
+            raise self.free
+        return self.free
+
+    def total_memory(self) -> int:
+        return self.total
+
+
+@pytest.mark.parametrize(
+    ("memory", "complaint"),
+    [
+        (Memory(60 << 20), "out of memory, although 60 of 64 MiB are free"),
+        (Memory(31 << 20), None),
+        (Memory(0, total=0), None),
+        (Memory(NotImplementedError("no accounting")), None),
+    ],
+)
+def test_a_device_with_room_has_no_excuse(memory: Memory, complaint: str | None) -> None:
+    assert unexplained(memory) == complaint
 
 
 def test_an_asserts_own_sentence_is_enough() -> None:
