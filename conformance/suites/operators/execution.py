@@ -15,7 +15,6 @@ from torch.utils._device import _device_constructors
 from conformance.numerics.transfer import copied, widened
 from conformance.numerics.trees import leaves, tensors
 
-
 HOST = torch.device("cpu")
 
 
