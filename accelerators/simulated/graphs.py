@@ -20,10 +20,10 @@ def make_graph_class(face: Face, core: ModuleType) -> type:
     class Graph:
         """Work recorded without running; ``replay`` runs it on what its inputs hold then."""
 
-        def __init__(self, keep_graph: bool = False) -> None:  # noqa: ARG002 - CUDA's signature
+        def __init__(self, keep_graph: bool = False) -> None:
             self._graph = core.Graph()
 
-        def capture_begin(self, pool: Pool | None = None, capture_error_mode: str = "global") -> None:  # noqa: ARG002
+        def capture_begin(self, pool: Pool | None = None, capture_error_mode: str = "global") -> None:
             self._graph.begin(pool[1] if pool else 0)
 
         def capture_end(self) -> None:
@@ -47,7 +47,7 @@ def make_graph_context(face: Face) -> type:
 
     class graph:  # noqa: N801 - PyTorch's spelling
         def __init__(self, graph: Any, pool: Pool | None = None, stream: torch.Stream | None = None,
-                     capture_error_mode: str = "global") -> None:  # fmt: skip  # noqa: ARG002
+                     capture_error_mode: str = "global") -> None:  # fmt: skip
             self._graph, self._pool = graph, pool
             self._stream = stream or torch.Stream(device=face.device)
             self._entered = getattr(torch, face.device).stream(self._stream)
