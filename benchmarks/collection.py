@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 import statistics
 import tempfile
 from pathlib import Path
@@ -23,6 +24,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def measure(arguments: argparse.Namespace) -> list[Row]:
     with tempfile.TemporaryDirectory() as folder:
         here = Path(folder)
+        collect(here)  # in a fresh environment Python compiles torch's modules here, which takes memory of its own
+        shutil.rmtree(here / "cache")
         cold, warm = (collect(here) for _ in range(2))
         first = conformance(f"--area={arguments.first_area}", "-n0", "-q", cwd=here, environment=cache(here))
         added, torch = unused_cost(here, arguments.repeats)
