@@ -33,7 +33,8 @@ _OPTIONS: tuple[tuple[str, dict[str, object]], ...] = (
         {
             "metavar": "ID",
             "action": "append",
-            "help": "Run only these cases; * matches any text. Failures print theirs.",
+            "help": "Run only these cases; * matches any text, @FILE stands for the lines of a file. Failures print "
+            "theirs.",
         },
     ),
     (
@@ -79,7 +80,17 @@ _OPTIONS: tuple[tuple[str, dict[str, object]], ...] = (
 )
 
 
-def add_options(parser: pytest.Parser) -> None:
+def add_first_option(parser: pytest.Parser) -> None:
+    """``--accelerator``, which every run knows."""
+    _add(parser, *_OPTIONS[:1])
+
+
+def add_other_options(parser: pytest.Parser) -> None:
+    """Those that mean something only beside ``--accelerator``."""
+    _add(parser, *_OPTIONS[1:])
+
+
+def _add(parser: pytest.Parser, *options: tuple[str, dict[str, object]]) -> None:
     group = parser.getgroup("conformance", "accelerator conformance")
-    for name, settings in _OPTIONS:
+    for name, settings in options:
         group.addoption(name, **settings)

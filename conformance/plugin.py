@@ -15,13 +15,20 @@ if TYPE_CHECKING:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    from conformance.options import add_options
+    from conformance.options import add_first_option
 
-    add_options(parser)
+    add_first_option(parser)
 
 
-def pytest_load_initial_conftests(args: list[str]) -> None:
-    if any(arg.split("=", 1)[0] == "--accelerator" for arg in args):
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config, parser: pytest.Parser, args: list[str]) -> None:
+    chosen = getattr(early_config.known_args_namespace, "accelerator", None) is not None
+    if chosen or not {"-h", "--help"}.isdisjoint(args):
+        from conformance.options import add_other_options
+
+        # Only now: names like --dtype may be another project's own, and that project may run without an accelerator.
+        add_other_options(parser)
+    if chosen:
         # An installed but broken vendor wheel can make a plain `import torch` raise. The chosen accelerator's own
         # entry point is loaded later, by name; a project's conftest may import torch before that.
         os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"

@@ -40,6 +40,20 @@ def test_unused_it_registers_nothing_but_options(tmp_path: Path) -> None:
     assert "'conformance.accelerators.registry'" not in done.stdout
 
 
+def test_a_projects_own_options_of_the_same_names_are_its_own(tmp_path: Path) -> None:
+    names = ("capabilities", "profile", "area", "tier", "dtype", "case", "strictness", "resume", "shard")
+    (tmp_path / "conftest.py").write_text(
+        f"def pytest_addoption(parser):\n    for name in {names}:\n        parser.addoption('--' + name)\n"
+    )
+    (tmp_path / "test_own.py").write_text(
+        "def test_own(request):\n    assert request.config.getoption('--dtype') == 'mine'\n"
+    )
+
+    finished = run("--dtype=mine", "--case=theirs", "-n1", cwd=tmp_path)
+
+    assert finished.status == 0, finished.output
+
+
 def test_options_and_marker_are_documented(tmp_path: Path) -> None:
     options = run("--help", cwd=tmp_path).output
     markers = run("--markers", cwd=tmp_path).output
