@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -73,7 +73,7 @@ def _judge_adaptive(case: Case, declaration: Declaration, seen: Observation) -> 
     if claim.state is State.UNDECLARED and _is_core(cell):
         return _judge_supported(case, [claim], seen)
     if claim.state is State.UNDECLARED:
-        return skipped(Reason.UNDECLARED, f"{cell} is not declared; probe: {_finding(seen)}")
+        return skipped(Reason.UNDECLARED, f"{cell} is not declared; probe: {_finding(seen)}", probe=_word(seen))
     if claim.state is State.UNSUPPORTED:
         return _judge_unsupported(cell, claim, seen)
     return _judge_supported(case, [claim], seen)
@@ -82,6 +82,12 @@ def _judge_adaptive(case: Case, declaration: Declaration, seen: Observation) -> 
 def _judge_unsupported(cell: Cell, claim: Claim, seen: Observation) -> Verdict:
     if seen.seen is Seen.RIGHT:
         return failed(Reason.UNDER_DECLARED, f"{cell} is declared unsupported ({claim.reason}) but works")
+    if seen.reason is Reason.FALLBACK:
+        message = f"{cell} is declared unsupported ({claim.reason}) but works, on the host: {seen.message}"
+        return failed(Reason.UNDER_DECLARED, message, probe=_word(seen))
+    if seen.reason is Reason.STUB:
+        # Doing nothing is how members of this interface say no: nothing comes back that could be taken for a result.
+        return skipped(Reason.UNSUPPORTED, f"{cell}: {claim.reason}; confirmed: {_finding(seen)}")
     if seen.seen in (Seen.WRONG, Seen.FINDING):
         return failed(Reason.UNSAFE, f"{cell} is declared unsupported, yet it answers, and wrongly: {seen.message}")
     return skipped(Reason.UNSUPPORTED, f"{cell}: {claim.reason}; confirmed: {_finding(seen)}")
@@ -92,10 +98,12 @@ def _judge_check(case: Case, declaration: Declaration, seen: Observation) -> Ver
     return _judge_supported(case, claims, seen)
 
 
-def _judge_supported(case: Case, claims: Iterable[Claim], seen: Observation) -> Verdict:
+def _judge_supported(case: Case, claims: Sequence[Claim], seen: Observation) -> Verdict:
     if seen.seen is Seen.RIGHT:
         emulated = any(claim.detail in (Detail.EMULATED, Detail.HOST) for claim in claims)
         return passed(Reason.EMULATED if emulated else Reason.NATIVE)
+    if seen.reason is Reason.FALLBACK and any(claim.detail is Detail.HOST for claim in claims):
+        return passed(Reason.EMULATED, seen.message)
     if seen.seen is Seen.FINDING:
         return failed(seen.reason or Reason.WRONG, seen.message)
     if seen.seen is Seen.WRONG:
@@ -112,9 +120,8 @@ def judge_death(claim: State | None, reason: Reason, message: str, strictness: S
     ``claim`` is the declared state of an adaptive case: a probe of a silence stays a silence, whatever it found.
     """
     if claim is State.UNDECLARED:
-        return with_strictness(
-            skipped(Reason.UNDECLARED, f"not declared; probe: {reason.value}: {message}"), strictness
-        )
+        text = f"not declared; probe: {reason.value}: {message}"
+        return with_strictness(skipped(Reason.UNDECLARED, text, probe=reason.value), strictness)
     if claim is State.UNSUPPORTED:
         return failed(Reason.UNSAFE, f"declared unsupported, yet it ends in a {reason.value}: {message}")
     return failed(reason, message)
@@ -130,6 +137,11 @@ def with_strictness(verdict: Verdict, strictness: Strictness) -> Verdict:
     if verdict.outcome is Outcome.FAIL and verdict.reason in lenient:
         return Verdict(Outcome.SKIP, verdict.reason, verdict.message, verdict.metrics)
     return verdict
+
+
+def _word(seen: Observation) -> str:
+    """What a probe saw, as ``conformance suggest`` reads it."""
+    return seen.reason.value if seen.reason else seen.seen.value
 
 
 def _finding(seen: Observation) -> str:

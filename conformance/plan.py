@@ -81,6 +81,8 @@ def manifest_entry(case: Case, nodeid: str) -> dict[str, Any]:
         "axes": dict(case.axes),
         "requires": [str(cell) for cell in case.requires],
         "level": case.level.value,
+        **({"adaptive": True} if case.adaptive else {}),
+        **({} if case.in_reference else {"in_reference": False}),
         "nodeid": nodeid,
     }
 

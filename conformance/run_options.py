@@ -55,7 +55,7 @@ def read_options(config: pytest.Config) -> RunOptions:
         areas=_many_of("area", get("area"), area_names()),
         tier=_one_of("tier", get("tier"), ("unit", "workload")),
         dtypes=_many_of("dtype", get("dtype"), _dtype_names()),
-        cases=tuple(get("case") or ()),
+        cases=_cases(get("case") or ()),
         strictness=Strictness(_one_of("strictness", get("strictness"), [s.value for s in Strictness])),
         resume=bool(get("resume")),
         shard=_shard(get("shard")),
@@ -91,6 +91,25 @@ def _file(value: str | None) -> Path | None:
     if not path.is_file():
         raise UsageError(f"--capabilities: there is no file {value}. Write one, or see docs/declarations.md.")
     return path.absolute()
+
+
+def _cases(values: Iterable[str]) -> tuple[str, ...]:
+    """Ids and patterns; ``@FILE`` stands for the lines of a file."""
+    found = [one for value in values for one in (_listed(value[1:]) if value.startswith("@") else [value])]
+    return tuple(dict.fromkeys(found))
+
+
+def _listed(file: str) -> list[str]:
+    """The lines of a list of cases; empty ones and ``#`` comments are left out."""
+    try:
+        lines = [line.strip() for line in Path(file).read_text(encoding="utf-8").splitlines()]
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise UsageError(f"--case @{file}: the list of cases cannot be read: {reason}.") from None
+    found = [line for line in lines if line and not line.startswith("#")]
+    if not found:
+        raise UsageError(f"--case @{file}: the file names no case. Write one id a line; see: conformance list")
+    return found
 
 
 def _shard(value: str | None) -> tuple[int, int] | None:

@@ -22,12 +22,19 @@ def selector(options: RunOptions) -> Callable[[Case], bool]:
     if options.dtypes:
         tests.append(lambda case: case.dtype in options.dtypes)
     if options.cases:
-        tests.append(lambda case: any(matches(pattern, case.id) for pattern in options.cases))
+        tests.append(_named(options.cases))
     if options.profile:
         tests.append(lambda case: in_profile(str(options.profile), _record(case)))
     if options.shard:
         tests.append(lambda case: in_shard(case.id, *options.shard))  # type: ignore[misc]
     return lambda case: all(test(case) for test in tests)
+
+
+def _named(patterns: Iterable[str]) -> Callable[[Case], bool]:
+    """Whole ids are looked up: a file may name thousands of them, and each is compared with thousands of cases."""
+    exact = frozenset(pattern for pattern in patterns if "*" not in pattern)
+    others = [pattern for pattern in patterns if "*" in pattern]
+    return lambda case: case.id in exact or any(matches(pattern, case.id) for pattern in others)
 
 
 def _record(case: Case) -> dict[str, object]:

@@ -28,7 +28,7 @@ from conformance.reports.repro import repro
 from conformance.reports.validation import read
 from conformance.reports.verdict import Outcome, Reason
 
-_PLANNED_KEYS = ("id", "area", "tier", "axes", "requires", "level")
+_PLANNED_KEYS = ("id", "area", "tier", "axes", "requires", "level", "adaptive", "in_reference")
 #: Dtype-like and mode-like axis values, for journals whose manifest is lost.
 _MODES = frozenset({"inference", "training"})
 _LONGEST = 1e9
@@ -116,6 +116,8 @@ def _judged(planned: PlannedRecord, ended: Ended, header: Mapping[str, Any]) -> 
         planned.axes,
         planned.requires,
         planned.level,
+        planned.adaptive,
+        planned.in_reference,
         outcome=verdict.outcome,
         reason=verdict.reason,
         message=redaction.message(verdict.message),

@@ -111,7 +111,11 @@ class WaiverRecord:
 
 @dataclass(frozen=True)
 class PlannedRecord:
-    """One planned case."""
+    """One planned case.
+
+    An ``adaptive`` one is judged by the claim of its one cell, whatever that is. ``in_reference`` tells whether a
+    pattern that claims support reaches the cell.
+    """
 
     id: str
     area: str
@@ -119,6 +123,8 @@ class PlannedRecord:
     axes: Mapping[str, str] = field(default_factory=dict)
     requires: tuple[str, ...] = ()
     level: str = "standard"
+    adaptive: bool = False
+    in_reference: bool = True
 
     @property
     def facts(self) -> profiles.Record:

@@ -64,8 +64,9 @@ class Collection:
 
 def reject_unknown_cases(options: RunOptions, ids: Sequence[str]) -> None:
     """A ``--case`` that names nothing is an error with suggestions, not an empty run."""
+    planned = frozenset(ids)
     for pattern in options.cases:
-        if not any(matches(pattern, id) for id in ids):
+        if pattern not in planned and not any(matches(pattern, id) for id in ids):
             raise _unknown_case(pattern)
 
 

@@ -133,7 +133,7 @@ class CaseRunner:
         if seen.seen is Seen.RIGHT and not checker.count and _is_generated(item):
             seen = Observation(Seen.FINDING, "the case compared nothing, so it verified nothing", Reason.WRONG)
         verdict = judge(case, self.subject.declaration, seen, self.options.strictness)
-        metrics = {**checker.metrics, **({"leaked": ",".join(leaked)} if leaked else {})}
+        metrics = {**verdict.metrics, **checker.metrics, **({"leaked": ",".join(leaked)} if leaked else {})}
         item.stash[VERDICT] = self._after_canary(case, replace(verdict, metrics=metrics))
         express(item.stash[VERDICT], error)
 

@@ -40,6 +40,8 @@ def refused(cwd: Path, *arguments: str, **environment: str) -> str:
         (["--accelerator=cpu", "--strictness=mild"], ["strictness 'mild' is not registered"]),
         (["--accelerator=cpu", "--case=accelerator.rng.sede*"], ["accelerator.rng.sede*"]),
         (["--accelerator=cpu", "--case=utils.*", "--case=utils.nothing"], ["case 'utils.nothing'"]),
+        (["--accelerator=cpu", "--case=@nowhere.txt"], ["--case @nowhere.txt", "No such file"]),
+        (["--accelerator=cpu", "--case=@comments.txt"], ["--case @comments.txt", "names no case", "conformance list"]),
         (["--accelerator=cpu", "--shard=3/2"], ["--shard 3/2", "K/N"]),
         (["--accelerator=cpu", "--time-budget=soon"], ["--time-budget soon", "seconds"]),
         (["--accelerator=cpu", "--conformance-seed=x"], ["--conformance-seed x", "whole number"]),
@@ -55,6 +57,7 @@ def test_one_sentence(arguments: list[str], sentences: list[str], tmp_path: Path
     (tmp_path / "unknown.toml").write_text('[capabilities]\n"stream.ordre" = "native"\n')
     (tmp_path / "broken_module.py").write_text("raise RuntimeError('the driver is not there')\n")
     (tmp_path / "a-file").write_text("kept")
+    (tmp_path / "comments.txt").write_text("# later\n\n")
 
     output = refused(tmp_path, *arguments, PYTHONPATH=str(tmp_path))
 

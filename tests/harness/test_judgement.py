@@ -13,7 +13,7 @@ from conformance.run_options import Strictness
 
 CELL = Cell("operators.add", "float32", "inference")
 ADAPTIVE = Case("operators.add[float32-inference]", "operators", adaptive=True, requires=(CELL,))
-YES, NO = supported(), unsupported("no unit for it")
+YES, NO, HOST = supported(), unsupported("no unit for it"), supported(Detail.HOST)
 
 
 def declared(claim: Claim, cell: Cell = CELL) -> Declaration:
@@ -32,6 +32,11 @@ def declared(claim: Claim, cell: Cell = CELL) -> Declaration:
         (YES, Observation(Seen.RAISED), "fail raised"),
         (YES, Observation(Seen.FINDING, "no effect", Reason.STUB), "fail stub"),
         (YES, Observation(Seen.FINDING, "on the host", Reason.FALLBACK), "fail fallback"),
+        (HOST, Observation(Seen.FINDING, "on the host", Reason.FALLBACK), "pass emulated"),
+        (HOST, Observation(Seen.FINDING, "no effect", Reason.STUB), "fail stub"),
+        (NO, Observation(Seen.FINDING, "no effect", Reason.STUB), "skip unsupported"),
+        (NO, Observation(Seen.FINDING, "on the host", Reason.FALLBACK), "skip under-declared"),
+        (NO, Observation(Seen.FINDING, "compared nothing", Reason.WRONG), "fail unsafe"),
         (NO, Observation(Seen.REFUSED), "skip unsupported"),
         (NO, Observation(Seen.RAISED), "skip unsupported"),
         (NO, Observation(Seen.NOT_IMPLEMENTED), "skip unsupported"),
@@ -74,6 +79,19 @@ def test_strictness(claim: Claim, seen: Seen, bring_up: str, certify: str) -> No
 )
 def test_a_death_is_judged_by_the_claim(claim: State | None, expected: str) -> None:
     assert text(judge_death(claim, Reason.CRASH, "SIGSEGV", Strictness.CI)) == expected
+
+
+@pytest.mark.parametrize(
+    ("seen", "word"),
+    [
+        (Observation(Seen.RIGHT), "right"),
+        (Observation(Seen.RAISED, "RuntimeError: no"), "raised"),
+        (Observation(Seen.FINDING, "no effect", Reason.STUB), "stub"),
+    ],
+)
+def test_what_a_probe_of_a_silence_saw_is_kept_beside_the_message(seen: Observation, word: str) -> None:
+    assert judge(ADAPTIVE, declared(UNDECLARED), seen, Strictness.CERTIFY).metrics == {"probe": word}
+    assert judge_death(State.UNDECLARED, Reason.HANG, "", Strictness.CI).metrics == {"probe": "hang"}
 
 
 def test_the_gate_names_the_missing_capability() -> None:

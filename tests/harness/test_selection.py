@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from types import SimpleNamespace
+
 import pytest
 
 from conformance.case import Case, Tier, case_id, seed_of
-from conformance.run_options import RunOptions
+from conformance.run_options import RunOptions, read_options
 from conformance.selection import areas_of, in_shard, matches, selector
 
 SOFTMAX = Case("operators.softmax[float16-training]", "operators", axes=(("dtype", "float16"), ("mode", "training")))
 SEED = Case("accelerator.rng.seed", "accelerator")
 GPT = Case("workloads.gpt.train[float32-training]", "workloads", tier=Tier.WORKLOAD, axes=(("dtype", "float32"),))
 ALL = (SOFTMAX, SEED, GPT)
+DEFAULTS = {"--strictness": "ci", "--conformance-seed": "0", "--conformance-report": "out"}
 
 
 def chosen(**options: object) -> list[Case]:
@@ -25,6 +29,19 @@ def test_options_narrow_together() -> None:
     assert chosen(tier="workload") == [GPT]
     assert chosen(dtypes=("float16", "float32"), tier="unit") == [SOFTMAX]
     assert chosen(cases=("accelerator.*", "workloads.*")) == [SEED, GPT]
+    assert chosen(cases=("accelerator.rng.seed", "*softmax*")) == [SOFTMAX, SEED]
+    assert chosen(cases=("operators.softmax",)) == []
+
+
+def test_a_file_of_cases_stands_for_its_lines(tmp_path: Path) -> None:
+    file = tmp_path / "cases.txt"
+    file.write_text("# the ones that failed\n\n  accelerator.rng.seed\nworkloads.*\naccelerator.rng.seed\n")
+    typed = {"--accelerator": "cpu", "--case": [f"@{file}", "operators.add[int8-inference]"]}
+    config = SimpleNamespace(getoption=lambda name: {**DEFAULTS, **typed}.get(f"--{name.replace('_', '-')}"))
+
+    options = read_options(config)  # type: ignore[arg-type]
+
+    assert options.cases == ("accelerator.rng.seed", "workloads.*", "operators.add[int8-inference]")
 
 
 @pytest.mark.parametrize(
