@@ -28,6 +28,11 @@ def report(reason: Reason, message: str) -> NoReturn:
     raise Finding(reason, message)
 
 
+def stub(message: str) -> NoReturn:
+    """End the case as failed because what it called takes the call and does nothing; say what has no effect."""
+    raise Finding(Reason.STUB, message)
+
+
 def environment_lacks(message: str) -> NoReturn:
     """End the case as skipped because this machine lacks something; say what and how to get it."""
     raise EnvironmentLacks(message)

@@ -88,6 +88,10 @@ def _judge_unsupported(cell: Cell, claim: Claim, seen: Observation) -> Verdict:
     if seen.reason is Reason.STUB:
         # Doing nothing is how members of this interface say no: nothing comes back that could be taken for a result.
         return skipped(Reason.UNSUPPORTED, f"{cell}: {claim.reason}; confirmed: {_finding(seen)}")
+    if seen.reason is Reason.FALLBACK:
+        return failed(
+            Reason.UNDER_DECLARED, f"{cell} is declared unsupported ({claim.reason}) but works: {seen.message}"
+        )
     if seen.seen in (Seen.WRONG, Seen.FINDING):
         return failed(Reason.UNSAFE, f"{cell} is declared unsupported, yet it answers, and wrongly: {seen.message}")
     return skipped(Reason.UNSUPPORTED, f"{cell}: {claim.reason}; confirmed: {_finding(seen)}")
@@ -99,9 +103,11 @@ def _judge_check(case: Case, declaration: Declaration, seen: Observation) -> Ver
 
 
 def _judge_supported(case: Case, claims: Sequence[Claim], seen: Observation) -> Verdict:
+    details = {claim.detail for claim in claims}
+    if seen.reason is Reason.FALLBACK and Detail.HOST in details:
+        return passed(Reason.EMULATED)  # as declared; a case reports this only when all else is right
     if seen.seen is Seen.RIGHT:
-        emulated = any(claim.detail in (Detail.EMULATED, Detail.HOST) for claim in claims)
-        return passed(Reason.EMULATED if emulated else Reason.NATIVE)
+        return passed(Reason.EMULATED if details & {Detail.EMULATED, Detail.HOST} else Reason.NATIVE)
     if seen.reason is Reason.FALLBACK and any(claim.detail is Detail.HOST for claim in claims):
         return passed(Reason.EMULATED, seen.message)
     if seen.seen is Seen.FINDING:

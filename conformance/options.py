@@ -33,9 +33,12 @@ _OPTIONS: tuple[tuple[str, dict[str, object]], ...] = (
         {
             "metavar": "ID",
             "action": "append",
-            "help": "Run only these cases; * matches any text, @FILE stands for the lines of a file. Failures print "
-            "theirs.",
+            "help": "Run only these cases; * matches any text. Failures print theirs.",
         },
+    ),
+    (
+        "--case-file",
+        {"metavar": "FILE", "action": "append", "help": "Run only the cases that a file names, one a line, as --case."},
     ),
     (
         "--strictness",

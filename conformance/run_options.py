@@ -55,7 +55,7 @@ def read_options(config: pytest.Config) -> RunOptions:
         areas=_many_of("area", get("area"), area_names()),
         tier=_one_of("tier", get("tier"), ("unit", "workload")),
         dtypes=_many_of("dtype", get("dtype"), _dtype_names()),
-        cases=_cases(get("case") or ()),
+        cases=_cases(get("case") or (), get("case_file") or ()),
         strictness=Strictness(_one_of("strictness", get("strictness"), [s.value for s in Strictness])),
         resume=bool(get("resume")),
         shard=_shard(get("shard")),
@@ -93,10 +93,9 @@ def _file(value: str | None) -> Path | None:
     return path.absolute()
 
 
-def _cases(values: Iterable[str]) -> tuple[str, ...]:
-    """Ids and patterns; ``@FILE`` stands for the lines of a file."""
-    found = [one for value in values for one in (_listed(value[1:]) if value.startswith("@") else [value])]
-    return tuple(dict.fromkeys(found))
+def _cases(typed: Iterable[str], files: Iterable[str]) -> tuple[str, ...]:
+    """Ids and patterns, typed and from files."""
+    return tuple(dict.fromkeys([*typed, *(one for file in files for one in _listed(file))]))
 
 
 def _listed(file: str) -> list[str]:
@@ -105,10 +104,10 @@ def _listed(file: str) -> list[str]:
         lines = [line.strip() for line in Path(file).read_text(encoding="utf-8").splitlines()]
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise UsageError(f"--case @{file}: the list of cases cannot be read: {reason}.") from None
+        raise UsageError(f"--case-file {file}: the list of cases cannot be read: {reason}.") from None
     found = [line for line in lines if line and not line.startswith("#")]
     if not found:
-        raise UsageError(f"--case @{file}: the file names no case. Write one id a line; see: conformance list")
+        raise UsageError(f"--case-file {file}: the file names no case. Write one id a line; see: conformance list")
     return found
 
 

@@ -22,6 +22,7 @@ SELECTING: Final = (
     "--tier",
     "--dtype",
     "--case",
+    "--case-file",
     "--shard",
     "--lf",
     "--ff",

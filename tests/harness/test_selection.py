@@ -33,15 +33,15 @@ def test_options_narrow_together() -> None:
     assert chosen(cases=("operators.softmax",)) == []
 
 
-def test_a_file_of_cases_stands_for_its_lines(tmp_path: Path) -> None:
+def test_a_file_of_cases_adds_its_lines(tmp_path: Path) -> None:
     file = tmp_path / "cases.txt"
     file.write_text("# the ones that failed\n\n  accelerator.rng.seed\nworkloads.*\naccelerator.rng.seed\n")
-    typed = {"--accelerator": "cpu", "--case": [f"@{file}", "operators.add[int8-inference]"]}
+    typed = {"--accelerator": "cpu", "--case": ["operators.add[int8-inference]"], "--case-file": [str(file)]}
     config = SimpleNamespace(getoption=lambda name: {**DEFAULTS, **typed}.get(f"--{name.replace('_', '-')}"))
 
     options = read_options(config)  # type: ignore[arg-type]
 
-    assert options.cases == ("accelerator.rng.seed", "workloads.*", "operators.add[int8-inference]")
+    assert options.cases == ("operators.add[int8-inference]", "accelerator.rng.seed", "workloads.*")
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from conformance.accelerators.capabilities import (
     TRITON,
 )
 from conformance.case import case
-from conformance.finding import Refused, environment_lacks
+from conformance.finding import Refused, environment_lacks, stub
 from conformance.suites.accelerator import test_builders, test_precision, test_ranges
 from conformance.suites.accelerator.draws import differing
 
@@ -104,6 +104,8 @@ def test_autocast(accelerator, device):
     for dtype in listed:
         with torch.autocast(device.type, dtype=dtype):
             inside, kept = matrix @ matrix, matrix + matrix
+        if inside.dtype is torch.float32:
+            stub(f"autocast({dtype}) has no effect on a product")
         assert inside.dtype is dtype, f"a product inside autocast({dtype}) is {inside.dtype}"
         assert kept.dtype is torch.float32 and bool((inside == 9).all()), f"{kept.dtype}, {inside[0, 0].item()}"
     assert (matrix @ matrix).dtype is torch.float32, "autocast goes on after its context"
@@ -124,6 +126,8 @@ def test_lazy_call(accelerator, device):
     accelerator.lazy_call(lambda: calls.append(1))
     torch.zeros(1, device=device)
 
+    if not calls:
+        stub("lazy_call() takes a callback and never runs it")
     assert calls == [1], f"the callback was run {len(calls)} times"
 
 
