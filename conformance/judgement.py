@@ -85,16 +85,11 @@ def _judge_unsupported(cell: Cell, claim: Claim, seen: Observation) -> Verdict:
     if seen.reason is Reason.FALLBACK:
         message = f"{cell} is declared unsupported ({claim.reason}) but works, on the host: {seen.message}"
         return failed(Reason.UNDER_DECLARED, message, probe=_word(seen))
-    if seen.reason is Reason.STUB:
-        # Doing nothing is how members of this interface say no: nothing comes back that could be taken for a result.
-        return skipped(Reason.UNSUPPORTED, f"{cell}: {claim.reason}; confirmed: {_finding(seen)}")
-    if seen.reason is Reason.FALLBACK:
-        return failed(
-            Reason.UNDER_DECLARED, f"{cell} is declared unsupported ({claim.reason}) but works: {seen.message}"
-        )
-    if seen.seen in (Seen.WRONG, Seen.FINDING):
+    # Doing nothing is how members of this interface say no: nothing comes back that could be taken for a result.
+    if seen.seen in (Seen.WRONG, Seen.FINDING) and seen.reason is not Reason.STUB:
         return failed(Reason.UNSAFE, f"{cell} is declared unsupported, yet it answers, and wrongly: {seen.message}")
-    return skipped(Reason.UNSUPPORTED, f"{cell}: {claim.reason}; confirmed: {_finding(seen)}")
+    message = f"{cell}: {claim.reason}; confirmed: {_finding(seen)}"
+    return skipped(Reason.UNSUPPORTED, message, probe=_word(seen))
 
 
 def _judge_check(case: Case, declaration: Declaration, seen: Observation) -> Verdict:
@@ -108,8 +103,6 @@ def _judge_supported(case: Case, claims: Sequence[Claim], seen: Observation) -> 
         return passed(Reason.EMULATED)  # as declared; a case reports this only when all else is right
     if seen.seen is Seen.RIGHT:
         return passed(Reason.EMULATED if details & {Detail.EMULATED, Detail.HOST} else Reason.NATIVE)
-    if seen.reason is Reason.FALLBACK and any(claim.detail is Detail.HOST for claim in claims):
-        return passed(Reason.EMULATED, seen.message)
     if seen.seen is Seen.FINDING:
         return failed(seen.reason or Reason.WRONG, seen.message)
     if seen.seen is Seen.WRONG:
