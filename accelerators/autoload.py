@@ -15,11 +15,14 @@ from conformance.errors import ConformanceError, SetupError
 
 _VARIABLE = "TORCH_DEVICE_BACKEND_AUTOLOAD"
 _GROUP = "torch.backends"
+#: torch reads it when it is imported; above all of its levels.
+_PROFILER_LOG = ("KINETO_LOG_LEVEL", "99")
 
 
 def disable() -> None:
-    """Tell torch not to load vendor wheels when it is imported. Has no effect once torch is imported."""
+    """Tell torch not to load vendor wheels, nor to print its profiler's progress. No effect once torch is imported."""
     os.environ[_VARIABLE] = "0"
+    os.environ.setdefault(*_PROFILER_LOG)
 
 
 def entry_points(package: str) -> list[metadata.EntryPoint]:

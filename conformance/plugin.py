@@ -32,6 +32,8 @@ def pytest_load_initial_conftests(early_config: pytest.Config, parser: pytest.Pa
         # An installed but broken vendor wheel can make a plain `import torch` raise. The chosen accelerator's own
         # entry point is loaded later, by name; a project's conftest may import torch before that.
         os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
+        # Operator cells record where they computed; torch's profiler would print two lines for each of them.
+        os.environ.setdefault("KINETO_LOG_LEVEL", "99")
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

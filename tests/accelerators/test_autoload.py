@@ -33,6 +33,17 @@ def test_this_module_is_cheap_to_import():
     assert answer.stdout.split() == ["False", "False"]
 
 
+def test_the_profilers_own_messages_are_silenced_unless_asked_for(monkeypatch):
+    monkeypatch.setenv("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
+    monkeypatch.delenv("KINETO_LOG_LEVEL", raising=False)
+    autoload.disable()
+    silent = os.environ["KINETO_LOG_LEVEL"]
+    monkeypatch.setenv("KINETO_LOG_LEVEL", "1")
+    autoload.disable()
+
+    assert (silent, os.environ["KINETO_LOG_LEVEL"]) == ("99", "1")
+
+
 def test_a_broken_wheel_harms_nobody_but_itself(tmp_path):
     wheel(tmp_path, "torch_supa", "raise ImportError('libsupa.so.1: wrong ELF class')")
     program = (

@@ -47,7 +47,7 @@ def check_sample(info, judge: Judge, sample: Sample, *, with_oracle: bool) -> Ex
     if not torch.equal(state, torch.get_rng_state()) and judge.values:
         randomness.check(info, judge, sample, expected)
         return None
-    actual = execution.execute(info.op, device)
+    actual = judge.watches.execute(info.op, device)
     judge.outcome(sample, (actual, device), (expected, host), oracle.of_forward(info, sample), with_oracle=with_oracle)
     return None
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from conformance.finding import Reason, report
 from conformance.numerics import layout
 from conformance.numerics.bits import plain, same_bits
 from conformance.numerics.budgets import OpClass
@@ -15,6 +16,7 @@ from conformance.numerics.trees import leaves
 
 from .execution import Sample, processed
 from .oracle import Oracle
+from .watching import Watches
 
 
 @dataclass
@@ -30,6 +32,10 @@ class Judge:
     ratio: float = 0.0
     host_ratio: float = 0.0
     drawn: set[int] = field(default_factory=set)  # numbers of the samples for which the operator drew random numbers
+    watches: Watches = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.watches = Watches.on(self.device)
 
     def result(self, place: str, sample: Sample, actual, expected, oracle: Oracle, n: float) -> None:
         """Everything about an out-of-place result: leaves one by one, raw for metadata, processed for values."""
@@ -55,6 +61,8 @@ class Judge:
 
     def metadata(self, place: str, actual, expected) -> None:
         ours, theirs = leaves(actual), leaves(expected)
+        if all(leaf is None for leaf in ours) and any(leaf is not None for leaf in theirs):
+            report(Reason.STUB, f"{place}: nothing was returned")
         self._same_number(place, ours, theirs)
         strides = self.op_class is not OpClass.ITERATIVE  # LAPACK and its rivals choose their own layouts
         for left, right in zip(ours, theirs, strict=True):
@@ -127,6 +135,12 @@ class Judge:
             self.check.that(host_wrote, f"{place}: input {i} was changed by an out-of-place operation")
             self.tensor(f"{place}, input {i} after the call", left, right, lambda: None, n)
 
+    def effect(self, place: str, before, ours, theirs) -> None:
+        """A call that has to write its arguments wrote them: where the host changed them, the device did too."""
+        self.check.count += 1
+        if _untouched(before, ours) and not _untouched(before, theirs):
+            report(Reason.STUB, f"{place}: the call wrote nothing")
+
     def report(self) -> None:
         check = self.check
         check.metric("samples", self.samples)
@@ -134,6 +148,11 @@ class Judge:
         check.metric("max_abs", float(f"{self.worst:.3g}"))
         check.metric("max_budget_ratio", float(f"{self.ratio:.3g}"))
         check.metric("host_budget_ratio", float(f"{self.host_ratio:.3g}"))
+        self.watches.report(check)  # last: a result that is wrong is worse than one from the wrong place
+
+
+def _untouched(before, after) -> bool:
+    return all(same_bits(plain(old), plain(new)) for old, new in zip(leaves(before), leaves(after), strict=True))
 
 
 def reduction_length(sample: Sample, result) -> float:

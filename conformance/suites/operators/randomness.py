@@ -21,7 +21,7 @@ OTHER_SEEDS = (2, 3, 4)
 def check(info, judge, sample: Sample, expected) -> None:
     """Metadata as the host's; the same seed gives the same bits, another seed others; statistics agree."""
     place = str(sample)
-    first = draw(execution.execute, info, sample, judge.device, seed=1)
+    first = draw(judge.watches.execute, info, sample, judge.device, seed=1)
     judge.metadata(place, first, expected)
     again = draw(execution.execute, info, sample, judge.device, seed=1)
     judge.check.that(_same(first, again), f"{place}: the same seed gave other numbers")

@@ -37,7 +37,7 @@ def check_sample(info, judge: Judge, sample: Sample, *, with_oracle: bool) -> Ex
         expected, their_gradients = _backward(info, call, host_gradients, host, seed)
     except Exception as refusal:  # no reference: then the device owes no answer either
         return _device_refusal(info, device, seed) or EnvironmentLacks(f"PyTorch's CPU has no reference ({refusal})")
-    actual, our_gradients = _backward(info, execution.execute, execution.gradients, device, seed)
+    actual, our_gradients = _backward(info, judge.watches.execute, judge.watches.gradients, device, seed)
     judge.metadata(str(sample), actual, expected)
     judge.samples += 1
     if not judge.values or _drew_differently(judge, actual, expected, seed, info, sample):

@@ -90,11 +90,11 @@ def _with_gaps(sample: Sample) -> Sample:
 
 
 def _strided_copy(leaf):
-    """A view of every second element of a larger tensor whose gaps hold NaN."""
+    """A view of every second element of a larger tensor, not from its start, whose gaps hold NaN."""
     if not isinstance(leaf, torch.Tensor) or leaf.layout is not torch.strided or leaf.dim() == 0 or leaf.numel() < 2:
         return leaf
     wide = poisoned((*leaf.shape[:-1], leaf.shape[-1] * 2), leaf.dtype)
-    view = wide[..., ::2]
+    view = wide[..., 1::2]
     view.copy_(leaf.detach())
     return view.requires_grad_() if leaf.requires_grad else view
 
@@ -147,6 +147,7 @@ def _into(info, judge, sample: Sample, value, variant: str, build) -> None:
         return
     oracle = of_forward(info, sample)
     n = reduction_length(host, theirs.value)
+    judge.effect(place, _outputs(value, build, torch.device("cpu")), our_out, their_out)
     judge.metadata(place, our_out, their_out)
     judge.result(place, sample, ours.value, theirs.value, oracle, n)
     judge.result(f"{place}, contents of out", sample, _rebuilt(our_out, value), _rebuilt(their_out, value), oracle, n)
@@ -185,6 +186,7 @@ def in_place(info, judge, sample: Sample) -> None:
     if not agree_on_refusal(judge, place, ours, theirs):
         return
     oracle, n = of_forward(info, sample), reduction_length(host, theirs.value)
+    judge.effect(place, sample.input, device.input, host.input)
     judge.result(place, sample, ours.value, theirs.value, oracle, n)
     judge.result(f"{place}, its input", sample, device.input, host.input, oracle, n)
     if layout.storage_address(theirs.value) == layout.storage_address(host.input):
