@@ -210,6 +210,22 @@ def test_compute(accelerator, device, dtype):
         assert wrong == 0, f"{wrong} of {found.numel()} elements of the {name} are wrong"
 
 
+@case("accelerator.dtype.item", requires=[DTYPE], axes={"dtype": FLOATS})
+def test_item(device, dtype):
+    """item(), tolist() and float() give the host the value with its fraction and sign."""
+    source = torch.tensor([2.75, -2.75, 0.1, -0.0, 1e-4, 60000.0], dtype=dtype_of(dtype))
+
+    there = source.to(device)
+    ways = {
+        "item()": [one.item() for one in there],
+        "tolist()": there.tolist(),
+        "float()": [float(one) for one in there],
+    }
+
+    for way, found in ways.items():
+        assert [str(value) for value in found] == [str(value) for value in source.tolist()], f"{way} gives {found}"
+
+
 @case("accelerator.dtype.listed_compute", requires=[DEVICE], level=Level.CORE)
 def test_listed_compute(accelerator, device):
     """Every dtype in supported_dtypes() computes a matrix product and its gradient."""

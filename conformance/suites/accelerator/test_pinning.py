@@ -46,6 +46,7 @@ def test_arguments(accelerator):
 def test_pageable_is_not_pinned(accelerator):
     """is_pinned() is False for ordinary memory, its views and empty tensors: a false True corrupts copies."""
     source = torch.arange(4096.0)
+    accelerator.pin_memory(torch.arange(16.0))  # PyTorch answers for the device only once it is at work
 
     for tensor in (source, source[7:], source.view(64, 64).t(), torch.empty(0), torch.zeros(())):
         assert accelerator.is_pinned(tensor) is False, f"is_pinned(pageable) is {accelerator.is_pinned(tensor)!r}"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from conformance.accelerators.capabilities import ACCUMULATE_WIDE, DENORMALS, DTYPE, MATMUL_FULL
-from conformance.case import case
+from conformance.accelerators.capabilities import ACCUMULATE_WIDE, DENORMALS, DTYPE, MATMUL_FULL, MEMORY
+from conformance.case import Level, case
 
 
 def dtype_of(name):
@@ -75,3 +75,19 @@ def test_matmul_full(device):
 
     wrong = int((result.cpu() != source).sum())
     assert wrong == 0, f"{wrong} of 65536 elements lost bits in a product with the identity"
+
+
+@case("accelerator.dtype.large_product", requires=[MEMORY], level=Level.CORE)
+def test_large_product(device):
+    """A matrix product with four million outputs is right to the last one; small integers make it exact.
+
+    Grids have limits, and a kernel that meets one may leave the rest as it was.
+    """
+    rows, columns = 2049, 2051
+    left = (torch.arange(rows * 7) % 11 - 5).to(torch.float32).view(rows, 7)
+    right = (torch.arange(7 * columns) % 13 - 6).to(torch.float32).view(7, columns)
+
+    result = (left.to(device) @ right.to(device)).cpu()
+
+    wrong = int((result != left @ right).sum())
+    assert wrong == 0, f"{wrong} of {rows * columns} outputs are wrong, the last one is {result[-1, -1].item()}"

@@ -10,13 +10,20 @@ from conformance.case import Level, case
 from .conveyor import Conveyor, numbers
 
 
+def aside(accelerator):
+    """The stream for work that reading on the host does not wait for by itself; without streams the only one."""
+    return accelerator.stream(None if accelerator.Stream is None else accelerator.Stream())
+
+
 @case("accelerator.synchronize.completes", requires=[SYNCHRONIZE], level=Level.CORE)
 def test_completes(accelerator, device):
     """A result that takes long is there after synchronize()."""
     conveyor, source = Conveyor(accelerator, device), numbers(device)
     target = torch.full_like(source, -1.0)
+    accelerator.synchronize()
 
-    conveyor.carry(source, target)
+    with aside(accelerator):
+        conveyor.carry(source, target)
     accelerator.synchronize()
 
     assert torch.equal(target.cpu(), source.cpu()), "synchronize() returned before the queued work was complete"
@@ -25,15 +32,20 @@ def test_completes(accelerator, device):
 @case("accelerator.synchronize.index", requires=[SYNCHRONIZE], level=Level.CORE)
 def test_index(accelerator, device):
     """synchronize() takes an index, by position and by name, or None."""
-    conveyor, source = Conveyor(accelerator, device), numbers(device)
-    target = torch.full_like(source, -1.0)
+    conveyor, source = Conveyor(accelerator, device, milliseconds=5.0), numbers(device)
+    here = accelerator.current_device()
 
-    conveyor.carry(source, target)
-    accelerator.synchronize(accelerator.current_device())
-    accelerator.synchronize(device_index=accelerator.current_device())
-    accelerator.synchronize(None)
-
-    assert torch.equal(target.cpu(), source.cpu()), "synchronize(index) returned before the work was complete"
+    for wait in (
+        lambda: accelerator.synchronize(here),
+        lambda: accelerator.synchronize(device_index=here),
+        lambda: accelerator.synchronize(None),
+    ):
+        target = torch.full_like(source, -1.0)
+        accelerator.synchronize()
+        with aside(accelerator):
+            conveyor.carry(source, target)
+        wait()
+        assert torch.equal(target.cpu(), source.cpu()), "synchronize(index) returned before the work was complete"
 
 
 @case("accelerator.synchronize.idle", requires=[SYNCHRONIZE], level=Level.CORE)
@@ -50,13 +62,21 @@ def test_idle(accelerator, device):
 @case("accelerator.synchronize.every_device", requires=[SYNCHRONIZE], level=Level.CORE)
 def test_every_device(accelerator, device):
     """Each device is synchronized by its index, whichever is current."""
-    for index in range(accelerator.device_count()):
-        place = torch.device(accelerator.device_name(index))
-        conveyor, source = Conveyor(accelerator, place), numbers(place)
-        target = torch.full_like(source, -1.0)
-        conveyor.carry(source, target)
-        accelerator.synchronize(index)
-        assert torch.equal(target.cpu(), source.cpu()), f"synchronize({index}) left work on device {index} undone"
+    before, count = accelerator.current_device(), accelerator.device_count()
+    try:
+        for index in range(count):
+            accelerator.set_device(index)
+            place = torch.device(accelerator.device_name(index))
+            conveyor, source = Conveyor(accelerator, place), numbers(place)
+            target = torch.full_like(source, -1.0)
+            accelerator.synchronize(index)
+            with aside(accelerator):
+                conveyor.carry(source, target)
+            accelerator.set_device((index + 1) % count)
+            accelerator.synchronize(index)
+            assert torch.equal(target.cpu(), source.cpu()), f"synchronize({index}) left work on device {index} undone"
+    finally:
+        accelerator.set_device(before)
 
 
 READERS = {

@@ -118,6 +118,50 @@ def test_storage_resize(device):
     assert tensor.sum().item() == torch.arange(4099.0).sum().item(), "a tensor on a resized storage has wrong values"
 
 
+@case("utils.views.storage_grow", requires=[MEMORY], level=Level.CORE)
+def test_storage_grow(device):
+    """A storage that grows or shrinks keeps the bytes that fit."""
+    tensor = torch.arange(4099.0, device=device)
+    storage = tensor.untyped_storage()
+
+    storage.resize_(2 * 4099 * 4)
+    grown = tensor.tolist()
+    storage.resize_(513 * 4)
+
+    assert grown == torch.arange(4099.0).tolist(), "growing a storage changed its values"
+    assert tensor[:513].tolist() == torch.arange(513.0).tolist(), "shrinking a storage changed what it keeps"
+
+
+WRITES = {
+    "add_": lambda x: x.add_(1.0),
+    "clamp_": lambda x: x.clamp_(0.0, 1.0),
+    "copy_": lambda x: x.copy_(torch.ones(x.shape)),
+    "div_": lambda x: x.div_(3.0),
+    "exp_out": lambda x: torch.exp(torch.zeros_like(x), out=x),
+    "fill_": lambda x: x.fill_(2.0),
+    "masked_fill_": lambda x: x.masked_fill_(x < 0, 5.0),
+    "mul_": lambda x: x.mul_(3.0),
+    "relu_": torch.relu_,
+    "sigmoid_out": lambda x: torch.sigmoid(torch.zeros_like(x), out=x),
+    "sub_": lambda x: x.sub_(x),
+    "sum_out": lambda x: torch.sum(torch.ones(3, x.numel(), device=x.device), dim=0, out=x),
+    "zero_": lambda x: x.zero_(),
+}
+
+
+@case("utils.views.bounds", requires=[MEMORY], level=Level.CORE, axes={"write": sorted(WRITES)})
+def test_bounds(device, write):
+    """Writing into a slice of a flat buffer touches no element before or behind it, and every one inside."""
+    for size in (1, 7, 63, 64, 65, 513):
+        buffer = torch.full((size + 6,), -7.0, device=device)
+        WRITES[write](buffer[3 : 3 + size])
+        host = buffer.cpu()
+        outside = torch.cat([host[:3], host[3 + size :]])
+        assert bool((outside == -7.0).all()), f"{write} of {size} elements wrote beside them: {outside.tolist()}"
+        missed = int((host[3 : 3 + size] == -7.0).sum())
+        assert missed == 0, f"{write} left {missed} of {size} elements as they were"
+
+
 @case("utils.views.as_strided", requires=[MEMORY], level=Level.CORE)
 def test_as_strided(device):
     """Any strides over a storage, overlapping ones among them, read the right elements."""

@@ -1,0 +1,89 @@
+"""Edges of common operations: tensors without elements, and NaN where numbers are put in order."""
+
+from __future__ import annotations
+
+import torch
+from torch.nn import functional
+
+from conformance.accelerators.capabilities import MEMORY
+from conformance.case import Level, case
+
+EMPTY = {
+    "add": lambda d: torch.zeros(3, 0, device=d) + torch.ones(3, 1, device=d),
+    "atan2": lambda d: torch.atan2(torch.zeros(0, 5, device=d), torch.ones(5, device=d)),
+    "cat": lambda d: torch.cat([torch.zeros(0, device=d), torch.arange(3.0, device=d)]),
+    "cumsum": lambda d: torch.zeros(0, 5, device=d).cumsum(0),
+    "embedding": lambda d: functional.embedding(
+        torch.zeros(0, dtype=torch.int64, device=d), torch.ones(3, 5, device=d)
+    ),
+    "index": lambda d: torch.arange(5.0, device=d)[torch.zeros(0, dtype=torch.int64, device=d)],
+    "layer_norm": lambda d: functional.layer_norm(torch.zeros(0, 5, device=d), (5,)),
+    "linear": lambda d: functional.linear(
+        torch.zeros(0, 7, device=d), torch.ones(5, 7, device=d), torch.ones(5, device=d)
+    ),
+    "matmul_inner": lambda d: torch.ones(3, 0, device=d) @ torch.ones(0, 5, device=d),
+    "matmul_outer": lambda d: torch.ones(0, 3, device=d) @ torch.ones(3, 5, device=d),
+    "mean": lambda d: torch.zeros(0, device=d).mean(),
+    "prod": lambda d: torch.zeros(0, 5, device=d).prod(dim=0),
+    "softmax": lambda d: torch.softmax(torch.zeros(0, 5, device=d), dim=-1),
+    "sort": lambda d: torch.zeros(0, device=d).sort().values,
+    "sum": lambda d: torch.zeros(0, device=d).sum(),
+    "sum_rows": lambda d: torch.zeros(0, 5, device=d).sum(dim=0),
+}
+
+
+@case("accelerator.edges.empty", requires=[MEMORY], level=Level.CORE, axes={"function": sorted(EMPTY)})
+def test_empty(device, function):
+    """A batch without rows, a product over nothing, and sums of nothing give what PyTorch gives."""
+    expected = EMPTY[function](torch.device("cpu"))
+
+    result = EMPTY[function](device)
+
+    assert result.shape == expected.shape, f"the shape is {tuple(result.shape)}, not {tuple(expected.shape)}"
+    same = torch.equal(result.cpu().nan_to_num(7.0), expected.nan_to_num(7.0))
+    assert same, f"{function} gives {result.tolist()}, not {expected.tolist()}"
+
+
+@case("accelerator.edges.empty_gradient", requires=[MEMORY], level=Level.CORE)
+def test_empty_gradient(device):
+    """A batch without rows leaves zero gradients, and no NaN."""
+    layer = torch.nn.Linear(7, 5, device=device)
+
+    layer(torch.zeros(0, 7, device=device)).relu().sum().backward()
+
+    for name, parameter in layer.named_parameters():
+        assert not parameter.grad.any() and not parameter.grad.isnan().any(), f"{name}: {parameter.grad.tolist()}"
+
+
+ORDERED = {
+    "amax": lambda x: x.amax(dim=1),
+    "amin": lambda x: x.amin(dim=1),
+    "argmax": lambda x: x.argmax(dim=1),
+    "argmin": lambda x: x.argmin(dim=1),
+    "clamp": lambda x: x.clamp(-1.0, 2.0),
+    "cummax": lambda x: x.cummax(dim=1).values,
+    "max": lambda x: x.max(dim=1).values,
+    "maximum": lambda x: torch.maximum(x, x.flip(1)),
+    "median": lambda x: x.median(dim=1).values,
+    "min": lambda x: x.min(dim=1).values,
+    "minimum": lambda x: torch.minimum(x, x.flip(1)),
+    "relu": torch.relu,
+    "sort": lambda x: x.sort(dim=1).values,
+    "sort_descending": lambda x: x.sort(dim=1, descending=True).values,
+    "topk": lambda x: x.topk(3, dim=1).values,
+}
+
+
+@case("accelerator.edges.nan_order", requires=[MEMORY], level=Level.CORE, axes={"function": sorted(ORDERED)})
+def test_nan_order(device, function):
+    """NaN counts as larger than every number, and extremes and medians of a row with NaN are NaN."""
+    nan, inf = float("nan"), float("inf")
+    rows = torch.tensor([[1.0, nan, -inf, 3.0, inf], [nan, nan, nan, nan, nan], [4.0, 2.0, 5.0, 1.0, 3.0]])
+    expected = ORDERED[function](rows)
+
+    result = ORDERED[function](rows.to(device)).cpu()
+
+    same = torch.equal(result.isnan(), expected.isnan()) and torch.equal(
+        result.nan_to_num(7.0), expected.nan_to_num(7.0)
+    )
+    assert same, f"{function} gives {result.tolist()}, not {expected.tolist()}"
