@@ -1,6 +1,6 @@
 """Faults as data: what is broken, where, after which precedent, and which case has to notice.
 
-A fault is armed and disarmed in a running process; nothing is rebuilt. There are three places to break something:
+A fault is armed and disarmed in a running process; nothing is rebuilt. There are four places to break something:
 
 * ``switches`` – named numbers in the core, for what the engine itself does (streams, events, memory, copies, graphs);
 * ``operators`` – a function around an operator's kernel: ``around(call, args) -> results``. ``args`` are the operator's
@@ -8,14 +8,16 @@ A fault is armed and disarmed in a running process; nothing is rebuilt. There ar
   are host views of device memory, so writing into one is a write to the device. The key is the operator's name
   without overload (``aten::gelu_backward``, ``c10d::allreduce_``). PyTorch computes most ``x.add_(y)`` and ``x + y`` as
   ``aten::add`` with ``out=``, so one name covers all three. Collectives are finished when ``call`` returns;
-* ``members`` – replacements for attributes of ``torch.<device>``: ``members={"device_count": lambda old: lambda: 7}``.
+* ``members`` – replacements for attributes of ``torch.<device>``: ``members={"device_count": lambda old: lambda: 7}``;
+* ``context`` – a context that is entered while the fault is armed, for what the other three cannot reach: copies and
+  factories (a dispatch mode), PyTorch's own functions, the members of the accelerator.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -100,6 +102,7 @@ class Fault:
     switches: Mapping[str, float] = field(default_factory=dict)
     operators: Mapping[str, Around] = field(default_factory=dict)
     members: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
+    context: Callable[[], AbstractContextManager[Any]] | None = None
 
 
 @contextmanager
@@ -107,10 +110,13 @@ def armed(*faults: Fault) -> Iterator[None]:
     """The accelerator is broken in these ways inside, and whole again afterwards."""
     originals: dict[str, Any] = {}
     try:
-        for fault in faults:
-            originals.update(_members(fault, originals))
-            arm(fault)
-        yield
+        with ExitStack() as contexts:
+            for fault in faults:
+                originals.update(_members(fault, originals))
+                arm(fault)
+                if fault.context:
+                    contexts.enter_context(fault.context())
+            yield
     finally:
         disarm()
         module = _module(started())
@@ -119,7 +125,7 @@ def armed(*faults: Fault) -> Iterator[None]:
 
 
 def arm(fault: Fault) -> None:
-    """Break it, until ``disarm()``. Raises UnknownName for a switch that does not exist."""
+    """Break its switches, operators and members, until ``disarm()``. Raises UnknownName for an unknown switch."""
     engine = started()
     for name, value in fault.switches.items():
         if not engine.core.set_switch(name, float(value)):
