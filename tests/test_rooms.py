@@ -30,6 +30,7 @@ ALLOWED = {
     "suites": (
         "conformance.suites",
         "conformance.case",
+        "conformance.child_python",
         "conformance.finding",
         "conformance.numerics",
         "conformance.kernels",

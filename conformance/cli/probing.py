@@ -1,6 +1,6 @@
 """Loading an accelerator in a process of its own: a vendor stack that crashes or hangs is an answer, not the end.
 
-``python -m conformance.cli.probing NAME`` is that process; it prints one marked line of JSON.
+``main`` runs in that process; it prints one marked line of JSON.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
+from conformance.child_python import child_python
 from conformance.errors import ConformanceError, UsageError
 
 # Vendor libraries print to standard output as they like; only this line is ours.
@@ -45,8 +46,8 @@ class Probe:
 
 def probe(name: str, time_limit: float) -> Probe:
     """Load the accelerator in a new process, for at most ``time_limit`` seconds."""
-    command = [sys.executable, "-m", "conformance.cli.probing", name]
-    return read_answer(name, *run_limited(command, time_limit))
+    program = "from conformance.cli.probing import main; main()"
+    return read_answer(name, *run_limited(child_python(program, name), time_limit))
 
 
 def run_limited(command: list[str], time_limit: float) -> tuple[int | None, str, str]:
@@ -130,5 +131,6 @@ def _answer(found: Found, text: str) -> dict[str, Any]:
     return {"found": found.value, "text": " ".join(text.split())[:_MAX_OUTPUT]}
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """The probe's process; its argument is the accelerator's name."""
     print("\n" + _MARK + json.dumps(look(sys.argv[1])), flush=True)

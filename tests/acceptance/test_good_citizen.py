@@ -99,3 +99,21 @@ def test_planning_touches_no_device_and_writes_nothing(tmp_path: Path) -> None:
     assert finished.status == 0, finished.output
     assert "accelerator.rng" in finished.output
     assert not (tmp_path / "conformance-report").exists()
+
+
+def test_a_folder_named_as_the_package_hides_nothing(tmp_path: Path) -> None:
+    """As in a checkout, where ``conformance/`` stands beside ``accelerators/`` and is not the installed package."""
+    (tmp_path / "conformance").mkdir()
+    (tmp_path / "conformance" / "__init__.py").write_text("raise ImportError('the wrong package')\n")
+    scripts = Path(sys.executable).parent
+    commands = (
+        [scripts / "pytest", "--accelerator=cpu", "--case=accelerator.selection.*", "--case=operators.abs*", "-n1"],
+        [scripts / "conformance", "doctor", "cpu"],
+    )
+
+    for command in commands:
+        variables = environment(XDG_CACHE_HOME=str(tmp_path / "cache"))
+        done = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "the wrong package" not in done.stdout + done.stderr
+    assert list((tmp_path / "cache").rglob("operators-*.json")), "the operators were not read in a child process"

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
+
+from conformance.child_python import child_python
 
 _PREAMBLE = """
 import json, os, sys, warnings
 warnings.simplefilter("ignore")
-sys.path[:0] = [path for path in json.loads(sys.argv[2]) if path not in sys.path]
 spec = sys.argv[1]
 def tell(**answers): print("ANSWERS" + json.dumps(answers), flush=True)
 """
@@ -22,7 +22,7 @@ def run_python(program: str, spec: str, timeout: float = 100.0, **environment: s
     for name in (k for k, v in environment.items() if v is None):
         variables.pop(name, None)
     done = subprocess.run(
-        [sys.executable, "-c", _PREAMBLE + program, spec, json.dumps(sys.path)],
+        child_python(_PREAMBLE + program, spec),
         env=variables,
         capture_output=True,
         text=True,

@@ -17,7 +17,6 @@ import os
 import platform
 import re
 import subprocess
-import sys
 import tempfile
 from dataclasses import asdict, dataclass
 from importlib import metadata
@@ -25,6 +24,7 @@ from pathlib import Path
 
 from conformance.accelerators.capabilities import DIFFERENTIABLE_DTYPES, DTYPES, Cell, Mode
 from conformance.case import Case
+from conformance.child_python import child_python
 
 #: float8 has no arithmetic in PyTorch's operator database; its storage and casts are cases of the accelerator area.
 OPERATOR_DTYPES = tuple(name for name in DTYPES if not name.startswith("float8"))
@@ -102,7 +102,7 @@ def operators() -> tuple[Operator, ...]:
 def fill_cache_elsewhere() -> None:
     """Read the database in a process of its own: a plan then never holds its hundreds of megabytes."""
     program = f"from {__name__} import fill_cache; fill_cache()"
-    subprocess.run([sys.executable, "-c", program], capture_output=True, check=False, timeout=_LONGEST_READING)
+    subprocess.run(child_python(program), capture_output=True, check=False, timeout=_LONGEST_READING)
 
 
 def fill_cache() -> None:
