@@ -25,7 +25,18 @@ from .pages import DOCS, README, ROOT, anchors, links, pages, rows, section, tex
 
 OURS = {name for name, _ in _OPTIONS}
 #: Options in the documentation that are other programs', or of the ``conformance`` command.
-OTHERS = {"--pdb", "--co", "--trace", "--report", "--format", "--capabilities", "--accelerators", "--count", "--strict"}
+OTHERS = {
+    "--pdb",
+    "--co",
+    "--trace",
+    "--report",
+    "--format",
+    "--capabilities",
+    "--accelerators",
+    "--count",
+    "--strict",
+    "--force",
+}
 
 
 @pytest.mark.parametrize("page", pages(), ids=lambda page: page.name)

@@ -1,0 +1,129 @@
+"""``conformance suggest``: the declaration that would have been true in a run."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from conformance.reports.corrections import Correction, Corrections
+    from conformance.reports.model import Report
+
+_MOST_SHOWN: Final = 40
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "path",
+        metavar="PATH",
+        type=Path,
+        nargs="?",
+        default=Path("conformance-report"),
+        help="a report folder, a report.json, or a journal.jsonl (default: conformance-report)",
+    )
+    parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="write to FILE instead of the terminal")
+    parser.add_argument("--force", action="store_true", help="overwrite FILE")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from conformance.cli.claims_text import check_target
+    from conformance.reports.corrections import correct
+    from conformance.reports.loading import load
+    from conformance.reports.writer import write_text
+
+    report = load(arguments.path)
+    found = correct(report)
+    if not found.corrections:
+        print("\n".join([_nothing(report, found), *defect_lines(found)]))
+        return 0
+    check_target(arguments.output, force=arguments.force)
+    following = next_command(report, arguments.output, arguments.path)
+    text = suggestion(report, found, following)
+    if arguments.output is None:
+        sys.stdout.write(text)
+        return 0
+    write_text(arguments.output, text)
+    print("\n".join([f"{arguments.output}: {summary(found)}", f"next: {following}"]))
+    return 0
+
+
+def _nothing(report: Report, found: Corrections) -> str:
+    from conformance.reports.plain_text import one_line
+
+    name = one_line(report.accelerator.name)
+    if not found.judged:
+        return f"No case of this run of {name} is judged against its claim: run the areas capabilities and operators."
+    return (
+        f"Nothing to correct: {found.judged} cases of {name} were judged against their claims, and no claim is false."
+    )
+
+
+def suggestion(report: Report, found: Corrections, following: str) -> str:
+    """The corrected declaration, with what changed and why in comments above it, and the next command below."""
+    from conformance.cli.claims_text import comment, toml
+    from conformance.reports.condensing import corrected_cells
+
+    when = report.run.started or "an unknown date"
+    lines = [
+        comment(f"{report.accelerator.name}: the declaration of the run of {when}, {summary(found)}."),
+        comment("A claim is the vendor's act: read the changes before you commit them."),
+        *change_lines(found),
+        *defect_lines(found),
+        "",
+        toml(corrected_cells(report, found)),
+        comment(f"next: {following}"),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def summary(found: Corrections) -> str:
+    changed = f"{len(found.corrections)} cell{'s' if len(found.corrections) != 1 else ''} corrected"
+    return changed + (f", {len(found.defects)} failures left to you" if found.defects else "")
+
+
+def change_lines(found: Corrections) -> Iterator[str]:
+    """Every correction, by kind, with the case that shows it."""
+    from conformance.cli.claims_text import comment, indented
+    from conformance.reports.corrections import grouped
+
+    for kind, corrections in grouped(found.corrections).items():
+        yield comment()
+        yield comment(kind.value)
+        yield from (indented(_change(one)) for one in corrections[:_MOST_SHOWN])
+        if len(corrections) > _MOST_SHOWN:
+            yield indented(f"… and {len(corrections) - _MOST_SHOWN} more; each stands below")
+
+
+def _change(one: Correction) -> str:
+    case = "" if one.case == one.cell else f"  (case {one.case})"
+    return f"{one.cell}{case}: {one.evidence}"
+
+
+def defect_lines(found: Corrections) -> Iterator[str]:
+    from conformance.cli.claims_text import comment, indented
+
+    if not found.defects:
+        return
+    yield comment()
+    yield comment("not corrected, because a bug is not a capability: fix it, or waive it")
+    yield from (indented(f"{one.case}: {one.reason.value}: {one.message}") for one in found.defects[:_MOST_SHOWN])
+    if len(found.defects) > _MOST_SHOWN:
+        yield indented(f"… and {len(found.defects) - _MOST_SHOWN} more; see: conformance report")
+
+
+def next_command(report: Report, output: Path | None, path: Path) -> str:
+    """What to type next: save the suggestion, or run with it."""
+    if output is None:
+        return shlex.join(["conformance", "suggest", str(path), "-o", "capabilities.toml"])
+    words = [
+        "pytest",
+        f"--accelerator={report.accelerator.spec or report.accelerator.name}",
+        f"--capabilities={output}",
+    ]
+    if report.run.strictness != "ci":
+        words.append(f"--strictness={report.run.strictness}")
+    return shlex.join(words)

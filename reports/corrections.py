@@ -1,0 +1,163 @@
+"""From verdicts to the claims that would have been true.
+
+A claim is corrected by the case that is judged against it, and by nothing else. Wrong results, crashes and hangs
+are no matter of claims: a device that answers wrongly is as unsafe when it is declared unsupported, so such cells
+are told and left as they are.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+from conformance.reports.model import CaseRecord, DeclaredCell, Report
+from conformance.reports.plain_text import one_line
+from conformance.reports.verdict import Outcome, Reason
+
+SUPPORTED, UNSUPPORTED = "supported", "unsupported"
+_LONGEST_EVIDENCE = 100
+#: The metric in which an undeclared cell's probe says what it saw.
+PROBE = "probe"
+#: What a probe sees where there is nothing.
+NOT_THERE = frozenset({"not implemented", "refused", "raised", Reason.STUB.value})
+#: What it sees where there is a bug.
+_BROKEN = frozenset(one.value for one in (Reason.WRONG, Reason.CRASH, Reason.HANG, Reason.POISONED))
+
+
+class Kind(Enum):
+    """What is corrected, as people read it."""
+
+    WITHDRAWN = "withdrawn: declared supported, and not there"
+    RAISED = "withdrawn: declared supported, and ends with an exception; keep the claim if that is a bug"
+    ON_HOST = "declared as computed on the host: it is, and nothing said so"
+    CLAIMED = "claimed: it works, and was denied or not declared"
+    DENIED = "denied: not declared, and refused when it was probed"
+
+
+@dataclass(frozen=True)
+class Correction:
+    """One cell, what is true of it, and the case that shows it."""
+
+    kind: Kind
+    claim: DeclaredCell
+    case: str
+    evidence: str
+
+    @property
+    def cell(self) -> str:
+        return self.claim.cell
+
+
+@dataclass(frozen=True)
+class Defect:
+    """A failure that no declaration mends."""
+
+    case: str
+    reason: Reason
+    message: str
+
+
+@dataclass(frozen=True)
+class Corrections:
+    """What a run says of its declaration. ``judged`` counts the cases that were judged against their claim."""
+
+    judged: int
+    corrections: tuple[Correction, ...]
+    defects: tuple[Defect, ...]
+
+
+def correct(report: Report, *, deny_silence: bool | None = None) -> Corrections:
+    """The corrections that the report's verdicts show.
+
+    ``deny_silence``: whether an undeclared cell that was refused becomes a denial. By default only where the run's
+    strictness has made a failure of the silence.
+    """
+    judges = [case for case in report.cases if case.adaptive]
+    found = [one for case in judges if (one := _by_its_claim(case, deny_silence))]
+    witnessed = {cell for case in judges for cell in case.requires}
+    corrected = {one.cell for one in found if one.kind is not Kind.CLAIMED}
+    rest = [case for case in report.cases if not case.adaptive and _is_finding(case)]
+    found += _by_what_they_need(rest, witnessed, corrected)
+    corrected |= {one.cell for one in found}
+    blamed = [*filter(_is_finding, judges), *rest]
+    defects = [_defect(case) for case in blamed if not corrected.intersection(case.requires)]
+    return Corrections(len(judges), tuple(found), tuple(defects))
+
+
+def _is_finding(case: CaseRecord) -> bool:
+    """Whether a case tells of something that is not as it should be; a silence is, if its probe found a bug."""
+    if case.reason is Reason.UNDECLARED:
+        return case.metrics.get(PROBE) in _BROKEN
+    return case.outcome is Outcome.FAIL or case.reason in (Reason.OVER_DECLARED, Reason.STUB, Reason.FALLBACK)
+
+
+def _defect(case: CaseRecord) -> Defect:
+    return Defect(case.id, case.reason, one_line(case.message, 2 * _LONGEST_EVIDENCE))
+
+
+# --- cases that are judged against the claim of their one cell ------------------------------------------------------
+
+
+def _by_its_claim(case: CaseRecord, deny_silence: bool | None) -> Correction | None:
+    if case.level == "core" or len(case.requires) != 1:
+        return None  # the core cannot be declared away
+    kind = _kind(case, deny_silence)
+    return _correction(kind, case.requires[0], case) if kind else None
+
+
+_KINDS = {
+    Reason.OVER_DECLARED: Kind.WITHDRAWN,
+    Reason.STUB: Kind.WITHDRAWN,
+    Reason.RAISED: Kind.RAISED,
+    Reason.FALLBACK: Kind.ON_HOST,
+    Reason.UNDER_DECLARED: Kind.CLAIMED,
+}
+
+
+def _kind(case: CaseRecord, deny_silence: bool | None) -> Kind | None:
+    if case.reason is not Reason.UNDECLARED:
+        return _KINDS.get(case.reason)
+    saw = case.metrics.get(PROBE)
+    if saw in ("right", Reason.FALLBACK.value):
+        return Kind.CLAIMED
+    denies = case.outcome is Outcome.FAIL if deny_silence is None else deny_silence
+    return Kind.DENIED if denies and saw in NOT_THERE else None
+
+
+def _correction(kind: Kind, cell: str, case: CaseRecord) -> Correction:
+    # A probe's message begins with what is declared.
+    evidence = one_line(case.message.rpartition("probe: ")[2], _LONGEST_EVIDENCE) or case.reason.value
+    if kind is Kind.CLAIMED or kind is Kind.ON_HOST:
+        on_host = kind is Kind.ON_HOST or case.metrics.get(PROBE) == Reason.FALLBACK.value
+        claim = DeclaredCell(cell, SUPPORTED, "host" if on_host else "native")
+    elif kind is Kind.DENIED:
+        # One reason for all, so that the dtypes of an operator share a line.
+        claim = DeclaredCell(cell, UNSUPPORTED, "not-yet", "refused when it was probed")
+    else:
+        claim = DeclaredCell(cell, UNSUPPORTED, "not-yet", evidence)
+    return Correction(kind, claim, case.id, evidence)
+
+
+# --- cases that only run where everything they need is declared -----------------------------------------------------
+
+
+def _by_what_they_need(cases: Iterable[CaseRecord], witnessed: set[str], corrected: set[str]) -> Iterator[Correction]:
+    """Corrections of cells that no case is judged against, such as a workload's: the one thing that can be blamed."""
+    seen: set[str] = set()
+    for case in cases:
+        blamed = [cell for cell in case.requires if cell not in witnessed]
+        about_claims = case.reason in (Reason.OVER_DECLARED, Reason.STUB, Reason.FALLBACK)
+        if not about_claims or len(blamed) != 1 or case.level == "core" or corrected.intersection(case.requires):
+            continue
+        if blamed[0] not in seen:
+            seen.add(blamed[0])
+            yield _correction(_KINDS[case.reason], blamed[0], case)
+
+
+def grouped(corrections: Iterable[Correction]) -> dict[Kind, list[Correction]]:
+    """The corrections by kind, in the order of the kinds."""
+    rows = list(corrections)
+    counts = Counter(one.kind for one in rows)
+    return {kind: [one for one in rows if one.kind is kind] for kind in Kind if counts[kind]}
