@@ -1,0 +1,1 @@
+"""Accelerators with one defect each, and what the suite says about them."""

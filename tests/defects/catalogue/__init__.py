@@ -1,0 +1,21 @@
+"""All mutants, by the part of the accelerator they break."""
+
+from __future__ import annotations
+
+from tests.defects.mutant import Mutant
+
+from . import claims, devices, memory, operators, processes, random_numbers, streams
+
+MUTANTS: tuple[Mutant, ...] = (
+    *devices.MUTANTS,
+    *streams.MUTANTS,
+    *memory.MUTANTS,
+    *random_numbers.MUTANTS,
+    *operators.MUTANTS,
+    *claims.MUTANTS,
+    *processes.MUTANTS,
+)
+
+
+def by_name(name: str) -> Mutant:
+    return next(mutant for mutant in MUTANTS if mutant.name == name)

@@ -1,0 +1,161 @@
+"""Runs mutants in forked copies of this process, a few at a time, each case under a watchdog.
+
+The parent loads everything and touches no device: what a mutant breaks dies with its copy. A copy that dies in a
+case has that case's verdict settled by the way it died, and another copy goes on behind it.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import multiprocessing
+import os
+import signal
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+from conformance.accelerators.simulated.faults import armed
+from conformance.judgement import judge_death
+from conformance.reports.verdict import Outcome, Reason, Verdict
+from conformance.run_options import Strictness
+
+from . import bench
+from .mutant import Mutant
+
+#: Seconds for one case. The slowest healthy case takes a fifth of it.
+DEADLINE = 60.0
+_CONTEXT = multiprocessing.get_context("fork")
+
+
+@dataclass
+class Job:
+    """One mutant, or the healthy accelerator (None), with the cases it goes through."""
+
+    mutant: Mutant | None
+    cases: Sequence[str]
+    verdicts: dict[str, Verdict] = field(default_factory=dict)
+    seconds: float = 0.0
+    begun: str | None = None
+
+    @property
+    def name(self) -> str:
+        return self.mutant.name if self.mutant else "healthy"
+
+    @property
+    def left(self) -> list[str]:
+        return [case for case in self.cases if case not in self.verdicts]
+
+
+#: What cases import when they first need it; a copy would import it again, and take seconds for it.
+_IMPORTED_LATE = (
+    "torch._dynamo",
+    "torch._inductor.compile_fx",
+    "torch._inductor.codegen.cpp",
+    "torch.distributed",
+    "torch.profiler",
+    "torch.utils.flop_counter",
+    "torch.testing._internal.common_methods_invocations",
+)
+
+
+def prepare() -> None:
+    """Load everything that copies share, and keep it out of their garbage collections."""
+    bench.loaded()
+    for name in _IMPORTED_LATE:
+        importlib.import_module(name)
+    gc.collect()
+    gc.freeze()
+
+
+def run_all(jobs: Sequence[Job], processes: int, on_done: Callable[[Job], None]) -> None:
+    """Run every job to its end; ``on_done`` is called with each as it finishes."""
+    waiting, running = list(jobs), {}
+    while waiting or running:
+        while waiting and len(running) < processes:
+            job = waiting.pop(0)
+            running[_start(job)] = job
+        for connection in wait(list(running)):
+            assert isinstance(connection, Connection)
+            job = running[connection]
+            if _hear(job, connection):
+                continue
+            del running[connection]
+            if job.left:
+                waiting.insert(0, job)
+            else:
+                on_done(job)
+
+
+_PROCESSES: dict[int, Any] = {}
+
+
+def _start(job: Job) -> Connection:
+    ours, theirs = _CONTEXT.Pipe(duplex=False)
+    process = _CONTEXT.Process(target=_work, args=(job, theirs), daemon=False)
+    process.start()
+    theirs.close()
+    _PROCESSES[id(ours)] = process
+    return ours
+
+
+def _hear(job: Job, connection: Connection) -> bool:
+    """Take one message; False when the copy has ended, and its death is then a verdict."""
+    try:
+        kind, case, *rest = connection.recv()
+    except EOFError:
+        process = _PROCESSES.pop(id(connection))
+        process.join()
+        connection.close()
+        if job.begun is not None:
+            job.verdicts[job.begun] = _death(job, process.exitcode)
+            job.begun = None
+        return False
+    if kind == "broken":
+        raise RuntimeError(f"mutant {job.name!r} cannot be run: {case}")
+    if kind == "start":
+        job.begun = case
+    else:
+        outcome, reason, message, seconds = rest
+        job.verdicts[case] = Verdict(Outcome(outcome), Reason(reason), message)
+        job.seconds += seconds
+        job.begun = None
+    return True
+
+
+def _death(job: Job, status: int) -> Verdict:
+    strictness = job.mutant.strictness if job.mutant else Strictness.CI
+    if status == -signal.SIGALRM:
+        return judge_death(None, Reason.HANG, f"no end after {DEADLINE:g} s", strictness)
+    return judge_death(None, Reason.CRASH, f"the process ended with status {status}", strictness)
+
+
+def _work(job: Job, connection: Connection) -> None:
+    """In the copy: arm, run what is left, and leave without tearing anything down."""
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    for stream in (1, 2):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
+    try:
+        with armed(job.mutant.fault) if job.mutant else nullcontext():
+            for message in _verdicts(job):
+                connection.send(message)
+    except Exception:
+        connection.send(("broken", traceback.format_exc()))
+    os._exit(0)
+
+
+def _verdicts(job: Job) -> Iterator[tuple[Any, ...]]:
+    place = bench.Bench(job.mutant.claims, job.mutant.strictness) if job.mutant else bench.Bench()
+    for case in job.left:
+        yield "start", case
+        started = time.perf_counter()
+        signal.setitimer(signal.ITIMER_REAL, DEADLINE)
+        verdict = place.run(case)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        yield "end", case, verdict.outcome.value, verdict.reason.value, verdict.message, time.perf_counter() - started
+        if verdict.reason is Reason.POISONED:
+            return

@@ -1,0 +1,55 @@
+"""One defective accelerator, as data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from conformance.accelerators.claims import Capabilities
+from conformance.accelerators.simulated.faults import Fault
+from conformance.reports.verdict import Reason
+from conformance.run_options import Strictness
+from conformance.selection import matches
+
+
+class How(Enum):
+    """Where a mutant lives."""
+
+    #: In a forked copy of a process that has everything loaded: most defects.
+    FORK = "fork"
+    #: In a real ``pytest --accelerator=…`` run: defects that end or block their process.
+    PYTEST = "pytest"
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A fault of the simulated accelerator, or claims that are false of it.
+
+    ``fault.caught_by`` is the case (or a pattern of cases of which at least one) that must fail. ``may_touch`` are
+    patterns of all other cases that depend on what is broken and may fail as well: a failure outside is a false
+    accusation. ``also_run`` are cases beyond those that every mutant goes through. ``reason`` is how the case must
+    fail, where that matters. ``peer_misses`` marks what another suite, TorchCTS, was seen not to notice.
+    """
+
+    fault: Fault
+    may_touch: tuple[str, ...] = ()
+    also_run: tuple[str, ...] = ()
+    claims: Capabilities = field(default_factory=frozenset)
+    strictness: Strictness = Strictness.CI
+    reason: Reason | None = None
+    how: How = How.FORK
+    peer_misses: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.fault.name
+
+    @property
+    def family(self) -> str:
+        return self.fault.family
+
+    def expects(self, case_id: str) -> bool:
+        return matches(self.fault.caught_by, case_id)
+
+    def may_fail(self, case_id: str) -> bool:
+        return self.expects(case_id) or any(matches(pattern, case_id) for pattern in self.may_touch)
