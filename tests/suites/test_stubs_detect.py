@@ -1,0 +1,109 @@
+"""Each member of the interface, replaced by one that does nothing, is called a stub, and no other is."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from conformance.accelerators.interface import MEMBERS
+from conformance.accelerators.registry import resolve
+from conformance.case import Case
+from conformance.finding import Finding
+from conformance.reports.verdict import Reason
+from tests.suites.bodies import planned
+
+#: Members for which doing nothing is an answer that the interface allows: no case can tell it from a stub.
+DOING_NOTHING_IS_RIGHT = {
+    "communication_backend_name": "None says that there is none; where there is one, the probe of `comm` asks for it",
+    "range_push": "what a range shows is in the vendor's own trace",
+    "range_pop": "the same",
+    "unpin_memory": "None says that torch owns the lock",
+    "unregister_host_memory": "right where nothing was registered",
+}
+#: Cases that are not named after the member they look at.
+BY_OTHER_NAMES = {
+    "Event": "accelerator.effect.event",
+    "create_graph": "accelerator.effect.capture",
+    "capture_to_graph": "accelerator.effect.capture",
+    "replay_graph": "accelerator.effect.replay",
+    "manual_seed": "accelerator.effect.seed[manual_seed]",
+    "manual_seed_all": "accelerator.effect.seed[manual_seed_all]",
+    "supports_nvtx_domain": "accelerator.interface.range_domain",
+}
+FAMILIES = (
+    "accelerator.effect.",
+    *(f"accelerator.interface.{kind}" for kind in ("bool", "int", "str", "list")),
+)
+
+
+@functools.cache
+def cases() -> dict[str, list[str]]:
+    """The cases that look at each member's answer or effect."""
+    found: dict[str, list[str]] = {}
+    for name, one in planned().items():
+        if name.startswith(FAMILIES):
+            found.setdefault(_member_of(one.case), []).append(name)
+    for member, name in BY_OTHER_NAMES.items():
+        found.setdefault(member, []).append(name)
+    return {member: sorted(set(names)) for member, names in found.items()}
+
+
+def _member_of(case: Case) -> str:
+    return dict(case.axes).get("member") or case.subject.rpartition(".")[2]
+
+
+class Without:
+    """The simulated accelerator, one member of which does nothing."""
+
+    def __init__(self, live: Any, member: str = "") -> None:
+        self._live = live
+        if member:
+            is_property = next(one for one in MEMBERS if one.name == member).kind == "property"
+            setattr(self, member, None if is_property else lambda *args, **kwargs: None)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._live, name)
+
+
+@pytest.fixture(scope="module")
+def live() -> Any:
+    return resolve("sim").load()
+
+
+@pytest.fixture(autouse=True)
+def left_as_found(live: Any) -> Iterator[None]:
+    yield
+    live.set_device(0)
+    live.synchronize()
+
+
+def run(case_id: str, accelerator: Any) -> None:
+    one = planned()[case_id]
+    offered = {"accelerator": accelerator, "device": torch.device("sim", 0), **dict(one.case.axes)}
+    one.function(**{name: offered[name] for name in inspect.signature(one.function).parameters})
+
+
+def test_every_member_has_a_case_or_a_reason() -> None:
+    assert {member.name for member in MEMBERS} == cases().keys() & {m.name for m in MEMBERS} | set(
+        DOING_NOTHING_IS_RIGHT
+    )
+    assert not cases().keys() & set(DOING_NOTHING_IS_RIGHT)
+
+
+@pytest.mark.parametrize("member", sorted({member.name for member in MEMBERS} - set(DOING_NOTHING_IS_RIGHT)))
+def test_a_member_that_does_nothing_is_a_stub(member: str, live: Any) -> None:
+    for name in cases()[member]:
+        with pytest.raises(Finding) as caught:
+            run(name, Without(live, member))
+
+        assert caught.value.reason is Reason.STUB, f"{name}: {caught.value.message}"
+
+
+@pytest.mark.parametrize("name", sorted({name for names in cases().values() for name in names}))
+def test_the_whole_accelerator_has_no_stub(name: str, live: Any) -> None:
+    run(name, Without(live))
