@@ -42,6 +42,19 @@ def boxed(name: str, device: str) -> dict[str, Kernel]:
     return {name: kernel}
 
 
+def boxed_out(name: str, device: str) -> dict[str, Kernel]:
+    """The same for an operator that writes ``out``, which is what PyTorch calls for its functional form as well."""
+    packet, _, overload = name.partition(".")
+    operator = getattr(getattr(torch.ops.aten, packet), overload)
+
+    def kernel(*args: Any, out: torch.Tensor, **kwargs: Any) -> torch.Tensor:
+        args, kwargs, host_out = pytree.tree_map(to_host, (args, kwargs, out))
+        torch.ops.aten._copy_from_and_resize(operator(*args, out=host_out, **kwargs), out)
+        return out
+
+    return {name: kernel}
+
+
 def to_host(leaf: Any) -> Any:
     if isinstance(leaf, torch.device):
         return torch.device("cpu")
