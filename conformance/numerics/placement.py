@@ -189,10 +189,10 @@ class Recording:
     def start(self) -> None:
         if torch._C._autograd._profiler_enabled():
             raise RuntimeError("another profiler is at work; starting a second one would end it")
-        self._profile.__enter__()
+        self._profile.__enter__()  # type: ignore[no-untyped-call]
 
     def stop(self) -> None:
-        self._profile.__exit__(None, None, None)
+        self._profile.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
     def calls(self, device: str) -> list[Call]:
         """What ran, judged for a device of this type."""
@@ -206,7 +206,7 @@ class Recording:
 def _config() -> Any:
     """Asks for the overloads of operators; None where torch (before 2.7) records no more than their names."""
     try:
-        return torch._C._profiler._ExperimentalConfig(capture_overload_names=True)  # type: ignore[call-arg]
+        return torch._C._profiler._ExperimentalConfig(capture_overload_names=True)
     except TypeError:
         return None
 

@@ -90,7 +90,7 @@ CLEAN = [
 
 DETOURS: list[tuple[str, Callable[[str], dict[str, Any]], str, str]] = [
     ("one operator", lambda d: detours.boxed("mm", d), "mm[float32-inference]", "aten::mm ran on the host"),
-    ("its out form", lambda d: detours.boxed_out("exp.out", d), "exp[float32-inference]", "aten::exp ran on the host"),
+    ("its out form", detours.numpy_exp_out, "exp[float32-inference]", "aten::exp ran on the host"),
     ("numpy", detours.numpy_exp, "exp[float32-inference]", "aten::exp ran on the host"),
     ("part of another", lambda d: detours.boxed("_softmax", d), "softmax[float16-inference]", "aten::_softmax ran"),
     (
