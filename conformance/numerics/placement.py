@@ -195,12 +195,15 @@ class Recording:
         self._profile.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
     def calls(self, device: str) -> list[Call]:
-        """What ran, judged for a device of this type."""
+        """What ran, judged for a device of this type; nothing where no host tensor appears, for then all ran there."""
         results = self._profile.kineto_results
         if results is None:
             raise RuntimeError("the profiler recorded nothing")
+        events = results.experimental_event_tree()
+        if not any(_sees_host(event) for event in events):
+            return []
         key = torch._C._dispatch_key_for_device(device)
-        return [_call(event, key, self._config is not None) for event in results.experimental_event_tree()]
+        return [_call(event, key, self._config is not None) for event in events]
 
 
 def _config() -> Any:
@@ -209,6 +212,12 @@ def _config() -> Any:
         return torch._C._profiler._ExperimentalConfig(capture_overload_names=True)
     except TypeError:
         return None
+
+
+def _sees_host(event: Any) -> bool:
+    """Whether a host tensor of more than one element is an operator's; asking this first saves most of the time."""
+    found = (one for one in _tensors(getattr(event.extra_fields, "inputs", ())) if one.device.type == _HOST)
+    return any(math.prod(one.sizes) > 1 for one in found) or any(_sees_host(child) for child in event.children)
 
 
 def _call(event: Any, key: str, with_overloads: bool) -> Call:

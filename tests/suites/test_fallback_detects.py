@@ -88,6 +88,12 @@ CLEAN = [
     "signal.windows.hann[float32-inference]",
 ]
 
+
+def _native_dropout(device: str) -> dict[str, Any]:
+    """The first sample drops nothing, and needs no such kernel."""
+    return detours.boxed("native_dropout", device)
+
+
 DETOURS: list[tuple[str, Callable[[str], dict[str, Any]], str, str]] = [
     ("one operator", lambda d: detours.boxed("mm", d), "mm[float32-inference]", "aten::mm ran on the host"),
     ("its out form", detours.numpy_exp_out, "exp[float32-inference]", "aten::exp ran on the host"),
@@ -102,7 +108,7 @@ DETOURS: list[tuple[str, Callable[[str], dict[str, Any]], str, str]] = [
     ("a factory", detours.table_from_numpy, "arange[int64-inference]", "0 bytes were copied there"),
     ("a list of tensors", lambda d: detours.boxed("cat", d), "cat[float32-inference]", "aten::cat ran on the host"),
     ("random numbers", lambda d: detours.boxed("bernoulli", d), "bernoulli[float32-inference]", "aten::bernoulli ran"),
-    ("not the first sample", lambda d: detours.boxed("mm", d), "matmul[float32-inference]", "aten::mm ran on the host"),
+    ("not the first sample", _native_dropout, "nn.functional.dropout[float32-inference]", "aten::native_dropout ran"),
     (
         "answers a scalar",
         lambda d: detours.boxed("equal", d),
