@@ -56,7 +56,7 @@ class Preloaded:
         assert self._process.stdout is not None
         # A traceback through PyTorch's operator database takes pytest most of a second to write.
         words = ["-p", "no:cacheprovider", "-p", "no:randomly", "-n0", "-q", "--tb=no", *arguments]
-        task = {"arguments": words, "cwd": str(cwd), "log": str(cwd / "log")}
+        task = {"arguments": words, "cwd": str(cwd), "log": str(cwd / "log"), "bytecode": str(cwd.parent / "bytecode")}
         self._process.stdin.write(json.dumps(task) + "\n")
         self._process.stdin.flush()
         return int(self._process.stdout.readline())
