@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 _CELLS: Final = 30
 _TIME_BUDGET: Final = 240.0
+#: Seconds; a vendor's stack may compile when it is loaded.
+_LONGEST_LOADING: Final = 300.0
 #: Exit statuses after which there is a report: all green, failures, nothing verified.
 _ENDED: Final = (0, 1, 5)
 
@@ -53,15 +55,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from conformance.accelerators.registry import resolve
     from conformance.cli.claims_text import check_target
     from conformance.reports.onboarding import first_declaration
     from conformance.reports.writer import write_text
 
     _check_numbers(arguments)
     check_target(arguments.output, force=arguments.force)
-    subject = resolve(arguments.name)
-    subject.preflight()
+    _check_that_it_loads(arguments.name)
     cases, totals = chosen_cases(arguments.cells)
     started = time.monotonic()
     _say(f"probing {arguments.name}: {len(cases)} cases in worker processes; this takes minutes at most")
@@ -87,6 +87,17 @@ def _check_numbers(arguments: argparse.Namespace) -> None:
         raise UsageError(f"--cells {arguments.cells}: expected a positive number of operators, such as {_CELLS}.")
     if not arguments.time_budget > 0:
         raise UsageError(f"--time-budget {arguments.time_budget:g}: expected a positive number of seconds, such as 60.")
+
+
+def _check_that_it_loads(name: str) -> None:
+    """Raise the sentence of what is wrong; in a process of its own, because loading a vendor's stack may end it."""
+    from conformance.cli.probing import Found, probe
+
+    one = probe(name, _LONGEST_LOADING)
+    if one.found is Found.UNKNOWN:
+        raise UsageError(one.text)
+    if one.found is not Found.USABLE:
+        raise SetupError(f"{name} cannot be probed: {one.text}")
 
 
 def _say(line: str) -> None:

@@ -1,7 +1,7 @@
 """Runs pytest in forked copies of a process that has imported everything: a second each, instead of ten.
 
-Reads one JSON object a line, ``{"arguments": […], "cwd": …, "log": …, "bytecode": …}``, and answers each with a line that
-holds the exit status. Nothing here touches a device, so every copy starts as a new process would.
+Reads one JSON object a line, ``{"arguments": […], "cwd": …, "log": …, "bytecode": …}``, and answers each with a line
+that holds the exit status. Nothing here touches a device, so every copy starts as a new process would.
 """
 
 from __future__ import annotations

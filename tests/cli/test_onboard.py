@@ -221,6 +221,7 @@ def test_a_device_that_crashes_in_a_probe_loses_that_probe(tmp_path: Path) -> No
         (["cpu", "--time-budget=0"], "--time-budget 0: expected a positive number"),
         (["cpu", "-o", "there.toml"], "there.toml exists and is not overwritten"),
         (["json:JSONDecoder"], "'json:JSONDecoder' is no accelerator"),
+        (["aborting:Thing"], "aborting:Thing cannot be probed: loading it ended the process with SIGABRT"),
     ],
 )
 def test_bad_input_is_one_sentence(
@@ -228,6 +229,7 @@ def test_bad_input_is_one_sentence(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "there.toml").write_text("mine")
+    (tmp_path / "aborting.py").write_text("import os\nos.abort()\n")
 
     assert main(["onboard", *words]) == 4
 
