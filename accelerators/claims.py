@@ -44,6 +44,9 @@ Capabilities: TypeAlias = frozenset[Element]
 _WORKLOAD_DTYPES: Final = frozenset({"float32", "bfloat16"})
 _MODES: Final = tuple(mode.value for mode in Mode)
 
+#: The operators in PyTorch's database that make or take a sparse tensor.
+_ON_SPARSE_LAYOUTS: Final = ("to_sparse", "sparse.mm.reduce", "sparse.sampled_addmm")
+
 #: What every device that PyTorch drives offers.
 TORCH_BASE: Final[Capabilities] = frozenset(
     {capability for capability in VOCABULARY.values() if capability.core}
@@ -107,6 +110,18 @@ def lacks(what: Capability | Cell, reason: str, detail: Detail = Detail.HARDWARE
     return frozenset({Statement(_cell(what), unsupported(reason, detail))})
 
 
+def strided_only(*names: str) -> Capabilities:
+    """Claim that there are no sparse layouts: what needs one is missing in these dtypes."""
+    cells = (
+        Cell(f"operators.{operator}", _known_dtype(name), mode)
+        for operator in _ON_SPARSE_LAYOUTS
+        for name in names
+        for mode in (_MODES if name in DIFFERENTIABLE_DTYPES else (Mode.INFERENCE.value,))
+    )
+    reason = "the device has strided tensors only"
+    return frozenset().union(*(lacks(cell, reason, NOT_YET) for cell in cells))
+
+
 def emulates(*what: Capability | Cell, detail: Detail = Detail.EMULATED) -> Capabilities:
     """Claim support that is emulated on the device, or computed on the host."""
     return frozenset(Statement(_cell(one), supported(detail)) for one in what)
@@ -122,9 +137,9 @@ def declaration_of(elements: Iterable[Element]) -> Declaration:
 
 
 def dtypes_in(elements: Iterable[Element]) -> tuple[str, ...]:
-    """The dtypes a set of elements claims, in the order of the matrix."""
+    """The dtypes a set of elements claims to compute with, in the order of the matrix; not those it only stores."""
     declaration = declaration_of(elements)
-    return tuple(name for name in DTYPES if declaration.supports(vocabulary.DTYPE.on(name)))
+    return tuple(name for name in DTYPES if declaration.supports(Cell("operators.*", name, Mode.INFERENCE.value)))
 
 
 def _statement(element: Element) -> tuple[Cell, Claim]:

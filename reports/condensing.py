@@ -63,13 +63,13 @@ def corrected_cells(report: Report, found: Corrections) -> tuple[DeclaredCell, .
     wanted = {one.cell: one.claim for one in found.corrections}
     complete = not report.run.invocation.selection and not report.accounting.unaccounted
     columns = _columns(report, written, wanted) if complete else {}
-    written.update({cell: claim for cell, claim in wanted.items() if _column(cell) not in columns})
+    written.update({cell: claim for cell, claim in wanted.items() if column_of(cell) not in columns})
     for column, leaves in columns.items():
         _rewrite(written, column, leaves)
     return tuple(written.values())
 
 
-def _column(cell: str) -> str:
+def column_of(cell: str) -> str:
     """``operators.*[float32-training]`` of every operator's cell in that dtype and mode; empty for capabilities."""
     family, dot, rest = cell.partition(".")
     _, bracket, axes = rest.partition("[")
@@ -80,13 +80,13 @@ def _columns(
     report: Report, written: Mapping[str, DeclaredCell], wanted: Mapping[str, DeclaredCell]
 ) -> dict[str, list[Leaf]]:
     """The leaves of every column in which something is corrected and all patterns are beginnings of names."""
-    touched = {_column(cell) for cell in wanted} - {""}
-    odd = {_column(cell) for cell in written if "*" in cell and not _is_prefix(_subject(cell))}
+    touched = {column_of(cell) for cell in wanted} - {""}
+    odd = {column_of(cell) for cell in written if "*" in cell and not _is_prefix(_subject(cell))}
     columns: defaultdict[str, dict[str, Leaf]] = defaultdict(dict)
     for case in sorted(report.cases, key=lambda case: not case.adaptive):
         for cell in case.requires:
-            if (column := _column(cell)) in touched - odd and cell not in columns[column]:
-                claim = wanted.get(cell) or _effective(written, cell, case.in_reference)
+            if (column := column_of(cell)) in touched - odd and cell not in columns[column]:
+                claim = wanted.get(cell) or effective(written, cell, case.in_reference)
                 refused = case.reason is Reason.UNDECLARED and case.metrics.get(PROBE) in NOT_THERE
                 columns[column][cell] = Leaf(claim, case.in_reference, refused)
     return {column: list(leaves.values()) for column, leaves in columns.items()}
@@ -100,7 +100,7 @@ def _is_prefix(subject: str) -> bool:
     return subject.endswith(".*") and "*" not in subject[:-1]
 
 
-def _effective(written: Mapping[str, DeclaredCell], cell: str, in_reference: bool) -> DeclaredCell:
+def effective(written: Mapping[str, DeclaredCell], cell: str, in_reference: bool) -> DeclaredCell:
     """What is declared for a cell: by its name, or by the longest pattern that reaches it."""
     if cell in written:
         return written[cell]
@@ -122,8 +122,8 @@ def _covers(pattern: str, cell: str) -> bool:
 def _rewrite(written: dict[str, DeclaredCell], column: str, leaves: list[Leaf]) -> None:
     """Put the shortest description of a column in place of what is written for the column's planned cells."""
     axes = column.split(".*", 1)[1]
-    patterns = {cell: claim for cell, claim in written.items() if "*" in cell and _column(cell) == column}
-    named = {cell: claim for cell, claim in written.items() if "*" not in cell and _column(cell) == column}
+    patterns = {cell: claim for cell, claim in written.items() if "*" in cell and column_of(cell) == column}
+    named = {cell: claim for cell, claim in written.items() if "*" not in cell and column_of(cell) == column}
     described = describe(tree(leaves), _SILENT, axes, patterns)
     assert described is not None
     written.update({one.cell: one for one in described})

@@ -23,7 +23,7 @@ PROBE = "probe"
 #: What a probe sees where there is nothing.
 NOT_THERE = frozenset({"not implemented", "refused", "raised", Reason.STUB.value})
 #: What it sees where there is a bug.
-_BROKEN = frozenset(one.value for one in (Reason.WRONG, Reason.CRASH, Reason.HANG, Reason.POISONED))
+BROKEN = frozenset(one.value for one in (Reason.WRONG, Reason.CRASH, Reason.HANG, Reason.POISONED))
 
 
 class Kind(Enum):
@@ -82,18 +82,18 @@ def correct(report: Report, *, deny_silence: bool | None = None) -> Corrections:
     found += _by_what_they_need(rest, witnessed, corrected)
     corrected |= {one.cell for one in found}
     blamed = [*filter(_is_finding, judges), *rest]
-    defects = [_defect(case) for case in blamed if not corrected.intersection(case.requires)]
+    defects = [defect_of(case) for case in blamed if not corrected.intersection(case.requires)]
     return Corrections(len(judges), tuple(found), tuple(defects))
 
 
 def _is_finding(case: CaseRecord) -> bool:
     """Whether a case tells of something that is not as it should be; a silence is, if its probe found a bug."""
     if case.reason is Reason.UNDECLARED:
-        return case.metrics.get(PROBE) in _BROKEN
+        return case.metrics.get(PROBE) in BROKEN
     return case.outcome is Outcome.FAIL or case.reason in (Reason.OVER_DECLARED, Reason.STUB, Reason.FALLBACK)
 
 
-def _defect(case: CaseRecord) -> Defect:
+def defect_of(case: CaseRecord) -> Defect:
     return Defect(case.id, case.reason, one_line(case.message, 2 * _LONGEST_EVIDENCE))
 
 

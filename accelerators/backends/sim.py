@@ -3,36 +3,21 @@
 from __future__ import annotations
 
 from conformance.accelerators import capabilities as can
-from conformance.accelerators.capabilities import Cell, Mode
 from conformance.accelerators.claims import (
     ALLOCATOR,
     NOT_YET,
     PINNING,
     STREAMS,
     TORCH_BASE,
-    Capabilities,
     accumulates_wide,
     dtypes,
     lacks,
+    strided_only,
 )
 from conformance.accelerators.torch_accelerator import TorchAccelerator
 
 _DTYPES = ("float32", "float64", "float16", "bfloat16", "complex64", "complex128")
 _INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "bool")
-_SPARSE = ("to_sparse", "sparse.mm.reduce", "sparse.sampled_addmm")
-
-
-def _without_sparse_layouts() -> Capabilities:
-    cells = (
-        Cell(f"operators.{name}", dtype, mode.value)
-        for name in _SPARSE
-        for dtype in (*_DTYPES, *_INTEGERS)
-        for mode in (Mode if dtype in _DTYPES else (Mode.INFERENCE,))
-    )
-    reason = "the simulated device has strided tensors only"
-    return frozenset().union(*(lacks(cell, reason, NOT_YET) for cell in cells))
-
-
 SIM = TorchAccelerator(
     name="sim",
     vendor="accelerator-conformance",
@@ -62,6 +47,6 @@ SIM = TorchAccelerator(
     }
     | accumulates_wide("float16", "bfloat16")
     | dtypes(*_DTYPES, *_INTEGERS)
-    | _without_sparse_layouts()
+    | strided_only(*_DTYPES, *_INTEGERS)
     | lacks(can.TRITON, "Triton has no code generator for a simulated device", NOT_YET),
 )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from conformance.accelerators import capabilities as can
-from conformance.accelerators.claims import ALLOCATOR, PINNING, STREAMS, TORCH_BASE, dtypes
+from conformance.accelerators.claims import ALLOCATOR, PINNING, STREAMS, TORCH_BASE, dtypes, stores, strided_only
 from conformance.accelerators.torch_accelerator import TorchAccelerator
+
+_DTYPES = ("float32", "float16", "bfloat16", "int8", "int32", "int64", "uint8", "bool")
 
 SUPA = TorchAccelerator(
     name="supa",
@@ -23,6 +25,11 @@ SUPA = TorchAccelerator(
     | STREAMS
     | ALLOCATOR
     | PINNING
-    | {can.DEVICE_MULTIPLE, can.RNG_PER_DEVICE, can.GRAPH_CAPTURE, can.GRAPH_POOL, can.COMM, can.TRITON}
-    | dtypes("float32", "float16", "bfloat16", "int8", "int32", "int64", "uint8", "bool"),
+    # Triton is the vendor's own build, in a package of its own: is_triton_supported() looks for it, nothing is claimed.
+    | {can.DEVICE_MULTIPLE, can.DEVICE_VISIBILITY, can.RNG_PER_DEVICE}
+    | {can.GRAPH_CAPTURE, can.GRAPH_POOL, can.COMM, can.COMPILE}
+    | dtypes(*_DTYPES)
+    | strided_only(*_DTYPES)
+    # PyTorch prints a device's tensors by way of float64.
+    | stores("float64"),
 )

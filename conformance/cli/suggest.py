@@ -95,7 +95,7 @@ def change_lines(found: Corrections) -> Iterator[str]:
         yield comment(kind.value)
         yield from (indented(_change(one)) for one in corrections[:_MOST_SHOWN])
         if len(corrections) > _MOST_SHOWN:
-            yield indented(f"… and {len(corrections) - _MOST_SHOWN} more; each stands below")
+            yield indented(f"… and {len(corrections) - _MOST_SHOWN} more")
 
 
 def _change(one: Correction) -> str:

@@ -181,39 +181,59 @@ class Recording:
 
     def __init__(self) -> None:
         # Without the device's own part: operators are recorded by PyTorch, and vendors' profilers are not under test.
-        self._profile = torch.autograd.profiler.profile(use_kineto=True, record_shapes=True)
+        self._config = _config()
+        self._profile = torch.autograd.profiler.profile(
+            use_kineto=True, record_shapes=True, experimental_config=self._config
+        )
 
     def start(self) -> None:
         if torch._C._autograd._profiler_enabled():
             raise RuntimeError("another profiler is at work; starting a second one would end it")
-        self._profile.__enter__()
+        self._profile.__enter__()  # type: ignore[no-untyped-call]
 
     def stop(self) -> None:
-        self._profile.__exit__(None, None, None)
+        self._profile.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
     def calls(self, device: str) -> list[Call]:
-        """What ran, judged for a device of this type."""
+        """What ran, judged for a device of this type; nothing where no host tensor appears, for then all ran there."""
         results = self._profile.kineto_results
         if results is None:
             raise RuntimeError("the profiler recorded nothing")
+        events = results.experimental_event_tree()
+        if not any(_sees_host(event) for event in events):
+            return []
         key = torch._C._dispatch_key_for_device(device)
-        return [_call(event, key) for event in results.experimental_event_tree()]
+        return [_call(event, key, self._config is not None) for event in events]
 
 
-def _call(event: Any, key: str) -> Call:
-    inside = tuple(_call(child, key) for child in event.children)
-    overloads = _overloads(event)
+def _config() -> Any:
+    """Asks for the overloads of operators; None where torch (before 2.7) records no more than their names."""
+    try:
+        return torch._C._profiler._ExperimentalConfig(capture_overload_names=True)
+    except TypeError:
+        return None
+
+
+def _sees_host(event: Any) -> bool:
+    """Whether a host tensor of more than one element is an operator's; asking this first saves most of the time."""
+    found = (one for one in _tensors(getattr(event.extra_fields, "inputs", ())) if one.device.type == _HOST)
+    return any(math.prod(one.sizes) > 1 for one in found) or any(_sees_host(child) for child in event.children)
+
+
+def _call(event: Any, key: str, with_overloads: bool) -> Call:
+    inside = tuple(_call(child, key, with_overloads) for child in event.children)
+    overloads = _overloads(event, with_overloads)
     if not overloads:
         return Call(inside=inside)
     operands = tuple(_operand(one) for one in _tensors(event.extra_fields.inputs))
     return Call(event.name, operands, inside, any(_is_own(name, key) for name in overloads))
 
 
-def _overloads(event: Any) -> list[str]:
-    """The operator that an event is about, with its overload; all overloads where torch (before 2.7) does not say."""
+def _overloads(event: Any, with_overloads: bool) -> list[str]:
+    """The operator that an event is about, with its overload; with each of them where the record does not say which."""
     if not hasattr(event.extra_fields, "inputs") or not _OPERATOR.fullmatch(event.name):
         return []
-    if hasattr(event, "overload_name"):
+    if with_overloads:
         names = [event.overload_name]
     else:
         names = [schema.overload_name for schema in torch._C._jit_get_schemas_for_operator(event.name)]

@@ -127,11 +127,7 @@ class CaseRunner:
     def _settle(self, item: pytest.Item, case: Case, error: BaseException | None, leaked: list[str]) -> None:
         """Turn what the body did into a verdict, and the verdict into pytest's outcome."""
         checker = item.stash.get(CHECKER, Checker())
-        seen = observe(error)
-        if is_out_of_memory(error) and (complaint := unexplained(self.subject.accelerator)):
-            seen = Observation(Seen.RAISED, f"{complaint}: {_first_lines(error)}")
-        if seen.seen is Seen.RIGHT and not checker.count and _is_generated(item):
-            seen = Observation(Seen.FINDING, "the case compared nothing, so it verified nothing", Reason.WRONG)
+        seen = observe_body(error, checker, self.subject.accelerator, generated=_is_generated(item))
         verdict = judge(case, self.subject.declaration, seen, self.options.strictness)
         metrics = {**verdict.metrics, **checker.metrics, **({"leaked": ",".join(leaked)} if leaked else {})}
         item.stash[VERDICT] = self._after_canary(case, replace(verdict, metrics=metrics))
@@ -175,6 +171,16 @@ class CaseRunner:
 def _is_generated(item: pytest.Item) -> bool:
     family = family_of(getattr(item, "function", None))
     return family is not None and family.generated
+
+
+def observe_body(error: BaseException | None, checker: Checker, accelerator: Any, *, generated: bool) -> Observation:
+    """What a body's end says, with what it compared and with what the device says of its memory."""
+    seen = observe(error)
+    if is_out_of_memory(error) and (complaint := unexplained(accelerator)):
+        return Observation(Seen.RAISED, f"{complaint}: {_first_lines(error)}")
+    if seen.seen is Seen.RIGHT and generated and not checker.count:
+        return Observation(Seen.FINDING, "the case compared nothing, so it verified nothing", Reason.WRONG)
+    return seen
 
 
 def observe(error: BaseException | None) -> Observation:

@@ -13,6 +13,7 @@ from conformance.accelerators.claims import (
     emulates,
     lacks,
     parse_cell,
+    stores,
 )
 from conformance.accelerators.declaration import Detail, State
 from conformance.errors import DeclarationError
@@ -75,6 +76,7 @@ def test_a_foreign_element_is_named():
 
 def test_dtypes_come_in_the_order_of_the_matrix():
     assert dtypes_in(dtypes("bool", "bfloat16", "float32")) == ("float32", "bfloat16", "bool")
+    assert dtypes_in(dtypes("float32") | stores("float64")) == ("float32",)
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,8 @@ from conformance.plan import bundled_cases
 from conformance.reports.model import CaseRecord, Report
 from conformance.reports.verdict import Outcome, Reason
 
+from .lying_subjects import ON_HOST
+
 STUBS = {"cpu": ("lazy-call", "rng.state"), "sim": ("lazy-call", "rng.state", "memory.stats")}
 #: Probed without an answer on this machine: with one device, nothing can be said of several.
 ABOUT_SEVERAL_DEVICES = ("device.multiple", "device.visibility", "rng.per-device")
@@ -33,10 +35,11 @@ class Kind(Enum):
     MODE = "wrong mode"
     DTYPE = "wrong dtype"
     STUB = "stub"
+    FALLBACK = "host fallback"
 
 
-#: How many of each kind a seed has, as far as there are candidates.
-SHARES = {Kind.STUB: 2, Kind.MODE: 4, Kind.DTYPE: 5, Kind.OVER: 4, Kind.UNDER: 5}
+#: How many of each kind a seed has, as far as there are candidates. The rest are denials of what works.
+SHARES = {Kind.STUB: 2, Kind.FALLBACK: 3, Kind.MODE: 3, Kind.DTYPE: 4, Kind.OVER: 4}
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,11 @@ class Candidate:
         }.get(str(saw))
 
     @property
+    def on_host(self) -> bool:
+        """Whether it was seen to run on the host, as the truth says."""
+        return self.record.reason is Reason.EMULATED and "host_bytes" in self.record.metrics
+
+    @property
     def is_operator(self) -> bool:
         return self.cell.subject.startswith("operators.")
 
@@ -81,7 +89,17 @@ def truth(name: str) -> Declaration:
     """What is true of the stubbed accelerator: what the healthy one declares, without what is a stub."""
     reason = "the member does nothing"
     stubs = [(Cell(stub), unsupported(reason, Detail.NOT_YET, Source.FILE)) for stub in STUBS[name]]
-    return resolve(name).static_declaration.overridden_by(Declaration.of(stubs))
+    on_host = [(case.requires[0], supported(Detail.HOST, Source.FILE)) for case in _host_cases(name)]
+    return resolve(name).static_declaration.overridden_by(Declaration.of([*stubs, *on_host]))
+
+
+def _host_cases(name: str) -> list[Case]:
+    """The cells of the operators that this accelerator computes on the host: none, where the host is the device."""
+    if name == "cpu":
+        return []
+    subjects = {f"operators.{operator}" for operator in ON_HOST}
+    cells = [one.case for one in bundled_cases(["operators"]) if one.case.adaptive and one.case.in_reference]
+    return [case for case in cells if case.requires[0].subject in subjects]
 
 
 def pool(name: str, draw: random.Random) -> list[Case]:
@@ -94,7 +112,7 @@ def pool(name: str, draw: random.Random) -> list[Case]:
     half = [case for case in absent if case.mode == "training" and _sibling(case, cells)]
     several = {} if name == "sim" else set(ABOUT_SEVERAL_DEVICES)
     kept = [case for case in capabilities if str(case.requires[0]) not in several]
-    return [*kept, *half, *draw.sample(there, POOL), *draw.sample(absent, POOL)]
+    return [*kept, *half, *_host_cases(name), *draw.sample(there, POOL), *draw.sample(absent, POOL)]
 
 
 def _sibling(case: Case, cells: Sequence[Case]) -> bool:
@@ -113,10 +131,9 @@ def invent(seed: int, found: Sequence[Candidate]) -> tuple[list[Lie], list[str]]
     draw = random.Random(seed)
     lies: list[Lie] = []
     used: set[Cell] = set()
-    for kind, share in SHARES.items():
+    for kind in (*SHARES, Kind.UNDER):
         fresh = [one for one in found if one.cell not in used and _fits(kind, one)]
-        wanted = PER_SEED - len(lies) if kind is Kind.UNDER else share
-        chosen = draw.sample(fresh, min(wanted, len(fresh)))
+        chosen = draw.sample(fresh, min(SHARES.get(kind, PER_SEED - len(lies)), len(fresh)))
         lies += [_lie(kind, one) for one in chosen]
         used |= {one.cell for one in chosen}
     honest = [one.record.id for one in found if one.works and one.cell not in used]
@@ -124,6 +141,8 @@ def invent(seed: int, found: Sequence[Candidate]) -> tuple[list[Lie], list[str]]
 
 
 def _fits(kind: Kind, one: Candidate) -> bool:
+    if kind is Kind.FALLBACK or one.on_host:
+        return kind is Kind.FALLBACK and one.on_host
     if kind is Kind.STUB:
         return one.refusal is Reason.STUB
     if kind is Kind.UNDER:
@@ -136,6 +155,8 @@ def _fits(kind: Kind, one: Candidate) -> bool:
 
 
 def _lie(kind: Kind, one: Candidate) -> Lie:
+    if kind is Kind.FALLBACK:
+        return Lie(kind, one.cell, supported(source=Source.FILE), one.record.id, Reason.FALLBACK)
     if one.works:
         claim = unsupported("it is said not to be there", Detail.HARDWARE, Source.FILE)
         return Lie(kind, one.cell, claim, one.record.id, Reason.UNDER_DECLARED)
@@ -162,4 +183,5 @@ def corrected(declaration: Declaration, lies: Iterable[Lie]) -> dict[Cell, tuple
     """What a suggestion has to say: every lie taken back, and nothing else changed."""
     yes, no = (State.SUPPORTED, Detail.NATIVE), (State.UNSUPPORTED, Detail.NOT_YET)
     back = {lie.cell: yes if lie.claim.state is State.UNSUPPORTED else no for lie in lies}
-    return {**states(declaration), **back}
+    told_on = {lie.cell: (State.SUPPORTED, Detail.HOST) for lie in lies if lie.kind is Kind.FALLBACK}
+    return {**states(declaration), **back, **told_on}

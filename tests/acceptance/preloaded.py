@@ -1,7 +1,7 @@
 """Runs pytest in forked copies of a process that has imported everything: a second each, instead of ten.
 
-Reads one JSON object a line, ``{"arguments": […], "cwd": …, "log": …}``, and answers each with a line that holds the
-exit status. Nothing here touches a device, so every copy starts as a new process would.
+Reads one JSON object a line, ``{"arguments": […], "cwd": …, "log": …, "bytecode": …}``, and answers each with a line
+that holds the exit status. Nothing here touches a device, so every copy starts as a new process would.
 """
 
 from __future__ import annotations
@@ -48,6 +48,8 @@ def _run(task: dict[str, object]) -> None:
     for stream in (1, 2):
         os.dup2(log, stream)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    # pytest rewrites the suites' assertions; the copies after the first find that done.
+    sys.dont_write_bytecode, sys.pycache_prefix = False, str(task["bytecode"])
     status = int(pytest.main([str(word) for word in task["arguments"]]))  # type: ignore[attr-defined]
     sys.stdout.flush()
     os._exit(status)

@@ -118,8 +118,12 @@ def test_silence_stays_silence_unless_it_failed_the_run(suggest: Any, saw: str) 
 def test_the_core_is_never_declared_away(suggest: Any) -> None:
     out = suggest({"copy": YES}, (probe("copy", level="core"), failed(Reason.CORE_MISSING, "no copy")))
 
+    raised = suggest({"copy": YES}, (probe("copy", level="core"), failed(Reason.RAISED, "RuntimeError: no copy")))
+
     assert "Nothing to correct" in out
     assert "capabilities.copy: core-missing: no copy" in out
+    assert "Nothing to correct" in raised
+    assert "capabilities.copy: raised: RuntimeError: no copy" in raised
 
 
 def test_two_false_cells_under_a_pattern_become_two_exceptions(suggest: Any) -> None:
@@ -222,7 +226,9 @@ def test_a_workload_that_no_probe_covers_is_withdrawn_by_its_own_case(suggest: A
 def test_what_a_report_quotes_cannot_leave_its_comment_or_its_string(suggest: Any) -> None:
     evil = 'no"\n[capabilities]\nevent = "native"\n\x1b[31m'
 
-    out = suggest({"graph.capture": YES}, (probe("graph.capture"), failed(Reason.OVER_DECLARED, evil)))
+    out = suggest(
+        {"graph.capture": YES}, (probe("graph.capture"), failed(Reason.OVER_DECLARED, evil)), accelerator=evil
+    )
 
     assert claims_in(out) == {"graph.capture": ("unsupported", "not-yet")}
     assert "\x1b" not in out

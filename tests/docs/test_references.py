@@ -36,6 +36,7 @@ OTHERS = {
     "--count",
     "--strict",
     "--force",
+    "--cells",
 }
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy
 import torch
+from torch._prims_common.wrappers import _maybe_resize_out
 from torch.utils import _pytree as pytree
 
 Kernel = Callable[..., Any]
@@ -54,6 +55,18 @@ def through_numpy(name: str, device: str, function: Callable[[Any], Any]) -> dic
 
 def numpy_exp(device: str) -> dict[str, Kernel]:
     return through_numpy("exp", device, numpy.exp)
+
+
+def numpy_exp_out(device: str) -> dict[str, Kernel]:
+    """The form that writes ``out``, which is what PyTorch calls for the others too; no operator is recorded inside."""
+
+    def exp_out(tensor: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
+        if not torch.can_cast(tensor.dtype, out.dtype):
+            raise RuntimeError(f"{tensor.dtype} cannot be cast to {out.dtype}")
+        values = torch.from_numpy(numpy.asarray(numpy.exp(tensor.cpu().numpy())))
+        return _maybe_resize_out(out, values.shape).copy_(values)
+
+    return {"exp.out": exp_out}
 
 
 def table_from_numpy(device: str) -> dict[str, Kernel]:

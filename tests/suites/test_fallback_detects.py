@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import random
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from conformance.run_options import Strictness
 from conformance.running.worker import observe
 from conformance.suites.operators import catalogue, cell, execution
 from conformance.suites.operators.execution import Sample, call
+from tests.acceptance.running import run as user_run
 
 from . import host_detours as detours
 
@@ -86,8 +88,15 @@ CLEAN = [
     "signal.windows.hann[float32-inference]",
 ]
 
+
+def _native_dropout(device: str) -> dict[str, Any]:
+    """The first sample drops nothing, and needs no such kernel."""
+    return detours.boxed("native_dropout", device)
+
+
 DETOURS: list[tuple[str, Callable[[str], dict[str, Any]], str, str]] = [
     ("one operator", lambda d: detours.boxed("mm", d), "mm[float32-inference]", "aten::mm ran on the host"),
+    ("its out form", detours.numpy_exp_out, "exp[float32-inference]", "aten::exp ran on the host"),
     ("numpy", detours.numpy_exp, "exp[float32-inference]", "aten::exp ran on the host"),
     ("part of another", lambda d: detours.boxed("_softmax", d), "softmax[float16-inference]", "aten::_softmax ran"),
     (
@@ -99,6 +108,7 @@ DETOURS: list[tuple[str, Callable[[str], dict[str, Any]], str, str]] = [
     ("a factory", detours.table_from_numpy, "arange[int64-inference]", "0 bytes were copied there"),
     ("a list of tensors", lambda d: detours.boxed("cat", d), "cat[float32-inference]", "aten::cat ran on the host"),
     ("random numbers", lambda d: detours.boxed("bernoulli", d), "bernoulli[float32-inference]", "aten::bernoulli ran"),
+    ("not the first sample", _native_dropout, "nn.functional.dropout[float32-inference]", "aten::native_dropout ran"),
     (
         "answers a scalar",
         lambda d: detours.boxed("equal", d),
@@ -188,6 +198,18 @@ def test_somebody_elses_profiler_is_left_alone(device: torch.device) -> None:
 
     assert check.metrics["placement_not_seen"] == "RuntimeError"
     assert any(event.key == "aten::exp" for event in theirs.key_averages())
+
+
+def test_nothing_is_printed_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless told otherwise before torch is imported, its profiler prints two lines for every recording."""
+    monkeypatch.delenv("KINETO_LOG_LEVEL", raising=False)
+
+    done = user_run(
+        "--accelerator=sim", "--case", "operators.mm[float32-inference]", "-n0", "-s", cwd=tmp_path, name=SIM
+    )
+
+    assert done.status == 0, done.output
+    assert "profiler_st" not in done.output
 
 
 # --- judged by the declaration --------------------------------------------------------------------------------------
@@ -290,14 +312,14 @@ def test_honest_records(calls: list[Call]) -> None:
     assert host_work(calls, SIM, [there()]) is None
 
 
-def test_torch_that_does_not_tell_overloads(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["exp[float32-inference]", "add[float32-inference]"])
+def test_torch_that_does_not_tell_overloads(name: str, device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before 2.7 a profile has operators' names alone; then all overloads are asked for."""
+    monkeypatch.setattr(placement, "_config", lambda: None)
 
-    class Event:
-        name, children = "aten::mm", ()
-        extra_fields = type("Fields", (), {"inputs": ()})
-
-    assert placement._call(Event(), "PrivateUse1").name == "aten::mm"
+    assert run(name, device).count > 0
+    with detours.registered(detours.everything(SIM)):
+        assert finding(name, device).reason is Reason.FALLBACK
 
 
 # --- stubs ----------------------------------------------------------------------------------------------------------

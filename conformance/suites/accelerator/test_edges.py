@@ -1,11 +1,11 @@
-"""Edges of common operations: tensors without elements, and NaN where numbers are put in order."""
+"""Edges of common operations: tensors without elements, NaN where numbers are put in order, integers that overflow."""
 
 from __future__ import annotations
 
 import torch
 from torch.nn import functional
 
-from conformance.accelerators.capabilities import MEMORY
+from conformance.accelerators.capabilities import DTYPE, MEMORY
 from conformance.case import Level, case
 
 EMPTY = {
@@ -87,3 +87,27 @@ def test_nan_order(device, function):
         result.nan_to_num(7.0), expected.nan_to_num(7.0)
     )
     assert same, f"{function} gives {result.tolist()}, not {expected.tolist()}"
+
+
+WRAPPING = {
+    "add": lambda x, y: x + y,
+    "sub": lambda x, y: x - y,
+    "mul": lambda x, y: x * y,
+    "neg": lambda x, y: -x,
+    "cumsum": lambda x, y: x.cumsum(0, dtype=x.dtype),
+    "sum": lambda x, y: x.sum(dtype=x.dtype),
+}
+WIDTHS = ("int8", "int16", "int32", "int64", "uint8")
+
+
+@case("accelerator.edges.wraps", requires=[DTYPE], axes={"dtype": WIDTHS, "function": sorted(WRAPPING)})
+def test_wraps(device, dtype, function):
+    """Integers that overflow wrap around; they neither saturate nor widen."""
+    info = torch.iinfo(getattr(torch, dtype))
+    values = torch.tensor([info.max, info.max - 1, info.min, info.min + 1, 7, 1, 0], dtype=getattr(torch, dtype))
+    expected = WRAPPING[function](values, values.flip(0) + 2)
+
+    result = WRAPPING[function](values.to(device), (values.flip(0) + 2).to(device))
+
+    assert result.dtype is expected.dtype, f"{function} of {dtype} is {result.dtype}"
+    assert result.tolist() == expected.tolist(), f"{function} gives {result.tolist()}, not {expected.tolist()}"

@@ -119,7 +119,7 @@ def test_ordered_overwrite(accelerator, device):
 
 @case("accelerator.flags.host_timers_scale", requires=[HOST_TIMERS])
 def test_host_timers_scale(accelerator, device):
-    """Where the host's clock takes the times, eight times the work takes longer by it."""
+    """Where the host's clock takes the times, eight times the work takes more than twice as long by it."""
     conveyor, source = Conveyor(accelerator, device), numbers(device)
     target = torch.empty_like(source)
 
@@ -132,7 +132,7 @@ def test_host_timers_scale(accelerator, device):
 
     short, long = min(seconds(1) for _ in range(3)), min(seconds(8) for _ in range(3))
 
-    assert long > short, f"8 × the work takes {long * 1e3:.2f} ms by the host's clock, once {short * 1e3:.2f} ms"
+    assert long > 2 * short, f"8 × the work takes {long * 1e3:.2f} ms by the host's clock, once {short * 1e3:.2f} ms"
 
 
 @case("accelerator.flags.device_timers", requires=[EVENT_TIMING])

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from unittest import mock
 
 import torch
 
@@ -15,9 +18,25 @@ from .settings import limits
 
 def pick(info, dtype: torch.dtype, *, requires_grad: bool, count: int) -> list[Sample]:
     """Up to ``count`` samples, drawn on the host from the seeded generators."""
-    generated = info.sample_inputs("cpu", dtype, requires_grad=requires_grad, set_seed=False)
-    picked = _within_budget(_spread(_small(_prefix(generated)), count))
-    return _with_host_arguments(picked, info, dtype, requires_grad=requires_grad)
+    with _nothing_but_the_host():
+        generated = info.sample_inputs("cpu", dtype, requires_grad=requires_grad, set_seed=False)
+        picked = _within_budget(_spread(_small(_prefix(generated)), count))
+        return _with_host_arguments(picked, info, dtype, requires_grad=requires_grad)
+
+
+@contextmanager
+def _nothing_but_the_host() -> Iterator[None]:
+    """Hide CUDA and Metal from the database.
+
+    It adds samples on either where torch says that it is available. What is compared may not depend on the machine,
+    and some vendors' packages answer for ``torch.cuda`` without being able to make a CUDA tensor.
+    """
+    with mock.patch.object(torch.cuda, "is_available", _no), mock.patch.object(torch.mps, "is_available", _no):
+        yield
+
+
+def _no() -> bool:
+    return False
 
 
 def _with_host_arguments(picked: list[Sample], info, dtype: torch.dtype, *, requires_grad: bool) -> list[Sample]:

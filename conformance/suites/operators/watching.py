@@ -1,9 +1,9 @@
-"""Watching where a cell's first calls compute. One forward and one backward are enough: kernels stay where they are."""
+"""Watching where a cell's first calls compute, forward and backward."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -13,14 +13,15 @@ from conformance.numerics.trees import tensors
 
 from . import execution
 from .execution import HOST, Sample
+from .settings import limits
 
 
 @dataclass
 class Watch:
-    """Records the first region that has something to show. ``blind`` says why nothing could be recorded."""
+    """Records the first regions that have something to show. ``blind`` says why nothing could be recorded."""
 
     device: torch.device
-    done: bool = False
+    left: int = field(default_factory=lambda: limits().placement.calls)
     found: HostWork | None = None
     blind: str = ""
 
@@ -38,10 +39,11 @@ class Watch:
     def _is_idle(self, given: Sequence[torch.Tensor]) -> bool:
         """On the host nothing can fall back to it, and a single element proves nothing."""
         uninformative = bool(given) and all(tensor.numel() < 2 for tensor in given)
-        return self.device.type == HOST.type or self.done or uninformative
+        done = self.left == 0 or self.found is not None or bool(self.blind)
+        return self.device.type == HOST.type or done or uninformative
 
     def _recording(self) -> Recording | None:
-        self.done = True
+        self.left -= 1
         try:
             recording = Recording()
             recording.start()

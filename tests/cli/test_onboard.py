@@ -1,0 +1,301 @@
+"""conformance onboard: a first declaration from probes, of a device that may crash in one of them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conformance.accelerators.capabilities import Cell
+from conformance.accelerators.claims import declaration_of
+from conformance.accelerators.declaration import State
+from conformance.accelerators.declaration_file import parse_declaration, read_declaration
+from conformance.accelerators.torch_accelerator import TorchAccelerator
+from conformance.cli.backend_text import backend_lines
+from conformance.cli.main import main
+from conformance.cli.onboard import chosen_cases, declaration_text
+from conformance.reports.model import DeclaredCell
+from conformance.reports.onboarding import FirstDeclaration, Seen, first_declaration, what_was_seen
+from conformance.reports.verdict import Reason, Verdict, failed, passed, skipped
+from tests.acceptance.running import environment
+from tests.reports.samples import REPORTED, report_of
+
+from .test_suggest import NO, YES, operator, probe, unheard
+
+Captured = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    def make(*endings: Any, **claims: tuple[str, str, str]) -> FirstDeclaration:
+        cells = [[cell, *claim] for cell, claim in claims.items()]
+        monkeypatch.setitem(REPORTED, "declaration", {"sha256": "ab" * 32, "cells": cells})
+        return first_declaration(report_of(tmp_path, *endings))
+
+    return make
+
+
+def said(found: FirstDeclaration) -> dict[str, tuple[str, str]]:
+    return {claim.cell: (claim.state, claim.detail) for claim in found.cells}
+
+
+def column(axes: str, works: int, missing: int = 0, prefix: str = "") -> list[Any]:
+    there = [(operator(f"{prefix}there{n}[{axes}]"), unheard("right")) for n in range(works)]
+    return [*there, *((operator(f"{prefix}gone{n}[{axes}]"), unheard("refused")) for n in range(missing))]
+
+
+@pytest.mark.parametrize(
+    ("verdict", "seen"),
+    [
+        (passed(), Seen.WORKS),
+        (unheard("right"), Seen.WORKS),
+        (unheard("fallback"), Seen.WORKS),
+        (failed(Reason.FALLBACK, "on the host"), Seen.WORKS),
+        (skipped(Reason.UNDER_DECLARED, "but works"), Seen.WORKS),
+        (unheard("refused"), Seen.MISSING),
+        (unheard("raised"), Seen.MISSING),
+        (failed(Reason.OVER_DECLARED, "refused"), Seen.MISSING),
+        (failed(Reason.RAISED, "RuntimeError"), Seen.MISSING),
+        (failed(Reason.STUB, "no effect"), Seen.MISSING),
+        (skipped(Reason.UNSUPPORTED, "confirmed: refused", probe="refused"), Seen.MISSING),
+        (unheard("wrong"), Seen.BROKEN),
+        (unheard("crash"), Seen.BROKEN),
+        (failed(Reason.WRONG, "2 is not 3"), Seen.BROKEN),
+        (failed(Reason.UNSAFE, "answers 3"), Seen.BROKEN),
+        (failed(Reason.HANG, "no end"), Seen.BROKEN),
+        (skipped(Reason.ENVIRONMENT, "one device"), Seen.UNKNOWN),
+        (skipped(Reason.UNDECLARED, "not probed within the time budget"), Seen.UNKNOWN),
+    ],
+)
+def test_what_was_seen_does_not_depend_on_what_is_declared(first: Any, tmp_path: Path, verdict: Verdict, seen: Seen):
+    (case,) = report_of(tmp_path, (probe("stream"), verdict)).cases
+
+    assert what_was_seen(case) is seen
+
+
+def test_features_are_claimed_denied_or_left_out(first: Any) -> None:
+    found = first(
+        (probe("stream"), unheard("right")),
+        (probe("event"), unheard("refused")),
+        (probe("autocast"), unheard("wrong")),
+        (probe("device.multiple"), skipped(Reason.ENVIRONMENT, "one device")),
+        (probe("copy", level="core"), passed()),
+        (probe("rng", level="core"), failed(Reason.CORE_MISSING, "no seed")),
+    )
+
+    assert said(found) == {"stream": ("supported", "native"), "event": ("unsupported", "not-yet")}
+    assert [one.case for one in found.defects] == ["capabilities.autocast", "capabilities.rng"]
+    assert (found.unknown, found.probes) == (("device.multiple",), 5)
+
+
+def test_a_column_without_gaps_is_one_pattern(first: Any) -> None:
+    found = first(*column("float32-inference", 12), *column("float32-training", 12))
+
+    assert said(found) == {
+        f"operators.*[float32-{mode}]": ("supported", "native") for mode in ("inference", "training")
+    }
+    assert [(one.axes, one.works, one.claims) for one in found.columns] == [
+        ("float32-inference", 12, ("*",)),
+        ("float32-training", 12, ("*",)),
+    ]
+
+
+def test_few_gaps_are_exceptions_and_many_leave_the_column_unclaimed(first: Any) -> None:
+    found = first(*column("float32-inference", 20, 2), *column("float16-inference", 20, 3))
+
+    assert said(found) == {
+        "operators.*[float32-inference]": ("supported", "native"),
+        "operators.gone0[float32-inference]": ("unsupported", "not-yet"),
+        "operators.gone1[float32-inference]": ("unsupported", "not-yet"),
+    }
+    assert [(one.works, one.missing, one.claims) for one in found.columns] == [(20, 2, ("*",)), (20, 3, ())]
+
+
+def test_a_family_without_gaps_is_claimed_where_the_rest_is_missing(first: Any) -> None:
+    found = first(*column("float16-inference", 5, 6), *column("float16-inference", 4, prefix="fft."))
+
+    assert said(found) == {"operators.fft.*[float16-inference]": ("supported", "native")}
+
+
+def test_a_family_that_is_missing_is_denied_as_one(first: Any) -> None:
+    found = first(*column("float16-inference", 40), *column("float16-inference", 0, 4, prefix="linalg."))
+
+    assert said(found) == {
+        "operators.*[float16-inference]": ("supported", "native"),
+        "operators.linalg.*[float16-inference]": ("unsupported", "not-yet"),
+    }
+
+
+def test_a_bug_counts_neither_way(first: Any) -> None:
+    broken = [(operator(f"odd{n}[float32-inference]"), unheard("wrong")) for n in range(5)]
+
+    found = first(*column("float32-inference", 5), *broken)
+
+    assert said(found) == {"operators.*[float32-inference]": ("supported", "native")}
+    assert (found.columns[0].broken, len(found.defects)) == (5, 5)
+
+
+def test_cells_beyond_the_reference_are_no_evidence_for_a_pattern(first: Any) -> None:
+    beyond = [(operator(f"odd{n}[float32-inference]", in_reference=False), unheard("refused")) for n in range(9)]
+
+    assert said(first(*column("float32-inference", 5), *beyond)) == {
+        "operators.*[float32-inference]": ("supported", "native")
+    }
+
+
+def test_what_runs_on_the_host_is_declared_so(first: Any) -> None:
+    on_host = [(operator(f"op{n}[float64-inference]"), unheard("fallback")) for n in range(5)]
+    as_declared = (probe("stream"), passed(Reason.EMULATED))
+
+    found = first(*on_host, as_declared, stream=("supported", "emulated", ""))
+
+    assert said(found) == {"operators.*[float64-inference]": ("supported", "host"), "stream": ("supported", "emulated")}
+
+
+def test_the_sample_has_the_same_operators_in_every_dtype() -> None:
+    cases, totals = chosen_cases(10)
+    sampled = [case for case in cases if case.startswith("operators.")]
+
+    assert len(sampled) == 10 * len(totals) == 180
+    assert totals["float32-inference"] > 500
+    assert len({case.partition("[")[0] for case in sampled}) < 60
+    assert "capabilities.lazy-call" in cases
+
+
+CRASHES = """
+import os
+from conformance.accelerators.registry import resolve
+
+class Crashing:
+    '''Torch's CPU, with a member that ends the process, one that is a stub, and one that is not there.'''
+
+    def __init__(self):
+        self._host = resolve("cpu").load()
+
+    def __getattr__(self, member):
+        if member == "memory_stats":
+            raise AttributeError(member)
+        return getattr(self._host, member)
+
+    def range_push(self, message):
+        os.abort()
+
+    def lazy_call(self, callback):
+        pass
+"""
+
+
+def test_a_device_that_crashes_in_a_probe_loses_that_probe(tmp_path: Path) -> None:
+    (tmp_path / "crashing.py").write_text(CRASHES)
+    words = ["onboard", "crashing:Crashing", "-o", "claims.toml", "--cells=1", "--conformance-report=kept"]
+    command = [sys.executable, "-c", "import sys; from conformance.cli.main import main; sys.exit(main())", *words]
+
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=300, check=False
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("next: pytest --accelerator=crashing:Crashing --capabilities=claims.toml\n")
+    text, claims = (tmp_path / "claims.toml").read_text(), read_declaration(tmp_path / "claims.toml")
+    assert "#   capabilities.ranges: " in text
+    assert "crash" in text
+    assert claims.claim(Cell("ranges")).state is State.UNDECLARED
+    assert claims.claim(Cell("lazy-call")).reason.endswith("lazy_call() takes a callback and never runs it")
+    assert claims.claim(Cell("memory.stats")).state is State.UNSUPPORTED
+    assert claims.supports(Cell("rng.state"))
+    assert claims.supports(Cell("dtype", "bfloat16"))
+    assert not claims.supports(Cell("device.multiple"))
+    assert (tmp_path / "kept").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["nothing"], "accelerator 'nothing' is not registered"),
+        (["supa"], "needs the package torch_supa"),
+        (["cpu", "--cells=0"], "--cells 0: expected a positive number"),
+        (["cpu", "--time-budget=0"], "--time-budget 0: expected a positive number"),
+        (["cpu", "-o", "there.toml"], "there.toml exists and is not overwritten"),
+        (["json:JSONDecoder"], "'json:JSONDecoder' is no accelerator"),
+        (["aborting:Thing"], "aborting:Thing cannot be probed: loading it ended the process with SIGABRT"),
+    ],
+)
+def test_bad_input_is_one_sentence(
+    words: list[str], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "there.toml").write_text("mine")
+    (tmp_path / "aborting.py").write_text("import os\nos.abort()\n")
+
+    assert main(["onboard", *words]) == 4
+
+    captured = capsys.readouterr()
+    assert sentence in captured.err
+    assert (captured.out, (tmp_path / "there.toml").read_text()) == ("", "mine")
+
+
+def test_a_run_that_fails_is_told_in_its_own_words(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
+    monkeypatch.setattr(
+        "conformance.cli.onboard._pytest", lambda *words: (4, "ERROR: the driver is not there\n  do x\n")
+    )
+    assert main(["onboard", "cpu"]) == 4
+    assert capsys.readouterr().err.endswith("\nthe driver is not there\n  do x\n")
+
+    monkeypatch.setattr("conformance.cli.onboard._pytest", lambda *words: (3, "a line\nINTERNALERROR> boom\n"))
+    assert main(["onboard", "cpu"]) == 4
+    assert "probing cpu ended with status 3: INTERNALERROR> boom" in capsys.readouterr().err
+
+
+STREAMS = ("stream", "stream.order", "stream.record", "event", "event.timing")
+CLAIMED = [
+    *(DeclaredCell(name, *YES) for name in (*STREAMS, "autocast", "lazy-call", "execution.ordered")),
+    *(DeclaredCell(name, *NO) for name in ("triton", "execution.synchronous", "memory.pinned")),
+    *(DeclaredCell(f"dtype[{name}]", *YES) for name in ("float32", "int64", "bfloat16")),
+    DeclaredCell("precision.accumulate-wide[bfloat16]", *YES),
+    DeclaredCell("operators.*[float32-inference]", *YES),
+    DeclaredCell("operators.*[float32-training]", *YES),
+    DeclaredCell("operators.*[int64-inference]", *YES),
+    DeclaredCell("operators.*[bfloat16-inference]", *YES),
+]
+
+
+def test_the_lines_of_a_backend_declare_what_was_claimed(first: Any, tmp_path: Path) -> None:
+    lines = backend_lines("acme", report_of(tmp_path, (probe("stream"), passed())), CLAIMED)
+    module: dict[str, Any] = {}
+    exec("\n".join(lines), module)
+
+    acme = module["ACME"]
+    declared = declaration_of(acme.statements)
+    assert isinstance(acme, TorchAccelerator)
+    assert (acme.name, acme.ordered, acme.pins, acme.collectives) == ("acme", True, False, {"linux": "bccl"})
+    assert [name for name in (*STREAMS, "autocast", "execution.ordered") if not declared.supports(Cell(name))] == []
+    assert [name for name in ("triton", "memory.pinned") if declared.claim(Cell(name)).reason != "no unit"] == []
+    assert declared.claim(Cell("memory.oom")).state is State.UNDECLARED
+    assert declared.supports(Cell("operators.add", "float32", "training"))
+    assert not declared.supports(Cell("operators.add", "bfloat16", "inference"))
+    assert declared.supports(Cell("dtype", "bfloat16"))
+    assert len(lines) <= 30
+    assert "STREAMS" in "\n".join(lines)
+
+
+def test_the_text_is_a_declaration_with_its_evidence(first: Any, tmp_path: Path) -> None:
+    endings = [
+        *column("float32-inference", 12),
+        *column("float16-inference", 1, 4),
+        (probe("stream"), unheard("crash")),
+    ]
+    found = first(*endings)
+
+    text = declaration_text(report_of(tmp_path, *endings), found, Counter({"float32-inference": 672}), "pytest")
+
+    assert "#   float32-inference: 12 of 12, of 672; *\n" in text
+    assert (
+        "#   float16-inference: 1 of 5, of 0; nothing: too many are missing; claim what you promise by name\n" in text
+    )
+    assert "#   capabilities.stream: undeclared: it is not declared; probe: crash" in text
+    assert parse_declaration(text).supports(Cell("operators.add", "float32", "inference"))
+    assert text.endswith("# next: pytest\n")

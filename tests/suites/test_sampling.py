@@ -1,0 +1,29 @@
+"""Which samples are drawn does not depend on the machine."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from conformance.suites.operators import sampling
+from conformance.suites.operators.database import find
+
+#: Operators for which PyTorch's database adds samples on CUDA, where torch says that there is one.
+LOOKING_FOR_CUDA = ("to", "new_empty", "new_empty_strided", "new_full", "new_ones")
+
+
+@pytest.mark.parametrize("name", LOOKING_FOR_CUDA)
+def test_samples_are_the_same_where_a_package_answers_for_cuda(name, monkeypatch):
+    expected = arguments(name)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+
+    found = arguments(name)
+
+    assert len(expected) > 1
+    assert found == expected
+
+
+def arguments(name: str) -> list[tuple[int, object]]:
+    """What distinguishes an operator's samples, but for their numbers."""
+    samples = sampling.pick(find(name), torch.float32, requires_grad=False, count=1000)
+    return [(len(sample.args), sample.kwargs) for sample in samples]
