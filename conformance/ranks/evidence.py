@@ -11,8 +11,9 @@ from conformance.judgement import Observation, Seen
 from conformance.ranks.ledger import Entry
 from conformance.ranks.messages import Done, End
 from conformance.ranks.output import tagged
+from conformance.ranks.stacks import of_the_case
 from conformance.reports.verdict import Reason
-from conformance.running.watchdog import fatal_error, readable
+from conformance.running.watchdog import fatal_error
 
 _LONGEST_MESSAGE = 4000
 
@@ -151,5 +152,5 @@ def _details(rank: Evidence) -> str:
     if rank.end and rank.end.trace:
         lines.append(rank.end.trace)
     if rank.stacks.strip():
-        lines.append(readable(rank.stacks))
+        lines.append(of_the_case(rank.stacks))
     return tagged(rank.rank, "\n".join(lines))

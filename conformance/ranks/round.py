@@ -146,9 +146,9 @@ class Round:
 
     def _evidence(self) -> list[Evidence]:
         places = [part.place or part.member.place() for part in self._parts]
-        missing = [part for part in self._parts if not part.over and not part.passed]
-        missing = missing or [part for part in self._parts if not part.over]
-        self._show_stacks(missing)
+        all_passed = all(part.passed for part in self._parts)
+        # Who has passed waits for the others: its stacks say nothing, unless all have and one cannot leave.
+        self._show_stacks([part for part in self._parts if not part.over and (all_passed or not part.passed)])
         return [self._one(rank, part, places[rank]) for rank, part in enumerate(self._parts)]
 
     def _one(self, rank: int, part: _Part, place: Entry) -> Evidence:
