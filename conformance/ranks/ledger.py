@@ -52,7 +52,9 @@ class Entry:
         return f"{self.stage} #{self.sequence}{size}{group}"
 
 
+#: The name of the default group, and the stages before a rank is a member of it.
 DEFAULT = "default"
+ARRIVING, JOINING = "before the body", "joining the group"
 
 
 class Ledger:
@@ -74,7 +76,8 @@ class Ledger:
 
     def enter(self, name: str, group: str, tensor: Any, *, between_two: bool) -> None:
         self._counts[group] += not between_two
-        elements, dtype = (tensor.numel(), str(tensor.dtype).removeprefix("torch.")) if tensor is not None else (None, "")
+        elements = None if tensor is None else tensor.numel()
+        dtype = "" if tensor is None else str(tensor.dtype).removeprefix("torch.")
         sequence = self._counts[group] or 1
         self._write(Entry(self._nonce, name, group, sequence, elements, dtype, between_two), inside=True)
 
@@ -179,7 +182,8 @@ def proven_mismatch(places: dict[int, Entry], left: dict[int, Entry]) -> str | N
                 return f"rank {rank} is in {entry}, rank {other} in {theirs}"
         for other, last in sorted(left.items()):
             if entry.group == DEFAULT and last.sequence < entry.sequence and last.group in ("", DEFAULT):
-                return f"rank {rank} is in {entry}, rank {other} has ended its body" + (f" after {last}" if last.sequence else "")
+                after = f" after {last}" if last.sequence else ""
+                return f"rank {rank} is in {entry}, rank {other} has ended its body{after}"
     return None
 
 

@@ -77,7 +77,7 @@ class Unfit:
 
 @dataclass(frozen=True)
 class Leave:
-    """Every rank has ended: give back the group. Until then a rank that has passed stays in it for the others."""
+    """Give everything back. Until it is told to, a rank that has ended stays in the group for the others."""
 
     nonce: str
 

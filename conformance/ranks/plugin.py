@@ -95,7 +95,7 @@ def _work(item: pytest.Function, case: Case) -> Work:
         case_id=case.id,
         module=str(function.__module__),
         file=str(item.path),
-        function=str(function.__qualname__),
+        function=".".join(filter(None, (item.cls and item.cls.__qualname__, item.originalname))),
         rank=0,
         world_size=0,
         deadline=case.deadline,

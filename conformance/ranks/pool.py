@@ -175,6 +175,8 @@ class Pool:
         """Wait for news of any rank, and put it where it belongs; whether there was any but output."""
         heard = False
         for key, _ in self._news.select(max(0.0, seconds)):
+            if self._news.get_map().get(key.fileobj) is not key:
+                continue  # closed by news that came before it in the same batch
             if key.data is None:
                 heard |= self._hear_zygote()
             elif isinstance(key.data, Member):

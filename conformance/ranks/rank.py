@@ -18,7 +18,7 @@ from conformance.errors import ConformanceError
 from conformance.ranks import body
 from conformance.ranks.channel import Channel
 from conformance.ranks.group import Groups
-from conformance.ranks.ledger import Ledger, open_ledger
+from conformance.ranks.ledger import ARRIVING, JOINING, Ledger, open_ledger
 from conformance.ranks.messages import Done, Hello, Leave, Ready, Unfit, Work, packed, unpacked
 from conformance.ranks.state import RankState
 from conformance.running.hygiene import seed_everything
@@ -93,9 +93,9 @@ class Rank:
         self._state: RankState | None = None
 
     def perform(self, work: Work) -> None:
-        """Join, run, say how it ended. Only who has failed leaves the group at once, so that nobody waits for it."""
+        """Join, run, say how it ended."""
         self._ledger.begin(work.nonce)
-        self._ledger.stage("before the body")
+        self._ledger.stage(ARRIVING)
         self._state = RankState.take()
         checker = Checker()
         error: BaseException | None = None
@@ -109,18 +109,13 @@ class Rank:
         if os.getpid() != self._process:
             os._exit(70)  # a fork that the body made has come back from it
         end = body.end_of(work, error, checker, self._accelerator, generated=generated)
-        if error is None:
-            # The ledger keeps the last collective: the pool compares it with where the others are.
-            self._channel.send(packed(end))
-            return
-        del error
+        # The ledger keeps the last collective, and the rank its place in the group: the pool says when to leave.
         self._channel.send(packed(end))
-        self._finish(work.nonce)
 
     def _run(self, work: Work, function: Callable[..., Any], checker: Checker) -> None:
         case = body.case_named(function, work.case_id)
         device = self._device(work.rank)
-        self._ledger.stage("joining the group")
+        self._ledger.stage(JOINING)
         group = self._groups.join(work.nonce, self._backend, work.rank, work.world_size, work.deadline)
         given = body.arguments(function, work.values, self._own(work, case, device, group, checker))
         seed_everything(seed_of(f"{case.id}@{work.rank}", self._hello.seed), self._accelerator)
@@ -155,9 +150,6 @@ class Rank:
         return torch.empty(0, device=str(self._accelerator.current_device_name())).device
 
     def leave(self, leave: Leave) -> None:
-        self._finish(leave.nonce)
-
-    def _finish(self, nonce: str) -> None:
         """Give everything back, and say so. Who has kept a thread says that it must not be used again."""
         self._ledger.stage("leaving the group")
         self._groups.leave()
@@ -168,5 +160,5 @@ class Rank:
         if threads:
             leaked.append("threads")
         self._ledger.stage("idle")
-        self._channel.send(packed(Done(nonce, leaked, f"it kept threads: {', '.join(threads)}" if threads else "")))
+        self._channel.send(packed(Done(leave.nonce, leaked, f"it kept threads: {', '.join(threads)}" if threads else "")))
 

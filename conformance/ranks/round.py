@@ -10,7 +10,7 @@ from typing import Protocol
 
 from conformance.judgement import Seen
 from conformance.ranks.evidence import Evidence, Fate
-from conformance.ranks.ledger import Entry, proven_mismatch
+from conformance.ranks.ledger import ARRIVING, JOINING, Entry, proven_mismatch
 from conformance.ranks.member import Member
 from conformance.ranks.messages import Done, End, Leave, packed, unpacked
 
@@ -39,10 +39,21 @@ class _Part:
     done: Done | None = None
     #: The ledger when the body had ended; giving back writes over it.
     place: Entry | None = None
+    told_to_leave: bool = False
 
     @property
     def over(self) -> bool:
         return self.member.gone or self.done is not None
+
+    def tell_to_leave(self, nonce: str) -> None:
+        if self.end and not self.told_to_leave:
+            self.told_to_leave = True
+            self.member.send(packed(Leave(nonce)))
+
+    @property
+    def failed(self) -> bool:
+        """Also by dying, or by skipping: the others may not have what they wait for."""
+        return self.member.gone or (self.end is not None and not self.passed)
 
     @property
     def passed(self) -> bool:
@@ -60,10 +71,10 @@ class Round:
     def follow(self, deadline: float) -> list[Evidence]:
         """Until every rank is done, or killed."""
         until = time.monotonic() + deadline
-        self._wait(lambda: all(part.end for part in self._parts), until, watch=True)
+        self._wait(lambda: all(part.end or part.member.gone for part in self._parts), until, watch=True)
         if all(part.passed for part in self._parts):
             for part in self._parts:
-                part.member.send(packed(Leave(self._nonce)))
+                part.tell_to_leave(self._nonce)
             until = time.monotonic() + _TEAR_DOWN
             if not self._wait(lambda: all(part.over for part in self._parts), until, watch=False):
                 self.cause = f"no end of giving back the group within {_TEAR_DOWN:.0f} s"
@@ -90,28 +101,37 @@ class Round:
 
     def _wait(self, finished: Callable[[], bool], until: float, *, watch: bool) -> bool:
         """Listen until finished (True), or until time is up. A failure leaves the others a short grace."""
-        quiet_since, suspect = time.monotonic(), None
-        graced = not watch
+        quiet_since, suspect, graced = time.monotonic(), None, not watch
         while True:
             self._sort()
             if finished():
                 return True
-            if not graced and self._somebody_failed():
+            failed = any(part.failed for part in self._parts)
+            if failed and not graced:
                 until, graced = min(until, time.monotonic() + GRACE), True
             now = time.monotonic()
             if now >= until:
                 return False
-            if self._ears.listen(min(until - now, _QUIET if watch else until - now)):
+            # A failed rank leaves once the others have joined: their calls then end, and none fails to join.
+            held_back = failed and not self._release_failed()
+            if self._ears.listen(min(until - now, _POLL if held_back else _QUIET)):
                 quiet_since, suspect = time.monotonic(), None
-                if watch and all(part.end or part.member.gone for part in self._parts):
-                    self._sort()
-                    return finished()
-            elif watch and not graced and time.monotonic() - quiet_since >= _QUIET:
+            elif watch and not failed and time.monotonic() - quiet_since >= _QUIET:
                 found = self._mismatch()
                 if found and found == suspect:
                     self.cause = f"the ranks cannot come together: {found}"
                     return False
                 quiet_since, suspect = time.monotonic(), found
+
+    def _release_failed(self) -> bool:
+        """Let failed ranks leave the group, unless a rank is still on its way into it."""
+        entries = [part.member.place() for part in self._parts if not part.end and not part.member.gone]
+        if any(entry.nonce != self._nonce or entry.stage in (ARRIVING, JOINING) for entry in entries):
+            return False
+        for part in self._parts:
+            if part.failed:
+                part.tell_to_leave(self._nonce)
+        return True
 
     def _sort(self) -> None:
         """Take every rank's messages. An answer for another round is not an answer."""
@@ -123,9 +143,6 @@ class Round:
                 elif isinstance(value, Done) and value.nonce == self._nonce:
                     part.done = value
             part.member.inbox.clear()
-
-    def _somebody_failed(self) -> bool:
-        return any(part.member.gone or (part.end and not part.passed) for part in self._parts)
 
     def _mismatch(self) -> str | None:
         standing = {rank: part.member.place() for rank, part in enumerate(self._parts) if not part.end}
@@ -169,7 +186,7 @@ class Round:
             return Fate.DIED
         if part.done:
             return Fate.ENDED
-        others_failed = any(p.member.gone or (p.end and not p.passed) for p in self._parts if p is not part)
+        others_failed = any(other.failed for other in self._parts if other is not part)
         return Fate.CUT_SHORT if others_failed else Fate.STUCK
 
     def _show_stacks(self, parts: Sequence[_Part]) -> None:
