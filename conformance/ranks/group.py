@@ -13,6 +13,11 @@ from typing import Any
 _LONGER_THAN_THE_DEADLINE = 60.0
 
 
+def identify(rank: int, world_size: int) -> None:
+    """Say who this process is, in the variables that launchers set and libraries read."""
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world_size), LOCAL_WORLD_SIZE=str(world_size))
+
+
 class Groups:
     """Joins and leaves groups over one store, which every rank of the pool is a client of."""
 
@@ -28,7 +33,6 @@ class Groups:
         """A fresh default group. Keys of earlier rounds are out of reach behind the nonce."""
         import torch.distributed as dist
 
-        os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world_size))
         hook = sys.excepthook
         dist.init_process_group(
             backend,

@@ -74,7 +74,11 @@ class Pool:
             member.forget()
             member.send(packed(replace(work, rank=rank)))
         followed = Round(work.nonce, ranks, self)
-        evidence = followed.follow(work.deadline)
+        try:
+            evidence = followed.follow(work.deadline)
+        except BaseException:  # Ctrl-C too: whatever the ranks are in the middle of, nobody will ask them for it
+            self._discard(ranks)
+            raise
         self._give_back(ranks, followed)
         ends = [one.end for one in evidence if one.end]
         leaked = followed.leaked()
@@ -175,7 +179,7 @@ class Pool:
         """Wait for news of any rank, and put it where it belongs; whether there was any but output."""
         heard = False
         for key, _ in self._news.select(max(0.0, seconds)):
-            if self._news.get_map().get(key.fileobj) is not key:
+            if self._news.get_map().get(key.fd) is not key:
                 continue  # closed by news that came before it in the same batch
             if key.data is None:
                 heard |= self._hear_zygote()

@@ -17,7 +17,7 @@ from conformance.checker import Checker
 from conformance.errors import ConformanceError
 from conformance.ranks import body
 from conformance.ranks.channel import Channel
-from conformance.ranks.group import Groups
+from conformance.ranks.group import Groups, identify
 from conformance.ranks.ledger import ARRIVING, JOINING, Ledger, open_ledger
 from conformance.ranks.messages import Done, Hello, Leave, Ready, Unfit, Work, packed, unpacked
 from conformance.ranks.state import RankState
@@ -96,6 +96,7 @@ class Rank:
         """Join, run, say how it ended."""
         self._ledger.begin(work.nonce)
         self._ledger.stage(ARRIVING)
+        identify(work.rank, work.world_size)
         self._state = RankState.take()
         checker = Checker()
         error: BaseException | None = None
