@@ -27,7 +27,7 @@ from conformance.running.worker import observe_body
 _LONGEST_TRACE = 6000
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def find_function(module: str, file: str, name: str) -> Callable[..., Any]:
     """The test function, imported as pytest has imported it; a method comes bound to a new object."""
     found: Any = _module(module, file)
@@ -56,7 +56,7 @@ def _module_of_file(name: str, file: str) -> ModuleType:
     return module
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _cases_of(function: Callable[..., Any]) -> Mapping[str, Case]:
     family = family_of(function)
     return {case.id: case for case in family.expand()} if family else {}

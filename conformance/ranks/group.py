@@ -15,7 +15,9 @@ _LONGER_THAN_THE_DEADLINE = 60.0
 
 def identify(rank: int, world_size: int) -> None:
     """Say who this process is, in the variables that launchers set and libraries read."""
-    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world_size), LOCAL_WORLD_SIZE=str(world_size))
+    os.environ.update(
+        RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world_size), LOCAL_WORLD_SIZE=str(world_size)
+    )
 
 
 class Groups:

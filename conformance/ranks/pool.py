@@ -302,4 +302,6 @@ def _store() -> Any:
 
     listener = socket.create_server(("127.0.0.1", 0), backlog=512)
     port = listener.getsockname()[1]
-    return dist.TCPStore("127.0.0.1", port, None, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
+    return dist.TCPStore(
+        "127.0.0.1", port, None, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
+    )

@@ -75,7 +75,7 @@ def _redirect(output: int) -> None:
     os.close(output)
     # A line at a time: what a rank has printed must not die with it.
     for name, descriptor in (("stdout", 1), ("stderr", 2)):
-        stream = open(descriptor, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115, PTH123
+        stream = open(descriptor, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
 
@@ -161,5 +161,6 @@ class Rank:
         if threads:
             leaked.append("threads")
         self._ledger.stage("idle")
-        self._channel.send(packed(Done(leave.nonce, leaked, f"it kept threads: {', '.join(threads)}" if threads else "")))
-
+        self._channel.send(
+            packed(Done(leave.nonce, leaked, f"it kept threads: {', '.join(threads)}" if threads else ""))
+        )

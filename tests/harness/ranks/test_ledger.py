@@ -55,7 +55,11 @@ def test_another_mapping_of_the_file_reads_the_same() -> None:
 @pytest.mark.parametrize(
     ("standing", "left", "proof"),
     [
-        ({0: SUM, 1: replace(SUM, stage="barrier", elements=None)}, {}, "rank 0 is in all_reduce #3 float32[4], rank 1"),
+        (
+            {0: SUM, 1: replace(SUM, stage="barrier", elements=None)},
+            {},
+            "rank 0 is in all_reduce #3 float32[4], rank 1",
+        ),
         ({0: SUM, 1: replace(SUM, elements=5)}, {}, "rank 1 in all_reduce #3 float32[5]"),
         ({0: SUM}, {1: replace(SUM, sequence=2, inside=False)}, "rank 1 has ended its body after all_reduce #2"),
         ({0: SUM}, {1: Entry("n", "in the body")}, "rank 1 has ended its body"),

@@ -1,4 +1,4 @@
-"""Every way to end badly on ranks: one verdict with evidence of all ranks, then the next case passes, and nothing is left."""
+"""Every way to end badly on ranks: one verdict with all ranks' evidence, the next case passes, nothing is left."""
 
 from __future__ import annotations
 
@@ -37,8 +37,14 @@ EXPECTED: dict[str, tuple[tuple[str, str], tuple[str, ...]]] = {
     "exits_0_on_all": (CRASH, ("exit status 0", "before its body returned")),
     "leaves_by_sys_exit": (RAISED, ("rank 1 of 2: SystemExit",)),
     "mismatched_calls": (HANG, ("rank 0 was in broadcast #2 float32[4]", "rank 1 was in recv")),
-    "one_has_left": (HANG, ("cannot come together", "rank 0 is in all_reduce #2 float32[4]", "rank 1 has ended its body")),
-    "sleeps": (HANG, ("no end before the deadline", "rank 1 was in all_reduce #1 float32[4]", "rank 0 was in the body")),
+    "one_has_left": (
+        HANG,
+        ("cannot come together", "rank 0 is in all_reduce #2 float32[4]", "rank 1 has ended its body"),
+    ),
+    "sleeps": (
+        HANG,
+        ("no end before the deadline", "rank 1 was in all_reduce #1 float32[4]", "rank 0 was in the body"),
+    ),
     "loops_with_the_gil": (HANG, ("rank 0 was in all_reduce #1 float32[4]", "rank 1 was in the body")),
     "prints_and_passes": (PASS, ()),
     "prints_and_fails": (WRONG, ("after all that was printed",)),

@@ -1,4 +1,4 @@
-"""Bodies that end badly on ranks, each with an ordinary case behind it. Run as a vendor's own file by test_torture.py."""
+"""Bodies that end badly on ranks, each with an ordinary case behind it. Run as a vendor's file by test_torture.py."""
 
 import ctypes
 import os
