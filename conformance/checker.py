@@ -60,7 +60,7 @@ def _bytes(value: Any) -> bytes:
         return repr(value).encode()
     import torch
 
-    data = value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
+    data: bytes = value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
     return f"{value.dtype} {tuple(value.shape)} ".encode() + data
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import struct
@@ -54,11 +55,9 @@ class Channel:
 
     def messages(self) -> Iterator[Message]:
         """Every message until the other end is gone."""
-        while True:
-            try:
+        with contextlib.suppress(Closed):
+            while True:
                 yield from self.receive()
-            except Closed:
-                return
 
     def close(self) -> None:
         self.connection.close()

@@ -24,9 +24,9 @@ class Groups:
     """Joins and leaves groups over one store, which every rank of the pool is a client of."""
 
     def __init__(self, store_port: int) -> None:
-        import torch.distributed as dist
+        from torch._C._distributed_c10d import TCPStore
 
-        self._store = dist.TCPStore("127.0.0.1", store_port, None, is_master=False, wait_for_workers=False)
+        self._store = TCPStore("127.0.0.1", store_port, None, is_master=False, wait_for_workers=False)
         self._graveyard: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._reaper = threading.Thread(target=self._reap, name="conformance-groups", daemon=True)
         self._reaper.start()
@@ -34,11 +34,12 @@ class Groups:
     def join(self, nonce: str, backend: str, rank: int, world_size: int, deadline: float) -> Any:
         """A fresh default group. Keys of earlier rounds are out of reach behind the nonce."""
         import torch.distributed as dist
+        from torch._C._distributed_c10d import PrefixStore
 
         hook = sys.excepthook
         dist.init_process_group(
             backend,
-            store=dist.PrefixStore(nonce, self._store),
+            store=PrefixStore(nonce, self._store),
             rank=rank,
             world_size=world_size,
             timeout=timedelta(seconds=deadline + _LONGER_THAN_THE_DEADLINE),

@@ -112,7 +112,7 @@ def _pickled(values: dict[str, Any]) -> str:
     raise Finding(
         Reason.RAISED,
         f"fixture '{name}' gives a {type(values[name]).__name__}, which cannot be sent to the ranks. "
-        f"Let it return plain data, or make it in the body; ranks make these themselves: {', '.join(sorted(RANK_SIDE))}.",
+        f"Let it return plain data, or make it in the body; ranks make these: {', '.join(sorted(RANK_SIDE))}.",
     )
 
 

@@ -209,7 +209,10 @@ class Pool:
             for member in list(self._alive.values()):
                 member.lost = True  # the kernel kills them with the zygote
             return True
-        return any([self._note(message) for message in messages])
+        heard = False
+        for message in messages:
+            heard |= self._note(message)
+        return heard
 
     def _note(self, message: Message) -> bool:
         """Whether it is about a rank that somebody cares for."""
@@ -268,7 +271,7 @@ class _ZygoteProcess:
         environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
         environment.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
         with theirs:
-            self._process = subprocess.Popen(
+            self._process = subprocess.Popen(  # noqa: S603 - this interpreter, with our own program
                 child_python(_PROGRAM, str(theirs.fileno())),
                 pass_fds=(theirs.fileno(),),
                 stdin=subprocess.DEVNULL,
@@ -298,10 +301,8 @@ class _ZygoteProcess:
 
 def _store() -> Any:
     """The one store of this pool, on a port of the loopback that the kernel has chosen and holds."""
-    import torch.distributed as dist
+    from torch._C._distributed_c10d import TCPStore
 
     listener = socket.create_server(("127.0.0.1", 0), backlog=512)
     port = listener.getsockname()[1]
-    return dist.TCPStore(
-        "127.0.0.1", port, None, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
-    )
+    return TCPStore("127.0.0.1", port, None, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())

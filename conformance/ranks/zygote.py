@@ -88,8 +88,9 @@ class Zygote:
             self._end()
 
     def _step(self) -> None:
+        ears: list[Channel | socket.socket] = [self._channel, self._woken]
         patience = 0.02 if self._strays_end else None
-        ready, _, _ = select.select([self._channel, self._woken], [], [], patience)
+        ready, _, _ = select.select(ears, [], [], patience)
         if self._woken in ready:
             with contextlib.suppress(BlockingIOError):
                 self._woken.recv(4096)
@@ -184,6 +185,7 @@ class ParentDied(Exception):
 
 
 def _end_of_parent(number: int, frame: object) -> None:
+    del number, frame
     raise ParentDied
 
 
