@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import pickle
+import platform
 from collections.abc import Generator
 from typing import Any
 
@@ -18,13 +19,14 @@ from conformance.ranks.evidence import Finish
 from conformance.ranks.messages import Hello, Work
 from conformance.ranks.pool import START_PATIENCE, Pool, PoolFailed
 from conformance.ranks.rank import RANK_SIDE
-from conformance.reports.verdict import Reason
+from conformance.reports.verdict import Reason, skipped
 from conformance.running.collection import case_of
 from conformance.running.settings import Settings
 from conformance.running.watchdog import Watchdog
 from conformance.running.worker import CHECKER, VERDICT, Subject
 
 FINISH = pytest.StashKey[Finish]()
+_HAS_RANKS = platform.system() == "Linux"
 #: What a round may take beyond the case's deadline: stacks, a grace, giving back.
 _AFTER_THE_DEADLINE = 30.0
 
@@ -37,10 +39,16 @@ class RankCases:
         file = settings.options.capabilities
         self._pool = Pool(Hello(settings.subject.spec, str(file) if file else None, [], 0, settings.options.seed))
 
-    def pytest_itemcollected(self, item: pytest.Item) -> None:
-        case = case_of(item)
-        if case is not None and case.world_size is not None:
-            self._pool.start()  # it imports torch while the collection goes on
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        # Where most cases run on ranks the first one comes soon; elsewhere the zygote would compete with other cases.
+        if _HAS_RANKS and 2 * sum(map(_on_ranks, session.items)) >= len(session.items) > 0:
+            self._pool.start()
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, nextitem: pytest.Item | None) -> None:
+        if _HAS_RANKS and nextitem is not None and _on_ranks(nextitem):
+            self._pool.start()  # it imports torch while the case before it runs
 
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
         case = case_of(item)
@@ -48,6 +56,10 @@ class RankCases:
             return
         accelerator = self._subject.accelerator
         verdict = too_few_devices(case, _devices(accelerator), shared=_may_share(accelerator, self._subject.device))
+        if not _HAS_RANKS:
+            verdict = skipped(
+                Reason.ENVIRONMENT, "ranks need Linux: they are forked, watched and ended by what it offers"
+            )
         if verdict:
             item.stash[VERDICT] = verdict
             raise pytest.skip.Exception(verdict.message, _use_item_location=True)
@@ -86,6 +98,11 @@ class RankCases:
 
     def pytest_sessionfinish(self) -> None:
         self._pool.close()
+
+
+def _on_ranks(item: pytest.Item) -> bool:
+    case = case_of(item)
+    return case is not None and case.world_size is not None
 
 
 def _work(item: pytest.Function, case: Case) -> Work:
