@@ -57,9 +57,7 @@ class RankCases:
         accelerator = self._subject.accelerator
         verdict = too_few_devices(case, _devices(accelerator), shared=_may_share(accelerator, self._subject.device))
         if not _HAS_RANKS:
-            verdict = skipped(
-                Reason.ENVIRONMENT, "ranks need Linux: they are forked, watched and ended by what it offers"
-            )
+            verdict = skipped(Reason.ENVIRONMENT, "ranks need Linux, which forks, watches and ends them")
         if verdict:
             item.stash[VERDICT] = verdict
             raise pytest.skip.Exception(verdict.message, _use_item_location=True)
