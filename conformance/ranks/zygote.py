@@ -23,9 +23,10 @@ from conformance.running.parent import adopt_orphans, die_with_parent
 
 #: Imported before the first fork. What is missing here is imported by every rank anew.
 _WARM = (
-    "numpy",
+    "numpy.random",
     "torch",
     "torch.distributed",
+    "torch.utils._device",
     "pytest",
     "conformance.accelerators.registry",
     "conformance.fixtures.accelerator",
