@@ -116,7 +116,7 @@ def test_descriptors_do_not_pile_up(warm: Pool) -> None:
 def test_an_accelerator_that_does_not_load_on_ranks_is_one_sentence() -> None:
     pool = new_pool("tests.no_such_module:THING")
 
-    with pytest.raises(PoolFailed, match="a rank cannot load the accelerator: .*no_such_module"):
+    with pytest.raises(PoolFailed, match=r"a rank cannot load the accelerator: .*no_such_module"):
         pool.run(work(), 2)
     pool.close()
 
