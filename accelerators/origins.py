@@ -45,6 +45,7 @@ class DeclaredOrigin:
 
     def load(self) -> TorchAccelerator:
         self.accelerator.load()
+        _refuse_impersonated(self.accelerator)
         return self.accelerator
 
     def unloaded(self) -> TorchAccelerator:
@@ -53,6 +54,17 @@ class DeclaredOrigin:
     @property
     def default_workers(self) -> int:
         return host_workers() if self.accelerator.is_host or self.accelerator.simulated else 1
+
+
+def _refuse_impersonated(accelerator: TorchAccelerator) -> None:
+    """A loaded package that answers for this accelerator's module: the device that says it is there is another."""
+    for other in map(builtin, builtin_names()):
+        if accelerator.name in other.impersonates and sys.modules.get(other.package) is not None:
+            raise SetupError(
+                f"accelerator '{accelerator.name}' cannot be used: {other.package} is loaded in this process and "
+                f"answers for it.\n"
+                f"  use --accelerator={other.name}, or do not import {other.package} here"
+            )
 
 
 def builtin_origin(name: str) -> DeclaredOrigin:

@@ -27,7 +27,7 @@ SUPA = TorchAccelerator(
     | PINNING
     # Triton is the vendor's own build, in a package of its own: is_triton_supported() looks for it, nothing is claimed.
     | {can.DEVICE_MULTIPLE, can.DEVICE_VISIBILITY, can.RNG_PER_DEVICE}
-    | {can.GRAPH_CAPTURE, can.GRAPH_POOL, can.COMM, can.COMPILE}
+    | {can.GRAPH_CAPTURE, can.GRAPH_POOL, can.AUTOCAST, can.COMM, can.COMPILE}
     | dtypes(*_DTYPES)
     | strided_only(*_DTYPES)
     # PyTorch prints a device's tensors by way of float64.

@@ -185,11 +185,11 @@ class Controller:
             path.unlink(missing_ok=True)
 
     @pytest.hookimpl(trylast=True)
-    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+    def pytest_terminal_summary(self, terminalreporter: Any, exitstatus: int) -> None:
         from conformance.reports.terminal_view import render
 
         if self.report is None:
-            if self.settings.bundled and self.manifest is None:
+            if self.settings.bundled and self.manifest is None and exitstatus == EXIT_NO_TESTS:
                 terminalreporter.write_line("nothing verified: the selection holds no case. See: conformance list")
             return
         terminalreporter.write_sep("=", f"conformance of {self.settings.subject.name}")

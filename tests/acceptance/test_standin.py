@@ -118,6 +118,18 @@ def test_two_accelerators_in_one_process(workers: str, tmp_path: Path) -> None:
     assert finished.status == USAGE, finished.output
     assert "accelerator 'supa' cannot be used: 'sim' is already this process' out-of-tree device" in finished.output
     assert "Traceback" not in finished.output
+    assert "selection holds no case" not in finished.output
+
+
+def test_cuda_is_refused_where_the_vendor_answers_for_it(tmp_path: Path) -> None:
+    chosen = ("-p", "torch_supa", "--accelerator=cuda", "--case=accelerator.device.*", "-n0")
+
+    finished = run(*chosen, cwd=tmp_path, **INSTALLED)
+
+    assert finished.status == USAGE, finished.output
+    assert (
+        "accelerator 'cuda' cannot be used: torch_supa is loaded in this process and answers for it" in finished.output
+    )
 
 
 @pytest.mark.parametrize("checks", ["check_module.py", "check_operators.py"])

@@ -16,13 +16,13 @@ from conformance.accelerators.claims import Element, declaration_of
 from conformance.accelerators.registry import resolve
 from conformance.case import Case, seed_of
 from conformance.checker import Checker
-from conformance.judgement import Observation, Seen, gate, judge, judge_death
+from conformance.judgement import gate, judge, judge_death
 from conformance.plan import PlannedCase, bundled_cases, family_of
 from conformance.reports.verdict import Outcome, Reason, Verdict
 from conformance.run_options import Strictness
 from conformance.running.canary import Canary
 from conformance.running.hygiene import ProcessState, seed_everything
-from conformance.running.worker import observe
+from conformance.running.worker import observe_body
 from conformance.selection import matches
 
 AREAS = ("accelerator", "capabilities", "operators", "profiling", "utils", "workloads")
@@ -72,7 +72,7 @@ class Bench:
         self.accelerator, declared = loaded()
         self.declaration = declared.overridden_by(declaration_of(claims))
         self.strictness = strictness
-        self.device = torch.empty(0, device=self.accelerator.device_name()).device
+        self.device = torch.empty(0, device=self.accelerator.current_device_name()).device
         self._canary = Canary(self.accelerator, self.device)
 
     def run(self, case_id: str) -> Verdict:
@@ -82,11 +82,10 @@ class Bench:
         if early:
             return early
         checker = Checker()
-        seen = observe(self._error_of(one, checker))
-        if seen.seen is Seen.RIGHT and not checker.count and _is_generated(one):
-            seen = Observation(Seen.FINDING, "the case compared nothing, so it verified nothing", Reason.WRONG)
+        error = self._error_of(one, checker)
+        seen = observe_body(error, checker, self.accelerator, generated=_is_generated(one))
         verdict = judge(one.case, self.declaration, seen, self.strictness)
-        return self._after_canary(one.case, replace(verdict, metrics=checker.metrics))
+        return self._after_canary(one.case, replace(verdict, metrics={**verdict.metrics, **checker.metrics}))
 
     def _error_of(self, one: PlannedCase, checker: Checker) -> BaseException | None:
         state = ProcessState.take()

@@ -25,6 +25,7 @@ from conformance.reports.verdict import Outcome, Reason, Verdict
 from conformance.run_options import Strictness
 
 from . import bench
+from .measuring import HEALTHY
 from .mutant import Mutant
 
 #: Seconds for one case. The slowest healthy case takes a fifth of it.
@@ -44,7 +45,7 @@ class Job:
 
     @property
     def name(self) -> str:
-        return self.mutant.name if self.mutant else "healthy"
+        return self.mutant.name if self.mutant else HEALTHY
 
     @property
     def left(self) -> list[str]:

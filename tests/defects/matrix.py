@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
 from . import bench
-from .measuring import ELSEWHERE, MATRIX_AREAS, Result
+from .measuring import HEALTHY, MATRIX_AREAS, Measured, Result
 from .objects import ObjectDefect
 
 
@@ -40,14 +40,12 @@ class Check:
         return Standing.OBJECT if self.objects else Standing.NONE
 
 
-def checks(results: Iterable[Result], objects: Sequence[ObjectDefect]) -> list[Check]:
+def checks(measured: Measured, objects: Sequence[ObjectDefect]) -> list[Check]:
     """Every check of the matrix areas, in plan order."""
-    found = [result for result in results if result.name != "healthy"]
     rows = []
     for area in MATRIX_AREAS:
-        catchers = {result.name: _catchers(result, area) for result in found}
-        names = bench.functions_of(list(bench.plan(area)))
-        rows += [_check(name, catchers, objects) for name in names]
+        catchers = {result.name: _catchers(result, area) for result in measured.results if result.name != HEALTHY}
+        rows += [_check(name, catchers, objects) for name in measured.checks if bench.area_of(name) == area]
     return rows
 
 
@@ -62,8 +60,3 @@ def _check(name: str, catchers: Mapping[str, frozenset[str]], objects: Sequence[
     stand_ins = tuple(one.name for one in objects if bench.function_of(one.case) == name)
     always = frozenset.intersection(*mine.values()) - {name} if mine and not alone else frozenset()
     return Check(name, alone, shared, stand_ins, tuple(sorted(always)))
-
-
-def is_elsewhere(name: str) -> bool:
-    """Whether a check starts processes of its own, so that a fault armed in this one is not there."""
-    return any(bench.function_of(pattern).removesuffix("*") in name for pattern in ELSEWHERE)

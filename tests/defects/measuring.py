@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from conformance.reports.verdict import Outcome, Verdict
+from conformance.reports.verdict import Outcome, Reason, Verdict
 from conformance.selection import matches
 
 from . import bench
 from .mutant import How, Mutant
 
+#: The name of the result without a mutant.
+HEALTHY = "healthy"
 #: Every mutant goes through these areas, for the kill matrix.
 MATRIX_AREAS = ("accelerator", "capabilities")
 #: Cases that start processes of their own: a fault armed here is not armed there, so they can only cost time.
@@ -30,7 +33,7 @@ class Red:
 
     case: str
     reason: str
-    message: str
+    message: str = ""
 
 
 @dataclass(frozen=True)
@@ -48,8 +51,9 @@ class Result:
         return [red for red in self.reds if mutant.expects(red.case) and wanted in (None, red.reason)]
 
     def accused(self, mutant: Mutant) -> list[Red]:
-        """Failures of cases that do not depend on what is broken."""
-        return [red for red in self.reds if not mutant.may_fail(red.case)]
+        """Failures of cases that do not depend on what is broken. That nothing is declared accuses nobody."""
+        said = (red for red in self.reds if red.reason != Reason.UNDECLARED.value)
+        return [red for red in said if not mutant.may_fail(red.case)]
 
 
 def everything() -> list[str]:
@@ -71,15 +75,55 @@ def naming_cases(mutant: Mutant) -> list[str]:
     return bench.select([mutant.fault.caught_by])
 
 
+def quickest_case(mutant: Mutant, known: dict[str, Result]) -> list[str]:
+    """The first case that was seen to catch it; all that must, if none was."""
+    reds = known[mutant.name].catching(mutant) if mutant.name in known else []
+    return [reds[0].case] if reds else naming_cases(mutant)
+
+
 def result_of(name: str, verdicts: dict[str, Verdict], seconds: float) -> Result:
     reds = (Red(id, v.reason.value, v.message) for id, v in verdicts.items() if v.outcome is Outcome.FAIL)
     return Result(name, len(verdicts), round(seconds, 2), tuple(reds))
 
 
-def write(results: Sequence[Result], path: Path) -> None:
-    path.write_text(json.dumps([asdict(result) for result in results], indent=1) + "\n")
+@dataclass(frozen=True)
+class Measured:
+    """A measurement as it is kept: the checks that there were, and a result for each mutant."""
+
+    checks: tuple[str, ...]
+    results: tuple[Result, ...]
+
+    @property
+    def by_name(self) -> dict[str, Result]:
+        return {result.name: result for result in self.results}
+
+    def with_results(self, new: Iterable[Result]) -> Measured:
+        """These results in place of the old ones of the same name, without a new look at the healthy accelerator."""
+        fresh = {result.name: result for result in new if result.name != HEALTHY}
+        return Measured(self.checks, tuple((self.by_name | fresh).values()))
 
 
-def read(path: Path) -> list[Result]:
-    rows = json.loads(path.read_text())
-    return [Result(**{**row, "reds": tuple(Red(**red) for red in row["reds"])}) for row in rows]
+def whole(results: Iterable[Result]) -> Measured:
+    return Measured(tuple(bench.functions_of(everything())), tuple(results))
+
+
+def write(measured: Measured, path: Path) -> None:
+    """One line for each mutant, so that a change shows as one."""
+    lines = [json.dumps({"checks": measured.checks})]
+    for result in measured.results:
+        reds = {red.case: red.reason for red in result.reds}
+        lines.append(json.dumps({"name": result.name, "ran": result.ran, "seconds": result.seconds, "reds": reds}))
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def read(path: Path) -> Measured:
+    """What was measured; nothing where there is no such file."""
+    if not path.exists():
+        return Measured((), ())
+    head, *rows = (json.loads(line) for line in path.read_text(encoding="utf-8").splitlines())
+    return Measured(tuple(head["checks"]), tuple(_result(row) for row in rows))
+
+
+def _result(row: dict[str, Any]) -> Result:
+    reds = tuple(Red(case, reason) for case, reason in row["reds"].items())
+    return Result(row["name"], row["ran"], row["seconds"], reds)

@@ -38,11 +38,14 @@ def spoiled(**spoils: Spoil) -> Callable[[], AbstractContextManager[Any]]:
 
 
 def result_of(change: Callable[[torch.Tensor, tuple[Any, ...]], torch.Tensor | None]) -> Spoil:
-    """``change`` may write into a result on the device, or return another. ``copy_`` gets it written back."""
+    """``change`` may write into a result on the device, or return another. ``copy_`` gets it written back.
+
+    What is captured into a graph is left alone: a graph is no place to look at results.
+    """
 
     def spoil(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         result = call(*args, **kwargs)
-        if not on_device(result):
+        if not on_device(result) or torch.sim.is_current_stream_capturing():  # type: ignore[attr-defined]
             return result
         with torch.no_grad():
             other = change(result, args)

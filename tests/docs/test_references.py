@@ -37,6 +37,8 @@ OTHERS = {
     "--strict",
     "--force",
     "--cells",
+    "--mutant",
+    "--out",
 }
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -77,3 +79,22 @@ def test_counters_count_operators_and_host_copies(sim: Any) -> None:
 
     assert core.counters()["ops"]["aten::add"] == 1
     assert core.counters()["device_to_host"] == 1
+
+
+def test_a_context_is_entered_while_armed_and_left_when_arming_fails(sim: Any) -> None:
+    inside: list[str] = []
+
+    @contextmanager
+    def context() -> Iterator[None]:
+        inside.append("entered")
+        try:
+            yield
+        finally:
+            inside.append("left")
+
+    with armed(fault(context=context)):
+        assert inside == ["entered"]
+    with pytest.raises(UnknownName), armed(fault(context=context), fault(switches={"no_such_switch": 1})):
+        pass
+
+    assert inside == ["entered", "left", "entered", "left"]

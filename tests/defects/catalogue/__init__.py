@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from tests.defects.mutant import Mutant
 
-from . import claims, devices, memory, operators, processes, random_numbers, streams
+from . import claims, devices, members, memory, operators, processes, random_numbers, streams
 
 MUTANTS: tuple[Mutant, ...] = (
     *devices.MUTANTS,
+    *members.MUTANTS,
     *streams.MUTANTS,
     *memory.MUTANTS,
     *random_numbers.MUTANTS,

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
+
+import torch
 
 from conformance.accelerators import capabilities as can
 from conformance.accelerators.capabilities import Cell
@@ -11,6 +14,7 @@ from conformance.accelerators.simulated.faults import Fault, Where
 from conformance.reports.verdict import Reason
 from conformance.run_options import Strictness
 from tests.defects.mutant import Mutant
+from tests.defects.spoiling import accelerator, on_device, spoiled
 
 CLAIMS = "DeepSpeed asks devices by name and believes their answers"
 NO = "the declaration says so"
@@ -41,6 +45,47 @@ UNSAFE = Mutant(
     also_run=("operators.cumprod[float32-inference]",), claims=lacks(CUMPROD, NO), reason=Reason.UNSAFE,
 )  # fmt: skip
 
+WAITING = Mutant(
+    Fault("claims to be synchronous, and waits in synchronize()", "over-declared", CLAIMS, Where.DECLARATION,
+          "accelerator.flags.synchronous_time",
+          context=accelerator(synchronize=lambda old: lambda self, device_index=None:
+                              _slowly(old, self, device_index))),
+    ("accelerator.flags.*", "capabilities.execution.*"), claims=frozenset({can.SYNCHRONOUS}),
+)  # fmt: skip
+CONSTANT_TIME = Mutant(
+    Fault("claims host timers, and synchronize() takes as long whatever there is to do", "over-declared", CLAIMS,
+          Where.DECLARATION, "accelerator.flags.host_timers_scale",
+          context=accelerator(synchronize=lambda old: lambda self, device_index=None:
+                              _slowly(old, self, device_index))),
+    ("accelerator.flags.*", "capabilities.execution.*"), claims=frozenset({can.HOST_TIMERS}),
+)  # fmt: skip
+FULL = Mutant(
+    Fault("claims backpressure, and the queue fills the memory", "over-declared", CLAIMS, Where.DECLARATION,
+          "accelerator.flags.backpressure", context=lambda: spoiled(ones=_filling())()),
+    ("accelerator.flags.*", "capabilities.execution.*"), claims=frozenset({can.BACKPRESSURE}),
+)  # fmt: skip
+
+
+def _slowly(old: Any, self: Any, device_index: int | None) -> None:
+    old(self, device_index)
+    time.sleep(0.1)
+
+
+def _filling() -> Any:
+    """Large tensors of ones stay in memory, and there is room for thirty."""
+    made: list[int] = []
+
+    def ones(call: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        result = call(*args, **kwargs)
+        if on_device(result) and result.numel() >= 1 << 23:
+            made.append(result.numel())
+        if len(made) > 30:
+            raise torch.OutOfMemoryError("thirty blocks of 32 MiB wait in the queue")
+        return result
+
+    return ones
+
+
 MUTANTS = (
     over("claims an order between streams it lacks", can.ORDERED, "accelerator.flags.ordered", "accelerator.flags.*",
          "capabilities.execution.*"),
@@ -64,4 +109,7 @@ MUTANTS = (
     under("hides an operator", lacks(Cell("operators.mm", "float32", "inference"), NO),
           "operators.mm[float32-inference]", run=("operators.mm[float32-inference]",)),
     UNSAFE,
+    WAITING,
+    CONSTANT_TIME,
+    FULL,
 )  # fmt: skip

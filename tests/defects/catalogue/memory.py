@@ -42,17 +42,17 @@ def is_floating(tensor: torch.Tensor) -> bool:
 
 def _quiet_nan(result: torch.Tensor, args: Any) -> None:
     if is_floating(result):
-        result[result.isnan()] = float("nan")
+        result.masked_fill_(result.isnan(), float("nan"))
 
 
 def _flush(result: torch.Tensor, args: Any) -> None:
     if is_floating(result):
-        result[result.abs() < torch.finfo(result.dtype).smallest_normal] = 0.0
+        result.masked_fill_(result.abs() < torch.finfo(result.dtype).smallest_normal, 0.0)
 
 
 def _unsigned_zero(result: torch.Tensor, args: Any) -> None:
     if is_floating(result):
-        result[result == 0] = 0.0
+        result.masked_fill_(result == 0, 0.0)
 
 
 def _lose_tail(result: torch.Tensor, args: Any) -> None:
@@ -139,6 +139,22 @@ def _widened(value: Any) -> Any:
     return value
 
 
+def _emptied(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _emptied(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(_emptied(one) for one in value)
+    return torch.zeros_like(value) if isinstance(value, torch.Tensor) else value
+
+
+def _first_row_only(call: Any, args: Any, kwargs: Any) -> Any:
+    target, source = args[0], args[1]
+    if on_device(target) and target.dim() > source.dim() and target.numel():
+        call(target[0], source, *args[2:], **kwargs)
+        return target
+    return call(*args, **kwargs)
+
+
 class _Growing:
     """Answers with a GiB more at every call."""
 
@@ -164,7 +180,8 @@ ALLOCATOR = (
            "DeepSpeed 6eefc3d0e: a leak in I/O buffers", "accelerator.memory.freed", *NUMBERS, "accelerator.flags.*",
            switches={"alloc_free_uncounted": 1}),
     memory("memory is counted on device 0", "memory statistics per process", "defect class of memory accounting",
-           "accelerator.memory.per_device", *NUMBERS, switches={"alloc_on_device_zero": 1}),
+           "accelerator.memory.per_device", *NUMBERS, "accelerator.device.*", "accelerator.rng.*",
+           "capabilities.device.multiple", switches={"alloc_on_device_zero": 1}),
     memory("empty_cache destroys live tensors", "empty_cache frees live memory", "defect class of caching allocators",
            "accelerator.memory.empty_cache_keeps_values", *VALUES, switches={"alloc_empty_cache_poisons_live": 1}),
     memory("empty_cache raises reserved memory", "memory statistics negative or constant",
@@ -260,7 +277,8 @@ COPY = (
             context=spoiled(**dict.fromkeys(("_to_copy", "copy_", "clone"), result_of(_unsigned_zero)))),
     copying("the last tile is not copied", "last tile not computed",
             "DeepSpeed 11aa880ef: numel equal to the bucket never reduced", "accelerator.dtype.copy_sizes[*]", *COPIES,
-            "accelerator.*", context=spoiled(copy_=result_of(_lose_tail))),
+            "accelerator.*",
+            "capabilities.graph.*", context=spoiled(copy_=result_of(_lose_tail))),
     copying("copies write one element too many", "out-of-bounds write by one",
             "DeepSpeed 4e3acb1e3: padding into the next parameter", "accelerator.dtype.copy_sizes[*]", *COPIES,
             "accelerator.*", context=spoiled(copy_=result_of(_overrun))),
@@ -288,6 +306,16 @@ COPY = (
     copying("checkpoints lose the dtype", "checkpoint loses dtype",
             "DeepSpeed: checkpoint loaded without float32 masters", "utils.checkpoint.dtypes[*]", "utils.checkpoint.*",
             "accelerator.dtype.*", also_run=("utils.checkpoint.*",), context=replaced(torch, load=_without_dtype)),
+    copying("checkpoints come back as zeros", "checkpoint loses dtype",
+            "DeepSpeed: checkpoint loaded without float32 masters", "capabilities.checkpoint", "utils.checkpoint.*",
+            "accelerator.rng.state_saved", also_run=("utils.checkpoint.*",),
+            context=replaced(torch, load=lambda old: lambda *args, **kwargs: _emptied(old(*args, **kwargs)))),
+    copying("broadcasting copies write the first row", "size-0 broadcasting", "defect class of copies",
+            "accelerator.dtype.copy_broadcast", *COPIES, "accelerator.*", "capabilities.*",
+            context=spoiled(copy_=_first_row_only)),
+    copying("zeros() keeps what was in memory", "in-place aliasing", "DeepSpeed 56005d2b2: uninitialised memory",
+            "accelerator.memory.zero_filled", "accelerator.*", "capabilities.*",
+            context=spoiled(zeros=result_of(lambda result, args: torch.full_like(result, 1)))),
     copying("optimizer state stays on the host", "optimizer state on the wrong device",
             "DeepSpeed aeb10bb1a: offloaded state dropped", "utils.checkpoint.optimizer",
             also_run=("utils.checkpoint.*",),

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from conformance.accelerators.simulated.faults import Around, Call, Fault, Where, changed, scaled, with_argument
+from conformance.reports.verdict import Reason
 from tests.defects.mutant import Mutant
 from tests.defects.spoiling import on_device, replaced, result_of, spoiled
 
@@ -31,12 +33,16 @@ def _zero_if_large(result: torch.Tensor) -> torch.Tensor:
     return result.zero_() if result.numel() > 2_000_000 else result
 
 
-def _ten_bits(call: Call, args: list[Any]) -> list[Any]:
-    """float32 inputs keep ten bits of mantissa, as tensor cores cut them."""
-    return call(
-        [_cut(arg) if isinstance(arg, torch.Tensor) and arg.dtype is torch.float32 else arg for arg in args[:3]]
-        + args[3:]
-    )
+def _ten_bits(*positions: int) -> Around:
+    """float32 factors keep ten bits of mantissa, as tensor cores cut them."""
+
+    def around(call: Call, args: list[Any]) -> list[Any]:
+        for position in positions:
+            if args[position].dtype is torch.float32:
+                args[position] = _cut(args[position])
+        return call(args)
+
+    return around
 
 
 def _cut(tensor: torch.Tensor) -> torch.Tensor:
@@ -45,16 +51,13 @@ def _cut(tensor: torch.Tensor) -> torch.Tensor:
 
 def _narrow_product(call: Call, args: list[Any]) -> list[Any]:
     """16-bit products are added up in 16 bits."""
+    left, right = args[0], args[1]
     results = call(args)
-    left, right = (
-        (arg for arg in args if isinstance(arg, torch.Tensor) and arg.dim() >= 2) if len(args) == 2 else args[-4:-2]
-    )
-    if results[0].dtype not in (torch.float16, torch.bfloat16):
-        return results
-    total = torch.zeros_like(results[0])
-    for k in range(left.shape[-1]):
-        total = total + left[..., k : k + 1] * right[..., k : k + 1, :]
-    results[0].copy_(total)
+    if results[0].dtype in (torch.float16, torch.bfloat16):
+        total = torch.zeros_like(results[0])
+        for k in range(left.shape[1]):
+            total = total + left[:, k : k + 1] * right[k : k + 1]
+        results[0].copy_(total)
     return results
 
 
@@ -116,13 +119,19 @@ def _overlapping(call: Call, args: list[Any]) -> list[Any]:
 
 def _saturating(call: Call, args: list[Any]) -> list[Any]:
     """Integer sums stop at the largest number instead of wrapping around."""
+    if not isinstance(args[1], torch.Tensor) or args[0].dtype not in (
+        torch.int8,
+        torch.int16,
+        torch.int32,
+        torch.uint8,
+    ):
+        return call(args)
+    alpha = args[2] if isinstance(args[2], int) else 1
+    wide = args[0].to(torch.int64) + args[1].to(torch.int64) * alpha
     results = call(args)
-    result = results[0]
-    if result.dtype in (torch.int8, torch.int16, torch.int32, torch.uint8) and isinstance(args[1], torch.Tensor):
-        info = torch.iinfo(result.dtype)
-        alpha = args[2] if len(args) > 2 and not isinstance(args[2], torch.Tensor) else 1
-        wide = args[0].to(torch.int64) + args[1].to(torch.int64) * int(alpha)
-        result.copy_(wide.clamp(info.min, info.max))
+    if results[0].dtype is args[0].dtype:
+        info = torch.iinfo(results[0].dtype)
+        results[0].copy_(wide.clamp(info.min, info.max))
     return results
 
 
@@ -214,6 +223,13 @@ def _empty_is_nan(call: Call, args: list[Any]) -> list[Any]:
     return results
 
 
+def _left_without_exception(old: Any) -> Any:
+    def leave(self: Any, kind: Any, error: Any, trace: Any) -> Any:
+        return None if kind is not None and self.device == "sim" else old(self, kind, error, trace)
+
+    return leave
+
+
 def _in_place_short(call: Call, args: list[Any]) -> list[Any]:
     """In place, what does not fill a tile of 64 is left as it was."""
     out, source = args[-1], args[0]
@@ -265,7 +281,7 @@ def _keeps_size(call: Any, args: Any, kwargs: Any) -> Any:
 
 
 PRODUCTS = ("mm", "addmm", "bmm", "matmul", "nn.functional.linear")
-PRODUCT_OPS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm")
+
 PRECISE = ("accelerator.dtype.*", "accelerator.autocast.*", "capabilities.precision.*", "capabilities.autocast",
            "accelerator.synchronize.*", "accelerator.graph.*", "workloads.*")  # fmt: skip
 OPTIMIZERS = ("utils.optimizer.*",)
@@ -358,7 +374,8 @@ VALUES = (
              operators={"aten::mm": changed(_zero_if_large)}),
     operator("float32 products keep ten bits", "tf32-like truncation", "tensor cores by default",
              "accelerator.dtype.matmul_full", *PRECISE, "accelerator.determinism.*", run=PRODUCTS,
-             operators=dict.fromkeys(PRODUCT_OPS, _ten_bits)),
+             operators={"aten::mm": _ten_bits(0, 1), "aten::bmm": _ten_bits(0, 1), "aten::addmm": _ten_bits(1, 2),
+                        "aten::baddbmm": _ten_bits(1, 2)}),
     operator("16-bit products are added in 16 bits", "low-precision accumulation", "16-bit sums that stall",
              "accelerator.dtype.accumulate[bfloat16-*]", *PRECISE, run=("mm",),
              operators={"aten::mm": _narrow_product}),
@@ -366,7 +383,7 @@ VALUES = (
              "accelerator.dtype.accumulate[float16-sum*]", *PRECISE, run=("sum",),
              operators={"aten::sum": changed(_stalled)}),
     operator("float64 is computed in float32", "wrong type promotion", "devices without float64",
-             "accelerator.dtype.float64_flag", *PRECISE, run=("div", "mm"),
+             "accelerator.dtype.float64_flag", *PRECISE, run=("div.no_rounding_mode", "mm"),
              operators=dict.fromkeys(("aten::div", "aten::mm"), floating(lambda t: t.float().double(), torch.float64))),
     operator("subnormal results are flushed", "subnormals flushed", "seen missed by a peer suite",
              "accelerator.dtype.denormals[float32]", "capabilities.precision.denormals", "accelerator.dtype.*",
@@ -396,13 +413,13 @@ VALUES = (
     operator("results are promoted too far", "wrong type promotion", SINGLE, "operators.sub[float32-inference]",
              "accelerator.*", "capabilities.*", run=("sub",),
              context=spoiled(sub=_mode(lambda r: r.double() if r.dtype is torch.float32 else r))),
-    operator("integer sums saturate", "integer overflow saturates", SINGLE, "operators.add[int8-inference]",
-             run=("add",), operators={"aten::add": _saturating}),
+    operator("integer sums saturate", "integer overflow saturates", SINGLE, "accelerator.edges.wraps[int8-add]",
+             "accelerator.edges.wraps*", run=("add",), operators={"aten::add": _saturating}),
     operator("integer quotients are truncated", "integer division rounding", SINGLE,
              "operators.floor_divide[int32-inference]", run=("floor_divide",),
              operators={"aten::floor_divide": _truncating}),
     operator("maximum ignores NaN", "NaN in max/min/sort", SINGLE, "operators.maximum[float32-inference]",
-             run=("maximum",), operators={"aten::maximum": _ignoring_nan}),
+             "accelerator.edges.nan_order*", run=("maximum",), operators={"aten::maximum": _ignoring_nan}),
     operator("sort puts NaN first", "NaN in max/min/sort", SINGLE, "accelerator.edges.nan_order[sort]",
              "accelerator.edges.nan_order*", run=("sort",),
              operators={"aten::sort": lambda call, args: _nan_first(call, args)}),
@@ -446,6 +463,9 @@ VALUES = (
     operator("scattered sums have other bits each time", "low-precision accumulation", "atomics in no particular order",
              "accelerator.determinism.repeats[index_add]", "accelerator.determinism.*",
              operators={"aten::index_add": _noise()}),
+    operator("autocast goes on after an exception", "wrong type promotion", SINGLE,
+             "accelerator.autocast.left_on_exception[*]", "accelerator.*", "capabilities.*",
+             context=replaced(torch.autocast, __exit__=lambda old: _left_without_exception(old))),
     operator("autocast computes in float32", "wrong type promotion", SINGLE, "accelerator.autocast.products[bfloat16]",
              "accelerator.autocast.*", "accelerator.dtype.*", "capabilities.*", "accelerator.interface.*",
              context=spoiled(**{name: _mode(lambda r: r.float() if r.dtype in (torch.float16, torch.bfloat16) else r)
@@ -457,13 +477,14 @@ GRADIENTS = (
              "operators.nn.functional.gelu[float32-training]", "workloads.*", run=("nn.functional.gelu",),
              operators={"aten::gelu_backward": scaled(1.08)}, peer_misses=True),
     operator("relu's gradient is 0", "gradient values", "declared forward works, backward returns zeros",
-             "accelerator.dtype.compute[float32]", "accelerator.*", run=("nn.functional.relu",),
+             "accelerator.dtype.compute[float32]", "accelerator.*", "capabilities.compile", run=("nn.functional.relu",),
              operators={"aten::threshold_backward": scaled(0.0)}),
     operator("tanh's gradient is 8 % too large", "gradient values", SINGLE, "operators.tanh[float32-training]",
              run=("tanh",), operators={"aten::tanh_backward": scaled(1.08)}),
     operator("layer_norm's weight has no gradient", "gradient values", SINGLE,
              "operators.nn.functional.layer_norm[float32-training]", "workloads.*", "accelerator.determinism.*",
-             run=("nn.functional.layer_norm",), operators={"aten::native_layer_norm_backward": scaled(0.0, 1)}),
+             "capabilities.precision.deterministic", run=("nn.functional.layer_norm",),
+             operators={"aten::native_layer_norm_backward": scaled(0.0, 1)}),
     operator("broadcast gradients are not reduced", "broadcast gradient not reduced", SINGLE,
              "operators.mul[float32-training]", "operators.sum*", "accelerator.*", "capabilities.*", "workloads.*",
              run=("mul", "add"), operators={"aten::sum": _unreduced}),
@@ -519,10 +540,15 @@ def _everything_on_host() -> Any:
 
 REFUSALS = (
     operator("a declared operator is missing", "over-declared", "DeepSpeed builders that promise names no library has",
-             "operators.cumsum[float32-inference]", run=("cumsum",), operators={"aten::cumsum": _not_implemented}),
-    operator("every operator is computed on the host", "host fallback", "seen missed by a peer suite; DeepSpeed #8054",
-             "operators.mm[float32-inference]", "*", run=("mm", "add", "exp", "softmax"), context=_everything_on_host,
-             peer_misses=True),
+             "operators.cumsum[float32-inference]", "accelerator.edges.empty*", run=("cumsum",),
+             operators={"aten::cumsum": _not_implemented}),
+    replace(
+        operator("every operator is computed on the host", "host fallback",
+                 "seen missed by a peer suite; DeepSpeed #8054: fallbacks that are not told",
+                 "operators.mm[float32-inference]", "*", run=("mm", "add", "exp", "softmax"),
+                 context=_everything_on_host, peer_misses=True),
+        reason=Reason.FALLBACK,
+    ),
 )  # fmt: skip
 
 MUTANTS = (*VALUES, *GRADIENTS, *STEPS, *REFUSALS)

@@ -11,7 +11,7 @@ from tests.defects.mutant import Mutant
 from tests.defects.spoiling import accelerator, constant
 
 RNG = ("accelerator.rng.*", "accelerator.generator.*", "accelerator.lazy_call.*", "capabilities.rng*",
-       "accelerator.graph.random_numbers")  # fmt: skip
+       "accelerator.effect.*", "accelerator.graph.random_numbers")  # fmt: skip
 DROPOUT = ("operators.nn.functional.dropout*", "operators.nn.functional.alpha_dropout*")
 
 
@@ -43,8 +43,9 @@ def _same_numbers(call: Any, args: list[Any]) -> list[Any]:
     return list(call(args))
 
 
-def _no_generator(position: int) -> Around:
-    return with_argument(position, lambda generator: None)
+def _hosts_generator(position: int) -> Around:
+    """The host's own generator in place of the one that was given."""
+    return with_argument(position, lambda generator: torch.default_generator)
 
 
 def _first_only(self: Any, seed: int) -> None:
@@ -58,7 +59,7 @@ MUTANTS = (
     rng("get_rng_state advances", "rng state not restored", CHECKPOINTING, "accelerator.rng.state_is_a_copy",
         switches={"rng_get_state_advances": 1}),
     rng("devices share a generator", "generator shared between devices", "defect class of device generators",
-        "accelerator.rng.per_device_state", switches={"rng_shared": 1}),
+        "accelerator.rng.state_index", switches={"rng_shared": 1}),
     rng("generators ignore their index", "generator shared between devices", "defect class of device generators",
         "accelerator.rng.per_device_state",
         context=accelerator(default_generator=lambda old: lambda self, device_index=None: old(self, 0))),
@@ -99,8 +100,9 @@ MUTANTS = (
         context=accelerator(set_rng_state=lambda old: _forgiving(old))),
     rng("drawing consumes the state", "rng state not restored", CHECKPOINTING, "accelerator.rng.state_not_consumed",
         context=accelerator(set_rng_state=lambda old: _consuming(old))),
-    rng("generators of one's own are ignored", "generator shared between devices", "defect class of device generators",
-        "accelerator.generator.own", operators={"aten::normal_": _no_generator(3), "aten::uniform_": _no_generator(3)}),
+    rng("draws come from the host's generator", "generator shared between devices", "defect class of device generators",
+        "accelerator.generator.own",
+        operators={"aten::normal_": _hosts_generator(3), "aten::uniform_": _hosts_generator(3)}),
     rng("the default generator is a copy", "generator shared between devices", "defect class of device generators",
         "accelerator.generator.default_is_live",
         context=accelerator(default_generator=lambda old: lambda self, device_index=None:
@@ -109,10 +111,6 @@ MUTANTS = (
         "accelerator.rng.statistics", "accelerator.*", "capabilities.*", operators={"aten::uniform_": scaled(0.5)}),
     rng("normal numbers are 10 % too wide", "dropout ignoring the seed or p = 0/1", "defect class of draws",
         "accelerator.rng.statistics", operators={"aten::normal_": scaled(1.1)}),
-    rng("dropout with p = 1 keeps elements", "dropout ignoring the seed or p = 0/1", "defect class of draws",
-        "operators.nn.functional.dropout[float32-*]", *DROPOUT, also_run=DROPOUT,
-        operators={"aten::native_dropout": with_argument(1, lambda p: min(p, 0.9)),
-                   "aten::bernoulli_": with_argument(1, lambda p: max(p, 0.1) if isinstance(p, float) else p)}),
     rng("randperm repeats", "dropout ignoring the seed or p = 0/1", "defect class of draws",
         "accelerator.rng.advances[randperm]", operators={"aten::randperm": _same_numbers}),
     rng("dropout ignores the seed", "dropout ignoring the seed or p = 0/1", "DeepSpeed model-parallel dropout",

@@ -11,11 +11,19 @@ from conformance.accelerators.simulated.faults import Fault, Where
 from tests.defects.mutant import Mutant
 from tests.defects.spoiling import accelerator
 
-ORDER = ("accelerator.stream.*", "accelerator.event.*", "capabilities.stream*", "capabilities.event*")
+#: Collectives run on a stream of their own.
+ORDER = (
+    "accelerator.stream.*",
+    "accelerator.event.*",
+    "capabilities.stream*",
+    "capabilities.event*",
+    "capabilities.comm",
+)
 TIMES = ("accelerator.event.*", "capabilities.event*", "profiling.time.*", "accelerator.flags.device_timers")
 #: Whatever lets the host read results of a side stream.
 HOST_WAITS = (*ORDER, "accelerator.synchronize.*", "capabilities.synchronize", "accelerator.pin.*",
-              "accelerator.graph.*", "capabilities.memory.pinned*", "capabilities.graph.*")  # fmt: skip
+              "accelerator.graph.*", "capabilities.memory.pinned*", "capabilities.graph.*",
+              "accelerator.flags.device_timers")  # fmt: skip
 
 
 def stream(name: str, family: str, precedent: str, caught_by: str, *touch: str, peer_misses: bool = False,
@@ -93,7 +101,7 @@ MUTANTS = (
     stream("elapsed_time is in seconds", "event time in a wrong unit", "defect class of event times",
            "profiling.time.event_within_wall", also_run=("profiling.time.*",), switches={"event_elapsed_scale": 0.001}),
     stream("work takes no device time", "event time without work", "defect class of event times",
-           "accelerator.event.elapsed_scales", *TIMES, "capabilities.profiler", "profiling.profiler.*",
+           "profiling.time.event_within_wall", *TIMES, "capabilities.profiler", "profiling.profiler.*",
            also_run=("profiling.time.*", "profiling.profiler.*"), switches={"event_time_without_work": 1}),
     stream("a stream is never restored", "stream order ignored", "DeepSpeed be60451f6", "accelerator.stream.enter",
            "accelerator.*", "capabilities.*", members={"stream": lambda old: _never_restored}),
@@ -101,9 +109,10 @@ MUTANTS = (
            "accelerator.stream.restored_on_exception", "accelerator.*", "capabilities.*",
            members={"stream": lambda old: _restored_without_exception}),
     stream("a stream is never entered", "stream order ignored", "defect class of stream contexts",
-           "accelerator.stream.enter", *ORDER, "accelerator.graph.*", members={"stream": lambda old: _never_entered}),
+           "accelerator.stream.enter", *ORDER, "accelerator.graph.*", "capabilities.graph.*",
+           members={"stream": lambda old: _never_entered}),
     stream("all new streams are one", "stream order ignored", "defect class of stream pools",
-           "accelerator.stream.distinct", members={"Stream": _one_for_all}),
+           "accelerator.stream.distinct", *ORDER, members={"Stream": _one_for_all}),
     stream("the default stream is the current one", "stream order ignored", BE604,
            "accelerator.stream.default_is_current",
            context=accelerator(default_stream=lambda old: lambda self, device_index=None:

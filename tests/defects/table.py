@@ -1,0 +1,157 @@
+"""docs/detection.md from the catalogue and what was measured: ``python -m tests.defects.table`` renews it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from . import bench, measuring
+from .catalogue import MUTANTS
+from .matrix import Check, Standing, checks
+from .measuring import Measured, Result
+from .mutant import How, Mutant
+from .objects import ObjectDefect, object_defects
+from .required import FAMILIES, LINES
+from .survivors import SURVIVORS
+
+HERE = Path(__file__).parent
+PAGE = HERE.parents[1] / "docs" / "detection.md"
+MEASURED = HERE / "measured.json"
+BEGIN, END = "<!-- detection:begin -->", "<!-- detection:end -->"
+#: How many catching checks a row names.
+_SHOWN = 3
+
+
+def standings(measured: Measured) -> list[Check]:
+    return checks(measured, object_defects())
+
+
+def generated(measured: Measured) -> str:
+    """Everything between the markers."""
+    by_name, objects = measured.by_name, object_defects()
+    parts = (
+        _totals(by_name, objects),
+        "### Mutants",
+        _mutants(by_name),
+        "### Survivors",
+        _survivors(by_name),
+        "### What the catalogue has to hold",
+        _lines(),
+        "### Families",
+        _families(),
+        "### Checks and their mutants",
+        _standings(standings(measured)),
+        "### Defects of stand-in objects",
+        _objects(objects),
+    )
+    return "\n\n".join(parts)
+
+
+def mutant_row(mutant: Mutant, result: Result | None) -> str:
+    by = ", ".join(f"`{name}`" for name in _shown(_catching(mutant, result)))
+    killed = "yes" if by else "**no**"
+    star = " ★" if mutant.peer_misses else ""
+    return f"| {mutant.name}{star} | {mutant.family} | {mutant.fault.precedent} | {by or '–'} | {killed} |"
+
+
+def _catching(mutant: Mutant, result: Result | None) -> list[str]:
+    return bench.functions_of([red.case for red in result.catching(mutant)]) if result else []
+
+
+def _shown(names: Sequence[str]) -> list[str]:
+    return [*names[:_SHOWN], *(["…"] if len(names) > _SHOWN else [])]
+
+
+def _mutants(results: dict[str, Result]) -> str:
+    head = ["| mutant | family | precedent | caught by | killed |", "|---|---|---|---|---|"]
+    return "\n".join([*head, *(mutant_row(mutant, results.get(mutant.name)) for mutant in MUTANTS)])
+
+
+def _totals(results: dict[str, Result], objects: Sequence[ObjectDefect]) -> str:
+    killed = [mutant for mutant in MUTANTS if _catching(mutant, results.get(mutant.name))]
+    accusing = [m for m in MUTANTS if m.name in results and results[m.name].accused(m)]
+    starred = [mutant for mutant in MUTANTS if mutant.peer_misses]
+    healthy = results[measuring.HEALTHY]
+    alive = sum(mutant in killed for mutant in starred)
+    through = sum(mutant.how is How.PYTEST for mutant in MUTANTS)
+    families = len({mutant.family for mutant in MUTANTS})
+    share = len(killed) / len(MUTANTS)
+    lines = (
+        f"**{len(killed)} of {len(MUTANTS)} mutants are killed** ({share:.1%}), in {families} families.",
+        f"{through} of them go through a whole `pytest --accelerator=…` run.",
+        f"★ marks what TorchCTS 0.4.1 was seen to miss: {alive} of {len(starred)} are killed.",
+        f"False accusations on the healthy accelerator: {len(healthy.reds)} in {healthy.ran} cases.",
+        f"Mutants that turn a case red which does not depend on what they break: {len(accusing)}.",
+        f"Beside them stand {len(objects)} defects of stand-in objects, each seen red by its case in `tests/suites`.",
+    )
+    return "\n".join(f"* {line}" for line in lines)
+
+
+def _survivors(results: dict[str, Result]) -> str:
+    alive = [mutant.name for mutant in MUTANTS if not _catching(mutant, results.get(mutant.name))]
+    if not alive:
+        return "None."
+    return "\n".join(f"* {name}: {SURVIVORS.get(name, 'not explained')}" for name in alive)
+
+
+def _lines() -> str:
+    head = ["| defect seen elsewhere | mutants | waits for |", "|---|---|---|"]
+    return "\n".join(
+        [*head, *(f"| {one.what} | {'; '.join(one.mutants) or '–'} | {one.waits or '–'} |" for one in LINES)]
+    )
+
+
+def _families() -> str:
+    counted = Counter(mutant.family for mutant in MUTANTS)
+    names = [*FAMILIES, *sorted(set(counted) - set(FAMILIES))]
+    head = ["| family | mutants | waits for |", "|---|---|---|"]
+    return "\n".join([*head, *(f"| {name} | {counted[name] or '–'} | {FAMILIES.get(name) or '–'} |" for name in names)])
+
+
+def _standings(rows: Sequence[Check]) -> str:
+    counted = Counter(row.standing for row in rows)
+    total = ", ".join(f"{counted[standing]} {_word(standing)}" for standing in Standing)
+    areas = " and ".join(f"`{area}`" for area in measuring.MATRIX_AREAS)
+    parts = (
+        f"The areas {areas} have {len(rows)} checks in one process; compared with the others of the area, {total}.",
+        _list("No mutant and no other defect", (row.name for row in rows if row.standing is Standing.NONE)),
+        _list("Defects of stand-in objects only", (row.name for row in rows if row.standing is Standing.OBJECT)),
+        "Sharing their mutants with other checks:",
+        "| check | caught together with | others that see all of them |\n|---|---|---|\n"
+        + "\n".join(_sharing(row) for row in rows if row.standing is Standing.SHARES),
+    )
+    return "\n\n".join(parts)
+
+
+def _word(standing: Standing) -> str:
+    return {
+        Standing.ALONE: "have a mutant that only they catch",
+        Standing.SHARES: "share their mutants",
+        Standing.OBJECT: "have defects of stand-in objects only",
+        Standing.NONE: "have none",
+    }[standing]
+
+
+def _list(title: str, names: Iterable[str]) -> str:
+    return f"{title}: " + (", ".join(f"`{name}`" for name in names) or "none") + "."
+
+
+def _sharing(row: Check) -> str:
+    companions = ", ".join(f"`{name}`" for name in _shown(row.companions)) or "–"
+    return f"| `{row.name}` | {'; '.join(_shown(row.shared))} | {companions} |"
+
+
+def _objects(objects: Sequence[ObjectDefect]) -> str:
+    head = ["| defect | in | case |", "|---|---|---|"]
+    return "\n".join([*head, *(f"| {one.name} | {one.subject} | `{one.case}` |" for one in objects)])
+
+
+def page(measured: Measured) -> str:
+    """The page with its generated part in place."""
+    before, rest = PAGE.read_text(encoding="utf-8").split(BEGIN)
+    return f"{before}{BEGIN}\n{generated(measured)}\n{END}{rest.split(END)[1]}"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(measuring.read(MEASURED)), encoding="utf-8")

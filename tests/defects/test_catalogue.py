@@ -1,0 +1,116 @@
+"""The catalogue is complete and consistent, and docs/detection.md is about it."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections import Counter
+
+import pytest
+
+from conformance.accelerators.simulated.faults import SWITCHES
+from conformance.selection import matches
+
+from . import bench, table
+from .catalogue import MUTANTS
+from .matrix import Standing
+from .measuring import HEALTHY, read
+from .mutant import Mutant
+from .required import FAMILIES, LINES
+from .survivors import SURVIVORS
+
+#: Switches that are no defects.
+NO_DEFECTS = {
+    "alloc_no_poison": "what new memory holds is nobody's promise; poison only makes reading it visible",
+    "stream_order_ignored": "it hides races of the program, and a device that orders too much is right",
+    "comm_wait_ignored": "a process group of one rank has nothing to wait for; waits for area comm",
+}
+NAMES = [mutant.name for mutant in MUTANTS]
+
+
+def test_names_are_unique_and_there_are_enough():
+    assert not [name for name, count in Counter(NAMES).items() if count > 1]
+    assert len(MUTANTS) >= 100
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=NAMES)
+def test_a_mutant_names_cases_that_are_planned(mutant: Mutant):
+    assert bench.select([mutant.fault.caught_by]), f"{mutant.fault.caught_by} names no case"
+    for pattern in mutant.also_run:
+        assert bench.select([pattern]), f"{pattern} names no case"
+    assert mutant.fault.precedent
+    assert mutant.family
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=NAMES)
+def test_a_mutant_breaks_something_that_exists(mutant: Mutant):
+    fault = mutant.fault
+
+    assert set(fault.switches) <= set(SWITCHES)
+    assert fault.switches or fault.operators or fault.members or fault.context or mutant.claims
+
+
+def test_every_switch_has_a_mutant():
+    used = {switch for mutant in MUTANTS for switch in mutant.fault.switches}
+
+    assert set(SWITCHES) - used == set(NO_DEFECTS)
+
+
+@pytest.mark.parametrize("line", LINES, ids=lambda line: line.what[:40])
+def test_every_known_defect_has_mutants_or_waits(line):
+    assert line.mutants or line.waits
+    assert set(line.mutants) <= set(NAMES)
+
+
+def test_every_family_has_a_mutant_or_waits():
+    present = {mutant.family for mutant in MUTANTS}
+
+    assert not [family for family, waits in FAMILIES.items() if bool(waits) == (family in present)]
+
+
+def test_what_a_peer_misses_is_in_the_catalogue():
+    expected = {
+        "*on the host", "mm gives zeros*", "set_rng_state*", "dropout drops*", "gelu*", "fused AdamW decays nothing",
+        ".item()*", "subnormal results*", "wait_stream*", "event.query*", "elapsed_time is 0",
+        "elapsed_time is in micro*", "peak memory*", "device_count is false",
+    }  # fmt: skip
+    starred = [mutant.name for mutant in MUTANTS if mutant.peer_misses]
+
+    assert all(any(fnmatch.fnmatchcase(name, pattern) for name in starred) for pattern in expected)
+    assert len(starred) == len(expected)
+
+
+def test_the_page_lists_every_mutant():
+    rows = [line for line in table.PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
+    shown = [row.split(" | ")[:3] for row in rows]
+
+    for mutant in MUTANTS:
+        star = " ★" if mutant.peer_misses else ""
+        assert [f"| {mutant.name}{star}", mutant.family, mutant.fault.precedent] in shown, (
+            f"{mutant.name}: renew the page"
+        )
+
+
+def test_what_was_measured_is_of_this_catalogue():
+    results = read(table.MEASURED).by_name
+
+    assert set(results) == {*NAMES, HEALTHY}
+    alive = {mutant.name for mutant in MUTANTS if not results[mutant.name].catching(mutant)}
+    assert alive == set(SURVIVORS), "survivors have to be explained in survivors.py"
+    assert len(alive) <= 0.05 * len(MUTANTS)
+    assert not results[HEALTHY].reds
+    assert not [mutant.name for mutant in MUTANTS if results[mutant.name].accused(mutant)]
+
+
+def test_every_check_has_a_defect():
+    rows = table.standings(read(table.MEASURED))
+
+    assert not [row.name for row in rows if row.standing is Standing.NONE]
+
+
+def test_expected_and_allowed_failures():
+    mutant = next(mutant for mutant in MUTANTS if mutant.name == "wait_stream does nothing")
+
+    assert mutant.expects("accelerator.stream.wait_stream[side-to-side]")
+    assert mutant.may_fail("accelerator.stream.chain")
+    assert not mutant.may_fail("accelerator.device.count")
+    assert matches(mutant.fault.caught_by, "accelerator.stream.wait_stream[side-to-side]")

@@ -1,0 +1,67 @@
+"""A fast part of ``tox run -e defects``: each mutant against one case that must catch it, and that case without it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.running import environment
+
+from . import measuring
+from .catalogue import MUTANTS, by_name
+from .measuring import Result
+from .mutant import How, Mutant
+from .through_pytest import run_mutant
+
+ROOT = Path(__file__).parents[2]
+FORKED = [mutant for mutant in MUTANTS if mutant.how is How.FORK]
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Result]:
+    """One process for all: it forks a copy for each mutant, and a process with threads could not."""
+    folder = tmp_path_factory.mktemp("defects")
+    # Only the tests may be found by path: beside them stands a folder conformance/ that is not the installed package.
+    (folder / "tests").symlink_to(ROOT / "tests")
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.defects.run", "--quick", "--jobs=1", "--out=measured.json"],
+        cwd=folder,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=900,
+    )
+    found = measuring.read(folder / "measured.json").by_name
+    assert found, f"status {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+    return found
+
+
+@pytest.mark.parametrize("mutant", FORKED, ids=lambda mutant: mutant.name)
+def test_a_mutant_is_killed(mutant: Mutant, measured: dict[str, Result]):
+    reds = measured[mutant.name].reds
+
+    assert measured[mutant.name].catching(mutant), f"{mutant.fault.caught_by} is green; red is {reds}"
+
+
+def test_the_same_cases_are_green_without(measured: dict[str, Result]):
+    healthy = measured[measuring.HEALTHY]
+
+    assert not healthy.reds
+    assert healthy.ran > 100
+
+
+@pytest.mark.parametrize("name", ["an operator aborts", "event.query is always True"])
+def test_a_whole_run_says_the_same(name: str):
+    """The accelerator breaks itself when it is loaded; xdist, the watchdog and the report do the rest."""
+    mutant = by_name(name)
+
+    result = run_mutant(
+        mutant, measuring.cases_of(mutant) if mutant.how is How.PYTEST else measuring.naming_cases(mutant)
+    )
+
+    assert result.catching(mutant), f"{mutant.fault.caught_by} is green; red is {result.reds}"
+    assert not result.accused(mutant), "cases beside it are red as well"
