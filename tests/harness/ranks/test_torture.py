@@ -56,7 +56,7 @@ EXPECTED: dict[str, tuple[tuple[str, str], tuple[str, ...]]] = {
     "computes_slowly": (PASS, ()),
     "leaves_a_thread": (PASS, ()),
     "leaves_a_process": (CRASH, ("exit status 3",)),
-    "comes_back_from_a_fork": (PASS, ()),
+    "comes_back_from_a_fork": (WRONG, ("the rank itself has failed",)),
     "dies_with_shared_memory": (CRASH, ("SIGSEGV",)),
     "destroys_the_group_itself": (PASS, ()),
     "kills_the_zygote": (CRASH, ("was lost", "rank 0", "rank 1")),
