@@ -40,6 +40,11 @@ class Evidence:
     stacks: str = ""
     output: str = ""
 
+    @property
+    def never_began(self) -> bool:
+        """Whether the rank died before it had begun the case, which then has nothing to do with it."""
+        return self.fate is Fate.DIED and self.end is None and not self.place.nonce
+
 
 @dataclass(frozen=True)
 class Finish:

@@ -18,7 +18,7 @@ from typing import Any
 
 from conformance.child_python import child_python
 from conformance.ranks.channel import Channel, Closed, Message
-from conformance.ranks.evidence import Finish, finish
+from conformance.ranks.evidence import Evidence, Finish, finish
 from conformance.ranks.member import Member
 from conformance.ranks.messages import Hello, Ready, Unfit, Work, packed, unpacked
 from conformance.ranks.round import Round
@@ -67,7 +67,23 @@ class Pool:
             self._news.register(self._zygote.channel, selectors.EVENT_READ, None)
 
     def run(self, work: Work, world_size: int) -> Ended:
-        """Run one case on ranks of its own. Raises PoolFailed where there are none to be had."""
+        """Run one case on ranks of its own. Raises PoolFailed where there are none to be had.
+
+        A warm rank may die, killed from outside, at the very moment it is given work. Without it no other can have
+        joined the group, so no body has begun, and the case runs once more.
+        """
+        followed, evidence = self._round(work, world_size)
+        if any(one.never_began for one in evidence):
+            followed, evidence = self._round(work, world_size)
+        ends = [one.end for one in evidence if one.end]
+        leaked = followed.leaked()
+        return Ended(
+            finish(evidence, followed.cause),
+            {**(ends[0].metrics if ends else {}), **({"leaked": ",".join(leaked)} if leaked else {})},
+            sum(end.count for end in ends),
+        )
+
+    def _round(self, work: Work, world_size: int) -> tuple[Round, list[Evidence]]:
         ranks = self._take(world_size)
         work = replace(work, nonce=uuid.uuid4().hex, world_size=world_size)
         for rank, member in enumerate(ranks):
@@ -80,13 +96,7 @@ class Pool:
             self._discard(ranks)
             raise
         self._give_back(ranks, followed)
-        ends = [one.end for one in evidence if one.end]
-        leaked = followed.leaked()
-        return Ended(
-            finish(evidence, followed.cause),
-            {**(ends[0].metrics if ends else {}), **({"leaked": ",".join(leaked)} if leaked else {})},
-            sum(end.count for end in ends),
-        )
+        return followed, evidence
 
     # --- ranks ------------------------------------------------------------------------------------------------------
 

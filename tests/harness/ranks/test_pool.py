@@ -74,6 +74,22 @@ def test_an_idle_rank_that_was_killed_is_replaced(warm: Pool) -> None:
     assert rank_0(warm) != victim
 
 
+def test_a_rank_that_dies_as_it_gets_work_costs_no_case(warm: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    victims = [rank_0(warm)]
+    take = warm._take
+
+    def take_and_kill(count: int) -> Any:
+        taken = take(count)
+        if victims:
+            os.kill(victims.pop(), signal.SIGKILL)
+        return taken
+
+    monkeypatch.setattr(warm, "_take", take_and_kill)
+
+    assert rank_0(warm)
+    assert not victims
+
+
 def test_a_zygote_that_was_killed_is_replaced_and_takes_its_ranks_along(warm: Pool) -> None:
     rank, old = rank_0(warm), zygote(warm).pid
 
