@@ -1,4 +1,4 @@
-"""A child process that finds modules exactly where this one does.
+"""A child process that finds modules where this one does, and this very package.
 
 ``python -c`` and ``python -m`` look into the current folder first. Started in a checkout, a child would take the
 folder ``conformance/`` there for the installed package, which has more in it.
@@ -8,10 +8,22 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 
+_PACKAGE = Path(__file__).resolve().parent
 _SAME_PATH = "import json, sys; sys.path[:] = json.loads(sys.argv.pop(1))\n"
 
 
 def child_python(program: str, *arguments: str) -> list[str]:
     """The command of ``program`` with this interpreter and module path; its ``sys.argv[1:]`` are ``arguments``."""
-    return [sys.executable, "-c", _SAME_PATH + program, json.dumps(sys.path), *arguments]
+    return [sys.executable, "-c", _SAME_PATH + program, json.dumps(module_path()), *arguments]
+
+
+def module_path() -> list[str]:
+    """``sys.path``; folders with another package of our name come last, so that they hide nothing."""
+    return sorted(sys.path, key=_hides_us)
+
+
+def _hides_us(folder: str) -> bool:
+    namesake = Path(folder or ".") / _PACKAGE.name
+    return namesake.is_dir() and namesake.resolve() != _PACKAGE
