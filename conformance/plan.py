@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import inspect
 import json
@@ -18,6 +17,7 @@ from typing import Any
 
 from conformance.case import Case, CaseFamily
 from conformance.errors import ConformanceError
+from conformance.reports.plan_digest import plan_sha256
 
 SUITES = Path(__file__).parent / "suites"
 MANIFEST_SCHEMA = 1
@@ -90,8 +90,8 @@ def manifest_entry(case: Case, nodeid: str) -> dict[str, Any]:
 
 def manifest_sha256(cases: Sequence[Case]) -> str:
     """A hash of what is planned: ids, needs and levels, whatever the order."""
-    rows = sorted([c.id, c.tier.value, c.level.value, *map(str, c.requires)] for c in cases)
-    return hashlib.sha256(json.dumps([suite_version(), rows]).encode()).hexdigest()
+    rows = ((c.id, c.tier.value, c.level.value, [str(cell) for cell in c.requires]) for c in cases)
+    return plan_sha256(suite_version(), rows)
 
 
 def make_manifest(planned: Sequence[tuple[Case, str]]) -> dict[str, Any]:

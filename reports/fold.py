@@ -22,6 +22,8 @@ from conformance.reports.model import (
     Run,
     Suite,
     WaiverRecord,
+    count_cases,
+    declared_sha256,
 )
 from conformance.reports.plain_text import without_folders
 from conformance.reports.repro import repro
@@ -44,13 +46,15 @@ def fold(manifest: Mapping[str, Any], records: JournalRecords) -> Report:
     ended = records.ended
     ranks = _world_sizes(manifest)
     cases = tuple(_judged(one, ended[one.id], header, ranks.get(one.id, 1)) for one in planned if one.id in ended)
+    accounting = _accounting(planned, records, known)
     return Report(
         run=_run(manifest, records, len(planned)),
         accelerator=_accelerator(header, records.accelerator or {}),
         environment=_environment(header.get("environment")),
         declaration=_declaration(records.accelerator or {}),
         waivers=_waivers(cases),
-        accounting=_accounting(planned, records, known),
+        accounting=accounting,
+        totals=count_cases(cases, accounting),
         notes=tuple(redaction.message(note) for note in records.notes),
         cases=cases,
     )
@@ -192,7 +196,7 @@ def _declaration(reported: Mapping[str, Any]) -> DeclarationRecord:
     found = redaction.mapping(reported.get("declaration"))
     rows = found.get("cells")
     cells = tuple(_declared_cell(row) for row in (rows if isinstance(rows, list) else []) if isinstance(row, list))
-    return DeclarationRecord(redaction.word(found.get("sha256")), cells)
+    return DeclarationRecord(declared_sha256(cells), cells)
 
 
 def _declared_cell(row: Sequence[Any]) -> DeclaredCell:

@@ -8,8 +8,8 @@ from typing import Any
 from conformance.errors import JournalError
 from conformance.reports.fold import fold, fold_without_manifest
 from conformance.reports.journal import JournalRecords, read_journal
+from conformance.reports.json_files import MAX_BYTES, read_json
 from conformance.reports.model import Report, read_report
-from conformance.reports.validation import MAX_BYTES, read_json
 
 
 def load(path: Path) -> Report:

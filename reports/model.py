@@ -7,7 +7,7 @@ rejects unknown keys, wrong types, and everything that is too large. Same report
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -15,8 +15,10 @@ from typing import Any
 
 from conformance.errors import JournalError
 from conformance.reports import profiles, status
-from conformance.reports.validation import as_plain, read, read_json
-from conformance.reports.verdict import Outcome, Reason, Verdict
+from conformance.reports.json_files import collector_paused, read_json
+from conformance.reports.plan_digest import declaration_sha256, plan_sha256
+from conformance.reports.validation import as_plain, read
+from conformance.reports.verdict import Outcome, Reason, check_pair
 
 SCHEMA = 1
 
@@ -150,7 +152,7 @@ class CaseRecord(PlannedRecord):
     repro: str = ""
 
     def __post_init__(self) -> None:
-        Verdict(self.outcome, self.reason)  # raises ValueError for a pair that may not occur
+        check_pair(self.outcome, self.reason)
 
 
 @dataclass(frozen=True)
@@ -177,13 +179,14 @@ class Report:
     declaration: DeclarationRecord = field(default_factory=DeclarationRecord)
     waivers: WaiverRecord = field(default_factory=WaiverRecord)
     accounting: Accounting = field(default_factory=Accounting)
+    #: What the writer counted. Readers count again; the gate rejects a report whose totals are not its cases'.
+    totals: status.Counts = field(default_factory=status.Counts)
     notes: tuple[str, ...] = ()
     cases: tuple[CaseRecord, ...] = ()
 
     @cached_property
     def counts(self) -> status.Counts:
-        seen = status.total(status.count(case.outcome, case.reason) for case in self.cases)
-        return seen + status.total(status.count(None, None) for _ in self.accounting.unaccounted)
+        return count_cases(self.cases, self.accounting)
 
     @cached_property
     def idle_areas(self) -> tuple[str, ...]:
@@ -204,6 +207,24 @@ class Report:
     def exit_status(self) -> status.ExitStatus:
         disordered = bool(self.accounting.duplicates or self.accounting.unknown)
         return status.exit_status(self.counts, disordered=disordered, idle=bool(self.idle_areas))
+
+
+def count_cases(cases: Iterable[CaseRecord], accounting: Accounting) -> status.Counts:
+    """How the cases ended, with those that have no verdict."""
+    seen = status.tally((case.outcome, case.reason) for case in cases)
+    return seen + status.tally((None, None) for _ in accounting.unaccounted)
+
+
+def manifest_sha256(report: Report) -> str:
+    """The hash of what the report's cases say was planned; an honest report names it as its manifest's."""
+    planned = (*report.cases, *report.accounting.unaccounted)
+    rows = ((one.id, one.tier, one.level, one.requires) for one in planned)
+    return plan_sha256(report.run.suite.version, rows)
+
+
+def declared_sha256(cells: Iterable[DeclaredCell]) -> str:
+    """The hash of these claims; that of an unredacted declaration is the same."""
+    return declaration_sha256((one.cell, one.state, one.detail or None, one.reason) for one in cells)
 
 
 def _tally(case: CaseRecord) -> profiles.Tally:
@@ -249,4 +270,5 @@ def _reject_repeated_ids(report: Report, where: str) -> None:
 
 def read_report(path: Path) -> Report:
     """Read a ``report.json``."""
-    return from_json(read_json(path), str(path))
+    with collector_paused():
+        return from_json(read_json(path), str(path))

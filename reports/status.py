@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
@@ -43,6 +44,10 @@ class Counts:
             self.claimed + other.claimed,
         )
 
+    def times(self, number: int) -> Counts:
+        """The counts of so many cases that ended alike."""
+        return Counts(*(number * one for one in (self.passed, self.skipped, self.failed, self.lost, self.claimed)))
+
     @property
     def planned(self) -> int:
         return self.passed + self.skipped + self.failed + self.lost
@@ -58,16 +63,21 @@ class Counts:
 def count(outcome: Outcome | None, reason: Reason | None) -> Counts:
     """The counts of one planned case; no outcome means that it has no verdict."""
     return Counts(
-        passed=outcome is Outcome.PASS,
-        skipped=outcome is Outcome.SKIP,
-        failed=outcome is Outcome.FAIL,
-        lost=outcome is None,
-        claimed=reason not in _NOT_CLAIMED,
+        passed=int(outcome is Outcome.PASS),
+        skipped=int(outcome is Outcome.SKIP),
+        failed=int(outcome is Outcome.FAIL),
+        lost=int(outcome is None),
+        claimed=int(reason not in _NOT_CLAIMED),
     )
 
 
 def total(counts: Iterable[Counts]) -> Counts:
     return sum(counts, Counts())
+
+
+def tally(verdicts: Iterable[tuple[Outcome | None, Reason | None]]) -> Counts:
+    """The counts of many planned cases, each given by its outcome and reason."""
+    return total(count(*verdict).times(number) for verdict, number in Counter(verdicts).items())
 
 
 def was_executed(outcome: Outcome, reason: Reason) -> bool:

@@ -51,6 +51,13 @@ _ALLOWED = {
     Outcome.SKIP: SKIP_REASONS | DIFFERENCE_REASONS,
     Outcome.FAIL: FAIL_REASONS,
 }
+_PAIRS = frozenset((outcome, reason) for outcome, reasons in _ALLOWED.items() for reason in reasons)
+
+
+def check_pair(outcome: Outcome, reason: Reason) -> None:
+    """Raise ValueError for an outcome and a reason that cannot occur together."""
+    if (outcome, reason) not in _PAIRS:
+        raise ValueError(f"a verdict cannot be {outcome.value} with reason {reason.value}")
 
 
 @dataclass(frozen=True)
@@ -67,8 +74,7 @@ class Verdict:
     metrics: dict[str, float | int | str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.reason not in _ALLOWED[self.outcome]:
-            raise ValueError(f"a verdict cannot be {self.outcome.value} with reason {self.reason.value}")
+        check_pair(self.outcome, self.reason)
 
     @property
     def is_note(self) -> bool:

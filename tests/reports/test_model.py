@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from conformance.errors import JournalError
-from conformance.reports import validation
+from conformance.reports import json_files, validation
 from conformance.reports.model import Report, from_json, read_report, to_json
 from conformance.reports.verdict import passed
 from tests.reports.samples import entry, report_of, sample_report
@@ -98,7 +99,7 @@ def test_json_that_readers_disagree_about_is_refused(tmp_path: Path, report: Rep
 
 
 def test_a_huge_file_is_refused_before_it_is_parsed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(validation, "MAX_BYTES", 10)
+    monkeypatch.setattr(json_files, "MAX_BYTES", 10)
     path = tmp_path / "report.json"
     path.write_text("[" + "1," * 10 + "1]")
 
@@ -111,3 +112,26 @@ def test_too_many_cases_are_refused(report: Report, monkeypatch: pytest.MonkeyPa
 
     with pytest.raises(JournalError, match="has more than 3 items"):
         from_json(json.loads(to_json(report)))
+
+
+def test_the_totals_are_those_of_the_cases(report: Report) -> None:
+    assert (report.totals.passed, report.totals.skipped, report.totals.failed, report.totals.lost) == (4, 4, 2, 2)
+    assert report.totals == report.counts
+
+
+@pytest.mark.parametrize("text", ["[" * 9 + "]" * 9, "[" + ",".join("1" * 9) + "]"])
+def test_more_values_than_a_report_has_are_refused_before_they_are_built(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(json_files, "MAX_CONTAINERS", 8)
+    monkeypatch.setattr(json_files, "MAX_VALUES", 8)
+
+    with pytest.raises(JournalError, match="more values than a report"):
+        json_files.parse_json(text.encode(), "x")
+
+
+def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+
+    with pytest.raises(JournalError, match="is not a file"):
+        json_files.read_capped(tmp_path / "pipe")
