@@ -42,15 +42,17 @@ def main() -> None:
     channel = Channel(socket.socket(fileno=int(sys.argv[-1])))
     for name in _WARM:
         importlib.import_module(name)
-    _warm()
+    prepare()
+    gc.collect()
+    gc.freeze()
     threads = len(os.listdir("/proc/self/task"))
     if threads != 1:
         raise SystemExit(f"the zygote has {threads} threads; a fork of it would not be safe")
     Zygote(channel).serve()
 
 
-def _warm() -> None:
-    """What the first use would otherwise cost every rank."""
+def prepare() -> None:
+    """What a process needs before it can be a rank, or fork one."""
     import torch
 
     from conformance.ranks import ledger, rank
@@ -58,8 +60,16 @@ def _warm() -> None:
     torch.set_num_threads(1)
     rank.rewrite_assertions()
     ledger.record_collectives()
-    gc.collect()
-    gc.freeze()
+
+
+def become_rank() -> None:
+    """The program of a rank with an interpreter of its own; the arguments are the descriptors of ``live``."""
+    prepare()
+    from conformance.ranks.rank import live
+
+    live(*map(int, sys.argv[1:]))
+    sys.stderr.flush()
+    os._exit(0)  # as a forked rank ends: whatever a case has registered for the exit does not run
 
 
 class Zygote:
@@ -102,22 +112,22 @@ class Zygote:
 
     def _obey(self, message: Message) -> None:
         if message["kind"] == "fork":
-            self._fork(int(message["number"]), message["descriptors"])
+            self._fork(message)
             return
         pid = next((pid for pid, number in self._ranks.items() if number == message["number"]), None)
         if pid is not None:  # else it is dead, and the pool is being told
             os.kill(pid, int(message["signal"]))
 
-    def _fork(self, number: int, descriptors: list[int]) -> None:
+    def _fork(self, message: Message) -> None:
         zygote = os.getpid()
         pid = os.fork()
         if pid == 0:
-            self._become_rank(zygote, descriptors)
-        self._ranks[pid] = number
-        for descriptor in descriptors:
+            self._become_rank(zygote, message)
+        self._ranks[pid] = int(message["number"])
+        for descriptor in message["descriptors"]:
             os.close(descriptor)
 
-    def _become_rank(self, zygote: int, descriptors: list[int]) -> None:
+    def _become_rank(self, zygote: int, message: Message) -> None:
         status = 70
         try:
             signal.set_wakeup_fd(-1)
@@ -127,9 +137,11 @@ class Zygote:
             die_with_parent(parent=zygote)
             for end in (self._channel.connection, self._woken, self._waker):
                 end.close()
+            if message["command"]:
+                _execute(message["command"], message["descriptors"], message["environment"])
             from conformance.ranks.rank import live
 
-            live(*descriptors)
+            live(*message["descriptors"])
             status = 0
         except BaseException:  # noqa: BLE001 - the last frame of a process; nothing may return into the zygote's loop
             sys.excepthook(*sys.exc_info())
@@ -179,6 +191,13 @@ class Zygote:
                 while pid := os.waitpid(-1, os.WNOHANG)[0]:
                     self._ranks.pop(pid, None)
             time.sleep(0.002)
+
+
+def _execute(command: list[str], descriptors: list[int], environment: dict[str, str]) -> None:
+    """Go on as another program. That its parent's death ends it is remembered by the kernel."""
+    for descriptor in descriptors:
+        os.set_inheritable(descriptor, True)
+    os.execve(command[0], [*command, *map(str, descriptors)], {**os.environ, **environment})  # noqa: S606 - the pool's own
 
 
 class ParentDied(Exception):

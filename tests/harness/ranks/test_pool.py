@@ -13,8 +13,9 @@ import pytest
 
 from conformance.judgement import Seen
 from conformance.ranks import pool as pools
+from conformance.ranks import zygote_process
 from conformance.ranks.messages import Hello, Work
-from conformance.ranks.pool import Pool, PoolFailed
+from conformance.ranks.pool import Pool, PoolFailed, Start
 
 BODIES = Path(__file__).with_name("pool_bodies.py")
 
@@ -57,7 +58,7 @@ def kill(pid: int) -> None:
 
 def zygote(pool: Pool) -> Any:
     assert pool._zygote is not None
-    return pool._zygote._process
+    return pool._zygote.process
 
 
 def test_ranks_serve_every_world_size(warm: Pool) -> None:
@@ -78,8 +79,8 @@ def test_a_rank_that_dies_as_it_gets_work_costs_no_case(warm: Pool, monkeypatch:
     victims = [rank_0(warm)]
     take = warm._take
 
-    def take_and_kill(count: int) -> Any:
-        taken = take(count)
+    def take_and_kill(count: int, start: Start) -> Any:
+        taken = take(count, start)
         if victims:
             os.kill(victims.pop(), signal.SIGKILL)
         return taken
@@ -138,7 +139,7 @@ def test_an_accelerator_that_does_not_load_on_ranks_is_one_sentence() -> None:
 
 
 def test_a_zygote_that_does_not_start_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pools, "_PROGRAM", "raise SystemExit('no torch today')")
+    monkeypatch.setattr(zygote_process, "PROGRAM", "raise SystemExit('no torch today')")
     pool = new_pool()
 
     with pytest.raises(PoolFailed, match="did not start: no torch today"):
