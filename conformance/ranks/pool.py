@@ -255,7 +255,7 @@ class Pool:
         """Whether it is about a rank that somebody cares for."""
         assert self._zygote is not None
         if message["kind"] == "up":
-            self._zygote.up = True
+            self._zygote.up, self._zygote.pid = True, int(message["pid"])
             return True
         member = self._alive.get(int(message["number"]))
         if member is None:

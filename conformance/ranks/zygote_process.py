@@ -1,4 +1,4 @@
-"""The zygote as the pool sees it: its process, its channel, and what it says on stderr."""
+"""The zygote as the pool sees it: the guard's process, the zygote's channel, and what it says on stderr."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import tempfile
 from conformance.child_python import child_python
 from conformance.ranks.channel import Channel
 
-PROGRAM = "from conformance.ranks.zygote import main; main()"
+PROGRAM = "from conformance.ranks.guard import main; main()"
 _CLOSE_PATIENCE = 5.0
 
 
@@ -36,6 +36,7 @@ class ZygoteProcess:
             )
         self.channel = Channel(ours)
         self.up = self.dead = False
+        self.pid = 0  # once it is up
 
     def last_words(self) -> str:
         self._words.seek(0)

@@ -32,7 +32,17 @@ def new_pool(spec: str = "cpu") -> Pool:
 
 
 def work(name: str = "test_sum") -> Work:
-    return Work("", "pool.sum", "tests.harness.ranks.pool_bodies", str(BODIES), name, 0, 0, 30.0, "")
+    return Work(
+        "",
+        "pool.child" if name == "test_child" else "pool.sum",
+        "tests.harness.ranks.pool_bodies",
+        str(BODIES),
+        name,
+        0,
+        0,
+        30.0,
+        "",
+    )
 
 
 def rank_0(pool: Pool, world_size: int = 2) -> int:
@@ -91,14 +101,20 @@ def test_a_rank_that_dies_as_it_gets_work_costs_no_case(warm: Pool, monkeypatch:
     assert not victims
 
 
-def test_a_zygote_that_was_killed_is_replaced_and_takes_its_ranks_along(warm: Pool) -> None:
-    rank, old = rank_0(warm), zygote(warm).pid
+@pytest.mark.parametrize("who", ["zygote", "guard"])
+def test_who_forks_ranks_is_replaced_and_takes_along_what_they_started(warm: Pool, who: str) -> None:
+    rank, guard = rank_0(warm), zygote(warm).pid
+    child = int(warm.run(work("test_child"), 2).metrics["child"])
+    assert warm._zygote is not None
+    old = {"zygote": warm._zygote.pid, "guard": guard}[who]
+    assert alive(child)
 
     kill(old)
 
     assert rank_0(warm) != rank
-    assert zygote(warm).pid != old
+    assert zygote(warm).pid != guard
     assert not alive(rank)
+    assert not alive(child)
 
 
 def test_ranks_are_recycled(warm: Pool, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from tests.acceptance.running import Run, run
 from tests.harness.ranks import torture_cases
+from tests.harness.ranks.chaos import marked
 from tests.harness.ranks.expectations import EXPECTED, missing_texts, overdue, verdicts
 
 HERE = Path(__file__).parent
@@ -89,14 +90,7 @@ def test_nothing_is_left(torture: Run) -> None:
 
 def leftovers(mark: str) -> list[str]:
     """Command lines of processes that were started, directly or not, by the run in that folder."""
-    found = []
-    for process in os.listdir("/proc"):
-        try:
-            if process.isdigit() and mark.encode() in Path(f"/proc/{process}/environ").read_bytes():
-                found.append(Path(f"/proc/{process}/cmdline").read_bytes().replace(b"\0", b" ").decode())
-        except OSError:
-            continue  # it has ended meanwhile
-    return found
+    return list(marked(mark).values())
 
 
 def test_leftovers_would_be_seen(tmp_path: Path) -> None:
