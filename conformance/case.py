@@ -9,6 +9,13 @@ A suite writes ``@case`` on a test function, or ``@cases`` on one that a generat
     def test_copy_roundtrip(accelerator, dtype): ...
 
 With a ``dtype`` axis, a required capability becomes the cell of that dtype. Ids read ``area.subject[axes]``.
+
+With ``world_size`` the body runs on that many ranks at once, each a process, with a process group of their own::
+
+    @case("comm.barrier", requires=[COMM], world_size=2)
+    def test_barrier(rank, group): ...
+
+Several world sizes make an axis of the case, the last one; the body takes ``world_size``, a number.
 """
 
 from __future__ import annotations
@@ -23,6 +30,10 @@ from typing import Any, TypeVar
 from conformance.accelerators.capabilities import Capability, Cell
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+#: The axis that several world sizes make.
+WORLD_AXIS = "world"
 
 
 class Tier(Enum):
@@ -52,7 +63,7 @@ class Case:
     tells whether PyTorch's own CPU has what the case exercises; only then do pattern claims cover it.
     ``adaptive`` cases run whatever is declared and judge the observation against the claim (operator cells and
     capability probes); others are skipped when something they require is not declared.
-    ``deadline`` is in seconds.
+    ``deadline`` is in seconds. ``world_size`` is the number of ranks the body runs on; None for none, in this process.
     """
 
     id: str
@@ -64,6 +75,7 @@ class Case:
     deadline: float = 60.0
     adaptive: bool = False
     in_reference: bool = True
+    world_size: int | None = None
     payload: Any = field(default=None, compare=False, hash=False, repr=False)
 
     @property
@@ -113,17 +125,33 @@ def case(
     axes: Mapping[str, Sequence[str]] | None = None,
     deadline: float = 60.0,
     adaptive: bool = False,
+    world_size: int | Sequence[int] | None = None,
 ) -> Callable[[F], F]:
     """Mark a test function as a case. Each axis becomes an argument of the function, as a string."""
     area = id.split(".", 1)[0]
     template = Case(id=id, area=area, tier=tier, level=level, deadline=deadline, adaptive=adaptive)
-    names = tuple(axes or ())
+    names, sizes = tuple(axes or ()), _world_sizes(id, world_size)
 
     def expand() -> list[Case]:
         combinations = itertools.product(*(axes or {}).values())
-        return [_instance(template, tuple(zip(names, values, strict=True)), requires) for values in combinations]
+        planned = [tuple(zip(names, values, strict=True)) for values in combinations]
+        if not isinstance(world_size, Sequence):
+            return [_instance(replace(template, world_size=world_size), values, requires) for values in planned]
+        return [
+            _instance(replace(template, world_size=size), (*values, (WORLD_AXIS, str(size))), requires)
+            for values in planned
+            for size in sizes
+        ]
 
     return _attach(CaseFamily(expand, names))
+
+
+def _world_sizes(id: str, asked: int | Sequence[int] | None) -> tuple[int, ...]:
+    """The world sizes of a family, each at least 1."""
+    sizes = tuple(asked) if isinstance(asked, Sequence) else () if asked is None else (asked,)
+    if any(not isinstance(size, int) or isinstance(size, bool) or size < 1 for size in sizes):
+        raise ValueError(f"case {id!r}: world_size={asked!r} is not a number of ranks; say 2, or (2, 3) for an axis.")
+    return sizes
 
 
 def cases(expand: Callable[[], Sequence[Case]]) -> Callable[[F], F]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 Number = float | int | str
@@ -13,6 +14,8 @@ class Checker:
     def __init__(self) -> None:
         self.count = 0
         self.metrics: dict[str, Number] = {}
+        #: What has to be the same on all ranks, by name.
+        self.digests: dict[str, str] = {}
 
     def that(self, condition: object, message: str) -> None:
         """Count one comparison; fail with ``message`` unless ``condition`` holds."""
@@ -23,6 +26,16 @@ class Checker:
     def equal(self, actual: Any, expected: Any, message: str) -> None:
         """Count one comparison of values with ``==``, or of tensors bit for bit (NaN equals NaN)."""
         self.that(_same(actual, expected), f"{message}: {_brief(actual)} is not {_brief(expected)}")
+
+    def same_on_all_ranks(self, name: str, value: Any) -> None:
+        """Count one comparison of this value, bit for bit, across the ranks of the case.
+
+        The ranks' digests meet in the pytest process: no collective under test carries them.
+        """
+        if name in self.digests:
+            raise ValueError(f"{name!r} is compared across ranks twice; give one of the two another name")
+        self.count += 1
+        self.digests[name] = f"{hashlib.sha256(_bytes(value)).hexdigest()[:16]} {_brief(value)[:200]}"
 
     def metric(self, name: str, value: Number) -> None:
         """Keep a flat number or short string for the report."""
@@ -40,6 +53,15 @@ def _same(actual: Any, expected: Any) -> bool:
         return False
     left, right = (t.detach().cpu().contiguous().flatten().view(torch.uint8) for t in (actual, expected))
     return torch.equal(left, right)
+
+
+def _bytes(value: Any) -> bytes:
+    if not hasattr(value, "untyped_storage"):
+        return repr(value).encode()
+    import torch
+
+    data: bytes = value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
+    return f"{value.dtype} {tuple(value.shape)} ".encode() + data
 
 
 def _brief(value: Any) -> str:

@@ -35,6 +35,14 @@ class Observation:
     reason: Reason | None = None
 
 
+class Observed(Exception):
+    """What was seen elsewhere, on its way to where it is judged."""
+
+    def __init__(self, observation: Observation) -> None:
+        super().__init__(observation.message)
+        self.observation = observation
+
+
 def gate(case: Case, declaration: Declaration) -> Verdict | None:
     """The verdict of a case that need not run, or None. Core cases and adaptive ones always run."""
     if case.adaptive or case.level is Level.CORE:
@@ -46,6 +54,14 @@ def gate(case: Case, declaration: Declaration) -> Verdict | None:
         if claim.state is State.UNDECLARED and not _is_core(cell):
             return skipped(Reason.UNDECLARED, f"{cell} is not declared")
     return None
+
+
+def too_few_devices(case: Case, devices: int, *, shared: bool) -> Verdict | None:
+    """The verdict of a case that wants a device for each of its ranks where there are fewer, or None."""
+    ranks = case.world_size or 1
+    if shared or ranks <= devices:
+        return None
+    return skipped(Reason.ENVIRONMENT, f"{ranks} ranks need a device each, and there are {devices}")
 
 
 def _is_core(cell: Cell) -> bool:

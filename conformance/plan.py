@@ -83,6 +83,7 @@ def manifest_entry(case: Case, nodeid: str) -> dict[str, Any]:
         "level": case.level.value,
         **({"adaptive": True} if case.adaptive else {}),
         **({} if case.in_reference else {"in_reference": False}),
+        **({"world_size": case.world_size} if case.world_size else {}),
         "nodeid": nodeid,
     }
 

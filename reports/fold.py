@@ -44,7 +44,8 @@ def fold(manifest: Mapping[str, Any], records: JournalRecords) -> Report:
     _reject_foreign_manifest(manifest, header)
     known = {one.id for one in planned}
     ended = records.ended
-    cases = tuple(_judged(one, ended[one.id], header) for one in planned if one.id in ended)
+    ranks = _world_sizes(manifest)
+    cases = tuple(_judged(one, ended[one.id], header, ranks.get(one.id, 1)) for one in planned if one.id in ended)
     accounting = _accounting(planned, records, known)
     return Report(
         run=_run(manifest, records, len(planned)),
@@ -111,7 +112,13 @@ def _reject_foreign_manifest(manifest: Mapping[str, Any], header: Mapping[str, A
         )
 
 
-def _judged(planned: PlannedRecord, ended: Ended, header: Mapping[str, Any]) -> CaseRecord:
+def _world_sizes(manifest: Mapping[str, Any]) -> dict[str, int]:
+    """Of the cases that run on ranks."""
+    entries = [entry for entry in manifest.get("cases", ()) if isinstance(entry, Mapping) and "world_size" in entry]
+    return {str(entry.get("id")): redaction.whole(entry["world_size"]) for entry in entries}
+
+
+def _judged(planned: PlannedRecord, ended: Ended, header: Mapping[str, Any], ranks: int = 1) -> CaseRecord:
     verdict = ended.verdict
     return CaseRecord(
         planned.id,
@@ -127,6 +134,7 @@ def _judged(planned: PlannedRecord, ended: Ended, header: Mapping[str, Any]) -> 
         message=redaction.message(verdict.message),
         metrics=redaction.flat_facts(verdict.metrics if isinstance(verdict.metrics, Mapping) else {}),
         seconds=_seconds(ended.seconds),
+        ranks=ranks,
         repro=repro(header, planned.id) if verdict.outcome is Outcome.FAIL else "",
     )
 

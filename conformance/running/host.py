@@ -9,6 +9,8 @@ import pytest
 
 from conformance.errors import ConformanceError, SetupError
 from conformance.fixtures import accelerator as fixtures
+from conformance.fixtures import ranks as rank_fixtures
+from conformance.ranks.plugin import RankCases
 from conformance.running.parent import die_with_parent
 from conformance.running.settings import Settings, is_worker, open_journal
 from conformance.running.watchdog import Watchdog, stacks_path
@@ -45,8 +47,10 @@ class Host:
             # It adds a handler to each of torch's forty loggers six times a case; the bundled suites read no logs.
             manager.unregister(name="logging-plugin")
         manager.register(fixtures, "conformance-fixtures")
+        manager.register(rank_fixtures, "conformance-rank-fixtures")
         runner = CaseRunner(self._settings, subject, open_journal(self._settings), watchdog)
         manager.register(runner, "conformance-runner")
+        manager.register(RankCases(self._settings, subject, watchdog), "conformance-ranks")
 
     def _load(self) -> Subject:
         import torch

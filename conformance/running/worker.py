@@ -16,7 +16,7 @@ from conformance.accelerators.interface import MissingMember
 from conformance.case import Case, seed_of
 from conformance.checker import Checker
 from conformance.finding import EnvironmentLacks, Finding, Refused
-from conformance.judgement import Observation, Seen, claim_of, gate, judge, judge_death
+from conformance.judgement import Observation, Observed, Seen, claim_of, gate, judge, judge_death
 from conformance.plan import family_of
 from conformance.reports.journal import JournalWriter
 from conformance.reports.verdict import Outcome, Reason, Verdict, failed, skipped
@@ -187,6 +187,8 @@ def observe(error: BaseException | None) -> Observation:
     """What the way a body ended says. Types decide, never an exception's text."""
     if error is None:
         return Observation(Seen.RIGHT)
+    if isinstance(error, Observed):
+        return error.observation
     message = _first_lines(error)
     if isinstance(error, Finding):
         return Observation(Seen.FINDING, error.message, error.reason)

@@ -1,0 +1,147 @@
+"""A trivial all-reduce on 2 and 4 ranks: what one distributed case costs here, and with the launchers of others."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.process import PLUGINS, run
+from benchmarks.table import Row, main, times
+
+WORLDS = (2, 4)
+GOALS = {2: "≤ 6 ms", 4: "≤ 15 ms"}
+
+_HERE = """
+import torch
+import torch.distributed as dist
+from conformance.case import case
+
+@case("bench.all_reduce", axes={{"n": [str(n) for n in range({cases})]}}, world_size={world})
+def test_all_reduce(n, world_size, group):
+    total = torch.ones(4)
+    dist.all_reduce(total)
+    assert total.tolist() == [world_size] * 4
+"""
+_CONTINUOUS = """
+import torch
+import torch.distributed as dist
+from torch.testing._internal.common_distributed import MultiProcContinuousTest
+
+class TestAllReduce(MultiProcContinuousTest):
+    world_size = {world}
+
+    @classmethod
+    def backend_str(cls):
+        return "gloo"
+
+def _body(self):
+    total = torch.ones(4)
+    dist.all_reduce(total)
+    assert total.tolist() == [self.world_size] * 4
+
+for _n in range({cases}):
+    setattr(TestAllReduce, f"test_{{_n:04d}}", _body)
+"""
+_PER_TEST = """
+import torch
+import torch.distributed as dist
+from torch.testing._internal.common_distributed import MultiProcessTestCase
+
+class TestAllReduce(MultiProcessTestCase):
+    @property
+    def world_size(self):
+        return {world}
+
+    def setUp(self):
+        super().setUp()
+        self._spawn_processes()
+
+def _body(self):
+    store = dist.FileStore(self.file_name, self.world_size)
+    dist.init_process_group("gloo", store=store, rank=self.rank, world_size=self.world_size)
+    total = torch.ones(4)
+    dist.all_reduce(total)
+    assert total.tolist() == [self.world_size] * 4
+    dist.destroy_process_group()
+
+for _n in range({cases}):
+    setattr(TestAllReduce, f"test_{{_n:04d}}", _body)
+"""
+
+
+@dataclass(frozen=True)
+class Launcher:
+    """A way to run ranks under pytest. ``cases`` is how many of them are worth the time."""
+
+    name: str
+    source: str
+    cases: int
+    arguments: tuple[str, ...] = ()
+    ours: bool = False
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Milliseconds a case: the first one, and the median of the others."""
+
+    first: float
+    median: float
+    p90: float
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--cases", type=int, default=200, help="cases a run (default: 200)")
+
+
+def launchers(arguments: argparse.Namespace) -> list[Launcher]:
+    return [
+        Launcher("here", _HERE, arguments.cases, ("--accelerator=cpu", "-n0"), ours=True),
+        Launcher("MultiProcContinuousTest", _CONTINUOUS, arguments.cases),
+        # It starts its processes anew for each case, seconds each.
+        Launcher("MultiProcessTestCase", _PER_TEST, max(3, arguments.cases // 50)),
+    ]
+
+
+def measure(arguments: argparse.Namespace) -> list[Row]:
+    return [row for world in WORLDS for row in rows(world, launchers(arguments))]
+
+
+def rows(world: int, all_of_them: Sequence[Launcher]) -> list[Row]:
+    measured = [(launcher, one_run(launcher, world)) for launcher in all_of_them]
+    ours = next(numbers for launcher, numbers in measured if launcher.ours)
+    found = [Row(f"first case on {world} ranks, after collection (ms)", f"{ours.first:.0f}", "≤ 500 ms")]
+    found.append(Row(f"a case on {world} ranks, median (ms)", f"{ours.median:.1f} (p90 {ours.p90:.1f})", GOALS[world]))
+    for launcher, theirs in measured:
+        if not launcher.ours:
+            peer = f"{theirs.median:.1f}, first {theirs.first:.0f} ({launcher.name})"
+            found.append(Row(f"… on {world} ranks", f"{ours.median:.1f}", "", peer, times(theirs.median / ours.median)))
+    return found
+
+
+def one_run(launcher: Launcher, world: int) -> Measured:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        source = launcher.source.format(world=world, cases=launcher.cases)
+        (folder / "test_ranks.py").write_text(source, encoding="utf-8")
+        finished = run(
+            [sys.executable, "-m", "pytest", "-q", "-p", "each_case", "-p", "no:cacheprovider", "-p", "no:randomly",
+             "test_ranks.py", *launcher.arguments],
+            cwd=folder,
+            environment={"PYTHONPATH": str(PLUGINS), "EACH_CASE_FILE": str(folder / "times.json")},
+        )  # fmt: skip
+        if finished.status:
+            tail = "\n".join(finished.output.splitlines()[-20:])
+            raise SystemExit(f"{launcher.name} on {world} ranks ended with status {finished.status}:\n{tail}")
+        seconds = json.loads((folder / "times.json").read_text(encoding="utf-8"))["seconds"]
+    first, *rest = (1e3 * value for value in seconds)
+    return Measured(first, statistics.median(rest), sorted(rest)[int(0.9 * len(rest))])
+
+
+if __name__ == "__main__":
+    main(__doc__ or "", add_arguments, measure)

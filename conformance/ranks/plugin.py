@@ -1,0 +1,151 @@
+"""Cases with a world size, inside pytest: too few devices, the pool instead of the body, and the ranks' evidence."""
+
+from __future__ import annotations
+
+import base64
+import pickle
+import platform
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+
+from conformance.accelerators.live import unwrap
+from conformance.case import Case
+from conformance.checker import Checker
+from conformance.finding import Finding
+from conformance.judgement import Observed, Seen, too_few_devices
+from conformance.ranks.evidence import Finish
+from conformance.ranks.messages import Hello, Work
+from conformance.ranks.pool import START_PATIENCE, Pool, PoolFailed
+from conformance.ranks.rank import RANK_SIDE
+from conformance.reports.verdict import Reason, skipped
+from conformance.running.collection import case_of
+from conformance.running.settings import Settings
+from conformance.running.watchdog import Watchdog
+from conformance.running.worker import CHECKER, VERDICT, Subject
+
+FINISH = pytest.StashKey[Finish]()
+_HAS_RANKS = platform.system() == "Linux"
+#: What a round may take beyond the case's deadline: stacks, a grace, giving back.
+_AFTER_THE_DEADLINE = 30.0
+
+
+class RankCases:
+    """Runs the bodies of distributed cases on ranks. All other cases pass through untouched."""
+
+    def __init__(self, settings: Settings, subject: Subject, watchdog: Watchdog) -> None:
+        self._subject, self._watchdog = subject, watchdog
+        file = settings.options.capabilities
+        self._pool = Pool(Hello(settings.subject.spec, str(file) if file else None, [], 0, settings.options.seed))
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        # Where most cases run on ranks the first one comes soon; elsewhere the zygote would compete with other cases.
+        if _HAS_RANKS and 2 * sum(map(_on_ranks, session.items)) >= len(session.items) > 0:
+            self._pool.start()
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, nextitem: pytest.Item | None) -> None:
+        if _HAS_RANKS and nextitem is not None and _on_ranks(nextitem):
+            self._pool.start()  # it imports torch while the case before it runs
+
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        case = case_of(item)
+        if case is None or case.world_size is None:
+            return
+        accelerator = self._subject.accelerator
+        verdict = too_few_devices(case, _devices(accelerator), shared=_may_share(accelerator, self._subject.device))
+        if not _HAS_RANKS:
+            verdict = skipped(Reason.ENVIRONMENT, "ranks need Linux, which forks, watches and ends them")
+        if verdict:
+            item.stash[VERDICT] = verdict
+            raise pytest.skip.Exception(verdict.message, _use_item_location=True)
+        # The pool keeps the case's deadline; the watchdog is for the pool itself.
+        self._watchdog.arm(START_PATIENCE + case.deadline + _AFTER_THE_DEADLINE)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_pyfunc_call(self, pyfuncitem: pytest.Function) -> bool | None:
+        case = case_of(pyfuncitem)
+        if case is None or case.world_size is None:
+            return None
+        work = _work(pyfuncitem, case)
+        try:
+            ended = self._pool.run(work, case.world_size)
+        except PoolFailed as error:
+            raise Finding(Reason.RAISED, str(error)) from None
+        checker = Checker()
+        checker.count = ended.count
+        checker.metrics.update(ended.metrics)
+        pyfuncitem.stash[CHECKER] = checker
+        pyfuncitem.stash[FINISH] = ended.finish
+        if ended.finish.output:
+            pyfuncitem.add_report_section("call", "on ranks", ended.finish.output)
+        if ended.finish.observation.seen is not Seen.RIGHT:
+            raise Observed(ended.finish.observation)
+        return True
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        report = yield
+        finish = item.stash.get(FINISH, None)
+        if finish is not None and report.when == "call" and report.failed:
+            # The frames of the pool say nothing; those of the ranks are in their evidence.
+            report.longrepr = f"{finish.observation.message}\n\n{finish.details}"
+        return report
+
+    def pytest_sessionfinish(self) -> None:
+        self._pool.close()
+
+
+def _on_ranks(item: pytest.Item) -> bool:
+    case = case_of(item)
+    return case is not None and case.world_size is not None
+
+
+def _work(item: pytest.Function, case: Case) -> Work:
+    function: Any = item.function
+    return Work(
+        nonce="",
+        case_id=case.id,
+        module=str(function.__module__),
+        file=str(item.path),
+        function=".".join(filter(None, (item.cls and item.cls.__qualname__, item.originalname))),
+        rank=0,
+        world_size=0,
+        deadline=case.deadline,
+        values=_pickled({name: item.funcargs[name] for name in item._fixtureinfo.argnames if name not in RANK_SIDE}),
+    )
+
+
+def _pickled(values: dict[str, Any]) -> str:
+    """What the pytest process has made for the body. What cannot be sent is named."""
+    try:
+        return base64.b64encode(pickle.dumps(values)).decode() if values else ""
+    except Exception:  # noqa: BLE001 - any object may fail to be pickled in its own way
+        name = next(name for name, value in values.items() if not _can_be_pickled(value))
+    raise Finding(
+        Reason.RAISED,
+        f"fixture '{name}' gives a {type(values[name]).__name__}, which cannot be sent to the ranks. "
+        f"Let it return plain data, or make it in the body; ranks make these: {', '.join(sorted(RANK_SIDE))}.",
+    )
+
+
+def _can_be_pickled(value: Any) -> bool:
+    try:
+        pickle.dumps(value)
+    except Exception:  # noqa: BLE001 - see above
+        return False
+    return True
+
+
+def _devices(accelerator: Any) -> int:
+    try:
+        return int(accelerator.device_count())
+    except Exception:  # noqa: BLE001 - a device that cannot be counted is the finding of other cases; there is one
+        return 1
+
+
+def _may_share(accelerator: Any, device: Any) -> bool:
+    """Whether several ranks may use one device: the host's processor, and what is simulated on it."""
+    return str(getattr(device, "type", "")) == "cpu" or bool(getattr(unwrap(accelerator), "simulated", False))

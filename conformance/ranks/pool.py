@@ -1,0 +1,318 @@
+"""The pool: warm ranks for every case and world size of one pytest process, replaced as soon as one is in doubt."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from conformance.child_python import child_python
+from conformance.ranks.channel import Channel, Closed, Message
+from conformance.ranks.evidence import Evidence, Finish, finish
+from conformance.ranks.member import Member
+from conformance.ranks.messages import Hello, Ready, Unfit, Work, packed, unpacked
+from conformance.ranks.round import Round
+
+#: Importing torch takes seconds, on a busy machine many.
+_ZYGOTE_PATIENCE = 180.0
+#: Loading a vendor's stack may compile or probe, in every rank.
+_RANK_PATIENCE = 180.0
+#: How long a whole start may take; a watchdog around a case has to allow for it.
+START_PATIENCE = _ZYGOTE_PATIENCE + _RANK_PATIENCE
+#: A rank is recycled after so many cases, whatever it says.
+_MOST_CASES = 500
+_CLOSE_PATIENCE = 5.0
+_PROGRAM = "from conformance.ranks.zygote import main; main()"
+
+
+class PoolFailed(Exception):
+    """Ranks cannot be had; the sentence says why."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A case's finish, and what it left behind that ranks have given back."""
+
+    finish: Finish
+    metrics: dict[str, Any]
+    count: int
+
+
+class Pool:
+    """Starts without waiting; the first case waits for what is not there yet."""
+
+    def __init__(self, hello: Hello) -> None:
+        self._hello = hello
+        self._store: Any = None
+        self._numbers = itertools.count()
+        self._idle: list[Member] = []
+        self._alive: dict[int, Member] = {}
+        self._news = selectors.DefaultSelector()
+        self._zygote: _ZygoteProcess | None = None
+
+    def start(self) -> None:
+        """Begin importing in the zygote; nothing is waited for."""
+        if self._zygote is None:
+            self._zygote = _ZygoteProcess()
+            self._news.register(self._zygote.channel, selectors.EVENT_READ, None)
+
+    def run(self, work: Work, world_size: int) -> Ended:
+        """Run one case on ranks of its own. Raises PoolFailed where there are none to be had.
+
+        A warm rank may die, killed from outside, at the very moment it is given work. Without it no other can have
+        joined the group, so no body has begun, and the case runs once more.
+        """
+        followed, evidence = self._round(work, world_size)
+        if any(one.never_began for one in evidence):
+            followed, evidence = self._round(work, world_size)
+        ends = [one.end for one in evidence if one.end]
+        leaked = followed.leaked()
+        return Ended(
+            finish(evidence, followed.cause),
+            {**(ends[0].metrics if ends else {}), **({"leaked": ",".join(leaked)} if leaked else {})},
+            sum(end.count for end in ends),
+        )
+
+    def _round(self, work: Work, world_size: int) -> tuple[Round, list[Evidence]]:
+        ranks = self._take(world_size)
+        work = replace(work, nonce=uuid.uuid4().hex, world_size=world_size)
+        for rank, member in enumerate(ranks):
+            member.forget()
+            member.send(packed(replace(work, rank=rank)))
+        followed = Round(work.nonce, ranks, self)
+        try:
+            evidence = followed.follow(work.deadline)
+        except BaseException:  # Ctrl-C too: whatever the ranks are in the middle of, nobody will ask them for it
+            self._discard(ranks)
+            raise
+        self._give_back(ranks, followed)
+        return followed, evidence
+
+    # --- ranks ------------------------------------------------------------------------------------------------------
+
+    def _take(self, count: int) -> list[Member]:
+        """Ranks that are ready; those that died while nobody looked are replaced."""
+        for _ in range(3):
+            while self.listen(0):
+                pass
+            if self._zygote is None or self._zygote.dead:
+                self._restart()
+            try:
+                self._fork(count - len(self._idle))
+                self._wait_until_ready()
+            except Closed:
+                continue  # the zygote has died, and its ranks with it
+            if len(self._idle) >= count:
+                taken, self._idle = self._idle[:count], self._idle[count:]
+                return taken
+        raise PoolFailed(f"{count} ranks could not be had: they, or the zygote that forks them, died three times")
+
+    def _fork(self, missing: int) -> None:
+        assert self._zygote is not None
+        if missing <= 0:
+            return
+        self._wait_for_zygote(self._zygote)
+        for _ in range(missing):
+            member = Member.fork(next(self._numbers), self._zygote.channel, self._greeting())
+            self._alive[member.number] = member
+            self._idle.append(member)
+            self._news.register(member.channel, selectors.EVENT_READ, member)
+            self._news.register(member.output, selectors.EVENT_READ, member.output)
+
+    def _greeting(self) -> Hello:
+        import sys
+
+        if self._store is None:
+            self._store = _store()
+        return replace(self._hello, module_path=list(sys.path), store_port=self._store.port)
+
+    def _wait_until_ready(self) -> None:
+        until = time.monotonic() + _RANK_PATIENCE
+        while waiting := [member for member in self._idle if not member.ready]:
+            for member in waiting:
+                self._greet(member)
+            if all(member.ready for member in self._idle):
+                return
+            if time.monotonic() > until:
+                raise PoolFailed(f"a rank did not load the accelerator within {_RANK_PATIENCE:.0f} s")
+            self.listen(_RANK_PATIENCE)
+
+    def _greet(self, member: Member) -> None:
+        for message in member.inbox:
+            value = unpacked(message)
+            if isinstance(value, Unfit):
+                self._discard([member])
+                raise PoolFailed(f"a rank cannot load the accelerator: {value.sentence}")
+            member.ready = isinstance(value, Ready)
+        member.inbox.clear()
+
+    def _give_back(self, ranks: Sequence[Member], followed: Round) -> None:
+        for member in ranks:
+            member.cases += 1
+        if not followed.clean:
+            self._discard(ranks)
+            return
+        tired = [member for member in ranks if member.cases >= _MOST_CASES or member in followed.retired()]
+        self._discard(tired)
+        self._idle[:0] = [member for member in ranks if member not in tired]
+
+    def _discard(self, members: Sequence[Member]) -> None:
+        """Kill without waiting: the zygote reaps them, and what they have started."""
+        for member in members:
+            if not member.exited:
+                member.signal(signal.SIGKILL)
+            self._forget(member)
+
+    def _forget(self, member: Member) -> None:
+        if self._alive.pop(member.number, None) is None:
+            return
+        if member in self._idle:
+            self._idle.remove(member)
+        for part in (member.channel, member.output):
+            with contextlib.suppress(KeyError):
+                self._news.unregister(part)
+        member.close()
+
+    # --- news -------------------------------------------------------------------------------------------------------
+
+    def listen(self, seconds: float) -> bool:
+        """Wait for news of any rank, and put it where it belongs; whether there was any but output."""
+        heard = False
+        for key, _ in self._news.select(max(0.0, seconds)):
+            if self._news.get_map().get(key.fd) is not key:
+                continue  # closed by news that came before it in the same batch
+            if key.data is None:
+                heard |= self._hear_zygote()
+            elif isinstance(key.data, Member):
+                self._hear_rank(key.data)
+                heard = True
+            elif not key.data.read():
+                self._news.unregister(key.fileobj)
+        return heard
+
+    def _hear_rank(self, member: Member) -> None:
+        try:
+            member.inbox += member.channel.receive()
+        except Closed:
+            member.lost = True
+            self._news.unregister(member.channel)
+            if member in self._idle:
+                self._forget(member)
+
+    def _hear_zygote(self) -> bool:
+        assert self._zygote is not None
+        try:
+            messages = self._zygote.channel.receive()
+        except Closed:
+            self._zygote.dead = True
+            self._news.unregister(self._zygote.channel)
+            for member in list(self._alive.values()):
+                member.lost = True  # the kernel kills them with the zygote
+            return True
+        heard = False
+        for message in messages:
+            heard |= self._note(message)
+        return heard
+
+    def _note(self, message: Message) -> bool:
+        """Whether it is about a rank that somebody cares for."""
+        assert self._zygote is not None
+        if message["kind"] == "up":
+            self._zygote.up = True
+            return True
+        member = self._alive.get(int(message["number"]))
+        if member is None:
+            return False
+        member.exited, member.exit_status = True, int(message["status"])
+        if member in self._idle:
+            self._forget(member)
+        return True
+
+    # --- zygote -----------------------------------------------------------------------------------------------------
+
+    def _wait_for_zygote(self, zygote: _ZygoteProcess) -> None:
+        until = time.monotonic() + _ZYGOTE_PATIENCE
+        while not zygote.up:
+            if zygote.dead:
+                raise PoolFailed(f"the zygote that forks ranks did not start: {zygote.last_words()}")
+            if time.monotonic() > until:
+                raise PoolFailed(f"the zygote that forks ranks did not start within {_ZYGOTE_PATIENCE:.0f} s")
+            self.listen(1.0)
+
+    def _restart(self) -> None:
+        for member in list(self._alive.values()):
+            self._forget(member)
+        if self._zygote is not None:
+            self._zygote.close()
+            self._zygote = None
+        self.start()
+
+    def close(self) -> None:
+        """End every rank and the zygote; nothing is left when it returns."""
+        for member in list(self._alive.values()):
+            self._forget(member)
+        if self._zygote is not None:
+            if not self._zygote.dead:
+                self._news.unregister(self._zygote.channel)
+            self._zygote.close()
+            self._zygote = None
+        self._news.close()
+        self._store = None
+
+
+class _ZygoteProcess:
+    """The zygote's process, its channel, and what it says on stderr."""
+
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair()
+        self._words = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the process
+        environment = dict(os.environ)
+        # Ranks of one host talk over the loopback; without it gloo asks the network who this host is.
+        environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        environment.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+        with theirs:
+            self._process = subprocess.Popen(  # noqa: S603 - this interpreter, with our own program
+                child_python(_PROGRAM, str(theirs.fileno())),
+                pass_fds=(theirs.fileno(),),
+                stdin=subprocess.DEVNULL,
+                stdout=self._words,
+                stderr=self._words,
+                env=environment,
+                start_new_session=True,
+            )
+        self.channel = Channel(ours)
+        self.up = self.dead = False
+
+    def last_words(self) -> str:
+        self._words.seek(0)
+        lines = self._words.read().decode(errors="replace").strip().splitlines()
+        return lines[-1] if lines else f"exit status {self._process.poll()}, and no word"
+
+    def close(self) -> None:
+        """Its ranks end with it."""
+        self.channel.close()
+        try:
+            self._process.wait(_CLOSE_PATIENCE)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._words.close()
+
+
+def _store() -> Any:
+    """The one store of this pool, on a port of the loopback that the kernel has chosen and holds."""
+    from torch._C._distributed_c10d import TCPStore
+
+    listener = socket.create_server(("127.0.0.1", 0), backlog=512)
+    port = listener.getsockname()[1]
+    return TCPStore("127.0.0.1", port, None, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())

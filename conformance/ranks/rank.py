@@ -1,0 +1,166 @@
+"""A rank's life: it loads the accelerator once, and then takes one case after the other."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from conformance.accelerators.registry import resolve
+from conformance.case import Case, seed_of
+from conformance.checker import Checker
+from conformance.errors import ConformanceError
+from conformance.ranks import body
+from conformance.ranks.channel import Channel
+from conformance.ranks.group import Groups, identify
+from conformance.ranks.ledger import ARRIVING, JOINING, Ledger, open_ledger
+from conformance.ranks.messages import Done, Hello, Leave, Ready, Unfit, Work, packed, unpacked
+from conformance.ranks.state import RankState
+from conformance.running.hygiene import seed_everything
+
+#: What this signal asks for comes even from a rank that holds the GIL.
+SHOW_STACKS = signal.SIGUSR1
+#: The arguments that a rank makes itself; all others come from the pytest process.
+RANK_SIDE = frozenset({"rank", "world_size", "group", "accelerator", "device", "declaration", "case", "check"})
+
+
+def rewrite_assertions() -> None:
+    """Let failed asserts show their values, as under pytest. Where pytest has moved its parts, they show none."""
+    try:
+        from _pytest.assertion import install_importhook
+        from _pytest.config import get_config
+
+        install_importhook(get_config()).mark_rewrite("conformance.suites")
+    except (ImportError, AttributeError, TypeError):
+        return
+
+
+def live(control: int, output: int, stacks: int, ledger: int) -> None:
+    """Serve the pool until it closes its end."""
+    _redirect(output)
+    faulthandler.enable(stacks, all_threads=True)
+    faulthandler.register(SHOW_STACKS, file=stacks, all_threads=True, chain=False)
+    channel = Channel(socket.socket(fileno=control))
+    messages = channel.messages()
+    hello = unpacked(next(messages))
+    assert isinstance(hello, Hello)
+    book = Ledger(ledger)
+    open_ledger(book)
+    book.stage("loading the accelerator")
+    sys.path[:] = hello.module_path
+    try:
+        rank = Rank(channel, hello, book)
+    except ConformanceError as error:
+        channel.send(packed(Unfit(str(error))))
+        return
+    channel.send(packed(Ready(os.getpid())))
+    for message in messages:
+        request = unpacked(message)
+        if isinstance(request, Work):
+            rank.perform(request)
+        elif isinstance(request, Leave):
+            rank.leave(request)
+
+
+def _redirect(output: int) -> None:
+    with Path(os.devnull).open("rb") as nothing:
+        os.dup2(nothing.fileno(), 0)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.close(output)
+    # A line at a time: what a rank has printed must not die with it.
+    for name, descriptor in (("stdout", 1), ("stderr", 2)):
+        stream = open(descriptor, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+
+
+class Rank:
+    """Performs cases. Its identity is part of the work: any process may be any rank."""
+
+    def __init__(self, channel: Channel, hello: Hello, ledger: Ledger) -> None:
+        self._channel, self._hello, self._ledger = channel, hello, ledger
+        self._subject = resolve(hello.spec)
+        self._accelerator = self._subject.load()
+        self._backend = str(self._accelerator.communication_backend_name())
+        self._groups = Groups(hello.store_port)
+        self._process = os.getpid()
+        self._state: RankState | None = None
+
+    def perform(self, work: Work) -> None:
+        """Join, run, say how it ended."""
+        self._ledger.begin(work.nonce)
+        self._ledger.stage(ARRIVING)
+        identify(work.rank, work.world_size)
+        self._state = RankState.take()
+        checker = Checker()
+        error: BaseException | None = None
+        generated = False
+        try:
+            function = body.find_function(work.module, work.file, work.function)
+            generated = body.is_generated(function)
+            self._run(work, function, checker)
+        except BaseException as raised:  # noqa: BLE001 - SystemExit too: a body that ends the process has failed
+            error = raised
+        if os.getpid() != self._process:
+            os._exit(70)  # a fork that the body made has come back from it
+        end = body.end_of(work, error, checker, self._accelerator, generated=generated)
+        # The ledger keeps the last collective, and the rank its place in the group: the pool says when to leave.
+        self._channel.send(packed(end))
+
+    def _run(self, work: Work, function: Callable[..., Any], checker: Checker) -> None:
+        case = body.case_named(function, work.case_id)
+        device = self._device(work.rank)
+        self._ledger.stage(JOINING)
+        group = self._groups.join(work.nonce, self._backend, work.rank, work.world_size, work.deadline)
+        given = body.arguments(function, work.values, self._own(work, case, device, group, checker))
+        seed_everything(seed_of(f"{case.id}@{work.rank}", self._hello.seed), self._accelerator)
+        self._ledger.stage("in the body")
+        function(**given)
+        self._accelerator.synchronize()  # an asynchronous error belongs to the case that caused it
+
+    def _own(self, work: Work, case: Case, device: Any, group: Any, checker: Checker) -> dict[str, Callable[[], Any]]:
+        return {
+            "rank": lambda: work.rank,
+            "world_size": lambda: work.world_size,
+            "group": lambda: group,
+            "accelerator": lambda: self._accelerator,
+            "device": lambda: device,
+            "declaration": self._declaration,
+            "case": lambda: case,
+            "check": lambda: checker,
+        }
+
+    def _declaration(self) -> Any:
+        file = self._hello.capabilities
+        return self._subject.declaration(self._accelerator, Path(file) if file else None)
+
+    def _device(self, rank: int) -> Any:
+        """The rank's own device; with fewer devices than ranks they are shared in turn."""
+        import torch
+
+        count = max(1, int(self._accelerator.device_count()))
+        if count > 1:
+            self._accelerator.set_device(rank % count)
+            return torch.device(str(self._accelerator.device_name(rank % count)))
+        return torch.empty(0, device=str(self._accelerator.current_device_name())).device
+
+    def leave(self, leave: Leave) -> None:
+        """Give everything back, and say so. Who has kept a thread says that it must not be used again."""
+        self._ledger.stage("leaving the group")
+        self._groups.leave()
+        assert self._state is not None
+        leaked = self._state.give_back()
+        threads = self._state.new_threads()
+        self._state = None
+        if threads:
+            leaked.append("threads")
+        self._ledger.stage("idle")
+        self._channel.send(
+            packed(Done(leave.nonce, leaked, f"it kept threads: {', '.join(threads)}" if threads else ""))
+        )

@@ -1,0 +1,199 @@
+"""The zygote: a clean interpreter that has imported what ranks need, forks them, and reaps them.
+
+It never touches an accelerator and has one thread, so a fork of it is as good as a fresh interpreter and takes
+milliseconds. It lives as long as the pytest process holds the other end of its channel; what ranks leave behind is
+adopted by it (a "child subreaper") and ended with them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+
+from conformance.ranks.channel import Channel, Closed, Message
+from conformance.running.parent import adopt_orphans, die_with_parent
+
+#: Imported before the first fork. What is missing here is imported by every rank anew.
+_WARM = (
+    "numpy.random",
+    "torch",
+    "torch.distributed",
+    "torch.utils._device",
+    "pytest",
+    "conformance.accelerators.registry",
+    "conformance.fixtures.accelerator",
+    "conformance.ranks.rank",
+)
+#: How long processes that a rank has left behind may take to clean up, in seconds, before they are killed.
+_LAST_WORDS = 0.5
+
+
+def main() -> None:
+    """Serve forks on the inherited socket whose number is the last argument."""
+    die_with_parent()
+    channel = Channel(socket.socket(fileno=int(sys.argv[-1])))
+    for name in _WARM:
+        importlib.import_module(name)
+    _warm()
+    threads = len(os.listdir("/proc/self/task"))
+    if threads != 1:
+        raise SystemExit(f"the zygote has {threads} threads; a fork of it would not be safe")
+    Zygote(channel).serve()
+
+
+def _warm() -> None:
+    """What the first use would otherwise cost every rank."""
+    import torch
+
+    from conformance.ranks import ledger, rank
+
+    torch.set_num_threads(1)
+    rank.rewrite_assertions()
+    ledger.record_collectives()
+    gc.collect()
+    gc.freeze()
+
+
+class Zygote:
+    """Forks, signals and reaps ranks, by the number that the pool gave each."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._ranks: dict[int, int] = {}  # process → the pool's number
+        self._strays_end = 0.0
+        self._woken, self._waker = socket.socketpair()
+
+    def serve(self) -> None:
+        """Until the pool's end is closed."""
+        adopt_orphans()
+        self._woken.setblocking(False)
+        self._waker.setblocking(False)
+        signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, _only_wake)
+        signal.signal(signal.SIGTERM, _end_of_parent)
+        # From now on the death of the pytest process is an end of work, so that ranks' own children end as well.
+        die_with_parent(signal.SIGTERM)
+        try:
+            self._channel.send({"kind": "up", "pid": os.getpid()})
+            while True:
+                self._step()
+        except (Closed, ParentDied):
+            self._end()
+
+    def _step(self) -> None:
+        ears: list[Channel | socket.socket] = [self._channel, self._woken]
+        patience = 0.02 if self._strays_end else None
+        ready, _, _ = select.select(ears, [], [], patience)
+        if self._woken in ready:
+            with contextlib.suppress(BlockingIOError):
+                self._woken.recv(4096)
+        self._reap()
+        if self._channel in ready:
+            for message in self._channel.receive():
+                self._obey(message)
+
+    def _obey(self, message: Message) -> None:
+        if message["kind"] == "fork":
+            self._fork(int(message["number"]), message["descriptors"])
+            return
+        pid = next((pid for pid, number in self._ranks.items() if number == message["number"]), None)
+        if pid is not None:  # else it is dead, and the pool is being told
+            os.kill(pid, int(message["signal"]))
+
+    def _fork(self, number: int, descriptors: list[int]) -> None:
+        zygote = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            self._become_rank(zygote, descriptors)
+        self._ranks[pid] = number
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+    def _become_rank(self, zygote: int, descriptors: list[int]) -> None:
+        status = 70
+        try:
+            signal.set_wakeup_fd(-1)
+            for number in (signal.SIGCHLD, signal.SIGTERM):
+                signal.signal(number, signal.SIG_DFL)
+            os.setsid()
+            die_with_parent(parent=zygote)
+            for end in (self._channel.connection, self._woken, self._waker):
+                end.close()
+            from conformance.ranks.rank import live
+
+            live(*descriptors)
+            status = 0
+        except BaseException:  # noqa: BLE001 - the last frame of a process; nothing may return into the zygote's loop
+            sys.excepthook(*sys.exc_info())
+        finally:
+            sys.stderr.flush()
+            os._exit(status)
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                self._strays_end = 0.0
+                return
+            if not pid:
+                break
+            number = self._ranks.pop(pid, None)
+            if number is not None:
+                self._strays_end = time.monotonic() + _LAST_WORDS
+                self._signal_strays(signal.SIGTERM)
+                self._channel.send({"kind": "exited", "number": number, "status": os.waitstatus_to_exitcode(status)})
+        if self._strays_end:
+            self._press_strays()
+
+    def _press_strays(self) -> None:
+        """Python's resource tracker cleans up and leaves by itself; others may need more than a word."""
+        if not _children() - set(self._ranks):
+            self._strays_end = 0.0
+        elif time.monotonic() > self._strays_end:
+            self._signal_strays(signal.SIGKILL)
+
+    def _signal_strays(self, number: signal.Signals) -> None:
+        for pid in _children() - set(self._ranks):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    def _end(self) -> None:
+        """Kill the ranks, give what they left a moment, kill that too."""
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        for pid in self._ranks:
+            os.kill(pid, signal.SIGKILL)
+        deadline = time.monotonic() + _LAST_WORDS
+        while _children():
+            overdue = time.monotonic() > deadline
+            self._signal_strays(signal.SIGKILL if overdue else signal.SIGTERM)
+            with contextlib.suppress(ChildProcessError):
+                while pid := os.waitpid(-1, os.WNOHANG)[0]:
+                    self._ranks.pop(pid, None)
+            time.sleep(0.002)
+
+
+class ParentDied(Exception):
+    """The kernel's word that the pytest process is gone."""
+
+
+def _end_of_parent(number: int, frame: object) -> None:
+    del number, frame
+    raise ParentDied
+
+
+def _only_wake(number: int, frame: object) -> None:
+    """The wake-up descriptor does the work; without a handler the signal would be dropped."""
+
+
+def _children() -> set[int]:
+    pid = os.getpid()
+    return set(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))

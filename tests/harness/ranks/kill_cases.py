@@ -1,0 +1,37 @@
+"""Ranks at work, and idle ones, for test_kills.py, which kills who drives them."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import torch.distributed as dist
+
+from conformance.case import case
+
+
+def note(name):
+    Path(os.environ["KILL_NOTES"], f"{name}.{os.getpid()}").touch()
+
+
+@case("kill.warm", world_size=3)
+def test_warm(group):
+    """Three ranks are up."""
+    dist.barrier()
+
+
+@case("kill.busy", world_size=2)
+def test_busy(rank, group):
+    """Two of them work on with children of their own, one is idle."""
+    if rank == 0:
+        program = "import time; time.sleep(600)"
+        subprocess.Popen([sys.executable, "-c", program, "child-of-rank"], start_new_session=True)
+    note("busy")
+    time.sleep(600)
+
+
+@case("kill.after", world_size=2)
+def test_after(group):
+    """Works again."""
+    dist.barrier()

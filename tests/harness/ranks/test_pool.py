@@ -1,0 +1,156 @@
+"""The pool by itself: ranks and the zygote are replaced, starts that fail are one sentence, closing leaves nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conformance.judgement import Seen
+from conformance.ranks import pool as pools
+from conformance.ranks.messages import Hello, Work
+from conformance.ranks.pool import Pool, PoolFailed
+
+BODIES = Path(__file__).with_name("pool_bodies.py")
+
+
+@pytest.fixture(scope="module")
+def warm() -> Iterator[Pool]:
+    pool = new_pool()
+    yield pool
+    pool.close()
+
+
+def new_pool(spec: str = "cpu") -> Pool:
+    return Pool(Hello(spec, None, [], 0, 0))
+
+
+def work(name: str = "test_sum") -> Work:
+    return Work("", "pool.sum", "tests.harness.ranks.pool_bodies", str(BODIES), name, 0, 0, 30.0, "")
+
+
+def rank_0(pool: Pool, world_size: int = 2) -> int:
+    ended = pool.run(work(), world_size)
+    assert ended.finish.observation.seen is Seen.RIGHT, ended.finish
+    assert ended.count == world_size
+    return int(ended.metrics["pid"])
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+    until = time.monotonic() + 10
+    while alive(pid) and time.monotonic() < until:
+        time.sleep(0.01)
+
+
+def zygote(pool: Pool) -> Any:
+    assert pool._zygote is not None
+    return pool._zygote._process
+
+
+def test_ranks_serve_every_world_size(warm: Pool) -> None:
+    first = rank_0(warm)
+
+    assert [rank_0(warm, world) for world in (1, 3, 2, 4)] == [first] * 4
+
+
+def test_an_idle_rank_that_was_killed_is_replaced(warm: Pool) -> None:
+    victim = rank_0(warm)
+
+    kill(victim)
+
+    assert rank_0(warm) != victim
+
+
+def test_a_rank_that_dies_as_it_gets_work_costs_no_case(warm: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    victims = [rank_0(warm)]
+    take = warm._take
+
+    def take_and_kill(count: int) -> Any:
+        taken = take(count)
+        if victims:
+            os.kill(victims.pop(), signal.SIGKILL)
+        return taken
+
+    monkeypatch.setattr(warm, "_take", take_and_kill)
+
+    assert rank_0(warm)
+    assert not victims
+
+
+def test_a_zygote_that_was_killed_is_replaced_and_takes_its_ranks_along(warm: Pool) -> None:
+    rank, old = rank_0(warm), zygote(warm).pid
+
+    kill(old)
+
+    assert rank_0(warm) != rank
+    assert zygote(warm).pid != old
+    assert not alive(rank)
+
+
+def test_ranks_are_recycled(warm: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pools, "_MOST_CASES", 3)
+
+    seen = [rank_0(warm) for _ in range(12)]
+
+    assert len(set(seen)) >= 4
+
+
+def test_ranks_of_a_failed_case_are_replaced(warm: Pool) -> None:
+    rank = rank_0(warm)
+
+    ended = warm.run(work("no_such_function"), 2)
+
+    assert ended.finish.observation.seen is Seen.RAISED
+    assert "no_such_function" in ended.finish.observation.message
+    assert rank_0(warm) != rank
+
+
+def test_descriptors_do_not_pile_up(warm: Pool) -> None:
+    rank_0(warm, 3)
+    before = len(os.listdir("/proc/self/fd"))
+
+    for _ in range(5):
+        warm.run(work("no_such_function"), 3)
+    rank_0(warm, 3)
+
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_an_accelerator_that_does_not_load_on_ranks_is_one_sentence() -> None:
+    pool = new_pool("tests.no_such_module:THING")
+
+    with pytest.raises(PoolFailed, match=r"a rank cannot load the accelerator: .*no_such_module"):
+        pool.run(work(), 2)
+    pool.close()
+
+
+def test_a_zygote_that_does_not_start_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pools, "_PROGRAM", "raise SystemExit('no torch today')")
+    pool = new_pool()
+
+    with pytest.raises(PoolFailed, match="did not start: no torch today"):
+        pool.run(work(), 2)
+    pool.close()
+
+
+def test_closing_leaves_no_process() -> None:
+    pool = new_pool()
+    rank, process = rank_0(pool), zygote(pool)
+
+    pool.close()
+
+    assert not alive(rank)
+    assert process.returncode == 0
