@@ -35,6 +35,7 @@ COMMANDS: Final = {
         Command("explain", "Tell what a case checks, and how it ended.", "explain"),
         Command("lint", "Check an accelerator's declaration without a device.", "lint"),
         Command("onboard", "Probe a device, and print a first declaration of it.", "onboard"),
+        Command("publish", "Write the page of several accelerators: a matrix, cards, pictures.", "publish"),
         Command("report", "Print a report folder, a report.json or a journal.", "report"),
         Command("suggest", "Print the declaration that would have been true in a run.", "suggest"),
     )
