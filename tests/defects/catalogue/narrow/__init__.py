@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from tests.defects.mutant import Mutant
 
-from . import answers
+from . import answers, memory, numbers, pinned, probes
 
-MUTANTS: tuple[Mutant, ...] = (*answers.MUTANTS,)
+MUTANTS: tuple[Mutant, ...] = (
+    *answers.MUTANTS,
+    *memory.MUTANTS,
+    *numbers.MUTANTS,
+    *pinned.MUTANTS,
+    *probes.MUTANTS,
+)

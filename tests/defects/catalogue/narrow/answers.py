@@ -46,7 +46,9 @@ class _Row:
 
         def member(*args: Any, **kwargs: Any) -> Any:
             self.asked = 0
-            return old(*args, **kwargs)
+            answer = old(*args, **kwargs)
+            self.asked = 0
+            return answer
 
         return member
 
@@ -56,8 +58,7 @@ def _recounting() -> Mapping[str, Any]:
     row = _Row(3)
     return {
         "device_count": lambda old: lambda self: old(self) + row.again(),
-        "current_device": row.other,
-        "set_device": row.other,
+        **dict.fromkeys(("current_device", "set_device", "device", "device_name", "_index"), row.other),
     }
 
 
@@ -184,17 +185,9 @@ def _default_nobody_knows() -> Mapping[str, Any]:
     }  # fmt: skip
 
 
-def _set_once(old: Any) -> Any:
-    """The first backend that is set stays: compiled code was made for it."""
-    seen: list[str] = []
-
-    def set_compile_backend(self: Any, backend: str) -> None:
-        old(self, backend)
-        seen.append(backend)
-        if len(seen) > 1:
-            self._compile.name = seen[0]
-
-    return set_compile_backend
+def _traced_instead(old: Any) -> Any:
+    """Without a compiler functions are to run as they are; they are traced all the same."""
+    return lambda self, backend: old(self, "aot_eager" if backend == "eager" else backend)
 
 
 def _key_error(old: Any) -> Any:
@@ -218,8 +211,8 @@ SOFTWARE = (
     answer("the default compile backend is registered nowhere", "over-declared", BACKENDS,
            "accelerator.compile_backend.known", "capabilities.compile",
            context=accelerator(**_default_nobody_knows())),
-    answer("the first compile backend stays", "stub", BACKENDS, "accelerator.compile_backend.set",
-           "accelerator.effect.set_compile_backend", context=accelerator(set_compile_backend=_set_once)),
+    answer("another compile backend is set than was asked for", "stub", BACKENDS, "accelerator.compile_backend.set",
+           context=accelerator(set_compile_backend=_traced_instead)),
     answer("an unknown compile backend is a KeyError", "unclean refusal", BACKENDS,
            "accelerator.compile_backend.unknown", context=accelerator(set_compile_backend=_key_error)),
 )  # fmt: skip
@@ -244,8 +237,9 @@ INTERFACE = (
            context=accelerator(register_host_memory=lambda old: lambda self, pointer, size: old(self, pointer, size))),
     answer("a flag is a number", "wrong type promotion", NARROW, "accelerator.interface.bool[prefer_triton_grouped_mm]",
            context=accelerator(prefer_triton_grouped_mm=constant(0))),
-    answer("the seed is a float", "wrong type promotion", NARROW, "accelerator.interface.int[initial_seed]",
-           context=accelerator(initial_seed=lambda old: lambda self: float(old(self)))),
+    answer("the alignment of pinned memory is a float", "wrong type promotion", NARROW,
+           "accelerator.interface.int[pin_memory_alignment]",
+           context=accelerator(pin_memory_alignment=lambda old: lambda self: float(old(self)))),
     answer("the builders' folder is a member of an enumeration", "wrong type promotion", NARROW,
            "accelerator.interface.str[op_builder_dir]", context=accelerator(op_builder_dir=constant(_Folder.BUILDERS))),
     answer("memory_stats holds a name", "memory statistics negative or constant", NARROW, "accelerator.interface.dict",
