@@ -13,13 +13,16 @@ from conformance.case import Level, case
 def test_nest(accelerator, device):
     """Ranges nest, and results inside are those outside."""
     source = torch.arange(65.0, device=device)
-    expected = (source * 2 + 1).tolist()
+    expected, opened = (source * 2 + 1).tolist(), 0
 
-    for depth in range(5):
-        accelerator.range_push(f"depth {depth}")
-    inside = (source * 2 + 1).tolist()
-    for _ in range(5):
-        accelerator.range_pop()
+    try:
+        for depth in range(5):
+            accelerator.range_push(f"depth {depth}")
+            opened += 1
+        inside = (source * 2 + 1).tolist()
+    finally:
+        for _ in range(opened):
+            accelerator.range_pop()
 
     assert inside == expected, "a result inside ranges differs"
 

@@ -48,24 +48,13 @@ def test_context_of_none(accelerator, device):
     assert accelerator.current_stream() == before
 
 
-@case("accelerator.stream.enter", requires=[STREAM])
-def test_enter(accelerator):
-    """Inside the context the stream is current, and afterwards the old one again."""
-    before, side = accelerator.current_stream(), accelerator.Stream()
-
-    with accelerator.stream(side):
-        inside = accelerator.current_stream()
-
-    assert inside == side, f"inside stream({side}) the current stream is {inside}"
-    assert accelerator.current_stream() == before, "the old stream was not restored"
-
-
 @case("accelerator.stream.nest", requires=[STREAM])
 def test_nest(accelerator):
-    """Contexts nest, and each restores what was current when it was entered."""
+    """Inside a context its stream is current; contexts nest, and each restores what was current when it was entered."""
     before, outer, inner = accelerator.current_stream(), accelerator.Stream(), accelerator.Stream()
 
     with accelerator.stream(outer):
+        assert accelerator.current_stream() == outer, "the entered stream is not current"
         with accelerator.stream(inner):
             assert accelerator.current_stream() == inner, "the inner stream is not current"
         assert accelerator.current_stream() == outer, "leaving the inner stream did not restore the outer one"
@@ -81,8 +70,11 @@ def test_restored_on_exception(accelerator):
 
     with pytest.raises(Stop), accelerator.stream(side):
         raise Stop
+    after = accelerator.current_stream()
+    if after != before:
+        accelerator.stream(before).__enter__()  # so that no later case pays for it
 
-    assert accelerator.current_stream() == before, "after an exception the side stream is still current"
+    assert after == before, "after an exception the side stream is still current"
 
 
 @case("accelerator.stream.distinct", requires=[STREAM])
@@ -105,20 +97,6 @@ def test_default_is_current(accelerator):
         assert accelerator.default_stream() == default, "entering a stream changes the default one"
     assert accelerator.default_stream(accelerator.current_device()) == default
     assert accelerator.current_stream(accelerator.current_device()) == default
-
-
-@case("accelerator.stream.values", requires=[STREAM])
-def test_values(accelerator, device):
-    """Work on a stream gives the right values once the stream is synchronized."""
-    conveyor, source, side = Conveyor(accelerator, device), numbers(device), accelerator.Stream()
-    target = torch.full_like(source, -1.0)
-    accelerator.synchronize()
-
-    with accelerator.stream(side):
-        conveyor.carry(source, target)
-    side.synchronize()
-
-    assert stale(target) == 0, f"{stale(target)} elements are stale after stream.synchronize()"
 
 
 @case("accelerator.stream.query", requires=[STREAM])
