@@ -95,7 +95,7 @@ class _Neighbours:
             for left, right in zip(self._made, self._made[1:], strict=False):
                 kept = left()
                 if kept is not None and right() is None:
-                    kept.zero_()
+                    kept.fill_(0xEE)
             self._made = [one for one in self._made if one() is not None]
             old(owner)
 
@@ -182,7 +182,7 @@ class _Raised:
     def empty_cache(self, old: Any) -> Any:
         def member(owner: Any) -> None:
             old(owner)
-            self._more = 2 * MIB
+            self._more = 128 * MIB
 
         return member
 

@@ -73,10 +73,12 @@ def _reusing(old: Any) -> Any:
     buffers: dict[tuple[Any, ...], tuple[Any, torch.Tensor]] = {}
 
     def pin_memory(self: Any, tensor: torch.Tensor, make_copy: bool = True, match_shape: bool = True) -> Any:
+        if not make_copy:
+            return old(self, tensor, make_copy, match_shape)
         key = (tuple(tensor.shape), tensor.dtype)
         owner, memory = buffers.get(key, (None, None))
-        if not make_copy or memory is None or owner() is not None:
-            memory = old(self, tensor, make_copy, match_shape)
+        if memory is None or owner() is not None:
+            memory = old(self, tensor)
         else:
             memory.copy_(tensor)
         given = memory.view(memory.shape)
