@@ -45,9 +45,9 @@ OTHERS = {
     "--explain",
     "--key",
     "--release",
-    "--waivers",
     "--deselect",
     "--mutant",
+    "--upstream",
     "--out",
 }
 
