@@ -42,6 +42,7 @@ COMMANDS: Final = {
         Command("sign", "Sign a report with an SSH key.", "sign"),
         Command("suggest", "Print the declaration that would have been true in a run.", "suggest"),
         Command("verify", "Tell who signed a report.", "verify"),
+        Command("waivers", "Check, prune or add waivers of known failures.", "waivers"),
     )
 }
 _INTERRUPTED: Final = 130
