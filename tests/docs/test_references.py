@@ -38,6 +38,8 @@ OTHERS = {
     "--force",
     "--cells",
     "--baseline",
+    "--into",
+    "--area-from",
     "--verdict",
     "--kind",
     "--ticket",
