@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from conformance.accelerators.simulated.faults import Fault, Where
 from tests.defects.mutant import Mutant
-from tests.defects.spoiling import Call, accelerator, on_device, result_of, spoiled
+from tests.defects.spoiling import Call, accelerator, on_device, result_of, spoiled, together
 
 MIB = 1 << 20
 NUMBERS = "defect class of memory accounting"
@@ -24,13 +24,6 @@ FREES = "empty_cache frees live memory"
 
 def memory(name: str, family: str, precedent: str, caught_by: str, *touch: str, **fault: Any) -> Mutant:
     return Mutant(Fault(name, family, precedent, Where.ALLOCATOR, caught_by, **fault), touch)
-
-
-def both(*contexts: Callable[[], AbstractContextManager[Any]]) -> AbstractContextManager[Any]:
-    stack = ExitStack()
-    for context in contexts:
-        stack.enter_context(context())
-    return stack
 
 
 # --- values -------------------------------------------------------------------------------------------------------
@@ -123,7 +116,7 @@ VALUES = (
            context=spoiled(_local_scalar_dense=_keeps_what_was_read)),
     memory("empty_cache takes the neighbour of a freed block", FREES, GROWTH,
            "accelerator.memory.empty_cache_keeps_values",
-           context=lambda: both(spoiled(full=_NEIGHBOURS.full), accelerator(empty_cache=_NEIGHBOURS.empty_cache))),
+           context=together(spoiled(full=_NEIGHBOURS.full), accelerator(empty_cache=_NEIGHBOURS.empty_cache))),
     memory("reset_max_memory_cached takes no index", "unclean refusal", NUMBERS, "accelerator.memory.resets",
            context=accelerator(reset_max_memory_cached=_without_index)),
 )  # fmt: skip
@@ -228,7 +221,7 @@ class _Polled:
             "reset_peak_memory_stats": self._resets,
             "memory_stats": self._stats,
         }
-        return both(spoiled(**factories), accelerator(**members))
+        return together(spoiled(**factories), accelerator(**members))()
 
     def _look(self) -> int:
         self._peak = max(self._peak, int(self._current()))
@@ -283,11 +276,11 @@ COUNTS = (
                                old(self, device_index) - self.memory_allocated(device_index))),
     memory("blocks above 32 MiB count as powers of two", STATISTICS, NUMBERS,
            "accelerator.memory.allocated_follows[33554433]", *PROFILED,
-           context=lambda: both(spoiled(empty=_POWERS.empty), accelerator(memory_allocated=_POWERS.allocated))),
+           context=together(spoiled(empty=_POWERS.empty), accelerator(memory_allocated=_POWERS.allocated))),
     memory("memory that views alone use is not counted", STATISTICS, NUMBERS, "accelerator.memory.views_count_once",
-           context=lambda: both(spoiled(empty=_ORIGINALS.empty), accelerator(memory_allocated=_ORIGINALS.allocated))),
+           context=together(spoiled(empty=_ORIGINALS.empty), accelerator(memory_allocated=_ORIGINALS.allocated))),
     memory("right after empty_cache more is reserved", STATISTICS, GROWTH, "accelerator.memory.empty_cache_gives_back",
-           context=lambda: both(
+           context=together(
                spoiled(**dict.fromkeys(("empty", "full", "zeros", "ones", "_to_copy", "arange"), _RAISED.allocates)),
                accelerator(empty_cache=_RAISED.empty_cache, memory_reserved=_RAISED.reserved))),
     memory("total memory shrinks when it is asked for", STATISTICS, NUMBERS, "accelerator.memory.total",

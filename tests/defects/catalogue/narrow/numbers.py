@@ -10,7 +10,7 @@ import torch
 
 from conformance.accelerators.simulated.faults import Around, Call, Fault, Where
 from tests.defects.mutant import Mutant
-from tests.defects.spoiling import Spoil, accelerator, constant, on_device, replaced, result_of, spoiled
+from tests.defects.spoiling import accelerator, constant, on_device, replaced, result_of, spoiled, together
 
 CASTS = "DeepSpeed torch_autocast: which operators are cast, and what comes back"
 ZERO = "DeepSpeed zero/linear.py asks whether autocast is enabled"
@@ -85,17 +85,6 @@ class _Flags:
 
 
 _FLAGS = _Flags()
-
-
-def _autocast_flags() -> Any:
-    from contextlib import ExitStack
-
-    stack = ExitStack()
-    stack.enter_context(replaced(torch.amp.autocast, __enter__=_FLAGS.entered)())
-    stack.enter_context(replaced(torch, is_autocast_enabled=_FLAGS.told)())
-    return stack
-
-
 AUTOCAST = (
     number("batched products are not autocast", "low-precision accumulation", CASTS,
            "accelerator.autocast.products[*]", context=replaced(torch, bmm=_not_cast)),
@@ -104,7 +93,8 @@ AUTOCAST = (
     number("autocast cannot be disabled inside", "low-precision accumulation", CASTS,
            "accelerator.autocast.nested[*]", context=replaced(torch, autocast=_only_enables)),
     number("nobody is told that autocast is enabled", "stub", ZERO, "accelerator.autocast.left_on_exception[*]",
-           context=_autocast_flags),
+           context=together(replaced(torch.amp.autocast, __enter__=_FLAGS.entered),
+                            replaced(torch, is_autocast_enabled=_FLAGS.told))),
     number("weights stay cast after their context", "low-precision accumulation", CASTS,
            "accelerator.autocast.leaves_others[*]", context=replaced(torch, clear_autocast_cache=constant(None))),
 )  # fmt: skip
@@ -273,28 +263,17 @@ class _Followed:
     def __init__(self) -> None:
         self._last: Any = None
 
-    def spoil(self) -> Spoil:
-        def to_copy(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            result = call(*args, **kwargs)
-            if on_device(args[0]) and not on_device(result):
-                self._last = weakref.ref(result)
-            return result
-
-        return to_copy
+    def to_copy(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        result = call(*args, **kwargs)
+        if on_device(args[0]) and not on_device(result):
+            self._last = weakref.ref(result)
+        return result
 
     def member(self, old: Any) -> Any:
         return lambda owner, tensor: (self._last is not None and self._last() is tensor) or old(owner, tensor)
 
 
-def _stuck() -> Any:
-    from contextlib import ExitStack
-
-    followed, stack = _Followed(), ExitStack()
-    stack.enter_context(spoiled(_to_copy=followed.spoil())())
-    stack.enter_context(accelerator(on_accelerator=followed.member)())
-    return stack
-
-
+_FOLLOWED = _Followed()
 TENSORS = (
     number("constructors make something of an empty list", "empty tensors", "DeepSpeed interface: typed constructors",
            "accelerator.tensor_types.shapes[*]", context=accelerator(_constructor=_never_empty)),
@@ -302,7 +281,8 @@ TENSORS = (
            "DeepSpeed interface: typed constructors", "accelerator.tensor_types.fresh[*]", "capabilities.tensor-types",
            context=accelerator(_constructor=_remembering)),
     number("tensors that came to the host are still on the accelerator", "device count lies",
-           "DeepSpeed interface: on_accelerator", "accelerator.on_accelerator.after_moves", context=_stuck),
+           "DeepSpeed interface: on_accelerator", "accelerator.on_accelerator.after_moves",
+           context=together(spoiled(_to_copy=_FOLLOWED.to_copy), accelerator(on_accelerator=_FOLLOWED.member))),
 )  # fmt: skip
 
 MUTANTS = (*AUTOCAST, *COPY, *PRODUCTS, *TENSORS)
