@@ -9,7 +9,7 @@ import pytest
 
 from conformance.accelerators.capabilities import DEVICE, OP_BUILDERS
 from conformance.case import Level, case
-from conformance.finding import environment_lacks
+from conformance.finding import environment_lacks, require
 
 NOWHERE = "NoSuchOperatorBuilder"
 
@@ -62,7 +62,8 @@ def test_reachable(accelerator):
 
     wrong = {}
     for name in found:
-        kind, instance = accelerator.get_op_builder(name), accelerator.create_op_builder(name)
+        kind = require(accelerator.get_op_builder(name), f"get_op_builder({name!r})")
+        instance = require(accelerator.create_op_builder(name), f"create_op_builder({name!r})")
         if not inspect.isclass(kind) or kind.__name__ != name or type(instance) is not kind:
             wrong[name] = f"get gives {kind!r}, create {type(instance).__name__}"
     assert not wrong, f"builders are not found by their names: {wrong}"

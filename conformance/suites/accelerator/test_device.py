@@ -7,7 +7,7 @@ import torch
 
 from conformance.accelerators.capabilities import DEVICE, DEVICE_INDEX, DEVICE_MULTIPLE
 from conformance.case import Level, case
-from conformance.finding import environment_lacks
+from conformance.finding import environment_lacks, stub
 
 
 def need_two(accelerator):
@@ -97,6 +97,8 @@ def test_set(accelerator):
         for index in range(accelerator.device_count()):
             accelerator.set_device(index)
             now = accelerator.current_device()
+            if now == before != index:
+                stub(f"set_device({index}) has no effect: current_device() is {now} as before")
             assert now == index, f"after set_device({index}), current_device() answers {now!r}"
             tensor = torch.full((3,), 7.0, device=accelerator.device_name())
             assert tensor.device.index in (index, None), f"after set_device({index}), a tensor is on {tensor.device}"

@@ -10,6 +10,7 @@ import torch
 
 from conformance.accelerators.capabilities import DEVICE, EVENT, EVENT_TIMING, STREAM
 from conformance.case import Level, case
+from conformance.finding import stub
 
 from .conveyor import Conveyor, numbers
 
@@ -26,7 +27,8 @@ def test_none_means_host_timers(accelerator):
     """Without events, durations have to be taken with the host's clock, and the accelerator says so."""
     missing, host_timers = accelerator.Event is None, accelerator.use_host_timers()
 
-    assert host_timers or not missing, "Event is None, but use_host_timers() is False: nothing can take a time"
+    if missing and not host_timers:
+        stub("Event is None, but use_host_timers() is False: nothing can take a time")
 
 
 @case("accelerator.event.synchronize", requires=[EVENT, STREAM])

@@ -7,7 +7,7 @@ import torch
 
 from conformance.accelerators.capabilities import DEVICE, STREAM
 from conformance.case import Level, case
-from conformance.finding import environment_lacks
+from conformance.finding import environment_lacks, require, stub
 
 from .conveyor import Conveyor, numbers
 
@@ -26,11 +26,15 @@ def stale(target, start=0):
 @case("accelerator.stream.none_is_consistent", requires=[DEVICE], level=Level.CORE)
 def test_none_is_consistent(accelerator):
     """Without a stream class no stream is current; with one there is always a current one."""
-    answers = {"current_stream()": accelerator.current_stream(), "default_stream()": accelerator.default_stream()}
-    has_streams = accelerator.Stream is not None
+    answers = {
+        "Stream": accelerator.Stream,
+        "current_stream()": accelerator.current_stream(),
+        "default_stream()": accelerator.default_stream(),
+    }
+    missing = [call for call, answer in answers.items() if answer is None]
 
-    for call, answer in answers.items():
-        assert (answer is not None) is has_streams, f"Stream is {accelerator.Stream!r}, but {call} answers {answer!r}"
+    if missing and len(missing) < len(answers):
+        stub(f"{' and '.join(missing)} answers None, but there is {', '.join(answers.keys() - set(missing))}")
 
 
 @case("accelerator.stream.context_of_none", requires=[DEVICE], level=Level.CORE)
@@ -53,7 +57,9 @@ def test_nest(accelerator):
     """Inside a context its stream is current; contexts nest, and each restores what was current when it was entered."""
     before, outer, inner = accelerator.current_stream(), accelerator.Stream(), accelerator.Stream()
 
-    with accelerator.stream(outer):
+    with require(accelerator.stream(outer), "the context of a stream"):
+        if accelerator.current_stream() == before:
+            stub("stream() has no effect: the current stream is the same inside")
         assert accelerator.current_stream() == outer, "the entered stream is not current"
         with accelerator.stream(inner):
             assert accelerator.current_stream() == inner, "the inner stream is not current"
@@ -150,6 +156,8 @@ def test_device_synchronize(accelerator, device):
             conveyor.carry(source, target)
     accelerator.synchronize()
 
+    if not any(stream.query() for stream in streams):
+        stub("synchronize() has no effect: work that was queued before it is still under way")
     for start, target in enumerate(targets):
         assert stale(target, start) == 0, f"stream {start} is not complete after synchronize()"
 

@@ -4,16 +4,32 @@ from __future__ import annotations
 
 from tests.defects.mutant import Mutant
 
-from . import answers, events, flags, memory, numbers, pinned, probes, streams, synchronizing
+from . import (
+    answers,
+    effects,
+    events,
+    flags,
+    graphs,
+    memory,
+    numbers,
+    pinned,
+    probes,
+    random_numbers,
+    streams,
+    synchronizing,
+)
 
 MUTANTS: tuple[Mutant, ...] = (
     *answers.MUTANTS,
+    *effects.MUTANTS,
     *events.MUTANTS,
     *flags.MUTANTS,
+    *graphs.MUTANTS,
     *memory.MUTANTS,
     *numbers.MUTANTS,
     *pinned.MUTANTS,
     *probes.MUTANTS,
+    *random_numbers.MUTANTS,
     *streams.MUTANTS,
     *synchronizing.MUTANTS,
 )

@@ -46,7 +46,7 @@ class Event(torch.Event):
         super().record(self.at)
 
     def elapsed_time(self, end_event: Any) -> Any:
-        assert self.twin is not None and end_event.twin is not None
+        assert self.twin is not None
         return self.twin.elapsed_time(end_event.twin)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from conformance.accelerators import capabilities as can
-from conformance.accelerators.claims import Capabilities, lacks
+from conformance.accelerators.claims import Capabilities, Element, lacks
 from conformance.accelerators.simulated.faults import Fault, Where
 from tests.defects.mutant import Mutant
 from tests.defects.spoiling import accelerator, on_device, replaced, spoiled
@@ -26,7 +26,10 @@ Context = Callable[[], AbstractContextManager[Any]]
 
 
 NO = "the declaration says so"
-NO_STREAMS = lacks(can.STREAM, NO) | lacks(can.STREAM_ORDER, NO) | lacks(can.STREAM_RECORD, NO)
+#: Graphs are captured on streams.
+NO_STREAMS = frozenset[Element]().union(
+    *(lacks(what, NO) for what in (can.STREAM, can.STREAM_ORDER, can.STREAM_RECORD, can.GRAPH_CAPTURE, can.GRAPH_POOL))
+)
 
 
 def stream(name: str, precedent: str, caught_by: str, *touch: str, family: str = "stream order ignored",
