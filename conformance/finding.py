@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 from conformance.reports.verdict import Reason
+
+T = TypeVar("T")
 
 
 class Finding(AssertionError):
@@ -31,6 +33,13 @@ def report(reason: Reason, message: str) -> NoReturn:
 def stub(message: str) -> NoReturn:
     """End the case as failed because what it called takes the call and does nothing; say what has no effect."""
     raise Finding(Reason.STUB, message)
+
+
+def require(answer: T | None, what: str) -> T:
+    """The answer. None where a capability says that there is one is a stub."""
+    if answer is None:
+        stub(f"{what} is None, although it is declared")
+    return answer
 
 
 def environment_lacks(message: str) -> NoReturn:

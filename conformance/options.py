@@ -50,6 +50,14 @@ _OPTIONS: tuple[tuple[str, dict[str, object]], ...] = (
         },
     ),
     (
+        "--waivers",
+        {
+            "metavar": "FILE",
+            "help": "Known failures, as TOML: a case that fails as its waiver says is skipped as waived, and one that "
+            "passes fails.",
+        },
+    ),
+    (
         "--resume",
         {
             "action": "store_true",

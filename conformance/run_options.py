@@ -36,6 +36,7 @@ class RunOptions:
     dtypes: tuple[str, ...] = ()
     cases: tuple[str, ...] = ()
     strictness: Strictness = Strictness.CI
+    waivers: Path | None = None
     resume: bool = False
     shard: tuple[int, int] | None = None
     time_budget: float | None = None
@@ -52,13 +53,14 @@ def read_options(config: pytest.Config) -> RunOptions:
     get = config.getoption
     return RunOptions(
         accelerator=str(get("accelerator")),
-        capabilities=_file(get("capabilities")),
+        capabilities=_file("--capabilities", get("capabilities"), "docs/declarations.md"),
         profile=_one_of("profile", get("profile"), PROFILES),
         areas=_many_of("area", get("area"), area_names()),
         tier=_one_of("tier", get("tier"), ("unit", "workload")),
         dtypes=_many_of("dtype", get("dtype"), _dtype_names()),
         cases=_cases(get("case") or (), get("case_file") or ()),
         strictness=Strictness(_one_of("strictness", get("strictness"), [s.value for s in Strictness])),
+        waivers=_file("--waivers", get("waivers"), "docs/gate.md"),
         resume=bool(get("resume")),
         shard=_shard(get("shard")),
         time_budget=_number("--time-budget", get("time_budget")),
@@ -87,12 +89,12 @@ def _many_of(kind: str, values: list[str] | None, known: Iterable[str]) -> tuple
     return tuple(dict.fromkeys(names))
 
 
-def _file(value: str | None) -> Path | None:
+def _file(option: str, value: str | None, page: str) -> Path | None:
     if value is None:
         return None
     path = Path(value)
     if not path.is_file():
-        raise UsageError(f"--capabilities: there is no file {value}. Write one, or see docs/declarations.md.")
+        raise UsageError(f"{option}: there is no file {value}. Write one, or see {page}.")
     return path.absolute()
 
 

@@ -84,12 +84,12 @@ def _dataclass_reader(kind: Any) -> Reader:
             raise _unknown_key(value, readers)
         if not required <= value.keys():
             raise _Fault(f" lacks the key {next(f.name for f in fields if f.name in required - value.keys())!r}.")
-        members = {}
-        for name, one in value.items():
-            try:
+        members, name = {}, ""
+        try:
+            for name, one in value.items():
                 members[name] = readers[name](one)
-            except _Fault as fault:  # noqa: PERF203 - the way to the fault
-                raise fault.inside(f".{name}") from None
+        except _Fault as fault:
+            raise fault.inside(f".{name}") from None
         try:
             return make(members)
         except ValueError as error:
@@ -167,12 +167,12 @@ def _mapping_reader(item: Reader) -> Reader:
             raise _wrong("an object", value)
         if len(value) > MAX_KEYS:
             raise _Fault(f" has more than {MAX_KEYS} keys.")
-        read: dict[str, Any] = {}
-        for name, one in value.items():
-            try:
-                read[_text(name)] = item(one)
-            except _Fault as fault:  # noqa: PERF203 - the way to the fault
-                raise fault.inside(f".{reprlib.repr(name).strip(_QUOTES)}") from None
+        read, name = {}, ""
+        try:
+            for name, one in value.items():
+                read[name if type(name) is str and len(name) <= MAX_TEXT else _text(name)] = item(one)
+        except _Fault as fault:
+            raise fault.inside(f".{reprlib.repr(name).strip(_QUOTES)}") from None
         return read
 
     return members

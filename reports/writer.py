@@ -26,7 +26,11 @@ def write_report(report: Report, folder: Path) -> tuple[Path, ...]:
 def write_text(path: Path, text: str) -> None:
     """Write atomically: the file appears complete, or stays as it was."""
     # Reports travel between systems: the same bytes everywhere, whatever the locale.
-    data = text.encode("utf-8", errors="replace")
+    write_bytes(path, text.encode("utf-8", errors="replace"))
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write atomically, as ``write_text`` does."""
     try:
         if path.exists() and not path.is_file():
             # A device or a pipe, such as /dev/stdout, must not be replaced by a file.

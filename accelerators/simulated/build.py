@@ -1,26 +1,15 @@
-"""Builds the engine's C++ core once, and finds it again.
-
-The result lies in the user's cache folder, named by everything it depends on: sources, torch, Python, compiler.
-"""
+"""How the engine's C++ core is built and loaded; it depends on sources, torch, Python and flags."""
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
 import importlib.util
-import os
-import shlex
-import shutil
-import subprocess
 import sys
 import sysconfig
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
+from conformance.accelerators import building
+from conformance.accelerators.building import Built, Recipe
 from conformance.errors import SetupError
 
 _SOURCES = Path(__file__).parent / "csrc"
@@ -36,14 +25,6 @@ _FLAGS = (
     "-w",
     f"-DTORCH_EXTENSION_NAME={_NAME}",
 )
-
-
-@dataclass(frozen=True)
-class Built:
-    """Where the core lies, and the seconds it took to build now (0 if it was there)."""
-
-    file: Path
-    seconds: float
 
 
 def load_core() -> ModuleType:
@@ -63,75 +44,28 @@ def load_core() -> ModuleType:
 
 
 def build() -> Built:
-    """Compile the core unless it is there already; other processes wait for the one that builds."""
-    folder = cache_folder() / _fingerprint()
-    file = folder / f"{_NAME}.so"
-    if file.exists():
-        return Built(file, 0.0)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise SetupError(
-            f"the simulated accelerator cannot be built: {folder} cannot be created: {error.strerror}.\n"
-            "  set XDG_CACHE_HOME to a folder that can be written"
-        ) from None
-    with _turn(folder / "lock"):
-        if file.exists():
-            return Built(file, 0.0)
-        start = time.perf_counter()
-        _compile(file)
-        return Built(file, time.perf_counter() - start)
+    """Compile the core unless it is there already."""
+    return building.build(recipe())
 
 
-def cache_folder() -> Path:
-    """The user's cache folder for this project."""
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(home) / "accelerator-conformance" / "simulated"
+def recipe() -> Recipe:
+    """What the core is made of."""
+    import torch
 
-
-def compiler() -> list[str]:
-    """The C++ compiler's command, from CXX or PATH. Raises SetupError naming the package to install."""
-    chosen = shlex.split(os.environ.get("CXX", ""))
-    for command in [chosen] if chosen else [["g++"], ["clang++"], ["c++"]]:
-        if shutil.which(command[0]):
-            return command
-    asked = f"CXX names {chosen[0]}, which is not" if chosen else "no C++ compiler is"
-    raise SetupError(
-        f"accelerator 'sim' is built on first use, and {asked} installed here.\n"
-        "  install the package g++ (Debian, Ubuntu), gcc-c++ (Fedora), or conda-forge's cxx-compiler; "
-        "every other accelerator works without it"
+    abi = sysconfig.get_config_var("EXT_SUFFIX") or ""
+    return Recipe(
+        name=_NAME,
+        place="simulated",
+        who="accelerator 'sim'",
+        without="every other accelerator works without it",
+        sources=_SOURCES,
+        depends=(torch.__version__, torch.version.git_version, sys.version_info[:2], abi, _FLAGS),
+        arguments=_arguments,
+        hint=_hint,
     )
 
 
-def _fingerprint() -> str:
-    import torch
-
-    digest = hashlib.sha256()
-    for source in sorted(_SOURCES.iterdir()):
-        if source.suffix in (".h", ".cpp"):
-            digest.update(source.name.encode() + source.read_bytes())
-    abi = sysconfig.get_config_var("EXT_SUFFIX") or ""
-    digest.update(repr((torch.__version__, torch.version.git_version, sys.version_info[:2], abi, _FLAGS)).encode())
-    return digest.hexdigest()[:16]
-
-
-@contextmanager
-def _turn(lock: Path) -> Iterator[None]:
-    with lock.open("w") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-
-
-def _compile(file: Path) -> None:
-    partial = file.with_suffix(f".{os.getpid()}.so")
-    done = subprocess.run(_command(partial), capture_output=True, text=True, check=False)  # noqa: S603 - our own command
-    if done.returncode != 0:
-        partial.unlink(missing_ok=True)
-        raise SetupError(_sentence(done.stderr))
-    partial.replace(file)
-
-
-def _command(output: Path) -> list[str]:
+def _arguments(output: Path) -> list[str]:
     import torch
     from torch.utils.cpp_extension import include_paths, library_paths
 
@@ -141,19 +75,14 @@ def _command(output: Path) -> list[str]:
     libraries = [flag for path in library_paths() for flag in (f"-L{path}", f"-Wl,-rpath,{path}")]
     abi = f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"
     return [
-        *compiler(), *_FLAGS, abi, *includes, str(_SOURCES / "unity.cpp"), "-o", str(output),
+        *_FLAGS, abi, *includes, str(_SOURCES / "unity.cpp"), "-o", str(output),
         *libraries, "-lc10", "-ltorch_cpu", "-ltorch", "-ltorch_python",
     ]  # fmt: skip
 
 
-def _sentence(errors: str) -> str:
+def _hint(first_error: str) -> str:
     import torch
 
-    lines = [line for line in errors.splitlines() if "error" in line.lower()] or errors.splitlines()
-    first = lines[0] if lines else "the compiler said nothing"
-    hint = (
-        "install the package python3-dev"
-        if "Python.h" in first
-        else f"it is written for torch 2.13; this is {torch.__version__}"
-    )
-    return f"accelerator 'sim' cannot be built: {first.strip()}\n  {hint}"
+    if "Python.h" in first_error:
+        return "install the package python3-dev"
+    return f"it is written for torch 2.13; this is {torch.__version__}"

@@ -23,6 +23,7 @@ import pytest
 DEADLINE = 240
 HEALTHY = "healthy"
 DIED = "the process ended"
+DTYPES = re.compile(r"-torch\.(?:float32|bfloat16|int64)\]$")
 
 
 class Failures:
@@ -39,9 +40,8 @@ class Failures:
 class Mutating:
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Of the tests that are made from PyTorch's operator database, keep those of the asked operators."""
-        asked = set(os.environ.get("MUTANTS_OPERATORS", "").split())
-        items[:] = [item for item in items if "opinfo/" not in item.nodeid or _operator(item.nodeid) in asked]
+        """Of the tests that are made from PyTorch's operator database, keep those of three dtypes."""
+        items[:] = [item for item in items if "opinfo/" not in item.nodeid or DTYPES.search(item.nodeid)]
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
@@ -57,12 +57,6 @@ class Mutating:
             sys.stderr.write(f"{mutant.name}: {found[mutant.name] or 'unnoticed'}\n")
             Path(os.environ["MUTANTS_FILE"]).write_text(json.dumps(found), encoding="utf-8")
         return True
-
-
-def _operator(node: str) -> str:
-    """The operator of ``…[clean-add-torch.float32]``; of other dtypes none."""
-    found = re.search(r"\[(?:clean-|has_nan-|has_inf-)?(.+)-torch\.(?:float32|bfloat16|int64)\]$", node)
-    return found.group(1) if found else ""
 
 
 def _in_copy(session: pytest.Session, mutant: Any, known: set[str]) -> list[str]:
@@ -102,9 +96,16 @@ def _pairs(items: list[pytest.Item], times: int) -> list[tuple[pytest.Item, pyte
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # PyTorch's database looks for the calling test on the stack at every sample, which makes collecting take an hour.
-    from torch.testing._internal import common_utils
+    _keep_operators(set(os.environ.get("MUTANTS_OPERATORS", "").split()))
+    config.pluginmanager.register(Mutating(), "mutating-itself")
+
+
+def _keep_operators(asked: set[str]) -> None:
+    """Only these stay in PyTorch's database: TorchCTS computes samples of every operator while it collects."""
+    from torch.testing._internal import common_methods_invocations, common_utils
     from torch.testing._internal.opinfo import core
 
+    # The database looks for the calling test on the stack at every sample, which takes longer than the sample.
     common_utils.extract_test_fn = core.extract_test_fn = lambda: None
-    config.pluginmanager.register(Mutating(), "mutating-itself")
+    operators = common_methods_invocations.op_db
+    operators[:] = [one for one in operators if one.name in asked]

@@ -30,13 +30,22 @@ class Command:
 COMMANDS: Final = {
     command.name: command
     for command in (
+        Command("diff", "Tell what changed between two reports, case by case.", "diff"),
         Command("doctor", "Tell what is here, what is missing, and what that would skip.", "doctor"),
         Command("list", "List cases, capabilities or accelerators.", "listing"),
         Command("explain", "Tell what a case checks, and how it ended.", "explain"),
+        Command("gate", "Tell whether a report may be accepted, and why not.", "gate"),
+        Command("import", "Take the results of another suite from JUnit XML.", "import_junit"),
         Command("lint", "Check an accelerator's declaration without a device.", "lint"),
+        Command("manifest", "Write what this suite plans, for the gate to judge by.", "manifest"),
+        Command("merge", "Make one report of the reports of all shards.", "merge"),
         Command("onboard", "Probe a device, and print a first declaration of it.", "onboard"),
+        Command("publish", "Write the page of several accelerators: a matrix, cards, pictures.", "publish"),
         Command("report", "Print a report folder, a report.json or a journal.", "report"),
+        Command("sign", "Sign a report with an SSH key.", "sign"),
         Command("suggest", "Print the declaration that would have been true in a run.", "suggest"),
+        Command("verify", "Tell who signed a report.", "verify"),
+        Command("waivers", "Check, prune or add waivers of known failures.", "waivers"),
     )
 }
 _INTERRUPTED: Final = 130

@@ -27,8 +27,14 @@ def main() -> None:
 
     guard = os.getpid()
     adopt_orphans()
-    _guarded: list[int] = []
-    signal.signal(signal.SIGTERM, lambda *_: [os.kill(pid, signal.SIGTERM) for pid in _guarded])
+    guarded: list[int] = []
+
+    def pass_on(number: int, frame: object) -> None:
+        del frame
+        for pid in guarded:
+            os.kill(pid, number)
+
+    signal.signal(signal.SIGTERM, pass_on)
     zygote = os.fork()
     if zygote == 0:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -36,11 +42,11 @@ def main() -> None:
         from conformance.ranks.zygote import live
 
         live()
-    _guarded.append(zygote)
+    guarded.append(zygote)
     socket.socket(fileno=int(sys.argv[-1])).close()  # its end is the zygote's alone
     die_with_parent(signal.SIGTERM)
     _, status = os.waitpid(zygote, 0)
-    _guarded.clear()
+    guarded.clear()
     end_children(0.0)
     os._exit(abs(os.waitstatus_to_exitcode(status)))
 

@@ -15,6 +15,7 @@ from conformance.errors import ConformanceError, JournalError
 from conformance.reports.fold import fold
 from conformance.reports.journal import read_journal
 from conformance.reports.model import Report
+from conformance.reports.redaction import selection
 from conformance.reports.writer import write_report
 from conformance.running.collection import Collection, reject_unknown_cases
 from conformance.running.crashes import settle_hangs_of_a_dead_run
@@ -22,6 +23,7 @@ from conformance.running.facts import environment_facts, read_facts
 from conformance.running.progress import Progress
 from conformance.running.repro import header_of
 from conformance.running.settings import Settings, open_journal, told_to_workers
+from conformance.running.waiving import check_plan, waivers_of
 
 EXIT_INTERRUPTED, EXIT_INTERNAL, EXIT_USAGE, EXIT_NO_TESTS = 2, 3, 4, 5
 #: Where output is no terminal (CI logs, files), the width the matrix is laid out for.
@@ -92,6 +94,8 @@ class Controller:
         manifest = json.loads(new.read_text())
         try:
             reject_unknown_cases(self.settings.options, [entry["id"] for entry in manifest["cases"]])
+            complete = self.settings.bundled and not selection(self.settings.argv)
+            check_plan(waivers_of(self.settings.options.waivers), manifest["cases"], complete=complete)
             self._check_resume(manifest)
         except ConformanceError:
             new.unlink()

@@ -17,8 +17,11 @@ from conformance.accelerators.declaration import State
 from conformance.judgement import judge_death
 from conformance.reports.journal import JournalWriter, Started, read_journal
 from conformance.reports.verdict import Outcome, Reason, Verdict
+from conformance.reports.waivers.applying import apply
+from conformance.running.facts import environment_facts
 from conformance.running.repro import repro_of
 from conformance.running.settings import Settings, open_journal
+from conformance.running.waiving import for_device, today, waivers_of
 from conformance.running.watchdog import fatal_error, read_stacks, readable, stacks_path, was_hung
 from conformance.running.worker import POISONED_EXIT
 
@@ -106,7 +109,18 @@ def death_verdict(culprit: Started, stacks: str, status: int | None, settings: S
     reason = Reason.HANG if was_hung(stacks) else Reason.CRASH
     how = "no end before the deadline" if reason is Reason.HANG else _how_it_died(stacks, status)
     message = f"{how}\n{readable(stacks)}".rstrip()
-    return judge_death(State(culprit.claim) if culprit.claim else None, reason, message, settings.options.strictness)
+    verdict = judge_death(State(culprit.claim) if culprit.claim else None, reason, message, settings.options.strictness)
+    return _waived(verdict, culprit.id, settings)
+
+
+def _waived(verdict: Verdict, case: str, settings: Settings) -> Verdict:
+    """The verdict that the waivers make of a death. That none names a case of the core was checked with the plan."""
+    waivers = waivers_of(settings.options.waivers)
+    if not waivers:
+        return verdict
+    facts = read_journal(settings.folder.journal).accelerator or {}
+    applying = for_device(waivers, facts, environment_facts()["facts"]["packages"].get("torch", ""))
+    return apply(verdict, case, False, applying, today())
 
 
 def _how_it_died(stacks: str, status: int | None) -> str:

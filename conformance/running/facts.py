@@ -21,6 +21,7 @@ def accelerator_facts(subject: Subject) -> dict[str, Any]:
     return {
         "device": str(subject.device),
         "devices": _ask(lambda: int(subject.accelerator.device_count())),
+        "device_names": _ask(lambda: product_names(subject.device.type, int(subject.accelerator.device_count()))),
         "communication_backend": _ask(lambda: subject.accelerator.communication_backend_name()),
         "declaration": {
             "sha256": subject.declaration.sha256,
@@ -30,6 +31,14 @@ def accelerator_facts(subject: Subject) -> dict[str, Any]:
             ],
         },
     }
+
+
+def product_names(device_type: str, count: int) -> list[str]:
+    """What the devices are called, as ``torch.<type>.get_device_name`` says; nothing where nothing says it."""
+    import torch
+
+    ask = getattr(getattr(torch, device_type, None), "get_device_name", None)
+    return list(dict.fromkeys(str(ask(index)) for index in range(count))) if callable(ask) else []
 
 
 def environment_facts() -> dict[str, Any]:

@@ -13,6 +13,7 @@ from conformance.fixtures import ranks as rank_fixtures
 from conformance.ranks.plugin import RankCases
 from conformance.running.parent import die_with_parent
 from conformance.running.settings import Settings, is_worker, open_journal
+from conformance.running.waiving import for_device, waivers_of
 from conformance.running.watchdog import Watchdog, stacks_path
 from conformance.running.worker import SUBJECT, CaseRunner, Subject
 
@@ -55,23 +56,26 @@ class Host:
     def _load(self) -> Subject:
         import torch
 
+        from conformance.running.facts import accelerator_facts
+
         if is_worker(self._config):
             # One thread a worker: the workers share the cores, and sums then come out in the same order every time.
             torch.set_num_threads(1)
         accelerator = self._settings.subject.load()
         declaration = self._settings.subject.declaration(accelerator, self._settings.options.capabilities)
         device = _device(_device_name(accelerator))
-        subject = Subject(accelerator, declaration, device)
-        self._publish(subject)
-        return subject
+        facts = accelerator_facts(Subject(accelerator, declaration, device))
+        self._publish(facts)
+        waivers = for_device(waivers_of(self._settings.options.waivers), facts, torch.__version__)
+        return Subject(accelerator, declaration, device, waivers)
 
-    def _publish(self, subject: Subject) -> None:
+    def _publish(self, facts: dict[str, Any]) -> None:
         """Facts for the report that only a process with the device knows. The first worker says them."""
         if os.environ.get("PYTEST_XDIST_WORKER", "gw0") != "gw0":
             return
-        from conformance.running.facts import accelerator_facts, write_facts
+        from conformance.running.facts import write_facts
 
-        write_facts(self._settings.folder.path / f"facts.{self._settings.run}.json", accelerator_facts(subject))
+        write_facts(self._settings.folder.path / f"facts.{self._settings.run}.json", facts)
 
     def _fail(self, sentence: str) -> None:
         if not is_worker(self._config):

@@ -18,6 +18,7 @@ from conformance.run_options import read_options
 from conformance.running.collection import Collection
 from conformance.running.layout import ReportFolder
 from conformance.running.settings import SETTINGS, Settings, is_worker
+from conformance.running.waiving import waivers_of
 from conformance.selection import areas_of
 
 
@@ -75,6 +76,7 @@ def _register_controller(config: pytest.Config, settings: Settings, collection: 
 
 def _settle(config: pytest.Config) -> Settings:
     options = read_options(config)
+    waivers_of(options.waivers)  # what is wrong with the file is said before anything runs
     subject = resolve(options.accelerator)
     if not config.option.collectonly:
         subject.preflight()

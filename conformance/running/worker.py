@@ -20,11 +20,13 @@ from conformance.judgement import Observation, Observed, Seen, claim_of, gate, j
 from conformance.plan import family_of
 from conformance.reports.journal import JournalWriter
 from conformance.reports.verdict import Outcome, Reason, Verdict, failed, skipped
+from conformance.reports.waivers.model import Waiver
 from conformance.running.canary import Canary
 from conformance.running.collection import case_of
 from conformance.running.hygiene import ProcessState, seed_everything
 from conformance.running.repro import repro_of
 from conformance.running.settings import Settings
+from conformance.running.waiving import waive
 from conformance.running.watchdog import Watchdog
 
 VERDICT = pytest.StashKey[Verdict]()
@@ -41,6 +43,8 @@ class Subject:
     accelerator: Any
     declaration: Declaration
     device: Any
+    #: Those that apply to the device.
+    waivers: tuple[Waiver, ...] = ()
 
 
 SUBJECT = pytest.StashKey[Subject]()
@@ -130,7 +134,8 @@ class CaseRunner:
         seen = observe_body(error, checker, self.subject.accelerator, generated=_is_generated(item))
         verdict = judge(case, self.subject.declaration, seen, self.options.strictness)
         metrics = {**verdict.metrics, **checker.metrics, **({"leaked": ",".join(leaked)} if leaked else {})}
-        item.stash[VERDICT] = self._after_canary(case, replace(verdict, metrics=metrics))
+        verdict = self._after_canary(case, replace(verdict, metrics=metrics))
+        item.stash[VERDICT] = waive(verdict, case, self.subject.waivers)
         express(item.stash[VERDICT], error)
 
     def _after_canary(self, case: Case, verdict: Verdict) -> Verdict:

@@ -201,12 +201,12 @@ def test_a_check_is_blamed_on_the_claim_that_its_probe_refutes(suggest: Any) -> 
         {"stream": YES, "event": YES},
         (probe("stream"), failed(Reason.OVER_DECLARED, "Stream is None")),
         (probe("event"), passed()),
-        (check("accelerator.stream.enter", "stream"), failed(Reason.RAISED, "TypeError")),
+        (check("accelerator.stream.nest", "stream"), failed(Reason.RAISED, "TypeError")),
         (check("accelerator.event.query", "event"), failed(Reason.WRONG, "query() is None")),
     )
 
     assert claims_in(out) == {"stream": ("unsupported", "not-yet"), "event": ("supported", "native")}
-    assert "accelerator.stream.enter" not in out
+    assert "accelerator.stream.nest" not in out
     assert "#   accelerator.event.query: wrong: query() is None" in out
 
 

@@ -69,6 +69,19 @@ def replaced(owner: Any, **members: Callable[[Any], Any]) -> Callable[[], Abstra
     return context
 
 
+def together(*contexts: Callable[[], AbstractContextManager[Any]]) -> Callable[[], AbstractContextManager[Any]]:
+    """All of them, entered in this order."""
+
+    @contextmanager
+    def context() -> Any:
+        with ExitStack() as stack:
+            for one in contexts:
+                stack.enter_context(one())
+            yield
+
+    return context
+
+
 def accelerator(**members: Callable[[Any], Any]) -> Callable[[], AbstractContextManager[Any]]:
     """Methods of the accelerator object: ``member(old)`` gets and gives functions that take ``self``."""
     return replaced(TorchAccelerator, **members)

@@ -7,7 +7,7 @@ import torch
 
 from conformance.accelerators.capabilities import DEVICE, DEVICE_INDEX, DEVICE_MULTIPLE
 from conformance.case import Level, case
-from conformance.finding import environment_lacks
+from conformance.finding import environment_lacks, stub
 
 
 def need_two(accelerator):
@@ -33,23 +33,31 @@ def test_available(accelerator):
 
 @case("accelerator.device.name", requires=[DEVICE], level=Level.CORE)
 def test_name(accelerator, device):
-    """The name without an index is a device type that torch knows, and tensors have it."""
-    name = accelerator.device_name()
+    """The name without an index is a device type that torch knows; tensors have it, and so has the current device."""
+    name, current = accelerator.device_name(), accelerator.current_device_name()
     tensor = torch.zeros(3, device=name)
 
     assert type(name) is str, f"device_name() answers {name!r}, which is no str"
     assert ":" not in name, f"device_name() without an index is {name!r}, with one"
     assert tensor.device.type == name == device.type, f"a tensor made on {name!r} is on {tensor.device}"
+    assert type(current) is str, f"current_device_name() answers {current!r}, which is no str"
+    assert torch.zeros(3, device=current).device.type == name, f"the current device {current!r} is another"
 
 
 @case("accelerator.device.current", requires=[DEVICE], level=Level.CORE)
 def test_current(accelerator):
-    """The current device is an int between 0 and the count, and asking does not change it."""
+    """The current device is an int between 0 and the count; neither asking nor making it current again changes it."""
     first, second = accelerator.current_device(), accelerator.current_device()
 
     assert type(first) is int, f"current_device() answers {first!r}, a {type(first).__name__}; it must be an int"
     assert 0 <= first < accelerator.device_count(), f"current_device() is {first} of {accelerator.device_count()}"
     assert first == second, f"current_device() answers {first}, then {second}"
+
+    accelerator.set_device(first)
+    accelerator.set_device(first)
+    third = accelerator.current_device()
+
+    assert third == first, f"set_device({first}) twice turns current_device() from {first} into {third!r}"
 
 
 @case("accelerator.device.current_under_launcher", requires=[DEVICE], level=Level.CORE)
@@ -89,6 +97,8 @@ def test_set(accelerator):
         for index in range(accelerator.device_count()):
             accelerator.set_device(index)
             now = accelerator.current_device()
+            if now == before != index:
+                stub(f"set_device({index}) has no effect: current_device() is {now} as before")
             assert now == index, f"after set_device({index}), current_device() answers {now!r}"
             tensor = torch.full((3,), 7.0, device=accelerator.device_name())
             assert tensor.device.index in (index, None), f"after set_device({index}), a tensor is on {tensor.device}"
@@ -96,17 +106,6 @@ def test_set(accelerator):
     finally:
         accelerator.set_device(before)
     assert accelerator.current_device() == before
-
-
-@case("accelerator.device.set_twice", requires=[DEVICE], level=Level.CORE)
-def test_set_twice(accelerator):
-    """Making the current device current again changes nothing."""
-    before = accelerator.current_device()
-
-    accelerator.set_device(before)
-    accelerator.set_device(before)
-
-    assert accelerator.current_device() == before, f"set_device({before}) twice gives {accelerator.current_device()!r}"
 
 
 @case("accelerator.device.out_of_range", requires=[DEVICE], level=Level.CORE, axes={"index": ["count", "far"]})
@@ -155,15 +154,6 @@ def test_name_index(accelerator):
         name = accelerator.device_name(index)
         assert name == f"{accelerator.device_name()}:{index}", f"device_name({index}) is {name!r}"
         assert torch.device(name).index == index
-
-
-@case("accelerator.device.current_name", requires=[DEVICE], level=Level.CORE)
-def test_current_name(accelerator):
-    """The current device's name is usable, and of this type."""
-    name = accelerator.current_device_name()
-
-    assert type(name) is str, f"current_device_name() answers {name!r}, which is no str"
-    assert torch.zeros(2, device=name).device.type == accelerator.device_name(), f"{name!r} is another device"
 
 
 @case("accelerator.device.current_name_index", requires=[DEVICE_INDEX])

@@ -10,6 +10,7 @@ import torch
 
 from conformance.accelerators.capabilities import DEVICE, EVENT, EVENT_TIMING, STREAM
 from conformance.case import Level, case
+from conformance.finding import stub
 
 from .conveyor import Conveyor, numbers
 
@@ -26,7 +27,8 @@ def test_none_means_host_timers(accelerator):
     """Without events, durations have to be taken with the host's clock, and the accelerator says so."""
     missing, host_timers = accelerator.Event is None, accelerator.use_host_timers()
 
-    assert host_timers or not missing, "Event is None, but use_host_timers() is False: nothing can take a time"
+    if missing and not host_timers:
+        stub("Event is None, but use_host_timers() is False: nothing can take a time")
 
 
 @case("accelerator.event.synchronize", requires=[EVENT, STREAM])
@@ -72,9 +74,9 @@ def test_query_becomes_true(accelerator, device):
     result = numbers(device) + 1
     event.record()
 
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 10
     while not event.query():
-        assert time.monotonic() < deadline, "query() is still False after 30 s"
+        assert time.monotonic() < deadline, "query() is still False after 10 s"
         time.sleep(0.001)
 
     assert torch.equal(result.cpu(), numbers(HOST) + 1)
@@ -115,15 +117,18 @@ def test_record_again(accelerator, device):
 
 @case("accelerator.event.record_default", requires=[EVENT])
 def test_record_default(accelerator, device):
-    """record() without a stream records on the current one."""
+    """record() without a stream records on the current one, which need not be the default one."""
     conveyor, source = Conveyor(accelerator, device), numbers(device)
     target, event = torch.full_like(source, -1.0), accelerator.Event()
+    accelerator.synchronize()
 
-    conveyor.carry(source, target)
-    event.record()
+    with accelerator.stream(None if accelerator.Stream is None else accelerator.Stream()):
+        conveyor.carry(source, target)
+        event.record()
     event.synchronize()
 
     assert stale(target) == 0, "an event recorded on the current stream does not cover its work"
+    accelerator.synchronize()
 
 
 @case("accelerator.event.wait_method", requires=[EVENT, STREAM])

@@ -29,9 +29,15 @@ FLAGS = {
 
 
 @case("accelerator.flags.answer", requires=[DEVICE], level=Level.CORE, axes={"flag": list(FLAGS)})
-def test_answer(accelerator, flag):
-    """The flag is a bool, and the same at every call."""
-    answers = [getattr(accelerator, flag)() for _ in range(3)]
+def test_answer(accelerator, device, flag):
+    """The flag is a bool, and the same at every call: while the device works, and when it has nothing to do."""
+    ask = getattr(accelerator, flag)
+    conveyor, source = Conveyor(accelerator, device, milliseconds=5.0), numbers(device)
+    answers = [ask()]
+    conveyor.carry(source, torch.empty_like(source))
+    answers.append(ask())
+    accelerator.synchronize()
+    answers.append(ask())
 
     assert all(type(answer) is bool for answer in answers), f"{flag}() answers {answers[0]!r}, which is no bool"
     assert len(set(answers)) == 1, f"{flag}() changes between calls: {answers}"

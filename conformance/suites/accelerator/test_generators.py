@@ -7,6 +7,7 @@ from torch.utils.checkpoint import checkpoint
 
 from conformance.accelerators.capabilities import LAZY_CALL, RNG, RNG_GENERATOR, RNG_STATE
 from conformance.case import Level, case
+from conformance.finding import stub
 
 from .draws import differing
 
@@ -171,6 +172,8 @@ def test_lazy_call_runs(accelerator, device):
     accelerator.lazy_call(callback=lambda: calls.append("second"))
     accelerator.synchronize()
 
+    if not calls:
+        stub("lazy_call() takes a callback and never runs it")
     assert calls == ["first", "second"], f"lazy_call ran {calls}, not each callback once and in order"
 
 

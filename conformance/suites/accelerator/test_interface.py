@@ -184,18 +184,6 @@ def test_communication_backend(accelerator):
     assert answer is None or (type(answer) is str and answer), f"communication_backend_name() answers {answer!r}"
 
 
-@case("accelerator.interface.contexts", requires=[DEVICE], level=Level.CORE)
-def test_contexts(accelerator):
-    """stream() and capture_to_graph() give contexts, also for None."""
-    contexts = {"stream(None)": accelerator.stream(None)}
-    if accelerator.create_graph() is None:
-        contexts["capture_to_graph(None)"] = accelerator.capture_to_graph(None)
-
-    for call, context in contexts.items():
-        entered = hasattr(context, "__enter__") and hasattr(context, "__exit__")
-        assert entered, f"{call} answers {context!r}, which is no context"
-
-
 @case("accelerator.interface.range_domain", requires=[DEVICE])
 def test_range_domain(accelerator):
     """supports_nvtx_domain is a bool, and an attribute."""

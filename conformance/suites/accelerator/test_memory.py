@@ -9,7 +9,7 @@ import torch
 
 from conformance.accelerators.capabilities import DEVICE_MULTIPLE, MEMORY, MEMORY_STATS, MEMORY_TOTAL
 from conformance.case import Level, case
-from conformance.finding import environment_lacks
+from conformance.finding import environment_lacks, stub
 
 MIB = 1 << 20
 #: The most an allocator may round one tensor up by.
@@ -188,6 +188,8 @@ def test_stats(accelerator, device):
 
     stats = accelerator.memory_stats()
 
+    if not stats:
+        stub(f"memory_stats() is empty, although {accelerator.memory_allocated()} bytes live")
     assert isinstance(stats, dict), f"memory_stats() answers {type(stats).__name__}"
     current, peak = stats["allocated_bytes.all.current"], stats["allocated_bytes.all.peak"]
     assert current == accelerator.memory_allocated() >= kept.numel(), (current, accelerator.memory_allocated())

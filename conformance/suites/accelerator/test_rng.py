@@ -8,7 +8,7 @@ import torch
 
 from conformance.accelerators.capabilities import RNG, RNG_PER_DEVICE, RNG_STATE
 from conformance.case import Level, case
-from conformance.finding import environment_lacks
+from conformance.finding import environment_lacks, stub
 
 from .draws import DRAWS, differing
 
@@ -56,7 +56,10 @@ def test_seed_all_repeats(accelerator):
     """manual_seed_all seeds every device, with the same seed."""
     names = [accelerator.device_name(index) for index in range(accelerator.device_count())]
 
+    before = accelerator.initial_seed()
     accelerator.manual_seed_all(77)
+    if accelerator.initial_seed() == before != 77:
+        stub(f"manual_seed_all(77) has no effect: initial_seed() is {before} as before")
     first = [torch.randn(65, device=name) for name in names]
     accelerator.manual_seed_all(77)
     second = [torch.randn(65, device=name) for name in names]
@@ -68,10 +71,13 @@ def test_seed_all_repeats(accelerator):
 @case("accelerator.rng.initial_seed", requires=[RNG], level=Level.CORE, axes={"seed": ["0", "1", "1234", "2147483648"]})
 def test_initial_seed(accelerator, seed):
     """initial_seed() is the seed that was given, as an int."""
+    before = accelerator.initial_seed()
     accelerator.manual_seed(int(seed))
 
     answer = accelerator.initial_seed()
 
+    if answer == before != int(seed):
+        stub(f"manual_seed({seed}) has no effect: initial_seed() is {answer} as before")
     assert type(answer) is int, f"initial_seed() answers {answer!r}, which is no int"
     assert answer == int(seed), f"initial_seed() is {answer} after manual_seed({seed})"
 
@@ -134,7 +140,10 @@ def test_state_roundtrip(accelerator, device, function):
 
     state = accelerator.get_rng_state()
     first = draw(1023, device)
+    moved = accelerator.get_rng_state()
     accelerator.set_rng_state(state)
+    if torch.equal(accelerator.get_rng_state(), moved) and not torch.equal(moved, state):
+        stub("set_rng_state() has no effect: the state is what it was before the call")
     second = draw(1023, device)
 
     assert differing(first, second) == 0, f"{differing(first, second)} of 1023 numbers differ after set_rng_state"

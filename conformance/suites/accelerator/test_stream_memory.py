@@ -66,7 +66,7 @@ def test_record_lets_go(accelerator, device):
     before = accelerator.memory_allocated()
 
     source = torch.ones(1 << 20, device=device)
-    side.wait_stream(accelerator.current_stream())
+    accelerator.synchronize()
     with accelerator.stream(side):
         total = (source * 2).sum()
     source.record_stream(side)

@@ -7,7 +7,7 @@ import torch
 
 from conformance.accelerators.capabilities import DEVICE, STREAM
 from conformance.case import Level, case
-from conformance.finding import environment_lacks
+from conformance.finding import environment_lacks, require, stub
 
 from .conveyor import Conveyor, numbers
 
@@ -26,11 +26,15 @@ def stale(target, start=0):
 @case("accelerator.stream.none_is_consistent", requires=[DEVICE], level=Level.CORE)
 def test_none_is_consistent(accelerator):
     """Without a stream class no stream is current; with one there is always a current one."""
-    answers = {"current_stream()": accelerator.current_stream(), "default_stream()": accelerator.default_stream()}
-    has_streams = accelerator.Stream is not None
+    answers = {
+        "Stream": accelerator.Stream,
+        "current_stream()": accelerator.current_stream(),
+        "default_stream()": accelerator.default_stream(),
+    }
+    missing = [call for call, answer in answers.items() if answer is None]
 
-    for call, answer in answers.items():
-        assert (answer is not None) is has_streams, f"Stream is {accelerator.Stream!r}, but {call} answers {answer!r}"
+    if missing and len(missing) < len(answers):
+        stub(f"{' and '.join(missing)} answers None, but there is {', '.join(answers.keys() - set(missing))}")
 
 
 @case("accelerator.stream.context_of_none", requires=[DEVICE], level=Level.CORE)
@@ -48,24 +52,15 @@ def test_context_of_none(accelerator, device):
     assert accelerator.current_stream() == before
 
 
-@case("accelerator.stream.enter", requires=[STREAM])
-def test_enter(accelerator):
-    """Inside the context the stream is current, and afterwards the old one again."""
-    before, side = accelerator.current_stream(), accelerator.Stream()
-
-    with accelerator.stream(side):
-        inside = accelerator.current_stream()
-
-    assert inside == side, f"inside stream({side}) the current stream is {inside}"
-    assert accelerator.current_stream() == before, "the old stream was not restored"
-
-
 @case("accelerator.stream.nest", requires=[STREAM])
 def test_nest(accelerator):
-    """Contexts nest, and each restores what was current when it was entered."""
+    """Inside a context its stream is current; contexts nest, and each restores what was current when it was entered."""
     before, outer, inner = accelerator.current_stream(), accelerator.Stream(), accelerator.Stream()
 
-    with accelerator.stream(outer):
+    with require(accelerator.stream(outer), "the context of a stream"):
+        if accelerator.current_stream() == before:
+            stub("stream() has no effect: the current stream is the same inside")
+        assert accelerator.current_stream() == outer, "the entered stream is not current"
         with accelerator.stream(inner):
             assert accelerator.current_stream() == inner, "the inner stream is not current"
         assert accelerator.current_stream() == outer, "leaving the inner stream did not restore the outer one"
@@ -81,8 +76,11 @@ def test_restored_on_exception(accelerator):
 
     with pytest.raises(Stop), accelerator.stream(side):
         raise Stop
+    after = accelerator.current_stream()
+    if after != before:
+        accelerator.stream(before).__enter__()  # so that no later case pays for it
 
-    assert accelerator.current_stream() == before, "after an exception the side stream is still current"
+    assert after == before, "after an exception the side stream is still current"
 
 
 @case("accelerator.stream.distinct", requires=[STREAM])
@@ -105,20 +103,6 @@ def test_default_is_current(accelerator):
         assert accelerator.default_stream() == default, "entering a stream changes the default one"
     assert accelerator.default_stream(accelerator.current_device()) == default
     assert accelerator.current_stream(accelerator.current_device()) == default
-
-
-@case("accelerator.stream.values", requires=[STREAM])
-def test_values(accelerator, device):
-    """Work on a stream gives the right values once the stream is synchronized."""
-    conveyor, source, side = Conveyor(accelerator, device), numbers(device), accelerator.Stream()
-    target = torch.full_like(source, -1.0)
-    accelerator.synchronize()
-
-    with accelerator.stream(side):
-        conveyor.carry(source, target)
-    side.synchronize()
-
-    assert stale(target) == 0, f"{stale(target)} elements are stale after stream.synchronize()"
 
 
 @case("accelerator.stream.query", requires=[STREAM])
@@ -172,6 +156,8 @@ def test_device_synchronize(accelerator, device):
             conveyor.carry(source, target)
     accelerator.synchronize()
 
+    if not any(stream.query() for stream in streams):
+        stub("synchronize() has no effect: work that was queued before it is still under way")
     for start, target in enumerate(targets):
         assert stale(target, start) == 0, f"stream {start} is not complete after synchronize()"
 

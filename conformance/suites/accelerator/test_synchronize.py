@@ -15,27 +15,14 @@ def aside(accelerator):
     return accelerator.stream(None if accelerator.Stream is None else accelerator.Stream())
 
 
-@case("accelerator.synchronize.completes", requires=[SYNCHRONIZE], level=Level.CORE)
-def test_completes(accelerator, device):
-    """A result that takes long is there after synchronize()."""
-    conveyor, source = Conveyor(accelerator, device), numbers(device)
-    target = torch.full_like(source, -1.0)
-    accelerator.synchronize()
-
-    with aside(accelerator):
-        conveyor.carry(source, target)
-    accelerator.synchronize()
-
-    assert torch.equal(target.cpu(), source.cpu()), "synchronize() returned before the queued work was complete"
-
-
 @case("accelerator.synchronize.index", requires=[SYNCHRONIZE], level=Level.CORE)
 def test_index(accelerator, device):
-    """synchronize() takes an index, by position and by name, or None."""
+    """After synchronize() a result that takes long is there; it takes an index, by position and by name, or None."""
     conveyor, source = Conveyor(accelerator, device, milliseconds=5.0), numbers(device)
     here = accelerator.current_device()
 
     for wait in (
+        lambda: accelerator.synchronize(),
         lambda: accelerator.synchronize(here),
         lambda: accelerator.synchronize(device_index=here),
         lambda: accelerator.synchronize(None),
@@ -45,7 +32,7 @@ def test_index(accelerator, device):
         with aside(accelerator):
             conveyor.carry(source, target)
         wait()
-        assert torch.equal(target.cpu(), source.cpu()), "synchronize(index) returned before the work was complete"
+        assert torch.equal(target.cpu(), source.cpu()), "synchronize() returned before the queued work was complete"
 
 
 @case("accelerator.synchronize.idle", requires=[SYNCHRONIZE], level=Level.CORE)

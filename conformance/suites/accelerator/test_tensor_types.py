@@ -6,6 +6,7 @@ import torch
 
 from conformance.accelerators.capabilities import DTYPE, TENSOR_TYPES
 from conformance.case import case
+from conformance.finding import require
 
 CONSTRUCTORS = {
     "bfloat16": "BFloat16Tensor",
@@ -26,7 +27,7 @@ def test_from_list(accelerator, device, dtype):
     """
     name = CONSTRUCTORS[dtype]
 
-    tensor = getattr(accelerator, name)([0, 1, 2, 3, 100])
+    tensor = require(getattr(accelerator, name), name)([0, 1, 2, 3, 100])
 
     assert isinstance(tensor, torch.Tensor), f"{name} builds {tensor!r}"
     assert tensor.dtype is getattr(torch, dtype), f"{name} builds {tensor.dtype}"

@@ -96,11 +96,14 @@ def test_checkpoint(device):
 
 @case("capabilities.synchronize", requires=[SYNCHRONIZE], level=Level.CORE, adaptive=True)
 def test_synchronize(accelerator, device):
-    """Long work is complete after synchronize()."""
+    """Long work is complete after synchronize(), on whatever stream it was queued."""
     conveyor, source = Conveyor(accelerator, device), numbers(device)
     target = torch.full_like(source, -1.0)
+    stream = accelerator.Stream() if accelerator.Stream is not None else None
+    accelerator.synchronize()
 
-    conveyor.carry(source, target)
+    with accelerator.stream(stream):
+        conveyor.carry(source, target)
     accelerator.synchronize()
 
     assert torch.equal(target.cpu(), source.cpu()), "work is not complete after synchronize()"

@@ -51,8 +51,8 @@ def test_stream(accelerator, device):
     """A stream is entered, left, and its work is right once it is synchronized."""
     need_streams(accelerator)
 
-    test_streams.test_enter(accelerator)
-    test_streams.test_values(accelerator, device)
+    test_streams.test_nest(accelerator)
+    test_streams.test_program_order(accelerator, device)
 
 
 @case("capabilities.stream.order", requires=[STREAM_ORDER], adaptive=True)

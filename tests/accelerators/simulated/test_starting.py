@@ -9,7 +9,8 @@ import textwrap
 
 import pytest
 
-from conformance.accelerators.simulated.build import build, compiler
+from conformance.accelerators.building import compiler
+from conformance.accelerators.simulated.build import build, recipe
 from conformance.accelerators.simulated.engine import start
 from conformance.accelerators.simulated.face import Face
 from conformance.errors import SetupError, UsageError
@@ -52,7 +53,7 @@ def test_without_compiler_the_package_to_install_is_named(monkeypatch: pytest.Mo
     monkeypatch.delenv("CXX", raising=False)
 
     with pytest.raises(SetupError, match=r"install the package g\+\+"):
-        compiler()
+        compiler(recipe().who, recipe().without)
 
 
 def test_building_twice_finds_the_first() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.defects.mutant import Mutant
 
-from . import claims, devices, members, memory, operators, processes, random_numbers, streams
+from . import claims, devices, members, memory, narrow, operators, processes, random_numbers, streams
 
 MUTANTS: tuple[Mutant, ...] = (
     *devices.MUTANTS,
@@ -15,6 +15,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *operators.MUTANTS,
     *claims.MUTANTS,
     *processes.MUTANTS,
+    *narrow.MUTANTS,
 )
 
 

@@ -61,7 +61,7 @@ CONSTANT_TIME = Mutant(
 )  # fmt: skip
 FULL = Mutant(
     Fault("claims backpressure, and the queue fills the memory", "over-declared", CLAIMS, Where.DECLARATION,
-          "accelerator.flags.backpressure", context=lambda: spoiled(ones=_filling())()),
+          "accelerator.flags.backpressure", context=lambda: spoiled(ones=filling())()),
     ("accelerator.flags.*", "capabilities.execution.*"), claims=frozenset({can.BACKPRESSURE}),
 )  # fmt: skip
 
@@ -71,7 +71,7 @@ def _slowly(old: Any, self: Any, device_index: int | None) -> None:
     time.sleep(0.1)
 
 
-def _filling() -> Any:
+def filling() -> Any:
     """Large tensors of ones stay in memory, and there is room for thirty."""
     made: list[int] = []
 

@@ -120,7 +120,7 @@ ANSWERS = (
     member("supports_nvtx_domain is None", "stub", NARROW, "accelerator.interface.range_domain",
            "accelerator.interface.*", context=replaced(TorchAccelerator, supports_nvtx_domain=lambda old: None)),
     member("the current device's name is another's", "device count lies", "DeepSpeed 740080c05: accelerators mixed up",
-           "accelerator.device.current_name", "accelerator.*", "capabilities.*",
+           "accelerator.device.name", "accelerator.*", "capabilities.*",
            context=accelerator(current_device_name=constant("cpu"))),
     member("stream(None) is None", "stub", NARROW, "accelerator.stream.context_of_none", "accelerator.*",
            "capabilities.*",
@@ -183,7 +183,7 @@ HOST_MEMORY = (
 SOFTWARE = (
     member("empty range names raise", "unclean refusal", "DeepSpeed interface: ranges", "accelerator.ranges.arguments",
            *RANGES, context=accelerator(range_push=_closes_all)),
-    member("the builders' folder does not exist", "over-declared", BUILDERS, "accelerator.builders.directory", *BUILT,
+    member("the builders' folder does not exist", "over-declared", BUILDERS, "accelerator.builders.reachable", *BUILT,
            context=accelerator(op_builder_dir=constant("conformance.nowhere"))),
     member("builders are not found by name", "over-declared", BUILDERS, "accelerator.builders.reachable", *BUILT,
            context=accelerator(get_op_builder=constant(builders.NotImplementedBuilder),

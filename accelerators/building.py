@@ -1,0 +1,117 @@
+"""Builds a piece of C++ once, and finds it again.
+
+The result lies in the user's cache folder, named by everything it depends on. Processes that want the same piece at the
+same time wait for the one that builds it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shlex
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from conformance.errors import SetupError
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What is built, and how.
+
+    ``who`` is the subject of error sentences and ``without`` what still works when it cannot be built. Every source in
+    ``sources`` and everything in ``depends`` goes into the result's name. ``arguments`` gives the compiler's arguments
+    for one output file, ``hint`` the next step for a first line of compiler errors.
+    """
+
+    name: str
+    place: str
+    who: str
+    without: str
+    sources: Path
+    depends: tuple[object, ...]
+    arguments: Callable[[Path], list[str]]
+    hint: Callable[[str], str]
+
+
+@dataclass(frozen=True)
+class Built:
+    """Where the result lies, and the seconds it took to build now (0 if it was there)."""
+
+    file: Path
+    seconds: float
+
+
+def build(recipe: Recipe) -> Built:
+    """Compile unless it is there already. Raises SetupError if it cannot be."""
+    folder = cache_folder() / recipe.place / _fingerprint(recipe)
+    file = folder / f"{recipe.name}.so"
+    if file.exists():
+        return Built(file, 0.0)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SetupError(
+            f"{recipe.who} cannot be built: {folder} cannot be created: {error.strerror}.\n"
+            "  set XDG_CACHE_HOME to a folder that can be written"
+        ) from None
+    with _turn(folder / "lock"):
+        if file.exists():
+            return Built(file, 0.0)
+        start = time.perf_counter()
+        _compile(recipe, file)
+        return Built(file, time.perf_counter() - start)
+
+
+def cache_folder() -> Path:
+    """The user's cache folder for this project."""
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(home) / "accelerator-conformance"
+
+
+def compiler(who: str, without: str) -> list[str]:
+    """The C++ compiler's command, from CXX or PATH. Raises SetupError naming the package to install."""
+    chosen = shlex.split(os.environ.get("CXX", ""))
+    for command in [chosen] if chosen else [["g++"], ["clang++"], ["c++"]]:
+        if shutil.which(command[0]):
+            return command
+    asked = f"CXX names {chosen[0]}, which is not" if chosen else "no C++ compiler is"
+    raise SetupError(
+        f"{who} is built on first use, and {asked} installed here.\n"
+        "  install the package g++ (Debian, Ubuntu), gcc-c++ (Fedora), or conda-forge's cxx-compiler; "
+        f"{without}"
+    )
+
+
+def _fingerprint(recipe: Recipe) -> str:
+    digest = hashlib.sha256()
+    for source in sorted(recipe.sources.iterdir()):
+        if source.suffix in (".h", ".cpp"):
+            digest.update(source.name.encode() + source.read_bytes())
+    digest.update(repr(recipe.depends).encode())
+    return digest.hexdigest()[:16]
+
+
+@contextmanager
+def _turn(lock: Path) -> Iterator[None]:
+    with lock.open("w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def _compile(recipe: Recipe, file: Path) -> None:
+    partial = file.with_suffix(f".{os.getpid()}.so")
+    command = [*compiler(recipe.who, recipe.without), *recipe.arguments(partial)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - our own command
+    if done.returncode != 0:
+        partial.unlink(missing_ok=True)
+        lines = [line for line in done.stderr.splitlines() if "error" in line.lower()] or done.stderr.splitlines()
+        first = lines[0] if lines else "the compiler said nothing"
+        raise SetupError(f"{recipe.who} cannot be built: {first.strip()}\n  {recipe.hint(first)}")
+    partial.replace(file)

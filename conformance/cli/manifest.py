@@ -1,0 +1,39 @@
+"""``conformance manifest``: what this version of the suite plans, in the form that the gate judges by."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from conformance.reports.gate.manifests import Manifest
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="write to FILE, such as manifest.json.gz")
+    parser.add_argument("--release", action="store_true", help="write to where the gate looks for released ones")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from conformance.reports.gate.manifests import FOLDER, dump, file_name
+    from conformance.reports.writer import write_bytes
+
+    manifest = current()
+    for name, sha256 in manifest.sha256.items():
+        print(f"{name:<12} {len(manifest.required(name)):>6} cases  {sha256}")
+    target = FOLDER / file_name(manifest.suite, manifest.torch) if arguments.release else arguments.output
+    if target is not None:
+        write_bytes(target, dump(manifest))
+        print(f"{target.name}: suite {manifest.suite} with torch {manifest.torch}")
+    return 0
+
+
+def current() -> Manifest:
+    """The manifest of the suite that is installed, with the torch that is installed."""
+    from conformance.plan import bundled_cases, make_manifest
+    from conformance.reports.fold import planned_records
+    from conformance.reports.gate import manifests
+
+    plan = make_manifest([(planned.case, "") for planned in bundled_cases()])
+    return manifests.make_manifest(plan["suite"], plan["torch"], planned_records(plan))

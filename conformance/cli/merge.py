@@ -1,0 +1,44 @@
+"""``conformance merge``: the reports of shards as the report of the whole."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("reports", metavar="REPORT", type=Path, nargs="+", help="the reports of all shards: files or folders")
+    add("-o", "--output", metavar="FILE", type=Path, required=True, help="where the merged report.json goes")
+    add("--manifest", metavar="FILE", type=Path, help="what the whole plans (default: the released one, if it fits)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from conformance.cli.gate import require
+    from conformance.reports.gate.manifests import read_manifest, released
+    from conformance.reports.loading import load
+    from conformance.reports.merging import merge
+    from conformance.reports.model import to_json
+    from conformance.reports.writer import write_text
+
+    for path in (*arguments.reports, arguments.manifest):
+        require(path)
+    shards = [load(path) for path in arguments.reports]
+    first = shards[0]
+    if arguments.manifest:
+        manifest = read_manifest(arguments.manifest)
+    else:
+        manifest = released(first.run.suite.version, first.accelerator.torch)
+    bundled = manifest is not None and all(case.id in manifest.cases for shard in shards for case in shard.cases)
+    complete = not any(set(shard.run.invocation.selection) - {"--shard"} for shard in shards)
+    required = None
+    if manifest is not None and (arguments.manifest or (bundled and complete)):
+        required = manifest.required(first.run.profile or "full")
+    merged = merge(shards, required)
+    write_text(arguments.output, to_json(merged))
+    counts = merged.counts
+    print(
+        f"{arguments.output}: {len(shards)} reports, planned {counts.planned}: pass {counts.passed}, "
+        f"skip {counts.skipped}, fail {counts.failed}, lost {counts.lost}"
+    )
+    return 0

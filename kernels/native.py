@@ -1,0 +1,59 @@
+"""Compiled CPU kernels: one C++ file with a C interface, built at first use for this machine's instructions.
+
+No torch headers are involved, so a build takes about a second, and the result depends on no torch version.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import platform
+from pathlib import Path
+
+from conformance.accelerators import building
+from conformance.accelerators.building import Recipe
+from conformance.errors import SetupError
+
+#: Contraction into fused multiply-add would give other bits than the portable references.
+_FLAGS = ("-std=c++17", "-O3", "-g0", "-fPIC", "-shared", "-fvisibility=hidden", "-ffp-contract=off", "-fwrapv", "-w")
+
+
+@functools.cache
+def shared_object(source: Path, who: str, without: str) -> ctypes.CDLL:
+    """The library made of ``source`` and what lies beside it, loaded; calls into it release the interpreter lock.
+
+    ``who`` is the subject of the error's sentence, ``without`` what still works. Raises SetupError if there is no
+    compiler, or if the file does not compile or load.
+    """
+    file = building.build(recipe(source, who, without)).file
+    try:
+        return ctypes.CDLL(str(file))
+    except OSError as error:
+        raise SetupError(f"{who} does not load: {error}\n  delete {file.parent} and try again") from None
+
+
+def recipe(source: Path, who: str, without: str) -> Recipe:
+    """How ``source`` is built here."""
+    # A cache folder may be shared by machines: what one of them calls native may be illegal on the next.
+    tuned = "-mcpu=native" if platform.machine() in ("aarch64", "arm64") else "-march=native"
+    return Recipe(
+        name=source.stem,
+        place="kernels",
+        who=who,
+        without=without,
+        sources=source.parent,
+        depends=(source.name, *_FLAGS, tuned, platform.machine(), _instructions()),
+        arguments=lambda output: [*_FLAGS, tuned, str(source), "-o", str(output)],
+        hint=lambda _: f"the compiler must know C++17; CXX chooses another one, and {without}",
+    )
+
+
+def _instructions() -> str:
+    """What this machine's processor says it can do; empty where the kernel does not tell."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    return "\n".join(
+        sorted({line for line in lines if line.startswith(("flags", "Features", "model name", "CPU part"))})
+    )

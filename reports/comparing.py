@@ -1,0 +1,107 @@
+"""Two reports compared case by case and claim by claim. Counts are never compared: they hide what took whose place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from conformance.reports.model import CaseRecord, DeclaredCell, Report
+from conformance.reports.verdict import Outcome
+
+
+class Change(Enum):
+    """What became of a case."""
+
+    WORSE = "worse"
+    BETTER = "better"
+    OTHER = "otherwise"
+    GONE = "gone"
+    NEW = "new"
+
+
+@dataclass(frozen=True)
+class CaseChange:
+    """A case whose verdict differs; ``before`` and ``now`` are ``outcome (reason)``, or empty where it is not there."""
+
+    id: str
+    change: Change
+    before: str
+    now: str
+
+
+@dataclass(frozen=True)
+class ClaimChange:
+    """A written claim that differs; ``before`` and ``now`` are ``state (detail)``, or empty where there is none."""
+
+    cell: str
+    before: str
+    now: str
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Everything that differs, worse first; ``same`` cases ended alike."""
+
+    before: str
+    now: str
+    cases: tuple[CaseChange, ...]
+    claims: tuple[ClaimChange, ...]
+    same: int
+
+    @property
+    def differs(self) -> bool:
+        return bool(self.cases or self.claims)
+
+
+_RANK = {Outcome.FAIL: 0, Outcome.SKIP: 1, Outcome.PASS: 2}
+
+
+def compare(before: Report, now: Report) -> Comparison:
+    """What changed from one report to the other."""
+    old, new = ({case.id: case for case in report.cases} for report in (before, now))
+    changes = [_case_change(id, old.get(id), new.get(id)) for id in {**old, **new}]
+    found = [one for one in changes if one is not None]
+    order = list(Change)
+    return Comparison(
+        before=_name(before),
+        now=_name(now),
+        cases=tuple(sorted(found, key=lambda one: (order.index(one.change), one.id))),
+        claims=tuple(_claim_changes(_claims(before), _claims(now))),
+        same=len(changes) - len(found),
+    )
+
+
+def _name(report: Report) -> str:
+    return f"{report.accelerator.name}, run {report.run.id} of {report.run.started or 'an unknown date'}"
+
+
+def _case_change(id: str, old: CaseRecord | None, new: CaseRecord | None) -> CaseChange | None:
+    before, now = _verdict(old), _verdict(new)
+    return None if before == now else CaseChange(id, _kind(old, new), before, now)
+
+
+def _kind(old: CaseRecord | None, new: CaseRecord | None) -> Change:
+    if new is None:
+        return Change.GONE
+    if old is None:
+        return Change.NEW
+    step = _RANK[new.outcome] - _RANK[old.outcome]
+    return Change.OTHER if not step else Change.BETTER if step > 0 else Change.WORSE
+
+
+def _verdict(case: CaseRecord | None) -> str:
+    return "" if case is None else f"{case.outcome.value} ({case.reason.value})"
+
+
+def _claims(report: Report) -> Mapping[str, str]:
+    return {row.cell: _said(row) for row in report.declaration.cells}
+
+
+def _said(row: DeclaredCell) -> str:
+    return f"{row.state} ({row.detail})" if row.detail else row.state
+
+
+def _claim_changes(old: Mapping[str, str], new: Mapping[str, str]) -> list[ClaimChange]:
+    cells = sorted({**old, **new})
+    return [ClaimChange(cell, old.get(cell, ""), new.get(cell, "")) for cell in cells if old.get(cell) != new.get(cell)]

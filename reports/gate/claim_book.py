@@ -1,0 +1,51 @@
+"""What a report's declaration says of a cell, looked up twenty thousand times."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from conformance.reports.model import DeclaredCell
+
+SUPPORTED: Final = "supported"
+UNSUPPORTED: Final = "unsupported"
+UNDECLARED: Final = "undeclared"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A state, and how it is supported or why it is not."""
+
+    state: str
+    detail: str = ""
+
+
+SILENCE: Final = Claim(UNDECLARED)
+
+
+class ClaimBook:
+    """The claims of one declaration: by name first, then by the longest pattern that reaches the cell."""
+
+    def __init__(self, cells: Iterable[DeclaredCell]) -> None:
+        self.written = {row.cell: Claim(row.state, row.detail) for row in cells}
+        patterns: defaultdict[str, list[tuple[str, re.Pattern[str], Claim]]] = defaultdict(list)
+        for cell, claim in self.written.items():
+            subject, _, axes = cell.partition("[")
+            if "*" in subject:
+                patterns[axes].append((subject, re.compile(fnmatch.translate(subject)), claim))
+        # The longest first: the first that matches is the one that holds.
+        self._patterns = {axes: sorted(found, key=lambda one: -len(one[0])) for axes, found in patterns.items()}
+
+    def claim(self, cell: str, in_reference: bool = True) -> Claim:
+        """The claim that holds for the cell. A pattern never claims what PyTorch's own CPU has not."""
+        if cell in self.written:
+            return self.written[cell]
+        subject, _, axes = cell.partition("[")
+        for _, pattern, claim in self._patterns.get(axes, ()):
+            if pattern.match(subject):
+                return SILENCE if claim.state == SUPPORTED and not in_reference else claim
+        return SILENCE

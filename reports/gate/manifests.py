@@ -1,0 +1,143 @@
+"""Released manifests: what a version of the suite plans with a version of torch, as the gate holds reports against it.
+
+One file holds every case with what it needs and the profiles it belongs to; a profile's plan is named by its hash.
+``conformance manifest`` writes one. Those of released versions ship with this package.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import re
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from conformance.errors import JournalError
+from conformance.reports.json_files import MAX_BYTES, collector_paused, parse_json, read_capped
+from conformance.reports.model import PlannedRecord
+from conformance.reports.plan_digest import plan_sha256
+from conformance.reports.profiles import PROFILES, in_profile
+
+SCHEMA: Final = 1
+FOLDER: Final = Path(__file__).parent / "manifests"
+#: Suite versions from the oldest to the newest. A release appends its own.
+RELEASES: Final = ("0.1.0",)
+_BITS: Final = {name: 1 << place for place, name in enumerate(PROFILES)}
+_GZIP: Final = b"\x1f\x8b"
+
+
+class PlannedRow(NamedTuple):
+    """One planned case; ``profiles`` has a bit for each profile that it belongs to."""
+
+    tier: str
+    level: str
+    adaptive: bool
+    in_reference: bool
+    requires: tuple[str, ...]
+    axes: Mapping[str, str]
+    profiles: int
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a suite plans. ``torch`` is major.minor; ``sha256`` names the plan of each profile."""
+
+    suite: str
+    torch: str
+    sha256: Mapping[str, str]
+    cases: Mapping[str, PlannedRow]
+
+    def required(self, profile: str) -> frozenset[str]:
+        """The ids of a profile's cases."""
+        bit = _BITS[profile]
+        return frozenset(id for id, row in self.cases.items() if row.profiles & bit)
+
+
+def torch_series(version: str) -> str:
+    """``2.13`` of ``2.13.0+cpu``: patch releases and vendors' builds have the operators of their series."""
+    match = re.match(r"\d+\.\d+", version)
+    return match[0] if match else ""
+
+
+def make_manifest(suite: str, torch: str, planned: Iterable[PlannedRecord]) -> Manifest:
+    """The manifest of a plan."""
+    rows = {one.id: _row(one) for one in sorted(planned, key=lambda one: one.id)}
+    sha256 = {name: _sha256(suite, rows, bit) for name, bit in _BITS.items()}
+    return Manifest(suite, torch_series(torch), sha256, rows)
+
+
+def _row(one: PlannedRecord) -> PlannedRow:
+    mask = sum(bit for name, bit in _BITS.items() if in_profile(name, one.facts))
+    return PlannedRow(one.tier, one.level, one.adaptive, one.in_reference, one.requires, dict(one.axes), mask)
+
+
+def _sha256(suite: str, rows: Mapping[str, PlannedRow], bit: int) -> str:
+    inside = ((id, row.tier, row.level, row.requires) for id, row in rows.items() if row.profiles & bit)
+    return plan_sha256(suite, inside)
+
+
+def dump(manifest: Manifest) -> bytes:
+    """Compressed JSON, the same bytes for the same manifest."""
+    head = {"schema": SCHEMA, "suite": manifest.suite, "torch": manifest.torch, "profiles": dict(manifest.sha256)}
+    rows = [[id, *row] for id, row in manifest.cases.items()]
+    text = json.dumps({**head, "cases": rows}, separators=(",", ":"))
+    return gzip.compress(text.encode(), 9, mtime=0)
+
+
+def file_name(suite: str, torch: str) -> str:
+    return f"{suite}-torch{torch_series(torch)}.json.gz"
+
+
+def released(suite: str, torch: str) -> Manifest | None:
+    """The manifest that ships for these versions, or None. The names come from a report, so they are only compared."""
+    wanted = file_name(suite, torch)
+    path = next((path for path in FOLDER.glob("*.json.gz") if path.name == wanted), None)
+    return None if path is None else read_manifest(path)
+
+
+def read_manifest(path: Path) -> Manifest:
+    """The manifest in a file, compressed or not; JournalError is one sentence."""
+    data = read_capped(path)
+    if data.startswith(_GZIP):
+        data = _inflated(data, path)
+    with collector_paused():
+        return _manifest(parse_json(data, str(path)), path)
+
+
+def _inflated(data: bytes, path: Path) -> bytes:
+    """Never more than a report may hold: a few bytes can unpack to gigabytes."""
+    try:
+        with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
+            text = file.read(MAX_BYTES + 1)
+    except (OSError, EOFError, zlib.error):
+        raise JournalError(f"{path} is not a manifest: it cannot be decompressed.") from None
+    if len(text) > MAX_BYTES:
+        raise JournalError(f"{path} is not a manifest: it unpacks to more than {MAX_BYTES >> 20} MiB.")
+    return text
+
+
+def _manifest(value: Any, path: Path) -> Manifest:
+    if not isinstance(value, dict) or not {"schema", "suite", "torch", "profiles", "cases"} <= value.keys():
+        raise JournalError(f"{path} is not a released manifest; make one with: conformance manifest")
+    if value["schema"] != SCHEMA:
+        raise JournalError(f"{path} has schema {value['schema']!r}; this version reads schema {SCHEMA}.")
+    try:
+        cases = {id: PlannedRow(*row[:4], tuple(row[4]), *row[5:]) for id, *row in value["cases"]}
+        return Manifest(str(value["suite"]), str(value["torch"]), _profiles(value["profiles"]), _checked(cases))
+    except (TypeError, ValueError, AttributeError, LookupError):
+        raise JournalError(f"{path} is not a manifest of this suite: its rows have another form.") from None
+
+
+def _profiles(value: dict[str, Any]) -> dict[str, str]:
+    return {name: str(value[name]) for name in PROFILES}
+
+
+def _checked(cases: dict[Any, PlannedRow]) -> dict[str, PlannedRow]:
+    for id, row in cases.items():
+        if type(id) is not str or type(row.profiles) is not int or type(row.axes) is not dict:
+            raise TypeError(id)
+    return cases

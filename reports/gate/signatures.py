@@ -1,0 +1,82 @@
+"""Signatures over a report's bytes, made and checked by OpenSSH: who answers for a report, not whether it is true.
+
+What is signed is one line with the SHA-256 of the file, so that signing needs no more of a report than its bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Final
+
+from conformance.errors import JournalError
+from conformance.reports.gate.evidence import SignatureCheck
+from conformance.reports.json_files import read_capped
+from conformance.reports.plain_text import one_line
+
+#: Keeps a signature that was made for something else, such as a commit, from being taken for one of a report.
+NAMESPACE: Final = "conformance-report"
+_MAX_SIGNATURE: Final = 64 * 1024
+_SECONDS: Final = 30
+
+
+def signature_path(report: Path) -> Path:
+    return report.with_name(report.name + ".sig")
+
+
+def message(report: Path) -> bytes:
+    """What is signed for a report file."""
+    return f"conformance-report sha256:{hashlib.sha256(read_capped(report)).hexdigest()}\n".encode()
+
+
+def sign(report: Path, key: Path) -> Path:
+    """Sign a report with a private key, or a public one whose other half an agent holds; the signature's path."""
+    done = _ssh_keygen(["-Y", "sign", "-q", "-n", NAMESPACE, "-f", str(key)], message(report))
+    if done.returncode:
+        raise JournalError(f"ssh-keygen could not sign with {key}: {_said(done)}.")
+    path = signature_path(report)
+    try:
+        path.write_bytes(done.stdout)
+    except OSError as error:
+        raise JournalError(f"cannot write {path}: {error.strerror}.") from None
+    return path
+
+
+def check(report: Path, signature: Path | None, allowed_signers: Path) -> SignatureCheck:
+    """Whether the report has a signature of somebody whom the file of allowed signers names."""
+    path = signature or signature_path(report)
+    if not path.is_file():
+        return SignatureCheck(problem=f"The report is not signed: there is no {path.name} beside it.")
+    read_capped(path, _MAX_SIGNATURE)
+    principal = _principal(path, allowed_signers)
+    if not principal:
+        return SignatureCheck(problem="The report is signed by nobody who may: no allowed signer has the key.")
+    words = ["-Y", "verify", "-n", NAMESPACE, "-f", str(allowed_signers), "-I", principal, "-s", str(path)]
+    done = _ssh_keygen(words, message(report))
+    if done.returncode:
+        return SignatureCheck(principal, f"The signature of {principal} does not verify: {_said(done)}.")
+    return SignatureCheck(principal)
+
+
+def _principal(signature: Path, allowed_signers: Path) -> str:
+    """The first name that the file of allowed signers gives to the signature's key."""
+    done = _ssh_keygen(["-Y", "find-principals", "-f", str(allowed_signers), "-s", str(signature)], b"")
+    lines = done.stdout.decode("utf-8", errors="replace").splitlines()
+    return one_line(lines[0].split(",")[0], 200) if lines and not done.returncode else ""
+
+
+def _ssh_keygen(words: list[str], data: bytes) -> subprocess.CompletedProcess[bytes]:
+    program = shutil.which("ssh-keygen")
+    if program is None:
+        raise JournalError("there is no ssh-keygen here; install OpenSSH 8.1 or newer to sign and to verify.")
+    try:
+        return subprocess.run([program, *words], input=data, capture_output=True, timeout=_SECONDS, check=False)  # noqa: S603
+    except subprocess.TimeoutExpired:
+        raise JournalError(f"ssh-keygen did not answer within {_SECONDS} seconds.") from None
+
+
+def _said(done: subprocess.CompletedProcess[bytes]) -> str:
+    text = (done.stderr or done.stdout).decode("utf-8", errors="replace").strip()
+    return one_line(text.splitlines()[-1].rstrip(".") if text else "it said nothing", 200)

@@ -1,0 +1,112 @@
+"""The gate's decision as text, JSON and Markdown. Sentences may quote a vendor's file; each view escapes it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+from conformance.reports.gate.finding import Decision, Finding, GateStatus, Severity
+from conformance.reports.gate.rules import RULES, Rule
+from conformance.reports.plain_text import markdown, one_line
+
+#: Forges cut a step summary at a mebibyte.
+MAX_BYTES: Final = 900 * 1024
+_IDS_A_FINDING: Final = 1_000
+_WORDS: Final = {
+    GateStatus.ACCEPTED: "accepted",
+    GateStatus.REJECTED: "rejected",
+    GateStatus.CANNOT_JUDGE: "cannot judge",
+}
+
+
+def text(decision: Decision) -> str:
+    """A line for each finding, and the decision as the last one."""
+    lines = [_line(finding) for finding in decision.findings]
+    return "\n".join([*lines, _conclusion(decision)]) + "\n"
+
+
+def _line(finding: Finding) -> str:
+    mark = "reject" if finding.severity is Severity.REJECT else "note  "
+    return f"{finding.rule} {mark} {one_line(finding.sentence)}"
+
+
+def _conclusion(decision: Decision) -> str:
+    name, rejected = one_line(decision.accelerator, 100), len(decision.rejections)
+    sentence = (
+        f"{name}, profile {decision.profile}: {_WORDS[decision.status]}; {decision.met} of {decision.due} due cases"
+    )
+    reasons = ", ".join(dict.fromkeys(one.rule for one in decision.rejections))
+    more = f"; {rejected} finding{'s' if rejected != 1 else ''} ({reasons}); see: conformance gate --explain ID"
+    return sentence + (more if rejected else "")
+
+
+def as_json(decision: Decision) -> str:
+    """For programs: everything, with the ids of the cases."""
+    value = {
+        "schema": 1,
+        "accelerator": decision.accelerator,
+        "profile": decision.profile,
+        "decision": _WORDS[decision.status],
+        "status": int(decision.status),
+        "due": decision.due,
+        "met": decision.met,
+        "findings": [_plain(one) for one in decision.findings],
+    }
+    return json.dumps(value, indent=1, ensure_ascii=True) + "\n"
+
+
+def _plain(finding: Finding) -> dict[str, Any]:
+    return {
+        "id": finding.rule,
+        "severity": finding.severity.value,
+        "sentence": finding.sentence,
+        "cases": list(finding.cases[:_IDS_A_FINDING]),
+        "more": max(len(finding.cases) - _IDS_A_FINDING, 0),
+    }
+
+
+def as_markdown(decision: Decision) -> str:
+    """For a job's summary: the decision, then what rejects, then notes; never longer than a summary may be."""
+    word = "✅ accepted" if decision.status is GateStatus.ACCEPTED else "❌ rejected"
+    head = f"## Gate: {markdown(decision.accelerator)}, profile {decision.profile}: {word}\n\n"
+    head += f"{decision.met} of {decision.due} cases that are due passed or are validly waived.\n"
+    return within(MAX_BYTES, head, _markdown_lines(decision))
+
+
+def _markdown_lines(decision: Decision) -> Iterator[str]:
+    if decision.findings:
+        yield "\n| rule | | finding |\n| --- | --- | --- |\n"
+    for finding in decision.findings:
+        yield f"| {finding.rule} | {finding.severity.value} | {markdown(finding.sentence)} |\n"
+    for finding in decision.rejections:
+        if finding.cases:
+            yield f"\n<details><summary>{finding.rule}: {len(finding.cases)}</summary>\n\n"
+            yield from (f"- {markdown(one_line(id, 300))}\n" for id in finding.cases[:_IDS_A_FINDING])
+            yield "\n</details>\n"
+
+
+def within(limit: int, head: str, lines: Iterator[str]) -> str:
+    """The head and as many of the lines as fit into so many bytes, with a word about the rest."""
+    cut = "\n… cut: see the report for the rest.\n"
+    room = limit - len(head.encode()) - len(cut.encode())
+    kept = [head]
+    for line in lines:
+        room -= len(line.encode("utf-8", errors="replace"))
+        if room < 0:
+            return "".join([*kept, cut])
+        kept.append(line)
+    return "".join(kept)
+
+
+FORMATS: Final[Mapping[str, Callable[[Decision], str]]] = {"text": text, "json": as_json, "markdown": as_markdown}
+
+
+def explanation(rule: Rule) -> str:
+    """What ``--explain`` prints."""
+    return f"{rule.id}  {rule.asks}\n\n  why   {rule.why}\n  mend  {rule.mend}\n"
+
+
+def explanations() -> str:
+    """All of them."""
+    return "\n".join(explanation(rule) for rule in RULES.values())

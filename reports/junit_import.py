@@ -1,0 +1,196 @@
+"""JUnit XML of other suites as rows of a report, marked as imported.
+
+The file is a stranger's. It is read as a stream by expat, of which nothing but the cases is kept; a document type, and
+with it every entity, is refused, and so is whatever is deeper, longer or more than a test report is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+from xml.parsers import expat
+
+from conformance.errors import JournalError
+from conformance.reports.json_files import read_capped
+from conformance.reports.model import Accelerator, Accounting, CaseRecord, Report, Run, Suite, count_cases
+from conformance.reports.plain_text import one_line, plain
+from conformance.reports.redaction import message
+from conformance.reports.verdict import Outcome, Reason
+
+#: The tier and the first part of the area of every imported case, so that no view takes it for one of this suite's.
+IMPORTED: Final = "imported"
+MAX_CASES: Final = 100_000
+_MAX_DEPTH: Final = 32
+_MAX_TEXT: Final = 4_000
+_RESULTS: Final = {
+    "failure": (Outcome.FAIL, Reason.WRONG),
+    "error": (Outcome.FAIL, Reason.RAISED),
+    "skipped": (Outcome.SKIP, Reason.ENVIRONMENT),
+}
+
+
+@dataclass
+class _Found:
+    """A test case as the file gives it."""
+
+    suite: str
+    attributes: dict[str, str]
+    kind: str = ""
+    words: list[str] = field(default_factory=list)
+
+
+#: How to name an area: by the folder or package of a case, by its test suite, or one name for all.
+AreaOf = Callable[[_Found], str]
+
+
+def area_of(rule: str) -> AreaOf:
+    """``path``: the last folder or package of a case; ``suite``: its test suite's name; anything else is the name."""
+    if rule == "path":
+        return lambda found: _folder(found.attributes.get("file") or found.attributes.get("classname", ""))
+    if rule == "suite":
+        return lambda found: found.suite
+    return lambda _: rule
+
+
+def _folder(place: str) -> str:
+    """``ops`` of ``tests/unit/ops/test_adam.py`` and of ``tests.unit.ops.test_adam.TestAdam``."""
+    parts = [part for part in re.split(r"[/\\.]", place) if part and part != "py"]
+    folders = [part for part in parts if not part.startswith(("test_", "Test"))]
+    return folders[-1] if folders else ""
+
+
+def import_junit(path: Path, area: AreaOf, accelerator: str) -> Report:
+    """The report that the file amounts to; JournalError is one sentence."""
+    data = read_capped(path)
+    cases = _unique(_cases(_Reader(str(path)).read(data), area))
+    digest = hashlib.sha256(data).hexdigest()
+    run = Run(f"{IMPORTED}-{digest[:12]}", "", Suite(IMPORTED, digest, len(cases)))
+    note = f"{len(cases)} cases were imported from {one_line(path.name, 100)}; another suite judged them."
+    report = Report(run, Accelerator(accelerator), notes=(note,), cases=cases)
+    return replace(report, totals=count_cases(cases, Accounting()))
+
+
+def add_rows(report: Report, imported: Report) -> Report:
+    """The report with the imported rows after its own. The gate judges the report without them."""
+    known = {case.id for case in report.cases}
+    twice = next((case.id for case in imported.cases if case.id in known), None)
+    if twice:
+        raise JournalError(f"the report has the case {one_line(twice, 120)!r} already; it was imported before.")
+    cases = (*report.cases, *imported.cases)
+    suite = replace(report.run.suite, cases=report.run.suite.cases + len(imported.cases))
+    return replace(
+        report,
+        run=replace(report.run, suite=suite),
+        totals=count_cases(cases, report.accounting),
+        notes=(*report.notes, *imported.notes),
+        cases=cases,
+    )
+
+
+def _cases(found: list[_Found], area: AreaOf) -> Iterator[CaseRecord]:
+    for one in found:
+        name = _word(area(one)) or "other"
+        subject = _word(one.attributes.get("classname", "").rpartition(".")[2])
+        case = one_line(one.attributes.get("name", ""), 200) or "unnamed"
+        outcome, reason = _RESULTS.get(one.kind, (Outcome.PASS, Reason.NATIVE))
+        yield CaseRecord(
+            id=".".join(part for part in (IMPORTED, name, subject, case) if part),
+            area=f"{IMPORTED}.{name}",
+            tier=IMPORTED,
+            outcome=outcome,
+            reason=reason,
+            message=message("".join(one.words)),
+            seconds=_seconds(one.attributes.get("time", "")),
+        )
+
+
+def _word(text: str) -> str:
+    return re.sub(r"[^\w-]+", "_", one_line(text, 80)).strip("_")
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text.replace(",", ""))
+    except ValueError:
+        return 0.0
+    return value if math.isfinite(value) and 0 <= value < 1e9 else 0.0
+
+
+def _unique(cases: Iterator[CaseRecord]) -> tuple[CaseRecord, ...]:
+    """Other suites repeat names, such as for reruns: the second one gets a number."""
+    seen: dict[str, int] = {}
+    found: dict[str, CaseRecord] = {}
+    for case in cases:
+        seen[case.id] = number = seen.get(case.id, 0) + 1
+        id = case.id if number == 1 else f"{case.id}#{number}"
+        while id in found:
+            id += "#"
+        found[id] = replace(case, id=id)
+    return tuple(found.values())
+
+
+class _Reader:
+    """Collects the test cases of a document."""
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+        self.found: list[_Found] = []
+        self._suites: list[str] = []
+        self._open: list[str] = []
+        self._case: _Found | None = None
+
+    def read(self, data: bytes) -> list[_Found]:
+        parser: Any = expat.ParserCreate()
+        parser.buffer_text = True
+        parser.StartDoctypeDeclHandler = self._refuse_doctype
+        parser.StartElementHandler, parser.EndElementHandler = self._start, self._end
+        parser.CharacterDataHandler = self._characters
+        try:
+            parser.Parse(data, True)
+        except (expat.ExpatError, ValueError, LookupError) as error:
+            raise JournalError(f"{self.where} is not valid XML: {error}.") from None
+        return self.found
+
+    def _refuse_doctype(self, *_: object) -> None:
+        raise JournalError(f"{self.where} has a document type, which no test report needs; entities are not expanded.")
+
+    def _start(self, name: str, attributes: dict[str, str]) -> None:
+        if not self._open and name not in ("testsuites", "testsuite"):
+            raise JournalError(f"{self.where} is not JUnit XML: it begins with <{one_line(name, 40)}>.")
+        if len(self._open) >= _MAX_DEPTH:
+            raise JournalError(f"{self.where} is nested too deeply to be JUnit XML.")
+        self._open.append(name)
+        if name == "testsuite":
+            self._suites.append(attributes.get("name", ""))
+        elif name == "testcase":
+            self._begin(attributes)
+        elif self._case is not None and name in _RESULTS and not self._case.kind:
+            self._case.kind = name
+            self._characters(attributes.get("message", "") + "\n")
+
+    def _begin(self, attributes: dict[str, str]) -> None:
+        if len(self.found) >= MAX_CASES:
+            raise JournalError(f"{self.where} has more than {MAX_CASES} cases.")
+        known = {name: attributes[name][:1_000] for name in ("name", "classname", "file", "time") if name in attributes}
+        self._case = _Found(self._suites[-1] if self._suites else "", known)
+        self.found.append(self._case)
+
+    def _characters(self, text: str) -> None:
+        case = self._case
+        if case is None or not case.kind or self._open[-1] not in _RESULTS:
+            return
+        room = _MAX_TEXT - sum(map(len, case.words))
+        if room > 0:
+            case.words.append(plain(text[:room]))
+
+    def _end(self, name: str) -> None:
+        self._open.pop()
+        if name == "testsuite":
+            self._suites.pop()
+        elif name == "testcase":
+            self._case = None

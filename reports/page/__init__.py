@@ -1,0 +1,1 @@
+"""``conformance publish``: one HTML file for several accelerators, and small files beside it for machines."""

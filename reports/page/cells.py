@@ -1,0 +1,89 @@
+"""What one cell of the page says: a sign and a few words, the same with and without JavaScript and colour."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+from conformance.reports.verdict import Outcome, Reason
+
+
+class Mark(Enum):
+    """The signs. The value is the class in the style sheet."""
+
+    FULL = "full"
+    PART = "part"
+    REFUSED = "refused"
+    FAIL = "fail"
+    UNDECLARED = "undeclared"
+    NO_DATA = "nodata"
+
+    @property
+    def sign(self) -> str:
+        return _SIGNS[self]
+
+    @property
+    def meaning(self) -> str:
+        return _MEANINGS[self]
+
+
+_SIGNS = {
+    Mark.FULL: "●",
+    Mark.PART: "◐",
+    Mark.REFUSED: "○",
+    Mark.FAIL: "✕",
+    Mark.UNDECLARED: "?",
+    Mark.NO_DATA: "–",
+}
+_MEANINGS = {
+    Mark.FULL: "every case passes",
+    Mark.PART: "some cases pass, none fails; the rest is not claimed, or could not run",
+    Mark.REFUSED: "declared unsupported, and seen to be",
+    Mark.FAIL: "a case fails, or what is declared is not so",
+    Mark.UNDECLARED: "nothing is declared",
+    Mark.NO_DATA: "no data: nothing ran",
+}
+
+#: One case's verdict; None is a case that is planned and has none.
+Ending = tuple[Outcome, Reason] | None
+
+
+@dataclass(frozen=True)
+class Cell:
+    """``number`` cases were planned, ``passed`` and ``failed`` of them did."""
+
+    mark: Mark
+    number: int = 0
+    passed: int = 0
+    failed: int = 0
+
+    @property
+    def text(self) -> str:
+        """``● 12``, ``◐ 7/9``, ``✕ 2/9`` (failures of all), ``○``, ``?``, ``–``."""
+        if self.mark is Mark.FULL:
+            return f"{self.mark.sign} {self.number}"
+        if self.mark is Mark.PART:
+            return f"{self.mark.sign} {self.passed}/{self.number}"
+        if self.mark is Mark.FAIL:
+            return f"{self.mark.sign} {self.failed}/{self.number}"
+        return self.mark.sign
+
+
+def make_cell(endings: Iterable[Ending]) -> Cell:
+    """Sum up some cases. What could not run is no data and never a failure."""
+    rows = list(endings)
+    passed = sum(1 for one in rows if one and one[0] is Outcome.PASS)
+    failed = sum(1 for one in rows if one and one[0] is Outcome.FAIL)
+    return Cell(_mark(rows, passed, failed), len(rows), passed, failed)
+
+
+def _mark(rows: list[Ending], passed: int, failed: int) -> Mark:
+    if failed:
+        return Mark.FAIL
+    if passed:
+        return Mark.FULL if passed == len(rows) else Mark.PART
+    reasons = {one[1] for one in rows if one}
+    if Reason.UNSUPPORTED in reasons:
+        return Mark.REFUSED
+    return Mark.UNDECLARED if Reason.UNDECLARED in reasons else Mark.NO_DATA

@@ -1,0 +1,75 @@
+"""The columns of the page: one accelerator each, with its newest report and those before it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property
+
+from conformance.reports.model import CaseRecord, Report
+from conformance.reports.profiles import PROFILES, Standing
+
+
+class Origin(Enum):
+    """Who ran the suite; the two are never one column."""
+
+    VENDOR = "reported by its vendor"
+    UPSTREAM = "run by the maintainers"
+
+
+@dataclass(frozen=True)
+class Source:
+    """One report with what is known about it from outside. ``signer`` is whose signature was verified."""
+
+    report: Report
+    origin: Origin = Origin.VENDOR
+    signer: str = ""
+
+
+@dataclass(frozen=True)
+class Column:
+    """``earlier`` are older runs of the same accelerator, the oldest first."""
+
+    source: Source
+    earlier: tuple[Report, ...] = ()
+
+    @property
+    def report(self) -> Report:
+        return self.source.report
+
+    @property
+    def name(self) -> str:
+        return self.report.accelerator.name
+
+    @property
+    def title(self) -> str:
+        return self.name if self.source.origin is Origin.VENDOR else f"{self.name} (upstream)"
+
+    @cached_property
+    def cases(self) -> dict[str, CaseRecord]:
+        return {case.id: case for case in self.report.cases}
+
+    @cached_property
+    def lost(self) -> frozenset[str]:
+        return frozenset(one.id for one in self.report.accounting.unaccounted)
+
+    @property
+    def aim(self) -> Standing:
+        """The profile that the card counts: the one the run was for, or the one it reached, or the least."""
+        wanted = self.report.run.profile or self.report.badge or next(iter(PROFILES))
+        return next((one for one in self.report.standings if one.name == wanted), self.report.standings[0])
+
+
+def make_columns(sources: Iterable[Source]) -> tuple[Column, ...]:
+    """One column for each accelerator and origin, by name; the newest report is the column's."""
+    groups: defaultdict[tuple[str, str], list[Source]] = defaultdict(list)
+    for source in sources:
+        groups[source.report.accelerator.name, source.origin.name].append(source)
+    return tuple(_column(group) for _, group in sorted(groups.items()))
+
+
+def _column(group: list[Source]) -> Column:
+    *earlier, newest = sorted(group, key=lambda source: (source.report.run.started, source.report.run.id))
+    return Column(newest, tuple(source.report for source in earlier))

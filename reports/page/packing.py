@@ -1,0 +1,163 @@
+"""What the page's script works on: verdicts as letters, texts once, all of it compressed.
+
+One letter a case and column keeps 20,000 cases of nine accelerators under a megabyte.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import string
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from conformance.reports.model import CaseRecord, Fact, Report
+from conformance.reports.page.cells import Ending, Mark
+from conformance.reports.page.columns import Column
+from conformance.reports.page.table import Table, endings_of
+from conformance.reports.plain_text import plain
+from conformance.reports.profiles import PROFILES, in_profile
+from conformance.reports.verdict import Outcome, Reason, check_pair
+
+_LONGEST_MESSAGE: Final = 600
+#: Characters of messages and metrics a column may have; a report with more is read in the report.
+_MOST_TEXT: Final = 400_000
+#: Stands for the case's id in a message, so that many cases share one. ``plain`` leaves no such sign in a text.
+THE_CASE: Final = "\x01"
+NO_MESSAGE: Final = -1
+ABSENT: Final = "-"
+LOST: Final = "."
+#: The share of the error budget that a case has used, by powers of two: a is 1/1024 or less, k all of it.
+_SHARES: Final = string.ascii_lowercase
+_LEAST_SHARE: Final = -10
+RATIO: Final = "max_budget_ratio"
+
+
+def _pairs() -> list[tuple[Outcome, Reason]]:
+    found = []
+    for outcome in Outcome:
+        for reason in Reason:
+            try:
+                check_pair(outcome, reason)
+            except ValueError:
+                continue
+            found.append((outcome, reason))
+    return found
+
+
+LETTERS: Final[Mapping[tuple[Outcome, Reason], str]] = dict(zip(_pairs(), string.ascii_letters, strict=False))
+
+
+def pack(table: Table, columns: Sequence[Column]) -> str:
+    """The data block: JSON, deflated, in base64."""
+    text = json.dumps(payload(table, columns), separators=(",", ":"), sort_keys=True, allow_nan=False)
+    return base64.b64encode(zlib.compress(text.encode("utf-8", errors="replace"), 9)).decode()
+
+
+def payload(table: Table, columns: Sequence[Column]) -> dict[str, Any]:
+    """Everything the script needs, in the order of the table."""
+    ids = table.ids
+    axes: dict[str, int] = {}
+    places = [axes.setdefault(json.dumps(dict(table.planned[id].axes), sort_keys=True), len(axes)) for id in ids]
+    return {
+        "rows": [[subject.area, subject.name, len(subject.ids)] for subject in table.subjects],
+        "ids": list(ids),
+        "axes": [json.loads(one) for one in axes],
+        "axis": places,
+        "profiles": list(PROFILES),
+        "inside": "".join(_membership(table, id) for id in ids),
+        "letters": {letter: [outcome.value, reason.value] for (outcome, reason), letter in LETTERS.items()},
+        "marks": {mark.value: mark.sign for mark in Mark},
+        "columns": [_column(column, ids) for column in columns],
+    }
+
+
+def _membership(table: Table, id: str) -> str:
+    """A hexadecimal digit: one bit for each profile but ``full``, which holds everything."""
+    facts = table.planned[id].facts
+    bits = [in_profile(name, facts) for name in list(PROFILES)[:4]]
+    return f"{sum(bit << place for place, bit in enumerate(bits)):x}"
+
+
+def _column(column: Column, ids: Sequence[str]) -> dict[str, Any]:
+    report = column.report
+    before = _letters(column.earlier[-1], ids) if column.earlier else ""
+    (messages, message), details = _texts(column, ids)
+    used = frozenset(report.waivers.used)
+    return {
+        "title": column.title,
+        "name": column.name,
+        "run": _facts(report),
+        "verdicts": _letters(report, ids),
+        "before": before,
+        "since": column.earlier[-1].run.started if column.earlier else "",
+        "shares": "".join(share(column.cases[id]) if id in column.cases else ABSENT for id in ids),
+        "messages": messages,
+        "message": message,
+        "details": details,
+        "waived": [place for place, id in enumerate(ids) if id in used],
+        "repro": f"pytest --accelerator={plain(report.accelerator.spec or column.name)} --case ID -n0",
+    }
+
+
+def _facts(report: Report) -> dict[str, Fact]:
+    """The environment, as the dialog shows it."""
+    facts: dict[str, Fact] = {
+        "started": report.run.started,
+        "suite": report.run.suite.version,
+        "strictness": report.run.strictness,
+        "seed": report.run.invocation.seed,
+        "torch": report.accelerator.torch,
+        "driver": report.accelerator.driver,
+        "runtime": report.accelerator.runtime,
+        "package": report.accelerator.package,
+        **report.environment.facts,
+    }
+    return {plain(name): plain(value) if isinstance(value, str) else value for name, value in facts.items() if value}
+
+
+def _letters(report: Report, ids: Sequence[str]) -> str:
+    endings = endings_of(report)
+    return "".join(_letter(endings[id]) if id in endings else ABSENT for id in ids)
+
+
+def _letter(ending: Ending) -> str:
+    return LOST if ending is None else LETTERS[ending]
+
+
+def share(case: CaseRecord) -> str:
+    """How much of its error budget a case has used, as a letter; ``0`` is nothing at all."""
+    ratio = case.metrics.get(RATIO)
+    if not isinstance(ratio, (int, float)) or math.isnan(ratio):
+        return ABSENT
+    if ratio <= 0:
+        return "0"
+    power = math.ceil(math.log2(ratio)) if math.isfinite(ratio) else len(_SHARES)
+    return _SHARES[min(max(power - _LEAST_SHARE, 0), len(_SHARES) - 1)]
+
+
+def _texts(column: Column, ids: Sequence[str]) -> tuple[tuple[list[str], list[int]], dict[int, Any]]:
+    """Messages (each once, and which case has which), and the numbers of cases whose numbers people look at."""
+    known: dict[str, int] = {}
+    message = [NO_MESSAGE] * len(ids)
+    details: dict[int, Any] = {}
+    room = _MOST_TEXT
+    for place, id in enumerate(ids):
+        case = column.cases.get(id)
+        if case is None or room < 0:
+            continue
+        if text := plain(case.message).replace(id, THE_CASE)[:_LONGEST_MESSAGE]:
+            room -= len(text) if text not in known else 0
+            message[place] = known.setdefault(text, len(known))
+        if case.outcome is Outcome.FAIL or case.tier == "workload":
+            details[place] = {plain(name): _plain(value) for name, value in case.metrics.items()}
+            room -= 30 * len(case.metrics)
+    return (list(known), message), details
+
+
+def _plain(value: Fact) -> Fact:
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return plain(value) if isinstance(value, str) else value

@@ -1,0 +1,66 @@
+"""Everything that is published: the page, and what machines read beside it. Same reports, same bytes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from conformance.errors import JournalError, UsageError
+from conformance.reports import markdown_view
+from conformance.reports.page.columns import Column, Source, make_columns
+from conformance.reports.page.render import render
+from conformance.reports.page.table import make_rows, make_table
+from conformance.reports.writer import write_text
+
+
+def publish(sources: Iterable[Source], folder: Path) -> tuple[Path, ...]:
+    """Write ``index.html``, ``matrix.json`` and ``matrix.md``; the paths that were written."""
+    columns = make_columns(sources)
+    if not columns:
+        raise UsageError("there is no report to publish. Name report folders or report.json files.")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise JournalError(f"cannot write {folder}: {error.strerror}. Choose another folder.") from None
+    texts = {folder / name: text for name, text in files(columns).items()}
+    for path, text in texts.items():
+        write_text(path, text)
+    return tuple(texts)
+
+
+def files(columns: Sequence[Column]) -> dict[str, str]:
+    """File name → text."""
+    return {
+        "index.html": render(columns),
+        "matrix.json": matrix_json(columns),
+        "matrix.md": "\n".join(markdown_view.render(column.report) for column in columns),
+    }
+
+
+def matrix_json(columns: Sequence[Column]) -> str:
+    """Areas × accelerators as numbers, for other people's dashboards."""
+    rows = make_rows(make_table(columns), columns)
+    value = {
+        "schema": 1,
+        "accelerators": [
+            {
+                "name": column.name,
+                "origin": column.source.origin.name.lower(),
+                "started": column.report.run.started,
+                "suite": column.report.run.suite.version,
+                "profile": column.report.badge,
+                "areas": {
+                    row.name: {
+                        "mark": row.cells[place].mark.value,
+                        "cases": row.cells[place].number,
+                        "passed": row.cells[place].passed,
+                        "failed": row.cells[place].failed,
+                    }
+                    for row in rows
+                },
+            }
+            for place, column in enumerate(columns)
+        ],
+    }
+    return json.dumps(value, indent=1, sort_keys=True) + "\n"

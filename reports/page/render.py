@@ -1,0 +1,100 @@
+"""The page: one HTML file that needs no network, and is the same for the same reports."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from conformance.reports.page import pictures
+from conformance.reports.page.cells import Mark
+from conformance.reports.page.columns import Column
+from conformance.reports.page.packing import pack
+from conformance.reports.page.table import make_rows, make_table
+from conformance.reports.plain_text import plain
+
+
+@dataclass(frozen=True)
+class Card:
+    """What stands above the table for one accelerator."""
+
+    column: Column
+    spark: str
+
+    @property
+    def devices(self) -> str:
+        return ", ".join(plain(one) for one in self.column.report.accelerator.device_names[:3])
+
+    @property
+    def facts(self) -> tuple[tuple[str, str], ...]:
+        column, report = self.column, self.column.report
+        aim, counts = column.aim, report.counts
+        rows = (
+            ("profile reached", report.badge or "none"),
+            (f"verified of {aim.name}", f"{aim.verified} of {aim.claimed}"),
+            ("cases", f"{counts.passed} pass, {counts.skipped} skip, {counts.failed} fail"),
+            ("without a verdict", str(counts.lost) if counts.lost else ""),
+            ("devices", self.devices),
+            ("torch", plain(report.accelerator.torch)),
+            ("driver", plain(report.accelerator.driver)),
+            ("suite", plain(report.run.suite.version)),
+            ("source", column.source.origin.value),
+            ("signed by", plain(column.source.signer) or "nobody"),
+        )
+        return tuple(row for row in rows if row[1])
+
+
+def render(columns: Sequence[Column]) -> str:
+    """The HTML of the page."""
+    table = make_table(columns)
+    rows = make_rows(table, columns)
+    style, script = _asset("page.css"), _asset("page.js")
+    text: str = _template().render(
+        cards=[Card(column, pictures.sparkline(column)) for column in columns],
+        columns=columns,
+        rows=rows,
+        marks=list(Mark),
+        heat=pictures.heat_map(rows, columns),
+        strips=[(column, pictures.error_strips(column.report.cases)) for column in columns],
+        least=pictures.LEAST,
+        steps=pictures.step_times(columns),
+        style=style,
+        script=script,
+        policy=_policy(style, script),
+        data=pack(table, columns),
+        newest=max(column.report.run.started for column in columns),
+    )
+    return text
+
+
+def _policy(style: str, script: str) -> str:
+    """Nothing may be loaded, and nothing runs but our own style and script."""
+    own = f"style-src '{_hash(style)}'; script-src '{_hash(script)}'"
+    return f"default-src 'none'; {own}; base-uri 'none'; form-action 'none'"
+
+
+def _hash(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def _asset(name: str) -> str:
+    return resources.files(__package__).joinpath("templates", name).read_text(encoding="utf-8")
+
+
+@cache
+def _template() -> Any:
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.FunctionLoader(_asset),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    environment.filters["plain"] = plain
+    return environment.get_template("page.html")

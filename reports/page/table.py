@@ -1,0 +1,90 @@
+"""The rows of the page: areas, and the subjects in them (an operator, a check, a workload)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from conformance.reports.model import PlannedRecord, Report
+from conformance.reports.page.cells import Cell, Ending, make_cell
+from conformance.reports.page.columns import Column
+
+
+@dataclass(frozen=True)
+class Subject:
+    """Cases that differ in their axes only. ``name`` is without the area, ``ids`` are sorted by the suite's order."""
+
+    area: str
+    name: str
+    ids: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Table:
+    """All subjects, by area, and every planned case of any column."""
+
+    subjects: tuple[Subject, ...]
+    planned: dict[str, PlannedRecord]
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        return tuple(id for subject in self.subjects for id in subject.ids)
+
+
+@dataclass(frozen=True)
+class AreaRows:
+    """One area as the page shows it without JavaScript: its own cells, then each subject's."""
+
+    name: str
+    cells: tuple[Cell, ...]
+    subjects: tuple[tuple[Subject, tuple[Cell, ...]], ...]
+
+
+def make_table(columns: Sequence[Column]) -> Table:
+    """Every case that any of the columns has planned, once."""
+    planned: dict[str, PlannedRecord] = {}
+    for column in columns:
+        for one in (*column.report.cases, *column.report.accounting.unaccounted):
+            planned.setdefault(one.id, one)
+    groups: dict[tuple[str, str], list[str]] = {}
+    for id, one in planned.items():
+        groups.setdefault((one.area, _subject(one)), []).append(id)
+    return Table(tuple(Subject(*key, tuple(ids)) for key, ids in sorted(groups.items())), planned)
+
+
+def _subject(planned: PlannedRecord) -> str:
+    return planned.id.partition("[")[0].removeprefix(f"{planned.area}.")
+
+
+def make_rows(table: Table, columns: Sequence[Column]) -> tuple[AreaRows, ...]:
+    areas: dict[str, list[Subject]] = {}
+    for subject in table.subjects:
+        areas.setdefault(subject.area, []).append(subject)
+    return tuple(_area(name, subjects, columns) for name, subjects in areas.items())
+
+
+def _area(name: str, subjects: Sequence[Subject], columns: Sequence[Column]) -> AreaRows:
+    ids = [id for subject in subjects for id in subject.ids]
+    rows = tuple((subject, _cells(subject.ids, columns)) for subject in subjects)
+    return AreaRows(name, _cells(ids, columns), rows)
+
+
+def _cells(ids: Sequence[str], columns: Sequence[Column]) -> tuple[Cell, ...]:
+    return tuple(make_cell(_endings(ids, column)) for column in columns)
+
+
+def _endings(ids: Sequence[str], column: Column) -> list[Ending]:
+    """The verdicts of those of the cases that the column has planned."""
+    found: list[Ending] = []
+    for id in ids:
+        if (case := column.cases.get(id)) is not None:
+            found.append((case.outcome, case.reason))
+        elif id in column.lost:
+            found.append(None)
+    return found
+
+
+def endings_of(report: Report) -> dict[str, Ending]:
+    """Every planned case of a report with its verdict."""
+    lost: dict[str, Ending] = {one.id: None for one in report.accounting.unaccounted}
+    return lost | {case.id: (case.outcome, case.reason) for case in report.cases}

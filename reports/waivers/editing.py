@@ -1,0 +1,81 @@
+"""Changing a waiver file as a person would: a table more, a table less, and everything else as it was."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Iterator
+
+from conformance.errors import JournalError
+from conformance.reports.plain_text import one_line
+from conformance.reports.waivers.file import HEADER, parse_waivers
+from conformance.reports.waivers.model import Waiver
+
+_TEXTS = ("ticket", "reason", "owner")
+_OPTIONAL = ("device", "driver", "torch")
+
+
+def table(waiver: Waiver) -> str:
+    """The waiver as a table of a waiver file."""
+    cases = [_text(one) for one in waiver.cases]
+    listed = f"[{cases[0]}]" if len(cases) == 1 else "[\n" + "".join(f"    {one},\n" for one in cases) + "]"
+    optional = [name for name in _OPTIONAL if getattr(waiver, name)]
+    lines = [
+        HEADER,
+        f"cases = {listed}",
+        f"verdict = {_text(waiver.verdict.value)}",
+        f"kind = {_text(waiver.kind.value)}",
+        *(f"{name} = {_text(getattr(waiver, name))}" for name in _TEXTS),
+        f"expires = {waiver.expires.isoformat()}",
+        *(f"{name} = {_text(getattr(waiver, name))}" for name in optional),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _text(value: str) -> str:
+    """A TOML string: of plain text on one line, JSON's is one."""
+    return json.dumps(one_line(value), ensure_ascii=False)
+
+
+def added(text: str, waiver: Waiver) -> str:
+    """The file's text with one more waiver at its end."""
+    between = "" if not text else "\n" if text.endswith("\n") else "\n\n"
+    changed = f"{text}{between}{table(waiver)}"
+    parse_waivers(changed.encode(), "the changed file")
+    return changed
+
+
+def removed(text: str, waivers: Collection[Waiver]) -> str:
+    """The file's text without these waivers, and without the comments that stand directly above them."""
+    if any(not one.line for one in waivers):
+        raise JournalError(f"the file writes {HEADER} elsewhere than on lines of its own; edit it by hand.")
+    lines = text.splitlines(keepends=True)
+    starts = [number for number, line in enumerate(lines) if line.strip() == HEADER]
+    gone = {one.line - 1 for one in waivers}
+    return "".join(_kept(lines, starts, gone))
+
+
+def _kept(lines: list[str], starts: list[int], gone: Collection[int]) -> Iterator[str]:
+    """The lines that do not belong to a table that goes; comments above a table belong to it."""
+    begins = [_with_comments(lines, start) for start in starts]
+    ends = [*begins[1:], len(lines)]
+    dropped: set[int] = set()
+    for start, begin, end in zip(starts, begins, ends, strict=True):
+        if start in gone:
+            dropped.update(range(begin, end))
+    yield from (line for number, line in enumerate(lines) if number not in dropped)
+
+
+def _with_comments(lines: list[str], start: int) -> int:
+    while start and lines[start - 1].lstrip().startswith("#"):
+        start -= 1
+    return start
+
+
+def needless(waivers: Iterable[Waiver], settled_idle: Collection[Waiver], passing: Collection[str]) -> list[Waiver]:
+    """The waivers that excuse nothing any more: they match nothing that is claimed, or only what passes."""
+    found = []
+    for waiver in waivers:
+        only_passing = bool(waiver.exact) and waiver.exact <= set(passing) and len(waiver.exact) == len(waiver.cases)
+        if waiver in settled_idle or only_passing:
+            found.append(waiver)
+    return found

@@ -1,0 +1,84 @@
+"""Waiver files: ``waivers/<accelerator>.toml``, a list of ``[[waiver]]`` tables."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from datetime import date
+from pathlib import Path
+from typing import Any, Final
+
+from conformance.errors import JournalError
+from conformance.reports.json_files import read_capped
+from conformance.reports.validation import read
+from conformance.reports.waivers.entry import Entry
+from conformance.reports.waivers.model import Waiver
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+#: A waiver takes a quarter of a kilobyte; a file that needs more than this excuses a device, not its bugs.
+MAX_BYTES: Final = 512 * 1024
+#: Python's TOML reader takes quadratic time for a key of many parts; no line of a waiver has a reason to have so many.
+_MOST_DOTS: Final = 300
+HEADER: Final = "[[waiver]]"
+
+
+def read_waivers(path: Path) -> tuple[Waiver, ...]:
+    """The waivers of a file; JournalError names the first thing that cannot be read, in one sentence."""
+    return parse_waivers(read_capped(path, MAX_BYTES), str(path))
+
+
+def parse_waivers(data: bytes, where: str) -> tuple[Waiver, ...]:
+    """The waivers in TOML text."""
+    try:
+        text = data.decode("utf-8")
+        _reject_long_keys(text, where)
+        value = tomllib.loads(text)
+    except UnicodeDecodeError:
+        raise JournalError(f"{where} is not valid TOML: it is not UTF-8 text.") from None
+    except RecursionError:
+        raise JournalError(f"{where} is nested too deeply to be a waiver file.") from None
+    except ValueError as error:
+        raise JournalError(f"{where} is not valid TOML: {error}.") from None
+    return tuple(_waivers(value, list(_lines(text)), where))
+
+
+def _reject_long_keys(text: str, where: str) -> None:
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.count(".") > _MOST_DOTS:
+            raise JournalError(f"{where}: line {number} has more than {_MOST_DOTS} dots; write one case a line.")
+
+
+def _waivers(value: Mapping[str, Any], lines: list[int], where: str) -> Iterator[Waiver]:
+    strays = [name for name in value if name != "waiver"]
+    if strays:
+        raise JournalError(f"{where} has an unknown key {strays[0]!r}; a waiver begins with {HEADER}.")
+    tables = value.get("waiver", [])
+    if not isinstance(tables, list):
+        raise JournalError(f"{where}: write {HEADER}, with two brackets, above each waiver.")
+    for number, table in enumerate(tables):
+        line = lines[number] if len(lines) == len(tables) else 0
+        yield _waiver(table, line, f"{where}: waiver {number + 1}")
+
+
+def _lines(text: str) -> Iterator[int]:
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.strip() == HEADER:
+            yield number
+
+
+def _waiver(table: Any, line: int, where: str) -> Waiver:
+    return read(Entry, _as_json(table), where).waiver(line, where)
+
+
+def _as_json(table: Any) -> Any:
+    """Dates as text, and a single case as a list of one: the rest of a table is what JSON has too."""
+    if not isinstance(table, dict):
+        return table
+    plain = {name: one.isoformat() if type(one) is date else one for name, one in table.items()}
+    if isinstance(plain.get("cases"), str):
+        plain["cases"] = [plain["cases"]]
+    return plain

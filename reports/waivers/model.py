@@ -1,0 +1,100 @@
+"""Waivers: a known failure that is not to turn a run red, with an owner, a reason and an end.
+
+A waiver names cases and the one verdict that they may have. It waives nothing else: a case that is waived as ``wrong``
+and crashes is a crash.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import date, timedelta
+from enum import Enum
+from functools import cached_property, lru_cache
+from typing import Final
+
+from conformance.reports.model import Accelerator
+from conformance.reports.verdict import FAIL_REASONS, Reason
+
+LONGEST: Final = timedelta(days=180)
+#: What a waiver may name: failures that a run sees. Those two are made by waivers themselves.
+WAIVABLE: Final = FAIL_REASONS - {Reason.WAIVER_STALE, Reason.WAIVER_EXPIRED, Reason.CORE_MISSING}
+
+
+class WaiverKind(Enum):
+    """Why it fails: the hardware cannot, nobody has written it yet, it is a bug, or it fails now and then."""
+
+    HARDWARE = "hardware"
+    NOT_YET = "not-yet"
+    BUG = "bug"
+    FLAKY = "flaky"
+
+
+@dataclass(frozen=True)
+class Waiver:
+    """One entry of a waiver file.
+
+    ``cases`` are ids or patterns (``*`` is any text). ``device``, ``driver`` and ``torch`` are patterns that narrow
+    the waiver to a device's name or to versions; empty: all of them. ``line`` is its number in the file, from 1.
+    """
+
+    cases: tuple[str, ...]
+    verdict: Reason
+    kind: WaiverKind
+    ticket: str
+    reason: str
+    owner: str
+    expires: date
+    device: str = ""
+    driver: str = ""
+    torch: str = ""
+    line: int = 0
+
+    @property
+    def name(self) -> str:
+        """What sentences call it."""
+        more = f" and {len(self.cases) - 1} more" if len(self.cases) > 1 else ""
+        return f"{self.cases[0]}{more} ({self.verdict.value})"
+
+    def is_expired(self, today: date) -> bool:
+        """A waiver holds on the day that it names, and not on the next."""
+        return today > self.expires
+
+    @cached_property
+    def exact(self) -> frozenset[str]:
+        return frozenset(one for one in self.cases if "*" not in one)
+
+    def covers(self, case: str) -> bool:
+        return case in self.exact or any(pattern_matches(one, case) for one in self.cases if "*" in one)
+
+    def applies_to(self, accelerator: Accelerator) -> bool:
+        """Whether the waiver is for this device and these versions."""
+        return (
+            (not self.device or any(fnmatch.fnmatchcase(one, self.device) for one in accelerator.device_names))
+            and (not self.driver or fnmatch.fnmatchcase(accelerator.driver, self.driver))
+            and (not self.torch or fnmatch.fnmatchcase(accelerator.torch, self.torch))
+        )
+
+    def faults(self, today: date) -> Iterator[str]:
+        """What makes the waiver invalid by itself, each as the rest of a sentence that begins with its name."""
+        if self.verdict not in WAIVABLE:
+            yield f"names the verdict {self.verdict.value}, which cannot be waived"
+        for name in ("ticket", "reason", "owner"):
+            if not getattr(self, name).strip():
+                yield f"has no {name}"
+        if self.is_expired(today):
+            yield f"expired on {self.expires}"
+        elif self.expires > today + LONGEST:
+            yield f"runs until {self.expires}, which is more than {LONGEST.days} days ahead"
+
+
+@lru_cache(maxsize=4096)
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(".*".join(re.escape(part) for part in re.split(r"\*+", pattern)), re.DOTALL)
+
+
+def pattern_matches(pattern: str, case: str) -> bool:
+    """Whether an id matches; ``*`` is any text, everything else (brackets too) stands for itself."""
+    return _compiled(pattern).fullmatch(case) is not None

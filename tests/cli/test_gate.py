@@ -1,0 +1,246 @@
+"""conformance gate: exit statuses, formats, signatures, and what it says when it cannot judge."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from datetime import datetime, timezone
+from pathlib import Path
+
+import pytest
+
+from conformance.cli.main import main
+from conformance.reports.gate.finding import Decision, reject
+from conformance.reports.gate.rules import RULES
+from conformance.reports.gate.views import MAX_BYTES, as_markdown
+from tests.reports.gate import world
+from tests.reports.gate.world import Files, honest_files, plain
+
+Captured = pytest.CaptureFixture[str]
+ADD = "operators.add[float32-training]"
+
+
+@pytest.fixture
+def files(monkeypatch: pytest.MonkeyPatch) -> Files:
+    """Files of runs that ended yesterday, by the real clock."""
+    monkeypatch.setattr(world, "NOW", datetime.now(timezone.utc))
+    return honest_files()
+
+
+def fail(files: Files, id: str = ADD) -> None:
+    case = next(one for one in files.report["cases"] if one["id"] == id)
+    case.update(outcome="fail", reason="wrong", message="<script>alert(1)</script> | `x`")
+
+
+def test_acceptance_is_status_0(files: Files, tmp_path: Path, capsys: Captured) -> None:
+    assert main(files.write(tmp_path)) == 0
+    assert capsys.readouterr().out == "acme, profile training: accepted; 6 of 6 due cases\n"
+
+
+def test_rejection_is_status_1_and_a_line_each(files: Files, tmp_path: Path, capsys: Captured) -> None:
+    fail(files)
+
+    assert main(files.write(tmp_path)) == 1
+
+    lines = capsys.readouterr().out.splitlines()
+    assert [line[:10] for line in lines[:-1]] == ["G05 reject", "G06 reject", "G07 reject"]
+    assert lines[-1].startswith("acme, profile training: rejected; 5 of 6 due cases; 3 findings (G05, G06, G07); ")
+
+
+def test_the_folder_of_a_run_is_judged_too(files: Files, tmp_path: Path, capsys: Captured) -> None:
+    words = files.write(tmp_path)
+    words[1] = str(tmp_path)
+
+    assert main(words) == 0
+
+
+def test_json_names_every_case(files: Files, tmp_path: Path, capsys: Captured) -> None:
+    fail(files)
+
+    assert main([*files.write(tmp_path), "--format=json"]) == 1
+
+    decision = json.loads(capsys.readouterr().out)
+    assert (decision["decision"], decision["status"], decision["due"], decision["met"]) == ("rejected", 1, 6, 5)
+    assert [one["cases"] for one in decision["findings"]] == [[], [ADD], [ADD]]
+
+
+def test_markdown_is_escaped_and_written_to_a_file(files: Files, tmp_path: Path) -> None:
+    files.report["accelerator"]["name"] = "<script>|"
+    files.baseline["accelerator"]["name"] = "<script>|"
+    fail(files)
+
+    assert main([*files.write(tmp_path), "--format=markdown", "-o", str(tmp_path / "summary.md")]) == 1
+
+    text = (tmp_path / "summary.md").read_text()
+    assert "❌ rejected" in text
+    assert "<script>" not in text
+    assert r"operators.add\[float32-training\]" in text
+
+
+def test_a_summary_stays_below_its_limit_with_rejections_first() -> None:
+    many = tuple(reject(f"G{n:02}", "x" * 200, [f"case.{i}" * 30 for i in range(900)]) for n in range(2, 9))
+
+    text = as_markdown(Decision("acme", "full", many))
+
+    assert len(text.encode()) <= MAX_BYTES
+    assert text.endswith("see the report for the rest.\n")
+    assert all(f"| G{n:02} | reject |" in text for n in range(2, 9))
+
+
+def test_the_runs_own_profile_is_the_default(files: Files, tmp_path: Path, capsys: Captured) -> None:
+    words = [word for word in files.write(tmp_path) if not word.startswith("--profile")]
+    assert main(words) == 0
+
+    del files.report["run"]["profile"]
+    files.write(tmp_path)
+    assert main(words) == 4
+    assert "name the one to judge by: --profile training" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ([], "name a report"),
+        (["nowhere.json", "--profile=core"], "there is no nowhere.json"),
+        (["REPORT", "--profile=cor"], "did you mean 'core'"),
+        (["REPORT", "--profile=core", "--format=xml"], "format 'xml' is not registered"),
+        (["REPORT", "--profile=core", "--waivers=nowhere.toml"], "there is no nowhere.toml"),
+        (["REPORT", "--profile=core", "--signature=x.sig"], "--signature needs --allowed-signers"),
+        (["--explain", "G77"], "gate rule 'G77' is not registered"),
+    ],
+)
+def test_slips_are_status_4(files: Files, tmp_path: Path, capsys: Captured, words: list[str], sentence: str) -> None:
+    files.write(tmp_path)
+
+    assert main(["gate", *(str(tmp_path / "report.json") if word == "REPORT" else word for word in words)]) == 4
+    assert sentence in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["report.json", "baseline.json", "manifest.json.gz", "waivers.toml"])
+@pytest.mark.parametrize("data", [b"", b"{", b"\xff\xfe{", b"[" * 200_000, b"\x1f\x8b\x08", b'{"schema": 7}', b"a = 1"])
+def test_what_cannot_be_read_is_status_2(
+    files: Files, tmp_path: Path, capsys: Captured, name: str, data: bytes
+) -> None:
+    words = files.write(tmp_path)
+    (tmp_path / name).write_bytes(data)
+    if name == "waivers.toml" and not data:
+        assert main(words) == 0  # nothing is waived
+        return
+
+    assert main(words) == 2
+
+    said = capsys.readouterr()
+    assert said.err.startswith("G01 cannot judge: ")
+    assert said.err.count("\n") == 1
+    assert said.out == ""
+
+
+def test_explain_tells_one_rule_or_all(capsys: Captured) -> None:
+    assert main(["gate", "--explain", "g07"]) == 0
+    assert capsys.readouterr().out.startswith("G07  What passed in the baseline passes now.")
+
+    assert main(["gate", "--explain", "all"]) == 0
+    assert all(f"{id}  " in capsys.readouterr().out for id in list(RULES)[:1])
+
+
+# --- signatures -----------------------------------------------------------------------------------------------------
+
+needs_ssh = pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="there is no ssh-keygen")
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the keys ``ada`` and ``eve``, of whom only ada may sign."""
+    folder = tmp_path_factory.mktemp("keys")
+    for name in ("ada", "eve"):
+        words = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", name, "-f", str(folder / name)]
+        subprocess.run(words, check=True, capture_output=True)
+    (folder / "allowed").write_text(f"ada@acme.example {(folder / 'ada.pub').read_text()}")
+    return folder
+
+
+def signed(files: Files, folder: Path, keys: Path, key: str = "ada") -> list[str]:
+    words = files.write(folder)
+    assert main(["sign", words[1], "--key", str(keys / key)]) == 0
+    return [*words, f"--allowed-signers={keys / 'allowed'}"]
+
+
+@needs_ssh
+def test_g14_a_signed_report_is_accepted(files: Files, tmp_path: Path, keys: Path, capsys: Captured) -> None:
+    words = signed(files, tmp_path, keys)
+
+    assert main(words) == 0
+    assert main(["verify", words[1], f"--allowed-signers={keys / 'allowed'}"]) == 0
+    assert "signed by ada@acme.example" in capsys.readouterr().out
+
+
+@needs_ssh
+def test_g14_what_only_a_signature_shows(files: Files, tmp_path: Path, keys: Path, capsys: Captured) -> None:
+    """A failure that was turned into a pass with every number mended."""
+    fail(files)
+    words = signed(files, tmp_path, keys)
+    case = next(one for one in files.report["cases"] if one["id"] == ADD)
+    for name in ("outcome", "reason", "message"):
+        del case[name]
+    files.write(tmp_path)
+    capsys.readouterr()
+
+    assert main(words) == 1
+    assert capsys.readouterr().out.startswith("G14 reject The signature of ada@acme.example does not verify")
+    assert main(words[:-1]) == 0  # nothing else sees it
+
+
+@needs_ssh
+def test_g14_a_signature_of_somebody_else_or_none(files: Files, tmp_path: Path, keys: Path, capsys: Captured) -> None:
+    assert main(signed(files, tmp_path, keys, "eve")) == 1
+    assert "signed by nobody who may" in capsys.readouterr().out
+
+    (tmp_path / "report.json.sig").unlink()
+    assert main([*files.write(tmp_path), f"--allowed-signers={keys / 'allowed'}"]) == 1
+    assert "The report is not signed" in capsys.readouterr().out
+    assert main(["verify", str(tmp_path / "report.json"), f"--allowed-signers={keys / 'allowed'}"]) == 1
+
+
+@needs_ssh
+def test_g14_a_signature_made_for_something_else_or_no_signature_at_all(
+    files: Files, tmp_path: Path, keys: Path, capsys: Captured
+) -> None:
+    words = [*files.write(tmp_path), f"--allowed-signers={keys / 'allowed'}"]
+    line = (tmp_path / "report.json").read_bytes()
+    command = ["ssh-keygen", "-Y", "sign", "-q", "-n", "git", "-f", str(keys / "ada")]
+    done = subprocess.run(command, input=line, capture_output=True, check=True)
+
+    for data in (done.stdout, b"", b"\x00" * 100, b"-----BEGIN SSH SIGNATURE-----\n"):
+        (tmp_path / "report.json.sig").write_bytes(data)
+        assert main(words) == 1
+        assert capsys.readouterr().out.startswith("G14 reject ")
+
+
+@needs_ssh
+def test_a_key_that_is_not_there_cannot_sign(files: Files, tmp_path: Path, capsys: Captured) -> None:
+    assert main(["sign", files.write(tmp_path)[1], "--key", str(tmp_path / "nobody")]) == 4
+    assert "there is no" in capsys.readouterr().err
+
+
+# --- what it costs --------------------------------------------------------------------------------------------------
+
+
+def test_judging_imports_neither_torch_nor_pytest_nor_what_views_need(files: Files, tmp_path: Path) -> None:
+    code = (
+        "import sys; from conformance.cli.main import main\n"
+        f"status = main({files.write(tmp_path)!r})\n"
+        "heavy = {'torch', 'pytest', '_pytest', 'numpy', 'jinja2', 'tabulate', 'junitparser'}\n"
+        "print(status, sorted(heavy & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60, env={**os.environ}
+    )
+
+    assert done.stdout.splitlines()[-1] == "0 []"
+
+
+def test_plain_reports_are_those_that_runs_write(files: Files) -> None:
+    assert files.report == plain(world.honest())

@@ -1,0 +1,56 @@
+"""``conformance publish``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from conformance.cli.main import main
+from conformance.reports.model import to_json
+from tests.reports.page import many
+
+
+def written(folder: Path, name: str) -> Path:
+    path = folder / f"{name}.json"
+    path.write_text(to_json(many.large(name, 20, 1)), encoding="utf-8")
+    return path
+
+
+def test_several_reports_become_one_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    supa, npu = written(tmp_path, "supa"), written(tmp_path, "npu")
+    out = tmp_path / "page"
+    assert main(["publish", str(supa), "--upstream", str(npu), "-o", str(out)]) == 0
+    assert capsys.readouterr().out.split() == [str(out / name) for name in ("index.html", "matrix.json", "matrix.md")]
+    text = (out / "index.html").read_text(encoding="utf-8")
+    assert '<th scope="col">supa</th>' in text
+    assert '<th scope="col">npu (upstream)</th>' in text
+
+
+def test_the_same_command_writes_the_same_bytes(tmp_path: Path) -> None:
+    supa = written(tmp_path, "supa")
+    for folder in ("first", "second"):
+        assert main(["publish", str(supa), "-o", str(tmp_path / folder)]) == 0
+    for file in (tmp_path / "first").iterdir():
+        assert file.read_bytes() == (tmp_path / "second" / file.name).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ([], "there is no report to publish. Name report folders or report.json files."),
+        (["nowhere.json"], "there is no nowhere.json. Name a report folder, a report.json, or a journal.jsonl."),
+        (["broken.json"], "broken.json is not"),
+        (["supa.json", "-o", "supa.json"], "cannot write supa.json"),
+    ],
+)
+def test_bad_input_is_one_sentence(
+    words: list[str], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    written(tmp_path, "supa")
+    (tmp_path / "broken.json").write_text('{"schema": 1', encoding="utf-8")
+    assert main(["publish", *words]) in (2, 4)
+    error = capsys.readouterr().err
+    assert sentence in error
+    assert error.count("\n") == 1

@@ -1,0 +1,35 @@
+"""The generated pages are those of the code, and explain everything."""
+
+from __future__ import annotations
+
+from conformance.reports.gate.rules import RULES
+from conformance.reports.verdict import Reason
+from conformance.reports.verdict_docs import REASON_DOCS
+from conformance.reports.waivers.file import parse_waivers
+
+from . import explained
+from .pages import blocks, rows, text
+
+
+def test_the_pages_are_made_from_the_code() -> None:
+    gate = text(explained.GATE)
+
+    assert text(explained.PAGE) == explained.page(), "run: python -m tests.docs.explained"
+    assert explained.with_policies(gate) == gate, "run: python -m tests.docs.explained"
+
+
+def test_every_reason_and_every_rule_is_explained() -> None:
+    firsts = [cell.strip("`") for row in rows(text(explained.PAGE)) for cell in row[:2]]
+
+    assert list(REASON_DOCS) == list(Reason)
+    assert [one.value for one in Reason if firsts.count(one.value) != 1] == []
+    assert [id for id in RULES if firsts.count(id) != 1] == []
+
+
+def test_the_waiver_in_the_documentation_is_read() -> None:
+    (block,) = blocks(text(explained.GATE), "toml")
+
+    (waiver,) = parse_waivers(block.body.encode(), "docs/gate.md")
+
+    assert waiver.covers("operators.sub[int8-inference]")
+    assert not waiver.covers("operators.add[float32-training]")

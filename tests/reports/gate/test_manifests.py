@@ -1,0 +1,96 @@
+"""Released manifests: what ships is what the suite plans, and a foreign file is refused."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conformance.cli.manifest import current
+from conformance.errors import JournalError
+from conformance.reports.gate import manifests
+from conformance.reports.gate.manifests import RELEASES, dump, read_manifest, released, torch_series
+from conformance.reports.plan_digest import plan_sha256
+
+from .world import PLAN, TORCH, manifest
+
+#: The torch that this project's own CI pins.
+PINNED = re.search(r"torch==([\d.]+)", (Path(__file__).parents[3] / "tox.ini").read_text())
+
+
+def test_what_is_written_is_read_back(tmp_path: Path) -> None:
+    (tmp_path / "m.json.gz").write_bytes(dump(manifest()))
+    (tmp_path / "m.json").write_bytes(gzip.decompress(dump(manifest())))
+
+    assert read_manifest(tmp_path / "m.json.gz") == read_manifest(tmp_path / "m.json") == manifest()
+    assert dump(manifest()) == dump(manifest(PLAN[::-1]))
+
+
+def test_a_profiles_hash_is_that_of_a_run_of_it() -> None:
+    inside = [one for one in PLAN if one.level == "core"]
+
+    rows = ((one.id, one.tier, one.level, one.requires) for one in inside)
+    assert manifest().sha256["core"] == plan_sha256("0.1.0", rows)
+    assert manifest().required("core") == {one.id for one in inside}
+    assert manifest().required("full") == {one.id for one in PLAN}
+
+
+def test_the_manifest_that_ships_is_what_the_suite_plans() -> None:
+    installed = metadata.version("torch")
+    assert PINNED
+    if torch_series(installed) != torch_series(PINNED[1]):
+        pytest.skip(f"manifests are released with torch {PINNED[1]}; here is {installed}")
+
+    now = current()
+
+    assert now.suite == RELEASES[-1]
+    assert released(now.suite, installed) == now, "run: conformance manifest --release"
+
+
+def test_no_manifest_is_found_by_a_name_that_leads_elsewhere() -> None:
+    assert released("../manifests/0.1.0", TORCH) is None
+    assert released("0.1.0", "../2.13") is None
+    assert released("*", "2.13") is None
+    assert released("0.1.0", "") is None
+
+
+def _rows(change: Any) -> bytes:
+    value = json.loads(gzip.decompress(dump(manifest())))
+    change(value)
+    return json.dumps(value).encode()
+
+
+@pytest.mark.parametrize(
+    ("data", "sentence"),
+    [
+        (b"{}", "is not a released manifest"),
+        (b"[]", "is not a released manifest"),
+        (_rows(lambda v: v.update(schema=2)), "has schema 2"),
+        (_rows(lambda v: v.update(cases=[[1, 2]])), "its rows have another form"),
+        (_rows(lambda v: v["cases"][0].__setitem__(7, "x")), "its rows have another form"),
+        (_rows(lambda v: v["cases"][0].__setitem__(6, [])), "its rows have another form"),
+        (_rows(lambda v: v["profiles"].pop("core")), "its rows have another form"),
+        (b"\x1f\x8b" + b"x" * 50, "cannot be decompressed"),
+        (dump(manifest())[:-20], "cannot be decompressed"),
+    ],
+)
+def test_what_is_no_manifest_is_one_sentence(data: bytes, sentence: str, tmp_path: Path) -> None:
+    (tmp_path / "m").write_bytes(data)
+
+    with pytest.raises(JournalError, match=sentence) as caught:
+        read_manifest(tmp_path / "m")
+
+    assert "\n" not in str(caught.value)
+
+
+def test_a_small_file_that_unpacks_to_much_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(manifests, "MAX_BYTES", 1000)
+    (tmp_path / "m").write_bytes(gzip.compress(b" " * 100_000))
+
+    with pytest.raises(JournalError, match="it unpacks to more than"):
+        read_manifest(tmp_path / "m")
