@@ -17,6 +17,7 @@ from conformance.errors import JournalError
 from conformance.reports import profiles, status
 from conformance.reports.json_files import collector_paused, read_json
 from conformance.reports.plan_digest import declaration_sha256, plan_sha256
+from conformance.reports.unpacking import unpack
 from conformance.reports.validation import as_plain, read
 from conformance.reports.verdict import Outcome, Reason, check_pair
 
@@ -255,6 +256,8 @@ def from_json(value: Any, where: str = "report.json") -> Report:
         raise JournalError(f"{where} is not a conformance report: it has no 'schema' and 'run'.")
     if value["schema"] != SCHEMA:
         raise JournalError(f"{where} has schema {value['schema']!r}; this version reads schema {SCHEMA}.")
+    if "packed" in value:
+        value = unpack(value, where)
     report = read(Report, {name: one for name, one in value.items() if name != "schema"}, where)
     _reject_repeated_ids(report, where)
     return report
