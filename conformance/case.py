@@ -15,7 +15,8 @@ With ``world_size`` the body runs on that many ranks at once, each a process, wi
     @case("comm.barrier", requires=[COMM], world_size=2)
     def test_barrier(rank, group): ...
 
-Several world sizes make an axis of the case, the last one; the body takes ``world_size``, a number.
+Several world sizes make an axis of the case, the last one; the body takes ``world_size``, a number. ``isolation`` says
+how much of earlier cases its processes may have seen; ``environment`` is set before they import anything.
 """
 
 from __future__ import annotations
@@ -55,6 +56,18 @@ class Kind(Enum):
     PROBE = "probe"
 
 
+class Isolation(Enum):
+    """Where the ranks of a case come from, from the fastest to the most separate."""
+
+    REUSE = "reuse"  # warm processes that have run other cases
+    FORK = "fork"  # fresh forks of an interpreter that has imported torch and nothing else
+    EXEC = "exec"  # interpreters of their own, for cases that set the environment before torch is imported
+
+    def at_least(self, other: Isolation) -> Isolation:
+        order = list(Isolation)
+        return max(self, other, key=order.index)
+
+
 @dataclass(frozen=True)
 class Case:
     """One planned test.
@@ -64,6 +77,7 @@ class Case:
     ``adaptive`` cases run whatever is declared and judge the observation against the claim (operator cells and
     capability probes); others are skipped when something they require is not declared.
     ``deadline`` is in seconds. ``world_size`` is the number of ranks the body runs on; None for none, in this process.
+    ``isolation`` and ``environment`` are about ranks.
     """
 
     id: str
@@ -76,6 +90,8 @@ class Case:
     adaptive: bool = False
     in_reference: bool = True
     world_size: int | None = None
+    isolation: Isolation = Isolation.REUSE
+    environment: tuple[tuple[str, str], ...] = ()
     payload: Any = field(default=None, compare=False, hash=False, repr=False)
 
     @property
@@ -126,10 +142,14 @@ def case(
     deadline: float = 60.0,
     adaptive: bool = False,
     world_size: int | Sequence[int] | None = None,
+    isolation: str = "reuse",
+    environment: Mapping[str, str] | None = None,
 ) -> Callable[[F], F]:
     """Mark a test function as a case. Each axis becomes an argument of the function, as a string."""
     area = id.split(".", 1)[0]
     template = Case(id=id, area=area, tier=tier, level=level, deadline=deadline, adaptive=adaptive)
+    template = replace(template, isolation=_isolation(id, isolation, world_size, environment))
+    template = replace(template, environment=tuple((environment or {}).items()))
     names, sizes = tuple(axes or ()), _world_sizes(id, world_size)
 
     def expand() -> list[Case]:
@@ -152,6 +172,17 @@ def _world_sizes(id: str, asked: int | Sequence[int] | None) -> tuple[int, ...]:
     if any(not isinstance(size, int) or isinstance(size, bool) or size < 1 for size in sizes):
         raise ValueError(f"case {id!r}: world_size={asked!r} is not a number of ranks; say 2, or (2, 3) for an axis.")
     return sizes
+
+
+def _isolation(id: str, word: str, world_size: object, environment: Mapping[str, str] | None) -> Isolation:
+    """The word of a family, which has to fit what else is asked for."""
+    if word not in (words := [one.value for one in Isolation]):
+        raise ValueError(f"case {id!r}: isolation={word!r} is not one of {', '.join(words)}.")
+    if world_size is None and (word != Isolation.REUSE.value or environment):
+        raise ValueError(f"case {id!r}: isolation and environment are for ranks; give it a world_size.")
+    if environment and word != Isolation.EXEC.value:
+        raise ValueError(f"case {id!r}: environment needs isolation='exec'; other ranks have imported torch already.")
+    return Isolation(word)
 
 
 def cases(expand: Callable[[], Sequence[Case]]) -> Callable[[F], F]:

@@ -77,6 +77,15 @@ _OPTIONS: tuple[tuple[str, dict[str, object]], ...] = (
         },
     ),
     (
+        "--rank-isolation",
+        {
+            "metavar": "WORD",
+            "default": "reuse",
+            "help": "Where ranks of distributed cases come from: reuse (default): warm ones; fork: fresh ones for each "
+            "case; exec: interpreters of their own. A case that asks for more gets more.",
+        },
+    ),
+    (
         "--conformance-seed",
         {"metavar": "N", "default": "0", "help": "Base seed; each case's seed is derived from it and its id."},
     ),

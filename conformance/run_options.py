@@ -9,6 +9,7 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from conformance.case import Isolation
 from conformance.errors import UnknownName, UsageError
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ class RunOptions:
     shard: tuple[int, int] | None = None
     time_budget: float | None = None
     seed: int = 0
+    rank_isolation: Isolation = Isolation.REUSE
     report: Path = Path("conformance-report")
 
 
@@ -63,6 +65,7 @@ def read_options(config: pytest.Config) -> RunOptions:
         shard=_shard(get("shard")),
         time_budget=_number("--time-budget", get("time_budget")),
         seed=_whole("--conformance-seed", get("conformance_seed")),
+        rank_isolation=Isolation(_one_of("rank isolation", get("rank_isolation"), [word.value for word in Isolation])),
         report=Path(str(get("conformance_report"))).absolute(),
     )
 

@@ -14,7 +14,7 @@ def repro(header: Mapping[str, Any], id: str) -> str:
     """A command line that runs the case alone, in one process.
 
     ``header`` is a run's header as the journal has it: ``spec``, ``paths`` of a vendor's own cases, ``argv``,
-    ``seed``, ``strictness``; whatever is missing has its default.
+    ``seed``, ``strictness``, ``rank_isolation``; whatever is missing has its default.
     """
     spec = plain(str(header.get("spec") or header.get("accelerator") or "auto"))
     words = [
@@ -30,6 +30,8 @@ def repro(header: Mapping[str, Any], id: str) -> str:
         words.append(f"--conformance-seed={seed}")
     if (strictness := header.get("strictness", "ci")) != "ci":
         words.append(f"--strictness={plain(str(strictness))}")
+    if (isolation := header.get("rank_isolation", "reuse")) != "reuse":
+        words.append(f"--rank-isolation={plain(str(isolation))}")
     return shlex.join(words)
 
 

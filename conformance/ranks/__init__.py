@@ -1,6 +1,6 @@
 """Ranks: processes that run the body of one case together, kept warm between cases.
 
-    pytest process (or xdist worker)          zygote                    rank 0 … rank N-1
+    pytest process (or xdist worker)          guard → zygote            rank 0 … rank N-1
     plugin → pool → round ──── fork, kill ───▶ forks, reaps ───────────▶ main loop: join, body, leave
               ▲  └───────────── work, leave ────────────────────────────▶ │
               └──────────────── end, done, output, stacks, ledger ────────┘

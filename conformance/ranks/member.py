@@ -6,14 +6,17 @@ import contextlib
 import os
 import signal
 import socket
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from conformance.child_python import child_python
 from conformance.ranks.channel import Channel, Closed, Message
 from conformance.ranks.ledger import Entry, Ledger
 from conformance.ranks.messages import Hello, packed
 from conformance.ranks.output import Output
 
 _MOST_STACKS = 1 << 18
+_OWN_INTERPRETER = "from conformance.ranks.zygote import become_rank; become_rank()"
 
 
 @dataclass
@@ -28,21 +31,27 @@ class Member:
     ledger: Ledger
     ready: bool = False
     cases: int = 0
+    last_case: str = ""
     exit_status: int | None = None
     exited: bool = False
     lost: bool = False
     inbox: list[Message] = field(default_factory=list)
 
     @classmethod
-    def fork(cls, number: int, zygote: Channel, hello: Hello) -> Member:
-        """Have the zygote fork one; it says Ready, or Unfit, when it has loaded the accelerator."""
+    def fork(cls, number: int, zygote: Channel, hello: Hello, environment: Mapping[str, str] | None = None) -> Member:
+        """Have the zygote fork one; it says Ready, or Unfit, when it has loaded the accelerator.
+
+        With an ``environment``, an empty one too, it gets an interpreter of its own, started with that.
+        """
         ours, theirs = socket.socketpair()
         read, write = os.pipe()
         # No file has a name, so nothing is left when everyone is killed. Both ends share the offset: append, always.
         stacks, ledger = (_file(f"conformance-{what}-{number}") for what in ("stacks", "ledger"))
         member = cls(number, zygote, Channel(ours), Output(read), stacks, Ledger(ledger))
         try:
-            zygote.send({"kind": "fork", "number": number}, (theirs.fileno(), write, stacks, ledger))
+            command = [] if environment is None else child_python(_OWN_INTERPRETER)
+            request = {"kind": "fork", "number": number, "command": command, "environment": dict(environment or {})}
+            zygote.send(request, (theirs.fileno(), write, stacks, ledger))
         finally:
             theirs.close()
             os.close(write)
@@ -54,10 +63,10 @@ class Member:
     def gone(self) -> bool:
         return self.exited or self.lost
 
-    def send(self, message: Message) -> None:
+    def send(self, message: Message, descriptors: Sequence[int] = ()) -> None:
         """What cannot be delivered is not an error here: that the rank is gone comes as news of its own."""
         with contextlib.suppress(Closed):
-            self.channel.send(message)
+            self.channel.send(message, descriptors)
 
     def place(self) -> Entry:
         return self.ledger.read()

@@ -24,6 +24,7 @@ class Work:
     """One case for one rank. ``nonce`` names the round; an answer with another one is not an answer.
 
     ``values`` are the arguments that the pytest process has made, pickled and in base64. ``deadline`` is in seconds.
+    ``device`` is the index of the rank's leased device; None where ranks share what there is.
     """
 
     nonce: str
@@ -35,6 +36,7 @@ class Work:
     world_size: int
     deadline: float
     values: str
+    device: int | None = None
 
 
 @dataclass(frozen=True)

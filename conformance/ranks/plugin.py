@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import base64
+import os
 import pickle
 import platform
 from collections.abc import Generator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from conformance.accelerators.live import unwrap
-from conformance.case import Case
+from conformance.case import Case, Isolation
 from conformance.checker import Checker
-from conformance.finding import Finding
+from conformance.finding import EnvironmentLacks, Finding
 from conformance.judgement import Observed, Seen, too_few_devices
 from conformance.ranks.evidence import Finish
+from conformance.ranks.leases import DevicesBusy, Lease, Leases, lease_folder, physical_names
 from conformance.ranks.messages import Hello, Work
-from conformance.ranks.pool import START_PATIENCE, Pool, PoolFailed
+from conformance.ranks.pool import START_PATIENCE, Ended, Pool, PoolFailed, Start
 from conformance.ranks.rank import RANK_SIDE
 from conformance.reports.verdict import Reason, skipped
 from conformance.running.collection import case_of
@@ -29,13 +33,15 @@ FINISH = pytest.StashKey[Finish]()
 _HAS_RANKS = platform.system() == "Linux"
 #: What a round may take beyond the case's deadline: stacks, a grace, giving back.
 _AFTER_THE_DEADLINE = 30.0
+#: How long a case may wait for devices that ranks of other processes use, in seconds.
+_LEASE_PATIENCE = 600.0
 
 
 class RankCases:
     """Runs the bodies of distributed cases on ranks. All other cases pass through untouched."""
 
     def __init__(self, settings: Settings, subject: Subject, watchdog: Watchdog) -> None:
-        self._subject, self._watchdog = subject, watchdog
+        self._subject, self._watchdog, self._isolation = subject, watchdog, settings.options.rank_isolation
         file = settings.options.capabilities
         self._pool = Pool(Hello(settings.subject.spec, str(file) if file else None, [], 0, settings.options.seed))
 
@@ -61,19 +67,21 @@ class RankCases:
         if verdict:
             item.stash[VERDICT] = verdict
             raise pytest.skip.Exception(verdict.message, _use_item_location=True)
-        # The pool keeps the case's deadline; the watchdog is for the pool itself.
-        self._watchdog.arm(START_PATIENCE + case.deadline + _AFTER_THE_DEADLINE)
+        # The pool keeps the case's deadline; the watchdog is for the pool itself. A second run may follow the first.
+        self._watchdog.arm(_LEASE_PATIENCE + START_PATIENCE + 2 * (case.deadline + _AFTER_THE_DEADLINE))
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_pyfunc_call(self, pyfuncitem: pytest.Function) -> bool | None:
         case = case_of(pyfuncitem)
         if case is None or case.world_size is None:
             return None
-        work = _work(pyfuncitem, case)
         try:
-            ended = self._pool.run(work, case.world_size)
+            with self._devices(case) as devices:
+                ended = self._run(_work(pyfuncitem, case), case, devices)
         except PoolFailed as error:
             raise Finding(Reason.RAISED, str(error)) from None
+        except DevicesBusy as error:
+            raise EnvironmentLacks(str(error)) from None
         checker = Checker()
         checker.count = ended.count
         checker.metrics.update(ended.metrics)
@@ -84,6 +92,32 @@ class RankCases:
         if ended.finish.observation.seen is not Seen.RIGHT:
             raise Observed(ended.finish.observation)
         return True
+
+    def _run(self, work: Work, case: Case, devices: Lease | None) -> Ended:
+        """Run it; where it fails on warm ranks, once more on fresh ones, to say whose fault it may be."""
+        assert case.world_size is not None
+        start = Start(self._isolation.at_least(case.isolation), dict(case.environment))
+        ended = self._pool.run(work, case.world_size, start, devices)
+        if not ended.owed_to_others:
+            return ended
+        fresh = self._pool.run(work, case.world_size, Start(Isolation.FORK), devices)
+        if fresh.finish.observation.seen is not Seen.RIGHT:
+            return ended
+        seen = ended.finish.observation
+        message = (
+            f"{seen.message}\non fresh ranks it passes: it may be what an earlier case left: {', '.join(ended.before)}"
+        )
+        return replace(ended, finish=replace(ended.finish, observation=replace(seen, message=message)))
+
+    def _devices(self, case: Case) -> AbstractContextManager[Lease | None]:
+        """The devices of its ranks, for nobody else meanwhile; nothing where ranks may share them."""
+        assert case.world_size is not None
+        accelerator = self._subject.accelerator
+        if _may_share(accelerator, self._subject.device):
+            return nullcontext()
+        names = physical_names(_devices(accelerator), _visible(accelerator))
+        leases = Leases(lease_folder(str(self._subject.device.type)), names)
+        return leases.lease(case.world_size, _LEASE_PATIENCE, case.id)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
@@ -144,6 +178,15 @@ def _devices(accelerator: Any) -> int:
         return int(accelerator.device_count())
     except Exception:  # noqa: BLE001 - a device that cannot be counted is the finding of other cases; there is one
         return 1
+
+
+def _visible(accelerator: Any) -> str:
+    """What the first of its variables that is set makes visible."""
+    try:
+        variables = accelerator.visible_devices_envs()
+    except Exception:  # noqa: BLE001 - an accelerator without such variables numbers its devices itself
+        return ""
+    return next((os.environ[name] for name in variables if name in os.environ), "")
 
 
 def _may_share(accelerator: Any, device: Any) -> bool:

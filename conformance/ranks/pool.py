@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
 import selectors
 import signal
 import socket
-import subprocess
-import tempfile
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from conformance.child_python import child_python
-from conformance.ranks.channel import Channel, Closed, Message
+from conformance.case import Isolation
+from conformance.judgement import Seen
+from conformance.ranks.channel import Closed, Message
 from conformance.ranks.evidence import Evidence, Finish, finish
+from conformance.ranks.leases import Lease
 from conformance.ranks.member import Member
 from conformance.ranks.messages import Hello, Ready, Unfit, Work, packed, unpacked
 from conformance.ranks.round import Round
+from conformance.ranks.zygote_process import ZygoteProcess
 
 #: Importing torch takes seconds, on a busy machine many.
 _ZYGOTE_PATIENCE = 180.0
@@ -31,8 +31,6 @@ _RANK_PATIENCE = 180.0
 START_PATIENCE = _ZYGOTE_PATIENCE + _RANK_PATIENCE
 #: A rank is recycled after so many cases, whatever it says.
 _MOST_CASES = 500
-_CLOSE_PATIENCE = 5.0
-_PROGRAM = "from conformance.ranks.zygote import main; main()"
 
 
 class PoolFailed(Exception):
@@ -40,12 +38,31 @@ class PoolFailed(Exception):
 
 
 @dataclass(frozen=True)
+class Start:
+    """Where the ranks of a case come from. ``environment`` is for interpreters of their own."""
+
+    isolation: Isolation = Isolation.REUSE
+    environment: Mapping[str, str] | None = None
+
+    @property
+    def variables(self) -> Mapping[str, str] | None:
+        """What a new interpreter is started with; None where a fork will do."""
+        return (self.environment or {}) if self.isolation is Isolation.EXEC else None
+
+
+@dataclass(frozen=True)
 class Ended:
-    """A case's finish, and what it left behind that ranks have given back."""
+    """A case's finish, and what it left that ranks have given back. ``before`` are the ranks' cases before it."""
 
     finish: Finish
     metrics: dict[str, Any]
     count: int
+    before: tuple[str, ...] = ()
+
+    @property
+    def owed_to_others(self) -> bool:
+        """Whether what the ranks had run before may be why it has failed."""
+        return bool(self.before) and self.finish.observation.seen in (Seen.WRONG, Seen.RAISED)
 
 
 class Pool:
@@ -58,76 +75,85 @@ class Pool:
         self._idle: list[Member] = []
         self._alive: dict[int, Member] = {}
         self._news = selectors.DefaultSelector()
-        self._zygote: _ZygoteProcess | None = None
+        self._zygote: ZygoteProcess | None = None
 
     def start(self) -> None:
         """Begin importing in the zygote; nothing is waited for."""
         if self._zygote is None:
-            self._zygote = _ZygoteProcess()
+            self._zygote = ZygoteProcess()
             self._news.register(self._zygote.channel, selectors.EVENT_READ, None)
 
-    def run(self, work: Work, world_size: int) -> Ended:
+    def run(self, work: Work, world_size: int, start: Start = Start(), devices: Lease | None = None) -> Ended:
         """Run one case on ranks of its own. Raises PoolFailed where there are none to be had.
 
         A warm rank may die, killed from outside, at the very moment it is given work. Without it no other can have
         joined the group, so no body has begun, and the case runs once more.
         """
-        followed, evidence = self._round(work, world_size)
+        work = replace(work, world_size=world_size)
+        followed, evidence = self._round(work, start, devices)
         if any(one.never_began for one in evidence):
-            followed, evidence = self._round(work, world_size)
+            followed, evidence = self._round(work, start, devices)
         ends = [one.end for one in evidence if one.end]
         leaked = followed.leaked()
         return Ended(
             finish(evidence, followed.cause),
             {**(ends[0].metrics if ends else {}), **({"leaked": ",".join(leaked)} if leaked else {})},
             sum(end.count for end in ends),
+            followed.before,
         )
 
-    def _round(self, work: Work, world_size: int) -> tuple[Round, list[Evidence]]:
-        ranks = self._take(world_size)
-        work = replace(work, nonce=uuid.uuid4().hex, world_size=world_size)
+    def _round(self, work: Work, start: Start, devices: Lease | None) -> tuple[Round, list[Evidence]]:
+        ranks = self._take(work.world_size, start)
+        work = replace(work, nonce=uuid.uuid4().hex)
+        followed = Round(work.nonce, ranks, self)
         for rank, member in enumerate(ranks):
             member.forget()
-            member.send(packed(replace(work, rank=rank)))
-        followed = Round(work.nonce, ranks, self)
+            member.last_case = work.case_id
+            device, descriptors = devices.of_rank(rank) if devices else (None, ())
+            member.send(packed(replace(work, rank=rank, device=device)), descriptors)
         try:
             evidence = followed.follow(work.deadline)
         except BaseException:  # Ctrl-C too: whatever the ranks are in the middle of, nobody will ask them for it
             self._discard(ranks)
             raise
-        self._give_back(ranks, followed)
+        self._give_back(ranks, followed, start)
         return followed, evidence
 
     # --- ranks ------------------------------------------------------------------------------------------------------
 
-    def _take(self, count: int) -> list[Member]:
+    def _take(self, count: int, start: Start = Start()) -> list[Member]:
         """Ranks that are ready; those that died while nobody looked are replaced."""
         for _ in range(3):
             while self.listen(0):
                 pass
             if self._zygote is None or self._zygote.dead:
                 self._restart()
+            ranks: list[Member] = []
+            if start.isolation is Isolation.REUSE:
+                ranks, self._idle = self._idle[:count], self._idle[count:]
             try:
-                self._fork(count - len(self._idle))
-                self._wait_until_ready()
+                ranks += self._fork(count - len(ranks), start)
+                self._wait_until_ready(ranks)
             except Closed:
                 continue  # the zygote has died, and its ranks with it
-            if len(self._idle) >= count:
-                taken, self._idle = self._idle[:count], self._idle[count:]
-                return taken
+            if not any(member.gone for member in ranks):
+                return ranks
+            self._discard(ranks)
         raise PoolFailed(f"{count} ranks could not be had: they, or the zygote that forks them, died three times")
 
-    def _fork(self, missing: int) -> None:
+    def _fork(self, missing: int, start: Start) -> list[Member]:
         assert self._zygote is not None
         if missing <= 0:
-            return
+            return []
         self._wait_for_zygote(self._zygote)
-        for _ in range(missing):
-            member = Member.fork(next(self._numbers), self._zygote.channel, self._greeting())
-            self._alive[member.number] = member
-            self._idle.append(member)
-            self._news.register(member.channel, selectors.EVENT_READ, member)
-            self._news.register(member.output, selectors.EVENT_READ, member.output)
+        return [self._new(self._zygote, start) for _ in range(missing)]
+
+    def _new(self, zygote: ZygoteProcess, start: Start) -> Member:
+        member = Member.fork(next(self._numbers), zygote.channel, self._greeting(), start.variables)
+        self._alive[member.number] = member
+        self._news.register(member.channel, selectors.EVENT_READ, member)
+        self._news.register(member.output, selectors.EVENT_READ, member.output)
+        return member
 
     def _greeting(self) -> Hello:
         import sys
@@ -136,30 +162,31 @@ class Pool:
             self._store = _store()
         return replace(self._hello, module_path=list(sys.path), store_port=self._store.port)
 
-    def _wait_until_ready(self) -> None:
+    def _wait_until_ready(self, ranks: Sequence[Member]) -> None:
         until = time.monotonic() + _RANK_PATIENCE
-        while waiting := [member for member in self._idle if not member.ready]:
-            for member in waiting:
-                self._greet(member)
-            if all(member.ready for member in self._idle):
+        while True:
+            for member in ranks:
+                self._greet(member, ranks)
+            if all(member.ready or member.gone for member in ranks):
                 return
             if time.monotonic() > until:
+                self._discard(ranks)
                 raise PoolFailed(f"a rank did not load the accelerator within {_RANK_PATIENCE:.0f} s")
             self.listen(_RANK_PATIENCE)
 
-    def _greet(self, member: Member) -> None:
+    def _greet(self, member: Member, ranks: Sequence[Member]) -> None:
         for message in member.inbox:
             value = unpacked(message)
             if isinstance(value, Unfit):
-                self._discard([member])
+                self._discard(ranks)
                 raise PoolFailed(f"a rank cannot load the accelerator: {value.sentence}")
             member.ready = isinstance(value, Ready)
         member.inbox.clear()
 
-    def _give_back(self, ranks: Sequence[Member], followed: Round) -> None:
+    def _give_back(self, ranks: Sequence[Member], followed: Round, start: Start) -> None:
         for member in ranks:
             member.cases += 1
-        if not followed.clean:
+        if start.isolation is not Isolation.REUSE or not followed.clean:
             self._discard(ranks)
             return
         tired = [member for member in ranks if member.cases >= _MOST_CASES or member in followed.retired()]
@@ -228,7 +255,7 @@ class Pool:
         """Whether it is about a rank that somebody cares for."""
         assert self._zygote is not None
         if message["kind"] == "up":
-            self._zygote.up = True
+            self._zygote.up, self._zygote.pid = True, int(message["pid"])
             return True
         member = self._alive.get(int(message["number"]))
         if member is None:
@@ -240,7 +267,7 @@ class Pool:
 
     # --- zygote -----------------------------------------------------------------------------------------------------
 
-    def _wait_for_zygote(self, zygote: _ZygoteProcess) -> None:
+    def _wait_for_zygote(self, zygote: ZygoteProcess) -> None:
         until = time.monotonic() + _ZYGOTE_PATIENCE
         while not zygote.up:
             if zygote.dead:
@@ -270,49 +297,13 @@ class Pool:
         self._store = None
 
 
-class _ZygoteProcess:
-    """The zygote's process, its channel, and what it says on stderr."""
-
-    def __init__(self) -> None:
-        ours, theirs = socket.socketpair()
-        self._words = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the process
-        environment = dict(os.environ)
-        # Ranks of one host talk over the loopback; without it gloo asks the network who this host is.
-        environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
-        environment.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-        with theirs:
-            self._process = subprocess.Popen(  # noqa: S603 - this interpreter, with our own program
-                child_python(_PROGRAM, str(theirs.fileno())),
-                pass_fds=(theirs.fileno(),),
-                stdin=subprocess.DEVNULL,
-                stdout=self._words,
-                stderr=self._words,
-                env=environment,
-                start_new_session=True,
-            )
-        self.channel = Channel(ours)
-        self.up = self.dead = False
-
-    def last_words(self) -> str:
-        self._words.seek(0)
-        lines = self._words.read().decode(errors="replace").strip().splitlines()
-        return lines[-1] if lines else f"exit status {self._process.poll()}, and no word"
-
-    def close(self) -> None:
-        """Its ranks end with it."""
-        self.channel.close()
-        try:
-            self._process.wait(_CLOSE_PATIENCE)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._words.close()
-
-
 def _store() -> Any:
     """The one store of this pool, on a port of the loopback that the kernel has chosen and holds."""
     from torch._C._distributed_c10d import TCPStore
 
-    listener = socket.create_server(("127.0.0.1", 0), backlog=512)
+    try:
+        listener = socket.create_server(("127.0.0.1", 0), backlog=512)
+    except OSError as error:
+        raise PoolFailed(f"the ranks' store cannot listen on the loopback: {error.strerror}") from None
     port = listener.getsockname()[1]
     return TCPStore("127.0.0.1", port, None, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())

@@ -60,9 +60,10 @@ def live(control: int, output: int, stacks: int, ledger: int) -> None:
         return
     channel.send(packed(Ready(os.getpid())))
     for message in messages:
+        leases = message.pop("descriptors", [])
         request = unpacked(message)
         if isinstance(request, Work):
-            rank.perform(request)
+            rank.perform(request, leases)
         elif isinstance(request, Leave):
             rank.leave(request)
 
@@ -91,9 +92,11 @@ class Rank:
         self._groups = Groups(hello.store_port)
         self._process = os.getpid()
         self._state: RankState | None = None
+        self._leases: list[int] = []
 
-    def perform(self, work: Work) -> None:
-        """Join, run, say how it ended."""
+    def perform(self, work: Work, leases: list[int]) -> None:
+        """Join, run, say how it ended. The leases of its devices are kept until it has left."""
+        self._leases = leases
         self._ledger.begin(work.nonce)
         self._ledger.stage(ARRIVING)
         identify(work.rank, work.world_size)
@@ -115,7 +118,7 @@ class Rank:
 
     def _run(self, work: Work, function: Callable[..., Any], checker: Checker) -> None:
         case = body.case_named(function, work.case_id)
-        device = self._device(work.rank)
+        device = self._device(work)
         self._ledger.stage(JOINING)
         group = self._groups.join(work.nonce, self._backend, work.rank, work.world_size, work.deadline)
         given = body.arguments(function, work.values, self._own(work, case, device, group, checker))
@@ -140,14 +143,15 @@ class Rank:
         file = self._hello.capabilities
         return self._subject.declaration(self._accelerator, Path(file) if file else None)
 
-    def _device(self, rank: int) -> Any:
-        """The rank's own device; with fewer devices than ranks they are shared in turn."""
+    def _device(self, work: Work) -> Any:
+        """The rank's leased device; where devices are shared, and fewer than ranks, they are taken in turn."""
         import torch
 
         count = max(1, int(self._accelerator.device_count()))
         if count > 1:
-            self._accelerator.set_device(rank % count)
-            return torch.device(str(self._accelerator.device_name(rank % count)))
+            index = work.rank % count if work.device is None else work.device
+            self._accelerator.set_device(index)
+            return torch.device(str(self._accelerator.device_name(index)))
         return torch.empty(0, device=str(self._accelerator.current_device_name())).device
 
     def leave(self, leave: Leave) -> None:
@@ -160,6 +164,8 @@ class Rank:
         self._state = None
         if threads:
             leaked.append("threads")
+        while self._leases:
+            os.close(self._leases.pop())
         self._ledger.stage("idle")
         self._channel.send(
             packed(Done(leave.nonce, leaked, f"it kept threads: {', '.join(threads)}" if threads else ""))

@@ -66,6 +66,7 @@ class Round:
     def __init__(self, nonce: str, ranks: Sequence[Member], ears: Listener) -> None:
         self._nonce, self._ears = nonce, ears
         self._parts = [_Part(member) for member in ranks]
+        self.before = tuple(dict.fromkeys(member.last_case for member in ranks if member.last_case))
         self.cause = ""
 
     def follow(self, deadline: float) -> list[Evidence]:

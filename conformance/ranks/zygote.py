@@ -2,7 +2,7 @@
 
 It never touches an accelerator and has one thread, so a fork of it is as good as a fresh interpreter and takes
 milliseconds. It lives as long as the pytest process holds the other end of its channel; what ranks leave behind is
-adopted by it (a "child subreaper") and ended with them.
+adopted by it (a "child subreaper") and ended with them. Its parent is the guard, which does that for the zygote.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ import signal
 import socket
 import sys
 import time
-from pathlib import Path
+from typing import NoReturn
 
 from conformance.ranks.channel import Channel, Closed, Message
+from conformance.ranks.guard import LAST_WORDS, children, end_children
 from conformance.running.parent import adopt_orphans, die_with_parent
 
 #: Imported before the first fork. What is missing here is imported by every rank anew.
@@ -32,25 +33,39 @@ _WARM = (
     "conformance.fixtures.accelerator",
     "conformance.ranks.rank",
 )
-#: How long processes that a rank has left behind may take to clean up, in seconds, before they are killed.
-_LAST_WORDS = 0.5
 
 
-def main() -> None:
+def live() -> NoReturn:
+    """Be the zygote, in a process that the guard has just forked. Nothing may return into the guard."""
+    status = 1
+    try:
+        serve()
+        status = 0
+    except SystemExit as end:
+        sys.stderr.write(f"{end.code}\n")
+    except BaseException:  # noqa: BLE001 - the last frame of a process
+        sys.excepthook(*sys.exc_info())
+    finally:
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def serve() -> None:
     """Serve forks on the inherited socket whose number is the last argument."""
-    die_with_parent()
     channel = Channel(socket.socket(fileno=int(sys.argv[-1])))
     for name in _WARM:
         importlib.import_module(name)
-    _warm()
+    prepare()
+    gc.collect()
+    gc.freeze()
     threads = len(os.listdir("/proc/self/task"))
     if threads != 1:
         raise SystemExit(f"the zygote has {threads} threads; a fork of it would not be safe")
     Zygote(channel).serve()
 
 
-def _warm() -> None:
-    """What the first use would otherwise cost every rank."""
+def prepare() -> None:
+    """What a process needs before it can be a rank, or fork one."""
     import torch
 
     from conformance.ranks import ledger, rank
@@ -58,8 +73,16 @@ def _warm() -> None:
     torch.set_num_threads(1)
     rank.rewrite_assertions()
     ledger.record_collectives()
-    gc.collect()
-    gc.freeze()
+
+
+def become_rank() -> None:
+    """The program of a rank with an interpreter of its own; the arguments are the descriptors of ``live``."""
+    prepare()
+    from conformance.ranks.rank import live
+
+    live(*map(int, sys.argv[1:]))
+    sys.stderr.flush()
+    os._exit(0)  # as a forked rank ends: whatever a case has registered for the exit does not run
 
 
 class Zygote:
@@ -79,7 +102,7 @@ class Zygote:
         signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, _only_wake)
         signal.signal(signal.SIGTERM, _end_of_parent)
-        # From now on the death of the pytest process is an end of work, so that ranks' own children end as well.
+        # From now on the guard's death, or its word, is an end of work, so that ranks' own children end as well.
         die_with_parent(signal.SIGTERM)
         try:
             self._channel.send({"kind": "up", "pid": os.getpid()})
@@ -102,22 +125,22 @@ class Zygote:
 
     def _obey(self, message: Message) -> None:
         if message["kind"] == "fork":
-            self._fork(int(message["number"]), message["descriptors"])
+            self._fork(message)
             return
         pid = next((pid for pid, number in self._ranks.items() if number == message["number"]), None)
         if pid is not None:  # else it is dead, and the pool is being told
             os.kill(pid, int(message["signal"]))
 
-    def _fork(self, number: int, descriptors: list[int]) -> None:
+    def _fork(self, message: Message) -> None:
         zygote = os.getpid()
         pid = os.fork()
         if pid == 0:
-            self._become_rank(zygote, descriptors)
-        self._ranks[pid] = number
-        for descriptor in descriptors:
+            self._become_rank(zygote, message)
+        self._ranks[pid] = int(message["number"])
+        for descriptor in message["descriptors"]:
             os.close(descriptor)
 
-    def _become_rank(self, zygote: int, descriptors: list[int]) -> None:
+    def _become_rank(self, zygote: int, message: Message) -> None:
         status = 70
         try:
             signal.set_wakeup_fd(-1)
@@ -127,9 +150,11 @@ class Zygote:
             die_with_parent(parent=zygote)
             for end in (self._channel.connection, self._woken, self._waker):
                 end.close()
+            if message["command"]:
+                _execute(message["command"], message["descriptors"], message["environment"])
             from conformance.ranks.rank import live
 
-            live(*descriptors)
+            live(*message["descriptors"])
             status = 0
         except BaseException:  # noqa: BLE001 - the last frame of a process; nothing may return into the zygote's loop
             sys.excepthook(*sys.exc_info())
@@ -148,7 +173,7 @@ class Zygote:
                 break
             number = self._ranks.pop(pid, None)
             if number is not None:
-                self._strays_end = time.monotonic() + _LAST_WORDS
+                self._strays_end = time.monotonic() + LAST_WORDS
                 self._signal_strays(signal.SIGTERM)
                 self._channel.send({"kind": "exited", "number": number, "status": os.waitstatus_to_exitcode(status)})
         if self._strays_end:
@@ -156,13 +181,13 @@ class Zygote:
 
     def _press_strays(self) -> None:
         """Python's resource tracker cleans up and leaves by itself; others may need more than a word."""
-        if not _children() - set(self._ranks):
+        if not children() - set(self._ranks):
             self._strays_end = 0.0
         elif time.monotonic() > self._strays_end:
             self._signal_strays(signal.SIGKILL)
 
     def _signal_strays(self, number: signal.Signals) -> None:
-        for pid in _children() - set(self._ranks):
+        for pid in children() - set(self._ranks):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
 
@@ -171,18 +196,18 @@ class Zygote:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         for pid in self._ranks:
             os.kill(pid, signal.SIGKILL)
-        deadline = time.monotonic() + _LAST_WORDS
-        while _children():
-            overdue = time.monotonic() > deadline
-            self._signal_strays(signal.SIGKILL if overdue else signal.SIGTERM)
-            with contextlib.suppress(ChildProcessError):
-                while pid := os.waitpid(-1, os.WNOHANG)[0]:
-                    self._ranks.pop(pid, None)
-            time.sleep(0.002)
+        end_children(LAST_WORDS)
+
+
+def _execute(command: list[str], descriptors: list[int], environment: dict[str, str]) -> None:
+    """Go on as another program. That its parent's death ends it is remembered by the kernel."""
+    for descriptor in descriptors:
+        os.set_inheritable(descriptor, True)
+    os.execve(command[0], [*command, *map(str, descriptors)], {**os.environ, **environment})  # noqa: S606 - the pool's own
 
 
 class ParentDied(Exception):
-    """The kernel's word that the pytest process is gone."""
+    """The kernel's word that the guard is gone, or the guard's that pytest is."""
 
 
 def _end_of_parent(number: int, frame: object) -> None:
@@ -192,8 +217,3 @@ def _end_of_parent(number: int, frame: object) -> None:
 
 def _only_wake(number: int, frame: object) -> None:
     """The wake-up descriptor does the work; without a handler the signal would be dropped."""
-
-
-def _children() -> set[int]:
-    pid = os.getpid()
-    return set(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))

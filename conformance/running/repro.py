@@ -19,6 +19,7 @@ def header_of(settings: Settings) -> dict[str, Any]:
         "argv": [redacted(word) for word in settings.argv],
         "seed": options.seed,
         "strictness": options.strictness.value,
+        "rank_isolation": options.rank_isolation.value,
         "profile": options.profile,
     }
 

@@ -1,6 +1,7 @@
 """Bodies for test_pool.py, which drives a pool without pytest around it."""
 
 import os
+import subprocess
 
 import torch
 import torch.distributed as dist
@@ -15,3 +16,10 @@ def test_sum(rank, world_size, group, check):
     dist.all_reduce(total)
     check.that(total.tolist() == [world_size] * 3, f"got {total.tolist()}")
     check.metric("pid", os.getpid())
+
+
+@case("pool.child", world_size=2)
+def test_child(rank, group, check):
+    """Leaves a process in a session of its own."""
+    child = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    check.metric("child", child.pid)

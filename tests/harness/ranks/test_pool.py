@@ -13,8 +13,9 @@ import pytest
 
 from conformance.judgement import Seen
 from conformance.ranks import pool as pools
+from conformance.ranks import zygote_process
 from conformance.ranks.messages import Hello, Work
-from conformance.ranks.pool import Pool, PoolFailed
+from conformance.ranks.pool import Pool, PoolFailed, Start
 
 BODIES = Path(__file__).with_name("pool_bodies.py")
 
@@ -31,7 +32,17 @@ def new_pool(spec: str = "cpu") -> Pool:
 
 
 def work(name: str = "test_sum") -> Work:
-    return Work("", "pool.sum", "tests.harness.ranks.pool_bodies", str(BODIES), name, 0, 0, 30.0, "")
+    return Work(
+        "",
+        "pool.child" if name == "test_child" else "pool.sum",
+        "tests.harness.ranks.pool_bodies",
+        str(BODIES),
+        name,
+        0,
+        0,
+        30.0,
+        "",
+    )
 
 
 def rank_0(pool: Pool, world_size: int = 2) -> int:
@@ -57,7 +68,7 @@ def kill(pid: int) -> None:
 
 def zygote(pool: Pool) -> Any:
     assert pool._zygote is not None
-    return pool._zygote._process
+    return pool._zygote.process
 
 
 def test_ranks_serve_every_world_size(warm: Pool) -> None:
@@ -78,8 +89,8 @@ def test_a_rank_that_dies_as_it_gets_work_costs_no_case(warm: Pool, monkeypatch:
     victims = [rank_0(warm)]
     take = warm._take
 
-    def take_and_kill(count: int) -> Any:
-        taken = take(count)
+    def take_and_kill(count: int, start: Start) -> Any:
+        taken = take(count, start)
         if victims:
             os.kill(victims.pop(), signal.SIGKILL)
         return taken
@@ -90,14 +101,20 @@ def test_a_rank_that_dies_as_it_gets_work_costs_no_case(warm: Pool, monkeypatch:
     assert not victims
 
 
-def test_a_zygote_that_was_killed_is_replaced_and_takes_its_ranks_along(warm: Pool) -> None:
-    rank, old = rank_0(warm), zygote(warm).pid
+@pytest.mark.parametrize("who", ["zygote", "guard"])
+def test_who_forks_ranks_is_replaced_and_takes_along_what_they_started(warm: Pool, who: str) -> None:
+    rank, guard = rank_0(warm), zygote(warm).pid
+    child = int(warm.run(work("test_child"), 2).metrics["child"])
+    assert warm._zygote is not None
+    old = {"zygote": warm._zygote.pid, "guard": guard}[who]
+    assert alive(child)
 
     kill(old)
 
     assert rank_0(warm) != rank
-    assert zygote(warm).pid != old
+    assert zygote(warm).pid != guard
     assert not alive(rank)
+    assert not alive(child)
 
 
 def test_ranks_are_recycled(warm: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,7 +155,7 @@ def test_an_accelerator_that_does_not_load_on_ranks_is_one_sentence() -> None:
 
 
 def test_a_zygote_that_does_not_start_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pools, "_PROGRAM", "raise SystemExit('no torch today')")
+    monkeypatch.setattr(zygote_process, "PROGRAM", "raise SystemExit('no torch today')")
     pool = new_pool()
 
     with pytest.raises(PoolFailed, match="did not start: no torch today"):

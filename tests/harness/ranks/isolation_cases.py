@@ -1,0 +1,56 @@
+"""Cases that see what is before them on a rank, for test_isolation.py."""
+
+import os
+import sys
+from pathlib import Path
+
+import torch.distributed as dist
+
+from conformance.case import case
+
+SEEN = []
+
+
+def note(name, text):
+    with Path(os.environ["ISOLATION_NOTES"], name).open("a") as file:
+        file.write(f"{text}\n")
+
+
+@case("isolation.first", world_size=2)
+def test_first(rank, group):
+    """Leaves something in the module."""
+    SEEN.append("first")
+    note("first", os.getpid())
+
+
+@case("isolation.reused", world_size=2)
+def test_reused(rank, group):
+    """Fails by what the first one has left."""
+    note("reused", os.getpid())
+    assert SEEN == [], f"somebody was here: {SEEN}"
+
+
+@case("isolation.forked", world_size=2, isolation="fork")
+def test_forked(rank, group):
+    """Its ranks have seen nothing."""
+    note("forked", os.getpid())
+    SEEN.append("forked")
+    assert SEEN == ["forked"]
+    dist.barrier()
+
+
+@case("isolation.own", world_size=2, isolation="exec", environment={"TORCH_SHOW_CPP_STACKTRACES": "7"})
+def test_own(rank, group):
+    """Its interpreter was started with the variable."""
+    note("own", os.getpid())
+    assert b"TORCH_SHOW_CPP_STACKTRACES=7" in Path("/proc/self/environ").read_bytes().split(b"\0")
+    assert any(word.endswith("become_rank()") for word in Path("/proc/self/cmdline").read_text().split("\0"))
+    assert not SEEN
+    dist.barrier()
+
+
+@case("isolation.after", world_size=2)
+def test_after(rank, group):
+    """The variable is gone again."""
+    assert "TORCH_SHOW_CPP_STACKTRACES" not in os.environ
+    assert "torch" in sys.modules
