@@ -63,7 +63,7 @@ def _recounting() -> Mapping[str, Any]:
 
 
 def _toggling() -> Mapping[str, Any]:
-    """Selecting the same device a second time in a row selects the next one."""
+    """Selecting the same device a second time, with nothing in between, selects the next one."""
     row, selected = _Row(2), [-1]
 
     def selecting(old: Any) -> Any:
@@ -74,7 +74,8 @@ def _toggling() -> Mapping[str, Any]:
 
         return set_device
 
-    return {"set_device": selecting, "current_device": row.other}
+    others = dict.fromkeys(("current_device", "device_name", "synchronize"), row.other)
+    return {"set_device": selecting, **others}
 
 
 def _wrapping_index(old: Any) -> Any:
