@@ -218,9 +218,7 @@ def count_cases(cases: Iterable[CaseRecord], accounting: Accounting) -> status.C
 
 def manifest_sha256(report: Report) -> str:
     """The hash of what the report's cases say was planned; an honest report names it as its manifest's."""
-    planned = (*report.cases, *report.accounting.unaccounted)
-    rows = ((one.id, one.tier, one.level, one.requires) for one in planned)
-    return plan_sha256(report.run.suite.version, rows)
+    return plan_sha256(report.run.suite.version, (*report.cases, *report.accounting.unaccounted))
 
 
 def declared_sha256(cells: Iterable[DeclaredCell]) -> str:

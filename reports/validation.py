@@ -73,6 +73,7 @@ def _dataclass_reader(kind: Any) -> Reader:
     hints = get_type_hints(kind)
     fields = dataclasses.fields(kind)
     readers = {field.name: reader_of(hints[field.name]) for field in fields}
+    texts = frozenset(field.name for field in fields if hints[field.name] is str)
     make = _maker(kind)
     absent = dataclasses.MISSING
     required = frozenset(f.name for f in fields if f.default is absent and f.default_factory is absent)
@@ -82,12 +83,14 @@ def _dataclass_reader(kind: Any) -> Reader:
             raise _wrong("an object", value)
         if not value.keys() <= readers.keys():
             raise _unknown_key(value, readers)
-        if not required <= value.keys():
+        if not value.keys() >= required:
             raise _Fault(f" lacks the key {next(f.name for f in fields if f.name in required - value.keys())!r}.")
         members, name = {}, ""
         try:
             for name, one in value.items():
-                members[name] = readers[name](one)
+                # Most values are short texts in their place: no call is made for those.
+                plain = type(one) is str and name in texts and len(one) <= MAX_TEXT
+                members[name] = one if plain else readers[name](one)
         except _Fault as fault:
             raise fault.inside(f".{name}") from None
         try:
@@ -131,17 +134,16 @@ def _union_reader(options: tuple[Any, ...]) -> Reader:
     only = readers[kinds[0]] if len(kinds) == 1 else None
     optional = len(kinds) < len(options)
 
+    def optionally(value: Any) -> Any:
+        return None if optional and value is None else only(value) if only else one_of(value)
+
     def one_of(value: Any) -> Any:
-        if optional and value is None:
-            return None
-        if only is not None:
-            return only(value)
         chosen = readers.get(type(value))
         if chosen is None:
             raise _wrong("a number or a string", value)
         return chosen(value)
 
-    return one_of
+    return optionally if optional or only else one_of
 
 
 def _tuple_reader(item: Reader) -> Reader:
@@ -150,15 +152,22 @@ def _tuple_reader(item: Reader) -> Reader:
             raise _wrong("a list", value)
         if len(value) > MAX_ITEMS:
             raise _Fault(f" has more than {MAX_ITEMS} items.")
-        read: list[Any] = []
         try:
-            for one in value:
-                read.append(item(one))  # noqa: PERF401 - how far it came tells which item is wrong
+            return tuple([item(one) for one in value])
         except _Fault as fault:
-            raise fault.inside(f"[{len(read)}]") from None
-        return tuple(read)
+            raise fault.inside(f"[{_first_fault(item, value)}]") from None
 
     return items
+
+
+def _first_fault(item: Reader, values: list[Any]) -> int:
+    """The place of the first value that is wrong. It is looked for only once it is known that there is one."""
+    for place, one in enumerate(values):
+        try:
+            item(one)
+        except _Fault:  # noqa: PERF203 - it is wrong once
+            return place
+    raise AssertionError("a value that was wrong is right")
 
 
 def _mapping_reader(item: Reader) -> Reader:

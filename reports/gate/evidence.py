@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 
 from conformance.reports.gate.claim_book import ClaimBook
 from conformance.reports.gate.manifests import RELEASES, Manifest
-from conformance.reports.gate.policy import Policy
-from conformance.reports.model import CaseRecord, Report
+from conformance.reports.gate.policy import Policy, contained, containing
+from conformance.reports.model import CaseRecord, Report, manifest_sha256
+from conformance.reports.profiles import PROFILES, Record
 from conformance.reports.waivers.applying import Settled, settle
 from conformance.reports.waivers.model import Waiver
+
+
+def _belongs(record: Record, owners: Iterable[Callable[[Record], bool]]) -> bool:
+    return any(own(record) for own in owners)
 
 
 @dataclass(frozen=True)
@@ -50,9 +55,34 @@ class Evidence:
         return {case.id: case for case in self.report.cases}
 
     @cached_property
+    def plan_sha256(self) -> str:
+        """The hash of what the report's cases say was planned."""
+        return manifest_sha256(self.report)
+
+    @cached_property
+    def planned_profile(self) -> str | None:
+        """The profile whose released plan is that of the report's cases, if they add up to one."""
+        if self.manifest is None or self.manifest.suite != self.report.run.suite.version:
+            return None
+        fitting = (name for name, sha256 in self.manifest.sha256.items() if sha256 == self.plan_sha256)
+        return next((name for name in fitting if name in containing(self.profile)), None)
+
+    @cached_property
     def required(self) -> frozenset[str]:
         """The ids that the profile needs; without a manifest all that the report has."""
-        return frozenset(self.cases) if self.manifest is None else self.manifest.required(self.profile)
+        if self.manifest is None:
+            return frozenset(self.cases)
+        if self.planned_profile is None:
+            return self.manifest.required(self.profile)
+        rows = (*self.report.cases, *self.report.accounting.unaccounted)
+        if self.planned_profile == self.profile:
+            return frozenset(one.id for one in rows)
+        owners = [PROFILES[name].own for name in contained(self.profile)]
+        return frozenset(one.id for one in rows if _belongs(one.facts, owners))
+
+    def is_planned(self, id: str) -> bool:
+        """Whether this version of the suite has the case."""
+        return self.manifest is None or id in self.cases or id in self.manifest.cases
 
     @cached_property
     def scope(self) -> tuple[CaseRecord, ...]:
