@@ -115,8 +115,13 @@ def read_manifest(path: Path) -> Manifest:
     data = read_capped(path)
     if data.startswith(_GZIP):
         data = _inflated(data, path)
+    return parse_manifest(data, str(path))
+
+
+def parse_manifest(data: bytes, path: str) -> Manifest:
+    """The manifest in two lines of JSON; ``path`` is what errors call them."""
     head, _, rows = data.partition(b"\n")
-    value = parse_json(head, str(path))
+    value = parse_json(head, path)
     if not isinstance(value, dict) or not {"schema", "suite", "torch", "profiles"} <= value.keys():
         raise JournalError(f"{path} is not a released manifest; make one with: conformance manifest")
     if value["schema"] != SCHEMA:
@@ -125,7 +130,7 @@ def read_manifest(path: Path) -> Manifest:
         sha256 = {name: str(value["profiles"][name]) for name in PROFILES}
     except (TypeError, LookupError):
         raise JournalError(f"{path} is not a manifest of this suite: it names other profiles.") from None
-    return Manifest(str(value["suite"]), str(value["torch"]), sha256, rows, str(path))
+    return Manifest(str(value["suite"]), str(value["torch"]), sha256, rows, path)
 
 
 def _inflated(data: bytes, path: Path) -> bytes:
