@@ -6,7 +6,7 @@ import json
 from datetime import datetime
 from typing import Any, Final
 
-from conformance.reports.model import CaseRecord, PlannedRecord, Report
+from conformance.reports.model import LONGEST_SECONDS, CaseRecord, PlannedRecord, Report
 from conformance.reports.plain_text import one_line, plain
 from conformance.reports.verdict import Outcome
 
@@ -53,7 +53,7 @@ def _judged(case: CaseRecord) -> dict[str, Any]:
     test: dict[str, Any] = {
         "name": one_line(case.id) or "?",
         "status": _STATUS[case.outcome],
-        "duration": max(round(case.seconds * 1000), 0),
+        "duration": round(min(max(case.seconds, 0.0), LONGEST_SECONDS) * 1000),
         "suite": [one_line(case.area)],
         "rawStatus": case.reason.value,
         "type": one_line(case.tier),

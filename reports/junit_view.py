@@ -13,7 +13,7 @@ from typing import Any
 
 import junitparser
 
-from conformance.reports.model import CaseRecord, PlannedRecord, Report
+from conformance.reports.model import LONGEST_SECONDS, CaseRecord, PlannedRecord, Report
 from conformance.reports.plain_text import one_line, plain
 from conformance.reports.verdict import Outcome
 
@@ -75,8 +75,8 @@ def _case(planned: PlannedRecord) -> Any:
 
 
 def _seconds(value: float) -> str:
-    """A time without an exponent. A negative one is no time at all."""
-    return f"{max(value, 0.0):.6f}"
+    """A time without an exponent. A negative one is no time at all, and there is an end to long ones."""
+    return f"{min(max(value, 0.0), LONGEST_SECONDS):.6f}"
 
 
 def _facts_of(case: CaseRecord) -> Iterator[str]:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 #: Between the parts of a line, and between those of a part: signs that no id has.
 _PART, _ITEM = "\x1f", "\x1e"
+_FLAGS = {(False, False): "00", (False, True): "01", (True, False): "10", (True, True): "11"}
 
 
 def plan_sha256(suite: str, planned: Iterable[PlannedRecord]) -> str:
@@ -25,9 +26,10 @@ def plan_sha256(suite: str, planned: Iterable[PlannedRecord]) -> str:
 
 
 def _line(one: PlannedRecord) -> str:
-    flags = f"{one.adaptive:d}{one.in_reference:d}"
-    axes = _ITEM.join([*one.axes, *one.axes.values()])
-    return _PART.join((one.id, one.area, one.tier, one.level, flags, axes, *one.requires))
+    axes = one.axes
+    said = _ITEM.join([*axes, *axes.values()]) if axes else ""
+    flags = _FLAGS[one.adaptive, one.in_reference]
+    return _PART.join((one.id, one.area, one.tier, one.level, flags, said, *one.requires))
 
 
 def _is_unambiguous(text: str, rows: Sequence[PlannedRecord]) -> bool:

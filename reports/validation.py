@@ -74,7 +74,7 @@ def _dataclass_reader(kind: Any) -> Reader:
     fields = dataclasses.fields(kind)
     readers = {field.name: reader_of(hints[field.name]) for field in fields}
     texts = frozenset(field.name for field in fields if hints[field.name] is str)
-    make = _maker(kind)
+    begin, make = _maker(kind)
     absent = dataclasses.MISSING
     required = frozenset(f.name for f in fields if f.default is absent and f.default_factory is absent)
 
@@ -85,7 +85,7 @@ def _dataclass_reader(kind: Any) -> Reader:
             raise _unknown_key(value, readers)
         if not value.keys() >= required:
             raise _Fault(f" lacks the key {next(f.name for f in fields if f.name in required - value.keys())!r}.")
-        members, name = {}, ""
+        members, name = begin(value), ""
         try:
             for name, one in value.items():
                 # Most values are short texts in their place: no call is made for those.
@@ -101,26 +101,31 @@ def _dataclass_reader(kind: Any) -> Reader:
     return build
 
 
-def _maker(kind: Any) -> Callable[[dict[str, Any]], Any]:
-    """``kind(**members)``, without a call for each field, which is what a frozen dataclass's own way costs."""
+def _maker(kind: Any) -> tuple[Reader, Reader]:
+    """``kind(**members)`` in two steps, without a call for each field, which is what a frozen dataclass itself makes.
+
+    The first gives the defaults of what the value leaves out, the second makes the instance of all members.
+    """
     fields = dataclasses.fields(kind)
     defaults = {f.name: f.default for f in fields if f.default is not dataclasses.MISSING}
     factories = [(f.name, f.default_factory) for f in fields if f.default_factory is not dataclasses.MISSING]
     check = getattr(kind, "__post_init__", None)
 
+    def begin(value: dict[str, Any]) -> dict[str, Any]:
+        members = defaults.copy()
+        for name, factory in factories:
+            if name not in value:
+                members[name] = factory()
+        return members
+
     def make(members: dict[str, Any]) -> Any:
         made = object.__new__(kind)
-        held = vars(made)
-        held.update(defaults)
-        held.update(members)
-        for name, factory in factories:
-            if name not in members:
-                held[name] = factory()
+        object.__setattr__(made, "__dict__", members)
         if check is not None:
             check(made)
         return made
 
-    return make
+    return begin, make
 
 
 def _unknown_key(value: dict[Any, Any], readers: Mapping[str, Reader]) -> _Fault:

@@ -53,9 +53,11 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.report is None:
         raise UsageError("name a report: conformance gate REPORT. See: conformance gate --help")
     from conformance.reports.gate.deciding import decide
+    from conformance.reports.json_files import collector_paused
 
     try:
-        decision = decide(evidence(arguments))
+        with collector_paused():
+            decision = decide(evidence(arguments))
     except JournalError as error:
         raise CannotJudge(error) from None
     _write(form(decision), arguments.output)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -10,14 +10,10 @@ from functools import cached_property
 from conformance.reports.gate.claim_book import ClaimBook
 from conformance.reports.gate.manifests import RELEASES, Manifest
 from conformance.reports.gate.policy import Policy, contained, containing
-from conformance.reports.model import CaseRecord, Report, manifest_sha256
-from conformance.reports.profiles import PROFILES, Record
+from conformance.reports.model import CaseRecord, PlannedRecord, Report, manifest_sha256
+from conformance.reports.profiles import PROFILES
 from conformance.reports.waivers.applying import Settled, settle
 from conformance.reports.waivers.model import Waiver
-
-
-def _belongs(record: Record, owners: Iterable[Callable[[Record], bool]]) -> bool:
-    return any(own(record) for own in owners)
 
 
 @dataclass(frozen=True)
@@ -77,8 +73,18 @@ class Evidence:
         rows = (*self.report.cases, *self.report.accounting.unaccounted)
         if self.planned_profile == self.profile:
             return frozenset(one.id for one in rows)
-        owners = [PROFILES[name].own for name in contained(self.profile)]
-        return frozenset(one.id for one in rows if _belongs(one.facts, owners))
+        return frozenset(one.id for one in rows if self._belongs(one))
+
+    def _belongs(self, one: PlannedRecord) -> bool:
+        """Whether the case is of the profile. Thousands of cases share the few facts that a profile looks at."""
+        key = (one.area, one.tier, one.level, *one.axes.items())
+        if key not in self._seen:
+            self._seen[key] = any(PROFILES[name].own(one.facts) for name in contained(self.profile))
+        return self._seen[key]
+
+    @cached_property
+    def _seen(self) -> dict[tuple[object, ...], bool]:
+        return {}
 
     def is_planned(self, id: str) -> bool:
         """Whether this version of the suite has the case."""

@@ -43,6 +43,10 @@ def hostile() -> Report:
     return replace(honest(), run=run, accelerator=accelerator, cases=(broken, *cases[1:]))
 
 
+def _endless(report: Report) -> Report:
+    return replace(report, cases=tuple(replace(one, seconds=1.7e308) for one in report.cases))
+
+
 def _tiny(report: Report) -> Report:
     return replace(report, cases=tuple(replace(one, seconds=1e-9) for one in report.cases))
 
@@ -51,7 +55,7 @@ def _tiny(report: Report) -> Report:
 
 
 @pytest.mark.parametrize(
-    "change", [lambda report: report, lambda _: hostile(), _tiny, lambda r: replace(r, cases=())], ids="swte"
+    "change", [lambda report: report, lambda _: hostile(), _tiny, _endless, lambda r: replace(r, cases=())], ids="swtle"
 )
 def test_junit_is_valid_by_the_schema_of_jenkins(report: Report, change: Any) -> None:
     etree = pytest.importorskip("lxml.etree")
@@ -105,7 +109,7 @@ def conforms(value: dict[str, Any], shape: dict[str, type]) -> bool:
     return due <= value.keys() <= known.keys() and all(type(one) is known[name] for name, one in value.items())
 
 
-@pytest.mark.parametrize("change", [lambda report: report, lambda _: hostile()])
+@pytest.mark.parametrize("change", [lambda report: report, lambda _: hostile(), _endless])
 def test_ctrf_is_as_its_schema_asks(report: Report, change: Any) -> None:
     document = json.loads(ctrf_view.render(change(report)))
 
