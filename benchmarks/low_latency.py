@@ -19,14 +19,14 @@ GOAL_UP_TO = 64 << 10
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--ranks", type=int, default=2, help="ranks on this host (default: 2)")
-    parser.add_argument("--rounds", type=int, default=15, help="alternating rounds a size (default: 15)")
-    parser.add_argument("--all-reduce-dtype", default="float32", help="element type (default: float32)")
+    parser.add_argument("--reduce-ranks", type=int, default=2, help="ranks on this host (default: 2)")
+    parser.add_argument("--reduce-rounds", type=int, default=15, help="alternating rounds a size (default: 15)")
+    parser.add_argument("--reduce-dtype", default="float32", help="element type (default: float32)")
 
 
 def measure(arguments: argparse.Namespace) -> list[Row]:
-    dtype = getattr(torch, arguments.all_reduce_dtype)
-    seconds = on_ranks(compare, arguments.ranks, dtype, arguments.rounds)
+    dtype = getattr(torch, arguments.reduce_dtype)
+    seconds = on_ranks(compare, arguments.reduce_ranks, dtype, arguments.reduce_rounds)
     return [_row(size, *pair, arguments) for size, pair in seconds.items()]
 
 
@@ -60,7 +60,7 @@ def _seconds(call: Callable[[torch.Tensor], object], tensor: torch.Tensor, calls
 def _row(size: int, gloo: float, shared: float, arguments: argparse.Namespace) -> Row:
     shown = f"{size >> 10} KiB" if size < 1 << 20 else f"{size >> 20} MiB"
     return Row(
-        f"all-reduce of {shown} {arguments.all_reduce_dtype}, {arguments.ranks} ranks",
+        f"all-reduce of {shown} {arguments.reduce_dtype}, {arguments.reduce_ranks} ranks",
         f"{shared * 1e6:,.1f} µs",
         "≥ 3×" if size <= GOAL_UP_TO else "",
         f"{gloo * 1e6:,.1f} µs (gloo)",

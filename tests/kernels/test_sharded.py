@@ -254,6 +254,43 @@ def refusals(rank: int, size: int) -> int:
     return len(wrong)
 
 
+def on_a_device(rank: int, size: int) -> list[bytes]:
+    """The same through a device with streams and memory of its own."""
+    from conformance.accelerators.simulated import torch_sim
+
+    assert torch_sim
+    group = dist.new_group(backend=dist.Backend.default_device_backend_map["sim"])
+    device = torch.device("sim", rank)
+    torch.accelerator.set_device_index(rank)
+    parameters, buckets = ShardedParameters(group, pinned=True), GradientBuckets(10, group)
+    shard = parameters.add("odd", whole("odd").to(device))
+    parameters.add("even", whole("even").to(device), persistent=True)
+    parameters.offload("odd")
+    assert shard.untyped_storage().nbytes() == 0
+    parameters.prefetch({"odd": torch.bfloat16, "even": torch.bfloat16})
+    found = [parameters.gather("odd", torch.bfloat16), parameters.gather("even")]
+    seen = [bits(tensor.cpu()) for tensor in found]
+    parameters.release("odd")
+    assert found[0].untyped_storage().nbytes() == 0
+    buckets.add("c", torch.empty(64, device=device))
+    buckets.reduce("c", torch.full((64,), rank + 1.0, device=device))
+    buckets.end_backward()
+    assert (buckets.shard("c").cpu() == 1.5).all()
+
+    copies, large = HostCopies(pinned=True), torch.arange(100_000.0, device=device)
+    copies.offload("large", large.add_(1))
+    copies.wait_offload("large")
+    large.zero_()  # on the current stream, which must not overtake the copy
+    copies.reload("large")
+    assert torch.equal(copies.wait_reload("large").cpu(), torch.arange(100_000.0) + 1)
+    return seen
+
+
+def test_a_device_with_streams_of_its_own_has_the_same_numbers():
+    for seen in run_ranks(on_a_device, 2):
+        assert seen == [bits(whole("odd").bfloat16()), bits(whole("even"))]
+
+
 def test_what_they_cannot_do_is_refused_and_changes_nothing():
     assert run_ranks(refusals, 2) == [11, 11]
 
