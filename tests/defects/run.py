@@ -56,7 +56,9 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.defects.run", description=__doc__)
     parser.add_argument("--mutant", action="append", default=[], metavar="PATTERN", help="only these; * is any text")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes side by side (default: all)")
-    parser.add_argument("--quick", action="store_true", help="some mutants of each family, and only one case that must catch each")
+    parser.add_argument(
+        "--quick", action="store_true", help="some mutants of each family, and only one case that must catch each"
+    )
     parser.add_argument("--out", type=Path, help="write what was measured to this file; with --mutant, add to it")
     return parser.parse_args(arguments)
 
