@@ -39,7 +39,8 @@ def unpack(value: Mapping[str, Any], where: str) -> dict[str, Any]:
 def _case(row: Any, shapes: Sequence[Any]) -> dict[str, Any]:
     if type(row) is not list or not 2 <= len(row) <= _PARTS or type(row[1]) is not int or row[1] < 0:
         raise TypeError
-    id, shape, seconds, requires, axes, values, message, repro = [*row, *[0] * (_PARTS - len(row))]
+    full: list[Any] = [*row, *[0] * (_PARTS - len(row))]
+    id, shape, seconds, requires, axes, values, message, repro = full
     common, names, metrics = shapes[shape]
     if type(id) is not str or not set(common) <= set(COMMON):
         raise TypeError

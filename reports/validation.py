@@ -13,7 +13,7 @@ import types
 from collections.abc import Callable, Mapping
 from enum import Enum
 from functools import cache
-from typing import Any, Final, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Final, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from conformance.errors import JournalError
 
@@ -45,8 +45,9 @@ class _Fault(Exception):
 
 def read(kind: type[T], value: Any, where: str) -> T:
     """``value`` as an instance of the dataclass ``kind``; JournalError names the first thing that is wrong."""
+    asked: Any = kind
     try:
-        result: T = reader_of(kind)(value)
+        result: T = reader_of(asked)(value)
     except _Fault as fault:
         raise JournalError(fault.text(where)) from None
     return result
@@ -260,10 +261,10 @@ def as_plain(value: Any) -> Any:
 
 
 def _plain_members(value: Any) -> dict[str, Any]:
-    members = vars(value)
+    members, own = vars(value), cast(Any, type(value))
     return {
         name: as_plain(members[name])
-        for name, kind, default in _defaults(type(value))
+        for name, kind, default in _defaults(own)
         if type(members[name]) is not kind or members[name] != default
     }
 

@@ -63,7 +63,7 @@ class Manifest:
         with collector_paused():
             value = parse_json(self.rows, self.where)
         try:
-            return _checked({id: PlannedRow(*row[:4], tuple(row[4]), *row[5:]) for id, *row in value})
+            return _checked({id: PlannedRow._make((*row[:4], tuple(row[4]), *row[5:])) for id, *row in value})
         except (TypeError, ValueError, AttributeError, LookupError):
             raise JournalError(f"{self.where} is not a manifest of this suite: its rows have another form.") from None
 
