@@ -11,11 +11,19 @@ from pathlib import Path
 # Started as a script, this folder is where Python looks for modules, and not the checkout above it.
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from benchmarks import against_torchcts, collection, harness_overhead, scaling
+from benchmarks import (
+    against_torchcts,
+    collection,
+    gate,
+    harness_overhead,
+    low_latency,
+    scaling,
+    sharded_gather,
+)
 from benchmarks.table import Row, markdown
 
-SMALL = {"operators": 2, "shard": "1/16", "repeats": 2}
-SCRIPTS = (collection, harness_overhead, scaling, against_torchcts)
+SMALL = {"operators": 2, "shard": "1/16", "repeats": 2, "judgements": 2, "reduce_rounds": 2, "gather_rounds": 2}
+SCRIPTS = (collection, gate, harness_overhead, scaling, low_latency, sharded_gather, against_torchcts)
 
 
 def parse() -> argparse.Namespace:
@@ -24,7 +32,10 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--without-peer", action="store_true", help="leave TorchCTS out; it installs its own torch")
     against_torchcts.add_arguments(parser)
     collection.add_arguments(parser)
+    gate.add_arguments(parser)
     scaling.add_arguments(parser)
+    low_latency.add_arguments(parser)
+    sharded_gather.add_arguments(parser)
     arguments = parser.parse_args()
     if arguments.small:
         vars(arguments).update(SMALL)

@@ -12,7 +12,6 @@ An error is a sentence with the fact, and then the next step. People see the tex
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 
 
@@ -49,6 +48,8 @@ class UnknownName(UsageError):
 def _unknown_name_text(kind: str, name: str, known: list[str], hint: str) -> str:
     shown = known if len(known) <= 40 else [*known[:40], f"… and {len(known) - 40} more"]
     lines = [f"{kind} '{name}' is not registered.", f"  registered: {', '.join(shown) or 'none'}"]
+    import difflib  # slow to import, and needed only when somebody mistyped a name
+
     close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
     if close:
         lines.append(f"  did you mean {' or '.join(repr(c) for c in close)}?")

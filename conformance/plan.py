@@ -17,6 +17,7 @@ from typing import Any
 
 from conformance.case import Case, CaseFamily
 from conformance.errors import ConformanceError
+from conformance.reports.model import PlannedRecord
 from conformance.reports.plan_digest import plan_sha256
 
 SUITES = Path(__file__).parent / "suites"
@@ -89,9 +90,22 @@ def manifest_entry(case: Case, nodeid: str) -> dict[str, Any]:
 
 
 def manifest_sha256(cases: Sequence[Case]) -> str:
-    """A hash of what is planned: ids, needs and levels, whatever the order."""
-    rows = ((c.id, c.tier.value, c.level.value, [str(cell) for cell in c.requires]) for c in cases)
-    return plan_sha256(suite_version(), rows)
+    """A hash of what is planned, whatever the order."""
+    return plan_sha256(suite_version(), map(planned_record, cases))
+
+
+def planned_record(case: Case) -> PlannedRecord:
+    """What reports say of a case before it has run."""
+    return PlannedRecord(
+        id=case.id,
+        area=case.area,
+        tier=case.tier.value,
+        axes=dict(case.axes),
+        requires=tuple(str(cell) for cell in case.requires),
+        level=case.level.value,
+        adaptive=case.adaptive,
+        in_reference=case.in_reference,
+    )
 
 
 def make_manifest(planned: Sequence[tuple[Case, str]]) -> dict[str, Any]:
@@ -102,7 +116,7 @@ def make_manifest(planned: Sequence[tuple[Case, str]]) -> dict[str, Any]:
         "schema": MANIFEST_SCHEMA,
         "sha256": manifest_sha256(cases),
         "suite": suite_version(),
-        "torch": _torch_version(),
+        "torch": torch_version(),
         "cases": [manifest_entry(case, nodeid) for case, nodeid in planned],
     }
 
@@ -115,7 +129,8 @@ def _reject_duplicates(cases: Sequence[Case]) -> None:
         seen.add(case.id)
 
 
-def _torch_version() -> str:
+def torch_version() -> str:
+    """The version of the installed torch."""
     # The version without importing torch: a plan must stay cheap.
     module = sys.modules.get("torch")
     return str(module.__version__) if module else metadata.version("torch")

@@ -53,6 +53,19 @@ class FusedLionBuilder(OpBuilder):
         return SimpleNamespace(multi_tensor_lion=references.multi_tensor_lion)
 
 
+class PackbitsBuilder(OpBuilder):
+    """Signs as bits: ``packbits`` and ``unpackbits``, compiled where there is a compiler, and ``implementation``."""
+
+    NAME = "packbits"
+
+    def _build(self) -> Any:
+        from conformance.kernels.compression import packing
+
+        return SimpleNamespace(
+            packbits=packing.packbits, unpackbits=packing.unpackbits, implementation=packing.implementation
+        )
+
+
 class NotImplementedBuilder(OpBuilder):
     """Stands for every operator that is not built here."""
 
@@ -68,7 +81,9 @@ class NotImplementedBuilder(OpBuilder):
         raise NotImplementedError(f"this operator is not built here; there are: {', '.join(sorted(BUILDERS))}")
 
 
-BUILDERS: dict[str, type[OpBuilder]] = {kind.__name__: kind for kind in (FusedAdamBuilder, FusedLionBuilder)}
+BUILDERS: dict[str, type[OpBuilder]] = {
+    kind.__name__: kind for kind in (FusedAdamBuilder, FusedLionBuilder, PackbitsBuilder)
+}
 
 
 def find_builder(class_name: str) -> type[OpBuilder]:

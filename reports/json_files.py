@@ -14,9 +14,9 @@ from conformance.errors import JournalError
 #: A report of 20,000 cases takes 7 MiB.
 MAX_BYTES: Final = 64 * 1024 * 1024
 #: Objects and lists a file may hold; a case takes four. An empty one costs 64 bytes of memory and three of the file.
-MAX_CONTAINERS: Final = 1_000_000
+MAX_CONTAINERS: Final = 500_000
 #: Values: numbers and strings cost memory too.
-MAX_VALUES: Final = 4_000_000
+MAX_VALUES: Final = 2_500_000
 
 
 def read_json(path: Path) -> Any:

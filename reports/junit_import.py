@@ -176,7 +176,9 @@ class _Reader:
     def _begin(self, attributes: dict[str, str]) -> None:
         if len(self.found) >= MAX_CASES:
             raise JournalError(f"{self.where} has more than {MAX_CASES} cases.")
-        known = {name: attributes[name][:1_000] for name in ("name", "classname", "file", "time") if name in attributes}
+        known: dict[str, str] = {
+            name: attributes[name][:1_000] for name in ("name", "classname", "file", "time") if name in attributes
+        }
         self._case = _Found(self._suites[-1] if self._suites else "", known)
         self.found.append(self._case)
 

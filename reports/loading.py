@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from conformance.errors import JournalError
-from conformance.reports.fold import fold, fold_without_manifest
-from conformance.reports.journal import JournalRecords, read_journal
 from conformance.reports.json_files import MAX_BYTES, read_json
 from conformance.reports.model import Report, read_report
+
+if TYPE_CHECKING:
+    from conformance.reports.journal import JournalRecords
 
 
 def load(path: Path) -> Report:
@@ -50,6 +51,9 @@ def _report_folders(folder: Path) -> list[Path]:
 
 def load_journal(path: Path) -> Report:
     """Fold the journal against the manifest beside it, if there is one."""
+    # Who only reads finished reports does not wait for what folds journals.
+    from conformance.reports.fold import fold, fold_without_manifest
+
     records = _read(path)
     if records.run is None and not records.ended:
         raise JournalError(f"{path} is not a journal of this suite: it has no run and no verdict.")
@@ -58,6 +62,8 @@ def load_journal(path: Path) -> Report:
 
 
 def _read(path: Path) -> JournalRecords:
+    from conformance.reports.journal import read_journal
+
     try:
         size = path.stat().st_size
     except OSError as error:

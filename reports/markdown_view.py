@@ -27,8 +27,8 @@ def render(report: Report) -> str:
     """The whole page, with a line end at its end."""
     sections = (
         _title(report),
-        _matrix(make_matrix(report, full_columns(report))),
-        _reasons(report),
+        matrix(report),
+        reasons(report),
         _workloads(report),
         _differences(report),
         _failures(failures(report)),
@@ -56,6 +56,11 @@ def _table(titles: Sequence[str], rows: Iterable[Sequence[str]], numbers: int = 
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (titles, rules, *rows))
 
 
+def matrix(report: Report) -> str:
+    """Areas down, dtype and mode across."""
+    return _matrix(make_matrix(report, full_columns(report)))
+
+
 def _matrix(matrix: Matrix) -> str:
     titles = ["area", *map(markdown, matrix.columns), "total", "verified"]
     rows = [_row(row, matrix.columns) for row in (*matrix.rows, matrix.totals)]
@@ -74,7 +79,8 @@ def _cell(counts: Counts | None) -> str:
     return f"{counts.passed} / {counts.skipped} / {counts.failed}{lost}"
 
 
-def _reasons(report: Report) -> str:
+def reasons(report: Report) -> str:
+    """How often each reason occurs, with its heading; nothing for a report without cases."""
     rows = [(outcome.value, reason.value, str(number)) for outcome, reason, number in reason_counts(report)]
     return f"## Reasons\n\n{_table(('outcome', 'reason', 'cases'), rows, 1)}" if rows else ""
 

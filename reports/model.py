@@ -17,10 +17,13 @@ from conformance.errors import JournalError
 from conformance.reports import profiles, status
 from conformance.reports.json_files import collector_paused, read_json
 from conformance.reports.plan_digest import declaration_sha256, plan_sha256
+from conformance.reports.unpacking import unpack
 from conformance.reports.validation import as_plain, read
 from conformance.reports.verdict import Outcome, Reason, check_pair
 
 SCHEMA = 1
+#: What views show of a time that no case can have taken; the gate rejects it.
+LONGEST_SECONDS = 1e9
 
 Fact = float | int | str
 
@@ -217,9 +220,7 @@ def count_cases(cases: Iterable[CaseRecord], accounting: Accounting) -> status.C
 
 def manifest_sha256(report: Report) -> str:
     """The hash of what the report's cases say was planned; an honest report names it as its manifest's."""
-    planned = (*report.cases, *report.accounting.unaccounted)
-    rows = ((one.id, one.tier, one.level, one.requires) for one in planned)
-    return plan_sha256(report.run.suite.version, rows)
+    return plan_sha256(report.run.suite.version, (*report.cases, *report.accounting.unaccounted))
 
 
 def declared_sha256(cells: Iterable[DeclaredCell]) -> str:
@@ -255,6 +256,8 @@ def from_json(value: Any, where: str = "report.json") -> Report:
         raise JournalError(f"{where} is not a conformance report: it has no 'schema' and 'run'.")
     if value["schema"] != SCHEMA:
         raise JournalError(f"{where} has schema {value['schema']!r}; this version reads schema {SCHEMA}.")
+    if "packed" in value:
+        value = unpack(value, where)
     report = read(Report, {name: one for name, one in value.items() if name != "schema"}, where)
     _reject_repeated_ids(report, where)
     return report

@@ -13,7 +13,7 @@ import types
 from collections.abc import Callable, Mapping
 from enum import Enum
 from functools import cache
-from typing import Any, Final, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Final, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from conformance.errors import JournalError
 
@@ -45,8 +45,9 @@ class _Fault(Exception):
 
 def read(kind: type[T], value: Any, where: str) -> T:
     """``value`` as an instance of the dataclass ``kind``; JournalError names the first thing that is wrong."""
+    asked: Any = kind
     try:
-        result: T = reader_of(kind)(value)
+        result: T = reader_of(asked)(value)
     except _Fault as fault:
         raise JournalError(fault.text(where)) from None
     return result
@@ -73,7 +74,8 @@ def _dataclass_reader(kind: Any) -> Reader:
     hints = get_type_hints(kind)
     fields = dataclasses.fields(kind)
     readers = {field.name: reader_of(hints[field.name]) for field in fields}
-    make = _maker(kind)
+    texts = frozenset(field.name for field in fields if hints[field.name] is str)
+    begin, make = _maker(kind)
     absent = dataclasses.MISSING
     required = frozenset(f.name for f in fields if f.default is absent and f.default_factory is absent)
 
@@ -82,12 +84,14 @@ def _dataclass_reader(kind: Any) -> Reader:
             raise _wrong("an object", value)
         if not value.keys() <= readers.keys():
             raise _unknown_key(value, readers)
-        if not required <= value.keys():
+        if not value.keys() >= required:
             raise _Fault(f" lacks the key {next(f.name for f in fields if f.name in required - value.keys())!r}.")
-        members, name = {}, ""
+        members, name = begin(value), ""
         try:
             for name, one in value.items():
-                members[name] = readers[name](one)
+                # Most values are short texts in their place: no call is made for those.
+                plain = type(one) is str and name in texts and len(one) <= MAX_TEXT
+                members[name] = one if plain else readers[name](one)
         except _Fault as fault:
             raise fault.inside(f".{name}") from None
         try:
@@ -98,26 +102,31 @@ def _dataclass_reader(kind: Any) -> Reader:
     return build
 
 
-def _maker(kind: Any) -> Callable[[dict[str, Any]], Any]:
-    """``kind(**members)``, without a call for each field, which is what a frozen dataclass's own way costs."""
+def _maker(kind: Any) -> tuple[Reader, Reader]:
+    """``kind(**members)`` in two steps, without a call for each field, which is what a frozen dataclass itself makes.
+
+    The first gives the defaults of what the value leaves out, the second makes the instance of all members.
+    """
     fields = dataclasses.fields(kind)
     defaults = {f.name: f.default for f in fields if f.default is not dataclasses.MISSING}
     factories = [(f.name, f.default_factory) for f in fields if f.default_factory is not dataclasses.MISSING]
     check = getattr(kind, "__post_init__", None)
 
+    def begin(value: dict[str, Any]) -> dict[str, Any]:
+        members = defaults.copy()
+        for name, factory in factories:
+            if name not in value:
+                members[name] = factory()
+        return members
+
     def make(members: dict[str, Any]) -> Any:
         made = object.__new__(kind)
-        held = vars(made)
-        held.update(defaults)
-        held.update(members)
-        for name, factory in factories:
-            if name not in members:
-                held[name] = factory()
+        object.__setattr__(made, "__dict__", members)
         if check is not None:
             check(made)
         return made
 
-    return make
+    return begin, make
 
 
 def _unknown_key(value: dict[Any, Any], readers: Mapping[str, Reader]) -> _Fault:
@@ -131,17 +140,16 @@ def _union_reader(options: tuple[Any, ...]) -> Reader:
     only = readers[kinds[0]] if len(kinds) == 1 else None
     optional = len(kinds) < len(options)
 
+    def optionally(value: Any) -> Any:
+        return None if optional and value is None else only(value) if only else one_of(value)
+
     def one_of(value: Any) -> Any:
-        if optional and value is None:
-            return None
-        if only is not None:
-            return only(value)
         chosen = readers.get(type(value))
         if chosen is None:
             raise _wrong("a number or a string", value)
         return chosen(value)
 
-    return one_of
+    return optionally if optional or only else one_of
 
 
 def _tuple_reader(item: Reader) -> Reader:
@@ -150,15 +158,22 @@ def _tuple_reader(item: Reader) -> Reader:
             raise _wrong("a list", value)
         if len(value) > MAX_ITEMS:
             raise _Fault(f" has more than {MAX_ITEMS} items.")
-        read: list[Any] = []
         try:
-            for one in value:
-                read.append(item(one))  # noqa: PERF401 - how far it came tells which item is wrong
+            return tuple([item(one) for one in value])
         except _Fault as fault:
-            raise fault.inside(f"[{len(read)}]") from None
-        return tuple(read)
+            raise fault.inside(f"[{_first_fault(item, value)}]") from None
 
     return items
+
+
+def _first_fault(item: Reader, values: list[Any]) -> int:
+    """The place of the first value that is wrong. It is looked for only once it is known that there is one."""
+    for place, one in enumerate(values):
+        try:
+            item(one)
+        except _Fault:  # noqa: PERF203 - it is wrong once
+            return place
+    raise AssertionError("a value that was wrong is right")
 
 
 def _mapping_reader(item: Reader) -> Reader:
@@ -246,10 +261,10 @@ def as_plain(value: Any) -> Any:
 
 
 def _plain_members(value: Any) -> dict[str, Any]:
-    members = vars(value)
+    members, own = vars(value), cast(Any, type(value))
     return {
         name: as_plain(members[name])
-        for name, kind, default in _defaults(type(value))
+        for name, kind, default in _defaults(own)
         if type(members[name]) is not kind or members[name] != default
     }
 

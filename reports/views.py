@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from conformance.errors import UnknownName
-from conformance.reports import junit_view, markdown_view, terminal_view
+from conformance.reports import badge_view, ctrf_view, junit_view, markdown_view, packed, summary_view, terminal_view
 from conformance.reports.model import Report, to_json
 
 #: A view makes text of a report and a width in columns, which only terminals care for.
@@ -17,6 +17,11 @@ VIEWS: Final[dict[str, View]] = {
     "markdown": lambda report, _: markdown_view.render(report),
     "json": lambda report, _: to_json(report),
     "junit": lambda report, _: junit_view.render(report),
+    "ctrf": lambda report, _: ctrf_view.render(report),
+    "summary": lambda report, _: summary_view.render(report),
+    "packed": lambda report, _: packed.pack(report),
+    "badge": lambda report, _: badge_view.svg(report),
+    "endpoint": lambda report, _: badge_view.endpoint(report),
 }
 
 #: The views that a report folder holds, by file name.

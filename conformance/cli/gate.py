@@ -53,8 +53,13 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.report is None:
         raise UsageError("name a report: conformance gate REPORT. See: conformance gate --help")
     from conformance.reports.gate.deciding import decide
+    from conformance.reports.json_files import collector_paused
 
-    decision = decide(evidence(arguments))
+    try:
+        with collector_paused():
+            decision = decide(evidence(arguments))
+    except JournalError as error:
+        raise CannotJudge(error) from None
     _write(form(decision), arguments.output)
     return int(decision.status)
 
@@ -78,26 +83,23 @@ def _write(text: str, output: Path | None) -> None:
 
 
 def evidence(arguments: argparse.Namespace) -> Evidence:
-    """Everything that was named, read. What cannot be read cannot be judged."""
+    """Everything that was named, read."""
     from conformance.reports.gate.evidence import Evidence
     from conformance.reports.waivers.file import read_waivers
 
     for path in (arguments.report, arguments.baseline, arguments.waivers, arguments.manifest):
         require(path)
-    try:
-        report = _load(arguments.report)
-        return Evidence(
-            report=report,
-            policy=_policy(arguments.profile, report),
-            now=datetime.now(timezone.utc),
-            manifest=_manifest(arguments.manifest, report),
-            baseline=_load(arguments.baseline) if arguments.baseline else None,
-            waivers=read_waivers(arguments.waivers) if arguments.waivers else (),
-            signature=_signature(arguments),
-            fingerprint=arguments.fingerprint,
-        )
-    except JournalError as error:
-        raise CannotJudge(error) from None
+    report = _load(arguments.report)
+    return Evidence(
+        report=report,
+        policy=_policy(arguments.profile, report),
+        now=datetime.now(timezone.utc),
+        manifest=_manifest(arguments.manifest, report),
+        baseline=_load(arguments.baseline) if arguments.baseline else None,
+        waivers=read_waivers(arguments.waivers) if arguments.waivers else (),
+        signature=_signature(arguments),
+        fingerprint=arguments.fingerprint,
+    )
 
 
 def require(path: Path | None) -> None:

@@ -31,9 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def current() -> Manifest:
     """The manifest of the suite that is installed, with the torch that is installed."""
-    from conformance.plan import bundled_cases, make_manifest
-    from conformance.reports.fold import planned_records
-    from conformance.reports.gate import manifests
+    from conformance.plan import bundled_cases, planned_record, suite_version, torch_version
+    from conformance.reports.gate.manifests import make_manifest
 
-    plan = make_manifest([(planned.case, "") for planned in bundled_cases()])
-    return manifests.make_manifest(plan["suite"], plan["torch"], planned_records(plan))
+    return make_manifest(suite_version(), torch_version(), [planned_record(one.case) for one in bundled_cases()])

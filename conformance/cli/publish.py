@@ -5,7 +5,12 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+from conformance.errors import UsageError
+
+if TYPE_CHECKING:
+    from conformance.reports.page.columns import Origin, Source
 
 _DEFAULT: Final = Path("conformance-page")
 
@@ -28,17 +33,43 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a report of a run by the maintainers; it gets a column of its own",
     )
     parser.add_argument(
+        "--allowed-signers",
+        metavar="FILE",
+        type=Path,
+        help="who may sign; a card names the signer whose signature lies beside the report and verifies",
+    )
+    parser.add_argument(
         "-o", "--output", metavar="FOLDER", type=Path, default=_DEFAULT, help=f"where to write (default: {_DEFAULT})"
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from conformance.reports.loading import load
-    from conformance.reports.page.columns import Origin, Source
+    from conformance.reports.page.columns import Origin
     from conformance.reports.page.publish import publish
 
-    sources = [Source(load(path)) for path in arguments.paths]
-    sources += [Source(load(path), Origin.UPSTREAM) for path in arguments.upstream]
+    signers = arguments.allowed_signers
+    if signers is not None and not signers.is_file():
+        raise UsageError(f"there is no {signers}.")
+    sources = [_source(path, Origin.VENDOR, signers) for path in arguments.paths]
+    sources += [_source(path, Origin.UPSTREAM, signers) for path in arguments.upstream]
     for path in publish(sources, arguments.output):
         sys.stdout.write(f"{path}\n")
     return 0
+
+
+def _source(path: Path, origin: Origin, signers: Path | None) -> Source:
+    from conformance.reports.loading import load
+    from conformance.reports.page.columns import Source
+
+    return Source(load(path), origin, _signer(path, signers))
+
+
+def _signer(path: Path, signers: Path | None) -> str:
+    """Whose signature verifies; empty for none, whatever the reason: the page says nobody then."""
+    file = path / "report.json" if path.is_dir() else path
+    if signers is None or not file.is_file():
+        return ""
+    from conformance.reports.gate.signatures import check
+
+    found = check(file, None, signers)
+    return "" if found.problem else found.principal

@@ -9,6 +9,10 @@ from pathlib import Path
 from typing import Final
 
 _WIDTH: Final = 120
+_FORMATS: Final = (
+    "text (default), markdown, json, junit, ctrf, summary (Markdown for a CI job), packed (JSON), badge (SVG) or "
+    "endpoint (JSON for a badge service)"
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=Path("conformance-report"),
         help="a report folder, a report.json, or a journal.jsonl (default: conformance-report)",
     )
-    parser.add_argument("--format", metavar="FORMAT", default="text", help="text (default), markdown, json or junit")
+    parser.add_argument("--format", metavar="FORMAT", default="text", help=_FORMATS)
     parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="write to FILE instead of the terminal")
 
 

@@ -31,13 +31,21 @@ _TOKEN_SPACE = mmap.PAGESIZE
 class Tuning:
     """Sizes in bytes, and how often a waiting rank looks before it gives way, and gives way before it sleeps.
 
-    A tensor of at most ``whole`` bytes is reduced whole by every rank, a larger one in slices. Rank 0's sizes hold.
+    A tensor of at most ``whole`` bytes a rank is reduced whole by every rank, a larger one in slices: it spares a
+    second wait, and costs reading every rank's all. Rank 0's numbers hold for all.
+
+    Measured with two ranks on two cores that others wanted as well: few looks and many times giving way is the fastest
+    (1 KiB in 20 µs at the median; 168 µs with ten times the looks, 114 µs if it sleeps at once).
     """
 
-    chunk: int = 1 << 18
-    whole: int = 1 << 15
-    spins: int = 2000
-    yields: int = 20
+    chunk: int = 1 << 19
+    whole: int = 1 << 19
+    spins: int = 200
+    yields: int = 200
+
+    def whole_limit(self, ranks: int) -> int:
+        """Bytes up to which ``ranks`` ranks reduce everything each."""
+        return min(self.chunk, self.whole // ranks)
 
 
 class Segment:
@@ -53,7 +61,7 @@ class Segment:
                 rank,
                 len(processes),
                 tuning.chunk,
-                tuning.whole,
+                tuning.whole_limit(len(processes)),
                 0 if crowded else tuning.spins,  # whom this rank waits for may need its core
                 tuning.yields,
                 (ctypes.c_int * len(processes))(*processes),

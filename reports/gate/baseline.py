@@ -40,13 +40,15 @@ def _regression(before: CaseRecord, evidence: Evidence) -> str | None:
     """How a case that passed ends now, if that is worse; a valid waiver was agreed to."""
     now = evidence.cases.get(before.id)
     if now is None:
-        withdrawn = evidence.manifest is not None and before.id not in evidence.manifest.cases
-        outside = evidence.manifest is not None and before.id not in evidence.required
-        return None if withdrawn or outside else "missing"
+        return "missing" if evidence.is_planned(before.id) and _is_asked(before.id, evidence) else None
     if now.outcome is Outcome.PASS or now.reason is Reason.WAIVER_STALE or before.id in evidence.settled.waived:
         return None
     word = "skipped" if now.outcome is Outcome.SKIP else "failing"
     return f"{word} ({now.reason.value})"
+
+
+def _is_asked(id: str, evidence: Evidence) -> bool:
+    return evidence.manifest is None or id in evidence.required
 
 
 def check_claims(evidence: Evidence) -> Iterator[Finding]:
@@ -66,10 +68,9 @@ def check_claims(evidence: Evidence) -> Iterator[Finding]:
 
 def _cells(baseline: Report, book: ClaimBook, evidence: Evidence) -> dict[tuple[str, bool], None]:
     """Every cell that the baseline can have claimed: what its cases need, and what it names."""
-    planned = None if evidence.manifest is None else evidence.manifest.cases
     found = dict.fromkeys((cell, True) for cell in book.written if "*" not in cell)
     for case in baseline.cases:
-        if planned is None or case.id in planned:
+        if evidence.is_planned(case.id):
             found.update(dict.fromkeys((cell, case.in_reference) for cell in case.requires))
     return found
 

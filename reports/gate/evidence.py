@@ -9,8 +9,9 @@ from functools import cached_property
 
 from conformance.reports.gate.claim_book import ClaimBook
 from conformance.reports.gate.manifests import RELEASES, Manifest
-from conformance.reports.gate.policy import Policy
-from conformance.reports.model import CaseRecord, Report
+from conformance.reports.gate.policy import Policy, contained, containing
+from conformance.reports.model import CaseRecord, PlannedRecord, Report, manifest_sha256
+from conformance.reports.profiles import PROFILES
 from conformance.reports.waivers.applying import Settled, settle
 from conformance.reports.waivers.model import Waiver
 
@@ -50,9 +51,44 @@ class Evidence:
         return {case.id: case for case in self.report.cases}
 
     @cached_property
+    def plan_sha256(self) -> str:
+        """The hash of what the report's cases say was planned."""
+        return manifest_sha256(self.report)
+
+    @cached_property
+    def planned_profile(self) -> str | None:
+        """The profile whose released plan is that of the report's cases, if they add up to one."""
+        if self.manifest is None or self.manifest.suite != self.report.run.suite.version:
+            return None
+        fitting = (name for name, sha256 in self.manifest.sha256.items() if sha256 == self.plan_sha256)
+        return next((name for name in fitting if name in containing(self.profile)), None)
+
+    @cached_property
     def required(self) -> frozenset[str]:
         """The ids that the profile needs; without a manifest all that the report has."""
-        return frozenset(self.cases) if self.manifest is None else self.manifest.required(self.profile)
+        if self.manifest is None:
+            return frozenset(self.cases)
+        if self.planned_profile is None:
+            return self.manifest.required(self.profile)
+        rows = (*self.report.cases, *self.report.accounting.unaccounted)
+        if self.planned_profile == self.profile:
+            return frozenset(one.id for one in rows)
+        return frozenset(one.id for one in rows if self._belongs(one))
+
+    def _belongs(self, one: PlannedRecord) -> bool:
+        """Whether the case is of the profile. Thousands of cases share the few facts that a profile looks at."""
+        key = (one.area, one.tier, one.level, *one.axes.items())
+        if key not in self._seen:
+            self._seen[key] = any(PROFILES[name].own(one.facts) for name in contained(self.profile))
+        return self._seen[key]
+
+    @cached_property
+    def _seen(self) -> dict[tuple[object, ...], bool]:
+        return {}
+
+    def is_planned(self, id: str) -> bool:
+        """Whether this version of the suite has the case."""
+        return self.manifest is None or id in self.cases or id in self.manifest.cases
 
     @cached_property
     def scope(self) -> tuple[CaseRecord, ...]:

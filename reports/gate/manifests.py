@@ -12,7 +12,8 @@ import json
 import re
 import zlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -44,12 +45,27 @@ class PlannedRow(NamedTuple):
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a suite plans. ``torch`` is major.minor; ``sha256`` names the plan of each profile."""
+    """What a suite plans. ``torch`` is major.minor; ``sha256`` names the plan of each profile.
+
+    ``rows`` is the JSON text of the cases, which is only parsed when somebody asks for single ones: a report whose
+    plan has the right hash has the right cases.
+    """
 
     suite: str
     torch: str
     sha256: Mapping[str, str]
-    cases: Mapping[str, PlannedRow]
+    rows: bytes
+    where: str = field(default="", compare=False)
+
+    @cached_property
+    def cases(self) -> Mapping[str, PlannedRow]:
+        """Every planned case by id; JournalError if the rows have another form."""
+        with collector_paused():
+            value = parse_json(self.rows, self.where)
+        try:
+            return _checked({id: PlannedRow._make((*row[:4], tuple(row[4]), *row[5:])) for id, *row in value})
+        except (TypeError, ValueError, AttributeError, LookupError):
+            raise JournalError(f"{self.where} is not a manifest of this suite: its rows have another form.") from None
 
     def required(self, profile: str) -> frozenset[str]:
         """The ids of a profile's cases."""
@@ -65,9 +81,10 @@ def torch_series(version: str) -> str:
 
 def make_manifest(suite: str, torch: str, planned: Iterable[PlannedRecord]) -> Manifest:
     """The manifest of a plan."""
-    rows = {one.id: _row(one) for one in sorted(planned, key=lambda one: one.id)}
-    sha256 = {name: _sha256(suite, rows, bit) for name, bit in _BITS.items()}
-    return Manifest(suite, torch_series(torch), sha256, rows)
+    records = sorted(planned, key=lambda one: one.id)
+    sha256 = {name: plan_sha256(suite, (one for one in records if in_profile(name, one.facts))) for name in PROFILES}
+    rows = json.dumps([[one.id, *_row(one)] for one in records], separators=(",", ":"))
+    return Manifest(suite, torch_series(torch), sha256, rows.encode(), "the new manifest")
 
 
 def _row(one: PlannedRecord) -> PlannedRow:
@@ -75,17 +92,11 @@ def _row(one: PlannedRecord) -> PlannedRow:
     return PlannedRow(one.tier, one.level, one.adaptive, one.in_reference, one.requires, dict(one.axes), mask)
 
 
-def _sha256(suite: str, rows: Mapping[str, PlannedRow], bit: int) -> str:
-    inside = ((id, row.tier, row.level, row.requires) for id, row in rows.items() if row.profiles & bit)
-    return plan_sha256(suite, inside)
-
-
 def dump(manifest: Manifest) -> bytes:
-    """Compressed JSON, the same bytes for the same manifest."""
+    """Two lines of JSON, the head and the cases, compressed; the same bytes for the same manifest."""
     head = {"schema": SCHEMA, "suite": manifest.suite, "torch": manifest.torch, "profiles": dict(manifest.sha256)}
-    rows = [[id, *row] for id, row in manifest.cases.items()]
-    text = json.dumps({**head, "cases": rows}, separators=(",", ":"))
-    return gzip.compress(text.encode(), 9, mtime=0)
+    text = json.dumps(head, separators=(",", ":")).encode() + b"\n" + manifest.rows
+    return gzip.compress(text, 9, mtime=0)
 
 
 def file_name(suite: str, torch: str) -> str:
@@ -104,8 +115,22 @@ def read_manifest(path: Path) -> Manifest:
     data = read_capped(path)
     if data.startswith(_GZIP):
         data = _inflated(data, path)
-    with collector_paused():
-        return _manifest(parse_json(data, str(path)), path)
+    return parse_manifest(data, str(path))
+
+
+def parse_manifest(data: bytes, path: str) -> Manifest:
+    """The manifest in two lines of JSON; ``path`` is what errors call them."""
+    head, _, rows = data.partition(b"\n")
+    value = parse_json(head, path)
+    if not isinstance(value, dict) or not {"schema", "suite", "torch", "profiles"} <= value.keys():
+        raise JournalError(f"{path} is not a released manifest; make one with: conformance manifest")
+    if value["schema"] != SCHEMA:
+        raise JournalError(f"{path} has schema {value['schema']!r}; this version reads schema {SCHEMA}.")
+    try:
+        sha256 = {name: str(value["profiles"][name]) for name in PROFILES}
+    except (TypeError, LookupError):
+        raise JournalError(f"{path} is not a manifest of this suite: it names other profiles.") from None
+    return Manifest(str(value["suite"]), str(value["torch"]), sha256, rows, path)
 
 
 def _inflated(data: bytes, path: Path) -> bytes:
@@ -118,22 +143,6 @@ def _inflated(data: bytes, path: Path) -> bytes:
     if len(text) > MAX_BYTES:
         raise JournalError(f"{path} is not a manifest: it unpacks to more than {MAX_BYTES >> 20} MiB.")
     return text
-
-
-def _manifest(value: Any, path: Path) -> Manifest:
-    if not isinstance(value, dict) or not {"schema", "suite", "torch", "profiles", "cases"} <= value.keys():
-        raise JournalError(f"{path} is not a released manifest; make one with: conformance manifest")
-    if value["schema"] != SCHEMA:
-        raise JournalError(f"{path} has schema {value['schema']!r}; this version reads schema {SCHEMA}.")
-    try:
-        cases = {id: PlannedRow(*row[:4], tuple(row[4]), *row[5:]) for id, *row in value["cases"]}
-        return Manifest(str(value["suite"]), str(value["torch"]), _profiles(value["profiles"]), _checked(cases))
-    except (TypeError, ValueError, AttributeError, LookupError):
-        raise JournalError(f"{path} is not a manifest of this suite: its rows have another form.") from None
-
-
-def _profiles(value: dict[str, Any]) -> dict[str, str]:
-    return {name: str(value[name]) for name in PROFILES}
 
 
 def _checked(cases: dict[Any, PlannedRow]) -> dict[str, PlannedRow]:

@@ -6,12 +6,11 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
+from conformance.reports.bounded import SUMMARY_BYTES, within
 from conformance.reports.gate.finding import Decision, Finding, GateStatus, Severity
 from conformance.reports.gate.rules import RULES, Rule
 from conformance.reports.plain_text import markdown, one_line
 
-#: Forges cut a step summary at a mebibyte.
-MAX_BYTES: Final = 900 * 1024
 _IDS_A_FINDING: Final = 1_000
 _WORDS: Final = {
     GateStatus.ACCEPTED: "accepted",
@@ -71,7 +70,7 @@ def as_markdown(decision: Decision) -> str:
     word = "✅ accepted" if decision.status is GateStatus.ACCEPTED else "❌ rejected"
     head = f"## Gate: {markdown(decision.accelerator)}, profile {decision.profile}: {word}\n\n"
     head += f"{decision.met} of {decision.due} cases that are due passed or are validly waived.\n"
-    return within(MAX_BYTES, head, _markdown_lines(decision))
+    return within(SUMMARY_BYTES, head, _markdown_lines(decision))
 
 
 def _markdown_lines(decision: Decision) -> Iterator[str]:
@@ -84,19 +83,6 @@ def _markdown_lines(decision: Decision) -> Iterator[str]:
             yield f"\n<details><summary>{finding.rule}: {len(finding.cases)}</summary>\n\n"
             yield from (f"- {markdown(one_line(id, 300))}\n" for id in finding.cases[:_IDS_A_FINDING])
             yield "\n</details>\n"
-
-
-def within(limit: int, head: str, lines: Iterator[str]) -> str:
-    """The head and as many of the lines as fit into so many bytes, with a word about the rest."""
-    cut = "\n… cut: see the report for the rest.\n"
-    room = limit - len(head.encode()) - len(cut.encode())
-    kept = [head]
-    for line in lines:
-        room -= len(line.encode("utf-8", errors="replace"))
-        if room < 0:
-            return "".join([*kept, cut])
-        kept.append(line)
-    return "".join(kept)
 
 
 FORMATS: Final[Mapping[str, Callable[[Decision], str]]] = {"text": text, "json": as_json, "markdown": as_markdown}

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from conformance.errors import JournalError, UsageError
-from conformance.reports import markdown_view
+from conformance.reports import badge_view, markdown_view
 from conformance.reports.page.columns import Column, Source, make_columns
 from conformance.reports.page.render import render
 from conformance.reports.page.table import make_rows, make_table
 from conformance.reports.writer import write_text
 
+BADGES = "badges"
+_ODD = re.compile(r"[^A-Za-z0-9_-]+")
+
 
 def publish(sources: Iterable[Source], folder: Path) -> tuple[Path, ...]:
-    """Write ``index.html``, ``matrix.json`` and ``matrix.md``; the paths that were written."""
+    """Write the page, the matrices and the badges; the paths that were written."""
     columns = make_columns(sources)
     if not columns:
         raise UsageError("there is no report to publish. Name report folders or report.json files.")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        (folder / BADGES).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise JournalError(f"cannot write {folder}: {error.strerror}. Choose another folder.") from None
     texts = {folder / name: text for name, text in files(columns).items()}
@@ -35,7 +39,20 @@ def files(columns: Sequence[Column]) -> dict[str, str]:
         "index.html": render(columns),
         "matrix.json": matrix_json(columns),
         "matrix.md": "\n".join(markdown_view.render(column.report) for column in columns),
+        **dict(_badges(columns)),
     }
+
+
+def _badges(columns: Sequence[Column]) -> Iterator[tuple[str, str]]:
+    """Two files for each column. An accelerator's name comes from a report, and is no path."""
+    used: set[str] = set()
+    for place, column in enumerate(columns):
+        name = _ODD.sub("-", column.title).strip("-")[:60] or "accelerator"
+        if name in used:
+            name = f"{name}-{place}"
+        used.add(name)
+        yield f"{BADGES}/{name}.svg", badge_view.svg(column.report)
+        yield f"{BADGES}/{name}.json", badge_view.endpoint(column.report)
 
 
 def matrix_json(columns: Sequence[Column]) -> str:

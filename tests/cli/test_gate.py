@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from conformance.cli.main import main
+from conformance.reports.bounded import SUMMARY_BYTES
 from conformance.reports.gate.finding import Decision, reject
 from conformance.reports.gate.rules import RULES
-from conformance.reports.gate.views import MAX_BYTES, as_markdown
+from conformance.reports.gate.views import as_markdown
 from tests.reports.gate import world
 from tests.reports.gate.world import Files, honest_files, plain
 
@@ -85,7 +86,7 @@ def test_a_summary_stays_below_its_limit_with_rejections_first() -> None:
 
     text = as_markdown(Decision("acme", "full", many))
 
-    assert len(text.encode()) <= MAX_BYTES
+    assert len(text.encode()) <= SUMMARY_BYTES
     assert text.endswith("see the report for the rest.\n")
     assert all(f"| G{n:02} | reject |" in text for n in range(2, 9))
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -9,6 +12,13 @@ import pytest
 from conformance.cli.main import main
 from conformance.reports.model import to_json
 from tests.reports.page import many
+
+FILES = (
+    "index.html",
+    "matrix.json",
+    "matrix.md",
+    *(f"badges/{name}.{kind}" for name in ("npu-upstream", "supa") for kind in ("svg", "json")),
+)
 
 
 def written(folder: Path, name: str) -> Path:
@@ -21,7 +31,7 @@ def test_several_reports_become_one_page(tmp_path: Path, capsys: pytest.CaptureF
     supa, npu = written(tmp_path, "supa"), written(tmp_path, "npu")
     out = tmp_path / "page"
     assert main(["publish", str(supa), "--upstream", str(npu), "-o", str(out)]) == 0
-    assert capsys.readouterr().out.split() == [str(out / name) for name in ("index.html", "matrix.json", "matrix.md")]
+    assert capsys.readouterr().out.split() == [str(out / name) for name in FILES]
     text = (out / "index.html").read_text(encoding="utf-8")
     assert '<th scope="col">supa</th>' in text
     assert '<th scope="col">npu (upstream)</th>' in text
@@ -31,8 +41,25 @@ def test_the_same_command_writes_the_same_bytes(tmp_path: Path) -> None:
     supa = written(tmp_path, "supa")
     for folder in ("first", "second"):
         assert main(["publish", str(supa), "-o", str(tmp_path / folder)]) == 0
-    for file in (tmp_path / "first").iterdir():
-        assert file.read_bytes() == (tmp_path / "second" / file.name).read_bytes()
+    files = [path.relative_to(tmp_path / "first") for path in (tmp_path / "first").rglob("*.*")]
+    assert len(files) == 5
+    for file in files:
+        assert (tmp_path / "first" / file).read_bytes() == (tmp_path / "second" / file).read_bytes()
+
+
+@pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="needs OpenSSH")
+def test_a_card_names_whose_signature_verifies(tmp_path: Path) -> None:
+    supa, npu = written(tmp_path, "supa"), written(tmp_path, "npu")
+    key, signers = tmp_path / "key", tmp_path / "signers"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", str(key)], check=True)
+    signers.write_text(f"lab@acme.test {key.with_suffix('.pub').read_text()}", encoding="utf-8")
+    for report in (supa, npu):
+        assert main(["sign", str(report), "--key", str(key)]) == 0
+    npu.write_text(npu.read_text(encoding="utf-8") + "\n", encoding="utf-8")  # after it was signed
+    assert main(["publish", str(supa), str(npu), "--allowed-signers", str(signers), "-o", str(tmp_path / "page")]) == 0
+    cards = re.findall(r"<article.*?</article>", (tmp_path / "page" / "index.html").read_text("utf-8"), re.DOTALL)
+    assert ["lab@acme.test" in card for card in cards] == [False, True]
+    assert ["nobody" in card for card in cards] == [True, False]
 
 
 @pytest.mark.parametrize(
@@ -42,6 +69,7 @@ def test_the_same_command_writes_the_same_bytes(tmp_path: Path) -> None:
         (["nowhere.json"], "there is no nowhere.json. Name a report folder, a report.json, or a journal.jsonl."),
         (["broken.json"], "broken.json is not"),
         (["supa.json", "-o", "supa.json"], "cannot write supa.json"),
+        (["supa.json", "--allowed-signers", "nobody"], "there is no nobody."),
     ],
 )
 def test_bad_input_is_one_sentence(

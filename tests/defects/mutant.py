@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -53,3 +55,18 @@ class Mutant:
 
     def may_fail(self, case_id: str) -> bool:
         return self.expects(case_id) or any(matches(pattern, case_id) for pattern in self.may_touch)
+
+
+#: So many mutants of each family are tried with every change; the others when somebody asks for all.
+_OF_A_FAMILY = 2
+
+
+def fast_subset(mutants: Iterable[Mutant]) -> list[Mutant]:
+    """The first mutants of each family, and all that another suite does not notice."""
+    seen: Counter[str] = Counter()
+    chosen = []
+    for mutant in mutants:
+        seen[mutant.family] += 1
+        if mutant.peer_misses or seen[mutant.family] <= _OF_A_FAMILY:
+            chosen.append(mutant)
+    return chosen

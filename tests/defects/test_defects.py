@@ -1,4 +1,4 @@
-"""A fast part of ``tox run -e defects``: each mutant against one case that must catch it, and that case without it."""
+"""A fast part of ``tox run -e defects``: some mutants of each family against one case that must catch them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tests.acceptance.running import environment
 from . import measuring
 from .catalogue import MUTANTS, by_name
 from .measuring import Result
-from .mutant import How, Mutant
+from .mutant import How, Mutant, fast_subset
 from .through_pytest import run_mutant
 
 ROOT = Path(__file__).parents[2]
-FORKED = [mutant for mutant in MUTANTS if mutant.how is How.FORK]
+FORKED = fast_subset(mutant for mutant in MUTANTS if mutant.how is How.FORK)
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def test_the_same_cases_are_green_without(measured: dict[str, Result]):
     healthy = measured[measuring.HEALTHY]
 
     assert not healthy.reds
-    assert healthy.ran > 100
+    assert healthy.ran > 50
 
 
 @pytest.mark.parametrize("name", ["an operator aborts", "event.query is always True"])

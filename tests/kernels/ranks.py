@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import multiprocessing
 import os
+import pickle
 import tempfile
 import traceback
 from collections.abc import Callable
@@ -20,7 +21,9 @@ DEADLINE = 90
 @functools.cache
 def _context() -> Any:
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch", "torch.distributed", "pytest", "conformance.kernels.low_latency"])
+    # torch._dynamo is what the first optimizer imports, for seconds.
+    modules = ["torch._dynamo", "torch.distributed", "pytest", "conformance.kernels.compression"]
+    context.set_forkserver_preload([*modules, "conformance.kernels.low_latency"])
     return context
 
 
@@ -53,7 +56,7 @@ def _collect(pipes: list[Connection]) -> list[Any]:
         for pipe in ready:
             rank = next(index for index, candidate in enumerate(pipes) if candidate is pipe)
             try:
-                failed, answers[rank] = pipe.recv()
+                failed, answers[rank] = pickle.loads(pipe.recv_bytes())
             except EOFError:
                 failed, answers[rank] = "", None  # it ended without an answer: a test that kills it wants that
             assert not failed, f"rank {rank}: {failed}"
@@ -74,6 +77,7 @@ def _member(
         )
         answer = body(rank, size, *arguments)
     except BaseException:
-        pipe.send((traceback.format_exc(), None))
+        pipe.send_bytes(pickle.dumps((traceback.format_exc(), None)))
         raise
-    pipe.send(("", answer))
+    # As bytes: torch would send tensors as shared memory, which ends with this process.
+    pipe.send_bytes(pickle.dumps(("", answer)))

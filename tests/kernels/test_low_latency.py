@@ -23,7 +23,7 @@ from conformance.kernels.low_latency.segment import Tuning
 from tests.kernels.ranks import run_ranks
 
 #: 1 KiB chunks: 8 of them go around the ring of four slots twice.
-SMALL = Tuning(chunk=1024, whole=256)
+SMALL = Tuning(chunk=1024, whole=1024)
 COUNTS = (0, 1, 3, 63, 64, 65, 255, 257, 512, 513, 2047, 8195)
 
 

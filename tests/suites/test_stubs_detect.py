@@ -40,6 +40,8 @@ BY_OTHER_NAMES = {
     "manual_seed": "accelerator.rng.initial_seed[1234]",
     "manual_seed_all": "accelerator.rng.seed_all_repeats",
     "set_rng_state": "accelerator.rng.state_roundtrip[rand]",
+    "reset_peak_memory_stats": "accelerator.memory.peak_reset[reset_peak_memory_stats]",
+    "reset_max_memory_allocated": "accelerator.memory.peak_reset[reset_max_memory_allocated]",
     "lazy_call": "accelerator.lazy_call.runs",
     "on_accelerator": "accelerator.on_accelerator.device_tensors",
     "get_op_builder": "accelerator.builders.reachable",

@@ -58,31 +58,20 @@ def test_empty_cache(accelerator, device):
         stub(f"empty_cache() has no effect: {before} bytes are reserved before and after it")
 
 
-PEAKS = {
-    "reset_peak_memory_stats": "memory_allocated",
-    "reset_max_memory_allocated": "memory_allocated",
-    "reset_max_memory_cached": "memory_cached",
-}
-
-
-@case("accelerator.effect.peak_reset", requires=[MEMORY_PEAK], axes={"member": list(PEAKS)})
-def test_peak_reset(accelerator, device, member):
-    """A tensor larger than any before raises a peak, and resetting the peak lowers it when that tensor is gone."""
-    current, peak = getattr(accelerator, PEAKS[member]), getattr(accelerator, f"max_{PEAKS[member]}")
+@case("accelerator.effect.reset_max_memory_cached", requires=[MEMORY_PEAK])
+def test_reset_max_memory_cached(accelerator, device):
+    """Resetting the peak of reserved memory lowers it when what made it is gone."""
     accelerator.reset_peak_memory_stats()  # what earlier cases have used may be most of the memory
     accelerator.empty_cache()
-    start = peak()
-    torch.empty(start + 16 * MIB, dtype=torch.uint8, device=device)
+    torch.empty(accelerator.max_memory_cached() + 16 * MIB, dtype=torch.uint8, device=device)
     accelerator.synchronize()
     accelerator.empty_cache()
-    before = peak()
-    if before <= start:
-        stub(f"max_{PEAKS[member]}() is {start} before and after a tensor that is larger")
+    before = accelerator.max_memory_cached()
 
-    getattr(accelerator, member)()
+    accelerator.reset_max_memory_cached()
 
-    if peak() == before > current():
-        stub(f"{member}() has no effect: max_{PEAKS[member]}() is {before} before and after it")
+    if accelerator.max_memory_cached() == before > accelerator.memory_cached():
+        stub(f"reset_max_memory_cached() has no effect: max_memory_cached() is {before} before and after it")
 
 
 @case("accelerator.effect.register_host_memory", requires=[MEMORY_PINNED])

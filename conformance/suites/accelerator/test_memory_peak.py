@@ -6,6 +6,7 @@ import torch
 
 from conformance.accelerators.capabilities import MEMORY_PEAK
 from conformance.case import case
+from conformance.finding import stub
 
 from .test_memory import GRANULARITY, MIB, fill, settle
 
@@ -33,9 +34,12 @@ def test_peak_reset(accelerator, device, member):
     """A reset lets the peak start again at the current value, not at zero, and it grows again from there."""
     kept = fill(device, 3 * MIB)
     torch.empty(64 * MIB, dtype=torch.uint8, device=device)
+    before = accelerator.max_memory_allocated()
 
     getattr(accelerator, member)()
     current, peak = accelerator.memory_allocated(), accelerator.max_memory_allocated()
+    if peak == before > current:
+        stub(f"{member}() has no effect: max_memory_allocated() is {peak} before and after it")
     torch.empty(32 * MIB, dtype=torch.uint8, device=device)
     again = accelerator.max_memory_allocated()
 

@@ -135,7 +135,8 @@ def test_flops_dtypes(device, dtype):
 def test_event_within_wall(accelerator, device):
     """By the device's clock work takes no longer than by the host's, and in the best of five tries not far less.
 
-    A loaded host makes the wall time longer, never shorter; so the second half needs only one good try.
+    A loaded host makes the wall time longer, never shorter, and ten times longer is no rarity where many processes share
+    it; a wrong unit is off by a thousand. So the second half needs one try in five, and that within a twentieth.
     """
     conveyor, source = Conveyor(accelerator, device, milliseconds=50.0), numbers(device)
     target, shares = torch.empty_like(source), []
@@ -152,7 +153,7 @@ def test_event_within_wall(accelerator, device):
 
     # 5 % for the clocks themselves to differ.
     assert max(shares) <= 1.05, f"the device's clock counts {max(shares):.2f} × the wall time"
-    assert max(shares) >= 0.2, f"the device's clock counts at most {max(shares):.4f} of the wall time; is it in ms?"
+    assert max(shares) >= 0.05, f"the device's clock counts at most {max(shares):.4f} of the wall time; is it in ms?"
 
 
 @case("profiling.time.work_scales", requires=[MEMORY], level=Level.CORE)

@@ -11,7 +11,8 @@ from tests.defects.mutant import Mutant
 from tests.defects.spoiling import accelerator, constant, on_device, replaced, result_of, spoiled
 
 NUMBERS = ("accelerator.memory.*", "capabilities.memory.*", "profiling.memory.*", "profiling.oom.*",
-           "accelerator.interface.*", "accelerator.stream.record_lets_go", "workloads.*")  # fmt: skip
+           "accelerator.interface.*", "accelerator.stream.record_lets_go", "accelerator.effect.*",
+           "workloads.*")  # fmt: skip
 MEMORY_RUN = ("profiling.memory.*", "profiling.oom.*")
 #: Everything that holds values in device memory.
 VALUES = ("accelerator.*", "capabilities.*", "utils.*", "profiling.*")

@@ -139,17 +139,17 @@ def _(files: Files) -> None:
     careful(files)
 
 
-@attempt("a case that adapts to its claim is made one that does not", "G04")
+@attempt("a case that adapts to its claim is made one that does not", "G04", "G05")
 def _(files: Files) -> None:
     del case(files, EIG)["adaptive"]
 
 
-@attempt("a case is moved out of the reference", "G04")
+@attempt("a case is moved out of the reference", "G04", "G05")
 def _(files: Files) -> None:
     case(files)["in_reference"] = False
 
 
-@attempt("a case is moved to another column", "G04")
+@attempt("a case is moved to another column", "G04", "G05")
 def _(files: Files) -> None:
     case(files)["axes"]["mode"] = "inference"
 

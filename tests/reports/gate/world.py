@@ -24,9 +24,9 @@ from conformance.reports.model import (
     Suite,
     count_cases,
     declared_sha256,
+    manifest_sha256,
     to_json,
 )
-from conformance.reports.plan_digest import plan_sha256
 from conformance.reports.verdict import Outcome, Reason
 from conformance.reports.waivers.model import Waiver, WaiverKind
 
@@ -90,11 +90,10 @@ def case(one: PlannedRecord) -> CaseRecord:
 
 def consistent(report: Report) -> Report:
     """The report with every number, list and hash made to fit: what a careful forger would write."""
-    rows = ((c.id, c.tier, c.level, c.requires) for c in (*report.cases, *report.accounting.unaccounted))
     suite = replace(
         report.run.suite,
         cases=len(report.cases) + len(report.accounting.unaccounted),
-        manifest_sha256=plan_sha256(report.run.suite.version, rows),
+        manifest_sha256=manifest_sha256(report),
     )
     return replace(
         report,

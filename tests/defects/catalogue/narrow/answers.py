@@ -63,16 +63,19 @@ def _recounting() -> Mapping[str, Any]:
 
 
 def _toggling() -> Mapping[str, Any]:
-    """Selecting a second time in a row selects the next device."""
-    row = _Row(2)
+    """Selecting the same device a second time, with nothing in between, selects the next one."""
+    row, selected = _Row(2), [-1]
 
     def selecting(old: Any) -> Any:
         def set_device(self: Any, device_index: int) -> None:
+            if device_index != selected[0]:
+                row.asked, selected[0] = 0, device_index
             old(self, (device_index + 1) % 2 if row.again() else device_index)
 
         return set_device
 
-    return {"set_device": selecting, "current_device": row.other}
+    others = dict.fromkeys(("current_device", "device_name", "synchronize"), row.other)
+    return {"set_device": selecting, **others}
 
 
 def _wrapping_index(old: Any) -> Any:

@@ -20,7 +20,7 @@ MUTANTS = (
            "accelerator.effect.answer[build_extension]", context=accelerator(build_extension=constant(None))),
     effect("empty_cache gives nothing back", NARROW, "accelerator.effect.empty_cache",
            context=accelerator(empty_cache=constant(None))),
-    effect("reset_max_memory_cached resets nothing", NARROW, "accelerator.effect.peak_reset[reset_max_memory_cached]",
+    effect("reset_max_memory_cached resets nothing", NARROW, "accelerator.effect.reset_max_memory_cached",
            context=accelerator(reset_max_memory_cached=constant(None))),
     effect("register_host_memory answers a status", "DeepSpeed 7dfa67aea",
            "accelerator.effect.register_host_memory", context=accelerator(register_host_memory=constant(0))),

@@ -81,7 +81,7 @@ MUTANTS = (
          "accelerator.flags.host_timers_scale",
          claims=frozenset({can.HOST_TIMERS}) | lacks(can.EVENT_TIMING, NO), context=says("use_host_timers", SLOWLY)),
     flag("says host timers in spite of events", "accelerator.flags.device_timers",
-         claims=frozenset({can.HOST_TIMERS}), context=says("use_host_timers")),
+         "capabilities.event*", claims=frozenset({can.HOST_TIMERS}), context=says("use_host_timers")),
     flag("says backpressure, and the queue fills the memory", "accelerator.flags.backpressure",
          claims=frozenset({can.BACKPRESSURE}),
          context=says("handles_memory_backpressure", lambda: spoiled(ones=filling())())),

@@ -75,6 +75,10 @@ def _never_done(old: Any) -> Any:
     return make
 
 
+class _Known(torch.Stream):
+    """A stream that can be forgotten."""
+
+
 class _FirstLeftOut:
     """synchronize() goes through the busy side streams from the second one on."""
 
@@ -84,8 +88,9 @@ class _FirstLeftOut:
     def stream(self, old: Any) -> Any:
         def make(owner: Any) -> Any:
             def one(*args: Any, **kwargs: Any) -> Any:
-                self._made.append(torch.Stream(*args, **({"device": "sim"} | kwargs)))
-                return self._made[-1]
+                stream = _Known(*args, **({"device": "sim"} | kwargs))
+                self._made.append(weakref.ref(stream))
+                return stream
 
             return one
 
@@ -93,7 +98,8 @@ class _FirstLeftOut:
 
     def synchronize(self, old: Any) -> Any:
         def member(owner: Any, device_index: int | None = None) -> None:
-            for stream in [stream for stream in self._made if not stream.query()][1:]:
+            alive = [stream for stream in (one() for one in self._made) if stream is not None]
+            for stream in [stream for stream in alive if not stream.query()][1:]:
                 stream.synchronize()
             owner.default_stream(device_index).synchronize()
 

@@ -1,0 +1,107 @@
+"""The gate on a report of 20,000 cases: start to verdict, alone and against a baseline, and peak memory."""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+from benchmarks.process import Finished, run
+from benchmarks.table import Row, main
+from conformance.reports.gate.manifests import dump, make_manifest
+from conformance.reports.model import (
+    Accelerator,
+    CaseRecord,
+    DeclarationRecord,
+    DeclaredCell,
+    Invocation,
+    PlannedRecord,
+    Report,
+    Run,
+    Suite,
+    count_cases,
+    declared_sha256,
+    to_json,
+)
+
+CASES = 20_000
+TORCH = "2.13.0"
+METRICS = {"max_abs": 1.1920929e-07, "max_ulp": 1.5, "budget": 4.0, "comparisons": 31, "samples": 5}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--judgements", type=int, default=7, help="how often the gate runs (default: 7)")
+
+
+def measure(arguments: argparse.Namespace) -> list[Row]:
+    with tempfile.TemporaryDirectory() as folder:
+        here = Path(folder)
+        write(here)
+        alone = [judge(here) for _ in range(arguments.judgements)]
+        beside = [judge(here, f"--baseline={here / 'baseline.json'}") for _ in range(arguments.judgements)]
+        size = (here / "report.json").stat().st_size / 1e6
+    return [
+        Row(f"gate: start to verdict, {CASES} cases, {size:.1f} MB", wall(alone), "≤ 0.5 s"),
+        Row("gate: processor time of it", processor(alone)),
+        Row("gate: with a baseline of as many cases", wall(beside)),
+        Row("gate: peak memory with a baseline", f"{max(one.peak_mb for one in beside):.0f} MB", "≤ 300 MB"),
+    ]
+
+
+def judge(folder: Path, *more: str) -> Finished:
+    """One judgement of a report that is accepted."""
+    words = ["gate", "report.json", "--manifest=manifest.json.gz", "--profile=training", *more]
+    done = run([sys.executable, "-m", "conformance.cli.main", *words], cwd=folder)
+    assert done.status == 0, done.output
+    return done
+
+
+def wall(runs: list[Finished]) -> str:
+    return f"{statistics.median(one.seconds for one in runs):.2f} s"
+
+
+def processor(runs: list[Finished]) -> str:
+    return f"{statistics.median(one.cpu_seconds for one in runs):.2f} s"
+
+
+def write(folder: Path) -> None:
+    """A report, an older one, and the manifest of both."""
+    plan = [*_core(), *_operators(CASES - 1)]
+    manifest = make_manifest("0.1.0", TORCH, plan)
+    (folder / "manifest.json.gz").write_bytes(dump(manifest))
+    for name, days in (("report", 1), ("baseline", 10)):
+        (folder / f"{name}.json").write_text(to_json(_report(plan, manifest.sha256["full"], name, days)))
+
+
+def _core() -> list[PlannedRecord]:
+    return [PlannedRecord("accelerator.device", "accelerator", requires=("device",), level="core")]
+
+
+def _operators(number: int) -> list[PlannedRecord]:
+    modes = ("inference", "training")
+    names = [(f"operators.nn.functional.operator_{n // 2}", modes[n % 2]) for n in range(number)]
+    cells = [(f"{name}[float32-{mode}]", {"dtype": "float32", "mode": mode}) for name, mode in names]
+    return [PlannedRecord(id, "operators", axes=axes, requires=(id,), adaptive=True) for id, axes in cells]
+
+
+def _report(plan: list[PlannedRecord], manifest: str, name: str, days: int) -> Report:
+    end = datetime.now(timezone.utc) - timedelta(days=days)
+    suite = Suite("0.1.0", manifest, len(plan))
+    run = Run(name, (end - timedelta(hours=1)).isoformat(), suite, end.isoformat(), Invocation(workers=2), "training")
+    modes = ("inference", "training")
+    cells = (
+        DeclaredCell("device", "supported"),
+        *(DeclaredCell(f"operators.*[float32-{m}]", "supported") for m in modes),
+    )
+    cases = tuple(CaseRecord(**vars(one), metrics=METRICS, seconds=0.021) for one in plan)
+    report = Report(run, Accelerator("acme", torch=TORCH), cases=cases)
+    declaration = DeclarationRecord(declared_sha256(cells), cells)
+    return replace(report, declaration=declaration, totals=count_cases(cases, report.accounting))
+
+
+if __name__ == "__main__":
+    main(__doc__ or "", add_arguments, measure)

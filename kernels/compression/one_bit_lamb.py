@@ -1,0 +1,145 @@
+"""1-bit LAMB."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from conformance.kernels.compression.optimizer import (
+    Group,
+    OneBitOptimizer,
+    Parameters,
+    State,
+    moments,
+    update_of,
+)
+
+
+class OneBitLamb(OneBitOptimizer):
+    """LAMB for ``freeze_step`` steps; then its trust ratios follow a second moment rebuilt from compressed first ones.
+
+    Li et al., 2021, arXiv:2104.06069, algorithm 1. In the warm-up gradients are averaged exactly, the trust ratio
+    |p| / |update| is clamped to [``min_coeff``, ``max_coeff``], and its moving average is kept. Afterwards all first
+    moments go through the wire as one tensor, each scaled to the same root mean square; the gradient that the new
+    moment stands for renews ``exp_avg_sq_fresh``, and the largest ratio of the frozen root to the fresh one scales the
+    kept average, within [``factor_min``, ``factor_max``] and ``factor_threshold`` of the step before.
+    """
+
+    def __init__(
+        self,
+        params: Parameters,
+        lr: float = 1e-3,
+        *,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        freeze_step: int = 100_000,
+        max_coeff: float = 10.0,
+        min_coeff: float = 0.01,
+        coeff_beta: float = 0.9,
+        factor_max: float = 4.0,
+        factor_min: float = 0.5,
+        factor_threshold: float = 0.1,
+        group: dist.ProcessGroup | None = None,
+    ) -> None:
+        """``freeze_step`` counts steps, ``group`` None is all ranks. Raises UsageError for numbers out of range."""
+        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "freeze_step": freeze_step}
+        ratios = {
+            "max_coeff": max_coeff,
+            "min_coeff": min_coeff,
+            "coeff_beta": coeff_beta,
+            "factor_max": factor_max,
+            "factor_min": factor_min,
+            "factor_threshold": factor_threshold,
+        }
+        super().__init__(params, {**defaults, **ratios}, group)
+
+    def _update(self) -> None:
+        frozen: list[tuple[Group, Tensor, State]] = []
+        for group, parameter in self._parameters():
+            state = self.state[parameter]
+            if not state:
+                state.update(step=0, lamb_coeff_freeze=0.0, last_factor=1.0, scaling_coeff=1.0)
+            state["step"] += 1
+            if state["step"] <= group["freeze_step"]:
+                self._warm_up(group, parameter, state)
+            else:
+                frozen.append((group, parameter, state))
+        if frozen:
+            self._compressed(frozen)
+
+    def _warm_up(self, group: Group, parameter: Tensor, state: State) -> None:
+        beta1, beta2 = group["betas"]
+        moment, square = moments(state, parameter)
+        gradient = self._mean(self._gradient(parameter))
+        moment.mul_(beta1).add_(gradient, alpha=1 - beta1)
+        square.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+        update = update_of(moment, square, parameter, group)
+        coeff = _trust_ratio(parameter, update, group)
+        if coeff != 1.0:  # 1 says that there was no ratio
+            kept = group["coeff_beta"] * state["lamb_coeff_freeze"] + (1 - group["coeff_beta"]) * coeff
+            state["lamb_coeff_freeze"] = kept
+        parameter.add_(update, alpha=-group["lr"] * coeff)
+        if state["step"] == group["freeze_step"]:
+            state["exp_avg_sq_fresh"] = square.clone()
+
+    def _compressed(self, frozen: list[tuple[Group, Tensor, State]]) -> None:
+        if any("scaled" not in state for _, _, state in frozen):
+            _set_scales([state for _, _, state in frozen])
+        before = [state["exp_avg"].clone() for _, _, state in frozen]
+        for group, parameter, state in frozen:
+            beta1, _ = group["betas"]
+            state["exp_avg"].mul_(beta1).add_(self._gradient(parameter), alpha=1 - beta1)
+        self._communicate(frozen)
+        for (group, parameter, state), last in zip(frozen, before, strict=True):
+            self._step_with(last, group, parameter, state)
+
+    def _communicate(self, frozen: list[tuple[Group, Tensor, State]]) -> None:
+        """All first moments through the wire as one tensor, each scaled to the same size; feedback is the first's."""
+        flat = torch.cat([(state["exp_avg"] * state["scaling_coeff"]).view(-1) for _, _, state in frozen])
+        self._compress(flat, {"mask": None}, frozen[0][2])
+        for part, (group, _, state) in zip(flat.split([p.numel() for _, p, _ in frozen]), frozen, strict=True):
+            state["exp_avg"].copy_(part.view_as(state["exp_avg"]) / state["scaling_coeff"])
+            if group["mask"] is not None:
+                state["exp_avg"].mul_(group["mask"])
+
+    def _step_with(self, last: Tensor, group: Group, parameter: Tensor, state: State) -> None:
+        beta1, beta2 = group["betas"]
+        moment, fresh = state["exp_avg"], state["exp_avg_sq_fresh"]
+        rebuilt = (moment - last * beta1) / (1 - beta1)
+        fresh.mul_(beta2).addcmul_(rebuilt, rebuilt, value=1 - beta2)
+        update = update_of(moment, state["exp_avg_sq"], parameter, group)
+        coeff = state["lamb_coeff_freeze"] * _factor(update, group, state)
+        parameter.add_(update, alpha=-group["lr"] * coeff)
+
+
+def _trust_ratio(parameter: Tensor, update: Tensor, group: Group) -> float:
+    weight, change = (float(torch.linalg.vector_norm(tensor)) for tensor in (parameter, update))
+    if weight == 0 or change == 0:
+        return 1.0
+    return min(group["max_coeff"], max(group["min_coeff"], weight / change))
+
+
+def _set_scales(states: list[State]) -> None:
+    """Once each: the factor that brings a first moment to the mean of all root mean squares; a moment of 0 stays."""
+    own = [float(torch.linalg.vector_norm(state["exp_avg"])) / state["exp_avg"].numel() ** 0.5 for state in states]
+    united = sum(own) / len(own)
+    for state, size in zip(states, own, strict=True):
+        if "scaled" not in state:
+            state.update(scaling_coeff=united / size if size > 0 else 1.0, scaled=True)
+
+
+def _factor(update: Tensor, group: Group, state: State) -> float:
+    """How much the trust ratio has changed since the freeze; it is kept in ``state`` as the next step's reference."""
+    frozen_root, fresh_root = (state[name].sqrt() + group["eps"] for name in ("exp_avg_sq", "exp_avg_sq_fresh"))
+    factor = float((frozen_root / fresh_root).max())
+    if group["weight_decay"] > 0:
+        ratio = torch.linalg.vector_norm(state["exp_avg"] / frozen_root) / torch.linalg.vector_norm(update)
+        share = min(1.0, float(ratio))
+        factor = factor * share + (1 - share)
+    last, threshold = state["last_factor"], group["factor_threshold"]
+    factor = min(group["factor_max"], max(group["factor_min"], factor))
+    factor = min(last * (1 + threshold), max(last * (1 - threshold), factor))
+    state["last_factor"] = factor
+    return factor

@@ -1,0 +1,8 @@
+"""Parameters and gradients cut over ranks: what DeepCompile's runtime does, for any device of torch.distributed."""
+
+from conformance.kernels.sharded.buckets import GradientBuckets
+from conformance.kernels.sharded.host_copies import HostCopies
+from conformance.kernels.sharded.layout import Layout
+from conformance.kernels.sharded.parameters import ShardedParameters
+
+__all__ = ["GradientBuckets", "HostCopies", "Layout", "ShardedParameters"]

@@ -1,0 +1,229 @@
+"""Parameters of which each rank keeps a shard, gathered where they are used.
+
+The casts are those of DeepCompile's runtime, whose gather sends a parameter in the narrow dtype it is used in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from conformance.errors import UnknownName, UsageError
+from conformance.kernels.sharded.host_copies import HostCopies
+from conformance.kernels.sharded.layout import Layout, member_of
+
+# PyTorch 2.13 has a new name for it, and warns of the old one.
+_gather_into: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+
+
+@dataclass
+class _Copy:
+    """A whole parameter, flat and padded, in one dtype."""
+
+    flat: Tensor
+    valid: bool = True
+
+
+@dataclass
+class _Parameter:
+    layout: Layout
+    shard: Tensor
+    persistent: bool
+    copies: dict[torch.dtype, _Copy] = field(default_factory=dict)
+    released: int = 0
+
+    def has(self, dtype: torch.dtype) -> bool:
+        """Whether it is gathered in that dtype, since the shards last changed."""
+        return dtype in self.copies and self.copies[dtype].valid
+
+
+@dataclass
+class _Flight:
+    """One collective on its way, with the shards of several parameters one after the other."""
+
+    work: Any
+    sent: Tensor
+    received: Tensor
+    members: dict[str, torch.dtype]
+
+
+class ShardedParameters:
+    """Parameters by name, cut over the ranks of ``group`` (all ranks if None).
+
+    All ranks call ``add``, ``gather``, ``prefetch``, ``release``, ``keep`` and ``invalidate`` alike and in one order.
+    ``bytes_sent`` counts what this rank has sent to others, ``collectives`` how many there were.
+    """
+
+    def __init__(self, group: dist.ProcessGroup | None = None, *, pinned: bool = False) -> None:
+        """``pinned`` says where offloaded shards lie. Raises UsageError without a group, and on a rank outside it."""
+        self.rank, self.world_size = member_of(group)
+        self.bytes_sent = self.collectives = 0
+        self._group = group
+        self._parameters: dict[str, _Parameter] = {}
+        self._flights: dict[tuple[str, torch.dtype], _Flight] = {}
+        self._offloaded = HostCopies(pinned=pinned)
+
+    def add(self, name: str, whole: Tensor, *, persistent: bool = False) -> Tensor:
+        """Keep this rank's shard of ``whole``, of any shape and strides and the same on all ranks, and return it.
+
+        The shard is flat, of ceil(numel / ranks) elements, and may be written to (then call ``invalidate``). Raises
+        UsageError for a name that is there and for a tensor that is not floating-point.
+        """
+        if name in self._parameters:
+            raise UsageError(f"parameter '{name}' is there already.\n  choose another name")
+        if not whole.is_floating_point():
+            raise UsageError(f"parameter '{name}' is {whole.dtype}.\n  only floating-point tensors are sharded")
+        layout = Layout(tuple(whole.shape), self.world_size)
+        shard = layout.rows(whole.detach())[self.rank].clone()
+        self._parameters[name] = _Parameter(layout, shard, persistent=False)
+        if persistent:
+            self.keep(name)
+        return shard
+
+    def gather(self, name: str, dtype: torch.dtype | None = None) -> Tensor:
+        """The whole parameter in ``dtype`` (the shard's own if None): the bits of gathering first and casting then.
+
+        The shard is cast before the collective if that makes it smaller. What was gathered or prefetched in this dtype
+        is taken again until ``invalidate``; a wider copy is cast, and a narrower one is not used. The tensor is valid
+        until ``release``, which may free its memory.
+        """
+        parameter = self._find(name)
+        dtype = _floating(dtype or parameter.shard.dtype)
+        self._land(name, dtype)
+        if not parameter.has(dtype):
+            if parameter.has(parameter.shard.dtype):
+                self._store(parameter, dtype, parameter.copies[parameter.shard.dtype].flat)
+            else:
+                self._fly({name: dtype})
+                self._land(name, dtype)
+        return parameter.layout.whole(parameter.copies[dtype].flat)
+
+    def prefetch(self, wanted: Mapping[str, torch.dtype | None]) -> None:
+        """Begin to gather parameters, in the dtypes they will be asked in: one collective a dtype on the wire.
+
+        What is gathered or on its way is left out. The next ``gather`` of a name waits for it.
+        """
+        groups: dict[torch.dtype, dict[str, torch.dtype]] = {}
+        for name, asked in wanted.items():
+            parameter = self._find(name)
+            dtype = _floating(asked or parameter.shard.dtype)
+            there = parameter.has(dtype) or parameter.has(parameter.shard.dtype)
+            if not there and (name, dtype) not in self._flights:
+                groups.setdefault(_on_the_wire(parameter, dtype), {})[name] = dtype
+        for members in groups.values():
+            self._fly(members)
+
+    def release(self, name: str, users: int = 1) -> None:
+        """One of ``users`` has used the parameter; after the last, what is gathered is freed unless it is persistent.
+
+        Freed tensors must not be touched: their storage has 0 bytes. Raises UsageError if nothing is gathered.
+        """
+        parameter = self._find(name)
+        if not parameter.copies or users < 1:
+            raise UsageError(f"parameter '{name}' is not gathered, or has {users} users.\n  call gather first")
+        parameter.released += 1
+        if parameter.released < users:
+            return
+        parameter.released = 0
+        if not parameter.persistent:
+            for copy in parameter.copies.values():
+                _free(copy.flat)
+            parameter.copies.clear()
+
+    def keep(self, name: str) -> None:
+        """Gather the parameter now, in its own dtype, and keep what is gathered of it from now on."""
+        self._find(name).persistent = True
+        self.gather(name)
+
+    def invalidate(self) -> None:
+        """The shards have changed: what is gathered is of no use; memory of persistent parameters is used again."""
+        for name, dtype in list(self._flights):
+            self._land(name, dtype)
+        for parameter in self._parameters.values():
+            for copy in parameter.copies.values():
+                copy.valid = False
+
+    def offload(self, name: str) -> None:
+        """Move the shard to host memory; its storage on the device has 0 bytes until ``reload``."""
+        parameter = self._find(name)
+        self._offloaded.offload(name, parameter.shard)
+        self._offloaded.wait_offload(name)
+        _free(parameter.shard)
+
+    def reload(self, name: str) -> None:
+        """Move the shard back into its own tensor. ``gather`` does so too."""
+        parameter = self._find(name)
+        if name not in self._offloaded:
+            raise UsageError(f"parameter '{name}' is not offloaded.\n  call offload first")
+        storage, size = parameter.shard.untyped_storage(), parameter.shard.nbytes
+        if storage.nbytes() != size:
+            storage.resize_(size)
+        self._offloaded.reload(name, into=parameter.shard)
+        self._offloaded.wait_reload(name)
+
+    def _find(self, name: str) -> _Parameter:
+        if name not in self._parameters:
+            raise UnknownName("parameter", name, self._parameters, "add it first")
+        return self._parameters[name]
+
+    def _fly(self, members: dict[str, torch.dtype]) -> None:
+        """Begin one collective for parameters that have the same dtype on the wire."""
+        for name in members:
+            if name in self._offloaded:
+                self.reload(name)
+        parameters = [self._parameters[name] for name in members]
+        wire = _on_the_wire(parameters[0], next(iter(members.values())))
+        sent = torch.cat([parameter.shard.to(wire) for parameter in parameters])
+        received = sent.new_empty(sent.numel() * self.world_size)
+        work = _gather_into(received, sent, group=self._group, async_op=True)
+        self.bytes_sent += sent.nbytes * (self.world_size - 1)
+        self.collectives += 1
+        flight = _Flight(work, sent, received, dict(members))
+        self._flights.update(dict.fromkeys(members.items(), flight))
+
+    def _land(self, name: str, dtype: torch.dtype) -> None:
+        """Wait for the collective that this parameter is in, if there is one, and store all that it brings."""
+        flight = self._flights.get((name, dtype))
+        if flight is None:
+            return
+        flight.work.wait()
+        rows, start = flight.received.view(self.world_size, flight.sent.numel()), 0
+        for member, wanted in flight.members.items():
+            parameter = self._parameters[member]
+            length = parameter.layout.length
+            self._store(parameter, wanted, rows[:, start : start + length])
+            start += length
+            del self._flights[member, wanted]
+
+    def _store(self, parameter: _Parameter, dtype: torch.dtype, source: Tensor) -> None:
+        """A valid copy of what ``source`` holds, in the memory of an earlier one where there is one."""
+        copy = parameter.copies.get(dtype)
+        if copy is None:
+            flat = torch.empty(parameter.layout.padded, dtype=dtype, device=parameter.shard.device)
+            copy = parameter.copies[dtype] = _Copy(flat)
+        copy.flat.view(source.shape).copy_(source)
+        copy.valid = True
+
+
+def _on_the_wire(parameter: _Parameter, dtype: torch.dtype) -> torch.dtype:
+    """The narrower of the shard's dtype and the one asked for; widening loses nothing, so it can come last."""
+    return dtype if dtype.itemsize <= parameter.shard.itemsize else parameter.shard.dtype
+
+
+def _floating(dtype: torch.dtype) -> torch.dtype:
+    if not dtype.is_floating_point:
+        raise UsageError(f"a parameter cannot be gathered as {dtype}.\n  ask for a floating-point dtype")
+    return dtype
+
+
+def _free(tensor: Tensor) -> None:
+    if tensor.device.type != "cpu":
+        tensor.record_stream(torch.accelerator.current_stream(tensor.device.index))
+    storage = tensor.untyped_storage()
+    if storage.resizable():  # memory that a NumPy array shares is freed with the array
+        storage.resize_(0)

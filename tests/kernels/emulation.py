@@ -1,0 +1,50 @@
+"""What ranks compute together, computed by one process from all ranks' tensors: written from the algorithms alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+def sign(tensor: Tensor) -> Tensor:
+    return 2 * (tensor >= 0).to(tensor.dtype) - 1
+
+
+def server_parts(tensor: Tensor, padded: int, size: int) -> tuple[Tensor, ...]:
+    """The elements of each server's chunk."""
+    return tensor.split(padded // size)
+
+
+def compressed_mean(
+    given: Sequence[Tensor], workers: Sequence[Tensor], servers: Tensor
+) -> tuple[Tensor, list[Tensor], Tensor]:
+    """The compressed mean of padded tensors, the new worker feedbacks, and the new server feedbacks end to end."""
+    size, padded = len(given), given[0].numel()
+    mean, new_workers = servers.clone(), []
+    for tensor, worker in zip(given, workers, strict=True):
+        whole = tensor + worker
+        sent = (whole.pow(2).mean().sqrt() * sign(whole)) if padded else whole
+        new_workers.append(whole - sent)
+        mean += sent / size
+    chunks = mean.view(size, -1)
+    out = (chunks.pow(2).mean(dim=1, keepdim=True).sqrt() * sign(chunks)).view(-1)
+    return out, new_workers, mean - out
+
+
+class Exchange:
+    """Compressed means with the feedback of one tensor, for tensors that are not padded."""
+
+    def __init__(self) -> None:
+        self.workers: list[Tensor] = []
+        self.servers = torch.zeros(0)
+
+    def mean(self, given: Sequence[Tensor]) -> Tensor:
+        size, numel = len(given), given[0].numel()
+        padded = -(-numel // (8 * size)) * 8 * size
+        if not self.workers:
+            self.workers, self.servers = [torch.zeros(padded) for _ in given], torch.zeros(padded)
+        flat = [torch.nn.functional.pad(tensor.reshape(-1), (0, padded - numel)) for tensor in given]
+        out, self.workers, self.servers = compressed_mean(flat, self.workers, self.servers)
+        return out[:numel].view(given[0].shape)

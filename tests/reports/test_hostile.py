@@ -1,0 +1,256 @@
+"""A vendor's report is hostile until proven otherwise: one sentence, status 2, and bounded time and memory."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from conformance.cli.main import main
+from conformance.reports.json_files import MAX_BYTES, MAX_CONTAINERS, MAX_VALUES
+from tests.fuzz import blast, documents, targets
+from tests.reports.gate.world import PLAN, dump, honest, manifest, operator, plain
+
+Captured = pytest.CaptureFixture[str]
+HONEST = plain(honest())
+TEXT = json.dumps(HONEST).encode()
+
+
+def _edited(**changes: Any) -> bytes:
+    return json.dumps({**plain(honest()), **changes}).encode()
+
+
+def _cases(change: Callable[[list[Any]], Any]) -> bytes:
+    value = plain(honest())
+    change(value["cases"])
+    return json.dumps(value).encode()
+
+
+FILES: dict[str, tuple[bytes, str]] = {
+    "empty": (b"", "is not valid JSON"),
+    "truncated": (TEXT[: len(TEXT) // 2], "is not valid JSON"),
+    "UTF-16": (TEXT.decode().encode("utf-16"), "is not UTF-8 text"),
+    "a byte order mark": (b"\xef\xbb\xbf" + TEXT, "is not valid JSON"),
+    "Latin-1": (TEXT.replace(b"acme", b"acm\xe9"), "is not UTF-8 text"),
+    "nested in lists": (b"[" * 100_000, "is nested too deeply"),
+    "nested in objects": (b'{"a":' * 100_000 + b"1" + b"}" * 100_000, "is nested too deeply"),
+    "NaN": (TEXT.replace(b"0.25", b"NaN", 1), "NaN is not a JSON number"),
+    "an infinity": (TEXT.replace(b"0.25", b"-Infinity", 1), "-Infinity is not a JSON number"),
+    "a number beyond all": (TEXT.replace(b"0.25", b"1e999", 1), "must be a finite number"),
+    "a number of many digits": (TEXT.replace(b"0.25", b"9" * 100_000, 1), "is not valid JSON"),
+    "a large whole number": (TEXT.replace(b"0.25", b"9" * 40, 1), "must be a whole number"),
+    "a key twice": (TEXT.replace(b'"schema"', b'"schema": 1, "schema"', 1), "a key occurs twice"),
+    "an id twice": (_cases(lambda cases: cases.append(cases[0])), "lists the case 'accelerator.device' twice"),
+    "an unknown key": (_edited(extra=1), "has an unknown key 'extra'"),
+    "a wrong type": (_edited(cases={}), "cases must be a list"),
+    "another schema": (_edited(schema=99), "has schema 99"),
+    "a schema that is a list": (_edited(schema=[[]]), "has schema [[]]"),
+    "a key as long as a book": (_edited(**{"k" * 1_000_000: 1}), "has an unknown key 'kkkk"),
+    "a text as long as a book": (_edited(notes=["n" * 100_000]), "is longer than 20000 characters"),
+    "too many keys": (_cases(lambda cases: cases[0].update(metrics={str(n): n for n in range(999)})), "more than 256"),
+    "too many objects": (b'{"schema": 1, "run": [' + b"{}," * MAX_CONTAINERS + b"1]}", "more values than"),
+    "too many numbers": (b'{"schema": 1, "run": [' + b"1," * MAX_VALUES + b"1]}", "more values than"),
+    "another tool's": (b'{"reportFormat": "CTRF"}', "is not a conformance report"),
+    "XML": (b"<testsuites/>", "is not valid JSON"),
+    "an outcome of its own": (
+        _cases(lambda cases: cases[0].update(outcome="great")),
+        "must be one of pass, skip, fail",
+    ),
+    "a pair that cannot be": (
+        _cases(lambda cases: cases[0].update(outcome="fail")),
+        "cannot be fail with reason native",
+    ),
+}
+
+
+def refused(words: list[str], capsys: Captured) -> str:
+    """The sentence with which the gate says that it cannot judge."""
+    began = time.process_time()
+
+    assert main(["gate", *words, "--profile=core"]) == 2
+
+    assert time.process_time() - began < 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.count("\n") == 1
+    assert said.err.startswith("G01 cannot judge: ")
+    assert len(said.err) < 1_500
+    assert all(c.isprintable() or c == "\n" for c in said.err)
+    return said.err
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_hostile_file_is_one_sentence_and_status_2(name: str, tmp_path: Path, capsys: Captured) -> None:
+    data, sentence = FILES[name]
+    (tmp_path / "report.json").write_bytes(data)
+
+    assert sentence in refused([str(tmp_path / "report.json")], capsys)
+
+
+def test_a_file_of_two_gigabytes_is_not_read(tmp_path: Path, capsys: Captured) -> None:
+    path = tmp_path / "report.json"
+    with path.open("wb") as file:
+        file.truncate(2 << 30)
+
+    assert f"is larger than {MAX_BYTES >> 20} MiB" in refused([str(path)], capsys)
+
+
+@pytest.mark.parametrize("target", ["/dev/zero", "pipe"])
+def test_a_link_to_what_never_ends_is_not_followed(target: str, tmp_path: Path, capsys: Captured) -> None:
+    if target == "pipe":
+        os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "report.json").symlink_to(target)
+
+    assert "is not a file" in refused([str(tmp_path / "report.json")], capsys)
+
+
+def test_a_link_to_itself_and_a_name_that_is_none_are_slips(tmp_path: Path, capsys: Captured) -> None:
+    (tmp_path / "report.json").symlink_to("report.json")
+
+    assert main(["gate", str(tmp_path / "report.json"), "--profile=core"]) == 4
+    assert main(["gate", "a\x00b", "--profile=core"]) == 4
+    assert capsys.readouterr().err.count("\n") == 2
+
+
+def test_names_that_lead_elsewhere_write_and_read_nothing(tmp_path: Path, capsys: Captured) -> None:
+    """Names in a report never become paths: not of manifests, not of signatures."""
+    value = plain(honest())
+    value["run"]["suite"]["version"] = "../../../../etc/passwd"
+    value["accelerator"].update(name="../../x", torch="../../../2.13")
+    value["run"]["id"] = "/etc/passwd"
+    (tmp_path / "report.json").write_text(json.dumps(value))
+    before = sorted(tmp_path.rglob("*"))
+
+    assert main(["gate", str(tmp_path / "report.json"), "--profile=training"]) == 1
+
+    assert sorted(tmp_path.rglob("*")) == before
+    assert "G02 reject Suite version ../../../../etc/passwd is not a release" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("form", ["text", "json", "markdown"])
+def test_hostile_texts_are_harmless_in_every_format(form: str, tmp_path: Path, capsys: Captured) -> None:
+    value = json.loads(
+        json.dumps(plain(honest())).replace('"accelerator.', '"<script>\\u001b[31m\\u202e|`accelerator.')
+    )
+    value["accelerator"]["name"] = "<script>alert(1)</script>\x1b]0;x\x07"
+    value["run"].update(strictness="<script>\x1b[2J", started="<script>\x9b")
+    (tmp_path / "report.json").write_text(json.dumps(value))
+
+    assert main(["gate", str(tmp_path / "report.json"), "--profile=training", f"--format={form}"]) == 1
+
+    shown = capsys.readouterr().out
+    assert all(c.isprintable() or c == "\n" for c in shown)
+    assert form != "markdown" or "<script" not in shown
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a report of 20,000 cases and its manifest."""
+    folder = tmp_path_factory.mktemp("large")
+    names = [
+        operator(f"nn.functional.case{n}", "float32", mode) for n in range(9_998) for mode in ("inference", "training")
+    ]
+    plan = (*PLAN[:4], *names)
+    value = plain(honest(plan=plan))
+    for case in value["cases"]:
+        case.update(seconds=0.01, message="é" * 40, metrics={"max_abs": 1.25e-07, "max_ulp": 1.5, "budget": 4.0})
+    (folder / "report.json").write_text(json.dumps(value))
+    (folder / "manifest.json.gz").write_bytes(dump(manifest(plan)))
+    return folder
+
+
+@pytest.mark.parametrize("hostile", [False, True])
+def test_twenty_thousand_cases_take_two_seconds_and_300_megabytes(large: Path, hostile: bool) -> None:
+    path = large / "report.json"
+    if hostile:
+        value = json.loads(path.read_text())
+        for case in value["cases"]:
+            case.update(id=f"😀\x1b[31m{case['id']}", message="😀" * 200)
+        path = large / "hostile.json"
+        path.write_text(json.dumps(value, ensure_ascii=False))
+    words = ["gate", str(path), f"--manifest={large / 'manifest.json.gz'}", "--profile=full", "--format=markdown"]
+    code = (
+        "import pathlib, sys, time; from conformance.cli.main import main\n"
+        f"main({words!r})\n"
+        # Not what getrusage says, which counts what the parent had when this process was begun.
+        "(peak,) = [one.split()[1] for one in pathlib.Path('/proc/self/status').open() if one.startswith('VmHWM')]\n"
+        "print(time.process_time(), peak, file=sys.stderr)"
+    )
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+
+    seconds, kilobytes = map(float, done.stderr.split())
+    # Processor time, because other tests run beside this one; benchmarks/gate.py measures what somebody waits.
+    assert seconds <= 2
+    assert kilobytes <= 300_000
+    assert len(done.stdout.encode()) <= 900 * 1024
+
+
+def test_the_memory_of_this_process_stays_small(tmp_path: Path, capsys: Captured) -> None:
+    """What is refused is refused before it is built."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    (tmp_path / "report.json").write_bytes(b'{"schema":1,"run":[' + b'{"a":1},' * (MAX_CONTAINERS * 4) + b"1]}")
+
+    refused([str(tmp_path / "report.json")], capsys)
+
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000
+
+
+# --- a few inputs of the fuzzers, in every run of the tests ---------------------------------------------------------
+
+QUICK = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20) | st.sampled_from(documents.ODD),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@QUICK
+@given(st.sampled_from([HONEST, documents.honest(packed=True)]), st.randoms())
+def test_changed_documents_are_judged_or_refused(document: Any, random: Any) -> None:
+    targets.value(documents.mutated(document, random.randrange))
+
+
+@QUICK
+@given(st.dictionaries(st.sampled_from([*HONEST, "packed", "shapes", "rows"]), VALUES))
+def test_members_of_any_kind_are_judged_or_refused(members: dict[str, Any]) -> None:
+    targets.value({**HONEST, **members})
+
+
+@QUICK
+@given(st.sampled_from(list(targets.TARGETS)), st.binary(max_size=200))
+def test_bytes_of_any_kind_are_read_or_refused(kind: str, data: bytes) -> None:
+    targets.TARGETS[kind](data)
+
+
+@QUICK
+@given(st.sampled_from([(k, one) for k, files in blast.honest_files().items() for one in files]), st.randoms())
+def test_changed_files_are_read_or_refused(file: tuple[str, bytes], random: Any) -> None:
+    kind, data = file
+
+    targets.TARGETS[kind](blast.changed_bytes(data, random))
+
+
+def test_the_fuzzers_inputs_are_not_all_refused() -> None:
+    """Most of what a fuzzer makes must get as far as the rules, or it fuzzes the front door only."""
+    feed, judged = blast.Blast(1), []
+    original, targets.decide = targets.decide, lambda evidence: judged.append(1) or original(evidence)  # type: ignore[func-returns-value]
+    try:
+        for _ in range(400):
+            feed.one()()
+    finally:
+        targets.decide = original
+
+    assert len(judged) > 25
+    assert set(feed.fed) >= {*targets.TARGETS, "value", "shown"}
