@@ -75,6 +75,15 @@ STREAMS: Final[Capabilities] = frozenset(
 ALLOCATOR: Final[Capabilities] = frozenset(
     {vocabulary.MEMORY_STATS, vocabulary.MEMORY_PEAK, vocabulary.MEMORY_TOTAL, vocabulary.MEMORY_OOM}
 )
+#: What torch.distributed offers beyond reductions, broadcast and gathering for all.
+ALL_COLLECTIVES: Final[Capabilities] = frozenset(
+    {
+        vocabulary.COMM_AVERAGE,
+        vocabulary.COMM_ROOTED,
+        vocabulary.COMM_ALL_TO_ALL,
+        vocabulary.COMM_P2P,
+    }
+)
 #: Page-locked host memory, and copies from it that run behind the host.
 PINNING: Final[Capabilities] = frozenset({vocabulary.MEMORY_PINNED, vocabulary.MEMORY_PINNED_ASYNC})
 
@@ -102,6 +111,12 @@ def stores(*names: str) -> Capabilities:
 def accumulates_wide(*names: str) -> Capabilities:
     """Claim that sums and products of these 16-bit dtypes are accumulated in float32 or better."""
     cells = {vocabulary.ACCUMULATE_WIDE.on(_known_dtype(name)) for name in names}
+    return frozenset(Statement(cell, supported()) for cell in cells)
+
+
+def communicates(*names: str) -> Capabilities:
+    """Claim a communication backend whose collectives carry these dtypes."""
+    cells = {vocabulary.COMM.cell, *(vocabulary.COMM_DTYPE.on(_known_dtype(name)) for name in names)}
     return frozenset(Statement(cell, supported()) for cell in cells)
 
 

@@ -73,6 +73,39 @@ def _body(self):
 for _n in range({cases}):
     setattr(TestAllReduce, f"test_{{_n:04d}}", _body)
 """
+_DEEPSPEED = """
+import sys
+sys.path.insert(0, {folder!r})
+import pytest
+import torch
+import deepspeed.comm as dist
+from common import DistributedTest
+
+class TestAllReduce(DistributedTest):
+    world_size = {world}
+    reuse_dist_env = {reuse}
+
+    @pytest.mark.parametrize("n", range({cases}))
+    def test_all_reduce(self, n):
+        total = torch.ones(4)
+        dist.all_reduce(total)
+        assert total.tolist() == [self.world_size] * 4
+"""
+#: What DeepSpeed's own tests/conftest.py does for its launcher.
+_DEEPSPEED_CONFTEST = """
+import pytest
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call(item):
+    item.cls()(item._request)
+    item.runtest = lambda: True
+
+def pytest_runtest_teardown(item, nextitem):
+    if item.cls.reuse_dist_env and not nextitem:
+        test = item.cls()
+        for count, pool in test._pool_cache.items():
+            test._close_pool(pool, count, force=True)
+"""
 
 
 @dataclass(frozen=True)
@@ -84,6 +117,9 @@ class Launcher:
     cases: int
     arguments: tuple[str, ...] = ()
     ours: bool = False
+    python: str = sys.executable
+    conftest: str = ""
+    fields: tuple[tuple[str, object], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -97,15 +133,31 @@ class Measured:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cases", type=int, default=200, help="cases a run (default: 200)")
+    parser.add_argument("--deepspeed-tests", metavar="FOLDER", help="tests/unit of a checkout of DeepSpeed")
+    parser.add_argument("--deepspeed-python", default=sys.executable, help="an interpreter that has DeepSpeed")
 
 
 def launchers(arguments: argparse.Namespace) -> list[Launcher]:
+    fresh = ("--accelerator=cpu", "-n0", "--rank-isolation=fork")
     return [
         Launcher("here", _HERE, arguments.cases, ("--accelerator=cpu", "-n0"), ours=True),
+        Launcher("here, fresh ranks a case", _HERE, max(10, arguments.cases // 5), fresh),
+        *(deepspeed(arguments, reuse=reuse) for reuse in (False, True) if arguments.deepspeed_tests),
         Launcher("MultiProcContinuousTest", _CONTINUOUS, arguments.cases),
         # It starts its processes anew for each case, seconds each.
         Launcher("MultiProcessTestCase", _PER_TEST, max(3, arguments.cases // 50)),
     ]
+
+
+def deepspeed(arguments: argparse.Namespace, *, reuse: bool) -> Launcher:
+    return Launcher(
+        f"DeepSpeed's DistributedTest{', reuse_dist_env' if reuse else ''}",
+        _DEEPSPEED,
+        max(4, arguments.cases // (20 if reuse else 40)),
+        python=arguments.deepspeed_python,
+        conftest=_DEEPSPEED_CONFTEST,
+        fields=(("reuse", reuse), ("folder", str(Path(arguments.deepspeed_tests).absolute()))),
+    )
 
 
 def measure(arguments: argparse.Namespace) -> list[Row]:
@@ -127,13 +179,18 @@ def rows(world: int, all_of_them: Sequence[Launcher]) -> list[Row]:
 def one_run(launcher: Launcher, world: int) -> Measured:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        source = launcher.source.format(world=world, cases=launcher.cases)
+        source = launcher.source.format(world=world, cases=launcher.cases, **dict(launcher.fields))
         (folder / "test_ranks.py").write_text(source, encoding="utf-8")
+        (folder / "conftest.py").write_text(launcher.conftest, encoding="utf-8")
         finished = run(
-            [sys.executable, "-m", "pytest", "-q", "-p", "each_case", "-p", "no:cacheprovider", "-p", "no:randomly",
+            [launcher.python, "-m", "pytest", "-q", "-p", "each_case", "-p", "no:cacheprovider", "-p", "no:randomly",
              "test_ranks.py", *launcher.arguments],
             cwd=folder,
-            environment={"PYTHONPATH": str(PLUGINS), "EACH_CASE_FILE": str(folder / "times.json")},
+            environment={
+                "PYTHONPATH": str(PLUGINS),
+                "EACH_CASE_FILE": str(folder / "times.json"),
+                "LOCAL_SIZE": str(world),  # how many devices DeepSpeed's CPU accelerator says there are
+            },
         )  # fmt: skip
         if finished.status:
             tail = "\n".join(finished.output.splitlines()[-20:])

@@ -205,7 +205,7 @@ def _instance(template: Case, axes: tuple[tuple[str, str], ...], requires: Seque
 
 
 #: Capabilities whose claims are made per dtype.
-PER_DTYPE = frozenset({"dtype", "precision.accumulate-wide"})
+PER_DTYPE = frozenset({"dtype", "precision.accumulate-wide", "comm.dtype"})
 
 
 def _cell(need: Capability | Cell, dtype: str | None) -> Cell:

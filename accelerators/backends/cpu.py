@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from conformance.accelerators import capabilities as can
-from conformance.accelerators.claims import NOT_YET, TORCH_BASE, accumulates_wide, dtypes, lacks, stores
+from conformance.accelerators.claims import (
+    ALL_COLLECTIVES,
+    NOT_YET,
+    TORCH_BASE,
+    accumulates_wide,
+    communicates,
+    dtypes,
+    lacks,
+    stores,
+)
 from conformance.accelerators.memory import ProcessMemory
 from conformance.accelerators.randomness import HostGenerator
 from conformance.accelerators.torch_accelerator import TorchAccelerator
@@ -40,9 +49,12 @@ CPU = TorchAccelerator(
         can.DETERMINISTIC,
         can.AUTOCAST,
         can.COMPILE,
-        can.COMM,
         can.PROFILER,
     }
+    | communicates("float32", "float64", "float16", "bfloat16", "int8", "uint8", "int32", "int64")
+    | ALL_COLLECTIVES
+    | {can.COMM_BITWISE}
+    | lacks(can.COMM_COALESCED, "gloo starts every collective by itself", NOT_YET)
     | accumulates_wide("float16", "bfloat16")
     | stores("float8_e4m3fn", "float8_e5m2")
     | dtypes("float32", "float64", "bfloat16", "float16", "complex64", "complex128")

@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 from conformance.accelerators import capabilities as can
-from conformance.accelerators.claims import ALLOCATOR, PINNING, STREAMS, TORCH_BASE, accumulates_wide, dtypes
+from conformance.accelerators.claims import (
+    ALL_COLLECTIVES,
+    ALLOCATOR,
+    PINNING,
+    STREAMS,
+    TORCH_BASE,
+    accumulates_wide,
+    communicates,
+    dtypes,
+    lacks,
+)
 from conformance.accelerators.torch_accelerator import TorchAccelerator
 
 CUDA = TorchAccelerator(
@@ -36,10 +46,13 @@ CUDA = TorchAccelerator(
         can.DETERMINISTIC,
         can.AUTOCAST,
         can.COMPILE,
-        can.COMM,
         can.TRITON,
         can.PROFILER,
     }
+    | communicates("float32", "float64", "float16", "bfloat16", "int8", "uint8", "int32", "int64")
+    | ALL_COLLECTIVES
+    | {can.COMM_COALESCED}
+    | lacks(can.COMM_BITWISE, "NCCL has no bitwise reductions")
     | accumulates_wide("float16", "bfloat16")
     | dtypes("float32", "float64", "float16", "bfloat16", "complex64", "complex128")
     | dtypes("int8", "int16", "int32", "int64", "uint8", "bool"),

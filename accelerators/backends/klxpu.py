@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from conformance.accelerators import capabilities as can
-from conformance.accelerators.claims import NOT_YET, TORCH_BASE, dtypes, lacks
+from conformance.accelerators.claims import NOT_YET, TORCH_BASE, communicates, dtypes, lacks
 from conformance.accelerators.torch_accelerator import TorchAccelerator
 
 KLXPU = TorchAccelerator(
@@ -24,7 +24,8 @@ KLXPU = TorchAccelerator(
     # Its event timers answer 0.0 unless XPU_EVENT_KL3_ENABLE=1 is set.
     host_timers=True,
     capabilities=TORCH_BASE
-    | {can.STREAM, can.STREAM_ORDER, can.EVENT, can.MEMORY_STATS, can.MEMORY_TOTAL, can.COMM}
+    | {can.STREAM, can.STREAM_ORDER, can.EVENT, can.MEMORY_STATS, can.MEMORY_TOTAL}
+    | communicates("float32", "float16", "bfloat16", "int32", "int64")
     | dtypes("float32", "float16", "bfloat16", "int32", "int64", "bool")
     | lacks(can.EVENT_TIMING, "event timers answer 0.0 in the default configuration", NOT_YET)
     | lacks(can.TRITON, "stock Triton has no code generator for it", NOT_YET),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from conformance.accelerators import capabilities as can
-from conformance.accelerators.claims import ALLOCATOR, PINNING, STREAMS, TORCH_BASE, dtypes
+from conformance.accelerators.claims import ALLOCATOR, PINNING, STREAMS, TORCH_BASE, communicates, dtypes
 from conformance.accelerators.torch_accelerator import TorchAccelerator
 
 MLU = TorchAccelerator(
@@ -21,6 +21,7 @@ MLU = TorchAccelerator(
     | STREAMS
     | ALLOCATOR
     | PINNING
-    | {can.DEVICE_MULTIPLE, can.RNG_PER_DEVICE, can.GRAPH_CAPTURE, can.AUTOCAST, can.COMM, can.TRITON}
+    | {can.DEVICE_MULTIPLE, can.RNG_PER_DEVICE, can.GRAPH_CAPTURE, can.AUTOCAST, can.TRITON}
+    | communicates("float32", "float16", "bfloat16", "int8", "uint8", "int32", "int64")
     | dtypes("float32", "float16", "bfloat16", "int8", "int16", "int32", "int64", "uint8", "bool"),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from conformance.accelerators import capabilities as can
-from conformance.accelerators.claims import ALLOCATOR, NOT_YET, STREAMS, TORCH_BASE, dtypes, lacks
+from conformance.accelerators.claims import ALLOCATOR, NOT_YET, STREAMS, TORCH_BASE, communicates, dtypes, lacks
 from conformance.accelerators.torch_accelerator import TorchAccelerator
 
 NPU = TorchAccelerator(
@@ -20,7 +20,8 @@ NPU = TorchAccelerator(
     capabilities=TORCH_BASE
     | STREAMS
     | ALLOCATOR
-    | {can.MEMORY_PINNED, can.DEVICE_MULTIPLE, can.RNG_PER_DEVICE, can.GRAPH_CAPTURE, can.AUTOCAST, can.COMM}
+    | {can.MEMORY_PINNED, can.DEVICE_MULTIPLE, can.RNG_PER_DEVICE, can.GRAPH_CAPTURE, can.AUTOCAST}
+    | communicates("float32", "float16", "bfloat16", "int8", "int32", "int64")
     | dtypes("float32", "float16", "bfloat16", "int8", "int32", "int64", "bool")
     | lacks(can.TRITON, "stock Triton has no code generator for Ascend", NOT_YET),
 )

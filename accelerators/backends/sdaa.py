@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from conformance.accelerators import capabilities as can
-from conformance.accelerators.claims import NOT_YET, STREAMS, TORCH_BASE, dtypes, lacks
+from conformance.accelerators.claims import NOT_YET, STREAMS, TORCH_BASE, communicates, dtypes, lacks
 from conformance.accelerators.torch_accelerator import TorchAccelerator
 
 _NO_GRAPH = "torch_sdaa captures no graphs"
@@ -19,7 +19,8 @@ SDAA = TorchAccelerator(
     listing=("teco-smi",),
     capabilities=TORCH_BASE
     | STREAMS
-    | {can.MEMORY_STATS, can.MEMORY_TOTAL, can.MEMORY_PINNED, can.DEVICE_MULTIPLE, can.AUTOCAST, can.COMM}
+    | {can.MEMORY_STATS, can.MEMORY_TOTAL, can.MEMORY_PINNED, can.DEVICE_MULTIPLE, can.AUTOCAST}
+    | communicates("float32", "float16", "bfloat16", "int32", "int64")
     | dtypes("float32", "float16", "bfloat16", "int32", "int64", "bool")
     | lacks(can.GRAPH_CAPTURE, _NO_GRAPH, NOT_YET)
     | lacks(can.GRAPH_POOL, _NO_GRAPH, NOT_YET)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from conformance.accelerators import capabilities as can
 from conformance.accelerators.claims import (
+    ALL_COLLECTIVES,
     ALLOCATOR,
     NOT_YET,
     PINNING,
     STREAMS,
     TORCH_BASE,
     accumulates_wide,
+    communicates,
     dtypes,
     lacks,
     strided_only,
@@ -42,9 +44,12 @@ SIM = TorchAccelerator(
         can.DETERMINISTIC,
         can.AUTOCAST,
         can.COMPILE,
-        can.COMM,
         can.PROFILER,
     }
+    | communicates("float32", "float64", "float16", "bfloat16", "int8", "uint8", "int32", "int64")
+    | ALL_COLLECTIVES
+    | {can.COMM_BITWISE}
+    | lacks(can.COMM_COALESCED, "gloo starts every collective by itself", NOT_YET)
     | accumulates_wide("float16", "bfloat16")
     | dtypes(*_DTYPES, *_INTEGERS)
     | strided_only(*_DTYPES, *_INTEGERS)

@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from conformance.accelerators import capabilities as can
-from conformance.accelerators.claims import ALLOCATOR, PINNING, STREAMS, TORCH_BASE, dtypes, stores, strided_only
+from conformance.accelerators.claims import (
+    ALLOCATOR,
+    PINNING,
+    STREAMS,
+    TORCH_BASE,
+    communicates,
+    dtypes,
+    stores,
+    strided_only,
+)
 from conformance.accelerators.torch_accelerator import TorchAccelerator
 
 _DTYPES = ("float32", "float16", "bfloat16", "int8", "int32", "int64", "uint8", "bool")
@@ -27,7 +36,8 @@ SUPA = TorchAccelerator(
     | PINNING
     # Triton is the vendor's own build, in a package of its own: is_triton_supported() looks for it, nothing is claimed.
     | {can.DEVICE_MULTIPLE, can.DEVICE_VISIBILITY, can.RNG_PER_DEVICE}
-    | {can.GRAPH_CAPTURE, can.GRAPH_POOL, can.AUTOCAST, can.COMM, can.COMPILE}
+    | {can.GRAPH_CAPTURE, can.GRAPH_POOL, can.AUTOCAST, can.COMPILE}
+    | communicates("float32", "float16", "bfloat16", "int8", "uint8", "int32", "int64")
     | dtypes(*_DTYPES)
     | strided_only(*_DTYPES)
     # PyTorch prints a device's tensors by way of float64.

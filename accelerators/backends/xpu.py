@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from conformance.accelerators import capabilities as can
-from conformance.accelerators.claims import ALLOCATOR, NOT_YET, PINNING, STREAMS, TORCH_BASE, dtypes, lacks
+from conformance.accelerators.claims import (
+    ALLOCATOR,
+    NOT_YET,
+    PINNING,
+    STREAMS,
+    TORCH_BASE,
+    communicates,
+    dtypes,
+    lacks,
+)
 from conformance.accelerators.torch_accelerator import TorchAccelerator
 
 XPU = TorchAccelerator(
@@ -24,9 +33,9 @@ XPU = TorchAccelerator(
         can.RNG_PER_DEVICE,
         can.AUTOCAST,
         can.COMPILE,
-        can.COMM,
         can.PROFILER,
     }
+    | communicates("float32", "float16", "bfloat16", "int8", "uint8", "int32", "int64")
     | dtypes("float32", "float16", "bfloat16", "int8", "int32", "int64", "uint8", "bool")
     | lacks(can.TRITON, "needs Intel's own build of Triton, which a stock installation lacks", NOT_YET),
 )

@@ -120,12 +120,16 @@ def open_ledger(ledger: Ledger) -> None:
 def record_collectives() -> None:
     """Have the public functions of ``torch.distributed`` write the ledger. Before any case is imported."""
     import torch.distributed as dist
+    from torch.distributed import distributed_c10d
 
     for names, between_two in ((_COLLECTIVES + _MADE_BY_ALL, False), (_BETWEEN_TWO, True)):
         for name in names:
             function = getattr(dist, name, None)
             if function is not None:
-                setattr(dist, name, _recorded(name, function, between_two=between_two))
+                recorded = _recorded(name, function, between_two=between_two)
+                # In both, because P2POp asks whether what it is given *is* isend or irecv.
+                setattr(dist, name, recorded)
+                setattr(distributed_c10d, name, recorded)
 
 
 def _recorded(name: str, function: Callable[..., Any], *, between_two: bool) -> Callable[..., Any]:

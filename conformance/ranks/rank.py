@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -113,6 +114,10 @@ class Rank:
         if os.getpid() != self._process:
             os._exit(70)  # a fork that the body made has come back from it
         end = body.end_of(work, error, checker, self._accelerator, generated=generated)
+        if error is not None:
+            # Its frames hold the group, which the other ranks may be waiting in until the last reference is gone.
+            traceback.clear_frames(error.__traceback__)
+            error = None
         # The ledger keeps the last collective, and the rank its place in the group: the pool says when to leave.
         self._channel.send(packed(end))
 

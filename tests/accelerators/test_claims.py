@@ -7,6 +7,7 @@ import pytest
 from conformance.accelerators.capabilities import STREAM, TRITON, Cell
 from conformance.accelerators.claims import (
     accumulates_wide,
+    communicates,
     declaration_of,
     dtypes,
     dtypes_in,
@@ -51,6 +52,13 @@ def test_emulation_and_wide_accumulation_have_words():
 
     assert declaration.claim(STREAM.cell).detail is Detail.EMULATED
     assert declaration.claim(Cell("precision.accumulate-wide", "float16")).state is State.SUPPORTED
+
+
+def test_a_communication_backend_carries_the_dtypes_that_are_named():
+    declaration = declaration_of(communicates("float32", "int8"))
+
+    assert {str(cell) for cell in declaration.cells} == {"comm", "comm.dtype[float32]", "comm.dtype[int8]"}
+    assert declaration.claim(Cell("comm.dtype", "int16")).state is State.UNDECLARED
 
 
 def test_yes_and_no_to_the_same_thing_is_an_error():

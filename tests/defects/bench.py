@@ -55,6 +55,11 @@ def planned(case_id: str) -> PlannedCase:
     return plan(area_of(case_id))[case_id]
 
 
+def on_ranks(case_id: str) -> bool:
+    """Whether the case runs on ranks, for which a whole run is needed."""
+    return planned(case_id).case.world_size is not None
+
+
 class _Options:
     """What a body asks pytest's configuration for."""
 

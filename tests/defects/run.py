@@ -66,7 +66,9 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 def run(chosen: Sequence[Mutant], jobs: int, cases_of: Callable[[Mutant], list[str]]) -> list[Result]:
     """The healthy accelerator first, then every mutant."""
     cases = {mutant.name: cases_of(mutant) for mutant in chosen}
-    healthy = list(dict.fromkeys(case for some in cases.values() for case in some))
+    # On ranks the healthy accelerator is the suite's own run of it; here there is one process.
+    named = dict.fromkeys(case for some in cases.values() for case in some)
+    healthy = [case for case in named if not bench.on_ranks(case)]
     forked = [mutant for mutant in chosen if mutant.how is How.FORK]
     planned = [Job(None, healthy), *(Job(mutant, cases[mutant.name]) for mutant in forked)]
     results: list[Result] = []

@@ -22,7 +22,6 @@ from .survivors import SURVIVORS
 NO_DEFECTS = {
     "alloc_no_poison": "what new memory holds is nobody's promise; poison only makes reading it visible",
     "stream_order_ignored": "it hides races of the program, and a device that orders too much is right",
-    "comm_wait_ignored": "a process group of one rank has nothing to wait for; waits for area comm",
 }
 NAMES = [mutant.name for mutant in MUTANTS]
 

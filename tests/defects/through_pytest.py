@@ -10,7 +10,7 @@ from conformance.reports.verdict import Verdict
 from tests.acceptance.running import Run
 from tests.acceptance.running import run as run_pytest
 
-from . import measuring
+from . import bench, measuring
 from .accelerators import VARIABLE
 from .mutant import Mutant
 
@@ -31,11 +31,13 @@ def run_mutant(mutant: Mutant, chosen: list[str]) -> measuring.Result:
 def run(mutant: Mutant, cases: list[str], folder: Path) -> Run:
     # Only the tests may be found by path: beside them stands a folder conformance/ that is not the installed package.
     (folder / "tests").symlink_to(ROOT / "tests")
+    # Ranks are processes of their own: what kills one of them leaves pytest alone.
+    workers = "-n0" if all(bench.on_ranks(case) for case in cases) else "-n2"
     return run_pytest(
         f"--accelerator={SPEC}",
         *(f"--case={case}" for case in cases),
         f"--strictness={mutant.strictness.value}",
-        "-n2",
+        workers,
         cwd=folder,
         name="sim",
         PYTHONPATH=str(folder),

@@ -157,7 +157,14 @@ void collective(const c10::OperatorHandle& op, Stack* stack) {
     (*stack)[i] = map_tensors((*stack)[i], [](const at::Tensor& t) { return t.is_privateuseone() ? owning_alias(t) : t; });
   }
 
-  run_collective(op, profile, *stack);
+  try {
+    run_collective(op, profile, *stack);
+  } catch (...) {
+    // It was refused: nothing will write what was announced, and whoever gets the memory next need not wait for it.
+    Guard lock(engine_mutex());
+    timeline().order(timeline().state(timeline().current(device)), comm);
+    throw;
+  }
 
   auto returns = op.schema().returns().size();
   for (size_t i = stack->size() - returns; i < stack->size(); ++i) {

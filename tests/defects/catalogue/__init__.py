@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.defects.mutant import Mutant
 
-from . import claims, devices, members, memory, narrow, operators, processes, random_numbers, streams
+from . import claims, collectives, devices, members, memory, narrow, operators, processes, random_numbers, streams
 
 MUTANTS: tuple[Mutant, ...] = (
     *devices.MUTANTS,
@@ -16,6 +16,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *claims.MUTANTS,
     *processes.MUTANTS,
     *narrow.MUTANTS,
+    *collectives.MUTANTS,
 )
 
 

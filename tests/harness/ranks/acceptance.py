@@ -48,15 +48,15 @@ def tortures(words: list[str], workers: list[str]) -> Iterator[Line]:
         for count in workers:
             with tempfile.TemporaryDirectory() as name:
                 run = tortured(Path(name), count, f"--rank-isolation={word.value}")
-                yield from judged(run, f"{word.value} {count}", word, name)
+                yield from judged(run, f"{word.value} {count}", word, name, 2 if count == "-n2" else 1)
 
 
-def judged(run: Run, where: str, word: Isolation, folder: str) -> Iterator[Line]:
+def judged(run: Run, where: str, word: Isolation, folder: str, processes: int) -> Iterator[Line]:
     """What one run of all bodies has to show."""
     found, expected = run.verdicts, verdicts()
     wrong = sorted(id for id in expected if found.get(id) != expected[id])
     false_greens = [id for id in wrong if found.get(id, ("", ""))[0] == "pass"]
-    texts, late = missing_texts(run), overdue(run, START[word])
+    texts, late = missing_texts(run), overdue(run, START[word], processes)
     left = leftovers(folder)
     yield Line(f"{where}: verdicts of {len(EXPECTED)} bodies and their followers", *_none(wrong, len(expected)))
     yield Line(f"{where}: false greens", str(len(false_greens)), "0", not false_greens)

@@ -23,3 +23,14 @@ def test_child(rank, group, check):
     """Leaves a process in a session of its own."""
     child = subprocess.Popen(["sleep", "600"], start_new_session=True)
     check.metric("child", child.pid)
+
+
+@case("pool.batch", world_size=2)
+def test_batch(rank, group, check):
+    """Calls that torch compares by identity are still the same calls."""
+    taken = torch.zeros(2)
+    other = 1 - rank
+    calls = [dist.P2POp(dist.irecv, taken, other), dist.P2POp(dist.isend, torch.full((2,), float(rank)), other)]
+    for work in dist.batch_isend_irecv(calls):
+        work.wait()
+    check.equal(taken.tolist(), [float(other)] * 2, "what came")

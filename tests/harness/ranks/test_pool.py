@@ -31,18 +31,12 @@ def new_pool(spec: str = "cpu") -> Pool:
     return Pool(Hello(spec, None, [], 0, 0))
 
 
+CASES = {"test_child": "pool.child", "test_batch": "pool.batch"}
+
+
 def work(name: str = "test_sum") -> Work:
-    return Work(
-        "",
-        "pool.child" if name == "test_child" else "pool.sum",
-        "tests.harness.ranks.pool_bodies",
-        str(BODIES),
-        name,
-        0,
-        0,
-        30.0,
-        "",
-    )
+    case_id = CASES.get(name, "pool.sum")
+    return Work("", case_id, "tests.harness.ranks.pool_bodies", str(BODIES), name, 0, 0, 30.0, "")
 
 
 def rank_0(pool: Pool, world_size: int = 2) -> int:
@@ -75,6 +69,12 @@ def test_ranks_serve_every_world_size(warm: Pool) -> None:
     first = rank_0(warm)
 
     assert [rank_0(warm, world) for world in (1, 3, 2, 4)] == [first] * 4
+
+
+def test_recorded_calls_are_still_the_calls_that_torch_knows(warm: Pool) -> None:
+    finish = warm.run(work("test_batch"), 2).finish
+
+    assert finish.observation.seen is Seen.RIGHT, finish
 
 
 def test_an_idle_rank_that_was_killed_is_replaced(warm: Pool) -> None:

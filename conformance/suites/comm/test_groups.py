@@ -1,0 +1,114 @@
+"""Groups of some of the ranks: who is in them, in which order, and that others are left alone."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+
+from conformance.accelerators.capabilities import COMM
+from conformance.case import case
+
+CALLS = ("all_reduce", "broadcast", "all_gather", "reduce_scatter")
+
+
+def neighbours(rank, world_size):
+    """Disjoint groups of neighbours, made by all ranks in the same order, and the one that this rank is in."""
+    parts = [list(range(first, min(first + 2, world_size))) for first in range(0, world_size, 2)]
+    groups = [dist.new_group(part) for part in parts]
+    mine = rank // 2
+    return parts[mine], groups[mine]
+
+
+@case("comm.group.disjoint", requires=[COMM], axes={"call": CALLS}, world_size=(3, 4))
+def test_disjoint(check, device, call, rank, world_size, group):
+    """Groups that share no rank work at the same time, each with its own values."""
+    members, own = neighbours(rank, world_size)
+    mine = torch.full((len(members),), float(rank + 1), device=device)
+
+    if call == "all_reduce":
+        dist.all_reduce(mine, group=own)
+        expected = [float(sum(m + 1 for m in members))] * len(members)
+    elif call == "broadcast":
+        dist.broadcast(mine, members[-1], group=own)
+        expected = [float(members[-1] + 1)] * len(members)
+    elif call == "all_gather":
+        gathered = torch.zeros(len(members) * len(members), device=device)
+        dist.all_gather_into_tensor(gathered, mine, group=own)
+        mine, expected = gathered[:: len(members)], [float(m + 1) for m in members]
+    else:
+        part = torch.zeros(1, device=device)
+        dist.reduce_scatter_tensor(part, mine, group=own)
+        mine, expected = part, [float(sum(m + 1 for m in members))]
+
+    check.equal(mine.tolist(), expected, f"{call} among {members}")
+
+
+@case("comm.group.numbers", requires=[COMM], world_size=(3, 4))
+def test_numbers(check, rank, world_size, group):
+    """A group numbers its members anew, and knows their numbers in the world."""
+    chosen = [world_size - 1, 1]
+    small = dist.new_group(chosen)
+
+    if rank not in chosen:
+        check.equal(dist.get_rank(small), -1, "the number of somebody who is not in it")
+        return
+    inside = dist.get_group_rank(small, rank)
+    check.equal(dist.get_rank(small), inside, "the own number")
+    check.equal(dist.get_global_rank(small, inside), rank, "and back")
+    check.equal(dist.get_world_size(small), 2, "the size")
+    everyone = [None, None]
+    dist.all_gather_object(everyone, rank, group=small)
+    check.equal(everyone[inside], rank, "the place in a gathered list")
+
+
+@case("comm.group.outsider", requires=[COMM], world_size=(3, 4))
+def test_outsider(check, device, rank, world_size, group):
+    """A call on a group leaves the tensors of others as they are, and nobody waits for them."""
+    pair = dist.new_group([0, 1])
+    mine = torch.full((4,), float(rank + 1), device=device)
+
+    if rank in (0, 1):
+        dist.all_reduce(mine, group=pair)
+
+    check.equal(mine.tolist(), [3.0 if rank in (0, 1) else rank + 1.0] * 4, "the tensor")
+    dist.all_reduce(mine)
+    check.equal(mine.tolist(), [6.0 + sum(range(3, world_size + 1))] * 4, "the world's sum after it")
+
+
+@case("comm.group.overlap", requires=[COMM], world_size=(3, 4))
+def test_overlap(check, device, rank, world_size, group):
+    """Two groups with a rank in common, used in turn, and the world between them."""
+    low, high = dist.new_group([0, 1]), dist.new_group([1, 2])
+    total = torch.tensor([float(rank + 1)], device=device)
+
+    if rank in (0, 1):
+        dist.all_reduce(total, group=low)
+    dist.barrier()
+    if rank in (1, 2):
+        dist.all_reduce(total, group=high)
+
+    check.equal(total.item(), {0: 3.0, 1: 6.0, 2: 6.0}.get(rank, rank + 1.0), "the sum")
+
+
+@case("comm.group.many", requires=[COMM], world_size=(2,))
+def test_many(check, device, rank, world_size, group):
+    """Groups are made, used and given back again and again."""
+    for number in range(12):
+        again = dist.new_group([0, 1])
+        total = torch.tensor([float(number + rank)], device=device)
+        dist.all_reduce(total, group=again)
+        check.equal(total.item(), 2.0 * number + 1, f"the sum in group {number}")
+        dist.destroy_process_group(again)
+
+
+@case("comm.group.only_one", requires=[COMM], world_size=2)
+def test_only_one(check, device, rank, group):
+    """A group of one rank changes nothing."""
+    alone = [dist.new_group([number]) for number in range(2)][rank]
+    mine = torch.tensor([rank + 0.5], device=device)
+
+    dist.all_reduce(mine, group=alone)
+    dist.broadcast(mine, rank, group=alone)
+    dist.barrier(group=alone)
+
+    check.equal(mine.item(), rank + 0.5, "the tensor")

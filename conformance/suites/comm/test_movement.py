@@ -1,0 +1,189 @@
+"""Broadcast, gather, scatter and all-to-all: every bit arrives, where it belongs, in the order of ranks."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+
+from conformance.accelerators.capabilities import COMM, COMM_ALL_TO_ALL, COMM_DTYPE, COMM_ROOTED, DTYPE
+from conformance.case import case
+
+from .payloads import DTYPES, HUGE, SIZES, WORLDS, payloads
+
+TWO_SIZES = ("1", "256k3")
+
+
+@case(
+    "comm.broadcast", requires=[COMM, DTYPE, COMM_DTYPE], axes={"dtype": DTYPES, "size": TWO_SIZES}, world_size=WORLDS
+)
+def test_broadcast(case, check, device, dtype, size, rank, world_size, group):
+    """From every root, every rank gets the root's bits."""
+    inputs = payloads(case, world_size, SIZES[size], getattr(torch, dtype))
+
+    for root in range(world_size):
+        buffer = inputs[rank].to(device, copy=True)
+        dist.broadcast(buffer, root)
+        check.equal(buffer.cpu(), inputs[root], f"what rank {rank} has from root {root}")
+
+
+@case("comm.broadcast.huge", requires=[COMM], world_size=WORLDS)
+def test_broadcast_huge(check, device, rank, world_size, group):
+    """More than 32 MiB from the last rank, to the last element."""
+    positions = torch.arange(HUGE, dtype=torch.int32)
+    buffer = (positions if rank == world_size - 1 else torch.zeros_like(positions)).to(device)
+
+    dist.broadcast(buffer, world_size - 1)
+
+    check.equal(buffer.cpu(), positions, "what was broadcast")
+
+
+@case(
+    "comm.all_gather", requires=[COMM, DTYPE, COMM_DTYPE], axes={"dtype": DTYPES, "size": TWO_SIZES}, world_size=WORLDS
+)
+def test_all_gather(case, check, device, dtype, size, rank, world_size, group):
+    """Every rank gets every rank's bits, in the order of ranks."""
+    inputs = payloads(case, world_size, SIZES[size], getattr(torch, dtype))
+    gathered = [torch.zeros_like(inputs[0], device=device) for _ in range(world_size)]
+
+    dist.all_gather(gathered, inputs[rank].to(device))
+
+    for source, buffer in enumerate(gathered):
+        check.equal(buffer.cpu(), inputs[source], f"the part of rank {source}")
+
+
+@case("comm.all_gather.into_tensor", requires=[COMM, DTYPE, COMM_DTYPE], axes={"dtype": DTYPES, "size": TWO_SIZES},
+      world_size=WORLDS)  # fmt: skip
+def test_all_gather_into_tensor(case, check, device, dtype, size, rank, world_size, group):
+    """One tensor of all parts, in the order of ranks; the input may be a slice of it."""
+    length = SIZES[size]
+    inputs = payloads(case, world_size, length, getattr(torch, dtype))
+    whole = torch.zeros_like(inputs.flatten(), device=device)
+    mine = whole[rank * length : (rank + 1) * length]
+    mine.copy_(inputs[rank])
+
+    dist.all_gather_into_tensor(whole, mine)
+
+    check.same_on_all_ranks("gathered", whole)
+    check.equal(whole.cpu(), inputs.flatten(), "the parts")
+
+
+@case("comm.all_gather.layout", requires=[COMM], axes={"layout": ("slice", "transposed")}, world_size=WORLDS)
+def test_all_gather_layout(check, device, layout, rank, world_size, group):
+    """Inputs that are views arrive with their values, not with what lies between them."""
+    whole = torch.arange(35.0, device=device).reshape(5, 7) + 100 * rank
+    view = whole[2] if layout == "slice" else whole.t().contiguous().t()[:, 3].contiguous()
+    gathered = [torch.zeros_like(view) for _ in range(world_size)]
+
+    dist.all_gather(gathered, view)
+
+    for source, part in enumerate(gathered):
+        check.equal(part.cpu(), (view - 100 * rank + 100 * source).cpu(), f"the part of rank {source}")
+
+
+@case("comm.empty", requires=[COMM], axes={"call": ("all_reduce", "broadcast", "all_gather")}, world_size=WORLDS)
+def test_empty(check, device, call, rank, world_size, group):
+    """A tensor without elements goes through, and the next call is not out of step."""
+    nothing = torch.empty(0, device=device)
+
+    if call == "all_gather":
+        dist.all_gather([torch.empty(0, device=device) for _ in range(world_size)], nothing)
+    else:
+        getattr(dist, call)(nothing, *([0] if call == "broadcast" else []))
+    ones = torch.ones(3, device=device)
+    dist.all_reduce(ones)
+
+    check.equal(ones.tolist(), [float(world_size)] * 3, "the call behind it")
+
+
+@case("comm.gather", requires=[COMM, COMM_ROOTED, DTYPE, COMM_DTYPE], axes={"dtype": DTYPES}, world_size=WORLDS)
+def test_gather(case, check, device, dtype, rank, world_size, group):
+    """The root, whichever it is, gets every part in order."""
+    inputs = payloads(case, world_size, SIZES["13"], getattr(torch, dtype))
+
+    for root in range(world_size):
+        parts = [torch.zeros_like(inputs[0], device=device) for _ in range(world_size)] if rank == root else None
+        dist.gather(inputs[rank].to(device), parts, root)
+        for source, part in enumerate(parts or ()):
+            check.equal(part.cpu(), inputs[source], f"the part of rank {source}")
+    check.that(parts is not None or rank != world_size - 1, "the last root has no parts")
+
+
+@case("comm.scatter", requires=[COMM, COMM_ROOTED, DTYPE, COMM_DTYPE], axes={"dtype": DTYPES}, world_size=WORLDS)
+def test_scatter(case, check, device, dtype, rank, world_size, group):
+    """Every rank gets its part of what the root has, whichever rank that is."""
+    inputs = payloads(case, world_size * world_size, SIZES["13"], getattr(torch, dtype))
+
+    for root in range(world_size):
+        mine = torch.zeros_like(inputs[0], device=device)
+        parts = inputs[root * world_size : (root + 1) * world_size]
+        dist.scatter(mine, [part.to(device) for part in parts] if rank == root else None, root)
+        check.equal(mine.cpu(), parts[rank], f"the part from root {root}")
+
+
+@case("comm.all_to_all", requires=[COMM, COMM_ALL_TO_ALL, DTYPE, COMM_DTYPE], axes={"dtype": DTYPES, "size": TWO_SIZES},
+      world_size=WORLDS)  # fmt: skip
+def test_all_to_all(case, check, device, dtype, size, rank, world_size, group):
+    """Part j of rank i becomes part i of rank j."""
+    length = SIZES[size]
+    inputs = payloads(case, world_size, length * world_size, getattr(torch, dtype))
+    mine = torch.zeros_like(inputs[0], device=device)
+
+    dist.all_to_all_single(mine, inputs[rank].to(device))
+
+    check.equal(mine.cpu(), inputs[:, rank * length : (rank + 1) * length].flatten(), "the parts of all ranks")
+
+
+@case("comm.all_to_all.uneven", requires=[COMM, COMM_ALL_TO_ALL], axes={"zeros": ("none", "some")}, world_size=WORLDS)
+def test_uneven(check, device, zeros, rank, world_size, group):
+    """Every pair of ranks exchanges another number of rows; some exchange none."""
+
+    def rows(source, target):
+        count = 1 + 2 * source + target
+        return 0 if zeros == "some" and (source + target) % 2 else count
+
+    def sent(source, target):
+        first = 1000.0 * source + 100 * target
+        return torch.arange(first, first + 3 * rows(source, target)).reshape(-1, 3)
+
+    everyone = range(world_size)
+    given = torch.cat([sent(rank, target) for target in everyone]).to(device)
+    expected = torch.cat([sent(source, rank) for source in everyone])
+    taken = torch.full(expected.shape, float("nan"), device=device)
+
+    dist.all_to_all_single(taken, given, [rows(s, rank) for s in everyone], [rows(rank, t) for t in everyone])
+
+    check.equal(taken.cpu(), expected, "the rows from all ranks")
+
+
+@case("comm.all_to_all.list", requires=[COMM, COMM_ALL_TO_ALL], world_size=WORLDS)
+def test_all_to_all_list(check, device, rank, world_size, group):
+    """The same with lists of tensors."""
+    given = [torch.full((3,), 10.0 * rank + target, device=device) for target in range(world_size)]
+    taken = [torch.zeros(3, device=device) for _ in range(world_size)]
+
+    dist.all_to_all(taken, given)
+
+    for source, part in enumerate(taken):
+        check.equal(part.tolist(), [10.0 * source + rank] * 3, f"the part of rank {source}")
+
+
+@case("comm.all-to-all", requires=[COMM_ALL_TO_ALL], world_size=2, adaptive=True)
+def test_all_to_all_is_there(check, device, rank, group):
+    """Two ranks swap."""
+    mine = torch.zeros(2, device=device)
+
+    dist.all_to_all_single(mine, torch.tensor([10.0, 11.0], device=device) + 10 * rank)
+
+    check.equal(mine.tolist(), [10.0 + rank, 20.0 + rank], "what was swapped")
+
+
+@case("comm.rooted", requires=[COMM_ROOTED], world_size=2, adaptive=True)
+def test_rooted_is_there(check, device, rank, group):
+    """What one rank gathers it can scatter again."""
+    parts = [torch.zeros(1, device=device) for _ in range(2)] if rank == 1 else None
+    back = torch.zeros(1, device=device)
+
+    dist.gather(torch.tensor([5.0 + rank], device=device), parts, 1)
+    dist.scatter(back, parts, 1)
+
+    check.equal(back.item(), 5.0 + rank, "what came back")

@@ -1,0 +1,156 @@
+"""When things happen: barriers, handles of work that runs on, and what streams may see."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+import torch.distributed as dist
+
+from conformance.accelerators.capabilities import COMM, STREAM_ORDER
+from conformance.case import case
+
+from .payloads import WORLDS
+
+CALLS = ("all_reduce", "broadcast", "all_gather", "reduce_scatter")
+
+
+def started(call, mine, rank, world_size):
+    """Start a call on ones times the rank's number; its handle, and its output with what has to be in it."""
+    total = float(sum(range(1, world_size + 1)))
+    if call == "all_reduce":
+        return dist.all_reduce(mine, async_op=True), mine, [total] * mine.numel()
+    if call == "broadcast":
+        return dist.broadcast(mine, world_size - 1, async_op=True), mine, [float(world_size)] * mine.numel()
+    if call == "all_gather":
+        whole = torch.zeros(world_size * mine.numel(), device=mine.device)
+        work = dist.all_gather_into_tensor(whole, mine, async_op=True)
+        return work, whole, [n + 1.0 for n in range(world_size) for _ in range(mine.numel())]
+    part = torch.zeros(mine.numel() // world_size, device=mine.device)
+    return dist.reduce_scatter_tensor(part, mine, async_op=True), part, [total] * part.numel()
+
+
+@case("comm.async", requires=[COMM], axes={"call": CALLS}, world_size=WORLDS)
+def test_handle(check, device, call, rank, world_size, group):
+    """After wait() the result is there for whatever is queued next."""
+    mine = torch.full((12,), rank + 1.0, device=device)
+
+    work, result, expected = started(call, mine, rank, world_size)
+    work.wait()
+    doubled = result * 2
+
+    check.equal(doubled.tolist(), [2 * value for value in expected], f"twice the result of {call}")
+
+
+@case("comm.async.completed", requires=[COMM], axes={"call": ("all_reduce", "broadcast", "all_gather")}, world_size=2)
+def test_completed(check, device, call, rank, world_size, group):
+    """A work that was waited for, and whose result was read, says that it is complete."""
+    work, result, _ = started(call, torch.ones(12, device=device), rank, world_size)
+    work.wait()
+    result.cpu()
+
+    check.that(work.is_completed(), f"{call} was read, and says that it is not complete")
+
+
+@case("comm.async.reversed", requires=[COMM], world_size=WORLDS)
+def test_reversed(check, device, rank, world_size, group):
+    """Many at once, waited for the other way round."""
+    buffers = [torch.full((7,), float(rank + number), device=device) for number in range(8)]
+
+    works = [dist.all_reduce(buffer, async_op=True) for buffer in buffers]
+    for work in reversed(works):
+        work.wait()
+
+    everyone = sum(range(world_size))
+    for number, buffer in enumerate(buffers):
+        check.equal(buffer.tolist(), [float(everyone + number * world_size)] * 7, f"sum {number}")
+
+
+@case("comm.async.groups", requires=[COMM], world_size=WORLDS)
+def test_two_groups(check, device, rank, world_size, group):
+    """Work of two groups runs side by side and mixes nothing up."""
+    second = dist.new_group(list(range(world_size)))
+    one, two = (torch.full((1000,), value, device=device) for value in (1.0, 10.0))
+
+    works = [dist.all_reduce(one, async_op=True), dist.all_reduce(two, group=second, async_op=True)]
+    for work in works:
+        work.wait()
+
+    check.equal((one[0].item(), two[-1].item()), (1.0 * world_size, 10.0 * world_size), "the two sums")
+
+
+@case("comm.sequence", requires=[COMM], world_size=WORLDS)
+def test_sequence(check, device, rank, world_size, group):
+    """Each call sees what the one before it has written."""
+    value = torch.ones(65, device=device)
+
+    for _ in range(5):
+        dist.all_reduce(value)
+        value /= world_size
+        value += 1
+
+    check.equal(value.tolist(), [6.0] * 65, "after five rounds")
+
+
+@case("comm.barrier", requires=[COMM], world_size=WORLDS)
+def test_barrier(check, rank, world_size, group):
+    """Nobody leaves a barrier before the last one has entered it."""
+    delay = 0.05
+    entered, left = [0.0] * world_size, [0.0] * world_size
+    dist.barrier()
+
+    for late in range(world_size):
+        time.sleep(delay if rank == late else 0)
+        before = time.monotonic()
+        dist.barrier()
+        after = time.monotonic()
+        dist.all_gather_object(entered, before)
+        dist.all_gather_object(left, after)
+
+        early = max(entered) - min(left)
+        check.that(early <= 0, f"a rank left {early:.3g} s before rank {late} had entered")
+
+
+@case("comm.stream.before", requires=[COMM, STREAM_ORDER], world_size=WORLDS)
+def test_reads_what_is_queued(check, device, rank, world_size, group):
+    """A call reads what was queued before it on the current stream; nobody has to synchronize."""
+    matrix = torch.eye(96, device=device) * 2
+
+    for _ in range(10):
+        matrix = (matrix @ matrix).clamp_(max=2.0)
+    dist.all_reduce(matrix)
+
+    check.equal(matrix.diagonal().cpu(), torch.full((96,), 2.0 * world_size), "the sum of what was queued")
+
+
+@case("comm.stream.side", requires=[COMM, STREAM_ORDER], world_size=WORLDS)
+def test_on_a_side_stream(check, accelerator, device, rank, world_size, group):
+    """Called on another stream it reads and writes in the order of that one."""
+    side = accelerator.Stream()
+    value = torch.zeros(1000, device=device)
+    side.wait_stream(accelerator.current_stream())
+
+    with accelerator.stream(side):
+        value += rank + 1
+        dist.all_reduce(value)
+        value *= 2
+    accelerator.current_stream().wait_stream(side)
+    after = value + 1
+
+    total = 2.0 * sum(range(1, world_size + 1)) + 1
+    check.equal(after.cpu(), torch.full((1000,), total), "what comes after")
+
+
+@case("comm.stream.wait", requires=[COMM, STREAM_ORDER], axes={"call": CALLS}, world_size=WORLDS)
+def test_wait_orders(check, accelerator, device, call, rank, world_size, group):
+    """wait() on one stream orders that stream behind the work, whichever stream has started it."""
+    side = accelerator.Stream()
+    mine = torch.full((12_000,), rank + 1.0, device=device)
+    side.wait_stream(accelerator.current_stream())
+
+    with accelerator.stream(side):
+        work, result, expected = started(call, mine, rank, world_size)
+    work.wait()
+    shifted = result + 0.5
+
+    check.equal(shifted.cpu(), torch.tensor(expected) + 0.5, f"the result of {call}")

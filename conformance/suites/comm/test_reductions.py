@@ -1,0 +1,217 @@
+"""Reductions: the values of the host, on every rank the same bits, whatever the dtype, size, layout and operation."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+
+from conformance.accelerators.capabilities import COMM, COMM_AVERAGE, COMM_BITWISE, COMM_DTYPE, COMM_ROOTED, DTYPE
+from conformance.case import case
+
+from .payloads import DTYPES, FLOATING, HUGE, INTEGER, OPS, SIZES, WORLDS, check_reduced, payloads
+
+
+def all_reduced(case, check, device, dtype, size, op, rank, world_size):
+    """Reduce this rank's input and compare: with the host, and between the ranks."""
+    inputs = payloads(case, world_size, SIZES[size], getattr(torch, dtype))
+    buffer = inputs[rank].to(device, copy=True)  # on the host .to() would lend the row itself
+
+    dist.all_reduce(buffer, OPS[op])
+
+    check.same_on_all_ranks(op, buffer)
+    check_reduced(check, buffer, inputs, op)
+
+
+@case(
+    "comm.all_reduce",
+    requires=[COMM, DTYPE, COMM_DTYPE],
+    axes={"op": ("sum", "product", "min", "max"), "dtype": DTYPES, "size": tuple(SIZES)},
+    world_size=WORLDS,
+)
+def test_all_reduce(case, check, device, op, dtype, size, rank, world_size, group):
+    """The reduction is that of the host, rounded at most once for each rank, and the same bits on all ranks."""
+    all_reduced(case, check, device, dtype, size, op, rank, world_size)
+
+
+@case(
+    "comm.all_reduce.avg",
+    requires=[COMM, COMM_AVERAGE, DTYPE, COMM_DTYPE],
+    axes={"dtype": FLOATING, "size": tuple(SIZES)},
+    world_size=WORLDS,
+)
+def test_average(case, check, device, dtype, size, rank, world_size, group):
+    """The mean is that of the host, and the same bits on all ranks."""
+    all_reduced(case, check, device, dtype, size, "avg", rank, world_size)
+
+
+@case(
+    "comm.all_reduce.bits",
+    requires=[COMM, COMM_BITWISE, DTYPE, COMM_DTYPE],
+    axes={"op": ("band", "bor", "bxor"), "dtype": INTEGER},
+    world_size=WORLDS,
+)
+def test_bits(case, check, device, op, dtype, rank, world_size, group):
+    """Bits are combined as the host combines them."""
+    all_reduced(case, check, device, dtype, "13", op, rank, world_size)
+
+
+@case("comm.all_reduce.huge", requires=[COMM, DTYPE, COMM_DTYPE], axes={"dtype": ("float32",)}, world_size=WORLDS)
+def test_huge(check, device, dtype, rank, world_size, group):
+    """More than 32 MiB: every element arrives, the last ones too. All sums are exact."""
+    positions = torch.arange(HUGE, dtype=torch.float32).remainder_(1021)
+    buffer = (positions + rank).to(device)
+
+    dist.all_reduce(buffer)
+
+    check.equal(buffer.cpu(), positions * world_size + sum(range(world_size)), "the sum")
+
+
+@case("comm.all_reduce.accumulation", requires=[COMM, DTYPE, COMM_DTYPE], axes={"dtype": ("float16", "bfloat16")},
+      world_size=WORLDS)  # fmt: skip
+def test_accumulation(check, device, dtype, rank, world_size, group):
+    """Rounded to nearest, not cut off: what one rank adds is more than half a unit in the last place."""
+    kind = getattr(torch, dtype)
+    unit = torch.finfo(kind).eps
+    buffer = torch.full((17,), 1.0 if rank == 0 else 0.75 * unit, dtype=kind, device=device)
+
+    dist.all_reduce(buffer)
+
+    least, most = 1.0 + unit, 1.0 + unit * (world_size - 1)
+    value = buffer.double().cpu()
+    check.same_on_all_ranks("sum", buffer)
+    check.that(bool(((value >= least) & (value <= most)).all()), f"{value[0]} is not in [{least}, {most}]")
+
+
+@case("comm.all_reduce.special", requires=[COMM, DTYPE, COMM_DTYPE],
+      axes={"op": ("sum", "min", "max"), "dtype": FLOATING}, world_size=WORLDS)  # fmt: skip
+def test_special(check, device, op, dtype, rank, world_size, group):
+    """Infinities are values like others, and a NaN of one rank leaves all ranks with the same bits."""
+    inf, nan = float("inf"), float("nan")
+    mine = [inf, -inf, -1.0 - rank, nan] if rank == 1 else [0.5, 0.5, -1.0 - rank, 0.5]
+    buffer = torch.tensor(mine, dtype=getattr(torch, dtype), device=device)
+
+    dist.all_reduce(buffer, OPS[op])
+
+    check.same_on_all_ranks(op, buffer)
+    every = -sum(range(1, world_size + 1))
+    expected = {"sum": [inf, -inf, every], "min": [0.5, -inf, -world_size], "max": [inf, 0.5, -1.0]}[op]
+    check.equal(buffer[:3].cpu(), torch.tensor(expected, dtype=buffer.dtype), op)
+    check.that(op != "sum" or bool(buffer[3].isnan().cpu()), "a NaN is lost in a sum")
+
+
+@case("comm.all_reduce.layout", requires=[COMM], axes={"layout": ("slice", "transposed")}, world_size=WORLDS)
+def test_layout(check, device, layout, rank, world_size, group):
+    """A view without gaps is reduced in place, and nothing beside it changes."""
+    whole = torch.arange(35.0, device=device).reshape(5, 7) + rank
+    before = whole.cpu().clone()
+
+    dist.all_reduce(whole[1:3] if layout == "slice" else whole.t())
+
+    expected = before.clone()
+    part = expected[1:3] if layout == "slice" else expected
+    part.copy_((part - rank) * world_size + sum(range(world_size)))
+    check.equal(whole.cpu(), expected, "the tensor around the view")
+
+
+@case("comm.reduce", requires=[COMM, COMM_ROOTED, DTYPE, COMM_DTYPE], axes={"op": ("sum", "max"), "dtype": DTYPES},
+      world_size=WORLDS)  # fmt: skip
+def test_reduce(case, check, device, op, dtype, rank, world_size, group):
+    """The root, whichever it is, gets the reduction."""
+    inputs = payloads(case, world_size, SIZES["13"], getattr(torch, dtype))
+
+    for root in range(world_size):
+        buffer = inputs[rank].to(device, copy=True)
+        dist.reduce(buffer, root, OPS[op])
+        if rank == root:
+            check_reduced(check, buffer, inputs, op)
+        check.that(True, "took part")
+
+
+@case("comm.reduce_scatter", requires=[COMM, DTYPE, COMM_DTYPE], axes={"dtype": DTYPES, "size": ("1", "256k3")},
+      world_size=WORLDS)  # fmt: skip
+def test_reduce_scatter_tensor(case, check, device, dtype, size, rank, world_size, group):
+    """Every rank gets its own slice of the sum, and its input is as it was."""
+    kind, length = getattr(torch, dtype), SIZES[size]
+    inputs = payloads(case, world_size, length * world_size, kind)
+    mine, source = torch.zeros(length, dtype=kind, device=device), inputs[rank].to(device)
+
+    dist.reduce_scatter_tensor(mine, source)
+
+    check_reduced(check, mine, inputs[:, rank * length : (rank + 1) * length], "sum")
+    check.equal(source.cpu(), inputs[rank], "the input")
+
+
+@case("comm.reduce_scatter.list", requires=[COMM], axes={"op": ("sum", "max")}, world_size=WORLDS)
+def test_reduce_scatter_list(case, check, device, op, rank, world_size, group):
+    """The same from a list of parts."""
+    inputs = payloads(case, world_size, 5 * world_size, torch.float32)
+    mine = torch.zeros(5, device=device)
+
+    dist.reduce_scatter(mine, list(inputs[rank].to(device).chunk(world_size)), OPS[op])
+
+    check_reduced(check, mine, inputs[:, rank * 5 : (rank + 1) * 5], op)
+
+
+@case("comm.reduce_scatter.in_place", requires=[COMM], world_size=WORLDS)
+def test_reduce_scatter_in_place(case, check, device, rank, world_size, group):
+    """The output may be the rank's own slice of the input, as ZeRO has it."""
+    inputs = payloads(case, world_size, 7 * world_size, torch.float32)
+    buffer = inputs[rank].to(device, copy=True)
+
+    dist.reduce_scatter_tensor(buffer[rank * 7 : (rank + 1) * 7], buffer)
+
+    check_reduced(check, buffer[rank * 7 : (rank + 1) * 7], inputs[:, rank * 7 : (rank + 1) * 7], "sum")
+
+
+@case("comm.reduce_scatter.shards", requires=[COMM], world_size=WORLDS)
+def test_shards_make_the_sum(check, device, rank, world_size, group):
+    """Scattered and gathered again it is the all-reduced tensor, with padding that nobody sees."""
+    length, shard = 4097, -(-4097 // world_size)
+    values = torch.arange(float(length), device=device) * (rank + 1)
+    padded = torch.full((shard * world_size,), float("nan"), device=device)
+    padded[:length] = values
+    mine, back = torch.empty(shard, device=device), torch.empty(shard * world_size, device=device)
+
+    dist.reduce_scatter_tensor(mine, padded)
+    dist.all_gather_into_tensor(back, mine)
+    dist.all_reduce(values)
+
+    check.equal(back[:length].cpu(), values.cpu(), "the gathered shards")
+
+
+@case("comm.dtype", requires=[COMM_DTYPE], axes={"dtype": (*DTYPES, "int16", "bool", "complex64")}, world_size=2,
+      adaptive=True)  # fmt: skip
+def test_dtype(check, device, dtype, rank, world_size, group):
+    """A tensor of this dtype is gathered, broadcast and combined."""
+    kind = getattr(torch, dtype)
+    mine = torch.tensor([rank, 1, 0], device=device).to(kind)
+    gathered = [torch.zeros_like(mine) for _ in range(world_size)]
+
+    dist.all_gather(gathered, mine)
+    dist.broadcast(mine, 1)
+    dist.all_reduce(mine, dist.ReduceOp.MAX if kind is torch.bool else dist.ReduceOp.SUM)
+
+    parts = [part.cpu().tolist() for part in gathered]
+    check.equal(parts, [torch.tensor([n, 1, 0]).to(kind).tolist() for n in range(world_size)], "the gathered parts")
+    total = torch.tensor([1, 1, 0] if kind is torch.bool else [world_size, world_size, 0]).to(kind)
+    check.equal(mine.cpu(), total, "the combined tensor")
+
+
+@case("comm.average", requires=[COMM_AVERAGE], world_size=2, adaptive=True)
+def test_average_is_there(check, device, rank, group):
+    """ReduceOp.AVG divides by the number of ranks."""
+    buffer = torch.tensor([1.0 + 2 * rank], device=device)
+
+    dist.all_reduce(buffer, dist.ReduceOp.AVG)
+
+    check.equal(buffer.item(), 2.0, "the mean of 1 and 3")
+
+
+@case("comm.bitwise", requires=[COMM_BITWISE], world_size=2, adaptive=True)
+def test_bitwise_is_there(check, device, rank, group):
+    """ReduceOp.BXOR combines bits."""
+    buffer = torch.tensor([0b0110 if rank else 0b0011], device=device)
+
+    dist.all_reduce(buffer, dist.ReduceOp.BXOR)
+
+    check.equal(buffer.item(), 0b0101, "the bits in which they differ")
