@@ -203,9 +203,15 @@ class Report:
 
     @property
     def badge(self) -> str | None:
-        """The highest profile that is fully green. A run that left cases out, or lost one, earns none."""
-        partial = self.run.invocation.selection or self.exit_status() is status.ExitStatus.UNACCOUNTED
-        return None if partial else profiles.badge(self.standings)
+        """The highest profile that is fully green. A run that left cases out, or lost one, earns none.
+
+        A run of one profile says nothing of those that hold more, though all it ran of them may have passed.
+        """
+        if self.run.invocation.selection or self.exit_status() is status.ExitStatus.UNACCOUNTED:
+            return None
+        asked = self.run.profile or "full"
+        inside = profiles.contained(asked) if asked in profiles.PROFILES else ()
+        return profiles.badge(one for one in self.standings if one.name in inside)
 
     def exit_status(self) -> status.ExitStatus:
         disordered = bool(self.accounting.duplicates or self.accounting.unknown)

@@ -74,6 +74,14 @@ def find_profile(name: str) -> Profile:
         raise UnknownName("profile", name, PROFILES) from None
 
 
+def contained(name: str) -> tuple[str, ...]:
+    """The profile and all that it contains, the profile itself first."""
+    found = [name]
+    for one in found:
+        found += [parent for parent in find_profile(one).parents if parent not in found]
+    return tuple(found)
+
+
 def in_profile(name: str, record: Record) -> bool:
     """Whether the case belongs to the profile, by itself or through one that the profile contains."""
     profile = find_profile(name)

@@ -20,11 +20,12 @@ def run(arguments: argparse.Namespace) -> int:
     from conformance.reports.writer import write_bytes
 
     manifest = current()
+    target = FOLDER / file_name(manifest.suite, manifest.torch) if arguments.release else arguments.output
+    if target is not None:  # first: whoever reads the answer, such as `head`, may stop listening
+        write_bytes(target, dump(manifest))
     for name, sha256 in manifest.sha256.items():
         print(f"{name:<12} {len(manifest.required(name)):>6} cases  {sha256}")
-    target = FOLDER / file_name(manifest.suite, manifest.torch) if arguments.release else arguments.output
     if target is not None:
-        write_bytes(target, dump(manifest))
         print(f"{target.name}: suite {manifest.suite} with torch {manifest.torch}")
     return 0
 

@@ -25,10 +25,8 @@ def run(arguments: argparse.Namespace) -> int:
         require(path)
     shards = [load(path) for path in arguments.reports]
     first = shards[0]
-    if arguments.manifest:
-        manifest = read_manifest(arguments.manifest)
-    else:
-        manifest = released(first.run.suite.version, first.accelerator.torch)
+    known = released(first.run.suite.version, first.accelerator.torch)
+    manifest = read_manifest(arguments.manifest) if arguments.manifest else known
     bundled = manifest is not None and all(case.id in manifest.cases for shard in shards for case in shard.cases)
     complete = not any(set(shard.run.invocation.selection) - {"--shard"} for shard in shards)
     required = None

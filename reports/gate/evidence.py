@@ -9,9 +9,9 @@ from functools import cached_property
 
 from conformance.reports.gate.claim_book import ClaimBook
 from conformance.reports.gate.manifests import RELEASES, Manifest
-from conformance.reports.gate.policy import Policy, contained, containing
+from conformance.reports.gate.policy import Policy, containing
 from conformance.reports.model import CaseRecord, PlannedRecord, Report, manifest_sha256
-from conformance.reports.profiles import PROFILES
+from conformance.reports.profiles import PROFILES, contained
 from conformance.reports.waivers.applying import Settled, settle
 from conformance.reports.waivers.model import Waiver
 

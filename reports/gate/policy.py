@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
-from conformance.reports.profiles import PROFILES, find_profile
+from conformance.reports.profiles import PROFILES, contained, find_profile
 
 
 @dataclass(frozen=True)
@@ -30,14 +30,6 @@ POLICIES: Final[dict[str, Policy]] = {name: Policy(name, max_flaky=_MAX_FLAKY[na
 def find_policy(profile: str) -> Policy:
     """The policy of a profile; an unknown name is an error with suggestions."""
     return POLICIES[find_profile(profile).name]
-
-
-def contained(profile: str) -> tuple[str, ...]:
-    """The profile and all that it contains, the profile itself first."""
-    found = [profile]
-    for name in found:
-        found += [parent for parent in PROFILES[name].parents if parent not in found]
-    return tuple(found)
 
 
 def containing(profile: str) -> tuple[str, ...]:

@@ -169,7 +169,7 @@ def test_the_summary_is_escaped() -> None:
     ("make", "message", "colour"),
     [
         (honest, "training", "2e7d32"),
-        (lambda: with_case(honest(), ADD, outcome=Outcome.FAIL, reason=Reason.WRONG), "inference", "2e7d32"),
+        (lambda: with_case(honest(), ADD, outcome=Outcome.FAIL, reason=Reason.WRONG), "core", "2e7d32"),
         (
             lambda: with_case(honest(), "accelerator.rng", outcome=Outcome.FAIL, reason=Reason.WRONG),
             "1 failing",
@@ -185,6 +185,14 @@ def test_the_badge_is_the_highest_green_profile(make: Any, message: str, colour:
     picture = ElementTree.fromstring(badge_view.svg(make()))
     assert picture.get("aria-label") == f"acme: {message}"
     assert f"#{colour}" in badge_view.svg(make())
+
+
+def test_a_run_of_a_profile_earns_no_higher_badge() -> None:
+    only_core = replace(honest(), run=replace(honest().run, profile="core"))
+
+    assert honest().badge == "training"
+    assert only_core.badge == "core"
+    assert replace(only_core, run=replace(only_core.run, profile="no such")).badge is None
 
 
 def test_a_partial_run_has_no_badge_and_hostile_names_no_markup() -> None:
