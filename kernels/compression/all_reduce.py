@@ -6,6 +6,7 @@ DeepSpeed's compressed backend.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from conformance.errors import UsageError
 from conformance.kernels.compression.packing import packbits, signs, unpackbits
+from conformance.kernels.groups import member_of
 
 
 @dataclass
@@ -36,11 +38,7 @@ class CompressedAllReduce:
 
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:
         """Raises UsageError without an initialized process group, and on a rank outside ``group``."""
-        if not dist.is_initialized():
-            raise UsageError("there is no process group.\n  call torch.distributed.init_process_group first")
-        if dist.get_rank(group) < 0:
-            raise UsageError("this process is not a rank of the group.\n  make the object on the group's ranks only")
-        self.rank, self.world_size = dist.get_rank(group), dist.get_world_size(group)
+        self.rank, self.world_size = member_of(group)
         self.bytes_sent = 0
         self._group = group
 
@@ -127,4 +125,5 @@ class CompressedAllReduce:
 
 def _scale(tensor: Tensor) -> Tensor:
     """The root mean square: with it, ±scale has the norm of the tensor."""
-    return torch.linalg.vector_norm(tensor) / tensor.numel() ** 0.5
+    norm: Tensor = torch.linalg.vector_norm(tensor)
+    return norm / math.sqrt(tensor.numel())

@@ -99,7 +99,7 @@ class OneBitLamb(OneBitOptimizer):
         """All first moments through the wire as one tensor, each scaled to the same size; feedback is the first's."""
         flat = torch.cat([(state["exp_avg"] * state["scaling_coeff"]).view(-1) for _, _, state in frozen])
         self._compress(flat, {"mask": None}, frozen[0][2])
-        for part, (group, _, state) in zip(flat.split([p.numel() for _, p, _ in frozen]), frozen, strict=True):
+        for part, (group, _, state) in zip(torch.split(flat, [p.numel() for _, p, _ in frozen]), frozen, strict=True):
             state["exp_avg"].copy_(part.view_as(state["exp_avg"]) / state["scaling_coeff"])
             if group["mask"] is not None:
                 state["exp_avg"].mul_(group["mask"])
@@ -118,7 +118,7 @@ def _trust_ratio(parameter: Tensor, update: Tensor, group: Group) -> float:
     weight, change = (float(torch.linalg.vector_norm(tensor)) for tensor in (parameter, update))
     if weight == 0 or change == 0:
         return 1.0
-    return min(group["max_coeff"], max(group["min_coeff"], weight / change))
+    return float(min(group["max_coeff"], max(group["min_coeff"], weight / change)))
 
 
 def _set_scales(states: list[State]) -> None:
@@ -140,6 +140,6 @@ def _factor(update: Tensor, group: Group, state: State) -> float:
         factor = factor * share + (1 - share)
     last, threshold = state["last_factor"], group["factor_threshold"]
     factor = min(group["factor_max"], max(group["factor_min"], factor))
-    factor = min(last * (1 + threshold), max(last * (1 - threshold), factor))
+    factor = float(min(last * (1 + threshold), max(last * (1 - threshold), factor)))
     state["last_factor"] = factor
     return factor

@@ -57,7 +57,7 @@ class OneBitOptimizer(Optimizer, abc.ABC):
         _check_numbers(added)
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One step on all ranks; the closure's value.
 
         Raises UsageError, with nothing changed, for a sparse gradient and for a mask of another shape.
@@ -142,7 +142,8 @@ def moments(state: State, parameter: Tensor) -> tuple[Tensor, Tensor]:
 
 def update_of(moment: Tensor, square: Tensor, parameter: Tensor, group: Group) -> Tensor:
     """m / (sqrt(v) + eps) + weight_decay × p: no bias correction, and decay beside the ratio."""
-    return moment / (square.sqrt() + group["eps"]) + group["weight_decay"] * parameter
+    ratio: Tensor = moment / (square.sqrt() + group["eps"])
+    return ratio.add(parameter, alpha=group["weight_decay"])
 
 
 Parameters = Iterable[Tensor] | Iterable[Group]

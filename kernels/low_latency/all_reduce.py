@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from conformance.errors import UsageError
+from conformance.kernels.groups import member_of
 from conformance.kernels.low_latency import reference
 from conformance.kernels.low_latency.segment import Segment, Tuning, agree
 
@@ -70,13 +71,9 @@ class LowLatencyAllReduce:
         Raises UsageError without an initialized process group, on a rank outside ``group``, and for a time-out that
         is not positive.
         """
-        if not dist.is_initialized():
-            raise UsageError("there is no process group.\n  call torch.distributed.init_process_group first")
-        if dist.get_rank(group) < 0:
-            raise UsageError("this process is not a rank of the group.\n  make the object on the group's ranks only")
+        self.rank, self.world_size = member_of(group)
         if not timeout > 0:
             raise UsageError(f"the time-out is {timeout} seconds.\n  give a number above 0")
-        self.rank, self.world_size = dist.get_rank(group), dist.get_world_size(group)
         self._group, self._timeout, self._closed = group, timeout, ""
         self._segment: Segment | None
         self._segment, self.why = agree(group, portable, tuning or Tuning())

@@ -10,7 +10,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from conformance.errors import UnknownName, UsageError
-from conformance.kernels.sharded.layout import Layout, member_of
+from conformance.kernels.groups import member_of
+from conformance.kernels.sharded.layout import Layout
 
 
 @dataclass
@@ -145,7 +146,7 @@ class GradientBuckets:
         if buffer.work is None or buffer.received is None:
             return
         buffer.work.wait()
-        parts = buffer.received.split([task.layout.length for task in buffer.tasks])
+        parts = torch.split(buffer.received, [task.layout.length for task in buffer.tasks])
         for task, part in zip(buffer.tasks, parts, strict=True):
             if task.accumulated:
                 task.shard.add_(part.to(task.shard.dtype))

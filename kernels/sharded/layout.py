@@ -6,10 +6,7 @@ import math
 from dataclasses import dataclass
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
-
-from conformance.errors import UsageError
 
 
 @dataclass(frozen=True)
@@ -45,12 +42,3 @@ class Layout:
     def whole(self, flat: Tensor) -> Tensor:
         """The tensor that ``flat``, of ``padded`` elements, holds: a view without the padding."""
         return flat[: self.numel].view(self.shape)
-
-
-def member_of(group: dist.ProcessGroup | None) -> tuple[int, int]:
-    """Rank and size in ``group``. Raises UsageError without a process group, and on a rank outside it."""
-    if not dist.is_initialized():
-        raise UsageError("there is no process group.\n  call torch.distributed.init_process_group first")
-    if dist.get_rank(group) < 0:
-        raise UsageError("this process is not a rank of the group.\n  make the object on the group's ranks only")
-    return dist.get_rank(group), dist.get_world_size(group)

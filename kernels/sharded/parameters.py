@@ -14,8 +14,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from conformance.errors import UnknownName, UsageError
+from conformance.kernels.groups import member_of
 from conformance.kernels.sharded.host_copies import HostCopies
-from conformance.kernels.sharded.layout import Layout, member_of
+from conformance.kernels.sharded.layout import Layout
 
 # PyTorch 2.13 has a new name for it, and warns of the old one.
 _gather_into: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
