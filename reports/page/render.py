@@ -82,7 +82,7 @@ def _hash(text: str) -> str:
 
 
 def _asset(name: str) -> str:
-    return resources.files(__package__).joinpath("templates", name).read_text(encoding="utf-8")
+    return (resources.files(__package__) / "templates" / name).read_text(encoding="utf-8")
 
 
 @cache
