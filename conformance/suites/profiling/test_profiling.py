@@ -135,8 +135,8 @@ def test_flops_dtypes(device, dtype):
 def test_event_within_wall(accelerator, device):
     """By the device's clock work takes no longer than by the host's, and in the best of five tries not far less.
 
-    A loaded host makes the wall time longer, never shorter, and ten times longer is no rarity where many processes share
-    it; a wrong unit is off by a thousand. So the second half needs one try in five, and that within a twentieth.
+    A loaded host makes the wall time longer, never shorter, and ten times longer is no rarity where many share it; a
+    wrong unit is off by a thousand. So the second half needs one try in five, and that within a twentieth.
     """
     conveyor, source = Conveyor(accelerator, device, milliseconds=50.0), numbers(device)
     target, shares = torch.empty_like(source), []

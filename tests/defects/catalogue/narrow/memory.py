@@ -269,7 +269,7 @@ _POWERS, _ORIGINALS, _RAISED, _POLLED = _PowersOfTwo(), _Originals(), _Raised(),
 PROFILED = ("profiling.memory.*", "capabilities.memory.*")
 COUNTS = (
     memory("a number with an index is a fraction", STATISTICS, NUMBERS,
-           "accelerator.memory.numbers[max_memory_reserved]",
+           "accelerator.memory.numbers[max_memory_reserved]", "accelerator.memory.numbers[max_memory_cached]",
            context=accelerator(max_memory_reserved=_in_megabytes)),
     memory("the peak of reserved memory leaves out what is allocated", STATISTICS, NUMBERS, "accelerator.memory.order",
            context=accelerator(max_memory_reserved=lambda old: lambda self, device_index=None:
