@@ -110,6 +110,7 @@ def lifetimes(rank: int, size: int) -> None:
     first, cast = parameters.gather("odd"), parameters.gather("odd", torch.bfloat16)
     for _ in range(2):
         parameters.release("odd", users=3)
+        assert first.untyped_storage().nbytes() > 0
         assert bits(first) == bits(whole("odd"))
     parameters.release("odd", users=3)
     assert [tensor.untyped_storage().nbytes() for tensor in (first, cast)] == [0, 0]
