@@ -117,11 +117,16 @@ def _standings(rows: Sequence[Check]) -> str:
         f"The areas {areas} have {len(rows)} checks in one process; compared with the others of the area, {total}.",
         _list("No mutant and no other defect", (row.name for row in rows if row.standing is Standing.NONE)),
         _list("Defects of stand-in objects only", (row.name for row in rows if row.standing is Standing.OBJECT)),
-        "Sharing their mutants with other checks:",
-        "| check | caught together with | others that see all of them |\n|---|---|---|\n"
-        + "\n".join(_sharing(row) for row in rows if row.standing is Standing.SHARES),
+        *_shared([row for row in rows if row.standing is Standing.SHARES]),
     )
     return "\n\n".join(parts)
+
+
+def _shared(rows: Sequence[Check]) -> tuple[str, ...]:
+    if not rows:
+        return ("Sharing all their mutants with other checks: none.",)
+    table = "| check | caught together with | others that see all of them |\n|---|---|---|\n"
+    return ("Sharing their mutants with other checks:", table + "\n".join(map(_sharing, rows)))
 
 
 def _word(standing: Standing) -> str:
