@@ -12,6 +12,7 @@ from conformance.ranks.channel import Channel
 
 PROGRAM = "from conformance.ranks.guard import main; main()"
 _CLOSE_PATIENCE = 5.0
+_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 class ZygoteProcess:
@@ -20,7 +21,8 @@ class ZygoteProcess:
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
         self._words = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the process
-        environment = dict(os.environ)
+        # Libraries that start threads when they are imported would make the fork unsafe. Ranks share the cores anyway.
+        environment = {**os.environ, **dict.fromkeys(_THREADS, "1")}
         # Ranks of one host talk over the loopback; without it gloo asks the network who this host is.
         environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
         environment.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")

@@ -15,7 +15,12 @@ SOFTMAX = Case("operators.softmax[float16-training]", "operators", axes=(("dtype
 SEED = Case("accelerator.rng.seed", "accelerator")
 GPT = Case("workloads.gpt.train[float32-training]", "workloads", tier=Tier.WORKLOAD, axes=(("dtype", "float32"),))
 ALL = (SOFTMAX, SEED, GPT)
-DEFAULTS = {"--strictness": "ci", "--conformance-seed": "0", "--conformance-report": "out"}
+DEFAULTS = {
+    "--strictness": "ci",
+    "--conformance-seed": "0",
+    "--rank-isolation": "reuse",
+    "--conformance-report": "out",
+}
 
 
 def chosen(**options: object) -> list[Case]:

@@ -181,12 +181,19 @@ def test_elapsed(accelerator, device):
 
 @case("accelerator.event.elapsed_scales", requires=[EVENT_TIMING])
 def test_elapsed_scales(accelerator, device):
-    """Eight times the work takes longer: the device's clock measures the work."""
+    """Eight times the work takes longer: the device's clock measures the work.
+
+    The best tries count, and there are more of them where a busy machine has slowed down the first.
+    """
     conveyor, source = Conveyor(accelerator, device, milliseconds=10.0), numbers(device)
     measure(accelerator, conveyor, source, 1)
+    short, long = float("inf"), float("inf")
 
-    short = min(measure(accelerator, conveyor, source, 1) for _ in range(3))
-    long = min(measure(accelerator, conveyor, source, 8) for _ in range(3))
+    for _ in range(5):
+        short = min(short, *(measure(accelerator, conveyor, source, 1) for _ in range(3)))
+        long = min(long, *(measure(accelerator, conveyor, source, 8) for _ in range(3)))
+        if long > 2 * short:
+            break
 
     assert long > 2 * short, f"8 × the work takes {long:.3f} ms, once {short:.3f} ms"
 
