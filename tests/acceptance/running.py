@@ -51,6 +51,8 @@ def start(*arguments: str, cwd: Path, **more: str) -> subprocess.Popen[str]:
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
+        # A shell that starts us in the background has us ignore Ctrl-C, and children would inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import time
@@ -137,13 +138,14 @@ def test_ranks_of_a_failed_case_are_replaced(warm: Pool) -> None:
 
 def test_descriptors_do_not_pile_up(warm: Pool) -> None:
     rank_0(warm, 3)
+    gc.collect()  # what earlier tests have left may go now, and not in between
     before = len(os.listdir("/proc/self/fd"))
 
     for _ in range(5):
         warm.run(work("no_such_function"), 3)
     rank_0(warm, 3)
 
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before
 
 
 def test_an_accelerator_that_does_not_load_on_ranks_is_one_sentence() -> None:
