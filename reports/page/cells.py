@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
+from conformance.reports.model import Report
 from conformance.reports.verdict import Outcome, Reason
 
 
@@ -87,3 +88,9 @@ def _mark(rows: list[Ending], passed: int, failed: int) -> Mark:
     if Reason.UNSUPPORTED in reasons:
         return Mark.REFUSED
     return Mark.UNDECLARED if Reason.UNDECLARED in reasons else Mark.NO_DATA
+
+
+def endings_of(report: Report) -> dict[str, Ending]:
+    """Every planned case of a report with its verdict."""
+    lost: dict[str, Ending] = {one.id: None for one in report.accounting.unaccounted}
+    return lost | {case.id: (case.outcome, case.reason) for case in report.cases}

@@ -9,6 +9,7 @@ from enum import Enum
 from functools import cached_property
 
 from conformance.reports.model import CaseRecord, Report
+from conformance.reports.page.cells import Ending, endings_of
 from conformance.reports.profiles import PROFILES, Standing
 
 
@@ -52,8 +53,9 @@ class Column:
         return {case.id: case for case in self.report.cases}
 
     @cached_property
-    def lost(self) -> frozenset[str]:
-        return frozenset(one.id for one in self.report.accounting.unaccounted)
+    def endings(self) -> dict[str, Ending]:
+        """Every planned case with its verdict."""
+        return endings_of(self.report)
 
     @property
     def aim(self) -> Standing:

@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from conformance.reports.model import CaseRecord, Fact, Report
-from conformance.reports.page.cells import Ending, Mark
+from conformance.reports.page.cells import Ending, Mark, endings_of
 from conformance.reports.page.columns import Column
-from conformance.reports.page.table import Table, endings_of
+from conformance.reports.page.table import Table
 from conformance.reports.plain_text import plain
 from conformance.reports.profiles import PROFILES, in_profile
 from conformance.reports.verdict import Outcome, Reason, check_pair
@@ -83,14 +83,14 @@ def _membership(table: Table, id: str) -> str:
 
 def _column(column: Column, ids: Sequence[str]) -> dict[str, Any]:
     report = column.report
-    before = _letters(column.earlier[-1], ids) if column.earlier else ""
+    before = _letters(endings_of(column.earlier[-1]), ids) if column.earlier else ""
     (messages, message), details = _texts(column, ids)
     used = frozenset(report.waivers.used)
     return {
         "title": column.title,
         "name": column.name,
         "run": _facts(report),
-        "verdicts": _letters(report, ids),
+        "verdicts": _letters(column.endings, ids),
         "before": before,
         "since": column.earlier[-1].run.started if column.earlier else "",
         "shares": "".join(share(column.cases[id]) if id in column.cases else ABSENT for id in ids),
@@ -118,8 +118,7 @@ def _facts(report: Report) -> dict[str, Fact]:
     return {plain(name): plain(value) if isinstance(value, str) else value for name, value in facts.items() if value}
 
 
-def _letters(report: Report, ids: Sequence[str]) -> str:
-    endings = endings_of(report)
+def _letters(endings: Mapping[str, Ending], ids: Sequence[str]) -> str:
     return "".join(_letter(endings[id]) if id in endings else ABSENT for id in ids)
 
 

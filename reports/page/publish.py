@@ -11,7 +11,7 @@ from conformance.errors import JournalError, UsageError
 from conformance.reports import badge_view, markdown_view
 from conformance.reports.page.columns import Column, Source, make_columns
 from conformance.reports.page.render import render
-from conformance.reports.page.table import make_rows, make_table
+from conformance.reports.page.table import AreaRows, make_rows, make_table
 from conformance.reports.writer import write_text
 
 BADGES = "badges"
@@ -35,9 +35,11 @@ def publish(sources: Iterable[Source], folder: Path) -> tuple[Path, ...]:
 
 def files(columns: Sequence[Column]) -> dict[str, str]:
     """File name → text."""
+    table = make_table(columns)
+    rows = make_rows(table, columns)
     return {
-        "index.html": render(columns),
-        "matrix.json": matrix_json(columns),
+        "index.html": render(columns, table, rows),
+        "matrix.json": matrix_json(columns, rows),
         "matrix.md": "\n".join(markdown_view.render(column.report) for column in columns),
         **dict(_badges(columns)),
     }
@@ -55,9 +57,8 @@ def _badges(columns: Sequence[Column]) -> Iterator[tuple[str, str]]:
         yield f"{BADGES}/{name}.json", badge_view.endpoint(column.report)
 
 
-def matrix_json(columns: Sequence[Column]) -> str:
+def matrix_json(columns: Sequence[Column], rows: Sequence[AreaRows]) -> str:
     """Areas × accelerators as numbers, for other people's dashboards."""
-    rows = make_rows(make_table(columns), columns)
     value = {
         "schema": 1,
         "accelerators": [

@@ -14,7 +14,7 @@ from conformance.reports.page import pictures
 from conformance.reports.page.cells import Mark
 from conformance.reports.page.columns import Column
 from conformance.reports.page.packing import pack
-from conformance.reports.page.table import make_rows, make_table
+from conformance.reports.page.table import AreaRows, Table
 from conformance.reports.plain_text import plain
 
 
@@ -48,10 +48,8 @@ class Card:
         return tuple(row for row in rows if row[1])
 
 
-def render(columns: Sequence[Column]) -> str:
+def render(columns: Sequence[Column], table: Table, rows: Sequence[AreaRows]) -> str:
     """The HTML of the page."""
-    table = make_table(columns)
-    rows = make_rows(table, columns)
     style, script = _asset("page.css"), _asset("page.js")
     text: str = _template().render(
         cards=[Card(column, pictures.sparkline(column)) for column in columns],

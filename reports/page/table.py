@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from conformance.reports.model import PlannedRecord, Report
-from conformance.reports.page.cells import Cell, Ending, make_cell
+from conformance.reports.model import PlannedRecord
+from conformance.reports.page.cells import Cell, make_cell
 from conformance.reports.page.columns import Column
 
 
@@ -70,21 +70,5 @@ def _area(name: str, subjects: Sequence[Subject], columns: Sequence[Column]) -> 
 
 
 def _cells(ids: Sequence[str], columns: Sequence[Column]) -> tuple[Cell, ...]:
-    return tuple(make_cell(_endings(ids, column)) for column in columns)
-
-
-def _endings(ids: Sequence[str], column: Column) -> list[Ending]:
-    """The verdicts of those of the cases that the column has planned."""
-    found: list[Ending] = []
-    for id in ids:
-        if (case := column.cases.get(id)) is not None:
-            found.append((case.outcome, case.reason))
-        elif id in column.lost:
-            found.append(None)
-    return found
-
-
-def endings_of(report: Report) -> dict[str, Ending]:
-    """Every planned case of a report with its verdict."""
-    lost: dict[str, Ending] = {one.id: None for one in report.accounting.unaccounted}
-    return lost | {case.id: (case.outcome, case.reason) for case in report.cases}
+    """Of the cases those that each column has planned."""
+    return tuple(make_cell(column.endings[id] for id in ids if id in column.endings) for column in columns)

@@ -116,6 +116,8 @@ def test_a_cell_opens_and_its_address_brings_it_back(page: Page) -> None:
     page.wait_for_selector("#cell[open]")
     assert page.inner_text(".one h3") == chosen
     page.keyboard.press("Escape")
+    page.wait_for_selector("#cell[open]", state="detached")
+    page.wait_for_function("!location.hash.includes('cell=')")  # the browser tells of the closing a moment later
     assert "cell=" not in page.url
 
 
