@@ -33,11 +33,15 @@ def honest(packed: bool = False) -> Any:
 
 
 def mutated(document: Any, draw: Draw) -> Any:
-    """The document with one to four changes: a value replaced, dropped, doubled, added, or a name changed."""
-    changed = copy.deepcopy(document)
+    """A copy of the document with one to four changes."""
+    return changed(copy.deepcopy(document), draw)
+
+
+def changed(document: Any, draw: Draw) -> Any:
+    """The document itself after one to four changes: a value replaced, dropped, doubled, added, or a name changed."""
     for _ in range(1 + draw(4)):
-        _change(changed, draw)
-    return changed
+        _change(document, draw)
+    return document
 
 
 def _change(document: Any, draw: Draw) -> None:
