@@ -77,7 +77,7 @@ class RankCases:
             return None
         try:
             with self._devices(case) as devices:
-                ended = self._run(_work(pyfuncitem, case), case, devices)
+                ended = self._run(_work(pyfuncitem, case), case, devices, _imports(pyfuncitem))
         except PoolFailed as error:
             raise Finding(Reason.RAISED, str(error)) from None
         except DevicesBusy as error:
@@ -93,14 +93,14 @@ class RankCases:
             raise Observed(ended.finish.observation)
         return True
 
-    def _run(self, work: Work, case: Case, devices: Lease | None) -> Ended:
+    def _run(self, work: Work, case: Case, devices: Lease | None, imports: frozenset[str]) -> Ended:
         """Run it; where it fails on warm ranks, once more on fresh ones, to say whose fault it may be."""
         assert case.world_size is not None
-        start = Start(self._isolation.at_least(case.isolation), dict(case.environment))
+        start = Start(self._isolation.at_least(case.isolation), dict(case.environment), imports)
         ended = self._pool.run(work, case.world_size, start, devices)
         if not ended.owed_to_others:
             return ended
-        fresh = self._pool.run(work, case.world_size, Start(Isolation.FORK), devices)
+        fresh = self._pool.run(work, case.world_size, Start(Isolation.FORK, imports=imports), devices)
         if fresh.finish.observation.seen is not Seen.RIGHT:
             return ended
         seen = ended.finish.observation
@@ -135,6 +135,11 @@ class RankCases:
 def _on_ranks(item: pytest.Item) -> bool:
     case = case_of(item)
     return case is not None and case.world_size is not None
+
+
+def _imports(item: pytest.Function) -> frozenset[str]:
+    """What the module of a case says that its ranks import."""
+    return frozenset(getattr(item.module, "RANK_IMPORTS", ()))
 
 
 def _work(item: pytest.Function, case: Case) -> Work:

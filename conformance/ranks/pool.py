@@ -39,10 +39,14 @@ class PoolFailed(Exception):
 
 @dataclass(frozen=True)
 class Start:
-    """Where the ranks of a case come from. ``environment`` is for interpreters of their own."""
+    """Where the ranks of a case come from. ``environment`` is for interpreters of their own.
+
+    ``imports`` are modules that take ranks long to import: the zygote does it once, and forks them with it.
+    """
 
     isolation: Isolation = Isolation.REUSE
     environment: Mapping[str, str] | None = None
+    imports: frozenset[str] = frozenset()
 
     @property
     def variables(self) -> Mapping[str, str] | None:
@@ -76,6 +80,7 @@ class Pool:
         self._alive: dict[int, Member] = {}
         self._news = selectors.DefaultSelector()
         self._zygote: ZygoteProcess | None = None
+        self._imported: frozenset[str] = frozenset()
 
     def start(self) -> None:
         """Begin importing in the zygote; nothing is waited for."""
@@ -129,9 +134,10 @@ class Pool:
             if self._zygote is None or self._zygote.dead:
                 self._restart()
             ranks: list[Member] = []
-            if start.isolation is Isolation.REUSE:
-                ranks, self._idle = self._idle[:count], self._idle[count:]
             try:
+                self._import(start.imports)
+                if start.isolation is Isolation.REUSE:
+                    ranks, self._idle = self._idle[:count], self._idle[count:]
                 ranks += self._fork(count - len(ranks), start)
                 self._wait_until_ready(ranks)
             except Closed:
@@ -140,6 +146,16 @@ class Pool:
                 return ranks
             self._discard(ranks)
         raise PoolFailed(f"{count} ranks could not be had: they, or the zygote that forks them, died three times")
+
+    def _import(self, names: frozenset[str]) -> None:
+        """Have the zygote import what it has not. Idle ranks were forked without it, and are no longer wanted."""
+        assert self._zygote is not None
+        if names <= self._imported:
+            return
+        self._wait_for_zygote(self._zygote)
+        self._zygote.channel.send({"kind": "import", "names": sorted(names - self._imported)})
+        self._imported |= names
+        self._discard(list(self._idle))
 
     def _fork(self, missing: int, start: Start) -> list[Member]:
         assert self._zygote is not None
@@ -282,6 +298,7 @@ class Pool:
         if self._zygote is not None:
             self._zygote.close()
             self._zygote = None
+        self._imported = frozenset()
         self.start()
 
     def close(self) -> None:

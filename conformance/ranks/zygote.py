@@ -56,12 +56,17 @@ def serve() -> None:
     for name in _WARM:
         importlib.import_module(name)
     prepare()
+    settle()
+    Zygote(channel).serve()
+
+
+def settle() -> None:
+    """Be fit to fork after imports: nothing for the collector to walk through in every rank, and one thread."""
     gc.collect()
     gc.freeze()
     threads = len(os.listdir("/proc/self/task"))
     if threads != 1:
         raise SystemExit(f"the zygote has {threads} threads; a fork of it would not be safe")
-    Zygote(channel).serve()
 
 
 def prepare() -> None:
@@ -127,9 +132,19 @@ class Zygote:
         if message["kind"] == "fork":
             self._fork(message)
             return
+        if message["kind"] == "import":
+            self._import(message["names"])
+            return
         pid = next((pid for pid, number in self._ranks.items() if number == message["number"]), None)
         if pid is not None:  # else it is dead, and the pool is being told
             os.kill(pid, int(message["signal"]))
+
+    def _import(self, names: list[str]) -> None:
+        """Import what ranks would else import one by one. What is not there is the case's own failure, later."""
+        for name in names:
+            with contextlib.suppress(ImportError):
+                importlib.import_module(name)
+        settle()
 
     def _fork(self, message: Message) -> None:
         zygote = os.getpid()

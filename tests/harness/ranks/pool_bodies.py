@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 
 import torch
 import torch.distributed as dist
@@ -15,6 +16,14 @@ def test_sum(rank, world_size, group, check):
     total = torch.ones(3)
     dist.all_reduce(total)
     check.that(total.tolist() == [world_size] * 3, f"got {total.tolist()}")
+    check.metric("pid", os.getpid())
+
+
+@case("pool.imported", world_size=2)
+def test_imported(rank, group, check):
+    """Says which modules it has had from the beginning."""
+    check.that(True, "looked")
+    check.metric("imported", int("colorsys" in sys.modules))
     check.metric("pid", os.getpid())
 
 

@@ -32,7 +32,7 @@ def new_pool(spec: str = "cpu") -> Pool:
     return Pool(Hello(spec, None, [], 0, 0))
 
 
-CASES = {"test_child": "pool.child", "test_batch": "pool.batch"}
+CASES = {"test_child": "pool.child", "test_batch": "pool.batch", "test_imported": "pool.imported"}
 
 
 def work(name: str = "test_sum") -> Work:
@@ -124,6 +124,18 @@ def test_ranks_are_recycled(warm: Pool, monkeypatch: pytest.MonkeyPatch) -> None
     seen = [rank_0(warm) for _ in range(12)]
 
     assert len(set(seen)) >= 4
+
+
+def test_what_takes_long_to_import_is_imported_once_for_all_ranks_from_then_on(warm: Pool) -> None:
+    wanted = Start(imports=frozenset({"colorsys", "no_such_module"}))
+
+    before = warm.run(work("test_imported"), 2).metrics
+    after = [warm.run(work("test_imported"), 2, start).metrics for start in (wanted, Start(), wanted)]
+
+    assert (before["imported"], [metrics["imported"] for metrics in after]) == (0, [1, 1, 1])
+    assert before["pid"] != after[0]["pid"], "a rank that was forked before served on"
+    assert len({metrics["pid"] for metrics in after}) == 1
+    assert zygote(warm).poll() is None
 
 
 def test_ranks_of_a_failed_case_are_replaced(warm: Pool) -> None:
