@@ -13,7 +13,7 @@ from torch import Tensor
 from conformance.errors import UsageError
 from conformance.kernels.builders import find_builder
 from conformance.kernels.compression import CompressedAllReduce, Feedback, packing
-from tests.kernels.emulation import compressed_mean, server_parts
+from conformance.suites.compression.emulation import compressed_mean, server_parts
 from tests.kernels.ranks import run_ranks
 
 TRICKY = torch.tensor([0.0, -0.0, 1e-45, -1e-45, float("inf"), -float("inf"), float("nan"), 3.0, -2.0])

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from conformance.errors import UsageError
 from conformance.kernels.compression import OneBitAdam, OneBitLamb, ZeroOneAdam
-from tests.kernels import one_bit_emulation as emulation
+from conformance.suites.compression import optimizer_emulation as emulation
 from tests.kernels.ranks import run_ranks
 
 SHAPES = ((7, 5), (3,), (40,))

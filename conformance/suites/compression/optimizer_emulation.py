@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from tests.kernels.emulation import Exchange
+from conformance.suites.compression.emulation import Exchange
 
 Gradients = Callable[[int, int], list[Tensor]]
 #: Parameters after every step, by step and rank.

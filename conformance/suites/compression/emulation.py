@@ -44,7 +44,8 @@ class Exchange:
         size, numel = len(given), given[0].numel()
         padded = -(-numel // (8 * size)) * 8 * size
         if not self.workers:
-            self.workers, self.servers = [torch.zeros(padded) for _ in given], torch.zeros(padded)
+            self.workers = [tensor.new_zeros(padded) for tensor in given]
+            self.servers = given[0].new_zeros(padded)
         flat = [torch.nn.functional.pad(tensor.reshape(-1), (0, padded - numel)) for tensor in given]
         out, self.workers, self.servers = compressed_mean(flat, self.workers, self.servers)
         return out[:numel].view(given[0].shape)

@@ -1,0 +1,65 @@
+"""How near a tensor has to be to its float64 oracle where something is computed in parts; numbers in nearness.toml."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from conformance.numerics.budgets import unit_roundoff
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+#: The metric that says how much of its bound the worst comparison of a case has needed.
+METRIC = "error_of_bound"
+
+
+class Near(Enum):
+    """What was computed. The section of nearness.toml has the same name."""
+
+    SUMS = "sums"
+    FORWARD = "forward"
+    GRADIENTS = "gradients"
+    TRAJECTORY = "trajectory"
+    COMPRESSED = "compressed"
+
+
+def near(
+    check: Any,
+    what: str,
+    actual: torch.Tensor,
+    exact: torch.Tensor,
+    kind: Near,
+    dtype: torch.dtype | None = None,
+    largest: float | None = None,
+) -> None:
+    """Count one comparison: ``actual`` has the oracle's shape, and its worst element is within the bound of ``kind``.
+
+    ``exact`` is on the host. ``dtype`` is what was computed in, where"""
+    check.that(actual.shape == exact.shape, f"{what} has shape {tuple(actual.shape)}, not {tuple(exact.shape)}")
+    bound = roundoffs(kind) * unit_roundoff(dtype or actual.dtype)
+    error = relative_error(actual.detach().cpu().double(), exact.detach().double(), largest)
+    check.that(error <= bound, f"{what} is off by {error:.3g} of its largest element, allowed {bound:.3g}")
+    check.metric(METRIC, max(float(check.metrics.get(METRIC, 0.0)), round(error / bound, 6)))
+
+
+@functools.cache
+def roundoffs(kind: Near) -> float:
+    text = Path(__file__).with_name("nearness.toml").read_text(encoding="utf-8")
+    return float(tomllib.loads(text)[kind.value]["roundoffs"])
+
+
+def relative_error(value: torch.Tensor, exact: torch.Tensor, largest: float | None = None) -> float:
+    """The largest error of an element over the largest element; NaN where the value has one, 0 if there is none."""
+    if not exact.numel():
+        return 0.0
+    worst = float((value - exact).abs().max())
+    largest = float(exact.abs().max()) if largest is None else largest
+    return worst / largest if largest else worst

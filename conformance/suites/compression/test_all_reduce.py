@@ -1,0 +1,163 @@
+"""The compressed all-reduce: what goes in comes out or is kept, ranks agree, and little is sent."""
+
+from __future__ import annotations
+
+from unittest import mock
+
+import torch
+import torch.distributed as dist
+
+from conformance.accelerators.capabilities import COMM, COMM_ALL_TO_ALL, COMM_DTYPE
+from conformance.case import case, seed_of
+from conformance.kernels.compression import CompressedAllReduce, Feedback
+from conformance.numerics.nearness import Near, near, relative_error
+
+from .emulation import Exchange
+from .limits import limit
+
+NEEDS = (COMM, COMM_ALL_TO_ALL, COMM_DTYPE.on("uint8"), COMM_DTYPE.on("float32"))
+WORLDS = (1, 2, 3)
+#: Fewer than the ranks' bits; not a multiple of 8 × ranks; some thousand.
+SIZES = ("1", "37", "4099")
+CALLS = 5
+
+
+def given(case, rank, call, size):
+    """What one rank gives in one call, with a zero whose sign bit is set. Ranks differ in size as well."""
+    generator = torch.Generator().manual_seed(seed_of(f"{case.id}/{rank}/{call}"))
+    values = torch.randn(size, generator=generator) * (rank + 1)
+    values[call % size] = -0.0
+    return values
+
+
+def gathered(tensor, world_size):
+    """Everybody's tensor on the host, a row each."""
+    rows = [torch.empty_like(tensor) for _ in range(world_size)]
+    dist.all_gather(rows, tensor.contiguous())
+    return torch.stack(rows).cpu()
+
+
+@case("compression.all_reduce.conservation", requires=NEEDS, axes={"size": SIZES}, world_size=WORLDS)
+def test_conservation(case, check, device, size, rank, world_size, group):
+    """Result and losses make up the inputs and the losses before; ranks agree; a chunk has one magnitude."""
+    wire, size = CompressedAllReduce(), int(size)
+    feedback = wire.feedback(torch.zeros(size, device=device))
+    kept = torch.zeros(feedback.worker.numel(), dtype=torch.float64)
+
+    for call in range(CALLS):
+        whole = kept.clone()
+        whole[:size] += torch.stack([given(case, other, call, size).double() for other in range(world_size)]).mean(0)
+        result = wire.all_reduce(given(case, rank, call, size).to(device), feedback)
+        workers, servers = gathered(feedback.worker, world_size), gathered(feedback.server, world_size)
+        kept = workers.double().mean(0) + servers.double().flatten()
+        near(check, f"result and losses of call {call}", result.cpu().double() + kept[:size], whole[:size],
+             Near.SUMS, torch.float32)  # fmt: skip
+        check.same_on_all_ranks(f"call {call}", result)
+        for chunk in result.cpu().split(feedback.server.numel()):
+            check.equal(len(set(chunk.abs().tolist())), 1, f"magnitudes in a chunk of call {call}")
+
+
+@case("compression.all_reduce.emulation", requires=NEEDS, axes={"size": SIZES}, world_size=WORLDS)
+def test_emulation(case, check, device, size, rank, world_size, group):
+    """Every element of every call, and every loss, is what one process computes from all inputs."""
+    wire, emulated, size = CompressedAllReduce(), Exchange(), int(size)
+    feedback = wire.feedback(torch.zeros(size, device=device))
+
+    for call in range(CALLS):
+        result = wire.all_reduce(given(case, rank, call, size).to(device), feedback)
+        inputs = [given(case, other, call, size).double() for other in range(world_size)]
+        expected, largest = emulated.mean(inputs), float(torch.stack(inputs).abs().max())
+        near(check, f"the result of call {call}", result, expected, Near.FORWARD)
+        losses = {"worker": emulated.workers[rank], "server": emulated.servers.chunk(world_size)[rank]}
+        for who, exact in losses.items():  # on one rank the server has nothing to lose but rounding
+            loss = getattr(feedback, who)
+            near(check, f"the {who}'s loss in call {call}", loss, exact, Near.FORWARD, largest=largest)
+
+
+@case("compression.all_reduce.converges", requires=NEEDS, world_size=(2, 3))
+def test_converges(case, check, device, rank, world_size, group):
+    """The running mean of calls on one input comes ever closer to its mean: nothing that is lost stays lost."""
+    mine, mean = (
+        given(case, rank, 0, 600),
+        torch.stack([given(case, other, 0, 600) for other in range(world_size)]).mean(0).double(),
+    )
+    wire, total, errors = CompressedAllReduce(), torch.zeros(600, dtype=torch.float64), {}
+    feedback = wire.feedback(mine.to(device))
+
+    for call in range(1, 101):
+        total += wire.all_reduce(mine.to(device, copy=True), feedback).cpu()
+        if call in (1, 10, 100):
+            errors[call] = float((total / call - mean).norm() / mean.norm())
+
+    for before, after in ((1, 10), (10, 100)):
+        allowed = limit("error_after_ten_times_the_calls") * errors[before]
+        check.that(errors[after] <= allowed, f"errors {errors}: after {after} calls {allowed:.3g} is allowed")
+    check.that(errors[1] >= limit("error_of_one_call"), f"one call is off by {errors[1]:.3g}: nothing is compressed")
+    check.metric("error_after_100", round(errors[100], 5))
+
+
+@case("compression.all_reduce.empty", requires=NEEDS, world_size=WORLDS)
+def test_empty(check, device, world_size, group):
+    """Nothing to reduce: the shape stays, losses are forgotten, and nobody waits."""
+    wire, empty = CompressedAllReduce(), torch.zeros(0, 5, device=device)
+    none = torch.zeros(0, device=device)
+
+    result = wire.all_reduce(empty, Feedback(none, none.clone()))
+
+    check.equal(tuple(result.shape), (0, 5), "the shape")
+    check.equal(wire.bytes_sent, 0, "bytes sent")
+
+
+@case("compression.all_reduce.strides", requires=NEEDS, world_size=2)
+def test_strides(case, check, device, rank, group):
+    """A transposed buffer gets what a dense one gets, in place."""
+    dense = given(case, rank, 0, 48).view(6, 8).to(device).t().contiguous()
+    strided = dense.t().contiguous().t()
+    wire = CompressedAllReduce()
+
+    wire.all_reduce(strided, wire.feedback(strided))
+    wire.all_reduce(dense, wire.feedback(dense))
+
+    check.equal(strided.cpu(), dense.cpu(), "the transposed buffer")
+
+
+@case("compression.all_reduce.group", requires=NEEDS, world_size=3)
+def test_group(case, check, device, rank, group):
+    """On a group of two of three ranks: their mean, and the third is left alone."""
+    pair = dist.new_group([0, 2])
+    mine = given(case, rank, 0, 37).to(device)
+    if rank == 1:
+        check.that(True, "took no part")
+        return
+
+    wire = CompressedAllReduce(pair)
+    result = wire.all_reduce(mine, wire.feedback(mine))
+
+    expected = Exchange().mean([given(case, other, 0, 37).double() for other in (0, 2)])
+    near(check, "the mean of two", result, expected, Near.SUMS)
+
+
+@case("compression.wire", requires=NEEDS, world_size=(2, 3))
+def test_wire(check, device, world_size, group):
+    """What goes into collectives is at most a 25th of what a ring sends for float32."""
+    size, sent = 24_000, []
+    exchange, gather = dist.all_to_all_single, dist.all_gather
+
+    def counted_exchange(out, given, **options):
+        sent.append(given.nbytes * (world_size - 1) // world_size)
+        return exchange(out, given, **options)
+
+    def counted_gather(out, given, **options):
+        sent.append(given.nbytes * (world_size - 1))
+        return gather(out, given, **options)
+
+    wire, buffer = CompressedAllReduce(), torch.ones(size, device=device)
+    with mock.patch.multiple(dist, all_to_all_single=counted_exchange, all_gather=counted_gather):
+        wire.all_reduce(buffer, wire.feedback(buffer))
+
+    ring = 2 * (world_size - 1) / world_size * 4 * size
+    share = sum(sent) / ring
+    check.that(0 < share <= limit("share_of_the_wire"), f"{sum(sent)} bytes, {share:.3f} of a ring's {ring:.0f}")
+    check.equal(wire.bytes_sent, sum(sent), "the bytes that it counts itself")
+    check.equal(relative_error(buffer.cpu(), torch.ones(size)), 0.0, "the error of ones")
+    check.metric("share_of_the_wire", round(share, 4))

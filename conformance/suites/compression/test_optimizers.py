@@ -1,0 +1,94 @@
+"""1-bit Adam, 1-bit LAMB and 0/1 Adam, step by step as one process that plays all ranks."""
+
+from __future__ import annotations
+
+import io
+
+import torch
+from torch import nn
+
+from conformance.accelerators.capabilities import COMM, COMM_ALL_TO_ALL, COMM_DTYPE
+from conformance.case import case
+from conformance.kernels.compression import OneBitAdam, OneBitLamb, ZeroOneAdam
+from conformance.numerics.nearness import Near, near
+
+from . import optimizer_emulation as emulation
+
+#: Every optimizer imports it, for seconds.
+RANK_IMPORTS = ("torch._dynamo",)
+NEEDS = (COMM, COMM_ALL_TO_ALL, COMM_DTYPE.on("uint8"), COMM_DTYPE.on("float32"))
+SHAPES = ((7, 5), (3,), (40,))
+STEPS = 12
+_COMMON = {"lr": 0.02, "weight_decay": 0.01}
+#: The optimizer, the function that plays it, and its numbers: compression begins within the steps.
+KINDS = {
+    "adam": (OneBitAdam, emulation.one_bit_adam, {**_COMMON, "freeze_step": 4}),
+    "lamb": (OneBitLamb, emulation.one_bit_lamb, {**_COMMON, "freeze_step": 4}),
+    "zero-one": (
+        ZeroOneAdam,
+        emulation.zero_one_adam,
+        {**_COMMON, "var_freeze_step": 6, "var_update_scaler": 2, "local_step_scaler": 2},
+    ),
+}
+
+
+def weights():
+    generator = torch.Generator().manual_seed(7)
+    return [torch.randn(shape, generator=generator) for shape in SHAPES]
+
+
+def gradients(rank, step):
+    """Each tensor's are a tenth of the size of the one before."""
+    generator = torch.Generator().manual_seed(100 * step + rank)
+    return [torch.randn(shape, generator=generator) * 10.0**-index for index, shape in enumerate(SHAPES)]
+
+
+def take(optimizer, parameters, rank, step):
+    for parameter, gradient in zip(parameters, gradients(rank, step), strict=True):
+        parameter.grad = gradient.to(parameter.device)
+    optimizer.step()
+
+
+@case("compression.optimizer", requires=NEEDS, axes={"kind": tuple(KINDS)}, world_size=(2, 3))
+def test_every_step(check, device, kind, rank, world_size, group):
+    """The weights after every step, through warm-up and compression, are those of a host emulation in float64."""
+    make, play, options = KINDS[kind]
+    parameters = [nn.Parameter(tensor.to(device)) for tensor in weights()]
+    optimizer = make(parameters, **options)
+    expected = play(
+        [tensor.double() for tensor in weights()],
+        lambda other, step: [gradient.double() for gradient in gradients(other, step)],
+        world_size, STEPS, **options,
+    )  # fmt: skip
+
+    for step in range(STEPS):
+        take(optimizer, parameters, rank, step)
+        for index, (parameter, exact) in enumerate(zip(parameters, expected[step][rank], strict=True)):
+            near(check, f"tensor {index} after step {step}", parameter, exact, Near.COMPRESSED)
+
+    check.that(optimizer.bytes_sent > 0, "nothing was sent compressed")
+    if kind != "zero-one":  # whose ranks go their own ways between two exchanges
+        check.same_on_all_ranks("weights", torch.cat([parameter.detach().flatten() for parameter in parameters]))
+
+
+@case("compression.optimizer.resumed", requires=NEEDS, axes={"kind": tuple(KINDS)}, world_size=2)
+def test_resumed(check, device, kind, rank, group):
+    """Saved in the compressed stage and loaded, it goes on with the same bits, its losses kept."""
+    make, _, options = KINDS[kind]
+    parameters = [nn.Parameter(tensor.to(device)) for tensor in weights()]
+    optimizer, file = make(parameters, **options), io.BytesIO()
+    for step in range(9):
+        take(optimizer, parameters, rank, step)
+    torch.save((optimizer.state_dict(), [parameter.detach() for parameter in parameters]), file)
+    file.seek(0)
+    state, halfway = torch.load(file, weights_only=True)
+    again = [nn.Parameter(tensor.clone()) for tensor in halfway]
+    continued = make(again, **options)
+    continued.load_state_dict(state)
+
+    for step in range(9, STEPS):
+        take(optimizer, parameters, rank, step)
+        take(continued, again, rank, step)
+
+    for index, (one, other) in enumerate(zip(parameters, again, strict=True)):
+        check.equal(other.detach().cpu(), one.detach().cpu(), f"tensor {index}")

@@ -1,0 +1,75 @@
+"""Signs as bits, and back."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from conformance.accelerators.capabilities import DTYPE, OP_BUILDERS
+from conformance.case import case
+from conformance.finding import environment_lacks
+from conformance.kernels.compression import packing
+
+#: What the sign bit alone would get wrong, and what arithmetic would.
+SPECIAL = (0.0, -0.0, 1e-45, -1e-45, float("inf"), -float("inf"), float("nan"), 3.0, -2.0)
+SIZES = ("0", "1", "7", "8", "9", "1001", "65537")
+
+
+def numbers(size):
+    """Random numbers with the special ones among them."""
+    values = torch.randn(size, generator=torch.Generator().manual_seed(size))
+    values[: min(size, len(SPECIAL))] = torch.tensor(SPECIAL)[:size]
+    return values
+
+
+def signs(values):
+    """+1 for zero of either sign and all above, -1 for all below and NaN."""
+    return torch.where(values >= 0, 1.0, -1.0)
+
+
+def check_packing(check, packbits, unpackbits, values, device):
+    """The bits are NumPy's, most significant first; unpacking gives the signs back, and -1 for the padding."""
+    size = values.numel()
+
+    packed = packbits(values.to(device), size)
+    unpacked = unpackbits(packed, packed.numel())
+
+    check.equal(packed.cpu().numpy().tobytes(), np.packbits(values.numpy() >= 0).tobytes(), f"bits of {size} signs")
+    check.equal(unpacked.cpu()[:size], signs(values), f"signs of {size} elements")
+    check.that(bool((unpacked[size:] == -1).all()), "padding is not unpacked as -1")
+    check.equal(packed.device.type, device.type, "where the bits are")
+
+
+@case("compression.packbits", requires=[DTYPE.on("uint8"), DTYPE.on("float32")], axes={"size": SIZES})
+def test_packbits(check, device, size):
+    """The portable kernel, on the device: unpacking what was packed gives every sign back, special values' too."""
+    check_packing(check, packing.packbits, packing.unpackbits, numbers(int(size)), device)
+
+
+@case("compression.packbits.builder", requires=[OP_BUILDERS, DTYPE.on("uint8")], axes={"size": ("9", "1001")})
+def test_builder(accelerator, check, device, size):
+    """The accelerator's own packer gives the same bits."""
+    builder = accelerator.create_op_builder("PackbitsBuilder")
+    if builder is None or not builder.is_compatible():
+        environment_lacks("the accelerator has no builder of packbits")
+    kernels = builder.load()
+    values = numbers(int(size))
+
+    packed = kernels.packbits(values.to(device), values.numel(), 0)
+    unpacked = kernels.unpackbits(packed, packed.numel(), 0)
+
+    expected = torch.from_numpy(np.packbits(values.numpy() >= 0))
+    check.equal(packed.cpu().view(torch.uint8), expected, f"bits of {size} signs")
+    check.equal(unpacked.cpu()[: values.numel()], signs(values), f"signs of {size} elements")
+
+
+@case("compression.packbits.layout", requires=[DTYPE.on("uint8"), DTYPE.on("float32")])
+def test_layout(check, device):
+    """Strides and what lies behind the packed elements do not matter."""
+    values = numbers(48).view(6, 8)
+
+    across = packing.packbits(values.to(device).t(), 48)
+    first = packing.packbits(values.to(device), 16)
+
+    check.equal(across.cpu().numpy().tobytes(), np.packbits(values.t().numpy() >= 0).tobytes(), "a transposed tensor")
+    check.equal(first.cpu().numpy().tobytes(), np.packbits(values[:2].numpy() >= 0).tobytes(), "the first 16 elements")
