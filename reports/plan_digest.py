@@ -18,7 +18,7 @@ _FLAGS = {(False, False): "00", (False, True): "01", (True, False): "10", (True,
 def plan_sha256(suite: str, planned: Iterable[PlannedRecord]) -> str:
     """A hash of what a suite of this version plans: everything that is said of each case, in any order."""
     rows = list(planned)
-    text = "\n".join([suite, *sorted(map(_line, rows))])
+    text = "\n".join([suite, *sorted([_line(one) for one in rows])])
     if not _is_unambiguous(text, rows):
         # A stranger's ids may hold our separators, and must not look like cases that are not there.
         text = json.dumps([suite, sorted(_line(one).split(_PART) for one in rows), len(rows)])
@@ -34,8 +34,8 @@ def _line(one: PlannedRecord) -> str:
 
 def _is_unambiguous(text: str, rows: Sequence[PlannedRecord]) -> bool:
     """Whether the text has as many separators as were put between its parts, and so none inside of them."""
-    parts = sum(5 + len(one.requires) for one in rows)
-    items = sum(max(2 * len(one.axes) - 1, 0) for one in rows)
+    parts = 5 * len(rows) + sum([len(one.requires) for one in rows])
+    items = sum([2 * len(one.axes) - 1 for one in rows if one.axes])
     return (text.count("\n"), text.count(_PART), text.count(_ITEM)) == (len(rows), parts, items)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from conformance.errors import UnknownName
 
@@ -28,8 +28,12 @@ class Profile:
     own: Callable[[Record], bool]
 
 
+#: The one axis that profiles look at.
+MODE: Final = "mode"
+
+
 def _mode(record: Record) -> str | None:
-    mode = record["axes"].get("mode")
+    mode = record["axes"].get(MODE)
     return None if mode is None else str(mode)
 
 

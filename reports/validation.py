@@ -12,7 +12,7 @@ import reprlib
 import types
 from collections.abc import Callable, Mapping
 from enum import Enum
-from functools import cache
+from functools import cache, lru_cache, partial
 from typing import Any, Final, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from conformance.errors import JournalError
@@ -64,7 +64,8 @@ def reader_of(kind: Any) -> Reader:
     if origin is tuple:
         return _tuple_reader(reader_of(get_args(kind)[0]))
     if origin is not None and issubclass(origin, Mapping):
-        return _mapping_reader(reader_of(get_args(kind)[1]))
+        item = get_args(kind)[1]
+        return _mapping_reader(reader_of(item), frozenset(get_args(item) or (item,)) & {str, int, float})
     if issubclass(kind, Enum):
         return _enum_reader(kind)
     return _dataclass_reader(kind)
@@ -72,28 +73,29 @@ def reader_of(kind: Any) -> Reader:
 
 def _dataclass_reader(kind: Any) -> Reader:
     hints = get_type_hints(kind)
-    fields = dataclasses.fields(kind)
-    readers = {field.name: reader_of(hints[field.name]) for field in fields}
-    texts = frozenset(field.name for field in fields if hints[field.name] is str)
-    begin, make = _maker(kind)
-    absent = dataclasses.MISSING
-    required = frozenset(f.name for f in fields if f.default is absent and f.default_factory is absent)
+    readers = {field.name: reader_of(hints[field.name]) for field in dataclasses.fields(kind)}
+    texts = frozenset(name for name in readers if hints[name] is str)
+    # Thousands of cases have the same keys in the same order; a hostile file has thousands of orders.
+    shape_of = lru_cache(maxsize=256)(partial(_shape, kind, readers, texts))
+    make = _maker(kind)
 
     def build(value: Any) -> Any:
         if type(value) is not dict:
             raise _wrong("an object", value)
-        if not value.keys() <= readers.keys():
-            raise _unknown_key(value, readers)
-        if not value.keys() >= required:
-            raise _Fault(f" lacks the key {next(f.name for f in fields if f.name in required - value.keys())!r}.")
-        members, name = begin(value), ""
+        shape = shape_of(tuple(value))
+        members, name = {**shape.defaults, **value}, ""
         try:
-            for name, one in value.items():
+            for name in shape.texts:
+                one = value[name]
                 # Most values are short texts in their place: no call is made for those.
-                plain = type(one) is str and name in texts and len(one) <= MAX_TEXT
-                members[name] = one if plain else readers[name](one)
+                if type(one) is not str or len(one) > MAX_TEXT:
+                    _text(one)
+            for name, reader in shape.others:
+                members[name] = reader(value[name])
         except _Fault as fault:
             raise fault.inside(f".{name}") from None
+        for name, factory in shape.factories:
+            members[name] = factory()
         try:
             return make(members)
         except ValueError as error:
@@ -102,22 +104,36 @@ def _dataclass_reader(kind: Any) -> Reader:
     return build
 
 
-def _maker(kind: Any) -> tuple[Reader, Reader]:
-    """``kind(**members)`` in two steps, without a call for each field, which is what a frozen dataclass itself makes.
+@dataclasses.dataclass(frozen=True)
+class _Shape:
+    """What objects with certain keys need: their texts, the readers of the rest, and what they leave out."""
 
-    The first gives the defaults of what the value leaves out, the second makes the instance of all members.
-    """
-    fields = dataclasses.fields(kind)
-    defaults = {f.name: f.default for f in fields if f.default is not dataclasses.MISSING}
-    factories = [(f.name, f.default_factory) for f in fields if f.default_factory is not dataclasses.MISSING]
+    texts: tuple[str, ...]
+    others: tuple[tuple[str, Reader], ...]
+    defaults: Mapping[str, Any]
+    factories: tuple[tuple[str, Callable[[], Any]], ...]
+
+
+def _shape(kind: Any, readers: Mapping[str, Reader], texts: frozenset[str], names: tuple[Any, ...]) -> _Shape:
+    """The shape of an object with these keys; a key that is unknown or missing is a fault."""
+    for name in names:
+        if name not in readers:
+            raise _Fault(f" has an unknown key {reprlib.repr(name)}; known: {', '.join(readers)}.")
+    absent, left_out = dataclasses.MISSING, [f for f in dataclasses.fields(kind) if f.name not in names]
+    for field in left_out:
+        if field.default is absent and field.default_factory is absent:
+            raise _Fault(f" lacks the key {field.name!r}.")
+    return _Shape(
+        texts=tuple(name for name in names if name in texts),
+        others=tuple((name, readers[name]) for name in names if name not in texts),
+        defaults={f.name: f.default for f in left_out if f.default is not absent},
+        factories=tuple((f.name, f.default_factory) for f in left_out if f.default_factory is not absent),
+    )
+
+
+def _maker(kind: Any) -> Reader:
+    """``kind(**members)`` of all members, without a call for each field, which is what a frozen dataclass makes."""
     check = getattr(kind, "__post_init__", None)
-
-    def begin(value: dict[str, Any]) -> dict[str, Any]:
-        members = defaults.copy()
-        for name, factory in factories:
-            if name not in value:
-                members[name] = factory()
-        return members
 
     def make(members: dict[str, Any]) -> Any:
         made = object.__new__(kind)
@@ -126,12 +142,7 @@ def _maker(kind: Any) -> tuple[Reader, Reader]:
             check(made)
         return made
 
-    return begin, make
-
-
-def _unknown_key(value: dict[Any, Any], readers: Mapping[str, Reader]) -> _Fault:
-    stray = next(name for name in value if name not in readers)
-    return _Fault(f" has an unknown key {reprlib.repr(stray)}; known: {', '.join(readers)}.")
+    return make
 
 
 def _union_reader(options: tuple[Any, ...]) -> Reader:
@@ -176,12 +187,14 @@ def _first_fault(item: Reader, values: list[Any]) -> int:
     raise AssertionError("a value that was wrong is right")
 
 
-def _mapping_reader(item: Reader) -> Reader:
+def _mapping_reader(item: Reader, plain: frozenset[type]) -> Reader:
     def members(value: Any) -> dict[str, Any]:
         if type(value) is not dict:
             raise _wrong("an object", value)
         if len(value) > MAX_KEYS:
             raise _Fault(f" has more than {MAX_KEYS} keys.")
+        if _are_plain(value, plain):
+            return value.copy()
         read, name = {}, ""
         try:
             for name, one in value.items():
@@ -194,6 +207,17 @@ def _mapping_reader(item: Reader) -> Reader:
 
 
 _QUOTES: Final = "'\""
+
+
+def _are_plain(values: dict[Any, Any], kinds: frozenset[type]) -> bool:
+    """Whether all values are short texts or moderate numbers of these kinds, as nearly all are: no call for each."""
+    for name, one in values.items():
+        kind = type(one)
+        if kind not in kinds or type(name) is not str or len(name) > MAX_TEXT:
+            return False
+        if len(one) > MAX_TEXT if kind is str else not -_MAX_INT <= one <= _MAX_INT:
+            return False
+    return True
 
 
 def _enum_reader(kind: type[Enum]) -> Reader:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from conformance.reports.gate.manifests import Manifest
     from conformance.reports.gate.policy import Policy
     from conformance.reports.model import Report
+    from conformance.reports.waivers.model import Waiver
 
 CANNOT_JUDGE = 2
 
@@ -85,7 +86,6 @@ def _write(text: str, output: Path | None) -> None:
 def evidence(arguments: argparse.Namespace) -> Evidence:
     """Everything that was named, read."""
     from conformance.reports.gate.evidence import Evidence
-    from conformance.reports.waivers.file import read_waivers
 
     for path in (arguments.report, arguments.baseline, arguments.waivers, arguments.manifest):
         require(path)
@@ -96,7 +96,7 @@ def evidence(arguments: argparse.Namespace) -> Evidence:
         now=datetime.now(timezone.utc),
         manifest=_manifest(arguments.manifest, report),
         baseline=_load(arguments.baseline) if arguments.baseline else None,
-        waivers=read_waivers(arguments.waivers) if arguments.waivers else (),
+        waivers=_waivers(arguments.waivers) if arguments.waivers else (),
         signature=_signature(arguments),
         fingerprint=arguments.fingerprint,
     )
@@ -116,6 +116,12 @@ def _load(path: Path) -> Report:
     from conformance.reports.loading import load
 
     return load(path)
+
+
+def _waivers(path: Path) -> tuple[Waiver, ...]:
+    from conformance.reports.waivers.file import read_waivers
+
+    return read_waivers(path)
 
 
 def _policy(profile: str | None, report: Report) -> Policy:

@@ -11,6 +11,7 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from io import TextIOWrapper
 from typing import Final, NoReturn
@@ -129,5 +130,18 @@ def _never_fail_to_print() -> None:
             stream.reconfigure(errors="replace")
 
 
+def program() -> NoReturn:
+    """The process ``conformance``: :func:`main`, and an end that does not take apart all that was read.
+
+    The system gives the memory of 20,000 cases back at once. Where torch or pytest is loaded they clean up first.
+    """
+    status = main()
+    if {"torch", "pytest"} & sys.modules.keys():
+        sys.exit(status)
+    with suppress(OSError):
+        sys.stdout.flush()
+    os._exit(status)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    program()

@@ -8,10 +8,11 @@ from datetime import datetime
 from functools import cached_property
 
 from conformance.reports.gate.claim_book import ClaimBook
+from conformance.reports.gate.groups import Group, grouped
 from conformance.reports.gate.manifests import RELEASES, Manifest
 from conformance.reports.gate.policy import Policy, containing
-from conformance.reports.model import CaseRecord, PlannedRecord, Report, manifest_sha256
-from conformance.reports.profiles import PROFILES, contained
+from conformance.reports.model import CaseRecord, Report, manifest_sha256
+from conformance.reports.profiles import PROFILES, Record, contained
 from conformance.reports.waivers.applying import Settled, settle
 from conformance.reports.waivers.model import Waiver
 
@@ -70,31 +71,26 @@ class Evidence:
             return frozenset(self.cases)
         if self.planned_profile is None:
             return self.manifest.required(self.profile)
-        rows = (*self.report.cases, *self.report.accounting.unaccounted)
-        if self.planned_profile == self.profile:
-            return frozenset(one.id for one in rows)
-        return frozenset(one.id for one in rows if self._belongs(one))
-
-    def _belongs(self, one: PlannedRecord) -> bool:
-        """Whether the case is of the profile. Thousands of cases share the few facts that a profile looks at."""
-        key = (one.area, one.tier, one.level, *one.axes.items())
-        if key not in self._seen:
-            self._seen[key] = any(PROFILES[name].own(one.facts) for name in contained(self.profile))
-        return self._seen[key]
+        lost = (one.id for one in self.report.accounting.unaccounted if self._holds(one.facts))
+        return frozenset(case.id for group in self.groups for case in group.cases).union(lost)
 
     @cached_property
-    def _seen(self) -> dict[tuple[object, ...], bool]:
-        return {}
+    def groups(self) -> tuple[Group, ...]:
+        """The report's cases that the profile needs."""
+        cases = self.report.cases
+        if self.manifest is not None and self.planned_profile is None:
+            return grouped(case for case in cases if case.id in self.required)
+        return tuple(group for group in grouped(cases) if self._holds(group.facts))
+
+    def _holds(self, facts: Record) -> bool:
+        """Whether a case is asked for: without a manifest and by the plan of the profile itself all are."""
+        if self.planned_profile in (None, self.profile):
+            return True
+        return any(PROFILES[name].own(facts) for name in contained(self.profile))
 
     def is_planned(self, id: str) -> bool:
         """Whether this version of the suite has the case."""
         return self.manifest is None or id in self.cases or id in self.manifest.cases
-
-    @cached_property
-    def scope(self) -> tuple[CaseRecord, ...]:
-        """The report's cases that the profile needs."""
-        required = self.required
-        return tuple(case for case in self.report.cases if case.id in required)
 
     @cached_property
     def claims(self) -> ClaimBook:

@@ -47,8 +47,8 @@ def _contradiction(case: CaseRecord, evidence: Evidence) -> str | None:
     """Why the verdict cannot come from the declaration, as the middle of a sentence."""
     if case.outcome is Outcome.PASS:
         # A case of the core, or of a capability that is core, runs undeclared; none runs and passes denied.
-        look_up, known = evidence.claims.claim, case.in_reference
-        denied = case.level != "core" and any(look_up(cell, known).state == UNSUPPORTED for cell in case.requires)
+        denies = evidence.claims.denies
+        denied = case.level != "core" and any(denies(cell, case.in_reference) for cell in case.requires)
         return "passed although the declaration denies what is needed" if denied else None
     if case.outcome is not Outcome.SKIP or case.reason not in _STATES_OF:
         return None

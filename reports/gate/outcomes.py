@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from conformance.reports.gate.evidence import Evidence
 from conformance.reports.gate.finding import Finding, counted, named, note, reject
+from conformance.reports.gate.groups import Group
 from conformance.reports.model import CaseRecord
 from conformance.reports.profiles import PROFILES, contained
 from conformance.reports.status import idle_areas
@@ -17,28 +18,28 @@ from conformance.reports.waivers.applying import observed
 _UNCLAIMED = frozenset({Reason.UNSUPPORTED, Reason.UNDECLARED, Reason.UNDER_DECLARED})
 
 
-def is_due(case: CaseRecord) -> bool:
-    """Whether the case had to pass: the core always, and everything else that is claimed."""
-    return case.level == "core" or case.outcome is not Outcome.SKIP or case.reason not in _UNCLAIMED
+def is_due(group: Group) -> bool:
+    """Whether the cases had to pass: the core always, and everything else that is claimed."""
+    return group.level == "core" or group.outcome is not Outcome.SKIP or group.reason not in _UNCLAIMED
 
 
-def is_met(case: CaseRecord, evidence: Evidence) -> bool:
-    """Whether the case passed, or failed as a valid waiver says."""
-    if case.id in evidence.settled.waived:
-        return case.level != "core"
-    return case.outcome is Outcome.PASS or case.reason is Reason.WAIVER_STALE
+def unmet(group: Group, evidence: Evidence) -> list[CaseRecord]:
+    """Those of the cases that neither passed nor failed as a valid waiver says."""
+    waived = evidence.settled.waived
+    if group.outcome is Outcome.PASS or group.reason is Reason.WAIVER_STALE:
+        return [case for case in group.cases if case.id in waived] if waived and group.level == "core" else []
+    return [case for case in group.cases if case.id not in waived or group.level == "core"]
 
 
 def check_outcomes(evidence: Evidence) -> Iterator[Finding]:
     """G06: every case that is due passed or is validly waived."""
     yield from _check_something_passed(evidence)
-    unmet: dict[str, list[str]] = defaultdict(list)
-    for case in evidence.scope:
-        if is_due(case) and not is_met(case, evidence):
-            unmet[_kind(case, evidence)].append(case.id)
-    for kind, ids in unmet.items():
+    kinds: dict[str, list[str]] = defaultdict(list)
+    for case in (case for group in evidence.groups if is_due(group) for case in unmet(group, evidence)):
+        kinds[_kind(case, evidence)].append(case.id)
+    for kind, ids in kinds.items():
         yield reject("G06", f"{counted(len(ids), 'case')} {kind}: {named(ids)}.", ids)
-    idle = idle_areas((case.area, case.outcome, case.reason) for case in evidence.scope)
+    idle = idle_areas((group.area, group.outcome, group.reason) for group in evidence.groups)
     if idle:
         yield reject("G06", f"Areas with claims in which nothing ran: {named(idle)}.")
 
@@ -62,15 +63,16 @@ def _kind(case: CaseRecord, evidence: Evidence) -> str:
 
 def _check_something_passed(evidence: Evidence) -> Iterator[Finding]:
     """A run in which nothing failed because nothing ran proves nothing."""
-    scope = evidence.scope
-    passed = [case for case in scope if case.outcome is Outcome.PASS]
+    groups = evidence.groups
+    passed = [group for group in groups if group.outcome is Outcome.PASS]
     if not passed:
-        skipped = sum(case.outcome is Outcome.SKIP for case in scope)
-        many = f"{skipped} of its {len(scope)} cases were skipped" if scope else "the report has none of its cases"
+        skipped = sum(len(group.cases) for group in groups if group.outcome is Outcome.SKIP)
+        number = sum(len(group.cases) for group in groups)
+        many = f"{skipped} of its {number} cases were skipped" if number else "the report has none of its cases"
         yield reject("G06", f"Nothing of profile {evidence.profile} was verified: {many}, and none passed.")
         return
     for name in contained(evidence.profile):
-        if not any(PROFILES[name].own(case.facts) for case in passed):
+        if not any(PROFILES[name].own(group.facts) for group in passed):
             yield reject("G06", f"No case of profile {name}'s own passed, so the run says nothing of it.")
 
 

@@ -75,8 +75,8 @@ def _check_durations(evidence: Evidence, wall: timedelta) -> Iterator[Finding]:
     room = wall.total_seconds() * workers * _SLACK + _SKEW.total_seconds()
     if spent > room:
         yield reject("G13", f"The cases took {spent:.0f} s, more than the run had: {wall} on {workers} processes.")
-    executed = sum(was_executed(case.outcome, case.reason) for case in report.cases)
-    if executed and not spent:
+    executed = 0 if spent else sum(was_executed(case.outcome, case.reason) for case in report.cases)
+    if executed:
         yield reject("G13", f"{counted(executed, 'case')} ran and took no time at all.")
 
 

@@ -78,8 +78,8 @@ def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_reader_that_closes_early_is_no_error() -> None:
-    code = "from conformance.cli.main import main; import sys; sys.exit(main(['list', '--capabilities']))"
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    command = [sys.executable, "-m", "conformance.cli.main", "list", "--capabilities"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         process.stdout.close()
@@ -87,6 +87,20 @@ def test_a_reader_that_closes_early_is_no_error() -> None:
         errors = process.stderr.read()
 
     assert (process.returncode, errors) == (0, b"")
+
+
+@pytest.mark.parametrize(("words", "status"), [(["list", "--capabilities"], 0), (["gate"], 4), (["--help"], 0)])
+def test_the_process_says_all_that_main_says_and_ends_with_its_status(
+    words: list[str], status: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = [sys.executable, "-m", "conformance.cli.main", *words]
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    done = subprocess.run(command, capture_output=True, env=buffered, timeout=60)
+
+    main(words)
+
+    said = capsys.readouterr()
+    assert (done.returncode, done.stdout.decode(), done.stderr.decode()) == (status, said.out, said.err)
 
 
 def test_a_terminal_that_cannot_show_a_sign_is_no_error(tmp_path: Path) -> None:
