@@ -37,6 +37,8 @@ DTYPES: Final[tuple[str, ...]] = (
     "float8_e4m3fn",
     "float8_e5m2",
 )
+#: What is claimed by name, dtype and mode: PyTorch's operators, models, and kernels beyond PyTorch's.
+FAMILIES: Final[tuple[str, ...]] = ("operators", "workloads", "kernels")
 FLOATING_DTYPES: Final = frozenset({"float32", "float16", "bfloat16", "float64"})
 DIFFERENTIABLE_DTYPES: Final = FLOATING_DTYPES | {"complex64", "complex128"}
 
@@ -45,8 +47,9 @@ DIFFERENTIABLE_DTYPES: Final = FLOATING_DTYPES | {"complex64", "complex128"}
 class Cell:
     """What one claim is about: ``subject × dtype × mode``.
 
-    ``subject`` is a capability name (``stream.order``), ``operators.<name>``, or ``workloads.<name>``. In a
-    declaration the subject may hold ``*`` (shell-style). ``dtype`` and ``mode`` are None where they have no meaning.
+    ``subject`` is a capability name (``stream.order``), ``operators.<name>``, ``workloads.<name>``, or
+    ``kernels.<name>``. In a declaration the subject may hold ``*`` (shell-style). ``dtype`` and ``mode`` are None where
+    they have no meaning.
     """
 
     subject: str

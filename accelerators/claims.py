@@ -42,6 +42,8 @@ Capabilities: TypeAlias = frozenset[Element]
 
 #: Dtypes in which the workloads are claimed as soon as the dtype is.
 _WORKLOAD_DTYPES: Final = frozenset({"float32", "bfloat16"})
+#: Dtypes in which PyTorch's operators, and so the reference of every kernel, compute as soon as the dtype is claimed.
+_KERNEL_DTYPES: Final = frozenset({"float32", "float16", "bfloat16"})
 _MODES: Final = tuple(mode.value for mode in Mode)
 
 #: The operators in PyTorch's database that make or take a sparse tensor.
@@ -91,6 +93,14 @@ PINNING: Final[Capabilities] = frozenset({vocabulary.MEMORY_PINNED, vocabulary.M
 def dtypes(*names: str, detail: Detail = Detail.NATIVE) -> Capabilities:
     """Claim dtypes: stored and cast, used by every operator, trained with where gradients exist, and in workloads."""
     cells = {cell for name in names for cell in _cells_of_dtype(_known_dtype(name))}
+    referenced = {Cell("kernels.*", name, mode) for name in _KERNEL_DTYPES.intersection(names) for mode in _MODES}
+    portable = Detail.EMULATED if detail is Detail.NATIVE else detail
+    return frozenset(Statement(cell, supported(detail)) for cell in cells) | emulates(*referenced, detail=portable)
+
+
+def kernels(*names: str, dtypes: Iterable[str], mode: Mode, detail: Detail = Detail.NATIVE) -> Capabilities:
+    """Claim kernels by name, as more than their portable references: compiled for the device, or its vendor's own."""
+    cells = {Cell(f"kernels.{name}", _known_dtype(dtype), mode.value) for name in names for dtype in dtypes}
     return frozenset(Statement(cell, supported(detail)) for cell in cells)
 
 
@@ -189,7 +199,7 @@ def parse_cell(text: str) -> Cell:
 
 
 def _named(cell: Cell) -> Cell:
-    if cell.subject.partition(".")[0] in ("operators", "workloads") and "." in cell.subject:
+    if cell.subject.partition(".")[0] in vocabulary.FAMILIES and "." in cell.subject:
         return cell
     try:
         find_capability(cell.subject)

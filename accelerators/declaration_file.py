@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from conformance.accelerators.capabilities import DTYPES, VOCABULARY, Cell, Mode
+from conformance.accelerators.capabilities import DTYPES, FAMILIES, VOCABULARY, Cell, Mode
 from conformance.accelerators.claims import parse_cell
 from conformance.accelerators.declaration import Claim, Declaration, Detail, Source, State
 from conformance.errors import DeclarationError, UnknownName
@@ -38,7 +38,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-_TABLES = ("capabilities", "dtypes", "operators", "workloads")
+_TABLES = ("capabilities", "dtypes", *FAMILIES)
 _MODES = tuple(mode.value for mode in Mode)
 _CLAIM_KEYS = ("as", "unsupported", "reason")
 _SUPPORTED = (Detail.NATIVE.value, Detail.EMULATED.value, Detail.HOST.value)
@@ -80,8 +80,7 @@ class _Reader:
         rows = [
             *self._capabilities(tables.get("capabilities", {})),
             *self._dtypes(tables.get("dtypes", {})),
-            *self._families("operators", tables.get("operators", {})),
-            *self._families("workloads", tables.get("workloads", {})),
+            *(row for family in FAMILIES for row in self._families(family, tables.get(family, {}))),
         ]
         return self._without_contradictions(rows)
 
@@ -199,8 +198,7 @@ def dump(declaration: Declaration) -> str:
     blocks = [
         _table("capabilities", _capability_lines(cells)),
         _table("dtypes", _dtype_lines(cells)),
-        _table("operators", _family_lines("operators", cells)),
-        _table("workloads", _family_lines("workloads", cells)),
+        *(_table(family, _family_lines(family, cells)) for family in FAMILIES),
     ]
     return "\n".join(block for block in blocks if block)
 
@@ -226,7 +224,7 @@ def _is_dtype(cell: Cell) -> bool:
 
 def _family(cell: Cell) -> str:
     first, dot, _ = cell.subject.partition(".")
-    return first if dot and first in ("operators", "workloads") else ""
+    return first if dot and first in FAMILIES else ""
 
 
 def _family_lines(family: str, cells: dict[Cell, Claim]) -> list[str]:

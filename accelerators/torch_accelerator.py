@@ -367,7 +367,7 @@ class TorchAccelerator(TorchBackend):
         return self.get_op_builder(class_name)()
 
     def get_op_builder(self, class_name: str) -> Any:
-        return importlib.import_module(_BUILDERS).find_builder(class_name)
+        return importlib.import_module(_BUILDERS).find_builder(class_name, self._type, self.kernel_library)
 
     def build_extension(self) -> Any:
         from torch.utils.cpp_extension import BuildExtension

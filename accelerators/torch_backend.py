@@ -74,6 +74,8 @@ class TorchBackend(Accelerator):
     #: The runtime's module function, and its functions that register and unregister host memory.
     host_registration: tuple[str, str, str] | None = None
     range_tool: str = ""
+    #: The vendor's own kernels: the ``VendorLibrary`` at ``module:NAME``. Those this project knows need no name.
+    kernel_library: str = ""
     memory: Memory = field(default_factory=AllocatorMemory, compare=False)
     randomness: Randomness = field(default_factory=DeviceGenerators, compare=False)
     is_host: bool = False

@@ -2,55 +2,90 @@
 
 One convention holds for every accelerator: ``find_builder`` never fails and never answers None. A name nobody
 builds gives ``NotImplementedBuilder``, whose ``is_compatible()`` is False and whose ``load()`` raises
-NotImplementedError.
+NotImplementedError. Elsewhere a missing builder may be None; both mean "not implemented".
+
+Builders follow from the specifications. ``from conformance.kernels.builders import FusedAdamBuilder`` gives one whose
+kernels run on whatever device their tensors are; an accelerator's own tells what it would load for its device.
 """
 
 from __future__ import annotations
 
 import abc
+import functools
 from types import SimpleNamespace
 from typing import Any, ClassVar
+
+from conformance.errors import SetupError
+from conformance.kernels.implementation import Choice
+from conformance.kernels.kernel import Kernel
+from conformance.kernels.specification import Place
+from conformance.kernels.specifications import builder_names, of_builder
 
 
 class OpBuilder(abc.ABC):
     """One operator. ``NAME`` is what reports call it."""
 
     NAME: ClassVar[str]
+    #: The device whose implementations are told; ``library`` is a vendor's own table, as module:NAME.
+    device_type: ClassVar[str] = "cpu"
+    library: ClassVar[str] = ""
     _loaded: ClassVar[dict[type, Any]] = {}
 
     def is_compatible(self, verbose: bool = False) -> bool:
-        """Whether ``load()`` will succeed here. ``verbose`` is DeepSpeed's; there is nothing more to say."""
-        return True
+        """Whether ``load()`` succeeds here: found out by loading. ``verbose`` prints what it would load, and why."""
+        try:
+            self.load()
+        except (NotImplementedError, SetupError) as error:
+            said, answer = str(error), False
+        else:
+            said, answer = self.describe(), True
+        if verbose:
+            print(f"{type(self).__name__}: {said}")
+        return answer
 
     def load(self, verbose: bool = False) -> Any:
         """The operator's functions, as attributes of one object; the same object every time."""
-        return self._loaded.setdefault(type(self), self._build())
+        if type(self) not in self._loaded:
+            self._loaded[type(self)] = self._build()
+        return self._loaded[type(self)]
+
+    def describe(self) -> str:
+        """Which implementation of each function is loaded for this builder's device."""
+        return f"{type(self).__name__} is loaded"
 
     @abc.abstractmethod
     def _build(self) -> Any:
         """The functions."""
 
 
-class FusedAdamBuilder(OpBuilder):
-    """Adam over lists of tensors: ``multi_tensor_adam``."""
+class SpecifiedBuilder(OpBuilder):
+    """Loads the kernels whose specifications name this class."""
 
-    NAME = "fused_adam"
+    def choices(self) -> dict[str, Choice]:
+        """What would run for each function that has an implementation."""
+        asked = {name: self._choice(kernel) for name, kernel in self._kernels().items()}
+        return {name: choice for name, choice in asked.items() if choice is not None}
+
+    def _choice(self, kernel: Kernel) -> Choice | None:
+        device_type = "cpu" if kernel.specification.place is Place.HOST else self.device_type
+        try:
+            return kernel.choice(device_type)
+        except NotImplementedError:
+            return None
+
+    def describe(self) -> str:
+        told = (f"{name}: {one.implementation.value}, {one.reason}" for name, one in self.choices().items())
+        return "; ".join(told)
 
     def _build(self) -> Any:
-        from conformance.kernels import references
+        choices = self.choices()
+        if not choices:
+            raise NotImplementedError(f"nothing of {type(self).__name__} has an implementation for {self.device_type}")
+        companions = {key: value for one in of_builder(type(self).__name__) for key, value in one.companions.items()}
+        return SimpleNamespace(**{**companions, **{name: self._kernels()[name] for name in choices}})
 
-        return SimpleNamespace(multi_tensor_adam=references.multi_tensor_adam)
-
-
-class FusedLionBuilder(OpBuilder):
-    """Lion over lists of tensors: ``multi_tensor_lion``."""
-
-    NAME = "fused_lion"
-
-    def _build(self) -> Any:
-        from conformance.kernels import references
-
-        return SimpleNamespace(multi_tensor_lion=references.multi_tensor_lion)
+    def _kernels(self) -> dict[str, Kernel]:
+        return _kernels(type(self).__name__, self.library)
 
 
 class PackbitsBuilder(OpBuilder):
@@ -81,11 +116,32 @@ class NotImplementedBuilder(OpBuilder):
         raise NotImplementedError(f"this operator is not built here; there are: {', '.join(sorted(BUILDERS))}")
 
 
+@functools.cache
+def _kernels(builder: str, library: str) -> dict[str, Kernel]:
+    return {name: Kernel(one, name, library) for one in of_builder(builder) for name in one.attributes}
+
+
+def _specified(name: str) -> type[OpBuilder]:
+    """``FusedAdamBuilder``, NAME fused_adam."""
+    stem = name.removesuffix("Builder")
+    pairs = zip(f" {stem}", stem, strict=False)  # each letter with the one before it
+    snake = "".join(f"_{c.lower()}" if c.isupper() and p.islower() else c.lower() for p, c in pairs)
+    doc = "; ".join(f"{one.name}: {one.doc.splitlines()[0]}" for one in of_builder(name) if one.doc)
+    return type(name, (SpecifiedBuilder,), {"NAME": snake, "__doc__": doc, "__module__": __name__})
+
+
 BUILDERS: dict[str, type[OpBuilder]] = {
-    kind.__name__: kind for kind in (FusedAdamBuilder, FusedLionBuilder, PackbitsBuilder)
+    "PackbitsBuilder": PackbitsBuilder,
+    **{name: _specified(name) for name in builder_names()},
 }
+globals().update(BUILDERS)
 
 
-def find_builder(class_name: str) -> type[OpBuilder]:
-    """The builder class of that name, or ``NotImplementedBuilder``."""
-    return BUILDERS.get(class_name, NotImplementedBuilder)
+@functools.cache
+def find_builder(class_name: str, device_type: str = "", library: str = "") -> type[OpBuilder]:
+    """The builder class of that name, or ``NotImplementedBuilder``; one that speaks for a device if that is named."""
+    kind = BUILDERS.get(class_name, NotImplementedBuilder)
+    if kind is NotImplementedBuilder or (not device_type and not library):
+        return kind
+    own = {"device_type": device_type, "library": library, "__doc__": kind.__doc__, "__module__": __name__}
+    return type(class_name, (kind,), own)

@@ -16,7 +16,7 @@ from conformance.reports.corrections import NOT_THERE, PROBE, SUPPORTED, UNSUPPO
 from conformance.reports.model import DeclaredCell, Report
 from conformance.reports.verdict import Reason
 
-_FAMILIES = ("operators", "workloads")
+_FAMILIES = ("operators", "workloads", "kernels")
 #: Two names are named; more of a kind may be a pattern.
 _FEWEST_FOR_A_PATTERN = 3
 

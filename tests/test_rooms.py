@@ -35,6 +35,7 @@ ALLOWED = {
         "conformance.numerics",
         "conformance.kernels",
         "conformance.accelerators.capabilities",
+        "conformance.accelerators.declaration",
         "conformance.accelerators.interface",
         "conformance.accelerators.registry",
     ),

@@ -10,11 +10,13 @@ from conformance.accelerators.claims import (
     TORCH_BASE,
     communicates,
     dtypes,
+    kernels,
     stores,
     strided_only,
 )
 from conformance.accelerators.torch_accelerator import TorchAccelerator
 
+_FLOATING = ("float32", "float16", "bfloat16")
 _DTYPES = ("float32", "float16", "bfloat16", "int8", "int32", "int64", "uint8", "bool")
 
 SUPA = TorchAccelerator(
@@ -40,6 +42,7 @@ SUPA = TorchAccelerator(
     | communicates("float32", "float16", "bfloat16", "int8", "uint8", "int32", "int64")
     | dtypes(*_DTYPES)
     | strided_only(*_DTYPES)
+    | kernels("multi_tensor_adam", "multi_tensor_lion", dtypes=_FLOATING, mode=can.Mode.TRAINING)
     # PyTorch prints a device's tensors by way of float64.
     | stores("float64"),
 )

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from conformance.accelerators.capabilities import VOCABULARY
 from conformance.case import Case
+from conformance.kernels.planned import unspecified
+from conformance.kernels.specifications import specifications
 from conformance.plan import area_names, bundled_cases
 
 PAGE = Path(__file__).parents[2] / "docs" / "known-gaps.md"
@@ -31,8 +33,23 @@ def table(cases: Iterable[Case], areas: Iterable[str]) -> str:
             *(f"| `{name}` | {instead} |" for name, instead in rows),
             "",
             f"Areas without a case: {', '.join(f'`{name}`' for name in empty) or 'none'}.",
+            "",
+            *kernels(),
         ]
     )
+
+
+def kernels() -> list[str]:
+    """Entry points of builders that training engines ask for and that have no specification."""
+    there = [(one.builder, name) for one in specifications() for name in (*one.attributes, *one.companions)]
+    missing = list(unspecified(there))
+    return [
+        f"{sum(len(names) for _, names, _ in missing)} entry points of operator builders have no specification:",
+        "",
+        "| builder | entry points | why |",
+        "|---|---|---|",
+        *(f"| `{builder}` | {', '.join(f'`{one}`' for one in names)} | {why} |" for builder, names, why in missing),
+    ]
 
 
 def with_table(page: str, generated: str) -> str:

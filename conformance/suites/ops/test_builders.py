@@ -1,0 +1,23 @@
+"""Builders of kernels keep their word."""
+
+from __future__ import annotations
+
+from conformance.accelerators.capabilities import OP_BUILDERS
+from conformance.case import case
+from conformance.kernels.specifications import builder_names
+
+
+@case("ops.builders.compatible_is_loadable", axes={"builder": builder_names()}, requires=[OP_BUILDERS], deadline=300)
+def test_compatible_is_loadable(accelerator, builder, check):
+    """is_compatible() is True exactly when load() gives something to call. A builder that is None says no."""
+    found = accelerator.create_op_builder(builder)
+    says = found is not None and found.is_compatible()
+
+    try:
+        loads = found is not None and found.load() is not None
+    except (NotImplementedError, ValueError, ImportError, RuntimeError) as error:
+        loads, why = False, f"load() raises {type(error).__name__}: {error}"
+    else:
+        why = "load() gives functions" if loads else "load() gives nothing"
+
+    check.that(says == loads, f"is_compatible() is {says}, and {why}")

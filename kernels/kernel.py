@@ -1,0 +1,111 @@
+"""A kernel ready to be called: it checks its arguments, and knows which implementation runs."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+from torch import Tensor
+
+from conformance.errors import SetupError
+from conformance.kernels.arguments import tensors_in, wrong
+from conformance.kernels.implementation import Choice, Implementation
+from conformance.kernels.specification import Arguments, KernelSpecification, Native
+from conformance.kernels.vendors import library_of
+
+
+class Kernel:
+    """One entry point, as a builder's ``load()`` offers it.
+
+    Implementations are taken in this order: the vendor's of the tensors' device, this project's compiled one for that
+    device, the portable reference. One that refuses a call with NotImplementedError before it has done anything (a
+    name that is registered and nothing more) is passed over from then on, for that device and dtype.
+    """
+
+    def __init__(self, specification: KernelSpecification, attribute: str = "", library: str = "") -> None:
+        self.specification, self._library = specification, library
+        self.__name__, self.__doc__ = attribute or specification.name, specification.doc
+        self._only = specification.attributes.get(self.__name__, "")
+        self._choices: dict[tuple[str, str], Choice] = {}
+        self._passed_over: dict[tuple[str, str], list[tuple[Implementation, str, str]]] = {}
+
+    def __repr__(self) -> str:
+        return f"<kernel {self.__name__}>"
+
+    def choice(self, device_type: str, dtype: str = "") -> Choice:
+        """What runs for tensors of that device type and dtype. Raises NotImplementedError if nothing does."""
+        key = (device_type, dtype)
+        if key not in self._choices:
+            self._choices[key] = self._choose(key)
+        return self._choices[key]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        arguments = self.specification.bound(args, kwargs)
+        key = _leading(arguments)
+        if self._only and key[1] and key[1] != self._only:
+            raise wrong(f"of {self.__name__}", f"tensors of {self._only}", key[1])
+        self.specification.validate(arguments)
+        while True:
+            chosen = self.choice(*key)
+            try:
+                return chosen.function(*arguments.values())
+            except NotImplementedError as refusal:
+                if chosen.implementation is not Implementation.VENDOR:
+                    raise
+                said = str(refusal).strip().splitlines()
+                self._pass_over(key, chosen.implementation, f"the vendor's refuses: {said[0] if said else 'no reason'}")
+
+    def _pass_over(self, key: tuple[str, str], who: Implementation, why: str, lacks: str = "") -> None:
+        self._passed_over.setdefault(key, []).append((who, why, lacks))
+        self._choices.pop(key, None)
+
+    def _choose(self, key: tuple[str, str]) -> Choice:
+        before = self._passed_over.get(key, [])
+        reasons, lacking = [why for _, why, _ in before], [lacks for *_, lacks in before if lacks]
+        skipped = {who for who, *_ in before}
+        for who, load in self._candidates(*key):
+            if who in skipped:
+                continue
+            try:
+                what, function = load()
+            except SetupError as error:
+                reasons.append(_sentence(error))
+                lacking.append(_sentence(error))
+            except NotImplementedError as error:
+                reasons.append(_sentence(error))
+            else:
+                return Choice(who, "; ".join([what, *reasons]), function, "; ".join(lacking))
+        raise NotImplementedError(
+            f"{self.__name__} has no implementation for {key[0]}: {'; '.join(reasons) or 'none is known'}"
+        )
+
+    def _candidates(self, device_type: str, dtype: str) -> Iterator[tuple[Implementation, Any]]:
+        one = self.specification
+        vendor = library_of(device_type, self._library)
+        if vendor is not None and self.__name__ in vendor.builders.get(one.builder, {}):
+            yield Implementation.VENDOR, functools.partial(vendor.operator, one.builder, self.__name__, dtype)
+        for native in one.native:
+            if device_type in native.devices and (not native.dtypes or not dtype or dtype in native.dtypes):
+                yield Implementation.NATIVE, functools.partial(_loaded, native)
+        if one.reference is not None:
+            yield Implementation.REFERENCE, lambda: ("PyTorch's operators", one.reference)
+
+
+def _loaded(native: Native) -> tuple[str, Any]:
+    return native.what, native.load()
+
+
+def _leading(arguments: Arguments) -> tuple[str, str]:
+    """Device type and dtype of a call: those of its first tensor of floating numbers, else of its first tensor."""
+    first: Tensor | None = None
+    for _, tensor in tensors_in(arguments):
+        first = tensor if first is None else first
+        if tensor.is_floating_point():
+            first = tensor
+            break
+    return ("cpu", "") if first is None else (first.device.type, str(first.dtype).removeprefix("torch."))
+
+
+def _sentence(error: Exception) -> str:
+    return " ".join(str(error).split())
