@@ -33,12 +33,10 @@ class Choice:
     lacks: str = ""
 
 
-def choice_of(function: Callable[..., Any], device_type: str, dtype: str) -> Choice:
-    """What a builder's function would run: asked of this project's own kernels, and VENDOR for all others."""
-    ask = getattr(function, "choice", None)
-    if ask is not None:
-        answer = ask(device_type, dtype)
-        if isinstance(answer, Choice):
-            return answer
+def choice_behind(function: Callable[..., Any]) -> Choice:
+    """What a builder's function ran in its last call: this project's own kernels tell, all others are VENDOR."""
+    used = getattr(function, "used", None)
+    if isinstance(used, Choice):
+        return used
     where = getattr(function, "__module__", None) or type(function).__module__
     return Choice(Implementation.VENDOR, f"a function of {where}", function)

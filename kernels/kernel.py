@@ -19,8 +19,8 @@ class Kernel:
     """One entry point, as a builder's ``load()`` offers it.
 
     Implementations are taken in this order: the vendor's of the tensors' device, this project's compiled one for that
-    device, the portable reference. One that refuses a call with NotImplementedError before it has done anything (a
-    name that is registered and nothing more) is passed over from then on, for that device and dtype.
+    device, the portable reference. A vendor's that refuses a call with NotImplementedError before it has done anything
+    (a name that is registered and nothing more, or a mode it has not) is passed over for that call.
     """
 
     def __init__(self, specification: KernelSpecification, attribute: str = "", library: str = "") -> None:
@@ -28,13 +28,14 @@ class Kernel:
         self.__name__, self.__doc__ = attribute or specification.name, specification.doc
         self._only = specification.attributes.get(self.__name__, "")
         self._choices: dict[tuple[str, str], Choice] = {}
-        self._passed_over: dict[tuple[str, str], list[tuple[Implementation, str, str]]] = {}
+        #: What computed the last call; None before the first.
+        self.used: Choice | None = None
 
     def __repr__(self) -> str:
         return f"<kernel {self.__name__}>"
 
     def choice(self, device_type: str, dtype: str = "") -> Choice:
-        """What runs for tensors of that device type and dtype. Raises NotImplementedError if nothing does."""
+        """What is asked first for tensors of that device type and dtype. Raises NotImplementedError if nothing is."""
         key = (device_type, dtype)
         if key not in self._choices:
             self._choices[key] = self._choose(key)
@@ -46,26 +47,22 @@ class Kernel:
         if self._only and key[1] and key[1] != self._only:
             raise wrong(f"of {self.__name__}", f"tensors of {self._only}", key[1])
         self.specification.validate(arguments)
-        while True:
-            chosen = self.choice(*key)
-            try:
-                return chosen.function(*arguments.values())
-            except NotImplementedError as refusal:
-                if chosen.implementation is not Implementation.VENDOR:
-                    raise
-                said = str(refusal).strip().splitlines()
-                self._pass_over(key, chosen.implementation, f"the vendor's refuses: {said[0] if said else 'no reason'}")
+        chosen = self.choice(*key)
+        try:
+            result = chosen.function(*arguments.values())
+        except NotImplementedError as refusal:
+            if chosen.implementation is not Implementation.VENDOR:
+                raise
+            chosen = self._choose(key, f"{chosen.reason} refuses: {_sentence(refusal)}")
+            result = chosen.function(*arguments.values())
+        self.used = chosen
+        return result
 
-    def _pass_over(self, key: tuple[str, str], who: Implementation, why: str, lacks: str = "") -> None:
-        self._passed_over.setdefault(key, []).append((who, why, lacks))
-        self._choices.pop(key, None)
-
-    def _choose(self, key: tuple[str, str]) -> Choice:
-        before = self._passed_over.get(key, [])
-        reasons, lacking = [why for _, why, _ in before], [lacks for *_, lacks in before if lacks]
-        skipped = {who for who, *_ in before}
+    def _choose(self, key: tuple[str, str], refused: str = "") -> Choice:
+        """The first that loads; after the vendor's refusal, which is then part of the reason, the first behind it."""
+        reasons, lacking = [refused] if refused else [], []
         for who, load in self._candidates(*key):
-            if who in skipped:
+            if refused and who is Implementation.VENDOR:
                 continue
             try:
                 what, function = load()

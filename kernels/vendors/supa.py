@@ -5,20 +5,8 @@ DeepSpeed's builder for this device calls the same names; lists of lists arrive 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
+from conformance.kernels.adapting import lists_flattened
 from conformance.kernels.vendors import Operator, VendorLibrary
-
-
-def lists_flattened(operator: Callable[..., Any]) -> Callable[..., Any]:
-    """The third argument, a list of lists, becomes as many arguments."""
-
-    def call(chunk_size: int, noop_flag: Any, tensor_lists: Any, *rest: Any) -> Any:
-        return operator(chunk_size, noop_flag, *tensor_lists, *rest)
-
-    return call
-
 
 LIBRARY = VendorLibrary(
     device_type="supa",

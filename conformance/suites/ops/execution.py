@@ -12,7 +12,7 @@ from conformance.accelerators.declaration import Detail
 from conformance.case import Case, seed_of
 from conformance.finding import Reason, Refused, environment_lacks, report
 from conformance.kernels.arguments import tensors_in
-from conformance.kernels.implementation import Choice, Implementation, choice_of
+from conformance.kernels.implementation import Choice, Implementation, choice_behind
 from conformance.kernels.specification import Arguments, Place
 from conformance.numerics.bits import plain
 from conformance.numerics.trees import mapped
@@ -51,7 +51,7 @@ def run_sample(accelerator, device, declaration, case: Case, check) -> None:
     loaded, place = load(accelerator, task), _place(task, device)
     given = sample_of(task, task.what, case)
     worst = _judged_call(accelerator, task, loaded.function, loaded.functions, given, place, check, loaded.builder)
-    choice = choice_of(loaded.function, place.type, task.dtype)
+    choice = choice_behind(loaded.function)
     _tell(check, choice, worst)
     if choice.implementation is not Implementation.REFERENCE and task.kernel.reference is not None:
         reference = task.kernel.reference
@@ -93,7 +93,7 @@ def run_property(accelerator, device, declaration, case: Case, check) -> None:
     judge = Judge(check, task.kernel.budget, loaded.builder)
     for what, tensor, expected in task.what.run(loaded.functions, place, getattr(torch, task.dtype), generator):
         judge.tensor(what, tensor, expected)
-    choice = choice_of(loaded.function, place.type, task.dtype)
+    choice = choice_behind(loaded.function)
     _tell(check, choice, judge.ratio)
     _compare_with_claim(declaration, case, choice)
 

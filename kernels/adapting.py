@@ -1,0 +1,55 @@
+"""Ways in which vendors' operators take the arguments of a specification."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Lists = Sequence[Sequence[Tensor]]
+
+
+def lists_flattened(operator: Callable[..., Any]) -> Callable[..., Any]:
+    """The third argument, a list of lists, becomes as many arguments."""
+
+    def call(chunk_size: int, noop_flag: Tensor, tensor_lists: Lists, *rest: Any) -> Any:
+        return operator(chunk_size, noop_flag, *tensor_lists, *rest)
+
+    return call
+
+
+def through_torchs_fused_adam(adam: Callable[..., Any]) -> Callable[..., Any]:
+    """PyTorch's own pair ``_fused_adam_`` and ``_fused_adamw_``, which always correct the bias.
+
+    They count the step before they are called, and leave everything as it is where ``found_inf`` is set.
+    """
+
+    def multi_tensor_adam(
+        chunk_size: int,
+        noop_flag: Tensor,
+        tensor_lists: Lists,
+        lr: float,
+        beta1: float,
+        beta2: float,
+        epsilon: float,
+        step: int,
+        mode: int,
+        bias_correction: int,
+        weight_decay: float,
+    ) -> None:
+        if not bias_correction:
+            raise NotImplementedError("PyTorch's fused Adam always corrects the bias")
+        gradients, parameters, means, squares = ([one for one in tensors if one.numel()] for tensors in tensor_lists)
+        if not parameters:
+            return
+        count = torch.tensor(float(step), device=parameters[0].device)
+        function = adam if mode == 0 else torch._fused_adamw_
+        function(
+            parameters, gradients, means, squares, [], [count] * len(parameters),
+            lr=lr, beta1=beta1, beta2=beta2, weight_decay=weight_decay, eps=epsilon, amsgrad=False, maximize=False,
+            found_inf=(noop_flag != 0).to(parameters[0].device, torch.float32).reshape(()),
+        )  # fmt: skip
+
+    return multi_tensor_adam

@@ -1,0 +1,61 @@
+"""Intel Gaudi: ``torch.ops.hpu.*``. Not run on such a device here."""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from conformance.kernels.vendors import Operator, VendorLibrary
+
+
+def through_adamw(operator: Callable[..., Any]) -> Callable[..., Any]:
+    """``optimizer_adamw`` takes a negative step size, and the factor that decay leaves of a parameter.
+
+    It corrects no bias, so both corrections go into the step size. Epsilon then has to shrink with the second one, or
+    it weighs more than the formula says; and decay in the gradient (mode 0) has to be added before.
+    """
+
+    def multi_tensor_adam(
+        chunk_size: int,
+        noop_flag: Tensor,
+        tensor_lists: Any,
+        lr: float,
+        beta1: float,
+        beta2: float,
+        epsilon: float,
+        step: int,
+        mode: int,
+        bias_correction: int,
+        weight_decay: float,
+    ) -> None:
+        gradients, parameters, means, squares = tensor_lists
+        if int(noop_flag) != 0 or not parameters:
+            return
+        first, root = (1 - beta1**step, math.sqrt(1 - beta2**step)) if bias_correction else (1.0, 1.0)
+        if mode == 0 and weight_decay:
+            gradients = torch._foreach_add(gradients, parameters, alpha=weight_decay)
+        kept = 1.0 - lr * weight_decay if mode == 1 else 1.0
+        size = _scalar(-lr * root / first, parameters[0])
+        numbers = (size, beta1, beta2, epsilon * root)
+        if importlib.import_module("habana_frameworks.torch.utils.internal").is_lazy():
+            operator(gradients, parameters, means, squares, *numbers, kept)
+        else:
+            operator(gradients, parameters, means, squares, *numbers, _scalar(kept, parameters[0]), kept != 1.0)
+
+    return multi_tensor_adam
+
+
+def _scalar(value: float, like: Tensor) -> Tensor:
+    return torch.tensor([value], dtype=like.dtype, device=like.device)
+
+
+LIBRARY = VendorLibrary(
+    device_type="hpu",
+    package="habana_frameworks.torch.core",
+    builders={"FusedAdamBuilder": {"multi_tensor_adam": Operator("torch.ops.hpu.optimizer_adamw", through_adamw)}},
+)
