@@ -1,0 +1,130 @@
+"""torch.compile on the declared backend: the numbers of uncompiled code, and no more graphs than there have to be."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+
+import torch
+from torch import nn
+
+from conformance.accelerators.capabilities import COMPILE, DTYPE
+from conformance.case import case
+from conformance.numerics.nearness import Near, near
+
+#: Compilers take their time, the first time most of all.
+DEADLINE = 300
+
+
+@contextlib.contextmanager
+def compiling(accelerator):
+    """Gives ``compiled(function, **options)`` and a list that gets a number of nodes for each graph compiled."""
+    import torch._dynamo
+
+    graphs, lookup = [], torch._dynamo.lookup_backend(accelerator.get_compile_backend())
+
+    def backend(module, inputs):
+        graphs.append(len(module.graph.nodes))
+        return lookup(module, inputs)
+
+    def compiled(function, **options):
+        return torch.compile(function, backend=backend, **options)
+
+    torch._dynamo.reset()
+    with warnings.catch_warnings():
+        # Compilers and torch's own modules warn about things of theirs.
+        warnings.simplefilter("ignore")
+        yield compiled, graphs
+    torch._dynamo.reset()
+
+
+class Block(nn.Module):
+    """A product, a reduction along rows and a residual: few kernels, as each takes a compiler seconds."""
+
+    def __init__(self, width=24):
+        super().__init__()
+        self.mix = nn.Linear(width, width)
+
+    def forward(self, x):
+        return x + torch.softmax(self.mix(x), dim=-1) * 3
+
+
+def results(call, model, x):
+    """The output and all gradients of its weighted sum, by name."""
+    inputs = x.clone().requires_grad_()
+    output = call(inputs)
+    weight = torch.linspace(-1, 1, output.numel(), dtype=torch.float64).view(output.shape)
+    model.zero_grad()
+    output.backward(weight.to(output))
+    return output, {"input": inputs.grad, **{name: p.grad for name, p in model.named_parameters()}}
+
+
+@case("compile.parity", requires=[COMPILE, DTYPE], axes={"dtype": ("float32", "bfloat16")}, deadline=DEADLINE)
+def test_parity(accelerator, check, device, dtype):
+    """A compiled block, forward and backward, is as near to float64 on the host as rounding explains."""
+    kind = getattr(torch, dtype)
+    model = Block().to(kind)
+    exact = Block().double()
+    exact.load_state_dict(model.state_dict())
+    x = torch.randn(6, 24).to(kind)
+    expected, gradients = results(exact, exact, x.double())
+    model.to(device)
+
+    with compiling(accelerator) as (compiled, graphs):
+        output, found = results(compiled(model), model, x.to(device))
+
+    check.equal(len(graphs), 1, "graphs")
+    near(check, "the output", output, expected, Near.FORWARD)
+    for name, gradient in gradients.items():
+        near(check, f"the gradient of {name}", found[name], gradient, Near.GRADIENTS)
+
+
+@case("compile.dynamic", requires=[COMPILE], deadline=DEADLINE)
+def test_dynamic(accelerator, check, device):
+    """One graph serves every length, with the values of uncompiled code."""
+
+    def function(x):
+        return (x * x + 1).sum(dim=-1) / x.shape[0]
+
+    with compiling(accelerator) as (compiled, graphs):
+        run = compiled(function, dynamic=True)
+        for length in (5, 7, 18):
+            x = torch.randn(length, 9)
+            near(check, f"length {length}", run(x.to(device)), function(x.double()), Near.SUMS)
+
+    check.equal(len(graphs), 1, "graphs for three lengths")
+
+
+@case("compile.breaks", requires=[COMPILE], deadline=DEADLINE)
+def test_breaks(accelerator, check, device):
+    """Code that cannot be traced runs as it is, between two graphs that serve every call."""
+
+    def function(x):
+        y = x * 3
+        torch._dynamo.graph_break()
+        return y + 1
+
+    with compiling(accelerator) as (compiled, graphs):
+        run, x = compiled(function), torch.arange(7.0)
+        found = [run(x.to(device)).cpu() for _ in "ab"]
+
+    for result in found:
+        check.equal(result, x * 3 + 1, "the result around a break")
+    check.equal(len(graphs), 2, "graphs around one break")
+
+
+@case("compile.recompiles", requires=[COMPILE], deadline=DEADLINE)
+def test_recompiles(accelerator, check, device):
+    """The same kind of input compiles once, another dtype once more, and each gets its own result."""
+
+    def function(x):
+        return x * 2 - 1
+
+    counts = []
+    with compiling(accelerator) as (compiled, graphs):
+        run = compiled(function)
+        for source in (torch.arange(9.0), torch.ones(9), torch.arange(9), torch.arange(9.0)):
+            check.equal(run(source.to(device)).cpu(), function(source), f"the result for {source.dtype}")
+            counts.append(len(graphs))
+
+    check.equal(counts, [1, 1, 2, 2], "graphs after each call")
