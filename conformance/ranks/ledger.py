@@ -14,7 +14,7 @@ import os
 import struct
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 SIZE = mmap.PAGESIZE
@@ -55,6 +55,8 @@ class Entry:
 #: The name of the default group, and the stages before a rank is a member of it.
 DEFAULT = "default"
 ARRIVING, JOINING = "before the body", "joining the group"
+#: The stage of a rank between two cases that is a member of the next one's group already.
+AHEAD = "in a group ahead"
 
 
 class Ledger:
@@ -98,7 +100,7 @@ class Ledger:
         self._memory.close()
 
     def _write(self, entry: Entry, *, inside: bool) -> None:
-        text = json.dumps(asdict(entry)).encode()
+        text = json.dumps(vars(entry)).encode()
         if len(text) > _LONGEST:
             return
         generation, _, _ = _HEAD.unpack_from(self._memory)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from conformance.ranks.channel import Message
@@ -37,6 +37,16 @@ class Work:
     deadline: float
     values: str
     device: int | None = None
+
+
+@dataclass(frozen=True)
+class Join:
+    """Make the group of the round ``nonce`` now. Its work follows; where it does not, the rank gets none at all."""
+
+    nonce: str
+    rank: int
+    world_size: int
+    deadline: float
 
 
 @dataclass(frozen=True)
@@ -84,12 +94,14 @@ class Leave:
     nonce: str
 
 
-Value = Hello | Work | End | Done | Ready | Unfit | Leave
-_BY_NAME: dict[str, type[Value]] = {kind.__name__: kind for kind in (Hello, Work, End, Done, Ready, Unfit, Leave)}
+Value = Hello | Work | Join | End | Done | Ready | Unfit | Leave
+_KINDS = (Hello, Work, Join, End, Done, Ready, Unfit, Leave)
+_BY_NAME: dict[str, type[Value]] = {kind.__name__: kind for kind in _KINDS}
 
 
 def packed(value: Value) -> Message:
-    return {"kind": type(value).__name__, **asdict(value)}
+    # Their fields are plain data, which asdict would copy, at the price of a system call or two.
+    return {"kind": type(value).__name__, **vars(value)}
 
 
 def unpacked(message: Message) -> Value:

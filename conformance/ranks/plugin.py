@@ -43,6 +43,7 @@ class RankCases:
     def __init__(self, settings: Settings, subject: Subject, watchdog: Watchdog) -> None:
         self._subject, self._watchdog, self._isolation = subject, watchdog, settings.options.rank_isolation
         file = settings.options.capabilities
+        self._next: Case | None = None
         self._pool = Pool(Hello(settings.subject.spec, str(file) if file else None, [], 0, settings.options.seed))
 
     @pytest.hookimpl(trylast=True)
@@ -53,6 +54,7 @@ class RankCases:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, nextitem: pytest.Item | None) -> None:
+        self._next = case_of(nextitem) if nextitem is not None else None
         if _HAS_RANKS and nextitem is not None and _on_ranks(nextitem):
             self._pool.start()  # it imports torch while the case before it runs
 
@@ -82,6 +84,7 @@ class RankCases:
             raise Finding(Reason.RAISED, str(error)) from None
         except DevicesBusy as error:
             raise EnvironmentLacks(str(error)) from None
+        self._expect_next(shared=devices is None)
         checker = Checker()
         checker.count = ended.count
         checker.metrics.update(ended.metrics)
@@ -108,6 +111,14 @@ class RankCases:
             f"{seen.message}\non fresh ranks it passes: it may be what an earlier case left: {', '.join(ended.before)}"
         )
         return replace(ended, finish=replace(ended.finish, observation=replace(seen, message=message)))
+
+    def _expect_next(self, *, shared: bool) -> None:
+        """Tell the pool what comes; not where a rank has to know its leased device before it joins a group."""
+        case = self._next
+        if case is None or case.world_size is None or not shared:
+            return
+        if self._isolation.at_least(case.isolation) is Isolation.REUSE:
+            self._pool.expect(case.world_size, case.deadline)
 
     def _devices(self, case: Case) -> AbstractContextManager[Lease | None]:
         """The devices of its ranks, for nobody else meanwhile; nothing where ranks may share them."""

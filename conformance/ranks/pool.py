@@ -19,7 +19,7 @@ from conformance.ranks.channel import Closed, Message
 from conformance.ranks.evidence import Evidence, Finish, finish
 from conformance.ranks.leases import Lease
 from conformance.ranks.member import Member
-from conformance.ranks.messages import Hello, Ready, Unfit, Work, packed, unpacked
+from conformance.ranks.messages import Hello, Join, Ready, Unfit, Work, packed, unpacked
 from conformance.ranks.round import Round
 from conformance.ranks.zygote_process import ZygoteProcess
 
@@ -69,6 +69,18 @@ class Ended:
         return bool(self.before) and self.finish.observation.seen in (Seen.WRONG, Seen.RAISED)
 
 
+@dataclass(frozen=True)
+class _Ahead:
+    """A group that idle ranks were told to make for a case to come."""
+
+    nonce: str
+    ranks: tuple[Member, ...]
+    deadline: float
+
+    def fits(self, ranks: Sequence[Member], work: Work) -> bool:
+        return tuple(ranks) == self.ranks and work.deadline <= self.deadline
+
+
 class Pool:
     """Starts without waiting; the first case waits for what is not there yet."""
 
@@ -81,6 +93,7 @@ class Pool:
         self._news = selectors.DefaultSelector()
         self._zygote: ZygoteProcess | None = None
         self._imported: frozenset[str] = frozenset()
+        self._ahead: _Ahead | None = None
 
     def start(self) -> None:
         """Begin importing in the zygote; nothing is waited for."""
@@ -107,9 +120,29 @@ class Pool:
             followed.before,
         )
 
+    def expect(self, world_size: int, deadline: float) -> None:
+        """Another case is next: have warm ranks make its group while there is no work for them.
+
+        Making one takes about as long as a short case does. Where there are fewer idle ranks nothing happens.
+        """
+        ranks = tuple(self._idle[:world_size])
+        if self._ahead is None and len(ranks) == world_size:
+            self._ahead = _Ahead(uuid.uuid4().hex, ranks, deadline)
+            for rank, member in enumerate(ranks):
+                member.send(packed(Join(self._ahead.nonce, rank, world_size, deadline)))
+
     def _round(self, work: Work, start: Start, devices: Lease | None) -> tuple[Round, list[Evidence]]:
-        ranks = self._take(work.world_size, start)
-        work = replace(work, nonce=uuid.uuid4().hex)
+        ranks, nonce = self._take(work.world_size, start), uuid.uuid4().hex
+        if start.isolation is Isolation.REUSE and self._ahead:
+            ahead, self._ahead = self._ahead, None
+            if ahead.fits(ranks, work):
+                nonce = ahead.nonce
+            else:
+                # One of them may wait in it for another that has died. There is no asking: they are replaced.
+                self._idle[:0] = [member for member in ranks if member not in ahead.ranks]
+                self._discard(ahead.ranks)
+                ranks = self._take(work.world_size, start)
+        work = replace(work, nonce=nonce)
         followed = Round(work.nonce, ranks, self)
         for rank, member in enumerate(ranks):
             member.forget()

@@ -19,8 +19,8 @@ from conformance.errors import ConformanceError
 from conformance.ranks import body
 from conformance.ranks.channel import Channel
 from conformance.ranks.group import Groups, identify
-from conformance.ranks.ledger import ARRIVING, JOINING, Ledger, open_ledger
-from conformance.ranks.messages import Done, Hello, Leave, Ready, Unfit, Work, packed, unpacked
+from conformance.ranks.ledger import AHEAD, ARRIVING, JOINING, Ledger, open_ledger
+from conformance.ranks.messages import Done, Hello, Join, Leave, Ready, Unfit, Work, packed, unpacked
 from conformance.ranks.state import RankState
 from conformance.running.hygiene import seed_everything
 
@@ -65,6 +65,8 @@ def live(control: int, output: int, stacks: int, ledger: int) -> None:
         request = unpacked(message)
         if isinstance(request, Work):
             rank.perform(request, leases)
+        elif isinstance(request, Join):
+            rank.join_ahead(request)
         elif isinstance(request, Leave):
             rank.leave(request)
 
@@ -94,6 +96,13 @@ class Rank:
         self._process = os.getpid()
         self._state: RankState | None = None
         self._leases: list[int] = []
+
+    def join_ahead(self, join: Join) -> None:
+        """Make the group of the next case while pytest is between two cases."""
+        self._ledger.stage("joining a group ahead")
+        identify(join.rank, join.world_size)
+        self._groups.prepare(join, self._backend)
+        self._ledger.stage(AHEAD)
 
     def perform(self, work: Work, leases: list[int]) -> None:
         """Join, run, say how it ended. The leases of its devices are kept until it has left."""

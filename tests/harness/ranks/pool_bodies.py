@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -43,3 +44,13 @@ def test_batch(rank, group, check):
     for work in dist.batch_isend_irecv(calls):
         work.wait()
     check.equal(taken.tolist(), [float(other)] * 2, "what came")
+
+
+@case("pool.groups", world_size=2)
+def test_groups(rank, group, check):
+    """Makes more groups, and counts the threads that wait for gloo's network."""
+    groups = [dist.new_group() for _ in range(2)]
+    for one in (group, *groups):
+        dist.all_reduce(torch.ones(2), group=one)
+    names = [Path(f"/proc/self/task/{thread}/comm").read_text().strip() for thread in os.listdir("/proc/self/task")]
+    check.metric("loops", names.count("gloo_tcp_loop"))

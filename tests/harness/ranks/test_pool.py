@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 from conformance.judgement import Seen
 from conformance.ranks import pool as pools
 from conformance.ranks import zygote_process
+from conformance.ranks.ledger import AHEAD
 from conformance.ranks.messages import Hello, Work
 from conformance.ranks.pool import Pool, PoolFailed, Start
 
@@ -32,7 +34,12 @@ def new_pool(spec: str = "cpu") -> Pool:
     return Pool(Hello(spec, None, [], 0, 0))
 
 
-CASES = {"test_child": "pool.child", "test_batch": "pool.batch", "test_imported": "pool.imported"}
+CASES = {
+    "test_child": "pool.child",
+    "test_batch": "pool.batch",
+    "test_imported": "pool.imported",
+    "test_groups": "pool.groups",
+}
 
 
 def work(name: str = "test_sum") -> Work:
@@ -116,6 +123,66 @@ def test_who_forks_ranks_is_replaced_and_takes_along_what_they_started(warm: Poo
     assert zygote(warm).pid != guard
     assert not alive(rank)
     assert not alive(child)
+
+
+def expecting(pool: Pool, world_size: int) -> list[Any]:
+    """The ranks that the pool has made members of a group ahead, all of them in it."""
+    pool.expect(world_size, 30.0)
+    assert pool._ahead is not None
+    until = time.monotonic() + 10
+    while {member.place().stage for member in pool._ahead.ranks} != {AHEAD} and time.monotonic() < until:
+        time.sleep(0.005)
+    return list(pool._ahead.ranks)
+
+
+def test_a_group_made_ahead_serves_the_next_case_and_no_other(warm: Pool) -> None:
+    first = rank_0(warm)
+
+    for _ in range(3):
+        ranks = expecting(warm, 2)
+        assert [member.place().stage for member in ranks] == [AHEAD] * 2
+        assert rank_0(warm) == first
+        assert warm._ahead is None
+    assert rank_0(warm) == first
+
+
+@pytest.mark.parametrize("change", ["world size", "deadline"])
+def test_ranks_with_a_group_for_another_case_are_replaced(warm: Pool, change: str) -> None:
+    first = rank_0(warm)
+    expecting(warm, 2)
+
+    if change == "world size":
+        assert rank_0(warm, 3) != first
+    else:
+        ended = warm.run(replace(work(), deadline=31.0), 2)
+        assert ended.metrics["pid"] != first
+        assert ended.finish.observation.seen is Seen.RIGHT
+
+
+def test_a_death_in_a_group_made_ahead_costs_no_case(warm: Pool) -> None:
+    victim = rank_0(warm)
+    expecting(warm, 2)
+
+    kill(victim)
+
+    assert rank_0(warm) != victim
+
+
+def test_who_waits_in_a_group_made_ahead_for_one_that_died_is_replaced(warm: Pool) -> None:
+    survivor, victim = rank_0(warm), warm._idle[1]
+    victim.signal(signal.SIGSTOP)
+    warm.expect(2, 30.0)  # rank 0 now waits for the address of rank 1
+    time.sleep(0.05)
+    victim.signal(signal.SIGKILL)
+
+    begun = time.monotonic()
+
+    assert rank_0(warm) != survivor
+    assert time.monotonic() - begun < 5
+
+
+def test_all_gloo_groups_of_a_rank_share_one_device(warm: Pool) -> None:
+    assert warm.run(work("test_groups"), 2).metrics["loops"] == 1
 
 
 def test_ranks_are_recycled(warm: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
