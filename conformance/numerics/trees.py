@@ -10,13 +10,22 @@ import torch
 
 def leaves(value: Any) -> list[Any]:
     """All values in order; a torch.Size is one value."""
-    if isinstance(value, torch.Size):
-        return [value]
-    if isinstance(value, (tuple, list)):
-        return [leaf for item in value for leaf in leaves(item)]
-    if isinstance(value, dict):
-        return [leaf for item in value.values() for leaf in leaves(item)]
-    return [value]
+    found: list[Any] = []
+    _gather(value, found)
+    return found
+
+
+def _gather(value: Any, found: list[Any]) -> None:
+    if isinstance(value, torch.Tensor):  # most values are, and the other questions take longer
+        found.append(value)
+    elif isinstance(value, (tuple, list)) and not isinstance(value, torch.Size):
+        for item in value:
+            _gather(item, found)
+    elif isinstance(value, dict):
+        for item in value.values():
+            _gather(item, found)
+    else:
+        found.append(value)
 
 
 def tensors(value: Any) -> list[torch.Tensor]:

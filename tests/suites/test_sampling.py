@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -25,5 +27,6 @@ def test_samples_are_the_same_where_a_package_answers_for_cuda(name, monkeypatch
 
 def arguments(name: str) -> list[tuple[int, object]]:
     """What distinguishes an operator's samples, but for their numbers."""
-    samples = sampling.pick(find(name), torch.float32, requires_grad=False, count=1000)
+    everything = SimpleNamespace(samples=1000, prefix=64)
+    samples = sampling.pick(find(name), torch.float32, requires_grad=False, extent=everything)
     return [(len(sample.args), sample.kwargs) for sample in samples]

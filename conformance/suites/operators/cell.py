@@ -25,15 +25,15 @@ def run(case, device: torch.device, check) -> None:
 
 def _run_cell(case, info, device: torch.device, check) -> None:
     dtype, trains, probe = getattr(torch, case.dtype), case.mode == "training", not case.in_reference
-    count = limits().probe.samples if probe else (limits().training if trains else limits().inference).samples
-    samples = _samples(info, dtype, trains, count, probe=probe)
+    extent = limits().probe if probe else limits().training if trains else limits().inference
+    samples = _samples(info, dtype, trains, extent, probe=probe)
     area = training if trains else inference
     area.check_cell(info, dtype, device, check, samples, probe=probe)
 
 
-def _samples(info, dtype: torch.dtype, trains: bool, count: int, *, probe: bool):
+def _samples(info, dtype: torch.dtype, trains: bool, extent, *, probe: bool):
     try:
-        samples = sampling.pick(info, dtype, requires_grad=trains, count=count)
+        samples = sampling.pick(info, dtype, requires_grad=trains, extent=extent)
     except Exception as error:
         if probe:
             raise Refused(f"the database has no samples for {dtype} ({type(error).__name__})") from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import os
 import warnings
 
@@ -17,6 +18,8 @@ def database() -> dict[str, object]:
 
     from .seeding import seed_generation
 
+    # Half a million objects that live as long as the process: looking through them for garbage takes seconds.
+    gc.disable()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it warns about test tools that are not installed; nobody here needs them
         from torch.testing._internal import common_methods_invocations, common_utils
@@ -29,6 +32,8 @@ def database() -> dict[str, object]:
     common_methods_invocations.wrapper_set_seed = _unwrapped
     # That import forbids assignments like torch.backends.cudnn.enabled = False in the whole process.
     setattr(torch.backends, "__allow_nonbracketed_mutation_flag", True)
+    gc.freeze()
+    gc.enable()
     return {info.full_name: info for info in common_methods_invocations.op_db}
 
 

@@ -5,6 +5,7 @@ The host's side calls ``call`` and ``host_gradients``; so a defect can be inject
 
 from __future__ import annotations
 
+import functools
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -58,7 +59,7 @@ class Sample:
     def wide(self, change) -> Sample:
         return self.with_arguments(widened(self.arguments, change))
 
-    @property
+    @functools.cached_property
     def tensors(self) -> list[torch.Tensor]:
         return tensors(self.arguments)
 

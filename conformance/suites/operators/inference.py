@@ -14,7 +14,7 @@ from .settings import limits
 
 
 def check_cell(info, dtype: torch.dtype, device: torch.device, check, samples: list[Sample], *, probe: bool) -> None:
-    judge = Judge(check, device, op_class(info), values=not is_uninitialised(info))
+    judge = Judge(check, device, op_class(info), values=not is_uninitialised(info), watched=limits().inference.watched)
     if probe:
         execution.execute(info.op, samples[0].on(device))  # a refusal ends the probe here, before anything is computed
     failure = None

@@ -26,6 +26,7 @@ class Judge:
     check: object
     device: torch.device
     op_class: OpClass
+    watched: int
     values: bool = True
     samples: int = 0
     worst: float = 0.0
@@ -35,7 +36,7 @@ class Judge:
     watches: Watches = field(init=False)
 
     def __post_init__(self) -> None:
-        self.watches = Watches.on(self.device)
+        self.watches = Watches.on(self.device, self.watched)
 
     def result(self, place: str, sample: Sample, actual, expected, oracle: Oracle, n: float) -> None:
         """Everything about an out-of-place result: leaves one by one, raw for metadata, processed for values."""

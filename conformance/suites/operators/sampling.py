@@ -15,12 +15,15 @@ from conformance.numerics.trees import tensors
 from .execution import Sample
 from .settings import limits
 
+#: Operators whose samples keep no tensor on the host.
+_MOVES_ALL: set[str] = set()
 
-def pick(info, dtype: torch.dtype, *, requires_grad: bool, count: int) -> list[Sample]:
-    """Up to ``count`` samples, drawn on the host from the seeded generators."""
+
+def pick(info, dtype: torch.dtype, *, requires_grad: bool, extent) -> list[Sample]:
+    """Up to ``extent.samples`` of the first ``extent.prefix``, drawn on the host from the seeded generators."""
     with _nothing_but_the_host():
         generated = info.sample_inputs("cpu", dtype, requires_grad=requires_grad, set_seed=False)
-        picked = _within_budget(_spread(_small(_prefix(generated)), count))
+        picked = _within_budget(_spread(_small(_prefix(generated, extent.prefix)), extent.samples))
         return _with_host_arguments(picked, info, dtype, requires_grad=requires_grad)
 
 
@@ -42,13 +45,15 @@ def _no() -> bool:
 def _with_host_arguments(picked: list[Sample], info, dtype: torch.dtype, *, requires_grad: bool) -> list[Sample]:
     """Note which tensors stay on the host: those that the database makes there even when asked for another device.
 
-    Only indices and lengths do, so samples without integer arguments are not generated twice.
+    Only indices and lengths do, so samples without integer arguments are not generated twice; and only those of four
+    operators (torch 2.13), in every dtype, so an operator without any is not asked again in this process.
     """
-    last = max((sample.number for sample in picked if _has_index(sample)), default=None)
-    if last is None:
+    if info.full_name in _MOVES_ALL or not any(_has_index(sample) for sample in picked):
         return picked
     with torch.random.fork_rng(devices=()):
-        places = _host_places(info, dtype, last, requires_grad=requires_grad)
+        places = _host_places(info, dtype, requires_grad=requires_grad)
+    if not any(places.values()):
+        _MOVES_ALL.add(info.full_name)
     return [replace(sample, on_host=places.get(sample.number, frozenset())) for sample in picked]
 
 
@@ -56,12 +61,11 @@ def _has_index(sample: Sample) -> bool:
     return any(not (t.is_floating_point() or t.is_complex()) for t in tensors([sample.args, sample.kwargs]))
 
 
-def _host_places(info, dtype: torch.dtype, last: int, *, requires_grad: bool) -> dict[int, frozenset[int]]:
+def _host_places(info, dtype: torch.dtype, *, requires_grad: bool) -> dict[int, frozenset[int]]:
     found: dict[int, frozenset[int]] = {}
     try:
-        for number, sample in enumerate(info.sample_inputs("meta", dtype, requires_grad=requires_grad, set_seed=False)):
-            if number > last:
-                break
+        generated = info.sample_inputs("meta", dtype, requires_grad=requires_grad, set_seed=False)
+        for number, sample in enumerate(itertools.islice(generated, limits().inference.prefix)):
             made = enumerate(Sample.of(number, sample).tensors)
             found[number] = frozenset(position for position, tensor in made if not tensor.is_meta)
     except Exception:  # samples that look at their own values cannot be made without any
@@ -69,10 +73,10 @@ def _host_places(info, dtype: torch.dtype, last: int, *, requires_grad: bool) ->
     return found
 
 
-def _prefix(generated) -> list[Sample]:
+def _prefix(generated, length: int) -> list[Sample]:
     """The first samples, until they are many or large: generators hold thousands, or millions of numbers."""
     samples, scanned = [], 0
-    for number, sample in enumerate(itertools.islice(generated, limits().generation.prefix)):
+    for number, sample in enumerate(itertools.islice(generated, length)):
         samples.append(Sample.of(number, sample))
         scanned += elements(samples[-1])
         if scanned > limits().generation.scanned:

@@ -18,7 +18,7 @@ from .settings import limits
 
 
 def check_cell(info, dtype: torch.dtype, device: torch.device, check, samples: list[Sample], *, probe: bool) -> None:
-    judge = Judge(check, device, op_class(info), values=not is_uninitialised(info))
+    judge = Judge(check, device, op_class(info), values=not is_uninitialised(info), watched=limits().training.watched)
     if probe:
         _backward(info, execution.execute, execution.gradients, samples[0].on(device), seed=0)
     failure = None

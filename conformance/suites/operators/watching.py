@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 
@@ -13,7 +13,6 @@ from conformance.numerics.trees import tensors
 
 from . import execution
 from .execution import HOST, Sample
-from .settings import limits
 
 
 @dataclass
@@ -21,7 +20,7 @@ class Watch:
     """Records the first regions that have something to show. ``blind`` says why nothing could be recorded."""
 
     device: torch.device
-    left: int = field(default_factory=lambda: limits().placement.calls)
+    left: int
     found: HostWork | None = None
     blind: str = ""
 
@@ -70,8 +69,9 @@ class Watches:
     backward: Watch
 
     @classmethod
-    def on(cls, device: torch.device) -> Watches:
-        return cls(Watch(device), Watch(device))
+    def on(cls, device: torch.device, calls: int) -> Watches:
+        """Each side records up to ``calls`` calls."""
+        return cls(Watch(device, calls), Watch(device, calls))
 
     def execute(self, function, sample: Sample, **extra):
         return self.forward.run(sample.tensors, lambda: execution.execute(function, sample, **extra))
