@@ -18,7 +18,8 @@ from .mutant import How, Mutant
 HEALTHY = "healthy"
 #: Every mutant goes through these areas, for the kill matrix.
 MATRIX_AREAS = ("accelerator", "capabilities")
-#: Cases that start processes of their own: a fault armed here is not armed there, so they can only cost time.
+#: Cases that start processes of their own: a fault armed here is not armed there, so they can only cost time. The
+#: mutants that are armed there name them.
 ELSEWHERE = (
     "accelerator.selection.*",
     "accelerator.environment.visible_count",
@@ -58,8 +59,12 @@ class Result:
 
 def everything() -> list[str]:
     """The cases of the kill matrix."""
-    chosen = bench.select(f"{area}.*" for area in MATRIX_AREAS)
-    return [case for case in chosen if not any(matches(pattern, case) for pattern in ELSEWHERE)]
+    return bench.select(f"{area}.*" for area in MATRIX_AREAS)
+
+
+def in_this_process() -> list[str]:
+    """Those of them that every mutant goes through."""
+    return [case for case in everything() if not any(matches(pattern, case) for pattern in ELSEWHERE)]
 
 
 def cases_of(mutant: Mutant) -> list[str]:
@@ -67,7 +72,7 @@ def cases_of(mutant: Mutant) -> list[str]:
     named = bench.select([mutant.fault.caught_by, *mutant.also_run])
     if mutant.how is How.PYTEST:
         return named
-    return list(dict.fromkeys([*everything(), *named]))
+    return list(dict.fromkeys([*in_this_process(), *named]))
 
 
 def naming_cases(mutant: Mutant) -> list[str]:

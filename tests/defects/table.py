@@ -114,7 +114,7 @@ def _standings(rows: Sequence[Check]) -> str:
     total = ", ".join(f"{counted[standing]} {_word(standing)}" for standing in Standing)
     areas = " and ".join(f"`{area}`" for area in measuring.MATRIX_AREAS)
     parts = (
-        f"The areas {areas} have {len(rows)} checks in one process; compared with the others of the area, {total}.",
+        f"The areas {areas} have {len(rows)} checks; compared with the others of the area, {total}.",
         _list("No mutant and no other defect", (row.name for row in rows if row.standing is Standing.NONE)),
         _list("Defects of stand-in objects only", (row.name for row in rows if row.standing is Standing.OBJECT)),
         *_shared([row for row in rows if row.standing is Standing.SHARES]),

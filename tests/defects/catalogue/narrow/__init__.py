@@ -15,6 +15,7 @@ from . import (
     pinned,
     probes,
     random_numbers,
+    selection,
     streams,
     synchronizing,
 )
@@ -30,6 +31,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *pinned.MUTANTS,
     *probes.MUTANTS,
     *random_numbers.MUTANTS,
+    *selection.MUTANTS,
     *streams.MUTANTS,
     *synchronizing.MUTANTS,
 )
