@@ -11,7 +11,7 @@ from conformance.accelerators.simulated.faults import Fault, Where
 from conformance.suites.accelerator import processes
 from tests.defects.mutant import Mutant
 
-LADDER = "DeepSpeed chooses by a ladder of imports whose order decides; a package that answers for CUDA wins or loses by it"
+LADDER = "DeepSpeed chooses by a ladder of imports in an order; a package that answers for CUDA wins or loses by it"
 CONTEXT = "torch.cuda in a forked process: 'cannot re-initialize CUDA'; libraries that start the device when imported"
 
 SECOND_OBJECT = """
