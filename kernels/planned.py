@@ -64,7 +64,7 @@ ASKED: Final = (
     ),
     Asked("AsyncIOBuilder", ("aio_handle", "aio_read", "aio_write", "deepspeed_memcpy"), _LATER),
     Asked("GDSBuilder", ("gds_handle",), "needs a vendor's direct path between storage and device memory"),
-    Asked("PinMemoryBuilder", ("pin_tensor", "unpin_tensor"), "area accelerator has cases of pinned memory"),
+    Asked("PinMemoryBuilder", ("pin_handle",), _LATER),
     Asked("UtilsBuilder", ("cast_to_byte_tensor",), _LATER),
     Asked("PackbitsBuilder", ("packbits", "unpackbits"), _LATER),
     Asked("RandomLTDBuilder",

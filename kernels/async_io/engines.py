@@ -1,0 +1,103 @@
+"""What moves bytes between an open file and memory: compiled, with a queue of requests, or by Python's own calls."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import functools
+import os
+from pathlib import Path
+from typing import Protocol
+
+from conformance.kernels.async_io.settings import Settings
+from conformance.kernels.native import shared_object
+
+_SOURCE = Path(__file__).parent / "csrc" / "async_io.cpp"
+
+
+class Engine(Protocol):
+    """One worker's way to move bytes; used by one thread at a time."""
+
+    def move(self, writes: bool, direct: int, plain: int, address: int, bytes_: int, offset: int) -> int:
+        """Move ``bytes_`` between ``address`` and the file from ``offset`` on, and tell how many were moved.
+
+        ``plain`` is the open file, ``direct`` the same file opened past the page cache, or -1. Fewer bytes are moved
+        only at the end of the file. Raises OSError. The interpreter lock is released.
+        """
+
+    def close(self) -> None:
+        """Release what the engine holds; it is not used any more."""
+
+
+class NativeEngine:
+    """The compiled engine. ``queues=False`` does without the kernel's asynchronous I/O, as where it is forbidden."""
+
+    def __init__(self, settings: Settings, queues: bool = True) -> None:
+        self._library = library()
+        self._engine: int | None = self._library.engine_new(
+            settings.block_size, settings.queue_depth, settings.single_submit, settings.overlap_events, queues
+        )
+        if self._engine is None:
+            raise MemoryError(f"no memory for a queue of {settings.queue_depth} requests")
+
+    @property
+    def why_not_queued(self) -> int:
+        """0 if the kernel queues the requests, otherwise the error number it gave when it was asked to."""
+        return int(self._library.engine_why_not(self._engine))
+
+    def move(self, writes: bool, direct: int, plain: int, address: int, bytes_: int, offset: int) -> int:
+        moved = int(self._library.engine_move(self._engine, writes, direct, plain, address, bytes_, offset))
+        if moved < 0:
+            raise OSError(-moved, os.strerror(-moved))
+        return moved
+
+    def close(self) -> None:
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            self._library.engine_delete(engine)
+
+
+class PortableEngine:
+    """Python's ``preadv`` and ``pwritev``, a block a call, through the page cache."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._block = settings.block_size
+
+    def move(self, writes: bool, direct: int, plain: int, address: int, bytes_: int, offset: int) -> int:
+        call = os.pwritev if writes else os.preadv
+        memory = memoryview((ctypes.c_char * bytes_).from_address(address))
+        done = 0
+        while done < bytes_:
+            now = call(plain, [memory[done : done + self._block]], offset + done)
+            if now == 0:
+                break
+            done += now
+        return done
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def describe() -> str:
+    """How the compiled engine moves bytes here, in one sentence. Raises SetupError without a compiler."""
+    engine = NativeEngine(Settings(queue_depth=1))
+    refused = engine.why_not_queued
+    engine.close()
+    if refused == 0:
+        return "compiled, with the kernel's asynchronous I/O (io_submit)"
+    name = errno.errorcode.get(refused, str(refused))
+    return f"compiled, one request at a time for each thread: the kernel refuses asynchronous I/O ({name})"
+
+
+@functools.cache
+def library() -> ctypes.CDLL:
+    """The compiled engine. Raises SetupError without a compiler."""
+    loaded = shared_object(_SOURCE, "the compiled part of asynchronous I/O", "preadv in threads does the work without")
+    number, pointer = ctypes.c_int64, ctypes.c_void_p
+    flag = ctypes.c_int
+    loaded.engine_new.argtypes, loaded.engine_new.restype = [number, number, flag, flag, flag], pointer
+    loaded.engine_why_not.argtypes, loaded.engine_why_not.restype = [pointer], flag
+    loaded.engine_move.argtypes = [pointer, flag, flag, flag, pointer, number, number]
+    loaded.engine_move.restype = number
+    loaded.engine_delete.argtypes, loaded.engine_delete.restype = [pointer], None
+    return loaded

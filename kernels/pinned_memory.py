@@ -1,0 +1,129 @@
+"""Page-locked host memory without an accelerator: DeepSpeed's ``pin_handle``.
+
+Memory comes from the kernel in whole pages and is locked with ``mlock``. It lives as long as a tensor looks at it;
+freeing takes the lock away and leaves the pages to the garbage collector, so that no view is left dangling.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import mmap
+import os
+import resource
+import sys
+import threading
+import weakref
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from conformance.errors import UsageError
+from conformance.kernels.arguments import wrong
+
+
+class PinHandle:
+    """Makes, recognises and frees locked tensors. All handles of a process share what is locked."""
+
+    def new_cpu_locked_tensor(self, num_elem: int, example_tenosr: Tensor) -> Tensor:
+        """An uninitialised flat tensor of ``num_elem`` elements of the example's dtype, page-aligned and locked.
+
+        The argument's name is DeepSpeed's. Raises UsageError for a bad argument, or if the kernel refuses the lock.
+        """
+        if isinstance(num_elem, bool) or not isinstance(num_elem, int) or num_elem < 0:
+            raise wrong("num_elem", "a number of elements", repr(num_elem))
+        if not isinstance(example_tenosr, Tensor):
+            raise wrong("example_tenosr", "a tensor", type(example_tenosr).__name__)
+        return _LOCKED.tensor(num_elem, example_tenosr.dtype)
+
+    def free_cpu_locked_tensor(self, locked_tensor: Tensor) -> bool:
+        """Unlock the memory that the tensor lies in; False if it is none of ours. The values stay readable."""
+        return not _has_no_data(locked_tensor) and _LOCKED.free(locked_tensor.data_ptr())
+
+    def free_cpu_locked_tensor_by_ptr(self, data_ptr: int) -> bool:
+        """The same for the address of an element."""
+        return _LOCKED.free(data_ptr)
+
+    def is_pinned(self, tensor: Tensor) -> bool:
+        """Whether the tensor's bytes, all of them, are locked by us or pinned by PyTorch; views are as their base."""
+        if _has_no_data(tensor):
+            return False
+        first, last = _extent(tensor)
+        return _LOCKED.holds(first, last) or bool(tensor.is_pinned())
+
+
+class _Locked:
+    """The locked pieces of this process, by address. A fork has none: locks are not inherited."""
+
+    def __init__(self) -> None:
+        self._lock, self._process = threading.Lock(), os.getpid()
+        self._pieces: dict[int, int] = {}
+
+    def tensor(self, elements: int, dtype: torch.dtype) -> Tensor:
+        size = max(elements * dtype.itemsize, 1)
+        memory = mmap.mmap(-1, -(-size // mmap.PAGESIZE) * mmap.PAGESIZE)
+        address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+        if _libc().mlock(address, len(memory)) != 0:
+            raise _refusal(len(memory), ctypes.get_errno())
+        with self._lock:
+            self._mine()[address] = len(memory)
+        weakref.finalize(memory, self.forget, address)
+        return torch.frombuffer(memory, dtype=torch.uint8)[: elements * dtype.itemsize].view(dtype)
+
+    def holds(self, first: int, last: int) -> bool:
+        with self._lock:
+            return any(start <= first and last <= start + size for start, size in self._mine().items())
+
+    def free(self, address: int) -> bool:
+        with self._lock:
+            found = [start for start, size in self._mine().items() if start <= address < start + size]
+            for start in found:
+                _libc().munlock(start, self._pieces.pop(start))
+        return bool(found)
+
+    def forget(self, address: int) -> None:
+        """The pages are about to go back to the kernel, which unlocks them."""
+        with self._lock:
+            self._mine().pop(address, None)
+
+    def _mine(self) -> dict[int, int]:
+        if self._process != os.getpid():
+            self._process, self._pieces = os.getpid(), {}
+        return self._pieces
+
+
+def is_fake(tensor: Tensor) -> bool:
+    """Whether it only pretends to have memory, as under torch.compile."""
+    # Importing that module takes seconds; where nobody has, there are no such tensors.
+    module = sys.modules.get("torch._subclasses.fake_tensor")
+    return module is not None and isinstance(tensor, module.FakeTensor)
+
+
+def _has_no_data(tensor: Any) -> bool:
+    if not isinstance(tensor, Tensor):
+        raise wrong("tensor", "a tensor", type(tensor).__name__)
+    return tensor.device.type != "cpu" or is_fake(tensor) or tensor.numel() == 0
+
+
+def _extent(tensor: Tensor) -> tuple[int, int]:
+    reach = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.data_ptr(), tensor.data_ptr() + (reach + 1) * tensor.element_size()
+
+
+def _refusal(size: int, code: int) -> UsageError:
+    limit, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    allowed = "unlimited" if limit == resource.RLIM_INFINITY else f"{limit} bytes in all"
+    hint = f"the limit of this process is {allowed}; raise it with ulimit -l"
+    return wrong("num_elem", "memory that may be locked", f"{size} bytes that may not: {os.strerror(code)}", hint)
+
+
+@functools.cache
+def _libc() -> ctypes.CDLL:
+    loaded = ctypes.CDLL(None, use_errno=True)
+    for function in (loaded.mlock, loaded.munlock):
+        function.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    return loaded
+
+
+_LOCKED = _Locked()

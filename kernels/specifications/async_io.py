@@ -1,0 +1,106 @@
+"""Tensors to and from files. Cases of their own (``ops.aio_handle…``) call what these entry points give: a handle has a
+state, and its results lie in files.
+
+Where implementations in use disagree, this is decided: a tensor on a device arrives or the call raises; sizes and
+offsets are free; what fails raises, and no number stands for an error.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+from torch import Tensor
+
+from conformance.accelerators.backends import builtin_names
+from conformance.accelerators.capabilities import Mode
+from conformance.kernels.async_io import Handle, PortableHandle, describe, native_handle
+from conformance.kernels.specification import Arguments, ErrorBudget, Expected, KernelSpecification, Native, Place
+
+_COMPILED = "compiled, with the kernel's asynchronous I/O where that is allowed"
+_EXACT = ErrorBudget(rounding=0.0, conditioning=0.0, source="bytes are moved, not computed")
+Name = str | Path | int
+_Settings = tuple[int, int, bool, bool]
+
+
+def aio_read(
+    buffer: Tensor,
+    filename: Name,
+    block_size: int,
+    queue_depth: int,
+    single_submit: bool,
+    overlap_events: bool,
+    validate: bool,
+) -> int:
+    """Fill the tensor from the beginning of the file, with a handle of its own: 0. Raises as the handle does."""
+    settings = (block_size, queue_depth, single_submit, overlap_events)
+    return _read(PortableHandle, buffer, filename, settings, validate)
+
+
+def aio_write(
+    buffer: Tensor,
+    filename: Name,
+    block_size: int,
+    queue_depth: int,
+    single_submit: bool,
+    overlap_events: bool,
+    validate: bool,
+) -> int:
+    """Write the tensor to the beginning of the file, with a handle of its own: 0. Raises as the handle does."""
+    settings = (block_size, queue_depth, single_submit, overlap_events)
+    return _write(PortableHandle, buffer, filename, settings, validate)
+
+
+def _read(kind: type[Handle], buffer: Tensor, filename: Name, settings: _Settings, validate: bool) -> int:
+    handle = kind(*settings)
+    try:
+        return handle.read(buffer, filename, validate)
+    finally:
+        handle.close()
+
+
+def _write(kind: type[Handle], buffer: Tensor, filename: Name, settings: _Settings, validate: bool) -> int:
+    handle = kind(*settings)
+    try:
+        return handle.write(buffer, filename, validate)
+    finally:
+        handle.close()
+
+
+def _compiled(once: Callable[..., int]) -> Callable[..., int]:
+    """The same call with the compiled handle. Raises SetupError without a compiler."""
+    kind = native_handle()
+    return lambda buffer, filename, *settings: once(kind, buffer, filename, settings[:-1], settings[-1])
+
+
+def _no_tensors(given: Arguments) -> Mapping[str, Expected]:
+    """There are no samples: what a call leaves behind lies in a file."""
+    return {}
+
+
+def _entry(
+    name: str, reference: Callable[..., object], load: Callable[[], Callable[..., object]]
+) -> KernelSpecification:
+    return KernelSpecification(
+        name=name,
+        builder="AsyncIOBuilder",
+        mode=Mode.INFERENCE,
+        dtypes=("float32",),
+        samples=(),
+        oracle=_no_tensors,
+        budget=_EXACT,
+        reference=reference,
+        # The bytes pass through the host, wherever the tensor is.
+        native=(Native(load, _COMPILED, frozenset(builtin_names())),),
+        place=Place.HOST,
+        companions=MappingProxyType({"implementation": describe}),
+    )
+
+
+SPECIFICATIONS = (
+    _entry("aio_handle", PortableHandle, native_handle),
+    _entry("aio_read", aio_read, functools.partial(_compiled, _read)),
+    _entry("aio_write", aio_write, functools.partial(_compiled, _write)),
+)

@@ -1,0 +1,138 @@
+"""Memory of the host: locked pages, copies of bytes, and tensors seen as bytes (these on any device)."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from conformance.accelerators.capabilities import Mode
+from conformance.kernels.arguments import check_tensor, wrong
+from conformance.kernels.byte_casts import cast_to_byte_tensor
+from conformance.kernels.pinned_memory import PinHandle
+from conformance.kernels.specification import (
+    Arguments,
+    ErrorBudget,
+    Expected,
+    KernelSpecification,
+    Place,
+    Property,
+    Refusal,
+    Sample,
+)
+
+_EXACT = ErrorBudget(rounding=0.0, conditioning=0.0, source="bytes are copied, not computed")
+_DTYPES = ("float32", "float16", "bfloat16")
+
+
+def deepspeed_memcpy(dst: Tensor, src: Tensor) -> int:
+    """Copy the bytes of one host tensor over another of the same size, whatever their dtypes and shapes: 0."""
+    cast_to_byte_tensor(dst).copy_(cast_to_byte_tensor(src))
+    return 0
+
+
+def _check_memcpy(given: Arguments) -> None:
+    for name in ("dst", "src"):
+        check_tensor(name, given[name], device="cpu")
+    if given["dst"].nbytes != given["src"].nbytes:
+        raise wrong("src", f"{given['dst'].nbytes} bytes, as dst", given["src"].nbytes)
+
+
+def _copied(given: Arguments) -> Mapping[str, Expected]:
+    return {"dst": Expected(given["src"].clone().view(torch.int16).view(given["dst"].shape))}
+
+
+def _memcpy(generator: torch.Generator, dtype: torch.dtype, *, size: int) -> Arguments:
+    """Arbitrary bits, NaN among them: integers show each of them. The tensors differ in shape and dtype."""
+    src = torch.randint(-(1 << 15), 1 << 15, (size * dtype.itemsize // 2,), generator=generator).to(torch.int16)
+    return {"dst": torch.zeros(1, src.numel(), dtype=torch.int16), "src": src.view(dtype)}
+
+
+def _no_tensors(given: Arguments) -> Mapping[str, Expected]:
+    """Nothing is called with a tensor: cases of their own make and free memory."""
+    return {}
+
+
+def _bytes_of(given: Arguments) -> Mapping[str, Expected]:
+    """Byte by byte through Python's own view of the host's memory."""
+    tensors = [given["tensor"]] if isinstance(given["tensor"], Tensor) else given["tensor"]
+    values = [
+        torch.tensor(list(one.reshape(-1).view(torch.int16).numpy().tobytes()), dtype=torch.uint8) for one in tensors
+    ]
+    if isinstance(given["tensor"], Tensor):
+        return {"result": Expected(values[0], dtype=torch.uint8)}
+    return {f"result[{index}]": Expected(value, dtype=torch.uint8) for index, value in enumerate(values)}
+
+
+def _cast(generator: torch.Generator, dtype: torch.dtype, *, shape: tuple[int, ...]) -> Arguments:
+    return {"tensor": torch.randn(shape, generator=generator).to(dtype)}
+
+
+def _cast_list(generator: torch.Generator, dtype: torch.dtype) -> Arguments:
+    return {"tensor": [torch.randn(size, generator=generator).to(dtype) for size in (3, 0, 65)]}
+
+
+def _same_memory(
+    functions: Any, device: torch.device, dtype: torch.dtype, generator: torch.Generator
+) -> Iterator[tuple[str, Tensor, Expected]]:
+    """What is written into the bytes is in the tensor: optimizers and swappers rely on it."""
+    tensor = torch.randn(33, generator=generator).to(dtype).to(device)
+    other = torch.randn(33, generator=generator).to(dtype)
+
+    view = functions.cast_to_byte_tensor(tensor)
+    view.copy_(other.view(torch.uint8))
+
+    yield "the tensor after a write to its bytes", tensor.view(torch.int16), Expected(other.view(torch.int16))
+    yield "the address of the bytes", torch.tensor(view.data_ptr()), Expected(torch.tensor(tensor.data_ptr()))
+
+
+SPECIFICATIONS = (
+    KernelSpecification(
+        name="deepspeed_memcpy",
+        builder="AsyncIOBuilder",
+        mode=Mode.INFERENCE,
+        dtypes=("float32",),
+        samples=tuple(Sample(str(size), functools.partial(_memcpy, size=size)) for size in (65537, 0)),
+        oracle=_copied,
+        budget=_EXACT,
+        reference=deepspeed_memcpy,
+        changes=("dst",),
+        validate=_check_memcpy,
+        refusals=(
+            Refusal("sizes", "src", lambda given: {**given, "src": given["src"][:-1]}),
+            Refusal("strides", "dst", lambda given: {**given, "dst": torch.zeros(4, 6).t()}),
+        ),
+        place=Place.HOST,
+    ),
+    KernelSpecification(
+        name="pin_handle",
+        builder="PinMemoryBuilder",
+        mode=Mode.INFERENCE,
+        dtypes=("float32",),
+        samples=(),
+        oracle=_no_tensors,
+        budget=_EXACT,
+        reference=PinHandle,
+        place=Place.HOST,
+    ),
+    KernelSpecification(
+        name="cast_to_byte_tensor",
+        builder="UtilsBuilder",
+        mode=Mode.INFERENCE,
+        dtypes=_DTYPES,
+        samples=(
+            Sample("vector", functools.partial(_cast, shape=(513,))),
+            Sample("cube", functools.partial(_cast, shape=(3, 5, 7))),
+            Sample("number", functools.partial(_cast, shape=())),
+            Sample("list", _cast_list),
+        ),
+        oracle=_bytes_of,
+        budget=_EXACT,
+        reference=cast_to_byte_tensor,
+        refusals=(Refusal("strides", "tensor", lambda given: {**given, "tensor": torch.zeros(4, 6).t()}),),
+        properties=(Property("memory", _same_memory),),
+    ),
+)
