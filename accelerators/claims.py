@@ -216,3 +216,9 @@ def _known_dtype(name: str) -> str:
 
 def _unknown(kind: str, name: str, known: Iterable[str]) -> DeclarationError:
     return DeclarationError(str(UnknownName(kind, name, known)))
+
+
+#: This project's compiled kernels for host memory: they are there whatever the accelerator is.
+COMPILED_FOR_HOST: Final[Capabilities] = kernels(
+    "adam_update", "adagrad_update", "lion_update", dtypes=sorted(_KERNEL_DTYPES), mode=Mode.TRAINING
+) | kernels("adam_rollback", dtypes=["float32"], mode=Mode.TRAINING)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from conformance.accelerators import autoload
 from conformance.accelerators import capabilities as can
 from conformance.accelerators.capabilities import FLOATING_DTYPES
-from conformance.accelerators.claims import TORCH_BASE, Capabilities, dtypes_in, lacks
+from conformance.accelerators.claims import COMPILED_FOR_HOST, TORCH_BASE, Capabilities, dtypes_in, lacks
 from conformance.accelerators.interface import Accelerator
 from conformance.accelerators.memory import AllocatorMemory, Memory
 from conformance.accelerators.randomness import DeviceGenerators, Randomness
@@ -115,7 +115,7 @@ class TorchBackend(Accelerator):
 
     @property
     def statements(self) -> Capabilities:
-        """Everything declared: the capabilities, and the four flags of the execution model."""
+        """Everything declared: the capabilities, the four flags of the execution model, and kernels for the host."""
         flags = (
             (can.SYNCHRONOUS, self.synchronized, "calls return before the work is done"),
             (can.HOST_TIMERS, self.host_timers, "events measure the device's time"),
@@ -123,7 +123,7 @@ class TorchBackend(Accelerator):
             (can.BACKPRESSURE, self.backpressure, "queueing does not wait for memory"),
         )
         said = (frozenset({flag}) if given else lacks(flag, why) for flag, given, why in flags)
-        return self.capabilities.union(*said)
+        return self.capabilities.union(COMPILED_FOR_HOST, *said)
 
     def _declared_floating(self) -> tuple[str, ...]:
         return tuple(name for name in dtypes_in(self.capabilities) if name in FLOATING_DTYPES)

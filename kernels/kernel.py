@@ -43,7 +43,7 @@ class Kernel:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         arguments = self.specification.bound(args, kwargs)
-        key = _leading(arguments)
+        key = _leading(arguments, self.specification.dtypes)
         if self._only and key[1] and key[1] != self._only:
             raise wrong(f"of {self.__name__}", f"tensors of {self._only}", key[1])
         self.specification.validate(arguments)
@@ -93,15 +93,21 @@ def _loaded(native: Native) -> tuple[str, Any]:
     return native.what, native.load()
 
 
-def _leading(arguments: Arguments) -> tuple[str, str]:
-    """Device type and dtype of a call: those of its first tensor of floating numbers, else of its first tensor."""
-    first: Tensor | None = None
-    for _, tensor in tensors_in(arguments):
-        first = tensor if first is None else first
-        if tensor.is_floating_point():
-            first = tensor
-            break
-    return ("cpu", "") if first is None else (first.device.type, str(first.dtype).removeprefix("torch."))
+def _leading(arguments: Arguments, dtypes: tuple[str, ...]) -> tuple[str, str]:
+    """Device type and dtype of a call: by its first tensor of floating numbers, else by the first of a known dtype.
+
+    Where there is neither, as with empty lists, the dtype is open.
+    """
+    found = [tensor for _, tensor in tensors_in(arguments)]
+    if not found:
+        return "cpu", ""
+    floating = next((tensor for tensor in found if tensor.is_floating_point()), None)
+    leading = floating if floating is not None else next((one for one in found if _dtype(one) in dtypes), None)
+    return (found[0].device.type, "") if leading is None else (leading.device.type, _dtype(leading))
+
+
+def _dtype(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
 
 
 def _sentence(error: Exception) -> str:

@@ -19,20 +19,21 @@ _FLAGS = ("-std=c++17", "-O3", "-g0", "-fPIC", "-shared", "-fvisibility=hidden",
 
 
 @functools.cache
-def shared_object(source: Path, who: str, without: str) -> ctypes.CDLL:
+def shared_object(source: Path, who: str, without: str, flags: tuple[str, ...] = ()) -> ctypes.CDLL:
     """The library made of ``source`` and what lies beside it, loaded; calls into it release the interpreter lock.
 
-    ``who`` is the subject of the error's sentence, ``without`` what still works. Raises SetupError if there is no
+    ``who`` is the subject of the error's sentence, ``without`` what still works, ``flags`` are the compiler's beyond
+    those that all kernels have. Raises SetupError if there is no
     compiler, or if the file does not compile or load.
     """
-    file = building.build(recipe(source, who, without)).file
+    file = building.build(recipe(source, who, without, flags)).file
     try:
         return ctypes.CDLL(str(file))
     except OSError as error:
         raise SetupError(f"{who} does not load: {error}\n  delete {file.parent} and try again") from None
 
 
-def recipe(source: Path, who: str, without: str) -> Recipe:
+def recipe(source: Path, who: str, without: str, flags: tuple[str, ...] = ()) -> Recipe:
     """How ``source`` is built here."""
     # A cache folder may be shared by machines: what one of them calls native may be illegal on the next.
     tuned = "-mcpu=native" if platform.machine() in ("aarch64", "arm64") else "-march=native"
@@ -42,8 +43,8 @@ def recipe(source: Path, who: str, without: str) -> Recipe:
         who=who,
         without=without,
         sources=source.parent,
-        depends=(source.name, *_FLAGS, tuned, platform.machine(), _instructions()),
-        arguments=lambda output: [*_FLAGS, tuned, str(source), "-o", str(output)],
+        depends=(source.name, *_FLAGS, *flags, tuned, platform.machine(), _instructions()),
+        arguments=lambda output: [*_FLAGS, *flags, tuned, str(source), "-o", str(output)],
         hint=lambda _: f"the compiler must know C++17; CXX chooses another one, and {without}",
     )
 

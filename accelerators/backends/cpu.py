@@ -10,6 +10,7 @@ from conformance.accelerators.claims import (
     accumulates_wide,
     communicates,
     dtypes,
+    kernels,
     lacks,
     stores,
 )
@@ -59,6 +60,12 @@ CPU = TorchAccelerator(
     | stores("float8_e4m3fn", "float8_e5m2")
     | dtypes("float32", "float64", "bfloat16", "float16", "complex64", "complex128")
     | dtypes("int8", "int16", "int32", "int64", "uint8", "bool")
+    | kernels(
+        "multi_tensor_adam",
+        "multi_tensor_lion",
+        dtypes=("float32", "float16", "bfloat16"),
+        mode=can.Mode.TRAINING,
+    )
     | lacks(can.DEVICE_MULTIPLE, _ONE_DEVICE)
     | lacks(can.DEVICE_VISIBILITY, _ONE_DEVICE)
     | lacks(can.RNG_PER_DEVICE, _ONE_DEVICE)

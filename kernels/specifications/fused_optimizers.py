@@ -10,17 +10,21 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from conformance.accelerators.capabilities import Mode
 from conformance.kernels.arguments import check_choice, check_number, check_tensor_lists
+from conformance.kernels.optimizers import compiled, oracles, portable
+from conformance.kernels.optimizers.portable import AdamSettings
 from conformance.kernels.specification import (
     Arguments,
     ErrorBudget,
     Expected,
     KernelSpecification,
+    Native,
     Refusal,
     Sample,
 )
@@ -66,20 +70,8 @@ def multi_tensor_adam(
     root of the corrected second moment. Infinities and NaN in gradients propagate. A non-zero ``noop_flag`` (a
     gradient overflowed) leaves everything as it is. ``chunk_size`` has no effect on values.
     """
-    if int(noop_flag) != 0:
-        return
-    corrections = (1 - beta1**step, 1 - beta2**step) if bias_correction else (1.0, 1.0)
-    for gradient, parameter, mean, square in zip(*tensor_lists, strict=True):
-        g, p, m, v = (_wide(tensor) for tensor in (gradient, parameter, mean, square))
-        if mode == 0:
-            g = g + weight_decay * p
-        m = beta1 * m + (1 - beta1) * g
-        v = beta2 * v + (1 - beta2) * g * g
-        update = (m / corrections[0]) / ((v / corrections[1]).sqrt() + epsilon)
-        if mode == 1:
-            update = update + weight_decay * p
-        for target, value in ((parameter, p - lr * update), (mean, m), (square, v)):
-            target.copy_(value)
+    settings = _settings(lr, beta1, beta2, epsilon, weight_decay, step, bias_correction, mode)
+    _each(portable.adam, noop_flag, tensor_lists, settings)
 
 
 def multi_tensor_lion(
@@ -98,69 +90,94 @@ def multi_tensor_lion(
     with ``beta2``. The sign of 0 is 0, as in the paper and in torch.sign: a parameter that never had a gradient does
     not move. ``step`` and ``chunk_size`` have no effect on values; ``noop_flag`` as for Adam.
     """
+    _each(portable.lion, noop_flag, tensor_lists, lr, beta1, beta2, weight_decay)
+
+
+def _each(step: Callable[..., None], noop_flag: Tensor, tensor_lists: Sequence[Sequence[Tensor]], *rest: Any) -> None:
+    """The step of every row, unless an overflow was found."""
     if int(noop_flag) != 0:
         return
-    for gradient, parameter, mean in zip(*tensor_lists, strict=True):
-        g, p, m = (_wide(tensor) for tensor in (gradient, parameter, mean))
-        direction = (beta1 * m + (1 - beta1) * g).sign()
-        parameter.copy_(p - lr * (direction + weight_decay * p))
-        mean.copy_(beta2 * m + (1 - beta2) * g)
+    for gradient, parameter, *state in zip(*tensor_lists, strict=True):
+        step(parameter, gradient, *state, *rest)
 
 
-def _wide(tensor: Tensor) -> Tensor:
-    """At least float32, so that 16-bit parameters are updated without losing small steps on the way."""
-    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+def _settings(
+    lr: float,
+    beta1: float,
+    beta2: float,
+    epsilon: float,
+    weight_decay: float,
+    step: int,
+    bias_correction: int,
+    mode: int,
+) -> AdamSettings:
+    return AdamSettings(lr, beta1, beta2, epsilon, weight_decay, step, bool(bias_correction), mode == 1)
+
+
+def _compiled_adam() -> Callable[..., None]:
+    compiled.library()
+
+    def multi_tensor_adam(
+        chunk_size: int,
+        noop_flag: Tensor,
+        tensor_lists: Sequence[Sequence[Tensor]],
+        lr: float,
+        beta1: float,
+        beta2: float,
+        epsilon: float,
+        step: int,
+        mode: int,
+        bias_correction: int,
+        weight_decay: float,
+    ) -> None:
+        settings = _settings(lr, beta1, beta2, epsilon, weight_decay, step, bias_correction, mode)
+        _each(compiled.adam, noop_flag, tensor_lists, settings)
+
+    return multi_tensor_adam
+
+
+def _compiled_lion() -> Callable[..., None]:
+    compiled.library()
+
+    def multi_tensor_lion(
+        chunk_size: int,
+        noop_flag: Tensor,
+        tensor_lists: Sequence[Sequence[Tensor]],
+        lr: float,
+        beta1: float,
+        beta2: float,
+        step: int,
+        weight_decay: float,
+    ) -> None:
+        _each(compiled.lion, noop_flag, tensor_lists, lr, beta1, beta2, weight_decay)
+
+    return multi_tensor_lion
 
 
 # --- oracles, in float64 on the host ----------------------------------------------------------------------------------
 
 
 def adam_oracle(given: Arguments) -> Mapping[str, Expected]:
-    """By increments (v + (1 - beta2)(g² - v)), and 1 - beta^t as -expm1(t log beta)."""
-    found: dict[str, Expected] = {}
-    if int(given["noop_flag"]):
-        return _unchanged(given, 3)
-    beta1, beta2, decay, step = (given[name] for name in ("beta1", "beta2", "weight_decay", "step"))
-    correct1 = -torch.expm1(torch.tensor(beta1).double().log() * step).item() if given["bias_correction"] else 1.0
-    correct2 = -torch.expm1(torch.tensor(beta2).double().log() * step).item() if given["bias_correction"] else 1.0
-    for row, tensors in enumerate(zip(*given["tensor_lists"], strict=True)):
-        grad, old, mean, square = (one.double() for one in tensors)
-        coupled = decay if given["mode"] == 0 else 0.0
-        direction, size = torch.add(grad, old, alpha=coupled), grad.abs() + coupled * old.abs()
-        first = mean + (1.0 - beta1) * (direction - mean)
-        second = square + (1.0 - beta2) * (direction.square() - square)
-        first_scale = beta1 * mean.abs() + (1.0 - beta1) * size
-        second_scale = beta2 * square.abs() + (1.0 - beta2) * size.square()
-        root = torch.sqrt(second / correct2)
-        moved = first / (correct1 * (root + given["epsilon"]))
-        # An error of the second moment, relative to it, is half as large in its root.
-        spread = torch.nan_to_num(second_scale / second, nan=1.0, posinf=1.0)
-        terms = first_scale / (correct1 * (root + given["epsilon"])) + moved.abs() * spread
-        shrink = decay if given["mode"] == 1 else 0.0
-        new = old * (1.0 - given["lr"] * shrink) - given["lr"] * moved
-        scale = old.abs() * (1.0 + given["lr"] * shrink) + given["lr"] * terms
-        for position, (value, magnitude) in enumerate(
-            ((new, scale), (first, first_scale), (second, second_scale)), start=1
-        ):
-            found[f"tensor_lists[{position}][{row}]"] = Expected(value, magnitude)
-    return found
+    """Row by row."""
+    names = ("lr", "beta1", "beta2", "epsilon", "weight_decay", "step", "bias_correction", "mode")
+    settings = _settings(*(given[name] for name in names))
+    return _rows(given, 3, lambda grad, old, mean, square: oracles.adam(old, grad, mean, square, settings))
 
 
 def lion_oracle(given: Arguments) -> Mapping[str, Expected]:
-    """Samples keep the interpolated moment away from 0, or exactly there: near it the sign is anybody's."""
+    """Row by row."""
+    numbers = [given[name] for name in ("lr", "beta1", "beta2", "weight_decay")]
+    return _rows(given, 2, lambda grad, old, mean: oracles.lion(old, grad, mean, *numbers))
+
+
+def _rows(given: Arguments, lists: int, step: Callable[..., tuple[Expected, ...]]) -> Mapping[str, Expected]:
     if int(given["noop_flag"]):
-        return _unchanged(given, 2)
-    found: dict[str, Expected] = {}
-    beta1, beta2, rate, decay = (given[name] for name in ("beta1", "beta2", "lr", "weight_decay"))
-    for row, tensors in enumerate(zip(*given["tensor_lists"], strict=True)):
-        grad, old, mean = (one.double() for one in tensors)
-        blend = grad + beta1 * (mean - grad)
-        direction = torch.where(blend > 0, 1.0, torch.where(blend < 0, -1.0, blend))  # keeps 0, and NaN
-        new = old - rate * decay * old - rate * direction
-        found[f"tensor_lists[1][{row}]"] = Expected(new, old.abs() * (1 + rate * decay) + rate)
-        follow = grad + beta2 * (mean - grad)
-        found[f"tensor_lists[2][{row}]"] = Expected(follow, beta2 * mean.abs() + (1 - beta2) * grad.abs())
-    return found
+        return _unchanged(given, lists)
+    return {
+        f"tensor_lists[{position}][{row}]": expected
+        for row, tensors in enumerate(zip(*given["tensor_lists"], strict=True))
+        for position, expected in enumerate(step(*tensors), start=1)
+    }
 
 
 def _unchanged(given: Arguments, lists: int) -> Mapping[str, Expected]:
@@ -385,6 +402,7 @@ SPECIFICATIONS = (
         changes=("tensor_lists[1]", "tensor_lists[2]", "tensor_lists[3]"),
         validate=functools.partial(_check_lists, ("gradients", "parameters", "first moments", "second moments")),
         refusals=REFUSALS,
+        native=(Native(_compiled_adam, compiled.WHAT, dtypes=frozenset(_DTYPES)),),
     ),
     KernelSpecification(
         name="multi_tensor_lion",
@@ -398,5 +416,6 @@ SPECIFICATIONS = (
         changes=("tensor_lists[1]", "tensor_lists[2]"),
         validate=functools.partial(_check_lists, ("gradients", "parameters", "moments")),
         refusals=REFUSALS,
+        native=(Native(_compiled_lion, compiled.WHAT, dtypes=frozenset(_DTYPES)),),
     ),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import torch
 
@@ -55,7 +56,8 @@ def run_sample(accelerator, device, declaration, case: Case, check) -> None:
     _tell(check, choice, worst)
     if choice.implementation is not Implementation.REFERENCE and task.kernel.reference is not None:
         reference = task.kernel.reference
-        _judged_call(accelerator, task, reference, loaded.functions, given, place, check, "the portable reference")
+        alone = SimpleNamespace(**{**task.kernel.companions, task.kernel.attribute_for(task.dtype): reference})
+        _judged_call(accelerator, task, reference, alone, given, place, check, "the portable reference")
     _compare_with_claim(declaration, case, choice)
 
 

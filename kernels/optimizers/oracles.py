@@ -1,0 +1,86 @@
+"""Optimizer steps in float64 on the host, from the formulas and written on their own.
+
+Each answers with the new value and the sum of the magnitudes of the terms it is made of.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from conformance.kernels.optimizers.portable import AdamSettings
+from conformance.kernels.specification import Expected
+
+
+def adam(old: Tensor, grad: Tensor, mean: Tensor, square: Tensor, given: AdamSettings) -> tuple[Expected, ...]:
+    """Parameter, first and second moment, by increments: m + (1 - beta)(g - m)."""
+    old, grad, mean, square = (one.double() for one in (old, grad, mean, square))
+    coupled, shrink = (0.0, given.weight_decay) if given.decoupled else (given.weight_decay, 0.0)
+    direction, size = torch.add(grad, old, alpha=coupled), grad.abs() + coupled * old.abs()
+    first = mean + (1.0 - given.beta1) * (direction - mean)
+    second = square + (1.0 - given.beta2) * (direction.square() - square)
+    first_scale = given.beta1 * mean.abs() + (1.0 - given.beta1) * size
+    second_scale = given.beta2 * square.abs() + (1.0 - given.beta2) * size.square()
+    moved, terms = _move(first, first_scale, second, second_scale, given)
+    new = old * (1.0 - given.lr * shrink) - given.lr * moved
+    scale = old.abs() * (1.0 + given.lr * shrink) + given.lr * terms
+    return Expected(new, scale), Expected(first, first_scale), Expected(second, second_scale)
+
+
+def adam_back(new: Tensor, grad: Tensor, mean: Tensor, square: Tensor, given: AdamSettings) -> tuple[Expected, ...]:
+    """Parameter, first and second moment before the step; errors of the moments grow by 1/beta."""
+    new, grad, mean, square = (one.double() for one in (new, grad, mean, square))
+    moved, terms = _move(mean, mean.abs(), square, square.abs(), given)
+    coupled, kept = (0.0, 1.0 - given.lr * given.weight_decay) if given.decoupled else (given.weight_decay, 1.0)
+    old, old_scale = (new + given.lr * moved) / kept, (new.abs() + given.lr * terms) / kept
+    total, total_scale = grad + coupled * old, grad.abs() + coupled * old_scale
+    first = mean / given.beta1 - total * ((1.0 - given.beta1) / given.beta1)
+    second = square / given.beta2 - total.square() * ((1.0 - given.beta2) / given.beta2)
+    first_scale = mean.abs() / given.beta1 + total_scale * ((1.0 - given.beta1) / given.beta1)
+    second_scale = square.abs() / given.beta2 + total_scale.square() * ((1.0 - given.beta2) / given.beta2)
+    return Expected(old, old_scale), Expected(first, first_scale), Expected(second, second_scale)
+
+
+def adagrad(
+    old: Tensor, grad: Tensor, total: Tensor, lr: float, epsilon: float, weight_decay: float
+) -> tuple[Expected, ...]:
+    """Parameter and sum of squares."""
+    old, grad, total = (one.double() for one in (old, grad, total))
+    direction, size = torch.add(grad, old, alpha=weight_decay), grad.abs() + weight_decay * old.abs()
+    squares, squares_scale = total + direction.square(), total.abs() + size.square()
+    bottom = squares.sqrt() + epsilon
+    spread = torch.nan_to_num(squares_scale / squares, nan=1.0, posinf=1.0)
+    moved = direction / bottom
+    scale = old.abs() + lr * (size / bottom + moved.abs() * spread)
+    return Expected(old - lr * moved, scale), Expected(squares, squares_scale)
+
+
+def lion(
+    old: Tensor, grad: Tensor, mean: Tensor, lr: float, beta1: float, beta2: float, weight_decay: float
+) -> tuple[Expected, ...]:
+    """Parameter and moment. Samples keep the blend away from 0, or exactly there: near it the sign is anybody's."""
+    old, grad, mean = (one.double() for one in (old, grad, mean))
+    blend = grad + beta1 * (mean - grad)
+    direction = torch.where(blend > 0, 1.0, torch.where(blend < 0, -1.0, blend))  # keeps 0, and NaN
+    new = old - lr * weight_decay * old - lr * direction
+    follow = grad + beta2 * (mean - grad)
+    return (
+        Expected(new, old.abs() * (1 + lr * weight_decay) + lr),
+        Expected(follow, beta2 * mean.abs() + (1 - beta2) * grad.abs()),
+    )
+
+
+def _move(
+    first: Tensor, first_scale: Tensor, second: Tensor, second_scale: Tensor, given: AdamSettings
+) -> tuple[Tensor, Tensor]:
+    """What is taken off, before the rate, and the magnitudes of its terms. 1 - beta^t is -expm1(t log beta)."""
+    correct1, correct2 = 1.0, 1.0
+    if given.bias_correction:
+        correct1, correct2 = (-math.expm1(given.step * math.log(beta)) for beta in (given.beta1, given.beta2))
+    bottom = correct1 * (torch.sqrt(second / correct2) + given.epsilon)
+    moved = first / bottom
+    # An error of the second moment, relative to it, is half as large in its root.
+    spread = torch.nan_to_num(second_scale / second, nan=1.0, posinf=1.0)
+    return moved, first_scale / bottom + moved.abs() * spread

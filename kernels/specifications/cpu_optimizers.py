@@ -1,0 +1,552 @@
+"""Optimizer steps on host memory, for parameters that are kept there: Adam with its reverse, Adagrad, Lion.
+
+An optimizer is created under a number, stepped any number of times, one tensor a call, and destroyed. Where
+implementations in use disagree, this is decided:
+
+* A step depends on its own number alone. Two calls with one step number, as for two groups of parameters, are the same
+  step; an implementation that multiplies up powers of beta with every call takes the second one for the next.
+* Tensors that are not contiguous are refused. A copy that is updated in their stead is a parameter that never learns.
+* Adagrad's decay is part of the gradient, in its square and in its direction, as in torch.optim.Adagrad; gradients keep
+  their values. Lion's sign of 0 is 0.
+* ``adam_rollback`` takes float32 and raises for anything else: what was rounded to 16 bits cannot be brought back, and
+  an answer of -1 is easily not looked at.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from conformance.accelerators.capabilities import Mode
+from conformance.kernels.arguments import check_choice, check_number, check_tensor, wrong
+from conformance.kernels.optimizers import compiled, oracles, portable
+from conformance.kernels.optimizers.portable import AdamSettings
+from conformance.kernels.specification import (
+    Arguments,
+    ErrorBudget,
+    Expected,
+    KernelSpecification,
+    Native,
+    Place,
+    Property,
+    Refusal,
+    Sample,
+)
+
+_DTYPES = ("float32", "float16", "bfloat16")
+_STORED = (torch.float32, torch.float16, torch.bfloat16)
+_BUDGET = ErrorBudget(
+    rounding=1.0,
+    conditioning=16.0,
+    source="one rounding to the storage dtype, and a dozen float32 operations each within u of the terms they add "
+    "(Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., 3.1); betas are exact in float32",
+)
+#: Whose decay is decoupled, by the optimizer's number; filled by create_adam.
+_ADAMS: dict[int, bool] = {}
+_ADAGRADS: set[int] = set()
+_LIONS: set[int] = set()
+
+
+# --- semantics ------------------------------------------------------------------------------------------------------
+
+
+def create_adam(
+    optimizer_id: int,
+    lr: float = 1e-3,
+    beta1: float = 0.9,
+    beta2: float = 0.999,
+    epsilon: float = 1e-8,
+    weight_decay: float = 0.0,
+    adamw_mode: bool = True,
+    should_log: bool = False,
+) -> int:
+    """An optimizer under this number: AdamW or Adam. Every step brings its own rates. Returns 0."""
+    _ADAMS[optimizer_id] = bool(adamw_mode)
+    return 0
+
+
+def destroy_adam(optimizer_id: int) -> int:
+    """Forget that optimizer, if it is known. Returns 0."""
+    _ADAMS.pop(optimizer_id, None)
+    return 0
+
+
+def adam_update(
+    optimizer_id: int,
+    step: int,
+    lr: float,
+    beta1: float,
+    beta2: float,
+    epsilon: float,
+    weight_decay: float,
+    bias_correction: bool,
+    params: Tensor,
+    grads: Tensor,
+    exp_avg: Tensor,
+    exp_avg_sq: Tensor,
+) -> int:
+    """One Adam or AdamW step of one parameter, in place on it and its moments; returns 0.
+
+    Kingma and Ba, 2015, arXiv:1412.6980, algorithm 1; Loshchilov and Hutter, 2019, arXiv:1711.05101, algorithm 2.
+    Gradients have the parameters' dtype, moments float32 or the parameters'. Arithmetic is in float32.
+    """
+    settings = _adam_settings(optimizer_id, step, lr, beta1, beta2, epsilon, weight_decay, bias_correction)
+    portable.adam(params, grads, exp_avg, exp_avg_sq, settings)
+    return 0
+
+
+def adam_rollback(
+    optimizer_id: int,
+    step: int,
+    lr: float,
+    beta1: float,
+    beta2: float,
+    epsilon: float,
+    weight_decay: float,
+    bias_correction: bool,
+    params: Tensor,
+    grads: Tensor,
+    exp_avg: Tensor,
+    exp_avg_sq: Tensor,
+) -> int:
+    """Take back the step of that number, given what it was called with; returns 0. float32 alone.
+
+    The update is added back by the moments it was made of, decay is divided out, and then the moments are unwound.
+    """
+    settings = _adam_settings(optimizer_id, step, lr, beta1, beta2, epsilon, weight_decay, bias_correction)
+    portable.adam_back(params, grads, exp_avg, exp_avg_sq, settings)
+    return 0
+
+
+def create_adagrad(
+    optimizer_id: int, lr: float = 1e-2, epsilon: float = 1e-8, weight_decay: float = 0.0, should_log: bool = False
+) -> int:
+    """An optimizer under this number. Returns 0."""
+    _ADAGRADS.add(optimizer_id)
+    return 0
+
+
+def destroy_adagrad(optimizer_id: int) -> int:
+    """Forget that optimizer, if it is known. Returns 0."""
+    _ADAGRADS.discard(optimizer_id)
+    return 0
+
+
+def adagrad_update(
+    optimizer_id: int,
+    step: int,
+    lr: float,
+    epsilon: float,
+    weight_decay: float,
+    params: Tensor,
+    grads: Tensor,
+    exp_avg_sq: Tensor,
+) -> int:
+    """One Adagrad step of one parameter, in place on it and its sum of squares; returns 0.
+
+    Duchi, Hazan and Singer, 2011, JMLR 12, 2121-2159, with torch.optim.Adagrad's decay and without its rate decay:
+    v += g², p -= lr * g / (sqrt(v) + epsilon), with g the gradient plus decay. ``step`` has no effect.
+    """
+    portable.adagrad(params, grads, exp_avg_sq, lr, epsilon, weight_decay)
+    return 0
+
+
+def create_lion(
+    optimizer_id: int,
+    lr: float = 1e-3,
+    beta1: float = 0.9,
+    beta2: float = 0.999,
+    weight_decay: float = 0.0,
+    should_log: bool = False,
+) -> int:
+    """An optimizer under this number. Returns 0."""
+    _LIONS.add(optimizer_id)
+    return 0
+
+
+def destroy_lion(optimizer_id: int) -> int:
+    """Forget that optimizer, if it is known. Returns 0."""
+    _LIONS.discard(optimizer_id)
+    return 0
+
+
+def lion_update(
+    optimizer_id: int,
+    step: int,
+    lr: float,
+    beta1: float,
+    beta2: float,
+    weight_decay: float,
+    params: Tensor,
+    grads: Tensor,
+    exp_avg: Tensor,
+) -> int:
+    """One Lion step of one parameter, in place on it and its moment; returns 0 (Chen et al., 2023, arXiv:2302.06675).
+
+    The sign of 0 is 0, as in the paper and in torch.sign. ``step`` has no effect.
+    """
+    portable.lion(params, grads, exp_avg, lr, beta1, beta2, weight_decay)
+    return 0
+
+
+def _adam_settings(
+    optimizer_id: int,
+    step: int,
+    lr: float,
+    beta1: float,
+    beta2: float,
+    epsilon: float,
+    weight_decay: float,
+    bias_correction: bool,
+) -> AdamSettings:
+    return AdamSettings(
+        lr, beta1, beta2, epsilon, weight_decay, step, bool(bias_correction), _ADAMS.get(optimizer_id, True)
+    )
+
+
+# --- compiled ---------------------------------------------------------------------------------------------------------
+
+
+def _compiled_adam(step: Callable[..., None]) -> Callable[..., int]:
+    compiled.library()
+
+    def update(optimizer_id: int, *rest: Any) -> int:
+        step(*rest[7:], _adam_settings(optimizer_id, *rest[:7]))
+        return 0
+
+    return update
+
+
+def _compiled_adagrad() -> Callable[..., int]:
+    compiled.library()
+
+    def update(optimizer_id: int, step: int, *rest: Any) -> int:
+        compiled.adagrad(*rest[3:], *rest[:3])
+        return 0
+
+    return update
+
+
+def _compiled_lion() -> Callable[..., int]:
+    compiled.library()
+
+    def update(optimizer_id: int, step: int, *rest: Any) -> int:
+        compiled.lion(*rest[4:], *rest[:4])
+        return 0
+
+    return update
+
+
+def _native(load: Callable[[], Callable[..., int]]) -> tuple[Native, ...]:
+    return (Native(load, compiled.WHAT, dtypes=frozenset(_DTYPES)),)
+
+
+# --- bad arguments ----------------------------------------------------------------------------------------------------
+
+
+def _validate(
+    given: Arguments, *, states: tuple[str, ...], known: Any, dtypes: tuple[torch.dtype, ...] = _STORED
+) -> None:
+    if given["optimizer_id"] not in known:
+        raise wrong("optimizer_id", "a number under which an optimizer was created", given["optimizer_id"])
+    check_number("step", given["step"], at_least=1)
+    for name in ("lr", "weight_decay", "epsilon", "beta1", "beta2"):
+        if name in given:
+            check_number(name, given[name], at_least=0.0)
+    if "bias_correction" in given:
+        check_choice("bias_correction", given["bias_correction"], (0, 1))
+    params = check_tensor("params", given["params"], dtypes=dtypes, device="cpu")
+    check_tensor("grads", given["grads"], dtypes=(params.dtype,), like=params, device="cpu")
+    allowed = tuple(dict.fromkeys((torch.float32, params.dtype)))
+    for name in states:
+        state = check_tensor(name, given[name], dtypes=allowed, like=params, device="cpu")
+        allowed = (state.dtype,)
+
+
+def _with(given: Arguments, name: str, change: Callable[[Any], Any]) -> Arguments:
+    return {**given, name: change(given[name])}
+
+
+def _refusal(name: str, argument: str, change: Callable[[Any], Any]) -> Refusal:
+    return Refusal(name, argument, functools.partial(_with, name=argument, change=change))
+
+
+def _refusals(state: str) -> tuple[Refusal, ...]:
+    return (
+        _refusal("dtypes", state, lambda one: one.to(torch.float16)),
+        _refusal("gradients", "grads", lambda one: one.to(torch.bfloat16)),
+        _refusal("shapes", "grads", lambda one: one[:-1].clone()),
+        _refusal("strides", "params", lambda one: torch.stack([one, one], dim=-1)[..., 0]),
+        _refusal("devices", state, lambda one: one.to("meta")),
+        _refusal("numbers", "optimizer_id", lambda one: one + 1),
+    )
+
+
+# --- samples ----------------------------------------------------------------------------------------------------------
+
+_ADAMW_ID, _ADAM_ID, _OTHER_ID = 50_001, 50_003, 50_005
+_SETTINGS = {"lr": 0.125, "beta1": 0.875, "beta2": 0.984375, "epsilon": 2.0**-10, "weight_decay": 0.25}
+#: Around vector widths and unrolled loops, and more than a thread's share with a tail.
+_SIZES, _LARGE = (513, 1, 22, 55, 64), 100_003
+
+
+def _draw(generator: torch.Generator, size: int) -> Tensor:
+    """Of either sign, between 1/8 and 1 in magnitude."""
+    magnitude = 0.125 + 0.875 * torch.rand(size, generator=generator, dtype=torch.float64)
+    return magnitude * (2 * torch.randint(0, 2, (size,), generator=generator) - 1)
+
+
+def _tensors(generator: torch.Generator, dtype: torch.dtype, size: int, narrow: bool) -> dict[str, Tensor]:
+    """A parameter, its gradient, and moments of a later step, in float32 or ``narrow`` in the parameter's dtype."""
+    state = dtype if narrow else torch.float32
+    mean = (0.5 * _draw(generator, size)).to(state)
+    # Of 13/16 at most, so that Lion's blend with a moment of at least 1/8 is never near 0.
+    gradient = (0.8125 * _draw(generator, size)).to(dtype)
+    square = (mean.double().square() * 1.25 + 2.0**-6).to(state)
+    return {"params": _draw(generator, size).to(dtype), "grads": gradient, "exp_avg": mean, "exp_avg_sq": square}
+
+
+def _special(tensors: dict[str, Tensor]) -> None:
+    """NaN, infinities, and zeros of both signs."""
+    tensors["grads"][:5] = torch.tensor([float("nan"), float("inf"), -float("inf"), 0.0, -0.0])
+
+
+def _zeros(tensors: dict[str, Tensor]) -> None:
+    """What never had a gradient."""
+    for name, tensor in tensors.items():
+        if name != "params":
+            tensor[::2] = 0.0
+
+
+def _tiny(tensors: dict[str, Tensor]) -> None:
+    """A first step with gradients whose squares vanish in float16."""
+    tensors["grads"].mul_(2.0**-10)
+    tensors["exp_avg"].zero_()
+    tensors["exp_avg_sq"].zero_()
+
+
+def _adam_call(
+    generator: torch.Generator,
+    dtype: torch.dtype,
+    *,
+    size: int = 67,
+    narrow: bool = False,
+    optimizer_id: int = _ADAMW_ID,
+    step: int = 3,
+    bias_correction: bool = True,
+    change: Callable[[dict[str, Tensor]], None] | None = None,
+    **numbers: float,
+) -> Arguments:
+    tensors = _tensors(generator, dtype, size, narrow)
+    if change is not None:
+        change(tensors)
+    settings = {**_SETTINGS, **numbers}
+    return {"optimizer_id": optimizer_id, "step": step, **settings, "bias_correction": bias_correction, **tensors}
+
+
+def _lion_call(generator: torch.Generator, dtype: torch.dtype, **choices: Any) -> Arguments:
+    """Moments twice as large as Adam's: beta1 times the smallest exceeds 1 - beta1 times the largest gradient."""
+    given = _adam_call(generator, dtype, **{"optimizer_id": _OTHER_ID, **choices})
+    given["exp_avg"].mul_(2)
+    return {name: value for name, value in given.items() if name not in ("epsilon", "bias_correction", "exp_avg_sq")}
+
+
+def _adagrad_call(generator: torch.Generator, dtype: torch.dtype, **choices: Any) -> Arguments:
+    given = _adam_call(generator, dtype, **{"optimizer_id": _OTHER_ID, **choices})
+    return {n: v for n, v in given.items() if n not in ("beta1", "beta2", "bias_correction", "exp_avg")}
+
+
+def _samples(call: Callable[..., Arguments], **more: dict[str, Any]) -> tuple[Sample, ...]:
+    """All sizes with a float32 state, and a few calls with a state in 16 bits."""
+    return (
+        *(Sample(str(size), functools.partial(call, size=size)) for size in _SIZES),
+        Sample(str(_LARGE), functools.partial(call, size=_LARGE), ("float32",)),
+        Sample("undecayed", functools.partial(call, weight_decay=0.0)),
+        Sample("special", functools.partial(call, change=_special)),
+        Sample("zeros", functools.partial(call, change=_zeros)),
+        Sample("narrow", functools.partial(call, size=513, narrow=True), ("float16", "bfloat16")),
+        Sample("narrow-tiny", functools.partial(call, narrow=True, change=_tiny, step=1), ("float16", "bfloat16")),
+        *(Sample(name.replace("_", "-"), functools.partial(call, **choices)) for name, choices in more.items()),
+    )
+
+
+# --- oracles ----------------------------------------------------------------------------------------------------------
+
+
+def _adam_oracle(given: Arguments, formula: Callable[..., tuple[Expected, ...]]) -> Mapping[str, Expected]:
+    names = ("lr", "beta1", "beta2", "epsilon", "weight_decay", "step")
+    decoupled = given["optimizer_id"] == _ADAMW_ID
+    settings = AdamSettings(*(given[name] for name in names), given["bias_correction"], decoupled)
+    found = formula(*(given[name] for name in ("params", "grads", "exp_avg", "exp_avg_sq")), settings)
+    return dict(zip(("params", "exp_avg", "exp_avg_sq"), found, strict=True))
+
+
+def _adagrad_oracle(given: Arguments) -> Mapping[str, Expected]:
+    names = ("params", "grads", "exp_avg_sq", "lr", "epsilon", "weight_decay")
+    return dict(zip(("params", "exp_avg_sq"), oracles.adagrad(*(given[name] for name in names)), strict=True))
+
+
+def _lion_oracle(given: Arguments) -> Mapping[str, Expected]:
+    names = ("params", "grads", "exp_avg", "lr", "beta1", "beta2", "weight_decay")
+    return dict(zip(("params", "exp_avg"), oracles.lion(*(given[name] for name in names)), strict=True))
+
+
+# --- around and between calls ---------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _adam_session(functions: Any, arguments: Arguments) -> Iterator[None]:
+    """Both of Adam's kinds exist."""
+    numbers = [_SETTINGS[name] for name in ("lr", "beta1", "beta2", "epsilon", "weight_decay")]
+    for number in (_ADAMW_ID, _ADAM_ID):
+        functions.create_adam(number, *numbers, number == _ADAMW_ID, False)
+    try:
+        yield
+    finally:
+        for number in (_ADAMW_ID, _ADAM_ID):
+            functions.destroy_adam(number)
+
+
+@contextmanager
+def _adagrad_session(functions: Any, arguments: Arguments) -> Iterator[None]:
+    functions.create_adagrad(_OTHER_ID, _SETTINGS["lr"], _SETTINGS["epsilon"], _SETTINGS["weight_decay"], False)
+    try:
+        yield
+    finally:
+        functions.destroy_adagrad(_OTHER_ID)
+
+
+@contextmanager
+def _lion_session(functions: Any, arguments: Arguments) -> Iterator[None]:
+    numbers = [_SETTINGS[name] for name in ("lr", "beta1", "beta2", "weight_decay")]
+    functions.create_lion(_OTHER_ID, *numbers, False)
+    try:
+        yield
+    finally:
+        functions.destroy_lion(_OTHER_ID)
+
+
+Seen = Iterator[tuple[str, Tensor, Expected]]
+
+
+def _same_step_twice(functions: Any, device: torch.device, dtype: torch.dtype, generator: torch.Generator) -> Seen:
+    """Two tensors with the number of one step, then one of the next: each by its own number."""
+    calls = [_adam_call(generator, dtype, step=step) for step in (5, 5, 6, 6)]
+    with _adam_session(functions, {}):
+        for number, given in enumerate(calls):
+            expected = _adam_oracle(given, oracles.adam)
+            functions.adam_update(*given.values())
+            yield from ((f"call {number}, {name}", given[name], right) for name, right in expected.items())
+
+
+def _there_and_back(functions: Any, device: torch.device, dtype: torch.dtype, generator: torch.Generator) -> Seen:
+    """A step and its rollback give what was there, but for the roundings of both."""
+    for number in (_ADAMW_ID, _ADAM_ID):
+        given = _adam_call(generator, dtype, optimizer_id=number)
+        before = {name: given[name].clone() for name in ("params", "exp_avg", "exp_avg_sq")}
+        with _adam_session(functions, given):
+            functions.adam_update(*given.values())
+            functions.adam_rollback(*given.values())
+        for name, old in before.items():
+            # Everything is of order 1, and two steps have made about thirty roundings.
+            yield f"optimizer {number}, {name}", given[name], Expected(old.double(), old.double().abs() + 2)
+
+
+def _specified(
+    name: str,
+    reference: Callable[..., int],
+    states: tuple[str, ...],
+    known: Any,
+    companions: Mapping[str, Any],
+    **rest: Any,
+) -> KernelSpecification:
+    """What all four have in common."""
+    dtypes = tuple(getattr(torch, one) for one in rest.get("dtypes", _DTYPES))
+    return KernelSpecification(
+        **{
+            "name": name,
+            "mode": Mode.TRAINING,
+            "dtypes": _DTYPES,
+            "budget": _BUDGET,
+            "reference": reference,
+            "changes": ("params", *states),
+            "validate": functools.partial(_validate, states=states, known=known, dtypes=dtypes),
+            "refusals": _refusals(states[0]),
+            "place": Place.HOST,
+            "companions": companions,
+            **rest,
+        }
+    )
+
+
+_ADAM_COMPANIONS = {"create_adam": create_adam, "destroy_adam": destroy_adam}
+
+SPECIFICATIONS = (
+    _specified(
+        "adam_update",
+        adam_update,
+        ("exp_avg", "exp_avg_sq"),
+        _ADAMS,
+        _ADAM_COMPANIONS,
+        builder="CPUAdamBuilder",
+        samples=_samples(
+            _adam_call,
+            adam={"optimizer_id": _ADAM_ID, "size": 513},
+            adam_22={"optimizer_id": _ADAM_ID, "size": 22},
+            first={"step": 1},
+            thousandth={"step": 1000},
+            uncorrected={"bias_correction": False},
+        ),
+        oracle=functools.partial(_adam_oracle, formula=oracles.adam),
+        properties=(Property("same-step-twice", _same_step_twice),),
+        native=_native(functools.partial(_compiled_adam, compiled.adam)),
+        session=_adam_session,
+    ),
+    _specified(
+        "adam_rollback",
+        adam_rollback,
+        ("exp_avg", "exp_avg_sq"),
+        _ADAMS,
+        _ADAM_COMPANIONS,
+        builder="CPUAdamBuilder",
+        dtypes=("float32",),
+        samples=(
+            Sample("513", functools.partial(_adam_call, size=513)),
+            Sample("adam", functools.partial(_adam_call, size=22, optimizer_id=_ADAM_ID)),
+            Sample("uncorrected", functools.partial(_adam_call, size=22, bias_correction=False)),
+        ),
+        oracle=functools.partial(_adam_oracle, formula=oracles.adam_back),
+        properties=(Property("there-and-back", _there_and_back),),
+        native=_native(functools.partial(_compiled_adam, compiled.adam_back)),
+        session=_adam_session,
+    ),
+    _specified(
+        "adagrad_update",
+        adagrad_update,
+        ("exp_avg_sq",),
+        _ADAGRADS,
+        {"create_adagrad": create_adagrad, "destroy_adagrad": destroy_adagrad},
+        builder="CPUAdagradBuilder",
+        samples=_samples(_adagrad_call),
+        oracle=_adagrad_oracle,
+        native=_native(_compiled_adagrad),
+        session=_adagrad_session,
+    ),
+    _specified(
+        "lion_update",
+        lion_update,
+        ("exp_avg",),
+        _LIONS,
+        {"create_lion": create_lion, "destroy_lion": destroy_lion},
+        builder="CPULionBuilder",
+        samples=_samples(_lion_call),
+        oracle=_lion_oracle,
+        native=_native(_compiled_lion),
+        session=_lion_session,
+    ),
+)
