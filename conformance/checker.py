@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from conformance.answers import Answers
 
 Number = float | int | str
 
@@ -11,8 +14,10 @@ Number = float | int | str
 class Checker:
     """Counts what a case compared. A generated case that compared nothing has verified nothing."""
 
-    def __init__(self) -> None:
+    def __init__(self, answers: Answers | None = None) -> None:
         self.count = 0
+        #: What a challenged run keeps of its results; None in all others.
+        self.answers = answers
         self.metrics: dict[str, Number] = {}
         #: What has to be the same on all ranks, by name.
         self.digests: dict[str, str] = {}

@@ -90,6 +90,18 @@ _OPTIONS: tuple[tuple[str, dict[str, object]], ...] = (
         {"metavar": "N", "default": "0", "help": "Base seed; each case's seed is derived from it and its id."},
     ),
     (
+        "--challenge",
+        {
+            "metavar": "NONCE",
+            "help": "A word from whoever will judge the report: it gives the seeds, and cases keep a few values of "
+            "what they computed, for conformance challenge to compute again.",
+        },
+    ),
+    (
+        "--challenge-answers",
+        {"metavar": "FILE", "help": "Judge these answers in place of this device's; conformance challenge does that."},
+    ),
+    (
         "--conformance-report",
         {
             "metavar": "DIR",

@@ -41,6 +41,9 @@ class RunOptions:
     shard: tuple[int, int] | None = None
     time_budget: float | None = None
     seed: int = 0
+    #: The word that the seed was made of, and the answers of another run to it, if these are to be judged.
+    challenge: str = ""
+    answers: Path | None = None
     rank_isolation: Isolation = Isolation.REUSE
     report: Path = Path("conformance-report")
 
@@ -64,7 +67,9 @@ def read_options(config: pytest.Config) -> RunOptions:
         resume=bool(get("resume")),
         shard=_shard(get("shard")),
         time_budget=_number("--time-budget", get("time_budget")),
-        seed=_whole("--conformance-seed", get("conformance_seed")),
+        seed=_seed(get("challenge"), get("conformance_seed")),
+        challenge=get("challenge") or "",
+        answers=_answers(get("challenge_answers"), get("challenge")),
         rank_isolation=Isolation(_one_of("rank isolation", get("rank_isolation"), [word.value for word in Isolation])),
         report=Path(str(get("conformance_report"))).absolute(),
     )
@@ -130,6 +135,22 @@ def _number(name: str, value: str | None) -> float | None:
         return None if value is None else float(value)
     except ValueError:
         raise UsageError(f"{name} {value}: expected a number of seconds, such as 60.") from None
+
+
+def _seed(challenge: str | None, seed: str) -> int:
+    from conformance.reports.challenge import checked_nonce, seed_of_challenge
+
+    if challenge is None:
+        return _whole("--conformance-seed", seed)
+    if seed != "0":
+        raise UsageError("--challenge and --conformance-seed cannot be used together: the challenge gives the seed.")
+    return seed_of_challenge(checked_nonce(challenge))
+
+
+def _answers(value: str | None, challenge: str | None) -> Path | None:
+    if value is not None and challenge is None:
+        raise UsageError("--challenge-answers needs --challenge: name the one that they answer.")
+    return _file("--challenge-answers", value, "docs/gate.md")
 
 
 def _whole(name: str, value: str) -> int:

@@ -168,7 +168,7 @@ def _invocation(header: Mapping[str, Any]) -> Invocation:
     selection = redaction.selection(argv)
     if header.get("paths"):
         selection = (*selection, "paths")  # a vendor's own files in place of the bundled suites
-    return Invocation(argv, selection, seed, workers)
+    return Invocation(argv, selection, seed, workers, redaction.word(header.get("challenge")))
 
 
 def _accelerator(header: Mapping[str, Any], reported: Mapping[str, Any]) -> Accelerator:

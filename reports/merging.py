@@ -35,6 +35,7 @@ _COMMON: Final[tuple[tuple[str, Callable[[Report], Any]], ...]] = (
     ("environments", lambda report: report.environment.fingerprint_sha256),
     ("profiles", lambda report: report.run.profile),
     ("strictness levels", lambda report: report.run.strictness),
+    ("challenges", lambda report: report.run.invocation.challenge),
     ("seeds", lambda report: report.run.invocation.seed),
     ("other selections", lambda report: _selection(report.run.invocation)),
 )

@@ -40,12 +40,16 @@ class Suite:
 
 @dataclass(frozen=True)
 class Invocation:
-    """What was typed. ``selection`` holds the options that narrowed the plan; empty for a complete run."""
+    """What was typed. ``selection`` holds the options that narrowed the plan; empty for a complete run.
+
+    ``challenge`` is the word that the seed was made of, if there was one.
+    """
 
     argv: tuple[str, ...] = ()
     selection: tuple[str, ...] = ()
     seed: int = 0
     workers: int = 0
+    challenge: str = ""
 
 
 @dataclass(frozen=True)

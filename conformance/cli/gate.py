@@ -39,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--allowed-signers", metavar="FILE", type=Path, help="who may sign; the report then needs a signature")
     add("--signature", metavar="FILE", type=Path, help="the signature (default: REPORT.sig)")
     add("--fingerprint", metavar="SHA256", default="", help="the environment that the report has to come from")
+    add("--challenge", metavar="NONCE", default="", help="the challenge that the run has to be made with")
     add("--format", metavar="FORMAT", default="text", help="text (default), json or markdown")
     add("-o", "--output", metavar="FILE", type=Path, help="write to FILE instead of the terminal")
     add("--explain", metavar="ID", help="tell what a rule asks, such as G07, and stop; 'all' tells all")
@@ -99,6 +100,7 @@ def evidence(arguments: argparse.Namespace) -> Evidence:
         waivers=_waivers(arguments.waivers) if arguments.waivers else (),
         signature=_signature(arguments),
         fingerprint=arguments.fingerprint,
+        challenge=_challenge(arguments.challenge),
     )
 
 
@@ -110,6 +112,12 @@ def require(path: Path | None) -> None:
         missing = True
     if missing:
         raise UsageError(f"there is no {path}.")
+
+
+def _challenge(nonce: str) -> str:
+    from conformance.reports.challenge import checked_nonce
+
+    return checked_nonce(nonce) if nonce else ""
 
 
 def _load(path: Path) -> Report:

@@ -31,6 +31,7 @@ class Command:
 COMMANDS: Final = {
     command.name: command
     for command in (
+        Command("challenge", "Make a challenge, and compute again what a report answers to it.", "challenge"),
         Command("diff", "Tell what changed between two reports, case by case.", "diff"),
         Command("doctor", "Tell what is here, what is missing, and what that would skip.", "doctor"),
         Command("list", "List cases, capabilities or accelerators.", "listing"),

@@ -18,6 +18,7 @@ def header_of(settings: Settings) -> dict[str, Any]:
         "paths": [redacted(path) for path in settings.paths],
         "argv": [redacted(word) for word in settings.argv],
         "seed": options.seed,
+        "challenge": options.challenge,
         "strictness": options.strictness.value,
         "rank_isolation": options.rank_isolation.value,
         "profile": options.profile,

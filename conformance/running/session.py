@@ -42,7 +42,7 @@ def prepare(config: pytest.Config) -> None:
 
 def activate(config: pytest.Config) -> None:
     """Register what this process needs."""
-    settings = config.stash[SETTINGS] if SETTINGS in config.stash else _settle_worker(config)
+    settings = config.stash[SETTINGS] = config.stash.get(SETTINGS, None) or _settle_worker(config)
     pytest.register_assert_rewrite("conformance.suites")
     if settings.bundled:
         config.args[:] = [str(SUITES / area) for area in areas_of(settings.options, area_names())]
@@ -84,7 +84,10 @@ def _settle(config: pytest.Config) -> Settings:
     if not config.option.collectonly:
         folder.create()
     paths = tuple(config.args) if config.args_source is pytest.Config.ArgsSource.ARGS else ()
-    return Settings(options, subject, folder, uuid.uuid4().hex[:12], _size(folder.journal), paths, _typed(config))
+    run = uuid.uuid4().hex[:12]
+    settings = Settings(options, subject, folder, run, _size(folder.journal), paths, _typed(config))
+    _ = settings.claimed_answers  # as with waivers: what is wrong with the file is said before anything runs
+    return settings
 
 
 def _settle_worker(config: pytest.Config) -> Settings:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import pytest
@@ -30,6 +31,15 @@ class Settings:
     paths: tuple[str, ...]
     #: The command line as it was typed; a worker's own sys.argv says nothing.
     argv: tuple[str, ...]
+
+    @cached_property
+    def claimed_answers(self) -> dict[str, str] | None:
+        """The answers of another run that are to be judged in place of this device's."""
+        if self.options.answers is None:
+            return None
+        from conformance.answers import read_answers
+
+        return read_answers(self.options.answers)
 
     @property
     def bundled(self) -> bool:

@@ -30,7 +30,7 @@ class Evidence:
     """A report, and what it is held against.
 
     ``waivers`` is None without a waiver file; ``signature`` is None if nobody looked for one. ``fingerprint`` is the
-    environment that the report has to come from, if one was named.
+    environment that the report has to come from, and ``challenge`` what it has to be made with, if they were named.
     """
 
     report: Report
@@ -41,6 +41,7 @@ class Evidence:
     waivers: tuple[Waiver, ...] = ()
     signature: SignatureCheck | None = None
     fingerprint: str = ""
+    challenge: str = ""
     releases: tuple[str, ...] = RELEASES
 
     @property

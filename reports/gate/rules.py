@@ -127,10 +127,10 @@ RULES: Final = {
         Rule(
             "G12",
             "The run was complete and strict: no -k, -m, --deselect or selection of this suite's, and not "
-            "strictness bring-up.",
-            "A selection is a way to leave failures out.",
-            "Run: pytest --accelerator=NAME, with nothing but options of workers and folders. Merge shards with: "
-            "conformance merge.",
+            "strictness bring-up. If the gate is told a challenge, the run was made with it.",
+            "A selection is a way to leave failures out. A run without the challenge may be anybody's, or last year's.",
+            "Run: pytest --accelerator=NAME, with nothing but options of workers and folders, and --challenge NONCE if "
+            "there is one. Merge shards with: conformance merge.",
             run_facts.check_invocation,
         ),
         Rule(

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Final
 
 from conformance.reports import redaction
+from conformance.reports.challenge import complaint
 from conformance.reports.gate.evidence import Evidence
 from conformance.reports.gate.finding import Finding, counted, named, note, reject
 from conformance.reports.plain_text import one_line
@@ -19,7 +20,7 @@ _SLACK: Final = 1.25
 
 
 def check_invocation(evidence: Evidence) -> Iterator[Finding]:
-    """G12: nothing was deselected, and no difference was turned into a note."""
+    """G12: nothing was deselected, no difference was turned into a note, and the challenge is the one asked for."""
     run = evidence.report.run
     typed = redaction.selection(run.invocation.argv)
     selecting = sorted({*run.invocation.selection, *typed})
@@ -27,6 +28,8 @@ def check_invocation(evidence: Evidence) -> Iterator[Finding]:
         yield reject("G12", f"The run left cases out by {named(selecting)}; a profile is judged by a complete run.")
     if run.strictness not in ("ci", "certify"):
         yield reject("G12", f"The run had strictness {one_line(run.strictness, 40)}, which turns failures into notes.")
+    if evidence.challenge and (said := complaint(evidence.report, evidence.challenge)):
+        yield reject("G12", said)
 
 
 def check_times(evidence: Evidence) -> Iterator[Finding]:

@@ -49,6 +49,8 @@ OTHERS = {
     "--allowed-signers",
     "--signature",
     "--fingerprint",
+    "--nonce",
+    "--cases",
     "--explain",
     "--key",
     "--release",

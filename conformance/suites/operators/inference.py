@@ -45,6 +45,7 @@ def check_sample(info, judge: Judge, sample: Sample, *, with_oracle: bool) -> Ex
     except Exception as refusal:  # the reference has no answer: then the device owes none either
         return _device_refusal(info, device) or _no_reference(refusal)
     if not torch.equal(state, torch.get_rng_state()) and judge.values:
+        judge.drew()
         randomness.check(info, judge, sample, expected)
         return None
     actual = judge.watches.execute(info.op, device)

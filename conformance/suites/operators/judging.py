@@ -80,7 +80,10 @@ class Judge:
         if not isinstance(expected, torch.Tensor):
             self.scalar(place, actual, expected, oracle, position, n)
             return
-        self.tensor(place, plain(actual), plain(expected), lambda: oracle.leaf(position), n)
+        ours, answers = plain(actual), self.check.answers
+        if answers is not None:
+            ours = answers.of(place, ours)
+        self.tensor(place, ours, plain(expected), lambda: oracle.leaf(position), n)
 
     def scalar(self, place: str, actual, expected, oracle: Oracle, position: int, n: float) -> None:
         if isinstance(expected, (float, complex)) and isinstance(actual, (float, complex)):
@@ -149,7 +152,22 @@ class Judge:
         check.metric("max_abs", float(f"{self.worst:.3g}"))
         check.metric("max_budget_ratio", float(f"{self.ratio:.3g}"))
         check.metric("host_budget_ratio", float(f"{self.host_ratio:.3g}"))
+        self._answer()
         self.watches.report(check)  # last: a result that is wrong is worse than one from the wrong place
+
+    def drew(self) -> None:
+        """The operator draws random numbers: what follows is not the same on another device."""
+        if self.check.answers is not None:
+            self.check.answers.close()
+
+    def _answer(self) -> None:
+        """In a challenged run: keep what was computed, or say that what is claimed is not what was asked for."""
+        answers = self.check.answers
+        if answers is None:
+            return
+        self.check.that(not answers.missing(), "the answer to the challenge has not the places that it asks for")
+        if text := answers.text():
+            self.check.metric("answer", text)
 
 
 def _untouched(before, after) -> bool:

@@ -37,6 +37,8 @@ def check_sample(info, judge: Judge, sample: Sample, *, with_oracle: bool) -> Ex
         expected, their_gradients = _backward(info, call, host_gradients, host, seed)
     except Exception as refusal:  # no reference: then the device owes no answer either
         return _device_refusal(info, device, seed) or EnvironmentLacks(f"PyTorch's CPU has no reference ({refusal})")
+    if judge.check.answers is not None and not torch.equal(torch.get_rng_state(), _state_after_seeding(seed)):
+        judge.drew()
     actual, our_gradients = _backward(info, judge.watches.execute, judge.watches.gradients, device, seed)
     judge.metadata(str(sample), actual, expected)
     judge.samples += 1
@@ -45,6 +47,10 @@ def check_sample(info, judge: Judge, sample: Sample, *, with_oracle: bool) -> Ex
     ours, theirs = (actual, our_gradients), (expected, their_gradients)
     _judge_values(info, judge, sample, ours, theirs, seed, with_oracle=with_oracle)
     return None
+
+
+def _state_after_seeding(seed: int) -> torch.Tensor:
+    return torch.Generator().manual_seed(seed).get_state()
 
 
 def _device_refusal(info, device: Sample, seed: int) -> Exception | None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from conformance.errors import UnknownName
+from conformance.reports.challenge import seed_of_challenge
 from conformance.reports.gate.deciding import decide
 from conformance.reports.gate.evidence import Evidence, SignatureCheck
 from conformance.reports.gate.finding import Severity
@@ -54,6 +55,23 @@ def test_an_honest_report_is_accepted() -> None:
 def test_an_honest_report_is_accepted_without_a_baseline_and_under_every_profile_that_it_can_reach() -> None:
     for profile in ("core", "inference", "training"):
         assert decide(replace(evidence(baseline=None), policy=find_policy(profile))).findings == ()
+
+
+@pytest.mark.parametrize(
+    ("challenge", "seed", "sentence"),
+    [
+        ("", 0, "The run was made without a challenge."),
+        ("another-word", 0, "The run was made with the challenge another-word, not with the one asked for."),
+        ("a-new-word", 17, "The seed of the run is not the one that its challenge gives."),
+        ("a-new-word", seed_of_challenge("a-new-word"), None),
+    ],
+)
+def test_a_challenge_that_is_asked_for_has_to_be_that_of_the_run(challenge: str, seed: int, sentence: str) -> None:
+    run = honest().run
+    report = replace(honest(), run=replace(run, invocation=replace(run.invocation, challenge=challenge, seed=seed)))
+
+    assert found(report, challenge="a-new-word") == ([("G12", sentence)] if sentence else [])
+    assert found(report) == []
 
 
 # --- the five that maintainers fear most ----------------------------------------------------------------------------
