@@ -1,0 +1,116 @@
+"""Distributed checkpoints: saved by some ranks, loaded by as many, fewer or more."""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+import torch.distributed as dist
+
+from conformance.accelerators.capabilities import CHECKPOINT, COMM, COMM_DTYPE, COMM_ROOTED
+from conformance.case import case
+from conformance.numerics.nearness import Near, near
+from conformance.suites.runtime.engines import ENGINES
+from conformance.suites.runtime.training import batch, loss_of, model, part, reference, weights
+
+RANK_IMPORTS = ("torch._dynamo", "torch.distributed.optim", "torch.distributed.checkpoint.state_dict")
+NEEDS = (CHECKPOINT, COMM, COMM_ROOTED, COMM_DTYPE.on("float32"), COMM_DTYPE.on("uint8"), COMM_DTYPE.on("int64"))
+WAYS = ("1-2", "2-1", "2-4", "4-2", "1-4", "4-1")
+#: Lengths that no number of ranks divides.
+SHAPES = {"matrix": (13, 5), "vector": (7,), "short": (2, 3)}
+
+
+def whole(name, salt=0):
+    return torch.randn(SHAPES[name], generator=torch.Generator().manual_seed(len(name) + salt))
+
+
+def sharded(device, ranks, salt=0):
+    """Every tensor cut over the first ``ranks`` ranks by rows."""
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    mesh = DeviceMesh(device.type, list(range(ranks)))
+    if dist.get_rank() >= ranks:
+        return {}
+    return {name: distribute_tensor(whole(name, salt).to(device), mesh, [Shard(0)]) for name in SHAPES}
+
+
+@case("checkpoint.reshard", requires=NEEDS, axes={"ranks": WAYS}, world_size=4)
+def test_reshard(check, device, ranks, rank, world_size, group, tmp_path):
+    """Saved by N ranks and loaded by M, every tensor is whole."""
+    import torch.distributed.checkpoint as dcp
+
+    before, after = (int(number) for number in ranks.split("-"))
+    groups = {number: dist.new_group(list(range(number))) for number in dict.fromkeys((before, after))}
+    saved, loaded = sharded(device, before), sharded(device, after, salt=1000)
+
+    if rank < before:
+        dcp.save(saved, checkpoint_id=tmp_path, process_group=groups[before])
+    dist.barrier()
+    if rank < after:
+        dcp.load(loaded, checkpoint_id=tmp_path, process_group=groups[after])
+
+    check.that(True, "took part")
+    for name, tensor in loaded.items():
+        rows = whole(name).tensor_split(rank_rows(SHAPES[name][0], after))
+        check.equal(tensor.to_local().cpu(), rows[rank], f"rows of '{name}' on rank {rank} of {after}")
+
+
+def rank_rows(length, ranks):
+    """Where rows are cut: ceil(length / ranks) each, as many as there are."""
+    step = -(-length // ranks)
+    return [min(step * number, length) for number in range(1, ranks)]
+
+
+@case("checkpoint.async", requires=NEEDS, world_size=2)
+def test_async(check, device, rank, group, tmp_path):
+    """What is saved in the background is what was there when it was asked for, whatever is done to it meanwhile."""
+    import torch.distributed.checkpoint as dcp
+
+    saved = sharded(device, 2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        saving = dcp.async_save(saved, checkpoint_id=tmp_path)
+        for tensor in saved.values():
+            tensor.to_local().fill_(-1.0)
+        saving.result()
+    loaded = sharded(device, 2, salt=1000)
+    dcp.load(loaded, checkpoint_id=tmp_path)
+
+    for name, tensor in loaded.items():
+        rows = whole(name).tensor_split(rank_rows(SHAPES[name][0], 2))
+        check.equal(tensor.to_local().cpu(), rows[rank], f"rows of '{name}'")
+
+
+def step_of(trained, optimizer, step, rank, world_size, device):
+    optimizer.zero_grad()
+    loss_of(trained, *(part(tensor, rank, world_size).to(device) for tensor in batch(step))).backward()
+    optimizer.step()
+
+
+@case("checkpoint.training", requires=NEEDS, world_size=2)
+def test_training(check, device, rank, world_size, group, tmp_path):
+    """Two sharded ranks save weights and optimizer; a third run, new and sharded too, goes on with the same bits."""
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+
+    build, make_optimizer = ENGINES["fsdp"]
+    exact, _ = reference(make_optimizer, steps=4)
+    first, stepping = build(model(), device, world_size)
+    for step in range(2):
+        step_of(first, stepping, step, rank, world_size, device)
+    dcp.save(dict(zip(("model", "optimizer"), get_state_dict(first, stepping), strict=True)), checkpoint_id=tmp_path)
+    second, restarted = build(model(seed=5), device, world_size)
+    state = dict(zip(("model", "optimizer"), get_state_dict(second, restarted), strict=True))
+    dcp.load(state, checkpoint_id=tmp_path)
+    set_state_dict(second, restarted, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+
+    for step in (2, 3):
+        step_of(first, stepping, step, rank, world_size, device)
+        step_of(second, restarted, step, rank, world_size, device)
+
+    expected = weights(first)
+    for name, value in weights(second).items():
+        check.equal(value, expected[name], f"'{name}' after going on")
+    for name, value in exact.named_parameters():
+        near(check, f"'{name}'", expected[name], value, Near.TRAJECTORY)

@@ -1,0 +1,234 @@
+"""DDP, ZeroRedundancyOptimizer and FSDP2 train as one device does."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from conformance.accelerators.capabilities import COMM, COMM_DTYPE, DTYPE, Cell
+from conformance.case import case
+from conformance.numerics.nearness import Near, near
+
+from .engines import ENGINES, ddp, sharded, without_reduction
+from .training import STEPS, batch, loss_of, model, part, reference, sgd, weights, whole
+
+#: Every optimizer and FSDP2 import it, for seconds.
+RANK_IMPORTS = ("torch._dynamo", "torch.distributed.optim")
+NEEDS = (COMM, COMM_DTYPE.on("float32"))
+
+#: Below all gradient norms of the model.
+CLIP = 0.1
+
+
+def mine(step, rank, world_size, device):
+    return [part(tensor, rank, world_size).to(device) for tensor in batch(step)]
+
+
+def check_weights(check, trained, exact, kind=Near.TRAJECTORY, dtype=None):
+    """Every rank has the oracle's weights, and all the same bits."""
+    found = weights(trained)
+    for name, value in exact.named_parameters():
+        near(check, f"'{name}'", found[name], value, kind, dtype)
+    check.same_on_all_ranks("weights", torch.cat([tensor.flatten() for tensor in found.values()]))
+
+
+@case("runtime.parity", requires=NEEDS, axes={"engine": tuple(ENGINES)}, world_size=(2, 3))
+def test_parity(check, device, engine, rank, world_size, group):
+    """After some steps the weights are those of one process that has had the whole batches."""
+    build, optimizer = ENGINES[engine]
+    exact, _ = reference(optimizer)
+    trained, stepping = build(model(), device, world_size)
+
+    for step in range(STEPS):
+        stepping.zero_grad()
+        loss_of(trained, *mine(step, rank, world_size, device)).backward()
+        stepping.step()
+
+    check_weights(check, trained, exact)
+    start = dict(model().named_parameters())
+    moved = max(float((value - start[name]).abs().max()) for name, value in weights(trained).items())
+    check.that(moved > 0.001, f"the weights have moved by at most {moved:.3g}")
+
+
+@case("runtime.sharding", requires=NEEDS, axes={"engine": ("zero", "fsdp")}, world_size=(2, 3))
+def test_sharding(check, device, engine, rank, world_size, group):
+    """A rank keeps its share of the optimizer's state, and the shares make up the whole."""
+    trained, stepping = ENGINES[engine][0](model(), device, world_size)
+    loss_of(trained, *mine(0, rank, world_size, device)).backward()
+    stepping.step()
+
+    inner = stepping.optim if engine == "zero" else stepping
+    states = [state["exp_avg"] for state in inner.state.values()]
+    own = sum((state.to_local() if hasattr(state, "to_local") else state).numel() for state in states)
+    total = torch.tensor([float(own)], device=device)
+    torch.distributed.all_reduce(total)
+
+    everything = sum(parameter.numel() for parameter in model().parameters())
+    check.that(0 < own < everything, f"a rank keeps {own} of {everything} elements")
+    check.equal(int(total.item()), everything, "elements on all ranks together")
+
+
+@case("runtime.accumulation", requires=NEEDS, axes={"engine": ("ddp", "fsdp")}, world_size=2)
+def test_accumulation(check, device, engine, rank, world_size, group):
+    """Two half batches, the first without communication, make the gradient of the whole batch."""
+    exact = model().double()
+    inputs, targets = (tensor.double() for tensor in batch(0))
+    loss_of(exact, inputs, targets).backward()
+    trained, _ = ENGINES[engine][0](model(), device, world_size)
+    halves = list(zip(*(tensor.chunk(2) for tensor in mine(0, rank, world_size, device)), strict=True))
+
+    with without_reduction(trained):
+        (loss_of(trained, *halves[0]) / 2).backward()
+    (loss_of(trained, *halves[1]) / 2).backward()
+
+    found = dict(trained.named_parameters())
+    for name, parameter in exact.named_parameters():
+        gradient = whole(found[f"module.{name}" if engine == "ddp" else name].grad)
+        near(check, f"the gradient of '{name}'", gradient, parameter.grad, Near.GRADIENTS)
+
+
+@case("runtime.clipping", requires=NEEDS, axes={"engine": ("ddp", "fsdp-kept")}, world_size=(2, 3))
+def test_clipping(check, device, engine, rank, world_size, group):
+    """The norm that gradients are clipped to is that of all shards together."""
+    build, _ = ENGINES[engine]
+    exact, norms = reference(sgd, steps=3, clip=CLIP)
+    trained, stepping = build(model(), device, world_size)
+
+    for step in range(3):
+        stepping.zero_grad()
+        loss_of(trained, *mine(step, rank, world_size, device)).backward()
+        norm = whole(nn.utils.clip_grad_norm_(trained.parameters(), CLIP))
+        check.that(float(norm) > CLIP, f"a norm of {float(norm):.3g} is not clipped")
+        near(check, f"the norm of step {step}", norm, norms[step], Near.GRADIENTS)
+        stepping.step()
+
+    check_weights(check, trained, exact)
+
+
+@case("runtime.mixed", requires=[*NEEDS, DTYPE, COMM_DTYPE], axes={"dtype": ("bfloat16", "float16")}, world_size=2)
+def test_mixed(check, device, dtype, rank, world_size, group):
+    """Computed in 16 bits and reduced in float32: weights and gradients stay float32, and near the oracle's."""
+    from torch.distributed.fsdp import MixedPrecisionPolicy
+
+    kind = getattr(torch, dtype)
+    exact = model().double()
+    loss_of(exact, *(tensor.double() for tensor in batch(0))).backward()
+    policy = MixedPrecisionPolicy(param_dtype=kind, reduce_dtype=torch.float32, output_dtype=kind)
+    trained = sharded(model(), device, world_size, mp_policy=policy)
+    inputs, targets = mine(0, rank, world_size, device)
+
+    output = trained(inputs)
+    nn.functional.mse_loss(output.float(), targets).backward()
+
+    check.equal(output.dtype, kind, "the dtype of the output")
+    found = dict(trained.named_parameters())
+    for name, parameter in exact.named_parameters():
+        check.equal((found[name].dtype, found[name].grad.dtype), (torch.float32,) * 2, f"dtypes of '{name}'")
+        near(check, f"the gradient of '{name}'", whole(found[name].grad), parameter.grad, Near.GRADIENTS, kind)
+
+
+@case("runtime.overflow", requires=NEEDS, axes={"engine": ("ddp", "fsdp")}, world_size=(2, 3))
+def test_overflow(check, device, engine, rank, world_size, group):
+    """One rank overflows in one step: all skip that step and halve the scale, and go on together."""
+    trained, stepping = ENGINES[engine][0](model(), device, world_size)
+    scaler = torch.amp.GradScaler(device.type, init_scale=1024.0, growth_interval=2)
+    scales, changed = [], []
+
+    for step in range(5):
+        before = weights(trained)
+        stepping.zero_grad()
+        loss = loss_of(trained, *mine(step, rank, world_size, device))
+        scaler.scale(loss * (float("inf") if step == 2 and rank == world_size - 1 else 1.0)).backward()
+        scaler.step(stepping)
+        scaler.update()
+        scales.append(scaler.get_scale())
+        changed.append(any(not torch.equal(before[name], value) for name, value in weights(trained).items()))
+
+    check.equal(scales, [1024.0, 2048.0, 1024.0, 1024.0, 2048.0], "the scale after each step")
+    check.equal(changed, [True, True, False, True, True], "whether a step changed weights")
+    check.same_on_all_ranks("weights", torch.cat([value.flatten() for value in weights(trained).values()]))
+
+
+@case("runtime.offload", requires=NEEDS, world_size=2)
+def test_offload(check, device, rank, world_size, group):
+    """Weights, gradients and optimizer state wait on the host, and the numbers stay."""
+    from torch.distributed.fsdp import CPUOffloadPolicy
+
+    exact, _ = reference(sgd)
+    trained = sharded(model(), device, world_size, offload_policy=CPUOffloadPolicy(pin_memory=False))
+    stepping = sgd(trained.parameters())
+
+    for step in range(STEPS):
+        stepping.zero_grad()
+        loss_of(trained, *mine(step, rank, world_size, device)).backward()
+        stepping.step()
+
+    for name, parameter in trained.named_parameters():
+        places = {parameter.device.type, parameter.grad.device.type}
+        places |= {state["momentum_buffer"].device.type for state in stepping.state.values()}
+        check.equal(places, {"cpu"}, f"where '{name}' is")
+    for name, value in exact.named_parameters():
+        own = part_of(dict(trained.named_parameters())[name], value, rank, world_size)
+        near(check, f"'{name}'", *own, Near.TRAJECTORY, largest=float(value.detach().abs().max()))
+
+
+def part_of(parameter, exact, rank, world_size):
+    """A rank's shard and the same rows of the oracle: a gather would need a backend for host tensors."""
+    rows = exact.detach().chunk(world_size)
+    local = parameter.to_local()
+    return local, rows[rank] if rank < len(rows) else exact.detach()[:0]
+
+
+@case("runtime.sparse", requires=[*NEEDS, Cell("operators.to_sparse", "float32", "inference")], world_size=2)
+def test_sparse(check, device, rank, world_size, group):
+    """Sparse gradients of an embedding are averaged as dense ones are."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    start = torch.randn(9, 4, generator=torch.Generator().manual_seed(3))
+    words, gradients = torch.tensor([[1, 5, 5], [5, 8, 0]]), {}
+
+    for sparse in (True, False):
+        layer = nn.Embedding(9, 4, sparse=sparse)
+        layer.weight.data.copy_(start)
+        wrapped = DistributedDataParallel(layer.to(device))
+        wrapped(words[rank].to(device)).square().sum().backward()
+        gradient = layer.weight.grad
+        check.equal(gradient.is_sparse, sparse, "whether the gradient is sparse")
+        gradients[sparse] = (gradient.to_dense() if sparse else gradient).cpu()
+
+    exact = torch.zeros(9, 4, dtype=torch.float64)
+    for word in words.flatten():
+        exact[word] += 2 * start[word].double() / world_size
+    near(check, "the sparse gradient", gradients[True], exact, Near.GRADIENTS)
+    near(check, "the dense gradient", gradients[False], exact, Near.GRADIENTS)
+
+
+@case("runtime.first_rank", requires=NEEDS, world_size=(2, 3))
+def test_first_rank(check, device, rank, world_size, group):
+    """Ranks that start from weights of their own go on with those of the first."""
+    trained, _ = ddp(model(seed=rank), device, world_size)
+
+    for name, value in model(seed=0).named_parameters():
+        check.equal(weights(trained)[name], value.detach(), f"'{name}'")
+
+
+@case("runtime.unused", requires=NEEDS, world_size=2)
+def test_unused(check, device, rank, group):
+    """A layer that only one rank has used gets that rank's gradient, divided by the ranks."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    layers = nn.ModuleList([nn.Linear(3, 2), nn.Linear(3, 2)]).to(device)
+
+    class Either(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = layers
+
+        def forward(self, x):
+            return self.layers[rank](x)
+
+    wrapped = DistributedDataParallel(Either(), find_unused_parameters=True)
+    wrapped(torch.ones(1, 3, device=device)).sum().backward()
+
+    for number, layer in enumerate(layers):
+        check.equal(layer.weight.grad.cpu(), torch.full((2, 3), 0.5), f"the gradient of layer {number}")
