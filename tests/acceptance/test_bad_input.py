@@ -44,6 +44,10 @@ def refused(cwd: Path, *arguments: str, **environment: str) -> str:
         (["--accelerator=cpu", "--case-file", "comments.txt"], ["--case-file comments.txt", "names no case"]),
         (["--accelerator=cpu", "--shard=3/2"], ["--shard 3/2", "K/N"]),
         (["--accelerator=cpu", "--time-budget=soon"], ["--time-budget soon", "seconds"]),
+        (
+            ["--accelerator=cpu", "--challenge=short"],
+            ["--challenge short", "8 to 128 letters", "conformance challenge"],
+        ),
         (["--accelerator=cpu", "--conformance-seed=x"], ["--conformance-seed x", "whole number"]),
         (["--accelerator=cpu", "--capabilities=missing.toml"], ["missing.toml"]),
         (["--accelerator=cpu", "--capabilities=broken.toml"], ["broken.toml"]),

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from conformance.case import Case, Tier, case_id, seed_of
+from conformance.errors import UsageError
+from conformance.reports.challenge import seed_of_challenge
 from conformance.run_options import RunOptions, read_options
 from conformance.selection import areas_of, in_shard, matches, selector
 
@@ -21,6 +24,13 @@ DEFAULTS = {
     "--rank-isolation": "reuse",
     "--conformance-report": "out",
 }
+
+
+def options_of(typed: dict[str, Any]) -> RunOptions:
+    """What is read of a command line."""
+    given = {**DEFAULTS, "--accelerator": "cpu", **typed}
+    config = SimpleNamespace(getoption=lambda name: given.get(f"--{name.replace('_', '-')}"))
+    return read_options(config)  # type: ignore[arg-type]
 
 
 def chosen(**options: object) -> list[Case]:
@@ -42,11 +52,32 @@ def test_a_file_of_cases_adds_its_lines(tmp_path: Path) -> None:
     file = tmp_path / "cases.txt"
     file.write_text("# the ones that failed\n\n  accelerator.rng.seed\nworkloads.*\naccelerator.rng.seed\n")
     typed = {"--accelerator": "cpu", "--case": ["operators.add[int8-inference]"], "--case-file": [str(file)]}
-    config = SimpleNamespace(getoption=lambda name: {**DEFAULTS, **typed}.get(f"--{name.replace('_', '-')}"))
 
-    options = read_options(config)  # type: ignore[arg-type]
+    options = options_of(typed)
 
     assert options.cases == ("operators.add[int8-inference]", "accelerator.rng.seed", "workloads.*")
+
+
+def test_a_challenge_gives_the_seed() -> None:
+    options = options_of({"--challenge": "a-new-word"})
+
+    assert (options.challenge, options.seed) == ("a-new-word", seed_of_challenge("a-new-word"))
+    assert options_of({}).challenge == ""
+    assert seed_of(SEED.id, options.seed) != seed_of(SEED.id, options_of({"--challenge": "another-word"}).seed)
+
+
+@pytest.mark.parametrize(
+    ("typed", "sentence"),
+    [
+        ({"--challenge-answers": "x"}, "--challenge-answers needs --challenge"),
+        ({"--challenge": "a-new-word", "--challenge-answers": "nowhere"}, "there is no file nowhere"),
+        ({"--challenge": "a-new-word", "--conformance-seed": "1"}, "cannot be used together"),
+        ({"--challenge": ""}, "expected 8 to 128 letters"),
+    ],
+)
+def test_a_challenge_that_makes_no_sense_is_refused(typed: dict[str, str], sentence: str) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        options_of(typed)
 
 
 @pytest.mark.parametrize(

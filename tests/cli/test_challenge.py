@@ -1,0 +1,121 @@
+"""``conformance challenge``: right answers are found right, and whatever else a report may bring is not."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from conformance.cli.main import main
+from conformance.plan import suite_version, torch_version
+from conformance.reports.challenge import new_nonce, parsed, seed_of_challenge
+from conformance.reports.model import CaseRecord, Report, to_json
+from tests.reports.gate import world
+from tests.suites.test_answers import NONCE, SUM, TRAINED, answer, changed
+
+COUNTED, SILENT = "operators.argmax[float32-inference]", "operators.bernoulli[float32-inference]"
+
+
+def answered(answers: dict[str, str], nonce: str = NONCE) -> Report:
+    """The report of a run in which these cases passed and answered."""
+    report = world.honest()
+    invocation = replace(report.run.invocation, challenge=nonce, seed=seed_of_challenge(nonce))
+    suite = replace(report.run.suite, version=suite_version())
+    cases = tuple(CaseRecord(id, "operators", metrics={"answer": text}) for id, text in answers.items())
+    run = replace(report.run, invocation=invocation, suite=suite)
+    return replace(report, run=run, accelerator=replace(report.accelerator, torch=torch_version()), cases=cases)
+
+
+def challenged(report: Report, folder: Path, *words: str) -> int:
+    file = folder / "report.json"
+    file.write_text(to_json(report), encoding="utf-8")
+    return main(["challenge", str(file), "--nonce", NONCE, *words])
+
+
+def test_a_nonce_is_printed_and_is_never_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    assert [main(["challenge"]), main(["challenge"])] == [0, 0]
+
+    first, second = capsys.readouterr().out.split()
+    assert re.fullmatch(r"[0-9a-f]{32}", first)
+    assert first != second
+    assert seed_of_challenge(first) != seed_of_challenge(second)
+    assert 0 <= seed_of_challenge(new_nonce()) < 2**62
+
+
+def test_wrong_and_missing_answers_are_named_and_right_ones_are_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    right, trained = answer(COUNTED), answer(TRAINED)
+    others = {SUM: changed(answer(SUM), 1.01), COUNTED: right, TRAINED: trained.rsplit(" ", 1)[0], SILENT: ""}
+
+    status = challenged(answered(others), tmp_path)
+
+    *wrong, summary = capsys.readouterr().out.splitlines()
+    assert status == 1, wrong
+    assert sorted(line.split(": ")[0] for line in wrong) == sorted([SUM, TRAINED])
+    assert any("elements differ" in line for line in wrong)
+    assert any("has not the places" in line for line in wrong)
+    assert summary == (
+        "4 passing cases computed again on cpu: 1 answered rightly, 2 wrongly, 1 have nothing to answer, "
+        "0 cannot run here"
+    )
+
+
+@pytest.mark.parametrize(
+    ("report", "status", "sentence"),
+    [
+        (answered({}, "another-word"), 1, "made with the challenge another-word, not with the one asked for"),
+        (world.honest(), 1, "The run was made without a challenge."),
+        (answered({}), 1, "No case that answers has passed."),
+        (answered({"operators.*": ""}), 2, "'operators.*' is not the id of a case."),
+        (answered({"#operators.add": ""}), 2, "'#operators.add' is not the id of a case."),
+        (
+            replace(answered({SUM: ""}), accelerator=replace(world.honest().accelerator, torch="1.0.0")),
+            2,
+            "with torch 1.0, and here is",
+        ),
+    ],
+    ids=range(6),
+)
+def test_what_cannot_be_an_answer_is_said_in_one_sentence(
+    report: Report, status: int, sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert challenged(report, tmp_path) == status
+
+    captured = capsys.readouterr()
+    assert sentence in captured.out + captured.err
+    assert len((captured.out + captured.err).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--nonce", "short"], "expected 8 to 128 letters"),
+        (["--nonce", "with spaces in it"], "expected 8 to 128 letters"),
+        ([__file__], "name the challenge that the report has to answer"),
+        (["nowhere.json", "--nonce", NONCE], "there is no nowhere.json"),
+        (["--cases", "0"], "expected a positive number or 'all'"),
+    ],
+)
+def test_bad_usage_is_one_sentence(words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["challenge", *words]) == 4
+    assert sentence in capsys.readouterr().err
+
+
+def test_a_report_that_cannot_be_read_is_not_judged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "report.json").write_text(json.dumps({"schema": 1}))
+
+    assert main(["challenge", str(tmp_path / "report.json"), "--nonce", NONCE]) == 2
+    assert "cannot judge" in capsys.readouterr().err
+
+
+def test_answers_are_read_strictly() -> None:
+    good = "0123abcd=1.5 0123abce=(1+2j)"
+
+    assert parsed(good) == {"0123abcd": "1.5", "0123abce": "(1+2j)"}
+    for bad in ("x", "0123abcd=", "0123abcd=1 0123abcd=2", "0123ABCD=1", f"0123abcd={'9' * 61}", "=".join("ab")):
+        with pytest.raises(Exception, match="is not an answer to a challenge"):
+            parsed(bad)
