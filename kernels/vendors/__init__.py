@@ -26,11 +26,16 @@ def as_it_is(operator: Callable[..., Any]) -> Callable[..., Any]:
 
 @dataclass(frozen=True)
 class Operator:
-    """One operator: ``path`` from the torch or vendor module that holds it. No dtypes mean all."""
+    """One operator: ``path`` from the torch or vendor module that holds it. No dtypes mean all.
+
+    ``or_path`` is where it is looked for next: vendors register one operator for all dtypes that is asked for by one
+    name for each.
+    """
 
     path: str
     adapt: Adapt = as_it_is
     dtypes: frozenset[str] = frozenset()
+    or_path: str = ""
 
 
 @dataclass(frozen=True)
@@ -51,7 +56,12 @@ class VendorLibrary:
         if dtype and found.dtypes and dtype not in found.dtypes:
             raise NotImplementedError(f"{found.path} does not take {dtype}")
         _import(self.package)
-        return found.path, found.adapt(_find(found.path))
+        try:
+            return found.path, found.adapt(_find(found.path))
+        except NotImplementedError:
+            if not found.or_path:
+                raise
+            return found.or_path, found.adapt(_find(found.or_path))
 
 
 def _import(package: str) -> None:

@@ -6,7 +6,28 @@ DeepSpeed's builder for this device calls the same names; lists of lists arrive 
 from __future__ import annotations
 
 from conformance.kernels.adapting import lists_flattened
+from conformance.kernels.specification import WORDS
 from conformance.kernels.vendors import Operator, VendorLibrary
+
+_SPACE = "torch.ops.deepspeed"
+_UNTYPED = (
+    "layer_norm", "_layer_norm_residual", "layer_norm_residual_store_pre_ln_res", "rms_norm", "pre_rms_norm",
+    "_vector_add", "gated_activation", "moe_res_matmul",
+)  # fmt: skip
+#: Asked for by a name for each dtype, and registered under that or under one for all.
+_TYPED = (
+    "bias_add", "bias_gelu", "bias_relu", "bias_residual", "residual_add_bias", "einsum_sec_sm_ecm", "vector_matmul",
+    "linear_layer", "qkv_gemm", "rms_qkv_gemm", "fused_gemm_gelu", "mlp_gemm", "rms_mlp_gemm",
+)  # fmt: skip
+#: Without dequantize_fp32: the operator of that name is the quantizer's.
+_INFERENCE = {
+    **{name: Operator(f"{_SPACE}.{name}") for name in _UNTYPED},
+    **{
+        f"{name}_{word}": Operator(f"{_SPACE}.{name}_{word}", or_path=f"{_SPACE}.{name}")
+        for name in _TYPED
+        for word in WORDS.values()
+    },
+}
 
 LIBRARY = VendorLibrary(
     device_type="supa",
@@ -15,5 +36,6 @@ LIBRARY = VendorLibrary(
         "FusedAdamBuilder": {"multi_tensor_adam": Operator("torch.ops.deepspeed.multi_tensor_adam", lists_flattened)},
         "FusedLionBuilder": {"multi_tensor_lion": Operator("torch.ops.deepspeed.multi_tensor_lion", lists_flattened)},
         "FusedLambBuilder": {"lamb": Operator("torch.ops.deepspeed.lamb")},
+        "InferenceBuilder": _INFERENCE,
     },
 )

@@ -1,0 +1,26 @@
+"""Where attention kernels want heads and padding."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as nn
+
+#: Padded keys and values have so many rows.
+ROWS = 128
+
+
+def padded_width(width: int) -> int:
+    """The width that a head's channels are padded to: below 32 to 32, below 64 to 64, up to 128 to 128."""
+    return 32 if width < 32 else 64 if width < 64 else 128
+
+
+def padded(tensor: Tensor, rows: int, width: int) -> Tensor:
+    """Zeros behind the last two dimensions, up to that size."""
+    return nn.pad(tensor, (0, width - tensor.shape[-1], 0, rows - tensor.shape[-2]))
+
+
+def heads_first(tensor: Tensor, heads: int, width: int, rows: int = 0) -> Tensor:
+    """(batch, tokens, heads * channels) as (batch, heads, tokens, channels), padded to ``rows`` and ``width``."""
+    split = tensor.unflatten(-1, (heads, -1)).transpose(1, 2)
+    return padded(split, rows or split.shape[-2], width).contiguous(memory_format=torch.contiguous_format)

@@ -1,0 +1,172 @@
+"""Norms of the last dimension, alone and with the sums that transformer layers make before them.
+
+Where implementations in use disagree, this is decided: sums and statistics are in float32 whatever the dtype, a row of
+equal values gives ``beta`` (LayerNorm) and a row of zeros gives zeros (RMSNorm), and any length of a row is right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from conformance.accelerators.capabilities import Mode
+from conformance.kernels.arguments import check_number
+from conformance.kernels.inference import formulas
+from conformance.kernels.inference.drawing import Draw, elsewhere, longer, other_dtype, samples, spoiled, strided
+from conformance.kernels.inference.rounding import Bounded
+from conformance.kernels.inference.shapes import check_shapes
+from conformance.kernels.specification import Arguments, ErrorBudget, Expected, KernelSpecification
+
+_BUDGET = ErrorBudget(
+    rounding=1.0,
+    conditioning=1.0,
+    source="running error analysis of two passes over a row in float32 (kernels/inference/rounding.py), and one "
+    "rounding to the dtype",
+)
+
+
+# --- semantics ------------------------------------------------------------------------------------------------------
+
+
+def layer_norm(input: Tensor, gamma: Tensor, beta: Tensor, epsilon: float) -> Tensor:
+    """(x - mean) / sqrt(variance + epsilon) * gamma + beta over the last dimension (Ba et al., 2016, arXiv:1607.06450).
+
+    The variance is the mean of squared deviations, without Bessel's correction.
+    """
+    return formulas.layer_norm(input, gamma, beta, epsilon).to(input.dtype)
+
+
+def layer_norm_residual(
+    input: Tensor, bias: Tensor, residual: Tensor, gamma: Tensor, beta: Tensor, epsilon: float
+) -> Tensor:
+    """LayerNorm of input + bias + residual; DeepSpeed's ``_layer_norm_residual``. The sum stays in float32."""
+    return formulas.layer_norm(_sum(input, bias, residual), gamma, beta, epsilon).to(input.dtype)
+
+
+def layer_norm_residual_store_pre_ln_res(
+    input: Tensor, bias: Tensor, residual: Tensor, gamma: Tensor, beta: Tensor, epsilon: float
+) -> list[Tensor]:
+    """LayerNorm of input + bias + residual, and that sum: the next layer's residual."""
+    total = _sum(input, bias, residual)
+    return [formulas.layer_norm(total, gamma, beta, epsilon).to(input.dtype), total.to(input.dtype)]
+
+
+def rms_norm(input: Tensor, gamma: Tensor, epsilon: float) -> Tensor:
+    """x / sqrt(mean(x²) + epsilon) * gamma over the last dimension (Zhang and Sennrich, 2019, arXiv:1910.07467)."""
+    return formulas.rms_norm(input, gamma, epsilon).to(input.dtype)
+
+
+def pre_rms_norm(input: Tensor, residual: Tensor, gamma: Tensor, epsilon: float) -> list[Tensor]:
+    """RMSNorm of input + residual, and that sum."""
+    total = formulas.wide(input) + formulas.wide(residual)
+    return [formulas.rms_norm(total, gamma, epsilon).to(input.dtype), total.to(input.dtype)]
+
+
+def _sum(*terms: Tensor) -> Tensor:
+    first, *others = (formulas.wide(term) for term in terms)
+    for other in others:
+        first = first + other
+    return first
+
+
+# --- oracles, in float64 on the host ----------------------------------------------------------------------------------
+
+
+def normalised(source: Bounded, gamma: Tensor, beta: Tensor | None, epsilon: float) -> Bounded:
+    """By the definition: centred if there is a ``beta``, then divided by the root of the mean square."""
+    centred = source - source.averaged() if beta is not None else source
+    square = (centred * centred).averaged()
+    found = centred * Bounded(square.value + epsilon, square.error).reciprocal_root() * Bounded.exact(gamma)
+    return found if beta is None else found + Bounded.exact(beta)
+
+
+def _oracle(kept: bool, given: Arguments) -> Mapping[str, Expected]:
+    terms = [Bounded.exact(given[name]) for name in ("input", "bias", "residual") if name in given]
+    total = terms[0]
+    for term in terms[1:]:
+        total = total + term
+    dtype = given["input"].dtype
+    found = normalised(total, given["gamma"], given.get("beta"), given["epsilon"]).expected(dtype)
+    return {"result[0]": found, "result[1]": total.expected(dtype)} if kept else {"result": found}
+
+
+# --- samples ----------------------------------------------------------------------------------------------------------
+
+
+def _call(
+    draw: Draw,
+    dtype: torch.dtype,
+    *,
+    names: str,
+    shape: tuple[int, ...] = (2, 5, 67),
+    offset: float = 0.0,
+    still: bool = False,
+    epsilon: float = 2.0**-16,
+) -> Arguments:
+    """``still`` makes the first row constant: its deviations are all zero."""
+    width = shape[-1]
+    made: Arguments = {}
+    for name in names.split():
+        if name in ("input", "residual"):
+            made[name] = draw(*shape, offset=offset if name == "input" else 0.0)
+        else:
+            made[name] = draw(width, scale=0.5, offset=1.0 if name == "gamma" else 0.0)
+    if still:
+        for name in made.keys() & {"input", "residual", "bias"}:
+            made[name].reshape(-1, width)[0] = 0.0
+    return {**made, "epsilon": epsilon}
+
+
+_SETTINGS: dict[str, dict[str, Any]] = {
+    "odd": {},
+    "long": {"shape": (1, 2, 1027)},
+    # A variance as mean(x²) - mean(x)² loses everything here.
+    "offset": {"shape": (1, 3, 64), "offset": 128.0},
+    "still": {"shape": (2, 2, 33), "still": True, "epsilon": 2.0**-10},
+    "single": {"shape": (1, 1, 1)},
+}
+_REFUSALS = (
+    spoiled("widths", "gamma", longer),
+    spoiled("dtypes", "gamma", other_dtype),
+    spoiled("strides", "input", strided),
+    spoiled("devices", "gamma", elsewhere),
+)
+
+
+def _validate(shapes: Mapping[str, str], given: Arguments) -> None:
+    check_shapes(given, shapes)
+    check_number("epsilon", given["epsilon"], at_least=0.0)
+
+
+def _kernel(
+    name: str, reference: Callable[..., Any], shapes: dict[str, str], attribute: str = ""
+) -> KernelSpecification:
+    kept = name in ("layer_norm_residual_store_pre_ln_res", "pre_rms_norm")
+    return KernelSpecification(
+        name=name,
+        attribute=attribute,
+        builder="InferenceBuilder",
+        mode=Mode.INFERENCE,
+        dtypes=("float32", "float16", "bfloat16"),
+        samples=samples(partial(_call, names=" ".join(shapes)), _SETTINGS),
+        oracle=partial(_oracle, kept),
+        budget=_BUDGET,
+        reference=reference,
+        validate=partial(_validate, shapes),
+        refusals=_REFUSALS,
+    )
+
+
+_RESIDUAL = {"input": "bsh", "bias": "h", "residual": "bsh", "gamma": "h", "beta": "h"}
+
+SPECIFICATIONS = (
+    _kernel("layer_norm", layer_norm, {"input": ".h", "gamma": "h", "beta": "h"}),
+    _kernel("layer_norm_residual", layer_norm_residual, _RESIDUAL, "_layer_norm_residual"),
+    _kernel("layer_norm_residual_store_pre_ln_res", layer_norm_residual_store_pre_ln_res, _RESIDUAL),
+    _kernel("rms_norm", rms_norm, {"input": ".h", "gamma": "h"}),
+    _kernel("pre_rms_norm", pre_rms_norm, {"input": "bsh", "residual": "bsh", "gamma": "h"}),
+)

@@ -1,0 +1,286 @@
+"""Matrix products of transformer layers, with dense and with int8 weights.
+
+Where implementations in use disagree, this is decided: sums are in float32 whatever the dtype; int8 weights are
+(out, in) with a scale for each group of rows, in every dtype; ``dequantize_fp32`` and ``_bf16`` answer in the dtype of
+their name (on CUDA they write it into memory for float16).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from conformance.accelerators.capabilities import Mode
+from conformance.kernels.arguments import check_number, wrong
+from conformance.kernels.inference import formulas
+from conformance.kernels.inference.drawing import Draw, elsewhere, longer, other_dtype, put, samples, spoiled, strided
+from conformance.kernels.inference.formulas import check_quantized, product, wide
+from conformance.kernels.inference.layouts import heads_first, padded_width
+from conformance.kernels.inference.rounding import Bounded
+from conformance.kernels.inference.shapes import check_shapes
+from conformance.kernels.specification import WORDS, Arguments, ErrorBudget, Expected, KernelSpecification, Refusal
+
+BUDGET = ErrorBudget(
+    rounding=1.0,
+    conditioning=1.0,
+    source="running error analysis of float32 sums of n products, n u sum |a b| (Higham, Accuracy and Stability of "
+    "Numerical Algorithms, 2nd ed., 3.1), and one rounding to the dtype for each result that may be stored",
+)
+
+
+# --- semantics ------------------------------------------------------------------------------------------------------
+
+
+def einsum_sec_sm_ecm(Q: Tensor, W: Tensor) -> Tensor:  # noqa: N803 - the caller's names
+    """out[e, c, m] = sum over s of Q[s, e, c] W[s, m]: tokens to the places that experts have for them."""
+    return torch.einsum("sec,sm->ecm", wide(Q), wide(W)).to(Q.dtype)
+
+
+def vector_matmul(
+    input: Tensor, weight: Tensor, async_op: bool, q_scale: Tensor, q_int8: bool, transposed_mode: bool
+) -> Tensor:
+    """input times weight. The weight is (in, out), or (out, in) in ``transposed_mode`` and where it is int8.
+
+    int8 rows come in as many groups as ``q_scale`` has elements. ``async_op`` has no effect on values.
+    """
+    return product(input, weight, q_scale, q_int8, transposed_mode).to(input.dtype)
+
+
+def linear_layer(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    add_bias: bool,
+    do_flash_attn: bool,
+    num_heads: int,
+    transposed_mode: bool,
+    rope_theta: float,
+) -> Tensor:
+    """input times weight, plus bias if ``add_bias``. Nothing is rotated, whatever ``rope_theta``.
+
+    With ``do_flash_attn`` the product is queries, keys and values side by side, and comes back as
+    (3, batch, heads, tokens, width of a head); widths that are no multiple of 64, nor 32, get zeros behind them, up to
+    32, 64 or 128.
+    """
+    found = product(input, weight, input, False, transposed_mode)
+    found = (found + wide(bias) if add_bias else found).to(input.dtype)
+    if not do_flash_attn:
+        return found
+    width = input.shape[2] // num_heads
+    parts = [heads_first(part, num_heads, _flash_width(width)) for part in found.chunk(3, dim=-1)]
+    return torch.stack(parts)
+
+
+def _dequantize(dtype: torch.dtype) -> Callable[..., Tensor]:
+    def dequantize(weight: Tensor, qscale: Tensor, groups: int) -> Tensor:
+        """int8 rows, in ``groups`` groups of equal size, each times its group's scale; in the dtype of the name."""
+        return formulas.dequantized(weight, qscale).to(dtype)
+
+    return dequantize
+
+
+def _flash_width(width: int) -> int:
+    fits = width % 64 == 0 or (width < 64 and width % 32 == 0)
+    return width if fits else padded_width(width)
+
+
+# --- oracles, in float64 on the host ----------------------------------------------------------------------------------
+
+
+def times(source: Bounded, given: Arguments, weight: str, scale: str) -> Bounded:
+    """By sums over the named index; int8 weights may be stored in the dtype after they are scaled."""
+    dtype, matrix = _first(given).dtype, Bounded.exact(given[weight])
+    rows_first = given.get("transposed_mode", False)
+    if given.get("q_int8", False):
+        each = given[weight].shape[0] // given[scale].numel()
+        scales = given[scale].double().repeat_interleave(each)[:, None].expand(given[weight].shape)
+        matrix, rows_first = (matrix * Bounded.exact(scales)).stored(dtype), True
+    return source.contracted("bsi,oi->bso" if rows_first else "bsi,io->bso", matrix, source.value.shape[-1])
+
+
+def _first(given: Arguments) -> Tensor:
+    found: Tensor = next(iter(given.values()))
+    return found
+
+
+def plus(total: Bounded, *terms: Tensor) -> Bounded:
+    for term in terms:
+        total = total + Bounded.exact(term)
+    return total
+
+
+def _einsum_oracle(given: Arguments) -> Mapping[str, Expected]:
+    found = Bounded.exact(given["Q"]).contracted("sec,sm->ecm", Bounded.exact(given["W"]), given["Q"].shape[0])
+    return {"result": found.expected(given["Q"].dtype)}
+
+
+def _matmul_oracle(given: Arguments) -> Mapping[str, Expected]:
+    found = times(Bounded.exact(given["input"]), given, "weight", "q_scale")
+    return {"result": found.expected(given["input"].dtype)}
+
+
+def _linear_oracle(given: Arguments) -> Mapping[str, Expected]:
+    source, heads = given["input"], given["num_heads"]
+    found = times(Bounded.exact(source), given, "weight", "")
+    if given["add_bias"]:
+        found = plus(found.stored(source.dtype), given["bias"])
+    if given["do_flash_attn"]:
+        batch, tokens, hidden = source.shape
+        width = hidden // heads
+        behind = {24: 8, 40: 24, 80: 48, 64: 0}[width]  # zeros up to 32, 64 and 128; what fits stays
+        found = found.moved(lambda one: one.reshape(batch, tokens, 3, heads, width).permute(2, 0, 3, 1, 4))
+        found = found.moved(lambda one: torch.cat([one, one.new_zeros(*one.shape[:-1], behind)], dim=-1))
+    return {"result": found.expected(source.dtype)}
+
+
+def _dequantize_oracle(dtype: torch.dtype, given: Arguments) -> Mapping[str, Expected]:
+    rows, groups = given["weight"].shape[0], given["groups"]
+    found = torch.stack(
+        [
+            given["weight"][row].double() * float(given["qscale"].reshape(-1)[row * groups // rows])
+            for row in range(rows)
+        ]
+    )
+    return {"result": Bounded.exact(found).scaled(1.0).expected(dtype)}
+
+
+# --- samples ----------------------------------------------------------------------------------------------------------
+
+
+def matrix(draw: Draw, into: int, out: int, transposed: bool, groups: int = 0) -> tuple[Tensor, Tensor]:
+    """A weight of that size and its scales; int8 in so many groups, if any."""
+    if not groups:
+        shape = (out, into) if transposed else (into, out)
+        return draw(*shape, scale=into**-0.5), torch.zeros(1)
+    numbers = draw(out, into, scale=48.0).double().round().clamp(-128, 127).to(torch.int8)
+    return numbers, (draw(groups).double().abs() * 2.0**-7 + 2.0**-8).float().reshape(groups, 1)
+
+
+def _matmul(
+    draw: Draw, dtype: torch.dtype, *, tokens: int = 5, into: int = 67, out: int = 37, transposed: bool = False,
+    groups: int = 0,
+) -> Arguments:  # fmt: skip
+    weight, scale = matrix(draw, into, out, transposed, groups)
+    return {
+        "input": draw(2, tokens, into), "weight": weight, "async_op": False, "q_scale": scale,
+        "q_int8": groups > 0, "transposed_mode": transposed,
+    }  # fmt: skip
+
+
+def _linear(
+    draw: Draw, dtype: torch.dtype, *, heads: int = 3, width: int = 24, flash: bool = False, bias: bool = True,
+    transposed: bool = False,
+) -> Arguments:  # fmt: skip
+    hidden, out = heads * width, 3 * heads * width
+    return {
+        "input": draw(2, 5, hidden), "weight": matrix(draw, hidden, out, transposed)[0], "bias": draw(out),
+        "add_bias": bias, "do_flash_attn": flash, "num_heads": heads, "transposed_mode": transposed,
+        "rope_theta": 10000.0,
+    }  # fmt: skip
+
+
+def _routing(draw: Draw, dtype: torch.dtype, *, tokens: int = 7) -> Arguments:
+    return {"Q": draw(tokens, 3, 5), "W": draw(tokens, 33)}
+
+
+def _stored(draw: Draw, dtype: torch.dtype, *, groups: int = 3, rows: int = 9, columns: int = 35) -> Arguments:
+    weight, scale = matrix(draw, columns, rows, True, groups)
+    weight[0, :2] = torch.tensor([-128, 127], dtype=torch.int8)
+    return {"weight": weight, "qscale": scale.float(), "groups": groups}
+
+
+# --- bad arguments, and the table -------------------------------------------------------------------------------------
+
+
+def check_products(shapes: Mapping[str, str], scales: Mapping[str, str], given: Arguments) -> None:
+    """``shapes`` of weights are those of (in, out) matrices; they are turned round where the call says so."""
+    quantized = bool(given.get("q_int8", False))
+    turned = quantized or bool(given.get("transposed_mode", False))
+    fitting = {name: one[::-1] if turned and name in scales else one for name, one in shapes.items()}
+    check_shapes(given, fitting, integers=scales if quantized else ())
+    for weight, scale in scales.items():
+        if quantized:
+            check_quantized(weight, scale, given[weight], given[scale])
+    if "epsilon" in given:
+        check_number("epsilon", given["epsilon"], at_least=0.0)
+
+
+def _validate_linear(given: Arguments) -> None:
+    check_products({"input": "bsi", "weight": "io"}, {"weight": ""}, given)
+    if given["add_bias"]:
+        check_products({"weight": "io", "bias": "o"}, {"weight": ""}, given)
+    heads, hidden = given["num_heads"], given["input"].shape[2]
+    out = given["weight"].shape[0 if given["transposed_mode"] else 1]
+    if given["do_flash_attn"] and (heads < 1 or hidden % heads or out != 3 * hidden or hidden // heads > 128):
+        raise wrong("num_heads", f"heads of at most 128 channels in {hidden}, and {3 * hidden} columns", (heads, out))
+
+
+def _validate_stored(given: Arguments) -> None:
+    check_shapes(given, {"weight": "oi"}, integers=("weight",))
+    check_quantized("weight", "qscale", given["weight"], given["qscale"])
+    if given["qscale"].numel() != given["groups"]:
+        raise wrong("groups", f"{given['qscale'].numel()}, as qscale has", given["groups"])
+
+
+def product_kernel(name: str, reference: Callable[..., Any], **fields: Any) -> KernelSpecification:
+    return KernelSpecification(**{
+        "name": name, "attribute": f"{name}_{{dtype}}", "builder": "InferenceBuilder", "mode": Mode.INFERENCE,
+        "dtypes": ("float32", "float16", "bfloat16"), "budget": BUDGET, "reference": reference, **fields,
+    })  # fmt: skip
+
+
+WAYS: dict[str, dict[str, Any]] = {"plain": {}, "transposed": {"transposed": True}, "int8": {"groups": 1}}
+GROUPED: dict[str, dict[str, Any]] = {"plain": {}, "transposed": {"transposed": True}, "int8-grouped": {"groups": 5}}
+
+
+def mismatched(weight: str) -> tuple[Refusal, ...]:
+    """A weight of another dtype, with strides, or on another device."""
+    return (
+        spoiled("dtypes", weight, other_dtype),
+        spoiled("strides", weight, strided),
+        spoiled("devices", weight, elsewhere),
+    )
+
+
+SPECIFICATIONS = (
+    product_kernel(
+        "einsum_sec_sm_ecm", einsum_sec_sm_ecm, oracle=_einsum_oracle,
+        samples=samples(_routing, {"odd": {}, "one": {"tokens": 1}, "long": {"tokens": 513}}),
+        validate=partial(check_products, {"Q": "sec", "W": "sm"}, {}), refusals=mismatched("W"),
+    ),
+    product_kernel(
+        "vector_matmul", vector_matmul, oracle=_matmul_oracle,
+        samples=samples(
+            _matmul, {**WAYS, "int8-grouped": {"out": 36, "groups": 4}, "long": {"into": 1027, "tokens": 1}}
+        ),
+        validate=partial(check_products, {"input": "bsi", "weight": "io"}, {"weight": "q_scale"}),
+        refusals=(*mismatched("weight"), spoiled("shapes", "weight", lambda one: one[:-1])),
+    ),
+    product_kernel(
+        "linear_layer", linear_layer, oracle=_linear_oracle,
+        samples=samples(_linear, {
+            "plain": {}, "transposed": {"transposed": True}, "unbiased": {"bias": False},
+            "padded-32": {"flash": True}, "padded-64": {"flash": True, "width": 40, "heads": 2},
+            "padded-128": {"flash": True, "width": 80, "heads": 1},
+            "heads-64": {"flash": True, "width": 64, "heads": 1},
+        }),
+        validate=_validate_linear, refusals=(*mismatched("weight"), spoiled("bias", "bias", longer)),
+    ),
+    *(
+        product_kernel(
+            f"inference_dequantize_{word}", _dequantize(getattr(torch, dtype)), attribute=f"dequantize_{word}",
+            dtypes=(dtype,), oracle=partial(_dequantize_oracle, getattr(torch, dtype)),
+            samples=samples(_stored, {"thirds": {}, "one": {"groups": 1}, "rows": {"groups": 9}}),
+            validate=_validate_stored,
+            refusals=(
+                spoiled("dtypes", "weight", lambda one: one.float()), spoiled("groups", "groups", put(2)),
+                spoiled("scales", "qscale", lambda one: one.repeat(2, 1)[:4]), spoiled("devices", "qscale", elsewhere),
+            ),
+        )
+        for dtype, word in WORDS.items()
+    ),
+)  # fmt: skip
