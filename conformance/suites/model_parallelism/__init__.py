@@ -1,0 +1,1 @@
+"""Layers cut over ranks by DTensor give what whole layers give."""

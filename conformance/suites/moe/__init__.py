@@ -1,0 +1,1 @@
+"""Mixtures of experts: who is sent where, and that what comes back is what was sent."""

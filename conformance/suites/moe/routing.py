@@ -1,0 +1,69 @@
+"""Gating with capacity, on any device, and the same in plain Python."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Routing:
+    """For every token (rows) and choice (columns): the expert, the place in its queue, the weight, whether kept."""
+
+    experts: Tensor
+    places: Tensor
+    weights: Tensor
+    kept: Tensor
+
+
+def route(logits, choices, capacity):
+    """The best ``choices`` experts of each token; ties go to the lower number, queues fill in the order of tokens.
+
+    All first choices stand before all second ones (Lepikhin et al., 2020, arXiv:2006.16668). Weights are softmax values
+    over the chosen ones, and those of dropped choices are 0.
+    """
+    tokens, count = logits.shape
+    experts = torch.argsort(logits, dim=-1, descending=True, stable=True)[:, :choices]
+    asked = torch.nn.functional.one_hot(experts.t().reshape(-1), count)
+    places = ((asked.cumsum(0) - 1) * asked).sum(-1).view(choices, tokens).t()
+    chosen = torch.softmax(logits, dim=-1).gather(-1, experts)
+    kept = places < capacity
+    weights = torch.where(kept, chosen / chosen.sum(-1, keepdim=True), 0.0)
+    return Routing(experts, places, weights, kept)
+
+
+def route_by_hand(logits, choices, capacity):
+    """The same for lists of numbers: (expert, place, weight, kept) by token and choice."""
+    orders = [sorted(range(len(row)), key=lambda expert, row=row: (-row[expert], expert))[:choices] for row in logits]
+    queues = [0] * len(logits[0])
+    found = [[None] * choices for _ in logits]
+    for choice in range(choices):
+        for token, row in enumerate(logits):
+            expert = orders[token][choice]
+            total = sum(math.exp(row[other]) for other in orders[token])
+            kept = queues[expert] < capacity
+            found[token][choice] = (expert, queues[expert], math.exp(row[expert]) / total if kept else 0.0, kept)
+            queues[expert] += 1
+    return found
+
+
+def dispatch(x, routing, count, capacity):
+    """Every expert's queue of tokens, (experts, capacity, width), with zeros where nobody stands."""
+    slots = x.new_zeros(count * capacity, x.shape[-1])
+    tokens = torch.arange(x.shape[0], device=x.device).view(-1, 1).expand_as(routing.kept)[routing.kept]
+    return slots.index_copy(0, slot_numbers(routing, capacity), x[tokens]).view(count, capacity, -1)
+
+
+def combine(slots, routing, tokens):
+    """The weighted sum of what the experts have made of each token; zeros for a token that was dropped."""
+    capacity, flat = slots.shape[1], slots.flatten(0, 1)
+    numbers = torch.arange(tokens, device=slots.device).view(-1, 1).expand_as(routing.kept)[routing.kept]
+    weighted = flat[slot_numbers(routing, capacity)] * routing.weights[routing.kept].unsqueeze(-1)
+    return slots.new_zeros(tokens, slots.shape[-1]).index_add(0, numbers, weighted)
+
+
+def slot_numbers(routing, capacity):
+    return (routing.experts * capacity + routing.places)[routing.kept]

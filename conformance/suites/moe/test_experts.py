@@ -1,0 +1,80 @@
+"""Experts on several ranks do what they do on one."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+
+from conformance.accelerators.capabilities import COMM, COMM_ALL_TO_ALL, COMM_DTYPE
+from conformance.case import case
+from conformance.numerics.nearness import Near, near
+
+RANK_IMPORTS = ("torch._dynamo",)
+TOKENS, EXPERTS, WIDTH = 12, 4, 6
+
+
+def whole():
+    """Tokens of all ranks, the expert of each, and the experts' weights."""
+    generator = torch.Generator().manual_seed(4)
+    x = torch.randn(TOKENS, WIDTH, generator=generator)
+    weights = torch.randn(EXPERTS, WIDTH, WIDTH, generator=generator)
+    # Skewed: the last expert gets nothing from most ranks.
+    return x, torch.tensor([0, 1, 1, 2, 0, 0, 1, 3, 2, 2, 2, 0]), weights
+
+
+def expert(x, weight):
+    return torch.tanh(x @ weight)
+
+
+def exchanged(x, given, taken):
+    """Rows to other ranks and from them, with gradients that go the way back."""
+    from torch.distributed._functional_collectives import all_to_all_single_autograd
+
+    return all_to_all_single_autograd(x, taken, given, dist.group.WORLD)
+
+
+@case("moe.expert_parallel", requires=[COMM, COMM_ALL_TO_ALL, COMM_DTYPE.on("float32"), COMM_DTYPE.on("int64")],
+      world_size=(2, 4))  # fmt: skip
+def test_expert_parallel(check, device, rank, world_size, group):
+    """Tokens travel to the ranks of their experts and back: outputs and all gradients are those of one process."""
+    x, chosen, weights = whole()
+    exact_x, exact_weights = x.double().requires_grad_(), weights.double().requires_grad_()
+    exact = torch.stack([expert(exact_x[token], exact_weights[chosen[token]]) for token in range(TOKENS)])
+    exact.square().sum().backward()
+    each, rows = EXPERTS // world_size, slice(rank * TOKENS // world_size, (rank + 1) * TOKENS // world_size)
+    mine = x[rows].to(device).requires_grad_()
+    own = weights[rank * each : (rank + 1) * each].to(device).requires_grad_()
+
+    output = through_experts(mine, chosen[rows].to(device), own, each, world_size)
+    output.square().sum().backward()
+
+    near(check, "the output", output, exact.detach()[rows], Near.FORWARD)
+    near(check, "the tokens' gradient", mine.grad, exact_x.grad[rows], Near.GRADIENTS)
+    expected = exact_weights.grad[rank * each : (rank + 1) * each]
+    near(
+        check,
+        "the experts' gradient",
+        own.grad,
+        expected,
+        Near.GRADIENTS,
+        largest=float(exact_weights.grad.abs().max()),
+    )
+
+
+def through_experts(mine, chosen, own, each, world_size):
+    """Sort by expert, send, compute, send back, unsort."""
+    order = torch.argsort(chosen, stable=True)
+    given = torch.bincount(chosen, minlength=each * world_size)
+    taken = torch.empty_like(given)
+    dist.all_to_all_single(taken, given)
+    sent, received = (part.view(world_size, each).sum(1).tolist() for part in (given, taken))
+    arrived = exchanged(mine[order], sent, received)
+    # What arrives is sorted by rank, then by expert.
+    numbers = torch.arange(each, device=mine.device).repeat(world_size).repeat_interleave(taken)
+    made = (
+        torch.stack([expert(token, own[number]) for token, number in zip(arrived, numbers.tolist(), strict=True)])
+        if len(numbers)
+        else arrived @ own[0]
+    )
+    back = exchanged(made, received, sent)
+    return torch.empty_like(back).index_copy(0, order, back)

@@ -1,0 +1,104 @@
+"""All-to-all and back, attention by heads (Ulysses) and in a ring, and a loss over tokens that count."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+
+from conformance.accelerators.capabilities import COMM, COMM_ALL_TO_ALL, COMM_DTYPE, COMM_P2P
+from conformance.case import case
+from conformance.numerics.nearness import Near, near
+
+from .cutting import attention, ring_attention, shares, tensors, to_heads, to_tokens
+
+NEEDS = (COMM, COMM_DTYPE.on("float32"))
+WORLDS = (2, 3)
+#: Tokens and heads that ranks divide, and such that they do not.
+LENGTHS = {"even": (12, 6), "uneven": (13, 5)}
+
+
+def own_tokens(tensor, rank, world_size):
+    return tensor.split(shares(tensor.shape[1], world_size), dim=1)[rank]
+
+
+def exact_attention(given):
+    """Output and gradients in one process in float64."""
+    whole = [tensor.double().requires_grad_() for tensor in given]
+    output = attention(*whole)
+    output.square().sum().backward()
+    return output.detach(), [tensor.grad for tensor in whole]
+
+
+def check_part(check, output, mine, exact, rank, world_size):
+    expected, gradients = exact
+    near(check, "the output", output, own_tokens(expected, rank, world_size), Near.FORWARD)
+    for name, tensor, gradient in zip(("queries", "keys", "values"), mine, gradients, strict=True):
+        near(check, f"the gradient of {name}", tensor.grad, own_tokens(gradient, rank, world_size), Near.GRADIENTS,
+             largest=float(gradient.abs().max()))  # fmt: skip
+
+
+@case("sequence_parallelism.exchange", requires=[*NEEDS, COMM_ALL_TO_ALL], axes={"lengths": tuple(LENGTHS)},
+      world_size=(2, 3, 4))  # fmt: skip
+def test_exchange(check, device, lengths, rank, world_size, group):
+    """From own tokens to own heads every element is where it belongs, and on the way back it is where it was."""
+    tokens, heads = LENGTHS[lengths]
+    whole = tensors(tokens, heads)[0]
+    mine = own_tokens(whole, rank, world_size).to(device)
+
+    there = to_heads(mine, rank, world_size, tokens, heads)
+    back = to_tokens(there, rank, world_size, tokens, heads)
+
+    check.equal(there.cpu(), whole.split(shares(heads, world_size))[rank], "own heads, all tokens")
+    check.equal(back.cpu(), mine.cpu(), "own tokens, all heads")
+
+
+@case("sequence_parallelism.ulysses", requires=[*NEEDS, COMM_ALL_TO_ALL], axes={"lengths": tuple(LENGTHS)},
+      world_size=WORLDS)  # fmt: skip
+def test_ulysses(check, device, lengths, rank, world_size, group):
+    """Attention of own heads over all tokens, forward and backward."""
+    tokens, heads = LENGTHS[lengths]
+    given = tensors(tokens, heads)
+    mine = [own_tokens(tensor, rank, world_size).to(device).requires_grad_() for tensor in given]
+
+    by_head = attention(*(to_heads(tensor, rank, world_size, tokens, heads) for tensor in mine))
+    output = to_tokens(by_head, rank, world_size, tokens, heads)
+    output.square().sum().backward()
+
+    check_part(check, output, mine, exact_attention(given), rank, world_size)
+
+
+@case("sequence_parallelism.ring", requires=[*NEEDS, COMM_P2P], world_size=(2, 3, 4))
+def test_ring(check, device, rank, world_size, group):
+    """Attention of own tokens to blocks of keys that come round, forward and backward."""
+    given = tensors(12, 2)
+    mine = [own_tokens(tensor, rank, world_size).to(device).requires_grad_() for tensor in given]
+
+    output = ring_attention(*mine, rank, world_size)
+    output.square().sum().backward()
+
+    check_part(check, output, mine, exact_attention(given), rank, world_size)
+
+
+@case("sequence_parallelism.loss", requires=NEEDS, world_size=WORLDS)
+def test_loss(check, device, rank, world_size, group):
+    """A loss is averaged over the tokens that count, of all ranks: a rank without one adds nothing, and no NaN."""
+    tokens = 4 * world_size
+    generator = torch.Generator().manual_seed(6)
+    logits, targets = torch.randn(tokens, 9, generator=generator), torch.randint(9, (tokens,), generator=generator)
+    targets[-4:], targets[1] = -100, -100  # nothing counts on the last rank
+    whole = logits.double().requires_grad_()
+    exact = torch.nn.functional.cross_entropy(whole, targets)
+    exact.backward()
+    rows = slice(4 * rank, 4 * rank + 4)
+    mine, counted = logits[rows].to(device).requires_grad_(), targets[rows].to(device)
+
+    count = (counted >= 0).sum().to(torch.float32)
+    dist.all_reduce(count)
+    part = torch.nn.functional.cross_entropy(mine, counted, reduction="sum") / count
+    part.backward()
+    total = part.detach().clone()
+    dist.all_reduce(total)
+
+    near(check, "the loss", total, exact.detach(), Near.FORWARD)
+    largest = float(whole.grad.abs().max())
+    near(check, "the gradient", mine.grad, whole.grad[rows], Near.GRADIENTS, largest=largest)
