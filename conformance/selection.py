@@ -38,7 +38,8 @@ def _named(patterns: Iterable[str]) -> Callable[[Case], bool]:
 
 
 def _record(case: Case) -> dict[str, object]:
-    return {"area": case.area, "tier": case.tier.value, "axes": dict(case.axes), "level": case.level.value}
+    own = {"area": case.area, "tier": case.tier.value, "axes": dict(case.axes), "level": case.level.value}
+    return {**own, "requires": [str(cell) for cell in case.requires]}
 
 
 def matches(pattern: str, case_id: str) -> bool:

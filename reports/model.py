@@ -138,7 +138,8 @@ class PlannedRecord:
     @property
     def facts(self) -> profiles.Record:
         """What a profile's predicate looks at."""
-        return {"area": self.area, "tier": self.tier, "axes": self.axes, "level": self.level}
+        own = {"area": self.area, "tier": self.tier, "axes": self.axes, "level": self.level}
+        return {**own, "requires": self.requires}
 
     @property
     def column(self) -> tuple[str | None, str | None]:

@@ -1,7 +1,7 @@
 """Profiles: what a badge stands for, as pure predicates over case records.
 
 ``core`` ⊂ ``inference``, ``core`` ⊂ ``training`` ⊂ ``distributed``, and ``full`` is everything. A record is a mapping
-with ``area``, ``tier``, ``axes`` and ``level``, as the manifest holds it.
+with ``area``, ``tier``, ``axes``, ``level`` and, where it has any, ``requires``, as the manifest holds it.
 """
 
 from __future__ import annotations
@@ -14,8 +14,13 @@ from conformance.errors import UnknownName
 
 Record = Mapping[str, Any]
 
-#: Areas whose cases need more than one rank.
-DISTRIBUTED_AREAS = frozenset({"comm", "moe", "pipe", "model_parallelism", "sequence", "ulysses_alst"})
+#: Areas that are about several ranks, whatever a case of them needs.
+DISTRIBUTED_AREAS = frozenset(
+    {"comm", "compression", "moe", "pipe", "model_parallelism", "runtime", "sequence_parallelism", "ulysses_alst"}
+)
+#: What a case on ranks requires, in areas that have others as well. Probes require what they look for.
+RANKS = "comm"
+PROBES = "capabilities"
 
 
 @dataclass(frozen=True)
@@ -37,20 +42,25 @@ def _mode(record: Record) -> str | None:
     return None if mode is None else str(mode)
 
 
+def on_ranks(area: str, requires: Iterable[str]) -> bool:
+    """Whether a case is about several ranks."""
+    return area in DISTRIBUTED_AREAS or (area != PROBES and RANKS in requires)
+
+
 def _is_core(record: Record) -> bool:
     return bool(record["level"] == "core")
 
 
 def _is_inference(record: Record) -> bool:
-    return record["area"] not in DISTRIBUTED_AREAS and _mode(record) in (None, "inference")
+    return not _is_distributed(record) and _mode(record) in (None, "inference")
 
 
 def _is_training(record: Record) -> bool:
-    return record["area"] not in DISTRIBUTED_AREAS and _mode(record) in (None, "training")
+    return not _is_distributed(record) and _mode(record) in (None, "training")
 
 
 def _is_distributed(record: Record) -> bool:
-    return record["area"] in DISTRIBUTED_AREAS
+    return on_ranks(record["area"], record.get("requires", ()))
 
 
 def _is_any(_record: Record) -> bool:

@@ -6,13 +6,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from conformance.reports.model import CaseRecord
-from conformance.reports.profiles import MODE, Record
+from conformance.reports.profiles import MODE, Record, on_ranks
 from conformance.reports.verdict import Outcome, Reason
 
 
 @dataclass(frozen=True)
 class Group:
-    """Cases of one area, tier, level and mode that ended alike, in the order of the report."""
+    """Cases of one area, tier, level and mode, on ranks or not, that ended alike, in the order of the report."""
 
     cases: tuple[CaseRecord, ...]
 
@@ -42,7 +42,8 @@ def grouped(cases: Iterable[CaseRecord]) -> tuple[Group, ...]:
     """The groups of the cases, in the order of their first ones."""
     found: dict[tuple[object, ...], list[CaseRecord]] = {}
     for case in cases:
-        key = (case.area, case.tier, case.level, case.axes.get(MODE), case.outcome, case.reason)
+        ranks = on_ranks(case.area, case.requires)
+        key = (case.area, ranks, case.tier, case.level, case.axes.get(MODE), case.outcome, case.reason)
         if key in found:
             found[key].append(case)
         else:

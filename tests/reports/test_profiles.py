@@ -39,6 +39,15 @@ def test_inference_and_training_differ_by_mode_and_only_distributed_has_comm() -
     assert all(in_profile("full", r) for r in RECORDS)
 
 
+def test_a_case_on_ranks_is_distributed_whatever_its_area_and_a_probe_is_not() -> None:
+    found = {
+        area: [in_profile(name, {**record(area=area), "requires": ["comm", "dtype[float32]"]}) for name in PROFILES]
+        for area in ("checkpoint", "capabilities")
+    }
+
+    assert found == {"checkpoint": [False, False, False, True, True], "capabilities": [False, True, True, True, True]}
+
+
 def test_an_unknown_profile_is_named_with_a_suggestion() -> None:
     with pytest.raises(UnknownName, match="did you mean 'training'"):
         in_profile("trainig", record())
