@@ -1,0 +1,153 @@
+"""Products of many matrices in one call, each with its own rows: the experts of a mixture.
+
+Where implementations in use leave it open, this is decided: rows behind the last group are zero. Left as they were
+allocated they hold another tensor's values, NaN among them, and a sum over all rows spreads these.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from conformance.accelerators.capabilities import Mode
+from conformance.kernels.arguments import check_tensor, wrong
+from conformance.kernels.specification import (
+    Arguments,
+    ErrorBudget,
+    Expected,
+    KernelSpecification,
+    Property,
+    Refusal,
+    Sample,
+)
+
+_STORED = (torch.float32, torch.float16, torch.bfloat16)
+#: The longest sum of the samples; an error budget that grows with each sample's would say little more.
+_LONGEST = 67
+_BUDGET = ErrorBudget(
+    rounding=1.0,
+    conditioning=float(_LONGEST),
+    source="a sum of at most 67 products in float32, in any order, is within 67 u of the sum of their magnitudes "
+    "(Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., 3.5); one rounding to the storage dtype",
+)
+
+
+def grouped_mm(mat_a: Tensor, mat_b: Tensor, offs: Tensor) -> Tensor:
+    """Group ``g`` of the rows of ``mat_a`` times ``mat_b[g]``, as torch's own function of that name computes it.
+
+    ``offs`` (int32) holds the ends of the groups, which follow each other and may be empty. With ``mat_a`` (rows, k)
+    and ``mat_b`` (groups, k, n) the result is (rows, n), and 0 behind the last group. With ``mat_a`` (m, rows) and
+    ``mat_b`` (rows, n), the product for the weights' gradients, groups are of columns of ``mat_a`` and rows of
+    ``mat_b``, and the result is (groups, m, n). Products are added up in float32 or wider.
+    """
+    ends = offs.tolist()
+    groups = list(zip([0, *ends], ends, strict=False))
+    if mat_b.dim() == 2:
+        return torch.stack([mat_a[:, start:stop] @ mat_b[start:stop] for start, stop in groups])
+    result = mat_a.new_zeros(mat_a.shape[0], mat_b.shape[2])
+    for group, (start, stop) in enumerate(groups):
+        result[start:stop] = mat_a[start:stop] @ mat_b[group]
+    return result
+
+
+def _row_by_row(given: Arguments) -> Mapping[str, Expected]:
+    """By membership: each row knows its group, and products are sums over the whole of a padded tensor."""
+    left, right, ends = given["mat_a"].double(), given["mat_b"].double(), given["offs"].tolist()
+    rows = left.shape[0] if right.dim() == 3 else right.shape[0]
+    groups = [sum(row >= end for end in ends) for row in range(rows)]
+    member = torch.tensor([[float(own == group) for group in range(len(ends))] for own in groups]).double()
+    member = member.reshape(rows, len(ends))
+    what = "rk,gkn,rg->rn" if right.dim() == 3 else "mr,rn,rg->gmn"
+    value = torch.einsum(what, left, right, member)
+    return {"result": Expected(value, torch.einsum(what, left.abs(), right.abs(), member), dtype=given["mat_a"].dtype)}
+
+
+def _forward(
+    generator: torch.Generator, dtype: torch.dtype, *, rows: Sequence[int], k: int, n: int, behind: int = 0
+) -> Arguments:
+    total = sum(rows) + behind
+    return {
+        "mat_a": torch.randn(total, k, generator=generator).to(dtype),
+        "mat_b": torch.randn(len(rows), k, n, generator=generator).to(dtype),
+        "offs": torch.tensor(rows).cumsum(0).to(torch.int32),
+    }
+
+
+def _gradient(generator: torch.Generator, dtype: torch.dtype, *, rows: Sequence[int], m: int, n: int) -> Arguments:
+    return {
+        "mat_a": torch.randn(m, sum(rows), generator=generator).to(dtype),
+        "mat_b": torch.randn(sum(rows), n, generator=generator).to(dtype),
+        "offs": torch.tensor(rows).cumsum(0).to(torch.int32),
+    }
+
+
+def _same_as_alone(
+    functions: Any, device: torch.device, dtype: torch.dtype, generator: torch.Generator
+) -> Iterator[tuple[str, Tensor, Expected]]:
+    """A group's rows do not depend on what other groups hold: NaN in one of them stays there."""
+    given = _forward(generator, dtype, rows=(5, 16, 3), k=33, n=17)
+    expected = _row_by_row(given)["result"]
+    given["mat_a"][5:21] = float("nan")
+
+    result = functions.grouped_mm(*(tensor.to(device) for tensor in given.values()))
+
+    for start, stop in ((0, 5), (21, 24)):
+        assert expected.scale is not None
+        part = Expected(expected.value[start:stop], expected.scale[start:stop], dtype=dtype)
+        yield f"rows {start}…{stop} beside a group of NaN", result[start:stop], part
+
+
+def _check(given: Arguments) -> None:
+    left = check_tensor("mat_a", given["mat_a"], dtypes=_STORED, contiguous=False)
+    right = check_tensor("mat_b", given["mat_b"], dtypes=(left.dtype,), device=left.device, contiguous=False)
+    offs = check_tensor("offs", given["offs"], dtypes=(torch.int32,), device=left.device)
+    if left.dim() != 2:
+        raise wrong("mat_a", "2 dimensions", tuple(left.shape))
+    inner = right.shape[-2] if right.dim() in (2, 3) else -1
+    if left.shape[1] != inner:
+        raise wrong("mat_b", f"(groups, {left.shape[1]}, n) or ({left.shape[1]}, n)", tuple(right.shape))
+    groups = right.shape[0] if right.dim() == 3 else offs.numel()
+    if offs.dim() != 1 or offs.numel() != groups:
+        raise wrong("offs", f"one end for each of {groups} groups", tuple(offs.shape))
+    ends, rows = [0, *offs.tolist()], left.shape[0] if right.dim() == 3 else left.shape[1]
+    if ends != sorted(ends) or ends[-1] > rows:
+        raise wrong("offs", f"ends that do not decrease, up to {rows}", ends[1:])
+
+
+def _with_offs(given: Arguments, ends: list[int]) -> Arguments:
+    return {**given, "offs": torch.tensor(ends, dtype=torch.int32, device=given["mat_a"].device)}
+
+
+_ROWS = (7, 0, 17, 1, 40)
+
+SPECIFICATIONS = (
+    KernelSpecification(
+        name="grouped_mm",
+        builder="GroupedMatmulBuilder",
+        mode=Mode.TRAINING,
+        dtypes=("float32", "float16", "bfloat16"),
+        samples=(
+            Sample("experts", functools.partial(_forward, rows=_ROWS, k=_LONGEST, n=33)),
+            Sample("one-row", functools.partial(_forward, rows=(1,), k=1, n=1)),
+            Sample("behind", functools.partial(_forward, rows=(3, 5), k=16, n=8, behind=4)),
+            Sample("no-rows", functools.partial(_forward, rows=(0, 0), k=16, n=8)),
+            Sample("gradient", functools.partial(_gradient, rows=_ROWS, m=9, n=33)),
+        ),
+        oracle=_row_by_row,
+        budget=_BUDGET,
+        reference=grouped_mm,
+        validate=_check,
+        refusals=(
+            Refusal("decreasing", "offs", functools.partial(_with_offs, ends=[7, 3, 24, 25, 65])),
+            Refusal("beyond", "offs", functools.partial(_with_offs, ends=[7, 7, 24, 25, 66])),
+            Refusal("groups", "offs", functools.partial(_with_offs, ends=[7, 65])),
+            Refusal("inner", "mat_b", lambda given: {**given, "mat_b": given["mat_b"][:, :-1]}),
+            Refusal("dtypes", "mat_b", lambda given: {**given, "mat_b": given["mat_b"].double()}),
+        ),
+        properties=(Property("alone", _same_as_alone),),
+    ),
+)
