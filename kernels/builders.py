@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import abc
 import functools
+import re
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -122,10 +123,9 @@ def _kernels(builder: str, library: str) -> dict[str, Kernel]:
 
 
 def _specified(name: str) -> type[OpBuilder]:
-    """``FusedAdamBuilder``, NAME fused_adam."""
+    """``CPUAdamBuilder`` has the NAME cpu_adam."""
     stem = name.removesuffix("Builder")
-    pairs = zip(f" {stem}", stem, strict=False)  # each letter with the one before it
-    snake = "".join(f"_{c.lower()}" if c.isupper() and p.islower() else c.lower() for p, c in pairs)
+    snake = re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", stem).lower()
     doc = "; ".join(f"{one.name}: {one.doc.splitlines()[0]}" for one in of_builder(name) if one.doc)
     return type(name, (SpecifiedBuilder,), {"NAME": snake, "__doc__": doc, "__module__": __name__})
 

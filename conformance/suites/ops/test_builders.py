@@ -15,7 +15,7 @@ def test_compatible_is_loadable(accelerator, builder, check):
 
     try:
         loads = found is not None and found.load() is not None
-    except (NotImplementedError, ValueError, ImportError, RuntimeError) as error:
+    except Exception as error:  # whatever load() says no with
         loads, why = False, f"load() raises {type(error).__name__}: {error}"
     else:
         why = "load() gives functions" if loads else "load() gives nothing"
