@@ -57,11 +57,11 @@ class VendorLibrary:
             raise NotImplementedError(f"{found.path} does not take {dtype}")
         _import(self.package)
         try:
-            return found.path, found.adapt(_find(found.path))
+            return found.path, found.adapt(find(found.path))
         except NotImplementedError:
             if not found.or_path:
                 raise
-            return found.or_path, found.adapt(_find(found.or_path))
+            return found.or_path, found.adapt(find(found.or_path))
 
 
 def _import(package: str) -> None:
@@ -74,7 +74,7 @@ def _import(package: str) -> None:
         ) from None
 
 
-def _find(path: str) -> Callable[..., Any]:
+def find(path: str) -> Callable[..., Any]:
     """The operator at a path such as ``torch.ops.deepspeed.lamb``."""
     first, *rest = path.split(".")
     value: Any = importlib.import_module(first)

@@ -5,26 +5,51 @@ DeepSpeed's builder for this device calls the same names; lists of lists arrive 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
 from conformance.kernels.adapting import lists_flattened
+from conformance.kernels.inference.workspace import follow
 from conformance.kernels.specification import WORDS
-from conformance.kernels.vendors import Operator, VendorLibrary
+from conformance.kernels.vendors import Operator, VendorLibrary, find
 
 _SPACE = "torch.ops.deepspeed"
 _UNTYPED = (
     "layer_norm", "_layer_norm_residual", "layer_norm_residual_store_pre_ln_res", "rms_norm", "pre_rms_norm",
-    "_vector_add", "gated_activation", "moe_res_matmul",
+    "_vector_add", "gated_activation", "moe_res_matmul", "apply_rotary_pos_emb",
 )  # fmt: skip
 #: Asked for by a name for each dtype, and registered under that or under one for all.
 _TYPED = (
     "bias_add", "bias_gelu", "bias_relu", "bias_residual", "residual_add_bias", "einsum_sec_sm_ecm", "vector_matmul",
-    "linear_layer", "qkv_gemm", "rms_qkv_gemm", "fused_gemm_gelu", "mlp_gemm", "rms_mlp_gemm",
+    "linear_layer", "qkv_gemm", "rms_qkv_gemm", "fused_gemm_gelu", "mlp_gemm", "rms_mlp_gemm", "softmax",
+    "add_padding", "pad_transform",
 )  # fmt: skip
+
+
+def _workspace(name: str) -> Callable[..., Any]:
+    """What allocates, releases, retakes or resets the vendor's workspace."""
+    for path in (f"{_SPACE}.{name}", f"{_SPACE}.{name.rpartition('_')[0]}"):
+        with suppress(NotImplementedError):
+            return find(path)
+    raise NotImplementedError(f"{_SPACE}.{name} is not registered")
+
+
+_CONTEXT = "softmax_context"
+_follow = partial(follow, _workspace)
 #: Without dequantize_fp32: the operator of that name is the quantizer's.
 _INFERENCE = {
     **{name: Operator(f"{_SPACE}.{name}") for name in _UNTYPED},
     **{
         f"{name}_{word}": Operator(f"{_SPACE}.{name}_{word}", or_path=f"{_SPACE}.{name}")
         for name in _TYPED
+        for word in WORDS.values()
+    },
+    **{
+        f"softmax_context_{word}": Operator(
+            f"{_SPACE}.softmax_context_{word}", _follow, or_path=f"{_SPACE}.softmax_context"
+        )
         for word in WORDS.values()
     },
 }

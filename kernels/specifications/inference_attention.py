@@ -1,0 +1,364 @@
+"""Softmax over attention scores, and attention with the keys and values of earlier tokens.
+
+Where implementations in use disagree, this is decided: a query sees the same keys whether its token came with a prompt
+or alone, so a window of w is the last w tokens, itself included (in decoding on CUDA it is w - 1); with more keys than
+queries the last query stands at the last key; a row in which everything is hidden gives zeros, never NaN; scale and
+ALiBi count in float32 too (CUDA's float32 kernel drops them); ``num_kv`` is the number of key heads (not how often they
+repeat); ``is_prompt`` starts a sequence of one token as well; positions count what is in the cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from conformance.accelerators.capabilities import Mode
+from conformance.kernels.arguments import check_number, check_tensor, wrong
+from conformance.kernels.inference import attention
+from conformance.kernels.inference.decoding import PROPERTIES, oracle, probabilities
+from conformance.kernels.inference.drawing import Draw, elsewhere, other_dtype, put, samples, spoiled, strided
+from conformance.kernels.inference.formulas import wide
+from conformance.kernels.inference.rotary import rotated
+from conformance.kernels.inference.rounding import Bounded
+from conformance.kernels.inference.shapes import FLOATING
+from conformance.kernels.inference.workspace import FUNCTIONS, WORKSPACE
+from conformance.kernels.specification import WORDS, Arguments, ErrorBudget, Expected, KernelSpecification
+
+_BUDGET = ErrorBudget(
+    rounding=1.0,
+    conditioning=1.0,
+    source="running error analysis in float32 (kernels/inference/rounding.py): a score's error is a weight's relative "
+    "error; implementations add 1e-6 to the sum; scores, weights and rotated keys may be stored in the dtype",
+)
+
+
+# --- semantics ------------------------------------------------------------------------------------------------------
+
+
+def softmax(
+    attn_scores: Tensor,
+    attn_mask: Tensor | None,
+    alibi: Tensor | None,
+    triangular: bool,
+    recompute: bool,
+    local_attention: bool,
+    window_size: int,
+    async_op: bool,
+    layer_scale: float,
+    head_offset: int,
+    mp_size: int,
+) -> Tensor:
+    """Attention weights of (batch, heads, queries, keys), over ``attn_scores``.
+
+    softmax(scores * layer_scale + alibi + mask). ``attn_mask`` is added: (batch, keys), or (batch, 1, 1 or queries,
+    keys). ``alibi`` (Press et al., 2022, arXiv:2108.12409) is (batch * heads of all ``mp_size`` ranks, 1, keys), and
+    this rank's heads begin at ``head_offset``. Either is none if it has fewer than two dimensions. ``triangular`` hides
+    later keys, ``local_attention`` all but the last ``window_size``. ``recompute`` and ``async_op`` have no effect.
+    """
+    batch, heads, queries, keys = attn_scores.shape
+    shifts = None
+    if alibi is not None and alibi.dim() > 1:
+        shifts = wide(alibi).reshape(batch, heads * mp_size, 1, keys)[:, head_offset : head_offset + heads]
+    mask = attention.mask_of(attn_mask, attn_scores)
+    window = window_size if local_attention else 0
+    hidden = attention.hidden_keys(queries, keys, triangular, window, attn_scores.device)
+    scores = wide(attn_scores) * layer_scale
+    return attn_scores.copy_(attention.weights(scores, mask if mask is None else wide(mask), shifts, hidden))
+
+
+def softmax_context(
+    query_key_value: Tensor,
+    attn_mask: Tensor | None,
+    rotary_dim: int,
+    rotate_half: bool,
+    rotate_every_two: bool,
+    heads: int,
+    num_kv: int,
+    norm_factor: float,
+    triangular: bool,
+    local_attention: bool,
+    window_size: int,
+    no_masking: bool,
+    layer_id: int,
+    num_layers: int,
+    alibi: Tensor | None,
+    rope_theta: float,
+    is_prompt: bool,
+    token_idx: None,
+    position_ids: Tensor | None,
+) -> list[Tensor]:
+    """Attention of new tokens to themselves and to those in the workspace: (batch, tokens, heads * channels).
+
+    Vaswani et al., 2017, arXiv:1706.03762, with weights as ``softmax`` says, of scores norm_factor² q·k.
+    ``query_key_value`` is (batch, tokens, (heads + 2 key heads) * channels): queries, keys, values. There are
+    ``num_kv`` key heads (as many as heads if it is below 1), each for heads / num_kv neighbouring heads (Ainslie et
+    al., 2023, arXiv:2305.13245). Several tokens, or ``is_prompt``, begin a sequence; one token goes on with it. The
+    call for the last of ``num_layers`` layers ends the step. Queries and keys are turned (see
+    ``apply_rotary_pos_emb``) in halves or every two channels, at their places in the sequence, or at ``position_ids``
+    (batch, tokens). Neither flag: nothing turns. ``no_masking`` ignores the mask. The keys and values so far,
+    (batch, heads, all tokens, channels), come second and third.
+    """
+    batch, count, _ = query_key_value.shape
+    first = 0 if is_prompt or count > 1 else WORKSPACE.seen
+    queries, keys, values = _heads(query_key_value, heads, num_kv)
+    turn = rotate_half or rotate_every_two
+    if rotary_dim > 0 and turn:
+        device = query_key_value.device
+        places = torch.arange(first, first + count, device=device) if position_ids is None else position_ids
+        queries = rotated(queries, places, rotary_dim, rotate_half, rope_theta)
+        keys = rotated(keys, places, rotary_dim, rotate_half, rope_theta)
+    shared = heads // keys.shape[1]
+    keys, values = (one.repeat_interleave(shared, dim=1).to(query_key_value.dtype) for one in (keys, values))
+    keys, values = WORKSPACE.keep(layer_id, first, keys, values)
+    scores = queries @ wide(keys).transpose(-1, -2) * norm_factor**2
+    shifts = None if alibi is None or alibi.dim() < 2 else wide(alibi).reshape(batch, heads, 1, -1)
+    mask = None if no_masking else attention.mask_of(attn_mask, scores)
+    window = window_size if local_attention else 0
+    hidden = attention.hidden_keys(count, first + count, triangular, window, query_key_value.device)
+    found = attention.weights(scores, mask if mask is None else wide(mask), shifts, hidden) @ wide(values)
+    if layer_id == num_layers - 1:
+        WORKSPACE.seen = first + count
+    return [found.transpose(1, 2).flatten(2).to(query_key_value.dtype), keys, values]
+
+
+def _heads(together: Tensor, heads: int, num_kv: int) -> Iterator[Tensor]:
+    """Queries, keys, values: (batch, heads or key heads, tokens, channels), wide."""
+    pairs = num_kv if num_kv > 0 else heads
+    width = together.shape[2] // (heads + 2 * pairs)
+    sizes = [heads * width, pairs * width, pairs * width]
+    return (wide(part).unflatten(-1, (-1, width)).transpose(1, 2) for part in together.split(sizes, dim=-1))
+
+
+# --- the oracle of softmax; that of attention is in kernels/inference/decoding.py ------------------------------------
+
+
+def _softmax_oracle(given: Arguments) -> Mapping[str, Expected]:
+    found, (batch, heads, queries, keys) = Bounded.exact(given["attn_scores"]), given["attn_scores"].shape
+    found = found.scaled(given["layer_scale"])
+    if given["alibi"].dim() > 1:
+        every, first = given["alibi"].reshape(batch, -1, 1, keys), given["head_offset"]
+        found = found + Bounded.exact(every[:, first : first + heads].expand(found.value.shape))
+    if given["attn_mask"].dim() > 1:
+        rows = given["attn_mask"].reshape(batch, 1, -1, keys)
+        found = found + Bounded.exact(rows.expand(found.value.shape))
+    window = given["window_size"] if given["local_attention"] else keys
+    seen = torch.zeros(queries, keys, dtype=torch.bool)
+    for row in range(queries):
+        last = keys - queries + row
+        end = last if given["triangular"] else keys - 1
+        seen[row, max(0, last - window + 1) : end + 1] = True
+    result = probabilities(found, seen).expected(given["attn_scores"].dtype)
+    return {"attn_scores": result, "result": result}
+
+
+# --- samples ----------------------------------------------------------------------------------------------------------
+
+_NONE = torch.zeros(1)
+
+
+def _scores(
+    draw: Draw,
+    dtype: torch.dtype,
+    *,
+    shape: tuple[int, int, int, int] = (2, 3, 7, 7),
+    mask: str = "",
+    alibi: bool = False,
+    triangular: bool = False,
+    window: int = 0,
+    scale: float = 1.0,
+    ranks: int = 1,
+) -> Arguments:
+    batch, heads, queries, keys = shape
+    slopes = torch.tensor([-(0.5**head) for head in range(heads * ranks)], dtype=torch.float64).repeat(batch)
+    shifts = (slopes[:, None, None] * torch.arange(keys - 1, -1, -1)).to(dtype)
+    return {
+        "attn_scores": draw(*shape, scale=3.0), "attn_mask": _mask(mask, batch, queries, keys, dtype),
+        "alibi": shifts if alibi else torch.zeros(1, dtype=dtype), "triangular": triangular, "recompute": False,
+        "local_attention": window > 0, "window_size": max(window, 1), "async_op": False, "layer_scale": scale,
+        "head_offset": heads * (ranks - 1), "mp_size": ranks,
+    }  # fmt: skip
+
+
+def _mask(kind: str, batch: int, queries: int, keys: int, dtype: torch.dtype) -> Tensor:
+    """Padding in front by -10000, which DeepSpeed masks with; or by -inf, with rows where nothing is left."""
+    if not kind:
+        return torch.zeros(1, dtype=dtype)
+    if kind == "padding":
+        mask = torch.zeros(batch, keys, dtype=dtype)
+        mask[0, : keys // 2] = -10000.0
+        mask[1] = -10000.0
+        return mask
+    mask = torch.zeros(batch, 1, queries, keys, dtype=dtype)
+    mask[0, :, :, 1::2] = -torch.inf
+    mask[1, :, queries // 2] = -torch.inf
+    return mask
+
+
+_SOFTMAX: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "triangular": {"triangular": True},
+    "more-keys": {"triangular": True, "shape": (2, 3, 3, 7)},
+    "padding": {"mask": "padding"},
+    "infinite-mask": {"mask": "rows"},
+    "infinite-mask-triangular": {"mask": "rows", "triangular": True},
+    "alibi": {"alibi": True, "triangular": True, "scale": 0.125},
+    "alibi-second-rank": {"alibi": True, "ranks": 2},
+    "window": {"triangular": True, "window": 3},
+    "window-one-query": {"window": 3, "shape": (2, 3, 1, 7)},
+    "long": {"shape": (1, 1, 2, 1027)},
+}
+
+
+def _context(
+    draw: Draw,
+    dtype: torch.dtype,
+    *,
+    tokens: int = 6,
+    heads: int = 4,
+    num_kv: int = 0,
+    width: int = 8,
+    rotary: str = "",
+    mask: str = "",
+    window: int = 0,
+    ids: bool = False,
+) -> Arguments:
+    together = (heads + 2 * (num_kv or heads)) * width
+    return {
+        "query_key_value": draw(2, tokens, together), "attn_mask": _mask(mask, 2, tokens, tokens, dtype),
+        "rotary_dim": width - 2 if rotary else 0, "rotate_half": rotary == "halves",
+        "rotate_every_two": rotary == "pairs", "heads": heads, "num_kv": num_kv, "norm_factor": width**-0.25,
+        "triangular": True, "local_attention": window > 0, "window_size": max(window, 1), "no_masking": not mask,
+        "layer_id": 2, "num_layers": 3, "alibi": torch.zeros(1, dtype=dtype), "rope_theta": 10000.0,
+        "is_prompt": True, "token_idx": None,
+        "position_ids": torch.arange(3, 3 + tokens).expand(2, -1).contiguous() if ids else None,
+    }  # fmt: skip
+
+
+_CONTEXT: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "grouped": {"num_kv": 2},
+    "halves": {"rotary": "halves"},
+    "pairs": {"rotary": "pairs", "num_kv": 1},
+    "padding": {"mask": "padding"},
+    "infinite-mask": {"mask": "rows"},
+    "window": {"window": 3},
+    "positions": {"rotary": "halves", "ids": True},
+    "one-token": {"tokens": 1, "rotary": "halves"},
+}
+
+
+@contextmanager
+def _allocated(functions: Any, given: Arguments) -> Iterator[None]:
+    """A workspace larger than needed, around one call."""
+    together, heads = given["query_key_value"], given["heads"]
+    width = together.shape[2] // (heads + 2 * (given["num_kv"] or heads))
+    word = WORDS.get(str(together.dtype).removeprefix("torch."), "fp32")
+    allocate = getattr(functions, f"allocate_workspace_{word}")
+    allocate(heads * width, heads, 1, 2, 3, 1, False, 0, 16, 1)
+    try:
+        yield
+    finally:
+        functions.release_workspace()
+
+
+# --- bad arguments, and the table -------------------------------------------------------------------------------------
+
+
+def _validate_softmax(given: Arguments) -> None:
+    scores = check_tensor("attn_scores", given["attn_scores"], dtypes=FLOATING)
+    if scores.dim() != 4:
+        raise wrong("attn_scores", "shape (batch, heads, queries, keys)", tuple(scores.shape))
+    batch, heads, queries, keys = scores.shape
+    if queries > keys and (given["triangular"] or given["local_attention"]):
+        raise wrong("attn_scores", f"no more than {keys} queries, one for each key", queries)
+    check_number("mp_size", given["mp_size"], at_least=1)
+    attention.check_mask("attn_mask", given["attn_mask"], batch, queries, keys, scores)
+    attention.check_alibi("alibi", given["alibi"], batch * heads * given["mp_size"], keys, scores)
+    if not 0 <= given["head_offset"] <= heads * (given["mp_size"] - 1):
+        raise wrong("head_offset", f"0 to {heads * (given['mp_size'] - 1)}", given["head_offset"])
+    attention.check_window(given["local_attention"], given["window_size"])
+
+
+def _validate_context(given: Arguments) -> None:
+    together = check_tensor("query_key_value", given["query_key_value"], dtypes=FLOATING)
+    heads, pairs = given["heads"], given["num_kv"] if given["num_kv"] > 0 else given["heads"]
+    if together.dim() != 3 or together.shape[2] % (heads + 2 * pairs):
+        raise wrong("query_key_value", f"shape (batch, tokens, {heads + 2 * pairs} * channels)", tuple(together.shape))
+    if heads % pairs:
+        raise wrong("num_kv", f"a divisor of the {heads} heads", pairs)
+    (batch, count, _), width = together.shape, together.shape[2] // (heads + 2 * pairs)
+    if given["rotary_dim"] % 2 or given["rotary_dim"] > width:
+        raise wrong("rotary_dim", f"an even number up to {width}", given["rotary_dim"])
+    if given["rotate_half"] and given["rotate_every_two"]:
+        raise wrong("rotate_every_two", "one way to turn", "rotate_half as well")
+    if given["token_idx"] is not None:
+        raise wrong("token_idx", "None, since the workspace counts the tokens", given["token_idx"])
+    if given["layer_id"] >= given["num_layers"]:
+        raise wrong("layer_id", f"a layer below {given['num_layers']}", given["layer_id"])
+    first = 0 if given["is_prompt"] or count > 1 else WORKSPACE.seen
+    if not given["no_masking"]:
+        attention.check_mask("attn_mask", given["attn_mask"], batch, count, first + count, together)
+    attention.check_alibi("alibi", given["alibi"], batch * heads, first + count, together)
+    attention.check_window(given["local_attention"], given["window_size"])
+    places = given["position_ids"]
+    if places is not None and tuple(places.shape) != (batch, count):
+        raise wrong("position_ids", f"shape {(batch, count)}", tuple(places.shape))
+
+
+def _fits(given: Arguments) -> None:
+    """Before anything is modified: the workspace is there and large enough."""
+    _validate_context(given)
+    heads, (batch, count, together) = given["heads"], given["query_key_value"].shape
+    pairs = given["num_kv"] if given["num_kv"] > 0 else heads
+    first = 0 if given["is_prompt"] or count > 1 else WORKSPACE.seen
+    shape = (batch, heads, count, together // (heads + 2 * pairs))
+    WORKSPACE.check(given["layer_id"], first, shape, given["query_key_value"].dtype)
+
+
+_TYPED: dict[str, Any] = {
+    "builder": "InferenceBuilder", "mode": Mode.INFERENCE, "dtypes": ("float32", "float16", "bfloat16"),
+    "budget": _BUDGET,
+}  # fmt: skip
+
+SPECIFICATIONS = (
+    KernelSpecification(
+        name="softmax",
+        attribute="softmax_{dtype}",
+        samples=samples(_scores, _SOFTMAX),
+        oracle=_softmax_oracle,
+        reference=softmax,
+        changes=("attn_scores",),
+        validate=_validate_softmax,
+        refusals=(
+            spoiled("strides", "attn_scores", strided),
+            spoiled("shapes", "attn_mask", lambda one: one.new_zeros(2, 8)),
+            spoiled("dtypes", "attn_mask", lambda one: other_dtype(one.new_zeros(2, 7))),
+            spoiled("devices", "attn_mask", lambda one: elsewhere(one.new_zeros(2, 7))),
+            spoiled("slopes", "alibi", lambda one: one.new_zeros(3, 1, 7)),
+        ),
+        **_TYPED,
+    ),
+    KernelSpecification(
+        name="softmax_context",
+        attribute="softmax_context_{dtype}",
+        samples=samples(_context, _CONTEXT),
+        oracle=oracle,
+        reference=softmax_context,
+        validate=_fits,
+        refusals=(
+            spoiled("heads", "num_kv", put(10)),
+            spoiled("strides", "query_key_value", strided),
+            spoiled("layers", "layer_id", put(3)),
+            spoiled("overflow", "query_key_value", lambda one: one.repeat(1, 3, 1)),
+            spoiled("turning", "rotary_dim", put(3)),
+        ),
+        properties=PROPERTIES,
+        companions=FUNCTIONS,
+        session=_allocated,
+        **_TYPED,
+    ),
+)
