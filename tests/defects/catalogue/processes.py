@@ -69,7 +69,9 @@ def _poisons(call: Any, args: Any) -> Any:
 INVISIBLE = Mutant(
     Fault("the visible devices are ignored", "device count lies", "DeepSpeed #5464: two ranks on one card",
           Where.DEVICE, "capabilities.device.visibility", context=accelerator(device_count=constant(2))),
-    ("accelerator.environment.visible_count",), ("accelerator.environment.visible_count",), how=How.PYTEST,
+    ("accelerator.environment.visible_count", "launcher.devices"),
+    ("accelerator.environment.visible_count", "launcher.devices"),
+    how=How.PYTEST,
 )  # fmt: skip
 
 NO = lacks(Cell("operators.erfinv", "float32", "inference"), "the declaration says so")
