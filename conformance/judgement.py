@@ -64,6 +64,14 @@ def too_few_devices(case: Case, devices: int, *, shared: bool) -> Verdict | None
     return skipped(Reason.ENVIRONMENT, f"{ranks} ranks need a device each, and there are {devices}")
 
 
+def too_few_ranks(case: Case, provided: int) -> Verdict | None:
+    """The verdict of a case that wants more ranks than torchrun has started, or None."""
+    ranks = case.world_size or 1
+    if ranks <= provided:
+        return None
+    return skipped(Reason.ENVIRONMENT, f"{ranks} ranks are wanted, and torchrun provides {provided}")
+
+
 def _is_core(cell: Cell) -> bool:
     known = VOCABULARY.get(cell.subject)
     return known is not None and known.core

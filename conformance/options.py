@@ -86,6 +86,14 @@ _OPTIONS: tuple[tuple[str, dict[str, object]], ...] = (
         },
     ),
     (
+        "--ranks-from",
+        {
+            "metavar": "HOST:PORT",
+            "help": "Take the ranks of distributed cases from torchrun … -m conformance.ranks, on any number of hosts; "
+            "the address is that of its --master-addr and --master-port.",
+        },
+    ),
+    (
         "--conformance-seed",
         {"metavar": "N", "default": "0", "help": "Base seed; each case's seed is derived from it and its id."},
     ),

@@ -45,6 +45,7 @@ class RunOptions:
     challenge: str = ""
     answers: Path | None = None
     rank_isolation: Isolation = Isolation.REUSE
+    ranks_from: str | None = None
     report: Path = Path("conformance-report")
 
 
@@ -71,8 +72,20 @@ def read_options(config: pytest.Config) -> RunOptions:
         challenge=get("challenge") or "",
         answers=_answers(get("challenge_answers"), get("challenge")),
         rank_isolation=Isolation(_one_of("rank isolation", get("rank_isolation"), [word.value for word in Isolation])),
+        ranks_from=_endpoint(get("ranks_from"), get("numprocesses")),
         report=Path(str(get("conformance_report"))).absolute(),
     )
+
+
+def _endpoint(value: str | None, workers: int | None) -> str | None:
+    if value is None:
+        return None
+    from conformance.ranks.meeting import parsed
+
+    parsed(value)
+    if workers:
+        raise UsageError("--ranks-from gives ranks to one process: leave out -n, or say -n0.")
+    return value
 
 
 def _dtype_names() -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import socket
 import struct
@@ -14,6 +15,13 @@ Message = dict[str, Any]
 _LENGTH = struct.Struct("<I")
 _CHUNK = 1 << 16
 _MOST_DESCRIPTORS = 8
+
+
+#: What the kernel says of a connection that is no more, and of a host that cannot be reached any longer.
+_GONE = frozenset(
+    {errno.EPIPE, errno.ECONNRESET, errno.ECONNABORTED, errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH,
+     errno.EHOSTDOWN, errno.ENETDOWN}
+)  # fmt: skip
 
 
 class Closed(Exception):
@@ -38,15 +46,15 @@ class Channel:
         try:
             sent = socket.send_fds(self.connection, [data], descriptors) if descriptors else 0
             self.connection.sendall(data[sent:])
-        except (BrokenPipeError, ConnectionResetError) as error:
-            raise Closed from error
+        except OSError as error:
+            raise _closed(error) from error
 
     def receive(self) -> list[Message]:
         """Wait for bytes; every message that is complete, maybe none. Closed at the end of the stream."""
         try:
             data, descriptors, _, _ = socket.recv_fds(self.connection, _CHUNK, _MOST_DESCRIPTORS)
-        except ConnectionResetError as error:
-            raise Closed from error
+        except OSError as error:
+            raise _closed(error) from error
         if not data:
             raise Closed
         self._bytes += data
@@ -74,3 +82,8 @@ class Channel:
             if count:
                 message["descriptors"], self._descriptors = self._descriptors[:count], self._descriptors[count:]
             yield message
+
+
+def _closed(error: OSError) -> Exception:
+    """Closed where that is what the error says, else the error itself."""
+    return Closed() if error.errno in _GONE else error

@@ -39,6 +39,7 @@ class Evidence:
     place: Entry = field(default_factory=Entry)
     stacks: str = ""
     output: str = ""
+    where: str = ""
 
     @property
     def never_began(self) -> bool:
@@ -116,7 +117,7 @@ def _message(rank: Evidence) -> str:
 def _death(rank: Evidence) -> str:
     after = "after its body had returned" if rank.end else f"before its body returned, {rank.place}"
     if rank.exit_status is None:
-        return f"rank {rank.rank} was lost {after}"
+        return f"rank {rank.rank}{rank.where and f' on {rank.where}'} was lost {after}"
     if rank.exit_status < 0:
         name = signal.Signals(-rank.exit_status).name
         fatal = fatal_error(rank.stacks)

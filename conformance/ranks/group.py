@@ -7,6 +7,7 @@ import os
 import queue
 import sys
 import threading
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -16,11 +17,11 @@ from conformance.ranks.messages import Join
 _LONGER_THAN_THE_DEADLINE = 60.0
 
 
-def identify(rank: int, world_size: int) -> None:
+def identify(rank: int, world_size: int, local: Sequence[int] | None = None) -> None:
     """Say who this process is, in the variables that launchers set and libraries read."""
-    os.environ.update(
-        RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world_size), LOCAL_WORLD_SIZE=str(world_size)
-    )
+    local_rank, local_world_size = local or (rank, world_size)
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+    os.environ.update(zip(names, map(str, (rank, world_size, local_rank, local_world_size)), strict=True))
 
 
 def share_gloo_devices() -> None:
@@ -59,10 +60,10 @@ def share_gloo_devices() -> None:
 class Groups:
     """Joins and leaves groups over one store, which every rank of the pool is a client of."""
 
-    def __init__(self, store_port: int) -> None:
+    def __init__(self, store_host: str, store_port: int) -> None:
         from torch._C._distributed_c10d import TCPStore
 
-        self._store = TCPStore("127.0.0.1", store_port, None, is_master=False, wait_for_workers=False)
+        self._store = TCPStore(store_host, store_port, None, is_master=False, wait_for_workers=False)
         share_gloo_devices()
         self._graveyard: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._reaper = threading.Thread(target=self._reap, name="conformance-groups", daemon=True)

@@ -36,6 +36,8 @@ class Member:
     exited: bool = False
     lost: bool = False
     inbox: list[Message] = field(default_factory=list)
+    #: The name of its host; empty for the one on which pytest runs.
+    where: str = ""
 
     @classmethod
     def fork(cls, number: int, zygote: Channel, hello: Hello, environment: Mapping[str, str] | None = None) -> Member:

@@ -17,6 +17,7 @@ class Hello:
     module_path: list[str]
     store_port: int
     seed: int
+    store_host: str = "127.0.0.1"
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,8 @@ class Work:
     """One case for one rank. ``nonce`` names the round; an answer with another one is not an answer.
 
     ``values`` are the arguments that the pytest process has made, pickled and in base64. ``deadline`` is in seconds.
-    ``device`` is the index of the rank's leased device; None where ranks share what there is.
+    ``device`` is the index of the rank's leased device; None where ranks share what there is. ``local`` are its number
+    on its host and how many ranks of this round are there; None where all of them are on one host.
     """
 
     nonce: str
@@ -37,6 +39,7 @@ class Work:
     deadline: float
     values: str
     device: int | None = None
+    local: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,7 @@ class Join:
     rank: int
     world_size: int
     deadline: float
+    local: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,11 @@ class Output:
     def fileno(self) -> int:
         return self._descriptor
 
+    @property
+    def size(self) -> int:
+        """How many bytes there were since it was cleared."""
+        return self._total
+
     def clear(self) -> None:
         self._head = bytearray()
         self._tail: deque[bytes] = deque()

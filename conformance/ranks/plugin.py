@@ -17,7 +17,7 @@ from conformance.accelerators.live import unwrap
 from conformance.case import Case, Isolation
 from conformance.checker import Checker
 from conformance.finding import EnvironmentLacks, Finding
-from conformance.judgement import Observed, Seen, too_few_devices
+from conformance.judgement import Observed, Seen, too_few_devices, too_few_ranks
 from conformance.ranks.evidence import Finish
 from conformance.ranks.leases import DevicesBusy, Lease, Leases, lease_folder, physical_names
 from conformance.ranks.messages import Hello, Work
@@ -44,7 +44,8 @@ class RankCases:
         self._subject, self._watchdog, self._isolation = subject, watchdog, settings.options.rank_isolation
         file = settings.options.capabilities
         self._next: Case | None = None
-        self._pool = Pool(Hello(settings.subject.spec, str(file) if file else None, [], 0, settings.options.seed))
+        hello = Hello(settings.subject.spec, str(file) if file else None, [], 0, settings.options.seed)
+        self._pool = _pool(hello, settings, subject)
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:
@@ -63,7 +64,12 @@ class RankCases:
         if case is None or case.world_size is None:
             return
         accelerator = self._subject.accelerator
-        verdict = too_few_devices(case, _devices(accelerator), shared=_may_share(accelerator, self._subject.device))
+        provided = self._pool.most_ranks
+        if provided is None:
+            shared = _may_share(accelerator, self._subject.device)
+            verdict = too_few_devices(case, _devices(accelerator), shared=shared)
+        else:
+            verdict = too_few_ranks(case, provided)
         if not _HAS_RANKS:
             verdict = skipped(Reason.ENVIRONMENT, "ranks need Linux, which forks, watches and ends them")
         if verdict:
@@ -84,7 +90,7 @@ class RankCases:
             raise Finding(Reason.RAISED, str(error)) from None
         except DevicesBusy as error:
             raise EnvironmentLacks(str(error)) from None
-        self._expect_next(shared=devices is None)
+        self._expect_next(shared=_may_share(self._subject.accelerator, self._subject.device))
         checker = Checker()
         checker.count = ended.count
         checker.metrics.update(ended.metrics)
@@ -124,7 +130,7 @@ class RankCases:
         """The devices of its ranks, for nobody else meanwhile; nothing where ranks may share them."""
         assert case.world_size is not None
         accelerator = self._subject.accelerator
-        if _may_share(accelerator, self._subject.device):
+        if self._pool.most_ranks is not None or _may_share(accelerator, self._subject.device):
             return nullcontext()
         names = physical_names(_devices(accelerator), _visible(accelerator))
         leases = Leases(lease_folder(str(self._subject.device.type)), names)
@@ -141,6 +147,16 @@ class RankCases:
 
     def pytest_sessionfinish(self) -> None:
         self._pool.close()
+
+
+def _pool(hello: Hello, settings: Settings, subject: Subject) -> Pool:
+    """Ranks of this host, or those that torchrun has started."""
+    endpoint = settings.options.ranks_from
+    if endpoint is None:
+        return Pool(hello)
+    from conformance.ranks.provided import ProvidedPool
+
+    return ProvidedPool(hello, endpoint, own_devices=not _may_share(subject.accelerator, subject.device))
 
 
 def _on_ranks(item: pytest.Item) -> bool:

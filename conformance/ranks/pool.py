@@ -20,7 +20,7 @@ from conformance.ranks.evidence import Evidence, Finish, finish
 from conformance.ranks.leases import Lease
 from conformance.ranks.member import Member
 from conformance.ranks.messages import Hello, Join, Ready, Unfit, Work, packed, unpacked
-from conformance.ranks.round import Round
+from conformance.ranks.round import RankProcess, Round
 from conformance.ranks.zygote_process import ZygoteProcess
 
 #: Importing torch takes seconds, on a busy machine many.
@@ -70,14 +70,23 @@ class Ended:
 
 
 @dataclass(frozen=True)
+class Seat:
+    """What one rank of a round is given: its leased device and what holds it, its number on its host."""
+
+    device: int | None = None
+    descriptors: tuple[int, ...] = ()
+    local: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True)
 class _Ahead:
     """A group that idle ranks were told to make for a case to come."""
 
     nonce: str
-    ranks: tuple[Member, ...]
+    ranks: tuple[RankProcess, ...]
     deadline: float
 
-    def fits(self, ranks: Sequence[Member], work: Work) -> bool:
+    def fits(self, ranks: Sequence[RankProcess], work: Work) -> bool:
         return tuple(ranks) == self.ranks and work.deadline <= self.deadline
 
 
@@ -125,11 +134,12 @@ class Pool:
 
         Making one takes about as long as a short case does. Where there are fewer idle ranks nothing happens.
         """
-        ranks = tuple(self._idle[:world_size])
+        ranks = tuple(self._warm(world_size))
         if self._ahead is None and len(ranks) == world_size:
             self._ahead = _Ahead(uuid.uuid4().hex, ranks, deadline)
             for rank, member in enumerate(ranks):
-                member.send(packed(Join(self._ahead.nonce, rank, world_size, deadline)))
+                seat = self._seat(rank, ranks, None)
+                member.send(packed(Join(self._ahead.nonce, rank, world_size, deadline, seat.local)))
 
     def _round(self, work: Work, start: Start, devices: Lease | None) -> tuple[Round, list[Evidence]]:
         ranks, nonce = self._take(work.world_size, start), uuid.uuid4().hex
@@ -139,7 +149,7 @@ class Pool:
                 nonce = ahead.nonce
             else:
                 # One of them may wait in it for another that has died. There is no asking: they are replaced.
-                self._idle[:0] = [member for member in ranks if member not in ahead.ranks]
+                self._keep([member for member in ranks if member not in ahead.ranks])
                 self._discard(ahead.ranks)
                 ranks = self._take(work.world_size, start)
         work = replace(work, nonce=nonce)
@@ -147,8 +157,8 @@ class Pool:
         for rank, member in enumerate(ranks):
             member.forget()
             member.last_case = work.case_id
-            device, descriptors = devices.of_rank(rank) if devices else (None, ())
-            member.send(packed(replace(work, rank=rank, device=device)), descriptors)
+            seat = self._seat(rank, ranks, devices)
+            member.send(packed(replace(work, rank=rank, device=seat.device, local=seat.local)), seat.descriptors)
         try:
             evidence = followed.follow(work.deadline)
         except BaseException:  # Ctrl-C too: whatever the ranks are in the middle of, nobody will ask them for it
@@ -159,7 +169,25 @@ class Pool:
 
     # --- ranks ------------------------------------------------------------------------------------------------------
 
-    def _take(self, count: int, start: Start = Start()) -> list[Member]:
+    @property
+    def most_ranks(self) -> int | None:
+        """How many there can be; None where more are forked as they are wanted."""
+        return None
+
+    def _seat(self, rank: int, ranks: Sequence[Any], devices: Lease | None) -> Seat:
+        """Of one rank of a round."""
+        del ranks
+        return Seat(*devices.of_rank(rank)) if devices else Seat()
+
+    def _warm(self, count: int) -> list[Any]:
+        """The warm ranks that a case of that many would get next."""
+        return self._idle[:count]
+
+    def _keep(self, ranks: Sequence[Any]) -> None:
+        """For the next case: it gets those first that ran last."""
+        self._idle[:0] = ranks
+
+    def _take(self, count: int, start: Start) -> list[Any]:
         """Ranks that are ready; those that died while nobody looked are replaced."""
         for _ in range(3):
             while self.listen(0):
@@ -211,7 +239,7 @@ class Pool:
             self._store = _store()
         return replace(self._hello, module_path=list(sys.path), store_port=self._store.port)
 
-    def _wait_until_ready(self, ranks: Sequence[Member]) -> None:
+    def _wait_until_ready(self, ranks: Sequence[RankProcess]) -> None:
         until = time.monotonic() + _RANK_PATIENCE
         while True:
             for member in ranks:
@@ -223,7 +251,7 @@ class Pool:
                 raise PoolFailed(f"a rank did not load the accelerator within {_RANK_PATIENCE:.0f} s")
             self.listen(_RANK_PATIENCE)
 
-    def _greet(self, member: Member, ranks: Sequence[Member]) -> None:
+    def _greet(self, member: RankProcess, ranks: Sequence[RankProcess]) -> None:
         for message in member.inbox:
             value = unpacked(message)
             if isinstance(value, Unfit):
@@ -232,7 +260,7 @@ class Pool:
             member.ready = isinstance(value, Ready)
         member.inbox.clear()
 
-    def _give_back(self, ranks: Sequence[Member], followed: Round, start: Start) -> None:
+    def _give_back(self, ranks: Sequence[RankProcess], followed: Round, start: Start) -> None:
         for member in ranks:
             member.cases += 1
         if start.isolation is not Isolation.REUSE or not followed.clean:
@@ -240,17 +268,18 @@ class Pool:
             return
         tired = [member for member in ranks if member.cases >= _MOST_CASES or member in followed.retired()]
         self._discard(tired)
-        self._idle[:0] = [member for member in ranks if member not in tired]
+        self._keep([member for member in ranks if member not in tired])
 
-    def _discard(self, members: Sequence[Member]) -> None:
+    def _discard(self, members: Sequence[RankProcess]) -> None:
         """Kill without waiting: the zygote reaps them, and what they have started."""
         for member in members:
             if not member.exited:
                 member.signal(signal.SIGKILL)
             self._forget(member)
 
-    def _forget(self, member: Member) -> None:
-        if self._alive.pop(member.number, None) is None:
+    def _forget(self, one: RankProcess) -> None:
+        member = self._alive.pop(one.number, None)
+        if member is None:
             return
         if member in self._idle:
             self._idle.remove(member)

@@ -92,7 +92,7 @@ class Rank:
         self._subject = resolve(hello.spec)
         self._accelerator = self._subject.load()
         self._backend = str(self._accelerator.communication_backend_name())
-        self._groups = Groups(hello.store_port)
+        self._groups = Groups(hello.store_host, hello.store_port)
         self._process = os.getpid()
         self._state: RankState | None = None
         self._leases: list[int] = []
@@ -100,7 +100,7 @@ class Rank:
     def join_ahead(self, join: Join) -> None:
         """Make the group of the next case while pytest is between two cases."""
         self._ledger.stage("joining a group ahead")
-        identify(join.rank, join.world_size)
+        identify(join.rank, join.world_size, join.local)
         self._groups.prepare(join, self._backend)
         self._ledger.stage(AHEAD)
 
@@ -109,7 +109,7 @@ class Rank:
         self._leases = leases
         self._ledger.begin(work.nonce)
         self._ledger.stage(ARRIVING)
-        identify(work.rank, work.world_size)
+        identify(work.rank, work.world_size, work.local)
         self._state = RankState.take()
         checker = Checker()
         error: BaseException | None = None

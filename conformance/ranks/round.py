@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from conformance.judgement import Seen
+from conformance.ranks.channel import Message
 from conformance.ranks.evidence import Evidence, Fate
 from conformance.ranks.ledger import ARRIVING, JOINING, Entry, proven_mismatch
-from conformance.ranks.member import Member
 from conformance.ranks.messages import Done, End, Leave, packed, unpacked
 
 #: How long the others may take when one rank has failed, in seconds.
@@ -32,9 +32,55 @@ class Listener(Protocol):
         """Wait for news of any rank and put it where it belongs; whether there was any."""
 
 
+class Printed(Protocol):
+    """What a rank prints."""
+
+    def drain(self) -> None:
+        """Take everything that is there."""
+
+    def text(self) -> str:
+        """Head and tail of what was taken."""
+
+
+class RankProcess(Protocol):
+    """A rank as a round needs it: on this host a Member, elsewhere one behind a slot."""
+
+    number: int
+    ready: bool
+    cases: int
+    last_case: str
+    exit_status: int | None
+    exited: bool
+    lost: bool
+    inbox: list[Message]
+
+    @property
+    def output(self) -> Printed: ...
+
+    @property
+    def where(self) -> str: ...
+
+    @property
+    def gone(self) -> bool: ...
+
+    def send(self, message: Message, descriptors: Sequence[int] = ()) -> None: ...
+
+    def place(self) -> Entry: ...
+
+    def signal(self, number: signal.Signals) -> None: ...
+
+    def forget(self) -> None: ...
+
+    def stacks_size(self) -> int: ...
+
+    def read_stacks(self) -> str: ...
+
+    def close(self) -> None: ...
+
+
 @dataclass
 class _Part:
-    member: Member
+    member: RankProcess
     end: End | None = None
     done: Done | None = None
     #: The ledger when the body had ended; giving back writes over it.
@@ -63,7 +109,7 @@ class _Part:
 class Round:
     """Follows one round. ``ranks[i]`` is rank i."""
 
-    def __init__(self, nonce: str, ranks: Sequence[Member], ears: Listener) -> None:
+    def __init__(self, nonce: str, ranks: Sequence[RankProcess], ears: Listener) -> None:
         self._nonce, self._ears = nonce, ears
         self._parts = [_Part(member) for member in ranks]
         self.before = tuple(dict.fromkeys(member.last_case for member in ranks if member.last_case))
@@ -91,7 +137,7 @@ class Round:
         alive = all(part.done and not part.member.gone for part in self._parts)
         return alive and len(ends) == 1 and ends <= {Seen.RIGHT.name, Seen.ENVIRONMENT.name}
 
-    def retired(self) -> list[Member]:
+    def retired(self) -> list[RankProcess]:
         return [part.member for part in self._parts if part.done and part.done.retire]
 
     def leaked(self) -> list[str]:
@@ -180,6 +226,7 @@ class Round:
             place=place if place.nonce == self._nonce else Entry(stage="before the case"),
             stacks=part.member.read_stacks(),
             output=part.member.output.text(),
+            where=part.member.where,
         )
 
     def _fate(self, part: _Part) -> Fate:

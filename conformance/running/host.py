@@ -42,6 +42,11 @@ class Host:
             return
         finally:
             watchdog.disarm()
+        try:
+            ranks = RankCases(self._settings, subject, watchdog)
+        except ConformanceError as error:
+            self._fail(str(error))
+            return
         manager = self._config.pluginmanager
         self._config.stash[SUBJECT] = subject
         if self._settings.bundled and manager.hasplugin("logging-plugin"):
@@ -51,7 +56,7 @@ class Host:
         manager.register(rank_fixtures, "conformance-rank-fixtures")
         runner = CaseRunner(self._settings, subject, open_journal(self._settings), watchdog)
         manager.register(runner, "conformance-runner")
-        manager.register(RankCases(self._settings, subject, watchdog), "conformance-ranks")
+        manager.register(ranks, "conformance-ranks")
 
     def _load(self) -> Subject:
         import torch

@@ -32,6 +32,8 @@ def prepare(config: pytest.Config) -> None:
         raise pytest.UsageError(str(error)) from None
     config.stash[SETTINGS] = settings
     option = config.option
+    if settings.options.ranks_from and option.numprocesses is None:
+        option.numprocesses = 0  # torchrun's ranks serve one process
     wants_this_process = option.collectonly or option.usepdb or getattr(option, "trace", False)
     if option.numprocesses is None and option.dist == "no" and not option.tx and not wants_this_process:
         option.numprocesses = settings.subject.default_workers

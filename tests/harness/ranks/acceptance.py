@@ -27,9 +27,11 @@ from tests.acceptance.running import Run
 from tests.harness.ranks import chaos, torture_cases
 from tests.harness.ranks.expectations import EXPECTED, missing_texts, overdue, verdicts
 from tests.harness.ranks.test_torture import leftovers, tortured
+from tests.harness.ranks.torchrun import one_host
 
 #: Seconds that fresh ranks need to start, beside what a body may take.
 START = {Isolation.REUSE: 0.5, Isolation.FORK: 0.5, Isolation.EXEC: 8.0}
+TORCHRUN = "torchrun"
 MOST_DRIFT, MOST_GROWTH = 1.05, 10.0
 
 
@@ -44,7 +46,15 @@ class Line:
 
 
 def tortures(words: list[str], workers: list[str]) -> Iterator[Line]:
-    for word in map(Isolation, words):
+    if TORCHRUN in words:
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            with one_host(4, folder, MARK_OF_THIS_RUN=name) as (endpoint, torchrun):
+                run = tortured(folder, f"--ranks-from={endpoint}")
+                status = torchrun.status(30)
+            yield from judged(run, TORCHRUN, Isolation.REUSE, name, 1)
+            yield Line(f"{TORCHRUN}: its exit status", str(status), "0", not status)
+    for word in (Isolation(word) for word in words if word != TORCHRUN):
         for count in workers:
             with tempfile.TemporaryDirectory() as name:
                 run = tortured(Path(name), count, f"--rank-isolation={word.value}")
@@ -135,7 +145,8 @@ def lines(arguments: argparse.Namespace) -> Iterator[Line]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--words", nargs="*", default=[word.value for word in Isolation], help="words of isolation")
+    parser.add_argument("--words", nargs="*", default=[word.value for word in Isolation] + [TORCHRUN],
+                        help="words of isolation, and torchrun for ranks that it provides")  # fmt: skip
     parser.add_argument("--workers", nargs="*", default=["-n0", "-n2"], type=lambda count: f"-n{count.strip('-n')}")
     parser.add_argument("--drift", type=int, default=2000, help="cases on the same ranks (default: 2000)")
     parser.add_argument("--chaos", type=int, default=200, help="runs with a death (default: 200)")

@@ -1,0 +1,7 @@
+"""``torchrun … -m conformance.ranks``: what torchrun starts in place of a program, one process for each rank."""
+
+from __future__ import annotations
+
+from conformance.ranks.slot import main
+
+main()
