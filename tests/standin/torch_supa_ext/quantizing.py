@@ -1,4 +1,7 @@
-"""Quantization by groups: a tensor is cut into ``groups`` equal parts, each with a scale of its own."""
+"""Quantization by groups: a tensor is cut into ``groups`` equal parts, each with a scale of its own.
+
+Of two numbers of 4 bits the first is in a byte's low half here, as only this module has to know.
+"""
 
 from __future__ import annotations
 
@@ -6,22 +9,24 @@ import torch
 from torch import Tensor
 
 SYMMETRIC = 0
-#: Keeps the scale of a constant group finite.
+#: Keeps the step of a group of equal numbers above 0.
 _TINY = 1e-5
 
 
 def ds_quantize(vals: Tensor, groups: int, num_bits: int) -> Tensor:
     """Round ``vals``, in place, to what symmetric quantization can represent."""
     grouped = _grouped(vals, groups)
-    scale = _symmetric_scale(grouped, num_bits)
+    scale = 2**num_bits / (2 * grouped.abs().amax(dim=1, keepdim=True) + _TINY)
     return vals.copy_((_rounded(grouped * scale, num_bits) / scale).reshape(vals.shape))
 
 
 def ds_quantize_asym(vals: Tensor, groups: int, num_bits: int) -> Tensor:
-    """Round ``vals``, in place, to what asymmetric quantization can represent."""
+    """Round ``vals``, in place, to the smallest number of its group and steps above it."""
     grouped = _grouped(vals, groups)
-    scale, offset = _asymmetric(grouped, num_bits)
-    return vals.copy_((_rounded((grouped - offset) * scale, num_bits) / scale + offset).reshape(vals.shape))
+    low, high = grouped.amin(dim=1, keepdim=True), grouped.amax(dim=1, keepdim=True)
+    step = (high - low + _TINY) / 2**num_bits
+    numbers = ((grouped - low) / step).round().clamp(0, 2**num_bits - 1)
+    return vals.copy_((numbers * step + low).reshape(vals.shape))
 
 
 def quantize(vals: Tensor, groups: int, num_bits: int, quant_type: int) -> list[Tensor]:
@@ -54,16 +59,16 @@ def dequantize(data: Tensor, params: Tensor, groups: int, num_bits: int, quant_t
 def dequantize_int8_to_half_experimental(
     data: Tensor, scale: Tensor, minimum: Tensor, num_group: int, group_size: int
 ) -> Tensor:
-    """Unsigned bytes times the group's scale, plus its minimum."""
-    values = data.reshape(num_group, group_size).float() * scale.reshape(-1, 1) + minimum.reshape(-1, 1)
-    return values.half().reshape(data.shape)
+    """Unsigned bytes over the group's scale, plus its minimum."""
+    values = data.reshape(num_group, group_size).float() / scale.reshape(-1, 1) + minimum.reshape(-1, 1)
+    return values.half()
 
 
 def dequantize_int4_to_half_experimental(
     data: Tensor, scale: Tensor, minimum: Tensor, num_group: int, group_size: int
 ) -> Tensor:
-    """The same for two numbers a byte, the low half first."""
-    numbers = torch.stack([data & 15, data >> 4], dim=-1).flatten(-2)
+    """The same for two numbers a byte; those who make these bytes put the first into the high half."""
+    numbers = torch.stack([data >> 4, data & 15], dim=-1).flatten(-2)
     return dequantize_int8_to_half_experimental(numbers, scale, minimum, num_group, group_size)
 
 
@@ -73,12 +78,12 @@ def _grouped(vals: Tensor, groups: int) -> Tensor:
 
 def _symmetric_scale(grouped: Tensor, num_bits: int) -> Tensor:
     largest = grouped.abs().amax(dim=1, keepdim=True)
-    return torch.where(largest == 0, 1.0, 2**num_bits / (2 * largest + _TINY))
+    return torch.where(largest == 0, 1.0, 2 ** (num_bits - 1) / largest)
 
 
 def _asymmetric(grouped: Tensor, num_bits: int) -> tuple[Tensor, Tensor]:
     low, high = grouped.amin(dim=1, keepdim=True), grouped.amax(dim=1, keepdim=True)
-    return 2**num_bits / (high - low + _TINY), (high + low) / 2
+    return torch.where(high == low, 1.0, 2**num_bits / (high - low)), (high + low) / 2
 
 
 def _rounded(numbers: Tensor, num_bits: int) -> Tensor:

@@ -1,0 +1,91 @@
+"""Floating-point numbers of 4 to 12 bits, and their bytes: the arithmetic of the portable reference, on any device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Format:
+    """Sign, ``exponent`` bits with the usual bias, ``mantissa`` bits; subnormal numbers, and no infinity or NaN.
+
+    ``reach`` is where the largest number of a group is put: the format's own largest number, or a number of its upper
+    half where the range is wider than anybody needs.
+    """
+
+    exponent: int
+    mantissa: int
+    reach: float
+
+    @property
+    def bits(self) -> int:
+        return 1 + self.exponent + self.mantissa
+
+    @property
+    def bias(self) -> int:
+        return int(2 ** (self.exponent - 1)) - 1
+
+
+FORMATS = (
+    Format(2, 1, 6.0),
+    Format(3, 2, 28.0),
+    Format(4, 3, 480.0),
+    Format(5, 2, 114688.0),
+    Format(7, 4, 510.0),
+)
+
+
+def encoded(numbers: Tensor, kind: Format, stochastic: bool) -> Tensor:
+    """Codes (int32) of float32 numbers: the nearest, ties to even; or one of both neighbours by chance."""
+    bits = numbers.contiguous().view(torch.int32)
+    exponent = ((bits >> 23) & 255).sub(127).clamp(min=1 - kind.bias)
+    units = numbers.abs() / _power(exponent - kind.mantissa)
+    below = units.floor()
+    whole = below + (torch.rand_like(units) < units - below) if stochastic else units.round()
+    # A mantissa that rounds up to the next power of two carries into the exponent, as the bits lie side by side.
+    code = ((exponent + (kind.bias - 1)) << kind.mantissa) + whole.to(torch.int32)
+    return code.clamp(max=2 ** (kind.bits - 1) - 1) | torch.where(bits < 0, 1 << (kind.bits - 1), 0).to(torch.int32)
+
+
+def decoded(codes: Tensor, kind: Format) -> Tensor:
+    """The float32 numbers behind codes (int32)."""
+    magnitude = codes & (2 ** (kind.bits - 1) - 1)
+    exponent, mantissa = magnitude >> kind.mantissa, magnitude & (2**kind.mantissa - 1)
+    whole = torch.where(exponent > 0, mantissa + 2**kind.mantissa, mantissa)
+    numbers = whole.float() * _power(exponent.clamp(min=1) - kind.bias - kind.mantissa)
+    return torch.where(codes > magnitude, -numbers, numbers)
+
+
+def to_bytes(codes: Tensor, bits: int) -> Tensor:
+    """Rows of codes one after the other, lowest bits first: uint8 of shape (rows, elements * bits / 8)."""
+    together, width = _together(bits)
+    parts = codes.reshape(len(codes), -1, together)
+    word = torch.zeros_like(parts[..., 0])
+    for place in range(together):
+        word = word | (parts[..., place] << (place * bits))
+    found = [(word >> (8 * place)) & 255 for place in range(width)]
+    return torch.stack(found, dim=-1).reshape(len(codes), -1).to(torch.uint8)
+
+
+def from_bytes(data: Tensor, bits: int) -> Tensor:
+    """The codes behind rows of bytes: int32."""
+    together, width = _together(bits)
+    parts = data.to(torch.int32).reshape(len(data), -1, width)
+    word = torch.zeros_like(parts[..., 0])
+    for place in range(width):
+        word = word | (parts[..., place] << (8 * place))
+    found = [(word >> (place * bits)) & (2**bits - 1) for place in range(together)]
+    return torch.stack(found, dim=-1).reshape(len(data), -1)
+
+
+def _together(bits: int) -> tuple[int, int]:
+    """So many codes fill so many bytes."""
+    return {4: (2, 1), 6: (4, 3), 8: (1, 1), 12: (2, 3)}[bits]
+
+
+def _power(exponent: Tensor) -> Tensor:
+    """Two to an int32 within float32's normal range, exactly."""
+    return ((exponent + 127) << 23).view(torch.float32)
