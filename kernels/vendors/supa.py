@@ -12,6 +12,7 @@ from typing import Any
 
 from conformance.kernels.adapting import lists_flattened
 from conformance.kernels.inference.workspace import follow
+from conformance.kernels.quantization.byte_order import quantizer_operators
 from conformance.kernels.specification import WORDS
 from conformance.kernels.vendors import Operator, VendorLibrary, find
 
@@ -62,5 +63,6 @@ LIBRARY = VendorLibrary(
         "FusedLionBuilder": {"multi_tensor_lion": Operator("torch.ops.deepspeed.multi_tensor_lion", lists_flattened)},
         "FusedLambBuilder": {"lamb": Operator("torch.ops.deepspeed.lamb")},
         "InferenceBuilder": _INFERENCE,
+        "QuantizerBuilder": quantizer_operators(_SPACE),
     },
 )
