@@ -73,3 +73,28 @@ def test_layout(check, device):
 
     check.equal(across.cpu().numpy().tobytes(), np.packbits(values.t().numpy() >= 0).tobytes(), "a transposed tensor")
     check.equal(first.cpu().numpy().tobytes(), np.packbits(values[:2].numpy() >= 0).tobytes(), "the first 16 elements")
+
+
+@case("compression.pruning", requires=[DTYPE.on("float32"), DTYPE.on("bool")], axes={"how": ("elements", "rows")})
+def test_pruning(check, device, how):
+    """Pruned weights stay 0 through training steps, get no gradient, and the others are trained."""
+    from torch.nn.utils import prune
+
+    layer = torch.nn.Linear(8, 6).to(device)
+    if how == "elements":
+        prune.l1_unstructured(layer, "weight", amount=20)
+    else:
+        prune.ln_structured(layer, "weight", amount=2, n=2, dim=0)
+    before, mask = layer.weight_orig.detach().cpu().clone(), layer.weight_mask.cpu().bool()
+
+    for _ in range(3):
+        layer.weight_orig.grad = None
+        layer(torch.randn(4, 8, device=device)).square().sum().backward()
+        layer.weight_orig.data.sub_(layer.weight_orig.grad, alpha=0.01)
+    layer(torch.randn(4, 8, device=device))
+
+    changed = layer.weight_orig.detach().cpu() != before
+    check.equal(int((~mask).sum()), 20 if how == "elements" else 16, "pruned weights")
+    check.equal(int(changed[~mask].sum()), 0, "pruned weights that were trained")
+    check.that(bool(changed[mask].all()), "weights that are not pruned were not trained")
+    check.equal(int((layer.weight.detach().cpu()[~mask] != 0).sum()), 0, "pruned weights that are not 0")
