@@ -56,7 +56,10 @@ def bound_of(kind: Near, dtype: torch.dtype) -> float:
 
 @functools.cache
 def _table() -> dict[str, dict[str, float]]:
-    return tomllib.loads(Path(__file__).with_name("nearness.toml").read_text(encoding="utf-8"))
+    table: dict[str, dict[str, float]] = tomllib.loads(
+        Path(__file__).with_name("nearness.toml").read_text(encoding="utf-8")
+    )
+    return table
 
 
 def relative_error(value: torch.Tensor, exact: torch.Tensor, largest: float | None = None) -> float:
