@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import io
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,11 +18,33 @@ MAX_BYTES: Final = 64 * 1024 * 1024
 MAX_CONTAINERS: Final = 500_000
 #: Values: numbers and strings cost memory too.
 MAX_VALUES: Final = 2_500_000
+_GZIP: Final = b"\x1f\x8b"
 
 
 def read_json(path: Path) -> Any:
-    """The JSON value of a file; no duplicate keys, no NaN, no infinities. JournalError is one sentence."""
-    return parse_json(read_capped(path), str(path))
+    """The JSON value of a file, compressed by gzip or not; no duplicate keys, no NaN, no infinities.
+
+    JournalError is one sentence.
+    """
+    return parse_json(inflated(read_capped(path), str(path)), str(path))
+
+
+def inflated(data: bytes, where: str) -> bytes:
+    """The bytes, unpacked if they are packed; never more than a report may hold: few bytes can unpack to gigabytes."""
+    if not data.startswith(_GZIP):
+        return data
+    # Imported here: nobody waits for it who reads plain files.
+    import gzip
+    import zlib
+
+    try:
+        with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
+            text = file.read(MAX_BYTES + 1)
+    except (OSError, EOFError, zlib.error):
+        raise JournalError(f"{where} cannot be decompressed.") from None
+    if len(text) > MAX_BYTES:
+        raise JournalError(f"{where} unpacks to more than {MAX_BYTES >> 20} MiB; no report of this suite does.")
+    return text
 
 
 def parse_json(data: bytes, where: str) -> Any:

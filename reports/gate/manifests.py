@@ -7,10 +7,8 @@ One file holds every case with what it needs and the profiles it belongs to; a p
 from __future__ import annotations
 
 import gzip
-import io
 import json
 import re
-import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -18,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from conformance.errors import JournalError
-from conformance.reports.json_files import MAX_BYTES, collector_paused, parse_json, read_capped
+from conformance.reports.json_files import collector_paused, inflated, parse_json, read_capped
 from conformance.reports.model import PlannedRecord
 from conformance.reports.plan_digest import plan_sha256
 from conformance.reports.profiles import PROFILES, in_profile
@@ -28,7 +26,6 @@ FOLDER: Final = Path(__file__).parent / "manifests"
 #: Suite versions from the oldest to the newest. A release appends its own.
 RELEASES: Final = ("0.1.0",)
 _BITS: Final = {name: 1 << place for place, name in enumerate(PROFILES)}
-_GZIP: Final = b"\x1f\x8b"
 
 
 class PlannedRow(NamedTuple):
@@ -112,10 +109,7 @@ def released(suite: str, torch: str) -> Manifest | None:
 
 def read_manifest(path: Path) -> Manifest:
     """The manifest in a file, compressed or not; JournalError is one sentence."""
-    data = read_capped(path)
-    if data.startswith(_GZIP):
-        data = _inflated(data, path)
-    return parse_manifest(data, str(path))
+    return parse_manifest(inflated(read_capped(path), str(path)), str(path))
 
 
 def parse_manifest(data: bytes, path: str) -> Manifest:
@@ -131,18 +125,6 @@ def parse_manifest(data: bytes, path: str) -> Manifest:
     except (TypeError, LookupError):
         raise JournalError(f"{path} is not a manifest of this suite: it names other profiles.") from None
     return Manifest(str(value["suite"]), str(value["torch"]), sha256, rows, path)
-
-
-def _inflated(data: bytes, path: Path) -> bytes:
-    """Never more than a report may hold: a few bytes can unpack to gigabytes."""
-    try:
-        with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
-            text = file.read(MAX_BYTES + 1)
-    except (OSError, EOFError, zlib.error):
-        raise JournalError(f"{path} is not a manifest: it cannot be decompressed.") from None
-    if len(text) > MAX_BYTES:
-        raise JournalError(f"{path} is not a manifest: it unpacks to more than {MAX_BYTES >> 20} MiB.")
-    return text
 
 
 def _checked(cases: dict[Any, PlannedRow]) -> dict[str, PlannedRow]:

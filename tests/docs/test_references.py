@@ -50,6 +50,7 @@ OTHERS = {
     "--signature",
     "--fingerprint",
     "--nonce",
+    "--again",
     "--cases",
     "--explain",
     "--key",

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import Any, Final
 
 from conformance.errors import ConformanceError, JournalError
@@ -19,7 +18,7 @@ from conformance.reports.gate.evidence import Evidence
 from conformance.reports.gate.finding import Decision
 from conformance.reports.gate.policy import find_policy
 from conformance.reports.gate.views import FORMATS
-from conformance.reports.json_files import parse_json
+from conformance.reports.json_files import inflated, parse_json
 from conformance.reports.junit_import import _cases, _Reader, area_of
 from conformance.reports.model import Report, from_json, to_json
 from conformance.reports.views import VIEWS
@@ -35,7 +34,7 @@ _LONGEST_SENTENCE: Final = 60_000
 
 def report(data: bytes) -> None:
     """A report.json, packed or not, judged and compared."""
-    _refusing(lambda: judge(from_json(parse_json(data, "fuzz"), "fuzz")))
+    _refusing(lambda: judge(from_json(parse_json(inflated(data, "fuzz"), "fuzz"), "fuzz")))
 
 
 def value(document: Any) -> None:
@@ -88,8 +87,7 @@ def manifest(data: bytes) -> None:
     """A manifest, compressed or not."""
 
     def read() -> None:
-        text = manifests._inflated(data, Path("fuzz")) if data.startswith(b"\x1f\x8b") else data
-        found = manifests.parse_manifest(text, "fuzz")
+        found = manifests.parse_manifest(inflated(data, "fuzz"), "fuzz")
         assert found.required("core") <= set(found.cases)
 
     _refusing(read)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import resource
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 
 from conformance.cli.main import main
 from conformance.reports.json_files import MAX_BYTES, MAX_CONTAINERS, MAX_VALUES
+from conformance.reports.model import from_json, read_report, to_json
 from tests.fuzz import blast, documents, targets
 from tests.reports.gate.world import PLAN, dump, honest, manifest, operator, plain
 
@@ -103,6 +105,35 @@ def test_a_file_of_two_gigabytes_is_not_read(tmp_path: Path, capsys: Captured) -
         file.truncate(2 << 30)
 
     assert f"is larger than {MAX_BYTES >> 20} MiB" in refused([str(path)], capsys)
+
+
+def test_a_compressed_report_is_read_and_one_that_unpacks_to_gigabytes_is_not(tmp_path: Path, capsys: Captured) -> None:
+    path = tmp_path / "report.json.gz"
+    path.write_bytes(gzip.compress(TEXT))
+    assert to_json(read_report(path)) == to_json(from_json(HONEST))
+
+    path.write_bytes(gzip.compress(TEXT)[:-9])
+    assert "cannot be decompressed" in refused([str(path)], capsys)
+
+    with gzip.open(path, "wb", compresslevel=1) as file:
+        for _ in range((MAX_BYTES >> 20) + 1):
+            file.write(b" " * (1 << 20))
+    assert path.stat().st_size < 1 << 20
+    assert f"unpacks to more than {MAX_BYTES >> 20} MiB" in refused([str(path)], capsys)
+
+
+def test_an_input_that_takes_long_by_the_processor_is_told_from_a_machine_that_is_busy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(blast, "_SECONDS", 0.01)
+
+    def work() -> None:
+        end = time.process_time() + 0.03
+        while time.process_time() < end:
+            pass
+
+    assert blast.seconds_of(work) >= 0.03
+    assert blast.seconds_of(lambda: time.sleep(0.03)) < 0.01
 
 
 @pytest.mark.parametrize("target", ["/dev/zero", "pipe"])

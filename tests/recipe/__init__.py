@@ -1,0 +1,1 @@
+"""The recipe for CI, on the accelerators that need no device."""

@@ -1,0 +1,112 @@
+"""The recipes for CI: what they call exists, and the script says what it should in every way that a run can end."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.docs.pages import DOCS, text
+from tests.docs.test_references import OTHERS, OURS
+from tests.recipe.published import PUBLISHED, ROOT, SCRIPT, write_page
+
+WORKFLOW = DOCS / "recipes" / "conformance.yml"
+#: Stands for pytest and for the command: notes its arguments, and ends as it is told.
+DOUBLE = """#!/bin/sh
+echo "$(basename "$0") $*" >> "$LOG"
+case "$(basename "$0") $1" in
+  pytest*) mkdir -p conformance-report/acme; exit "$RAN" ;;
+  "conformance gate") while [ "$1" != -o ]; do shift; done; echo judged > "$2"; exit "$JUDGED" ;;
+esac
+"""
+
+
+def recipe(folder: Path, ran: int = 0, judged: int = 0, *words: str, **more: str) -> tuple[int, list[str]]:
+    """The script with doubles for what it calls: its status, and the calls."""
+    for name in ("pytest", "conformance"):
+        (folder / name).write_text(DOUBLE)
+        (folder / name).chmod(0o755)
+    told = {
+        "PATH": f"{folder}:{os.environ['PATH']}",
+        "LOG": str(folder / "log"),
+        "RAN": str(ran),
+        "JUDGED": str(judged),
+    }
+    done = subprocess.run(["bash", str(SCRIPT), "acme", *words], cwd=folder, env={**told, **more}, capture_output=True)
+    return done.returncode, (folder / "log").read_text().splitlines()
+
+
+def test_it_runs_gates_and_publishes(tmp_path: Path) -> None:
+    report = "conformance-report/acme"
+
+    status, calls = recipe(tmp_path, 0, 0, "-n4", GITHUB_STEP_SUMMARY=str(tmp_path / "summary"))
+
+    assert status == 0
+    assert calls == [
+        "pytest --accelerator=acme --conformance-report=conformance-report -n4",
+        f"conformance gate {report}/report.json --profile training --format markdown -o {report}/gate.md",
+        "conformance publish conformance-report/acme/ -o conformance-page",
+    ]
+    assert (tmp_path / "summary").read_text() == "judged\n"
+
+
+def test_what_was_accepted_and_what_was_agreed_to_is_held_against_the_report(tmp_path: Path) -> None:
+    (tmp_path / "waivers").mkdir()
+    (tmp_path / "waivers" / "acme.toml").write_text("")
+    (tmp_path / "accepted.json").write_text("{}")
+
+    _, (run, gate, _) = recipe(tmp_path, PROFILE="core")
+
+    assert "--waivers waivers/acme.toml" in run
+    assert "--profile core --waivers waivers/acme.toml --baseline accepted.json" in gate
+
+
+@pytest.mark.parametrize(
+    ("ran", "judged", "status", "calls"),
+    [(1, 0, 0, 3), (1, 1, 1, 3), (0, 2, 2, 3), (2, 0, 2, 1), (4, 0, 4, 1), (5, 0, 5, 1), (6, 0, 6, 1)],
+)
+def test_the_gate_decides_wherever_there_is_something_to_judge(
+    tmp_path: Path, ran: int, judged: int, status: int, calls: int
+) -> None:
+    found, seen = recipe(tmp_path, ran, judged)
+
+    assert (found, len(seen)) == (status, calls)
+
+
+def test_options_of_the_recipes_exist() -> None:
+    for file in (SCRIPT, WORKFLOW):
+        named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text(file)))
+        assert named <= OURS | OTHERS, file.name
+
+
+def test_the_workflow_is_one_and_calls_the_script() -> None:
+    yaml = pytest.importorskip("yaml")
+
+    workflow: dict[Any, Any] = yaml.safe_load(text(WORKFLOW))
+
+    jobs = workflow["jobs"]
+    commands = [step["run"] for job in jobs.values() for step in job["steps"] if "run" in step]
+    assert set(jobs) == {"conformance", "pages"}
+    assert {"push", "pull_request", "schedule"} == set(workflow[True])  # YAML takes the word on for a truth value
+    assert any("bash conformance.sh" in command for command in commands)
+    assert all("uses" in step or "run" in step for job in jobs.values() for step in job["steps"])
+    assert workflow["permissions"] == {"contents": "read"}
+
+
+def test_what_is_published_is_small_and_made_of_the_reports_beside_it(tmp_path: Path) -> None:
+    write_page(tmp_path, PUBLISHED / "runs")
+
+    made = {str(path.relative_to(tmp_path)): path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    stale = [name for name, data in made.items() if (PUBLISHED / name).read_bytes() != data]
+    assert stale == [], "run: python -m tests.recipe.published --again"
+    assert {"index.html", "matrix.md", "matrix.json"} <= made.keys()
+    assert sum(path.stat().st_size for path in PUBLISHED.rglob("*") if path.is_file()) < 2_000_000
+
+
+def test_this_repository_tries_the_recipe_itself() -> None:
+    assert "[testenv:recipe]" in text(ROOT / "tox.ini")
+    assert "[testenv:published]" in text(ROOT / "tox.ini")
