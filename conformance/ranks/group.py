@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import os
 import queue
 import sys
@@ -30,31 +31,30 @@ def share_gloo_devices() -> None:
     A group with a device of its own starts a thread with it and joins that at its end, which takes up to 10 ms: where
     cases are shorter than that, threads of dead groups pile up. A group's connections are its own as before.
     """
-    from torch.distributed import distributed_c10d
-
     try:
         from torch._C._distributed_c10d import ProcessGroupGloo
-
-        make_device, make_options = ProcessGroupGloo.create_device, ProcessGroupGloo._Options
-    except (ImportError, AttributeError):
-        return  # a torch without gloo, or with other names for its parts: every group makes its own
-    if distributed_c10d.ProcessGroupGloo is not ProcessGroupGloo:
-        return
+    except ImportError:
+        return  # a torch without gloo
+    module: Any = importlib.import_module("torch.distributed.distributed_c10d")
+    gloo: Any = ProcessGroupGloo
+    known = hasattr(gloo, "create_device") and hasattr(gloo, "_Options")
+    if not known or module.ProcessGroupGloo is not gloo:
+        return  # its parts have other names, and every group makes its own; or this was done before
 
     @functools.cache
     def devices(interfaces: str) -> list[Any]:
-        return [make_device(interface=name) for name in interfaces.split(",")]
+        return [gloo.create_device(interface=name) for name in interfaces.split(",")]
 
     class SharedDevice(ProcessGroupGloo):
         def __init__(self, store: Any, rank: int, size: int, timeout: timedelta) -> None:
-            options = make_options()
+            options = gloo._Options()
             options._devices = devices(os.environ.get("GLOO_SOCKET_IFNAME", "lo"))
             options._threads = 2 * len(options._devices)  # as torch has it
             options._timeout = timeout
             super().__init__(store, rank, size, options)
 
     SharedDevice.__name__ = SharedDevice.__qualname__ = ProcessGroupGloo.__name__
-    distributed_c10d.ProcessGroupGloo = SharedDevice
+    module.ProcessGroupGloo = SharedDevice
 
 
 class Groups:

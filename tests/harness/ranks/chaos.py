@@ -69,9 +69,9 @@ def one_run(dice: random.Random) -> Outcome:
 
 
 def _wait_for(file: Path, process: subprocess.Popen[str]) -> None:
-    until = time.monotonic() + 120
+    until = time.monotonic() + 600
     while not file.exists():
-        if process.poll() is not None or time.monotonic() > until:
+        if (process.poll() is not None and not file.exists()) or time.monotonic() > until:
             raise RuntimeError(f"the run did not begin: {process.communicate()[0]}")
         time.sleep(0.01)
 
