@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,7 @@ import pytest
 from conformance.accelerators import lint
 from conformance.accelerators.capabilities import DTYPES, VOCABULARY
 from conformance.accelerators.registry import names
-from conformance.cli.main import COMMANDS
+from conformance.cli.main import COMMANDS, Parser
 from conformance.errors import ConformanceError
 from conformance.numerics.budgets import OpClass, budget_of
 from conformance.options import _OPTIONS
@@ -67,6 +69,19 @@ def test_every_option_that_is_named_exists(page: Path) -> None:
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text(page)))
 
     assert named <= OURS | OTHERS, f"unknown options: {sorted(named - OURS - OTHERS)}"
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: page.name)
+def test_every_command_that_is_shown_can_be_typed(page: Path) -> None:
+    """Each ``conformance …`` line of a block is parsed by that command's own parser."""
+    lines = re.findall(r"^(?: {4}|\$ )?conformance ((?:[^\n#]|\\\n)+)", text(page), re.MULTILINE)
+    for line in lines:
+        name, *words = shlex.split(line.replace("\\\n", " "))
+        if not words:
+            continue
+        parser = Parser(prog=name)
+        importlib.import_module(f"conformance.cli.{COMMANDS[name].module}").add_arguments(parser)
+        parser.parse_args(words)
 
 
 def test_every_option_is_documented() -> None:

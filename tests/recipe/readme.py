@@ -1,0 +1,50 @@
+"""Runs the README's recipes as they are written, in a fresh clone, with a key of their own.
+
+``python -m tests.recipe.readme``. What installs the suite is left out: whoever runs this has it.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.docs.pages import README, blocks, text
+from tests.recipe.published import ROOT
+
+TITLE = "## Three recipes"
+
+
+def recipes() -> list[str]:
+    """The vendor's, the CI owner's and the maintainer's commands."""
+    part = text(README).split(TITLE, 1)[1].split("\n## ", 1)[0]
+    return [block.body for block in blocks(part, "console")]
+
+
+def clone(folder: Path) -> Path:
+    """A clone of what is committed, and a home with a key that has no passphrase."""
+    subprocess.run(["git", "clone", "--quiet", str(ROOT), str(folder / "clone")], check=True)
+    (folder / ".ssh").mkdir()
+    key = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / ".ssh" / "id_ed25519")]
+    subprocess.run(key, check=True)
+    return folder / "clone"
+
+
+def main() -> int:
+    """The status of the first recipe that fails, or 0."""
+    with tempfile.TemporaryDirectory() as folder:
+        here = clone(Path(folder))
+        for recipe in recipes():
+            print(f"+ {recipe.strip()}", flush=True)
+            home = {**os.environ, "HOME": folder}
+            status = subprocess.run(["bash", "-e", "-c", recipe], cwd=here, env=home, check=False).returncode
+            if status:
+                sys.stderr.write(f"a recipe of the README ended with {status}\n")
+                return status
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
