@@ -74,7 +74,7 @@ def test_every_option_that_is_named_exists(page: Path) -> None:
 @pytest.mark.parametrize("page", pages(), ids=lambda page: page.name)
 def test_every_command_that_is_shown_can_be_typed(page: Path) -> None:
     """Each ``conformance …`` line of a block is parsed by that command's own parser."""
-    lines = re.findall(r"^(?: {4}|\$ )?conformance ((?:[^\n#]|\\\n)+)", text(page), re.MULTILINE)
+    lines = re.findall(r"^(?: {4}|\$ )?conformance ((?:\\\n|[^\n#])+)", text(page), re.MULTILINE)
     for line in lines:
         name, *words = shlex.split(line.replace("\\\n", " "))
         if not words:
