@@ -5,6 +5,7 @@ Only clear answers become claims. None, an exception or a wrong type is silence 
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,11 +13,13 @@ from conformance.accelerators import capabilities as vocabulary
 from conformance.accelerators.capabilities import (
     DIFFERENTIABLE_DTYPES,
     DTYPES,
+    FLOATING_DTYPES,
     Capability,
     Cell,
     Mode,
 )
 from conformance.accelerators.declaration import Claim, Declaration, Detail, Source, supported, unsupported
+from conformance.accelerators.interface import stands_for_nothing
 
 #: What a method answers when it raises or is missing.
 SILENCE = object()
@@ -32,6 +35,8 @@ _CLASSES: tuple[tuple[str, tuple[Capability, ...]], ...] = (
     ("Stream", (vocabulary.STREAM, vocabulary.STREAM_ORDER, vocabulary.STREAM_RECORD)),
     ("Event", (vocabulary.EVENT, vocabulary.EVENT_TIMING)),
 )
+#: Reached by name, when they are used: this room imports no other.
+_OUR_BUILDERS, _SPECIFICATIONS = "conformance.kernels.builders", "conformance.kernels.specifications"
 #: The method that says no to a dtype.
 DTYPE_METHODS = {
     "bfloat16": "is_bf16_supported",
@@ -49,6 +54,7 @@ def from_methods(accelerator: Any) -> Declaration:
             *_class_claims(accelerator),
             *_graph_claims(accelerator),
             *_software_claims(accelerator),
+            *_kernel_claims(accelerator),
         ]
     )
 
@@ -125,6 +131,29 @@ def _software_claims(accelerator: Any) -> Iterator[tuple[Cell, Claim]]:
             yield capability.cell, _yes()
         elif answer is None:
             yield capability.cell, _no(f"{method}() answers None")
+
+
+def _kernel_claims(accelerator: Any) -> Iterator[tuple[Cell, Claim]]:
+    """What somebody else's builders say: one that is compatible claims its kernels, one that is not denies them.
+
+    This project's own builders follow from its declarations, where more is said than a bool.
+    """
+    if ask(accelerator, "op_builder_dir") in (_OUR_BUILDERS, SILENCE, None):
+        return
+    floating = FLOATING_DTYPES.intersection(listed_dtypes(accelerator))
+    catalogue = importlib.import_module(_SPECIFICATIONS)
+    answers = {name: _peek(lambda name=name: _compatible(accelerator, name)) for name in catalogue.builder_names()}
+    for kernel in catalogue.specifications():
+        answer = answers[kernel.builder]
+        if isinstance(answer, bool):
+            said = _yes() if answer else _no(f"there is no {kernel.builder} that is compatible")
+            for dtype in floating.union(set(DTYPES) - FLOATING_DTYPES).intersection(kernel.dtypes):
+                yield Cell(f"kernels.{kernel.name}", dtype, kernel.mode.value), said
+
+
+def _compatible(accelerator: Any, builder: str) -> object:
+    found = accelerator.create_op_builder(builder)
+    return False if stands_for_nothing(found) else found.is_compatible()
 
 
 def _peek(read: Callable[[], Any]) -> Any:

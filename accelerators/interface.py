@@ -26,6 +26,14 @@ class MissingMember(AttributeError):
         self.member, self.subject = member, subject
 
 
+def stands_for_nothing(builder: object) -> bool:
+    """Whether an operator builder means that there is no such operator: None, or DeepSpeed's and our stand-in for one.
+
+    DeepSpeed's stand-in says that it is compatible; only its name tells, and that loading it raises.
+    """
+    return builder is None or type(builder).__name__ == "NotImplementedBuilder"
+
+
 class Accelerator(ABC):
     """What a device offers to a training engine."""
 

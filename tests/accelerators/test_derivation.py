@@ -84,3 +84,45 @@ def test_a_property_that_raises_is_silence():
         Stream = property(lambda self: 1 / 0)
 
     assert from_methods(Broken()).cells == {}
+
+
+#: What DeepSpeed calls the builder of an operator that an accelerator has not; it says that it is compatible.
+Absent = type("NotImplementedBuilder", (), {"is_compatible": lambda self: True})
+
+
+def with_builders(**answers):
+    def create_op_builder(class_name):
+        answer = answers.get(class_name)
+        return answer if answer is None or isinstance(answer, Absent) else SimpleNamespace(is_compatible=answer)
+
+    return said(
+        op_builder_dir="elsewhere.builders",
+        create_op_builder=create_op_builder,
+        supported_dtypes=[torch.float32, torch.bfloat16],
+    )
+
+
+def test_somebody_elses_builders_claim_or_deny_their_kernels():
+    declaration = with_builders(FusedAdamBuilder=lambda: True, FusedLionBuilder=Absent(), CPUAdamBuilder=lambda: 1 / 0)
+
+    states = {
+        (name, dtype): declaration.claim(Cell(f"kernels.{name}", dtype, "training")).state
+        for name in ("multi_tensor_adam", "multi_tensor_lion", "lamb", "adam_update")
+        for dtype in ("float32", "float16")
+    }
+    assert states == {
+        ("multi_tensor_adam", "float32"): State.SUPPORTED,
+        ("multi_tensor_adam", "float16"): State.UNDECLARED,
+        ("multi_tensor_lion", "float32"): State.UNSUPPORTED,
+        ("multi_tensor_lion", "float16"): State.UNDECLARED,
+        ("lamb", "float32"): State.UNSUPPORTED,
+        ("lamb", "float16"): State.UNDECLARED,
+        ("adam_update", "float32"): State.UNDECLARED,
+        ("adam_update", "float16"): State.UNDECLARED,
+    }
+
+
+def test_this_projects_own_builders_claim_nothing_here():
+    declaration = said(op_builder_dir="conformance.kernels.builders", create_op_builder=lambda name: 1 / 0)
+
+    assert declaration.cells == {}

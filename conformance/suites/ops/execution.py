@@ -10,6 +10,7 @@ import torch
 
 from conformance.accelerators.capabilities import Cell
 from conformance.accelerators.declaration import Detail
+from conformance.accelerators.interface import stands_for_nothing
 from conformance.case import Case, seed_of
 from conformance.finding import Reason, Refused, environment_lacks, report
 from conformance.kernels.arguments import tensors_in
@@ -35,7 +36,7 @@ def load(accelerator, task: Task) -> Loaded:
     """The accelerator's kernel. Raises Refused where there is none: no builder, or one that says no."""
     kernel, name = task.kernel, task.kernel.attribute_for(task.dtype)
     builder = accelerator.create_op_builder(kernel.builder)
-    if builder is None or not hasattr(builder, "load"):
+    if stands_for_nothing(builder) or not hasattr(builder, "load"):
         raise Refused(f"there is no {kernel.builder}")
     if not builder.is_compatible():
         raise Refused(f"{kernel.builder} says it is not compatible")
