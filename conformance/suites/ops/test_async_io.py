@@ -8,8 +8,9 @@ import torch
 
 from conformance.accelerators.capabilities import Cell
 from conformance.case import case
-from conformance.finding import Refused
 from conformance.kernels.implementation import choice_behind
+
+from .loading import functions
 
 HANDLE = Cell("kernels.aio_handle", "float32", "inference")
 READ = Cell("kernels.aio_read", "float32", "inference")
@@ -23,17 +24,9 @@ MODES = {
 }
 
 
-def functions(accelerator, builder="AsyncIOBuilder"):
-    """What the accelerator's builder loads. Raises Refused where it says no."""
-    found = accelerator.create_op_builder(builder)
-    if found is None or not found.is_compatible():
-        raise Refused(f"{builder} says no")
-    return found.load()
-
-
 def handle(accelerator, check, single=False, overlap=True, threads=1):
     """Four blocks in flight, so that a few blocks are several rounds."""
-    make = functions(accelerator).aio_handle
+    make = functions(accelerator, "AsyncIOBuilder").aio_handle
     made = make(BLOCK, 4, single, overlap, threads)
     choice = choice_behind(make)
     check.metric("implementation", choice.implementation.value)
@@ -242,7 +235,7 @@ def test_descriptors(accelerator, check, tmp_path):
 @case("ops.aio_handle.settings", requires=[HANDLE], adaptive=True)
 def test_settings(accelerator, check):
     """The getters tell the constructor's arguments, and its defaults are the documented ones."""
-    kind = functions(accelerator).aio_handle
+    kind = functions(accelerator, "AsyncIOBuilder").aio_handle
     names = ("block_size", "queue_depth", "single_submit", "overlap_events", "intra_op_parallelism")
 
     asked = {name: getattr(kind(8192, 7, True, True, 3), f"get_{name}")() for name in names}
@@ -255,7 +248,11 @@ def test_settings(accelerator, check):
 @case("ops.aio_read.round_trip", requires=[READ], adaptive=True)
 def test_single_calls(accelerator, device, check, tmp_path):
     """aio_write and aio_read without a handle: what was written is read, into the device's tensors as well."""
-    loaded, file, source = functions(accelerator), str(tmp_path / "single"), torch.randn(5 * BLOCK // 4)
+    loaded, file, source = (
+        functions(accelerator, "AsyncIOBuilder"),
+        str(tmp_path / "single"),
+        torch.randn(5 * BLOCK // 4),
+    )
     target, there = torch.zeros_like(source), torch.zeros_like(source, device=device)
 
     check.equal(loaded.aio_write(source, file, BLOCK, 4, False, True, False), 0, "aio_write's answer")

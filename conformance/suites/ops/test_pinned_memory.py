@@ -9,7 +9,7 @@ import torch
 from conformance.accelerators.capabilities import Cell
 from conformance.case import case
 
-from .test_async_io import functions
+from .loading import functions
 
 PINNED = Cell("kernels.pin_handle", "float32", "inference")
 

@@ -1,0 +1,13 @@
+"""What an accelerator's builders load, for cases that follow from no specification."""
+
+from __future__ import annotations
+
+from conformance.finding import Refused
+
+
+def functions(accelerator, builder):
+    """The object that the builder loads. Raises Refused where there is none, or where it says no."""
+    found = accelerator.create_op_builder(builder)
+    if found is None or not found.is_compatible():
+        raise Refused(f"{builder} says no")
+    return found.load()

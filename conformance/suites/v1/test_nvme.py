@@ -1,0 +1,81 @@
+"""States and parameters in files: training with them gives the same bits as without."""
+
+from __future__ import annotations
+
+import torch
+
+from conformance.accelerators.capabilities import Cell
+from conformance.case import case
+
+from .swapping import Swap, numbers
+
+HANDLE = Cell("kernels.aio_handle", "float32", "inference")
+WIDTH = 64
+
+
+def trained(device, steps, between):
+    """Parameters after steps of Adam, written out here; ``between`` gets the moments after each."""
+    weight = numbers(1, WIDTH, WIDTH).to(device).requires_grad_()
+    moments = {name: torch.zeros(WIDTH, WIDTH, device=device) for name in ("mean", "square")}
+    for step in range(steps):
+        loss = (numbers(2 + step, 16, WIDTH).to(device) @ weight).square().mean()
+        (gradient,) = torch.autograd.grad(loss, weight)
+        moments["mean"].mul_(0.875).add_(gradient, alpha=0.125)
+        moments["square"].mul_(0.984375).addcmul_(gradient, gradient, value=0.015625)
+        with torch.no_grad():
+            weight.sub_(0.05 * moments["mean"] / (moments["square"].sqrt() + 1e-6))
+        between(moments)
+    return weight.detach().cpu()
+
+
+@case("v1.nvme.optimizer_states", requires=[HANDLE], adaptive=True)
+def test_optimizer_states(accelerator, device, check, tmp_path):
+    """Moments that are in files between steps train the same parameters, bit for bit."""
+    swap = Swap(accelerator, tmp_path)
+
+    def away_and_back(states):
+        swap.out(states)
+        swap.start_in(states)
+        swap.finish_in()
+
+    check.equal(trained(device, 3, away_and_back), trained(device, 3, lambda states: None), "parameters after 3 steps")
+
+
+@case("v1.nvme.parameters", requires=[HANDLE], adaptive=True)
+def test_parameters(accelerator, device, check, tmp_path):
+    """Parameters whose memory was given back are read into new memory, and the layer computes what it did."""
+    swap, layer, inputs = Swap(accelerator, tmp_path), torch.nn.Linear(WIDTH, WIDTH, bias=False), numbers(3, 8, WIDTH)
+    layer, inputs = layer.to(device), inputs.to(device)
+    before = layer(inputs).detach().cpu()
+
+    swap.out({"weight": layer.weight.data})
+    layer.weight.data = torch.empty(0, device=device)
+    layer.weight.data = torch.empty(WIDTH, WIDTH, device=device)
+    swap.start_in({"weight": layer.weight.data})
+    swap.finish_in()
+
+    check.equal(layer(inputs).detach().cpu(), before, "the layer's result after its weight came back")
+
+
+@case("v1.nvme.pipelined", requires=[HANDLE], adaptive=True)
+def test_pipelined(accelerator, device, check, tmp_path):
+    """With the next group on its way in while one is worked on, every group is read into its own buffer."""
+    reading, writing = Swap(accelerator, tmp_path), Swap(accelerator, tmp_path)
+    groups = [numbers(10 + index, 4, 2048) for index in range(5)]
+    for index, group in enumerate(groups):
+        writing.out({str(index): group.to(device, copy=True)})
+    buffers = [torch.zeros(4, 2048, device=device) for _ in range(2)]
+
+    reading.start_in({"0": buffers[0]})
+    for index in range(5):
+        arrived = reading.finish_in()
+        if index + 1 < 5:
+            reading.start_in({str(index + 1): buffers[(index + 1) % 2]})
+        check.equal(arrived, 1, f"operations completed for group {index}")
+        writing.out({f"{index}.new": buffers[index % 2].mul(2.0)})
+
+    for index, group in enumerate(groups):
+        back = torch.zeros(4, 2048, device=device)
+        reading.start_in({f"{index}.new": back})
+        reading.finish_in()
+        check.equal(back.cpu(), group * 2, f"group {index} after its way through two buffers")

@@ -1,0 +1,48 @@
+"""Locked memory between the device and files: the buffers that engines swap through."""
+
+from __future__ import annotations
+
+import torch
+
+from conformance.accelerators.capabilities import Cell
+from conformance.case import case
+from conformance.suites.ops.loading import functions
+
+from .swapping import Swap, numbers
+
+PINNED = Cell("kernels.pin_handle", "float32", "inference")
+
+
+@case("v1.pin_memory.transfers", requires=[PINNED], adaptive=True)
+def test_transfers(accelerator, device, check):
+    """Non-blocking copies from and to locked memory have arrived after synchronize()."""
+    handle, source = functions(accelerator, "PinMemoryBuilder").pin_handle(), numbers(1, 70_001)
+    there, back = (handle.new_cpu_locked_tensor(70_001, source) for _ in range(2))
+    there.copy_(source)
+
+    on_device = there.to(device, non_blocking=True)
+    doubled = on_device * 2
+    back.copy_(doubled, non_blocking=True)
+    accelerator.synchronize()
+
+    check.equal(on_device.cpu(), source, "what was copied to the device")
+    check.equal(back, source * 2, "what was copied back")
+    check.equal(there, source, "the locked source afterwards")
+
+
+@case("v1.pin_memory.swap_buffer", requires=[PINNED], adaptive=True)
+def test_swap_buffer(accelerator, device, check, tmp_path):
+    """A parameter goes to a file and back by way of one locked buffer, as offloading does it."""
+    handle, swap = functions(accelerator, "PinMemoryBuilder").pin_handle(), Swap(accelerator, tmp_path)
+    parameter = numbers(2, 64, 64).to(device)
+    buffer = handle.new_cpu_locked_tensor(64 * 64, torch.zeros(1))
+
+    buffer.copy_(parameter.view(-1))
+    swap.out({"parameter": buffer})
+    parameter.fill_(float("nan"))
+    swap.start_in({"parameter": buffer})
+    swap.finish_in()
+    parameter.view(-1).copy_(buffer)
+
+    check.equal(parameter.cpu(), numbers(2, 64, 64), "the parameter after its way through the buffer")
+    check.equal(handle.is_pinned(buffer), True, "is_pinned of the buffer afterwards")
