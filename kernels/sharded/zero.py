@@ -41,7 +41,7 @@ class ZeroGradients:
         for name, parameter in self._parameters.items():
             self.buckets.add(name, parameter)
         self._hooks = [
-            parameter.register_post_accumulate_grad_hook(functools.partial(self._take, name))
+            parameter.register_post_accumulate_grad_hook(functools.partial(self._take, name))  # type: ignore[no-untyped-call]
             for name, parameter in self._parameters.items()
             if stage == 2
         ]

@@ -78,7 +78,7 @@ def remember(gradients: list[Any], parameter: torch.Tensor) -> None:
 
 
 def keeping(rank: int, size: int) -> dict[int, Any]:
-    """Of each stage: gradients after each pass and in the end, early collectives, memory in use, and what close does."""
+    """Of each stage: gradients after each pass and in the end, early collectives, memory in use, what close does."""
     found = {}
     for stage in (1, 2):
         model = a_model()
