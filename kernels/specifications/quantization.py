@@ -24,7 +24,7 @@ from torch import Tensor
 
 from conformance.accelerators.capabilities import Mode
 from conformance.kernels.arguments import check_tensor, wrong
-from conformance.kernels.quantization import exact
+from conformance.kernels.quantization import compiled, exact
 from conformance.kernels.quantization.checks import (
     FLOATS,
     check_groups,
@@ -45,6 +45,7 @@ from conformance.kernels.specification import (
     ErrorBudget,
     Expected,
     KernelSpecification,
+    Native,
     Property,
     Refusal,
     Sample,
@@ -357,6 +358,16 @@ WEIGHT_REFUSALS = (
 )
 
 
+def _compiled_quantize() -> Callable[..., list[Tensor]]:
+    compiled.library()
+    return compiled.quantize
+
+
+def _compiled_dequantize(dtype: torch.dtype) -> Callable[..., Tensor]:
+    compiled.library()
+    return compiled.dequantizer(dtype)
+
+
 def _dequantizer(reference: Callable[..., Tensor], dtype: str) -> KernelSpecification:
     return KernelSpecification(
         name=reference.__name__,
@@ -369,6 +380,7 @@ def _dequantizer(reference: Callable[..., Tensor], dtype: str) -> KernelSpecific
         reference=reference,
         validate=check_stored,
         refusals=DEQUANTIZE_REFUSALS,
+        native=(Native(functools.partial(_compiled_dequantize, getattr(torch, dtype)), compiled.WHAT),),
         session=their_constants,
     )
 
@@ -406,6 +418,7 @@ SPECIFICATIONS = (
         validate=_check_numbers,
         refusals=QUANTIZE_REFUSALS,
         properties=(Property("round-trip", _round_trip), Property("non-finite", _non_finite)),
+        native=(Native(_compiled_quantize, compiled.WHAT),),
         companions={"QuantizationType": QuantizationType, **QuantizationType.__members__},
         session=their_constants,
     ),

@@ -1,0 +1,84 @@
+"""Quantization to 4 and 8 bits and back on host memory: compiled, against PyTorch's operators and a copy of memory.
+
+Everything is measured in one process, turn by turn, and told as a median. Speed is the bytes of the floating side,
+read or written, in the time of a call; the copy reads as many, and writes as many into new memory, as kernels do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import torch
+
+from benchmarks.table import Row, main, times
+from conformance.kernels.builders import find_builder
+from conformance.kernels.specifications import quantization
+
+Call = Callable[[], object]
+GOAL = "≥ 1.0×"
+_GROUP = 256
+_TYPES = ("symmetric", "asymmetric")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--quantizer-elements", type=int, default=1 << 25, help="numbers (default: 2^25)")
+    parser.add_argument("--quantizer-rounds", type=int, default=9, help="alternating rounds (default: 9)")
+
+
+def measure(arguments: argparse.Namespace) -> list[Row]:
+    elements = arguments.quantizer_elements // _GROUP * _GROUP
+    rows = []
+    for bits in (8, 4):
+        for kind, word in enumerate(_TYPES):
+            rows += list(_one(elements, bits, kind, f"int{bits}, {word}", arguments.quantizer_rounds))
+    return rows
+
+
+def _one(elements: int, bits: int, kind: int, word: str, rounds: int) -> Iterator[Row]:
+    kernels = find_builder("QuantizerBuilder", "cpu")().load()
+    groups = elements // _GROUP
+    for dtype in (torch.float32, torch.float16):
+        values = torch.rand(elements, generator=torch.Generator().manual_seed(1)).sub_(0.5).to(dtype)
+        there, params = kernels.quantize(values, groups, bits, kind)
+        back = "dequantize_fp32" if dtype is torch.float32 else "dequantize"
+        ours, theirs = getattr(kernels, back), getattr(quantization, back)
+        calls: dict[str, Call] = {
+            "quantize": partial(kernels.quantize, values, groups, bits, kind),
+            "quantize by operators": partial(quantization.quantize, values, groups, bits, kind),
+            "dequantize": partial(ours, there, params, groups, bits, kind),
+            "dequantize by operators": partial(theirs, there, params, groups, bits, kind),
+            "copy": values.clone,
+        }
+        who = kernels.quantize.choice("cpu", "").implementation.value
+        yield from _rows(calls, elements * dtype.itemsize, f"{word}, {str(dtype)[6:]}, {who}", rounds)
+
+
+def _rows(calls: dict[str, Call], size: int, word: str, rounds: int) -> Iterator[Row]:
+    """Each kernel against the operators, and as a share of the copy."""
+    seconds = medians(calls, rounds)
+    speed = {name: size / taken / 1e9 for name, taken in seconds.items()}
+    for name in ("quantize", "dequantize"):
+        slow = f"{name} by operators"
+        ratio = times(speed[name] / speed[slow])
+        yield Row(f"{name} {word}", f"{speed[name]:.2f} GB/s", GOAL, f"{speed[slow]:.2f} GB/s (operators)", ratio)
+        share = times(speed[name] / speed["copy"])
+        yield Row(f"{name} {word}", f"{speed[name]:.2f} GB/s", "", f"{speed['copy']:.2f} GB/s (copy)", share)
+
+
+def medians(calls: dict[str, Call], rounds: int) -> dict[str, float]:
+    """Seconds of each, one call a round in turn; the first round warms up."""
+    taken: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(rounds + 1):
+        for name, call in calls.items():
+            start = time.perf_counter()
+            call()
+            taken[name].append(time.perf_counter() - start)
+    return {name: statistics.median(values[1:]) for name, values in taken.items()}
+
+
+if __name__ == "__main__":
+    main(__doc__ or "", add_arguments, measure)

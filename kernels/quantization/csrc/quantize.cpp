@@ -1,0 +1,201 @@
+// Integers of 4 and 8 bits with a float32 step (and offset) per group, on host memory.
+//
+// A group is read twice: once for its range, once for its codes. Both passes work on blocks that stay in the first
+// cache, where 16-bit numbers are widened to float32, and their loops are plain, so that the compiler makes them as wide
+// as the machine is. Ranges are found on the numbers' bits as integers: their order is that of the numbers, and NaN lies
+// beyond the infinities, so that it is not lost as it is in comparisons.
+
+#include <cstdint>
+#include <cstring>
+
+#if defined(__F16C__)
+#include <immintrin.h>
+#endif
+
+#define EXPORT extern "C" __attribute__((visibility("default")))
+
+namespace {
+
+constexpr int64_t kBlock = 1024;
+constexpr int64_t kWorthThreads = 64 * kBlock;
+constexpr int32_t kInfinity = 0x7f800000;
+constexpr float kNegligible = 0x1p-100f;
+// Added to a float32, it leaves the nearest integer in the last bits, ties to even.
+constexpr float kRounder = 12582912.0f;
+
+enum Type : int32_t { kFloat32 = 0, kFloat16 = 1, kBfloat16 = 2 };
+
+inline int32_t bits_of(float value) {
+  int32_t bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  return bits;
+}
+
+inline float float_of(int32_t bits) {
+  float value;
+  std::memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
+inline float from_half(uint16_t half) {
+  const int32_t sign = int32_t(half & 0x8000) << 16, rest = half & 0x7fff;
+  if (rest >= 0x7c00) return float_of(sign | kInfinity | ((rest & 0x3ff) << 13));
+  return float_of(sign | bits_of(float_of(rest << 13) * 0x1p112f));
+}
+
+inline uint16_t to_half(float value) {
+  const uint16_t sign = uint16_t((uint32_t(bits_of(value)) >> 16) & 0x8000);
+  const float size = float_of(bits_of(value) & 0x7fffffff);
+  if (size != size) return uint16_t(sign | 0x7e00);
+  if (size >= 65520.0f) return uint16_t(sign | 0x7c00);
+  // Beside 1/2 the last place of a float32 is that of a subnormal float16.
+  if (size < 0x1p-14f) return uint16_t(sign | (bits_of(size + 0.5f) - bits_of(0.5f)));
+  const int32_t moved = bits_of(size) - (112 << 23);
+  return uint16_t(sign | ((moved + 0xfff + ((moved >> 13) & 1)) >> 13));
+}
+
+// The numbers from `at` on as float32: where they are, or in the buffer.
+const float* widened(const void* source, int32_t type, int64_t at, int64_t count, float* buffer) {
+  if (type == kFloat32) return static_cast<const float*>(source) + at;
+  const uint16_t* from = static_cast<const uint16_t*>(source) + at;
+  int64_t i = 0;
+  if (type == kBfloat16) {
+    for (; i < count; ++i) buffer[i] = float_of(int32_t(uint32_t(from[i]) << 16));
+    return buffer;
+  }
+#if defined(__F16C__)
+  for (; i + 8 <= count; i += 8)
+    _mm256_storeu_ps(buffer + i, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i))));
+#endif
+  for (; i < count; ++i) buffer[i] = from_half(from[i]);
+  return buffer;
+}
+
+void narrowed(const float* from, uint16_t* target, int64_t count) {
+  int64_t i = 0;
+#if defined(__F16C__)
+  for (; i + 8 <= count; i += 8) {
+    const __m128i packed = _mm256_cvtps_ph(_mm256_loadu_ps(from + i), _MM_FROUND_TO_NEAREST_INT);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(target + i), packed);
+  }
+#endif
+  for (; i < count; ++i) target[i] = to_half(from[i]);
+}
+
+// Negative numbers have their bits' order reversed; this is its own inverse.
+inline int32_t ordered(int32_t bits) { return bits ^ ((bits >> 31) & 0x7fffffff); }
+
+struct Scaling {
+  float scale, step, offset;
+  bool finite;
+};
+
+Scaling symmetric(const void* in, int32_t type, int64_t at, int64_t size, int32_t bits) {
+  float buffer[kBlock];
+  int32_t most = 0;
+  for (int64_t done = 0; done < size; done += kBlock) {
+    const int64_t count = size - done < kBlock ? size - done : kBlock;
+    const float* x = widened(in, type, at + done, count, buffer);
+    for (int64_t i = 0; i < count; ++i) {
+      const int32_t key = bits_of(x[i]) & 0x7fffffff;
+      most = key > most ? key : most;
+    }
+  }
+  const float largest = float_of(most), half = float(1 << (bits - 1));
+  if (largest < kNegligible) return {1.0f, 1.0f, 0.0f, true};
+  return {half / largest, largest / half, 0.0f, most < kInfinity};
+}
+
+Scaling asymmetric(const void* in, int32_t type, int64_t at, int64_t size, int32_t bits) {
+  float buffer[kBlock];
+  int32_t most = INT32_MIN, least = INT32_MAX;
+  for (int64_t done = 0; done < size; done += kBlock) {
+    const int64_t count = size - done < kBlock ? size - done : kBlock;
+    const float* x = widened(in, type, at + done, count, buffer);
+    for (int64_t i = 0; i < count; ++i) {
+      const int32_t key = ordered(bits_of(x[i]));
+      most = key > most ? key : most;
+      least = key < least ? key : least;
+    }
+  }
+  const float high = float_of(ordered(most)), low = float_of(ordered(least));
+  const float width = high - low, offset = (high + low) * 0.5f, steps = float(1 << bits);
+  const bool finite = most < kInfinity && least > ordered(bits_of(float_of(int32_t(0xff800000u))));
+  if (width < kNegligible) return {1.0f, 1.0f, offset, finite};
+  return {steps / width, width / steps, offset, finite};
+}
+
+void encode(const float* x, int64_t count, const Scaling& how, int32_t bits, int8_t* codes) {
+  const int32_t high = (1 << (bits - 1)) - 1, low = -high - 1;
+  const float scale = how.scale, offset = how.offset;
+  for (int64_t i = 0; i < count; ++i) {
+    const int32_t code = bits_of((x[i] - offset) * scale + kRounder) - bits_of(kRounder);
+    const int32_t below = code > high ? high : code;
+    codes[i] = int8_t(below < low ? low : below);
+  }
+}
+
+void quantize_group(const void* in, int32_t type, int64_t at, int64_t size, int32_t bits, bool offset, int8_t* out,
+                    float* params) {
+  const Scaling how = (offset ? asymmetric : symmetric)(in, type, at, size, bits);
+  params[0] = how.finite ? how.step : float_of(0x7fc00000);
+  if (offset) params[1] = how.finite ? how.offset : float_of(0x7fc00000);
+  if (!how.finite) {
+    std::memset(out, 0, size_t(size * bits / 8));
+    return;
+  }
+  float buffer[kBlock];
+  int8_t codes[kBlock];
+  for (int64_t done = 0; done < size; done += kBlock) {
+    const int64_t count = size - done < kBlock ? size - done : kBlock;
+    const float* x = widened(in, type, at + done, count, buffer);
+    if (bits == 8) {
+      encode(x, count, how, 8, out + done);
+    } else {
+      encode(x, count, how, 4, codes);
+      for (int64_t i = 0; i < count / 2; ++i)
+        out[done / 2 + i] = int8_t(uint8_t(codes[2 * i]) << 4 | (codes[2 * i + 1] & 15));
+    }
+  }
+}
+
+void dequantize_group(const int8_t* in, int64_t at, int64_t size, int32_t bits, float step, float offset, void* out,
+                      int32_t type) {
+  float buffer[kBlock];
+  int8_t codes[kBlock];
+  for (int64_t done = 0; done < size; done += kBlock) {
+    const int64_t count = size - done < kBlock ? size - done : kBlock;
+    const int8_t* from = in + (at + done) * bits / 8;
+    if (bits == 4) {
+      for (int64_t i = 0; i < count / 2; ++i) {
+        codes[2 * i] = int8_t(from[i] >> 4);
+        codes[2 * i + 1] = int8_t(int8_t(uint8_t(from[i]) << 4) >> 4);
+      }
+      from = codes;
+    }
+    float* values = type == kFloat32 ? static_cast<float*>(out) + at + done : buffer;
+    for (int64_t i = 0; i < count; ++i) values[i] = float(from[i]) * step + offset;
+    if (type == kFloat16) narrowed(buffer, static_cast<uint16_t*>(out) + at + done, count);
+  }
+}
+
+}  // namespace
+
+// in: groups * size numbers; out: that many codes of so many bits; params: one or two numbers a group.
+EXPORT void quantize_groups(const void* in, int32_t type, int64_t groups, int64_t size, int32_t bits, int32_t offset,
+                            int8_t* out, float* params, int32_t threads) {
+#pragma omp parallel for num_threads(threads) if (threads > 1 && groups * size >= kWorthThreads)
+  for (int64_t group = 0; group < groups; ++group)
+    quantize_group(in, type, group * size, size, bits, offset != 0, out + group * size * bits / 8,
+                   params + group * (1 + (offset != 0)));
+}
+
+// The way back, to float32 or float16. Without an offset 0 is added, which turns -0 into 0 as no code has a sign.
+EXPORT void dequantize_groups(const int8_t* in, const float* params, int64_t groups, int64_t size, int32_t bits,
+                              int32_t offset, void* out, int32_t type, int32_t threads) {
+  const int64_t wide = 1 + (offset != 0);
+#pragma omp parallel for num_threads(threads) if (threads > 1 && groups * size >= kWorthThreads)
+  for (int64_t group = 0; group < groups; ++group)
+    dequantize_group(in, group * size, size, bits, params[group * wide], offset ? params[group * wide + 1] : 0.0f, out,
+                     type);
+}
