@@ -7,7 +7,7 @@ import warnings
 import torch
 import torch.distributed as dist
 
-from conformance.accelerators.capabilities import CHECKPOINT, COMM, COMM_DTYPE, COMM_ROOTED
+from conformance.accelerators.capabilities import CHECKPOINT, COMM, COMM_AVERAGE, COMM_DTYPE, COMM_ROOTED
 from conformance.case import case
 from conformance.numerics.nearness import Near, near
 from conformance.suites.runtime.engines import ENGINES
@@ -88,7 +88,7 @@ def step_of(trained, optimizer, step, rank, world_size, device):
     optimizer.step()
 
 
-@case("checkpoint.training", requires=NEEDS, world_size=2)
+@case("checkpoint.training", requires=[*NEEDS, COMM_AVERAGE], world_size=2)
 def test_training(check, device, rank, world_size, group, tmp_path):
     """Two sharded ranks save weights and optimizer; a third run, new and sharded too, goes on with the same bits."""
     import torch.distributed.checkpoint as dcp

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from conformance.accelerators.capabilities import COMM, COMM_DTYPE, RNG_STATE
+from conformance.accelerators.capabilities import COMM, COMM_ALL_TO_ALL, COMM_DTYPE, RNG_STATE
 from conformance.case import case
 from conformance.numerics.nearness import Near, near
 
@@ -112,7 +112,7 @@ def test_heads(check, device, heads, rank, world_size, group):
         near(check, f"the gradient of {name}", one.grad.full_tensor(), reference.grad, Near.GRADIENTS)
 
 
-@case("model_parallelism.placements", requires=NEEDS, world_size=(2, 3))
+@case("model_parallelism.placements", requires=[*NEEDS, COMM_ALL_TO_ALL], world_size=(2, 3))
 def test_placements(check, device, rank, world_size, group):
     """A tensor of 7 × 5 cut by rows, by columns and by rows again is the same tensor, and a partial sum is summed."""
     from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor

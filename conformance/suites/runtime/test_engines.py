@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from conformance.accelerators.capabilities import COMM, COMM_DTYPE, DTYPE, Cell
+from conformance.accelerators.capabilities import COMM, COMM_AVERAGE, COMM_DTYPE, DTYPE, Cell
 from conformance.case import case
 from conformance.numerics.nearness import Near, near
 
@@ -15,6 +15,8 @@ from .training import STEPS, batch, loss_of, model, part, reference, sgd, weight
 #: Every optimizer and FSDP2 import it, for seconds.
 RANK_IMPORTS = ("torch._dynamo", "torch.distributed.optim")
 NEEDS = (COMM, COMM_DTYPE.on("float32"))
+#: FSDP2 lets the backend divide by the number of ranks.
+SHARDING = (*NEEDS, COMM_AVERAGE)
 
 #: Below all gradient norms of the model.
 CLIP = 0.1
@@ -32,7 +34,7 @@ def check_weights(check, trained, exact, kind=Near.TRAJECTORY, dtype=None):
     check.same_on_all_ranks("weights", torch.cat([tensor.flatten() for tensor in found.values()]))
 
 
-@case("runtime.parity", requires=NEEDS, axes={"engine": tuple(ENGINES)}, world_size=(2, 3))
+@case("runtime.parity", requires=SHARDING, axes={"engine": tuple(ENGINES)}, world_size=(2, 3))
 def test_parity(check, device, engine, rank, world_size, group):
     """After some steps the weights are those of one process that has had the whole batches."""
     build, optimizer = ENGINES[engine]
@@ -50,7 +52,7 @@ def test_parity(check, device, engine, rank, world_size, group):
     check.that(moved > 0.001, f"the weights have moved by at most {moved:.3g}")
 
 
-@case("runtime.sharding", requires=NEEDS, axes={"engine": ("zero", "fsdp")}, world_size=(2, 3))
+@case("runtime.sharding", requires=SHARDING, axes={"engine": ("zero", "fsdp")}, world_size=(2, 3))
 def test_sharding(check, device, engine, rank, world_size, group):
     """A rank keeps its share of the optimizer's state, and the shares make up the whole."""
     trained, stepping = ENGINES[engine][0](model(), device, world_size)
@@ -68,7 +70,7 @@ def test_sharding(check, device, engine, rank, world_size, group):
     check.equal(int(total.item()), everything, "elements on all ranks together")
 
 
-@case("runtime.accumulation", requires=NEEDS, axes={"engine": ("ddp", "fsdp")}, world_size=2)
+@case("runtime.accumulation", requires=SHARDING, axes={"engine": ("ddp", "fsdp")}, world_size=2)
 def test_accumulation(check, device, engine, rank, world_size, group):
     """Two half batches, the first without communication, make the gradient of the whole batch."""
     exact = model().double()
@@ -87,7 +89,7 @@ def test_accumulation(check, device, engine, rank, world_size, group):
         near(check, f"the gradient of '{name}'", gradient, parameter.grad, Near.GRADIENTS)
 
 
-@case("runtime.clipping", requires=NEEDS, axes={"engine": ("ddp", "fsdp-kept")}, world_size=(2, 3))
+@case("runtime.clipping", requires=SHARDING, axes={"engine": ("ddp", "fsdp-kept")}, world_size=(2, 3))
 def test_clipping(check, device, engine, rank, world_size, group):
     """The norm that gradients are clipped to is that of all shards together."""
     build, _ = ENGINES[engine]
@@ -105,7 +107,7 @@ def test_clipping(check, device, engine, rank, world_size, group):
     check_weights(check, trained, exact)
 
 
-@case("runtime.mixed", requires=[*NEEDS, DTYPE, COMM_DTYPE], axes={"dtype": ("bfloat16", "float16")}, world_size=2)
+@case("runtime.mixed", requires=[*SHARDING, DTYPE, COMM_DTYPE], axes={"dtype": ("bfloat16", "float16")}, world_size=2)
 def test_mixed(check, device, dtype, rank, world_size, group):
     """Computed in 16 bits and reduced in float32: weights and gradients stay float32, and near the oracle's."""
     from torch.distributed.fsdp import MixedPrecisionPolicy
@@ -127,7 +129,7 @@ def test_mixed(check, device, dtype, rank, world_size, group):
         near(check, f"the gradient of '{name}'", whole(found[name].grad), parameter.grad, Near.GRADIENTS, kind)
 
 
-@case("runtime.overflow", requires=NEEDS, axes={"engine": ("ddp", "fsdp")}, world_size=(2, 3))
+@case("runtime.overflow", requires=SHARDING, axes={"engine": ("ddp", "fsdp")}, world_size=(2, 3))
 def test_overflow(check, device, engine, rank, world_size, group):
     """One rank overflows in one step: all skip that step and halve the scale, and go on together."""
     trained, stepping = ENGINES[engine][0](model(), device, world_size)
@@ -149,7 +151,7 @@ def test_overflow(check, device, engine, rank, world_size, group):
     check.same_on_all_ranks("weights", torch.cat([value.flatten() for value in weights(trained).values()]))
 
 
-@case("runtime.offload", requires=NEEDS, world_size=2)
+@case("runtime.offload", requires=SHARDING, world_size=2)
 def test_offload(check, device, rank, world_size, group):
     """Weights, gradients and optimizer state wait on the host, and the numbers stay."""
     from torch.distributed.fsdp import CPUOffloadPolicy
