@@ -7,18 +7,20 @@
   const LARGEST_FILE = 64 * 1024 * 1024, MOST_ROWS = 500;
 
   const byId = (id) => document.getElementById(id);
-  const data = await unpack(byId("data").textContent);
   const form = byId("filters"), table = byId("matrix"), dialog = byId("cell");
-  if (!data) return;
-
   const bodies = [...table.tBodies];
+  const data = await unpack(byId("data").textContent).catch(() => null);
+  if (!data) return bodies.forEach((body) => body.classList.add("open")); // an old browser: the whole table, as without scripts
+
   const areas = readAreas();
   const state = { area: "", dtype: "", mode: "", on: "", outcome: "", text: "", ask: "", cell: "", case: "" };
   const opened = new Set();
+  let shownOn = "";
 
   async function unpack(text) {
     if (!("DecompressionStream" in window)) return null;
-    const bytes = Uint8Array.from(atob(text), (sign) => sign.charCodeAt(0));
+    const signs = atob(text), bytes = new Uint8Array(signs.length);
+    for (let i = 0; i < signs.length; i++) bytes[i] = signs.charCodeAt(i);
     const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
     return JSON.parse(await new Response(stream).text());
   }
@@ -29,11 +31,11 @@
     let first = 0;
     for (const [area, name, count] of data.rows) {
       if (!found.length || found[found.length - 1].name !== area) {
-        const body = bodies[found.length];
-        found.push({ name: area, body, line: body.rows[0], subjects: [], first });
+        const body = bodies[found.length], lines = [...body.rows];
+        found.push({ name: area, body, lines, line: lines[0], subjects: [], first });
       }
       const mine = found[found.length - 1];
-      mine.subjects.push({ area, name, first, end: first + count, line: mine.body.rows[mine.subjects.length + 1] });
+      mine.subjects.push({ area, name, first, end: first + count, line: mine.lines[mine.subjects.length + 1] });
       first += count;
       mine.end = first;
     }
@@ -108,14 +110,14 @@
       fill(area.line, cells, false);
       const open = opened.has(area.name) || Boolean(narrowed) || state.area === area.name;
       area.line.querySelector("button").setAttribute("aria-expanded", String(open));
-      for (const subject of area.subjects) showSubject(subject, open, chosen);
+      // A style hides the rows of a closed area, and has hidden all of them before they were laid out.
+      area.body.classList.toggle("open", open);
+      if (open) for (const subject of area.subjects) showSubject(subject, chosen);
     }
     byId("found").textContent = `${number.toLocaleString("en")} results`;
   }
 
-  function showSubject(subject, open, chosen) {
-    subject.line.hidden = !open;
-    if (!open) return;
+  function showSubject(subject, chosen) {
     const cells = data.columns.map((column) => sumUp(column, subject.first, subject.end, chosen));
     subject.line.hidden = !cells.some((cell, i) => cell.number && isShown(i));
     if (!subject.line.hidden) fill(subject.line, cells, true);
@@ -125,7 +127,10 @@
     return !state.on || data.columns[index].title === state.on;
   }
 
+  /** Nothing is done until a column was asked for: thousands of rows have nine cells each. */
   function showColumns() {
+    if (state.on === shownOn) return;
+    shownOn = state.on;
     for (const line of table.rows)
       for (let i = 0; i < data.columns.length; i++) line.cells[i + 1].hidden = !isShown(i);
   }
@@ -411,7 +416,7 @@
     const steps = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
     const button = event.target.closest("button"), step = steps[event.key];
     if (!button || !step) return;
-    const lines = [...table.querySelectorAll("tbody:not([hidden]) tr:not([hidden])")];
+    const lines = [...table.querySelectorAll("tbody:not([hidden]) :is(tr.area, .open > tr:not([hidden]))")];
     const cell = button.closest("th, td");
     for (let at = lines.indexOf(cell.parentElement) + step[0], across = cell.cellIndex + step[1];
       lines[at] && lines[at].cells[across]; at += step[0], across += step[1]) {

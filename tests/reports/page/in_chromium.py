@@ -210,6 +210,30 @@ def test_twenty_thousand_cases_of_nine_accelerators(browser: Browser, tmp_path: 
     assert size <= 2**20
 
 
+@pytest.mark.parametrize("lost", ["delete window.DecompressionStream", "window.JSON.parse = () => { throw Error() }"])
+def test_a_browser_in_which_the_script_cannot_work_shows_the_whole_matrix(
+    browser: Browser, index: str, lost: str
+) -> None:
+    with browser.new_context() as context:
+        page = context.new_page()
+        page.add_init_script(lost)
+        page.goto(index)
+        page.wait_for_selector("#matrix tbody.open", state="attached")
+
+        rows = page.locator("#matrix tbody tr")
+        assert all(row.is_visible() for row in rows.all())
+        assert rows.count() > len(page.locator("#matrix tbody").all())
+
+
+def test_rows_that_nobody_has_opened_are_not_laid_out(page: Page) -> None:
+    assert page.locator("#matrix tbody tr.area").first.is_visible()
+    assert page.locator("#matrix tbody tr:not(.area):visible").count() == 0
+
+    page.locator("#matrix tr.area button").first.click()
+
+    assert page.locator("#matrix tbody tr:not(.area):visible").count() > 0
+
+
 def test_it_prints(page: Page, tmp_path: Path) -> None:
     page.emulate_media(media="print")
     assert not page.is_visible("#filters")
