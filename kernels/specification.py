@@ -163,7 +163,8 @@ class KernelSpecification:
             raise ValueError(f"kernel {self.name!r}: a reference, or a companion of its name, gives the signature")
         if unknown := set(self.dtypes) - set(DTYPES):
             raise ValueError(f"kernel {self.name!r}: unknown dtypes {sorted(unknown)}")
-        names = [sample.name for sample in self.samples] + [one.name for one in (*self.refusals, *self.properties)]
+        names = [one.name for one in self.samples]
+        names += [one.name for one in self.refusals] + [one.name for one in self.properties]
         if len(set(names)) < len(names):
             raise ValueError(f"kernel {self.name!r}: two samples, refusals or properties have one name")
         object.__setattr__(self, "signature", inspect.signature(declared))

@@ -379,9 +379,9 @@ def _samples(call: Callable[..., Arguments], **more: dict[str, Any]) -> tuple[Sa
 
 
 def _adam_oracle(given: Arguments, formula: Callable[..., tuple[Expected, ...]]) -> Mapping[str, Expected]:
-    names = ("lr", "beta1", "beta2", "epsilon", "weight_decay", "step")
+    names = ("lr", "beta1", "beta2", "epsilon", "weight_decay", "step", "bias_correction")
     decoupled = given["optimizer_id"] == _ADAMW_ID
-    settings = AdamSettings(*(given[name] for name in names), given["bias_correction"], decoupled)
+    settings = AdamSettings(**{name: given[name] for name in names}, decoupled=decoupled)
     found = formula(*(given[name] for name in ("params", "grads", "exp_avg", "exp_avg_sq")), settings)
     return dict(zip(("params", "exp_avg", "exp_avg_sq"), found, strict=True))
 

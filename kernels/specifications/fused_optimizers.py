@@ -274,6 +274,11 @@ def _zeros(lists: list[list[Tensor]]) -> None:
 
 
 _ADAM = {"adam": 0, "adamw": 1}
+_STEPS: dict[str, dict[str, Any]] = {
+    "first": {"step": 1, "change": _zero_state},
+    "thousandth": {"step": 1000},
+    "uncorrected": {"bias_correction": 0, "step": 2},
+}
 ADAM_SAMPLES = (
     Sample("mixed", functools.partial(_adam, sizes=MIXED)),
     *(
@@ -284,11 +289,7 @@ ADAM_SAMPLES = (
     *(
         Sample(f"{word}-{what}", functools.partial(_adam, sizes=MIXED, mode=mode, **settings))
         for word, mode in _ADAM.items()
-        for what, settings in {
-            "first": {"step": 1, "change": _zero_state},
-            "thousandth": {"step": 1000},
-            "uncorrected": {"bias_correction": 0, "step": 2},
-        }.items()
+        for what, settings in _STEPS.items()
     ),
     Sample("empty", functools.partial(_adam, sizes=())),
     Sample("special", functools.partial(_adam, sizes=(67,), change=_special)),
@@ -362,6 +363,10 @@ def _drop_last(lists: list[list[Tensor]]) -> None:
     lists[1].pop()
 
 
+def _drop_list(lists: list[list[Tensor]]) -> None:
+    lists.pop()
+
+
 def _halve_moment(lists: list[list[Tensor]]) -> None:
     other = torch.bfloat16 if lists[2][0].dtype is torch.float16 else torch.float16
     lists[2][0] = lists[2][0].to(other)
@@ -385,7 +390,7 @@ REFUSALS = (
     Refusal("shapes", "tensor_lists[1][0]", functools.partial(_with_lists, change=_shorten)),
     Refusal("strides", "tensor_lists[0][0]", functools.partial(_with_lists, change=_stride_parameter)),
     Refusal("devices", "tensor_lists[1][0]", functools.partial(_with_lists, change=_elsewhere)),
-    Refusal("lists", "tensor_lists", functools.partial(_with_lists, change=lambda lists: lists.pop())),
+    Refusal("lists", "tensor_lists", functools.partial(_with_lists, change=_drop_list)),
 )
 
 
