@@ -22,6 +22,7 @@ from conformance.kernels.implementation import Implementation
 from conformance.kernels.kernel import Kernel
 from conformance.kernels.native import shared_object
 from conformance.kernels.specifications import specification
+from tests.docs.pages import DOCS, blocks, text
 
 #: Bytes and where they begin: nothing, within a block, whole blocks, across edges, and several rounds of the queue.
 RANGES = ((0, 5), (1, 0), (511, 4095), (4096, 4096), (4097, 4096), (8193, 1), (60_001, 0), (60_001, 5000))
@@ -394,3 +395,10 @@ def test_it_says_whether_the_kernel_queues(monkeypatch):
     assert async_io.describe().startswith("compiled, ")
     monkeypatch.setattr(engines.NativeEngine, "why_not_queued", errno.EPERM)
     assert "the kernel refuses asynchronous I/O (EPERM)" in async_io.describe()
+
+
+def test_the_example_of_the_page_works():
+    page = text(DOCS / "kernels.md")
+    (block,) = [block for block in blocks(page, "python") if "AsyncIOBuilder" in block.body]
+
+    exec(compile(block.body, "docs/kernels.md", "exec"), {})
