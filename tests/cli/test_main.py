@@ -50,7 +50,7 @@ def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -
     [
         (
             ["reprot"],
-            "command 'reprot' is not registered.\n  registered: diff, doctor, explain, gate, import, lint, ",
+            "command 'reprot' is not registered.\n  registered: challenge, diff, doctor, explain, gate, import, ",
         ),
         (["report", "--fromat", "x"], "unrecognized arguments: --fromat"),
         (["explain"], "the following arguments are required: CASE. See: conformance explain --help"),
