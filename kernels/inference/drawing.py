@@ -24,9 +24,16 @@ def drawing(generator: torch.Generator, dtype: torch.dtype) -> Draw:
     return draw
 
 
+#: What goes wrong with these goes wrong in every dtype, and float32 shows it best.
+_IN_FLOAT32 = ("long", "empty", "single", "one", "rows", "transposed", "three-ranks", "unbiased", "positions")
+
+
 def samples(make: Callable[..., Arguments], named: dict[str, dict[str, Any]]) -> tuple[Sample, ...]:
-    """``make(draw, dtype, **settings)`` for each of the settings."""
-    return tuple(Sample(name, functools.partial(_made, make, settings)) for name, settings in named.items())
+    """``make(draw, dtype, **settings)`` for each of the settings. Shapes and flags alone are tried in float32 alone."""
+    return tuple(
+        Sample(name, functools.partial(_made, make, settings), ("float32",) if name in _IN_FLOAT32 else ())
+        for name, settings in named.items()
+    )
 
 
 def _made(

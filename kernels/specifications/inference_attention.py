@@ -240,7 +240,7 @@ def _context(
 
 _CONTEXT: dict[str, dict[str, Any]] = {
     "plain": {},
-    "grouped": {"num_kv": 2},
+    "grouped": {"heads": 6, "num_kv": 2},
     "halves": {"rotary": "halves"},
     "pairs": {"rotary": "pairs", "num_kv": 1},
     "padding": {"mask": "padding"},

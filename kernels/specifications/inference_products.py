@@ -274,7 +274,7 @@ SPECIFICATIONS = (
         product_kernel(
             f"inference_dequantize_{word}", _dequantize(getattr(torch, dtype)), attribute=f"dequantize_{word}",
             dtypes=(dtype,), oracle=partial(_dequantize_oracle, getattr(torch, dtype)),
-            samples=samples(_stored, {"thirds": {}, "one": {"groups": 1}, "rows": {"groups": 9}}),
+            samples=samples(_stored, {"thirds": {}, "whole": {"groups": 1}, "nine": {"groups": 9}}),
             validate=_validate_stored,
             refusals=(
                 spoiled("dtypes", "weight", lambda one: one.float()), spoiled("groups", "groups", put(2)),

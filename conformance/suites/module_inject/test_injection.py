@@ -85,7 +85,7 @@ def test_gpt(accelerator, device, dtype, check):
 
 @case("module_inject.llama", axes={"dtype": FLOATS}, requires=[OP_BUILDERS, DTYPE])
 def test_llama(accelerator, device, dtype, check):
-    """RMSNorm, rotary positions, shared key heads and a gated network by kernels, whole and token by token."""
+    """RMSNorm, rotary positions, shared key heads and a gated network by kernels: whole layers, token by token; parts."""
     exact, model = exact_and_model(models.Llama, dtype)
     source = torch.randn(BATCH, TOKENS, 32).to(getattr(torch, dtype))
     wanted = exact(source.double()).detach()
@@ -95,8 +95,14 @@ def test_llama(accelerator, device, dtype, check):
         whole = injection.model(source)
         parts = [injection.model(source[:, :4])] + [injection.model(source[:, at : at + 1]) for at in range(4, TOKENS)]
 
+        injection.restore()
+        with torch.no_grad():
+            inject(injection.model, accelerator)
+            leaves = injection.model(source)
+
     judge(check, dtype, "the whole sequence", whole, wanted)
     judge(check, dtype, "a prompt of 4 tokens and the next ones singly", torch.cat(parts, dim=1), wanted)
+    judge(check, dtype, "norms and products by kernels, one by one", leaves, wanted)
     tell(check, injection)
 
 
