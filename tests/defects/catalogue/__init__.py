@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from tests.defects.mutant import Mutant
 
-from . import claims, collectives, devices, members, memory, narrow, operators, processes, random_numbers, streams
+from . import (
+    claims,
+    collectives,
+    devices,
+    inference,
+    members,
+    memory,
+    narrow,
+    operators,
+    processes,
+    random_numbers,
+    streams,
+)
 
 MUTANTS: tuple[Mutant, ...] = (
     *devices.MUTANTS,
@@ -17,6 +29,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *processes.MUTANTS,
     *narrow.MUTANTS,
     *collectives.MUTANTS,
+    *inference.MUTANTS,
 )
 
 
