@@ -85,7 +85,7 @@ def test_gpt(accelerator, device, dtype, check):
 
 @case("module_inject.llama", axes={"dtype": FLOATS}, requires=[OP_BUILDERS, DTYPE])
 def test_llama(accelerator, device, dtype, check):
-    """RMSNorm, rotary positions, shared key heads and a gated network by kernels: whole layers, token by token; parts."""
+    """RMSNorm, rotary positions, shared key heads and a gated network: whole layers by kernels, then parts."""
     exact, model = exact_and_model(models.Llama, dtype)
     source = torch.randn(BATCH, TOKENS, 32).to(getattr(torch, dtype))
     wanted = exact(source.double()).detach()
