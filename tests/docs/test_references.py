@@ -61,6 +61,12 @@ OTHERS = {
     "--mutant",
     "--upstream",
     "--out",
+    # torchrun's
+    "--nnodes",
+    "--node-rank",
+    "--nproc-per-node",
+    "--master-addr",
+    "--master-port",
 }
 
 
