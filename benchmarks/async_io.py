@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.table import Row, main, times
-from conformance.kernels import async_io
+from conformance.kernels.async_io import native_handle
 
 _BLOCK, _DEPTH = 1 << 20, 128
 
@@ -36,8 +36,7 @@ def measure(arguments: argparse.Namespace) -> list[Row]:
     with tempfile.TemporaryDirectory(dir=arguments.io_folder) as folder:
         file = Path(folder) / "tensor.bin"
         size = arguments.io_mebibytes << 20
-        loaded = async_io.load()
-        handle = loaded.aio_handle(_BLOCK, _DEPTH, False, True, 1)
+        handle = native_handle()(_BLOCK, _DEPTH, False, True, 1)
         locked = handle.new_cpu_locked_tensor(size, torch.zeros(1, dtype=torch.uint8)).random_()
         ordinary = locked.clone()
         handle.sync_pwrite(locked, file)
