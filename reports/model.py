@@ -204,7 +204,12 @@ class Report:
     @cached_property
     def standings(self) -> tuple[profiles.Standing, ...]:
         """How far each profile is verified."""
-        return profiles.standings([*map(_tally, self.cases), *map(_lost, self.accounting.unaccounted)])
+        kinds: dict[tuple[object, ...], list[CaseRecord]] = {}
+        for case in self.cases:
+            seen = (case.area, case.tier, case.level, case.axes.get(profiles.MODE), case.outcome, case.reason)
+            kinds.setdefault(seen, []).append(case)
+        ended = [_tally(alike[0], len(alike)) for alike in kinds.values()]
+        return profiles.standings([*ended, *map(_lost, self.accounting.unaccounted)])
 
     @property
     def badge(self) -> str | None:
@@ -239,9 +244,10 @@ def declared_sha256(cells: Iterable[DeclaredCell]) -> str:
     return declaration_sha256((one.cell, one.state, one.detail or None, one.reason) for one in cells)
 
 
-def _tally(case: CaseRecord) -> profiles.Tally:
+def _tally(case: CaseRecord, number: int) -> profiles.Tally:
+    """So many cases that ended like this one and are of the same profiles."""
     one = status.count(case.outcome, case.reason)
-    return profiles.Tally(case.facts, bool(one.claimed), bool(one.passed), bool(one.failed))
+    return profiles.Tally(case.facts, bool(one.claimed), bool(one.passed), bool(one.failed), number)
 
 
 def _lost(planned: PlannedRecord) -> profiles.Tally:

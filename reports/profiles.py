@@ -115,12 +115,13 @@ class Standing:
 
 @dataclass(frozen=True)
 class Tally:
-    """One planned case as a badge sees it."""
+    """Planned cases as a badge sees them: so many that differ in nothing that counts."""
 
     record: Record
     claimed: bool
     passed: bool
     failed: bool
+    number: int = 1
 
 
 def standing(name: str, tallies: Iterable[Tally]) -> Standing:
@@ -130,9 +131,9 @@ def standing(name: str, tallies: Iterable[Tally]) -> Standing:
     """
     profile = find_profile(name)
     inside = [tally for tally in tallies if in_profile(name, tally.record)]
-    verified = sum(tally.passed for tally in inside)
-    claimed = sum(tally.claimed for tally in inside)
-    failed = sum(tally.failed for tally in inside)
+    verified = sum(tally.number for tally in inside if tally.passed)
+    claimed = sum(tally.number for tally in inside if tally.claimed)
+    failed = sum(tally.number for tally in inside if tally.failed)
     own = any(tally.passed and profile.own(tally.record) for tally in inside)
     return Standing(name, verified, claimed, failed, own and not failed and verified == claimed)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,16 @@ def test_too_many_cases_are_refused(report: Report, monkeypatch: pytest.MonkeyPa
 
     with pytest.raises(JournalError, match="has more than 3 items"):
         from_json(json.loads(to_json(report)))
+
+
+def test_standings_count_every_case_though_many_are_alike(report: Report) -> None:
+    full = next(one for one in report.standings if one.name == "full")
+
+    assert (full.verified, full.claimed) == (report.counts.passed, report.counts.claimed)
+    assert full.failed == report.counts.failed
+    alike = [replace(case, id=f"{case.id}-{n}") for case in report.cases for n in range(3)]
+    thrice = replace(report, cases=tuple(alike))
+    assert [one.verified for one in thrice.standings] == [3 * one.verified for one in report.standings]
 
 
 def test_the_totals_are_those_of_the_cases(report: Report) -> None:
