@@ -8,6 +8,7 @@ from . import (
     claims,
     collectives,
     devices,
+    host_kernels,
     inference,
     members,
     memory,
@@ -29,6 +30,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *processes.MUTANTS,
     *narrow.MUTANTS,
     *collectives.MUTANTS,
+    *host_kernels.MUTANTS,
     *inference.MUTANTS,
 )
 
