@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -14,6 +15,7 @@ from conformance.kernels.inference.workspace import WORKSPACE
 from conformance.kernels.injection import InjectedLinear, Injector, inject
 from conformance.kernels.specifications import specification
 
+PAGE = Path(__file__).parents[2] / "docs" / "kernels.md"
 X, ONES = torch.tensor([[[1.0, 3.0]]]), torch.ones(2)
 
 
@@ -108,3 +110,16 @@ def test_modules_are_replaced_by_exact_type_and_put_back():
     assert {row.kernel for row in injection.told()} == {"linear_layer", "rms_norm"}
     injection.restore()
     assert list(model) == originals
+
+
+def test_the_example_of_the_page_works(capsys):
+    examples = PAGE.read_text(encoding="utf-8").split("```python\n")[1:]
+    (example,) = [block.split("```")[0] for block in examples if "injection.told()" in block.split("```")[0]]
+
+    exec(compile(example, "docs/kernels.md", "exec"), {})
+
+    told = capsys.readouterr().out.splitlines()
+    assert [line.split()[:3] for line in told] == [
+        ["layer_norm", "float32", "reference"],
+        ["linear_layer", "float32", "reference"],
+    ]
