@@ -15,6 +15,7 @@ from . import (
     narrow,
     operators,
     processes,
+    quantizers,
     random_numbers,
     streams,
 )
@@ -32,6 +33,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *collectives.MUTANTS,
     *host_kernels.MUTANTS,
     *inference.MUTANTS,
+    *quantizers.MUTANTS,
 )
 
 
