@@ -114,7 +114,11 @@ def drift(cases: int) -> Iterator[Line]:
 
 def chaotic(runs: int, seed: int) -> Iterator[Line]:
     dice = random.Random(seed)
-    outcomes = [chaos.one_run(dice) for _ in range(runs)]
+    outcomes = []
+    for number in range(1, runs + 1):
+        outcomes.append(chaos.one_run(dice))
+        # Hours on a busy machine: what is known so far must not be lost with the rest.
+        sys.stderr.write(f"chaos {number}/{runs}: {outcomes[-1].victim}, {len(outcomes[-1].left)} left\n")
     left = [line for outcome in outcomes for line in outcome.left]
     victims = ", ".join(f"{count}× {name}" for name, count in sorted(Counter(o.victim for o in outcomes).items()))
     yield Line(f"{runs} chaos runs (seed {seed}; {victims}): processes left", *_none(left, 0))
