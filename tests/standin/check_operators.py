@@ -11,6 +11,9 @@ import torch_supa_ext.deepspeed  # noqa: F401 - it registers what is checked
 from torch.nn import functional as nn
 from torch_supa_ext import names
 
+from conformance.accelerators.registry import resolve
+from conformance.kernels.injection import Injector
+
 OPS = torch.ops.deepspeed
 ADAM_MODES = {0: torch.optim.Adam, 1: torch.optim.AdamW}
 
@@ -197,3 +200,38 @@ def test_unsigned_numbers_have_a_scale_and_a_minimum():
 
     close(OPS.dequantize_int8_to_half_experimental(device(numbers.to(torch.uint8)), *tail), expected)
     close(OPS.dequantize_int4_to_half_experimental(device(packed), *tail), expected)
+
+
+def test_injected_kernels_are_the_vendors_where_it_has_them():
+    injector = Injector(resolve("supa").load())
+    source, weight = torch.randn(1, 3, 32), torch.randn(5, 32)
+    ones, zeros = torch.ones(32), torch.zeros(32)
+
+    normal = injector.kernel("layer_norm")(device(source), device(ones), device(zeros), 1e-5)
+    product = injector.kernel("vector_matmul")(device(source), device(weight), False, device(zeros), False, True)
+
+    close(normal, nn.layer_norm(source, (32,)))
+    close(product, source @ weight.t())
+    told = {row.kernel: (row.implementation.value, row.reason) for row in injector.told()}
+    assert told["layer_norm"] == ("vendor", "torch.ops.deepspeed.layer_norm")
+    assert told["vector_matmul"][0] == "reference"
+    assert "torch.ops.deepspeed.vector_matmul refuses: vector_matmul is not implemented" in told["vector_matmul"][1]
+
+
+def test_attention_falls_back_with_its_workspace():
+    injector = Injector(resolve("supa").load())
+    together, nothing = torch.randn(2, 3, 24), torch.zeros(1, device="supa")
+    sizes = (8, 1, 3, 2, 1, 1, False, 0, 3, 1)
+
+    injector.companion("softmax_context", "allocate_workspace_fp32")(*sizes)
+    attend = injector.kernel("softmax_context")
+    found, _, _ = attend(
+        device(together), nothing, 0, False, False, 1, 0, 8**-0.25, True, False, 1, True, 0, 1, nothing, 1e4, True,
+        None, None,
+    )  # fmt: skip
+
+    q, k, v = together.chunk(3, dim=-1)
+    close(found, nn.scaled_dot_product_attention(q, k, v, is_causal=True))
+    (row,) = injector.told()
+    assert (row.implementation.value, "allocate_workspace is not implemented" in row.reason) == ("reference", True)
+    injector.companion("softmax_context", "release_workspace")()
