@@ -42,8 +42,8 @@ def _around(entry: str, broken: Broken) -> Callable[[], Any]:
 
 def quantizer(name: str, precedent: str, entry: str, caught_by: str, broken: Broken, *touch: str) -> Mutant:
     """``caught_by`` is a case, or the end of the id of one of this kernel's."""
-    case = caught_by if caught_by.startswith("ops.") else f"ops.{entry}{caught_by}"
-    may = (f"ops.{entry}[*", f"ops.{entry}.*", *touch)
+    case = caught_by if caught_by.startswith(("ops.", "compression.")) else f"ops.{entry}{caught_by}"
+    may = (f"ops.{entry}[*", f"ops.{entry}.*", "compression.weights.*", *touch)
     return Mutant(Fault(name, FAMILY, precedent, Where.KERNEL, case, context=_around(entry, broken)), may, (*may, case))
 
 
@@ -252,4 +252,13 @@ FLOATS = (
               lambda call, given: (call(given), given["val"].mul_(1 + 2.0**-6))[0]),
 )  # fmt: skip
 
-MUTANTS = (*FAKE, *BYTES, *RANKS, *FLOATS)
+WEIGHTS = (
+    quantizer("weights of 8 bits are rounded to quarters", "defect class of kernels",
+              "dequantize_int8_to_half_experimental", "compression.weights.integers[8-33x64]",
+              lambda call, given: (call(given) * 4).round() / 4),
+    quantizer("weights of few bits are another group's", "defect class of kernels", "fp_dequantize",
+              "compression.weights.floats[6]",
+              lambda call, given: (call(given), given["val"].copy_(given["val"].roll(1, 0)))[0]),
+)  # fmt: skip
+
+MUTANTS = (*FAKE, *BYTES, *RANKS, *FLOATS, *WEIGHTS)
