@@ -217,8 +217,9 @@ class InjectedLinear(nn.Module):
 
     def __init__(self, original: nn.Linear, injector: Injector) -> None:
         super().__init__()
-        self.weight, self.bias = original.weight, original.bias
-        self._kernel = injector.kernel("vector_matmul" if original.bias is None else "linear_layer")
+        self.weight = original.weight
+        self.bias: Tensor | None = original.bias
+        self._kernel = injector.kernel("vector_matmul" if self.bias is None else "linear_layer")
 
     def forward(self, source: Tensor) -> Any:
         tokens = source.reshape(1, -1, source.shape[-1])

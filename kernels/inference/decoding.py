@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -182,9 +183,9 @@ class Session:
                 call = {**given, "layer_id": layer, "is_prompt": said and begin == 0}
                 result = function(part, *(self._cut(call, name, end) for name in _ORDER))
                 told = f"{what}: tokens {begin} to {end - 1} of layer {layer}"
-                found = wanted[layer][0].moved(lambda one, b=begin, e=end: one[:, b:e])
+                found = wanted[layer][0].moved(partial(_part, 1, begin, end))
                 yield told, result[0], found.expected(dtype)
-                keys = wanted[layer][1].moved(lambda one, e=end: one[:, :, :e])
+                keys = wanted[layer][1].moved(partial(_part, 2, 0, end))
                 yield f"{told}: the keys so far", result[1], keys.expected(dtype)
 
     def _cut(self, call: Arguments, name: str, end: int) -> Any:
@@ -193,6 +194,10 @@ class Session:
         if isinstance(value, Tensor) and value.dim() > 1:
             value = value[..., :end].contiguous()
         return value.to(self.device) if isinstance(value, Tensor) else value
+
+
+def _part(dimension: int, begin: int, end: int, tensor: Tensor) -> Tensor:
+    return tensor.narrow(dimension, begin, end - begin)
 
 
 def _decodes(setting: Setting) -> Callable[..., Seen]:

@@ -20,7 +20,13 @@ def padded(tensor: Tensor, rows: int, width: int) -> Tensor:
     return nn.pad(tensor, (0, width - tensor.shape[-1], 0, rows - tensor.shape[-2]))
 
 
+def split_heads(tensor: Tensor, width: int) -> Tensor:
+    """(batch, tokens, heads * width) as (batch, heads, tokens, width), a view where that is possible."""
+    batch, tokens, channels = tensor.shape
+    return tensor.reshape(batch, tokens, channels // width, width).transpose(1, 2)
+
+
 def heads_first(tensor: Tensor, heads: int, width: int, rows: int = 0) -> Tensor:
     """(batch, tokens, heads * channels) as (batch, heads, tokens, channels), padded to ``rows`` and ``width``."""
-    split = tensor.unflatten(-1, (heads, -1)).transpose(1, 2)
+    split = split_heads(tensor, tensor.shape[-1] // heads)
     return padded(split, rows or split.shape[-2], width).contiguous(memory_format=torch.contiguous_format)

@@ -17,7 +17,7 @@ def rotated(heads: Tensor, positions: Tensor, rotary_dim: int, halves: bool, the
     angles = angles if angles.dim() == 2 else angles[:, None]
     cos, sin = angles.cos(), angles.sin()
     turning, rest = heads[..., :rotary_dim], heads[..., rotary_dim:]
-    pairs = turning.unflatten(-1, (2, -1)) if halves else turning.unflatten(-1, (-1, 2)).transpose(-1, -2)
+    pairs = turning.reshape(*turning.shape[:-1], 2, -1) if halves else turning.reshape(*turning.shape[:-1], -1, 2).mT
     first, second = pairs.unbind(-2)
     turned = torch.stack([first * cos - second * sin, second * cos + first * sin], dim=-2)
     turned = turned if halves else turned.transpose(-1, -2)

@@ -22,6 +22,7 @@ from conformance.kernels.inference import attention
 from conformance.kernels.inference.decoding import PROPERTIES, oracle, probabilities
 from conformance.kernels.inference.drawing import Draw, elsewhere, other_dtype, put, samples, spoiled, strided
 from conformance.kernels.inference.formulas import wide
+from conformance.kernels.inference.layouts import split_heads
 from conformance.kernels.inference.rotary import rotated
 from conformance.kernels.inference.rounding import Bounded
 from conformance.kernels.inference.shapes import FLOATING
@@ -129,8 +130,9 @@ def _heads(together: Tensor, heads: int, num_kv: int) -> Iterator[Tensor]:
     """Queries, keys, values: (batch, heads or key heads, tokens, channels), wide."""
     pairs = num_kv if num_kv > 0 else heads
     width = together.shape[2] // (heads + 2 * pairs)
-    sizes = [heads * width, pairs * width, pairs * width]
-    return (wide(part).unflatten(-1, (-1, width)).transpose(1, 2) for part in together.split(sizes, dim=-1))
+    every = split_heads(wide(together), width)
+    first = heads + pairs
+    yield from (every[:, :heads], every[:, heads:first], every[:, first:])
 
 
 # --- the oracle of softmax; that of attention is in kernels/inference/decoding.py ------------------------------------

@@ -114,7 +114,8 @@ def gelu_tanh_exact(x: Tensor) -> Tensor:
 
 
 def gelu_erf_exact(x: Tensor) -> Tensor:
-    return 0.5 * x * torch.special.erfc(-x / math.sqrt(2))
+    found: Tensor = 0.5 * x * torch.special.erfc(-x / math.sqrt(2))
+    return found
 
 
 def gated_exact(both: Bounded, activation: int, dtype: torch.dtype) -> Bounded:

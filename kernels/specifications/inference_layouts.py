@@ -17,7 +17,7 @@ from conformance.kernels.arguments import check_number, wrong
 from conformance.kernels.inference.decoding import turned
 from conformance.kernels.inference.drawing import Draw, elsewhere, other_dtype, put, samples, spoiled, strided
 from conformance.kernels.inference.formulas import wide
-from conformance.kernels.inference.layouts import ROWS, heads_first, padded, padded_width
+from conformance.kernels.inference.layouts import ROWS, heads_first, padded, padded_width, split_heads
 from conformance.kernels.inference.rotary import rotated
 from conformance.kernels.inference.shapes import check_shapes
 from conformance.kernels.specification import Arguments, ErrorBudget, Expected, KernelSpecification
@@ -52,7 +52,7 @@ def apply_rotary_pos_emb(
     places = torch.arange(offset, offset + mixed_query.shape[1], device=mixed_query.device)
     width = mixed_query.shape[2] // num_heads
     for tensor in (mixed_query, key_layer):
-        heads = wide(tensor).unflatten(-1, (-1, width)).transpose(1, 2)
+        heads = split_heads(wide(tensor), width)
         tensor.copy_(rotated(heads, places, rotary_dim, rotate_half, rope_theta).transpose(1, 2).flatten(2))
     return [mixed_query, key_layer]
 
