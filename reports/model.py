@@ -206,7 +206,8 @@ class Report:
         """How far each profile is verified."""
         kinds: dict[tuple[object, ...], list[CaseRecord]] = {}
         for case in self.cases:
-            seen = (case.area, case.tier, case.level, case.axes.get(profiles.MODE), case.outcome, case.reason)
+            ranks, mode = profiles.on_ranks(case.area, case.requires), case.axes.get(profiles.MODE)
+            seen = (case.area, ranks, case.tier, case.level, mode, case.outcome, case.reason)
             kinds.setdefault(seen, []).append(case)
         ended = [_tally(alike[0], len(alike)) for alike in kinds.values()]
         return profiles.standings([*ended, *map(_lost, self.accounting.unaccounted)])

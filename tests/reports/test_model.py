@@ -13,7 +13,7 @@ import pytest
 from conformance.errors import JournalError
 from conformance.reports import json_files, validation
 from conformance.reports.model import Report, from_json, read_report, to_json
-from conformance.reports.verdict import passed
+from conformance.reports.verdict import Outcome, passed
 from tests.reports.samples import entry, report_of, sample_report
 
 
@@ -146,3 +146,14 @@ def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
 
     with pytest.raises(JournalError, match="is not a file"):
         json_files.read_capped(tmp_path / "pipe")
+
+
+def test_standings_tell_cases_on_ranks_from_their_likes(report: Report) -> None:
+    alone = next(case for case in report.cases if case.outcome is Outcome.PASS and case.level == "standard")
+    alone = replace(alone, area="checkpoint", axes={}, requires=("checkpoint",))
+    ranks = replace(alone, id="checkpoint.other", requires=("checkpoint", "comm"))
+    both = replace(report, cases=(alone, ranks), accounting=replace(report.accounting, unaccounted=()))
+
+    verified = {one.name: one.verified for one in both.standings}
+
+    assert (verified["inference"], verified["distributed"]) == (1, 2)
