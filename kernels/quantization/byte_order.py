@@ -55,7 +55,7 @@ def in_our_order(first_is_high: Callable[[torch.device], bool], bits_at: int, ta
 
     def adapt(operator: Callable[..., Any]) -> Callable[..., Any]:
         def call(*given: Any) -> Any:
-            plain = [int(one) if isinstance(one, IntEnum) else one for one in given]
+            plain: list[Any] = [int(one) if isinstance(one, IntEnum) else one for one in given]
             if plain[bits_at] != 4 or first_is_high(plain[0].device):
                 return operator(*plain)
             plain[0] = turned(plain[0]) if takes else plain[0]
