@@ -10,10 +10,12 @@ from . import (
     devices,
     host_kernels,
     inference,
+    kernels,
     members,
     memory,
     narrow,
     operators,
+    parallel,
     processes,
     quantizers,
     random_numbers,
@@ -31,9 +33,11 @@ MUTANTS: tuple[Mutant, ...] = (
     *processes.MUTANTS,
     *narrow.MUTANTS,
     *collectives.MUTANTS,
+    *parallel.MUTANTS,
+    *kernels.MUTANTS,
     *host_kernels.MUTANTS,
-    *inference.MUTANTS,
     *quantizers.MUTANTS,
+    *inference.MUTANTS,
 )
 
 
