@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import functools
-import sys
 from enum import Enum
-from pathlib import Path
 from typing import Any
 
 import torch
 
+from conformance.numerics.beside import table_beside
 from conformance.numerics.budgets import unit_roundoff
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 #: The metric that says how much of its bound the worst comparison of a case has needed.
 METRIC = "error_of_bound"
@@ -51,15 +44,8 @@ def near(
 
 def bound_of(kind: Near, dtype: torch.dtype) -> float:
     """The largest error of an element over the largest element."""
-    return _table()[kind.value]["narrow" if dtype.itemsize < 4 else "wide"] * unit_roundoff(dtype)
-
-
-@functools.cache
-def _table() -> dict[str, dict[str, float]]:
-    table: dict[str, dict[str, float]] = tomllib.loads(
-        Path(__file__).with_name("nearness.toml").read_text(encoding="utf-8")
-    )
-    return table
+    row = table_beside(__file__, "nearness.toml")[kind.value]
+    return float(row["narrow" if dtype.itemsize < 4 else "wide"]) * unit_roundoff(dtype)
 
 
 def relative_error(value: torch.Tensor, exact: torch.Tensor, largest: float | None = None) -> float:
