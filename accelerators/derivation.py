@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from conformance.accelerators import capabilities as vocabulary
@@ -142,7 +143,7 @@ def _kernel_claims(accelerator: Any) -> Iterator[tuple[Cell, Claim]]:
         return
     floating = FLOATING_DTYPES.intersection(listed_dtypes(accelerator))
     catalogue = importlib.import_module(_SPECIFICATIONS)
-    answers = {name: _peek(lambda name=name: _compatible(accelerator, name)) for name in catalogue.builder_names()}
+    answers = {name: _peek(partial(_compatible, accelerator, name)) for name in catalogue.builder_names()}
     for kernel in catalogue.specifications():
         answer = answers[kernel.builder]
         if isinstance(answer, bool):
