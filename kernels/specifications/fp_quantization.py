@@ -16,6 +16,7 @@ is decided:
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -125,7 +126,7 @@ def nearest(numbers: Tensor, kind: Format) -> tuple[Tensor, Tensor]:
 def _number(code: int, kind: Format) -> float:
     exponent, mantissa = divmod(code, 2**kind.mantissa)
     fraction = mantissa / 2**kind.mantissa
-    return fraction * 2.0 ** (1 - kind.bias) if exponent == 0 else (1 + fraction) * 2.0 ** (exponent - kind.bias)
+    return math.ldexp(fraction, 1 - kind.bias) if exponent == 0 else math.ldexp(1 + fraction, exponent - kind.bias)
 
 
 def round_trip(rows: Tensor, kind: Format, dtype: torch.dtype) -> Expected:

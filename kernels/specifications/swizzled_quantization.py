@@ -420,7 +420,7 @@ def _specification(
         name=reference.__name__,
         builder="QuantizerBuilder",
         mode=Mode.TRAINING,
-        dtypes=("float32", "float16", "bfloat16") if samples[0].make.func is _numbers or feeds_back else ("float32",),
+        dtypes=("float32",) if reference is quantized_reduction else ("float32", "float16", "bfloat16"),
         samples=samples,
         oracle=oracle,
         budget=BUDGET,
