@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, MutableMapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from conformance.accelerators.capabilities import TRITON
 from conformance.accelerators.torch_backend import Generation, TorchBackend
 
 if TYPE_CHECKING:
@@ -367,7 +368,8 @@ class TorchAccelerator(TorchBackend):
         return self.get_op_builder(class_name)()
 
     def get_op_builder(self, class_name: str) -> Any:
-        return importlib.import_module(_BUILDERS).find_builder(class_name, self._type, self.kernel_library)
+        declares = ((TRITON.name, self.is_triton_supported),) if self.triton else ()
+        return importlib.import_module(_BUILDERS).find_builder(class_name, self._type, self.kernel_library, declares)
 
     def build_extension(self) -> Any:
         from torch.utils.cpp_extension import BuildExtension

@@ -13,11 +13,12 @@ from __future__ import annotations
 import abc
 import functools
 import re
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
 from conformance.errors import SetupError
-from conformance.kernels.implementation import Choice
+from conformance.kernels.implementation import Choice, Declared
 from conformance.kernels.kernel import Kernel
 from conformance.kernels.specification import Place
 from conformance.kernels.specifications import builder_names, of_builder
@@ -30,6 +31,8 @@ class OpBuilder(abc.ABC):
     #: The device whose implementations are told; ``library`` is a vendor's own table, as module:NAME.
     device_type: ClassVar[str] = "cpu"
     library: ClassVar[str] = ""
+    #: By what its accelerator declares, implementations are offered.
+    declared: ClassVar[frozenset[Declared]] = frozenset()
     _loaded: ClassVar[dict[type, Any]] = {}
 
     def is_compatible(self, verbose: bool = False) -> bool:
@@ -86,7 +89,7 @@ class SpecifiedBuilder(OpBuilder):
         return SimpleNamespace(**{**companions, **{name: self._kernels()[name] for name in choices}})
 
     def _kernels(self) -> dict[str, Kernel]:
-        return _kernels(type(self).__name__, self.library)
+        return _kernels(type(self).__name__, self.library, self.declared)
 
 
 class PackbitsBuilder(OpBuilder):
@@ -118,8 +121,8 @@ class NotImplementedBuilder(OpBuilder):
 
 
 @functools.cache
-def _kernels(builder: str, library: str) -> dict[str, Kernel]:
-    return {name: Kernel(one, name, library) for one in of_builder(builder) for name in one.attributes}
+def _kernels(builder: str, library: str, declared: frozenset[Declared]) -> dict[str, Kernel]:
+    return {name: Kernel(one, name, library, declared) for one in of_builder(builder) for name in one.attributes}
 
 
 def _specified(name: str) -> type[OpBuilder]:
@@ -138,10 +141,21 @@ globals().update(BUILDERS)
 
 
 @functools.cache
-def find_builder(class_name: str, device_type: str = "", library: str = "") -> type[OpBuilder]:
-    """The builder class of that name, or ``NotImplementedBuilder``; one that speaks for a device if that is named."""
+def find_builder(
+    class_name: str,
+    device_type: str = "",
+    library: str = "",
+    declares: tuple[tuple[str, Callable[[], bool]], ...] = (),
+) -> type[OpBuilder]:
+    """The builder class of that name, or ``NotImplementedBuilder``; one that speaks for a device if that is named.
+
+    ``declares`` are the names of capabilities by which kernels are offered on that device, each with the accelerator's
+    method that says whether this very device has it.
+    """
     kind = BUILDERS.get(class_name, NotImplementedBuilder)
     if kind is NotImplementedBuilder or (not device_type and not library):
         return kind
-    own = {"device_type": device_type, "library": library, "__doc__": kind.__doc__, "__module__": __name__}
+    declared = frozenset(Declared(device_type, name, is_there) for name, is_there in declares)
+    own = {"device_type": device_type, "library": library, "declared": declared}
+    own |= {"__doc__": kind.__doc__, "__module__": __name__}
     return type(class_name, (kind,), own)

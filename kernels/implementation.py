@@ -20,6 +20,18 @@ class Implementation(Enum):
 
 
 @dataclass(frozen=True)
+class Declared:
+    """A capability that an accelerator declares of its type of device, and by which code is compiled for it.
+
+    ``is_there`` is the accelerator's own method, asked when a kernel is loaded: whether this very device has it.
+    """
+
+    device_type: str
+    capability: str
+    is_there: Callable[[], bool]
+
+
+@dataclass(frozen=True)
 class Choice:
     """One implementation of one kernel, for one type of device and one dtype.
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from conformance.errors import SetupError
 from conformance.kernels.arguments import tensors_in, wrong
-from conformance.kernels.implementation import Choice, Implementation
+from conformance.kernels.implementation import Choice, Declared, Implementation
 from conformance.kernels.specification import Arguments, KernelSpecification, Native
 from conformance.kernels.vendors import library_of
 
@@ -19,12 +19,19 @@ class Kernel:
     """One entry point, as a builder's ``load()`` offers it.
 
     Implementations are taken in this order: the vendor's of the tensors' device, this project's compiled one for that
-    device, the portable reference. A vendor's that refuses a call with NotImplementedError before it has done anything
-    (a name that is registered and nothing more, or a mode it has not) is passed over for that call.
+    device or for what its accelerator declares, the portable reference. A vendor's that refuses a call with
+    NotImplementedError before it has done anything (a name that is registered and nothing more, or a mode it has not)
+    is passed over for that call.
     """
 
-    def __init__(self, specification: KernelSpecification, attribute: str = "", library: str = "") -> None:
-        self.specification, self._library = specification, library
+    def __init__(
+        self,
+        specification: KernelSpecification,
+        attribute: str = "",
+        library: str = "",
+        declared: frozenset[Declared] = frozenset(),
+    ) -> None:
+        self.specification, self._library, self._declared = specification, library, declared
         self.__name__, self.__doc__ = attribute or specification.name, specification.doc
         self._only = specification.attributes.get(self.__name__, "")
         self._choices: dict[tuple[str, str], Choice] = {}
@@ -83,14 +90,28 @@ class Kernel:
         if vendor is not None and self.__name__ in vendor.builders.get(one.builder, {}):
             yield Implementation.VENDOR, functools.partial(vendor.operator, one.builder, self.__name__, dtype)
         for native in one.native:
-            if device_type in native.devices and (not native.dtypes or not dtype or dtype in native.dtypes):
+            if native.dtypes and dtype and dtype not in native.dtypes:
+                continue
+            if native.needs is None and device_type in native.devices:
                 yield Implementation.NATIVE, functools.partial(_loaded, native)
+            for declared in self._declared if native.needs is not None else ():
+                if (declared.device_type, declared.capability) == (device_type, native.needs.name):
+                    yield Implementation.NATIVE, functools.partial(_tried, native, declared)
         if one.reference is not None:
             yield Implementation.REFERENCE, lambda: ("PyTorch's operators", one.reference)
 
 
 def _loaded(native: Native) -> tuple[str, Any]:
     return native.what, native.load()
+
+
+def _tried(native: Native, declared: Declared) -> tuple[str, Any]:
+    """Of an implementation that needs what the accelerator declares: it has to be there on this very device."""
+    function = native.load()
+    if not declared.is_there():
+        raise NotImplementedError(f"{declared.capability} is declared for {declared.device_type}, not for this device")
+    native.trial(declared.device_type)
+    return native.what, function
 
 
 def _leading(arguments: Arguments, dtypes: tuple[str, ...]) -> tuple[str, str]:

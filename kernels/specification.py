@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from conformance.accelerators.capabilities import DTYPES, Mode
+from conformance.accelerators.capabilities import DTYPES, Capability, Mode
 
 #: DeepSpeed's words for dtypes, at the end of names.
 WORDS = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
@@ -96,18 +96,26 @@ class Property:
     run: Callable[[Any, torch.device, torch.dtype, torch.Generator], Iterable[tuple[str, Tensor, Expected]]]
 
 
+def needs_no_trial(device_type: str) -> None:
+    """What loads also runs."""
+
+
 @dataclass(frozen=True)
 class Native:
     """This project's own compiled implementation, for tensors on some types of device and in some dtypes.
 
     ``load`` builds it at first use and returns the function, with the kernel's signature; it raises SetupError, with
-    a sentence, where that cannot be done.
+    a sentence, where that cannot be done. Where it ``needs`` a capability it is for the devices whose accelerator
+    declares that, and for no others: ``devices`` is empty then. ``trial`` gets the device's type after ``load``, and
+    raises SetupError where such code does not run on it.
     """
 
     load: Callable[[], Callable[..., Any]]
     what: str
     devices: frozenset[str] = frozenset({"cpu"})
     dtypes: frozenset[str] = frozenset()
+    needs: Capability | None = None
+    trial: Callable[[str], None] = needs_no_trial
 
 
 def accepts_all(arguments: Arguments) -> None:

@@ -28,6 +28,7 @@ from conformance.kernels.specification import (
     Refusal,
     Sample,
 )
+from conformance.kernels.triton.offering import triton_kernel
 
 _DTYPES = ("float32", "float16", "bfloat16")
 _STORED = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
@@ -407,7 +408,10 @@ SPECIFICATIONS = (
         changes=("tensor_lists[1]", "tensor_lists[2]", "tensor_lists[3]"),
         validate=functools.partial(_check_lists, ("gradients", "parameters", "first moments", "second moments")),
         refusals=REFUSALS,
-        native=(Native(_compiled_adam, compiled.WHAT, dtypes=frozenset(_DTYPES)),),
+        native=(
+            triton_kernel("optimizers", "multi_tensor_adam", _DTYPES),
+            Native(_compiled_adam, compiled.WHAT, dtypes=frozenset(_DTYPES)),
+        ),
     ),
     KernelSpecification(
         name="multi_tensor_lion",
@@ -421,6 +425,9 @@ SPECIFICATIONS = (
         changes=("tensor_lists[1]", "tensor_lists[2]"),
         validate=functools.partial(_check_lists, ("gradients", "parameters", "moments")),
         refusals=REFUSALS,
-        native=(Native(_compiled_lion, compiled.WHAT, dtypes=frozenset(_DTYPES)),),
+        native=(
+            triton_kernel("optimizers", "multi_tensor_lion", _DTYPES),
+            Native(_compiled_lion, compiled.WHAT, dtypes=frozenset(_DTYPES)),
+        ),
     ),
 )

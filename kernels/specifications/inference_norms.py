@@ -20,7 +20,9 @@ from conformance.kernels.inference.drawing import Draw, elsewhere, longer, other
 from conformance.kernels.inference.rounding import Bounded
 from conformance.kernels.inference.shapes import check_shapes
 from conformance.kernels.specification import Arguments, ErrorBudget, Expected, KernelSpecification
+from conformance.kernels.triton.offering import triton_kernel
 
+_DTYPES = ("float32", "float16", "bfloat16")
 _BUDGET = ErrorBudget(
     rounding=1.0,
     conditioning=1.0,
@@ -151,13 +153,14 @@ def _kernel(
         attribute=attribute,
         builder="InferenceBuilder",
         mode=Mode.INFERENCE,
-        dtypes=("float32", "float16", "bfloat16"),
+        dtypes=_DTYPES,
         samples=samples(partial(_call, names=" ".join(shapes)), _SETTINGS),
         oracle=partial(_oracle, kept),
         budget=_BUDGET,
         reference=reference,
         validate=partial(_validate, shapes),
         refusals=_REFUSALS,
+        native=(triton_kernel("norms", name, _DTYPES),),
     )
 
 

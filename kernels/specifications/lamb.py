@@ -20,6 +20,7 @@ from conformance.kernels.specification import (
     Refusal,
     Sample,
 )
+from conformance.kernels.triton.offering import triton_kernel
 
 _GRADIENTS = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -193,5 +194,6 @@ SPECIFICATIONS = (
         changes=("p", "p_copy", "m", "v"),
         validate=_validate,
         refusals=_REFUSALS,
+        native=(triton_kernel("lamb", "lamb"),),
     ),
 )

@@ -50,6 +50,7 @@ from conformance.kernels.specification import (
     Refusal,
     Sample,
 )
+from conformance.kernels.triton.offering import triton_kernel
 
 BUDGET = ErrorBudget(
     rounding=1.0,
@@ -380,7 +381,10 @@ def _dequantizer(reference: Callable[..., Tensor], dtype: str) -> KernelSpecific
         reference=reference,
         validate=check_stored,
         refusals=DEQUANTIZE_REFUSALS,
-        native=(Native(functools.partial(_compiled_dequantize, getattr(torch, dtype)), compiled.WHAT),),
+        native=(
+            triton_kernel("quantizer", reference.__name__),
+            Native(functools.partial(_compiled_dequantize, getattr(torch, dtype)), compiled.WHAT),
+        ),
         session=their_constants,
     )
 
@@ -418,7 +422,10 @@ SPECIFICATIONS = (
         validate=_check_numbers,
         refusals=QUANTIZE_REFUSALS,
         properties=(Property("round-trip", _round_trip), Property("non-finite", _non_finite)),
-        native=(Native(_compiled_quantize, compiled.WHAT),),
+        native=(
+            triton_kernel("quantizer", "quantize", ("float32", "float16", "bfloat16")),
+            Native(_compiled_quantize, compiled.WHAT),
+        ),
         companions={"QuantizationType": QuantizationType, **QuantizationType.__members__},
         session=their_constants,
     ),

@@ -1,0 +1,110 @@
+"""Fused Adam, AdamW and Lion: a tensor's whole step in one pass over memory, in float32 whatever the storage.
+
+Quotients and roots are the correctly rounded ones: the fast ones flush subnormal numbers, and memory is what is waited
+for. The overflow flag is read on the device, so that no step waits for the host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from conformance.kernels.optimizers.portable import AdamSettings
+from conformance.kernels.triton.launching import BLOCK, current
+
+
+@triton.jit
+def _adam(
+    gradients: tl.tensor, parameters: tl.tensor, means: tl.tensor, squares: tl.tensor, flag: tl.tensor,
+    count: tl.tensor, rate: tl.tensor, decay: tl.tensor, beta1: tl.tensor, rest1: tl.tensor, beta2: tl.tensor,
+    rest2: tl.tensor, epsilon: tl.tensor, correction1: tl.tensor, correction2: tl.tensor,
+    DECOUPLED: tl.constexpr, BLOCK: tl.constexpr,
+) -> None:  # fmt: skip
+    # In 64 bits: a tensor of 2^31 elements and more is addressed by them.
+    places = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = places < tl.where(tl.load(flag) == 0, count, 0)
+    g = tl.load(gradients + places, mask=inside, other=0.0).to(tl.float32)
+    p = tl.load(parameters + places, mask=inside, other=0.0).to(tl.float32)
+    m = tl.load(means + places, mask=inside, other=0.0).to(tl.float32)
+    v = tl.load(squares + places, mask=inside, other=0.0).to(tl.float32)
+    if not DECOUPLED:
+        g += decay * p
+    m = beta1 * m + rest1 * g
+    v = beta2 * v + rest2 * g * g
+    update = tl.div_rn(tl.div_rn(m, correction1), tl.sqrt_rn(tl.div_rn(v, correction2)) + epsilon)
+    if DECOUPLED:
+        update += decay * p
+    tl.store(parameters + places, p - rate * update, mask=inside)
+    tl.store(means + places, m, mask=inside)
+    tl.store(squares + places, v, mask=inside)
+
+
+@triton.jit
+def _lion(
+    gradients: tl.tensor, parameters: tl.tensor, means: tl.tensor, flag: tl.tensor, count: tl.tensor, rate: tl.tensor,
+    decay: tl.tensor, beta1: tl.tensor, rest1: tl.tensor, beta2: tl.tensor, rest2: tl.tensor,
+    BLOCK: tl.constexpr,
+) -> None:  # fmt: skip
+    places = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = places < tl.where(tl.load(flag) == 0, count, 0)
+    g = tl.load(gradients + places, mask=inside, other=0.0).to(tl.float32)
+    p = tl.load(parameters + places, mask=inside, other=0.0).to(tl.float32)
+    m = tl.load(means + places, mask=inside, other=0.0).to(tl.float32)
+    blend = beta1 * m + rest1 * g
+    # What is neither above nor below 0 stays: 0, whose sign is 0, and NaN.
+    direction = tl.where(blend > 0, 1.0, tl.where(blend < 0, -1.0, blend))
+    tl.store(parameters + places, p - rate * (direction + decay * p), mask=inside)
+    tl.store(means + places, beta2 * m + rest2 * g, mask=inside)
+
+
+def multi_tensor_adam(
+    chunk_size: int,
+    noop_flag: Tensor,
+    tensor_lists: Sequence[Sequence[Tensor]],
+    lr: float,
+    beta1: float,
+    beta2: float,
+    epsilon: float,
+    step: int,
+    mode: int,
+    bias_correction: int,
+    weight_decay: float,
+) -> None:
+    """As specified; one launch for each tensor."""
+    settings = AdamSettings(lr, beta1, beta2, epsilon, weight_decay, step, bool(bias_correction), mode == 1)
+    numbers = (lr, weight_decay, beta1, 1 - beta1, beta2, 1 - beta2, epsilon, *settings.corrections)
+    for row in zip(*tensor_lists, strict=True):
+        _step(_adam, row, noop_flag, numbers, DECOUPLED=settings.decoupled)
+
+
+def multi_tensor_lion(
+    chunk_size: int,
+    noop_flag: Tensor,
+    tensor_lists: Sequence[Sequence[Tensor]],
+    lr: float,
+    beta1: float,
+    beta2: float,
+    step: int,
+    weight_decay: float,
+) -> None:
+    """As specified; one launch for each tensor."""
+    numbers = (lr, weight_decay, beta1, 1 - beta1, beta2, 1 - beta2)
+    for row in zip(*tensor_lists, strict=True):
+        _step(_lion, row, noop_flag, numbers)
+
+
+def _step(kernel: Any, tensors: Sequence[Tensor], flag: Tensor, numbers: Sequence[float], **constants: bool) -> None:
+    leading = tensors[0]
+    if not leading.numel():
+        return
+    here = flag.to(leading.device, torch.int32)
+    with current(leading):
+        # As floats: an int among them would be compiled in as an integer.
+        kernel[(triton.cdiv(leading.numel(), BLOCK),)](
+            *tensors, here, leading.numel(), *map(float, numbers), BLOCK=BLOCK, **constants
+        )

@@ -1,0 +1,131 @@
+"""Quantization to 4 and 8 bits and back, symmetric and asymmetric: one program for each group, in passes over it."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from conformance.kernels.quantization.groups import NEGLIGIBLE
+from conformance.kernels.triton.launching import BLOCK, current
+
+#: Below it is nothing that a step could be made of; the portable reference draws the line at the same place.
+_NEGLIGIBLE = tl.constexpr(NEGLIGIBLE)
+#: Added to a number below 2^22 and taken off again, it leaves the nearest integer, ties to even: float32 has no digits
+#: behind the point there. Targets have this by different names, or not at all.
+_ROUNDER = tl.constexpr(1.5 * 2.0**23)
+
+
+@triton.jit
+def _code(x: tl.tensor, offset: tl.tensor, scale: tl.tensor, BITS: tl.constexpr) -> tl.tensor:
+    """The nearest integer of so many bits; 0 for what is not a number."""
+    limit: tl.constexpr = 2.0 ** (BITS - 1)
+    found = (x - offset) * scale
+    found = tl.where(found == found, found, 0.0)
+    # Before it is rounded: the way of rounding has limits of its own.
+    found = tl.where(found < -limit, -limit, tl.where(found > limit - 1, limit - 1, found))
+    return ((found + _ROUNDER) - _ROUNDER).to(tl.int32)
+
+
+@triton.jit
+def _quantize(
+    source: tl.tensor, codes: tl.tensor, params: tl.tensor, size: tl.tensor,
+    ASYMMETRIC: tl.constexpr, BITS: tl.constexpr, BLOCK: tl.constexpr,
+) -> None:  # fmt: skip
+    group = tl.program_id(0).to(tl.int64)
+    lanes = tl.arange(0, BLOCK)
+    least = tl.full((BLOCK,), float("inf"), dtype=tl.float32)
+    most = tl.full((BLOCK,), float("-inf"), dtype=tl.float32)
+    spoiled = tl.zeros((BLOCK,), dtype=tl.float32)
+    for start in range(0, size, BLOCK):
+        inside = start + lanes < size
+        x = tl.load(source + group * size + start + lanes, mask=inside, other=0.0).to(tl.float32)
+        least = tl.where(inside & (x < least), x, least)
+        most = tl.where(inside & (x > most), x, most)
+        # 0, or NaN where a number is infinite or NaN; comparisons pass over the latter.
+        spoiled += x * 0.0
+    low, high, poison = tl.min(least), tl.max(most), tl.sum(spoiled)
+    # The width and how many steps it has: from 0 to the largest magnitude, or from the smallest to the largest number.
+    steps: tl.constexpr = 2.0 ** (BITS - 1 + ASYMMETRIC)
+    offset = poison
+    if ASYMMETRIC:
+        width = (high - low) + poison
+        offset = (low + high) * 0.5 + poison
+        tl.store(params + group * 2 + 1, offset)
+    else:
+        width = tl.where(high > -low, high, -low) + poison
+    flat = width < _NEGLIGIBLE
+    tl.store(params + group * (1 + ASYMMETRIC), tl.where(flat, 1.0, width * (1.0 / steps)))
+    scale = tl.where(flat, 1.0, tl.div_rn(steps, width))
+    count = size // (8 // BITS)
+    for start in range(0, count, BLOCK):
+        inside = start + lanes < count
+        if BITS == 8:
+            x = tl.load(source + group * size + start + lanes, mask=inside, other=0.0).to(tl.float32)
+            byte = _code(x, offset, scale, BITS)
+        else:
+            pair = source + group * size + (start + lanes) * 2
+            first = tl.load(pair, mask=inside, other=0.0).to(tl.float32)
+            second = tl.load(pair + 1, mask=inside, other=0.0).to(tl.float32)
+            byte = (_code(first, offset, scale, BITS) << 4) | (_code(second, offset, scale, BITS) & 15)
+        tl.store(codes + group * count + start + lanes, byte.to(tl.int8), mask=inside)
+
+
+@triton.jit
+def _dequantize(
+    codes: tl.tensor, params: tl.tensor, values: tl.tensor, count: tl.tensor, parts: tl.tensor,
+    ASYMMETRIC: tl.constexpr, BITS: tl.constexpr, BLOCK: tl.constexpr,
+) -> None:  # fmt: skip
+    """A part of one group's ``count`` bytes; ``parts`` programs for each group."""
+    group = (tl.program_id(0) // parts).to(tl.int64)
+    place = (tl.program_id(0) % parts) * BLOCK + tl.arange(0, BLOCK)
+    inside = place < count
+    byte = tl.load(codes + group * count + place, mask=inside, other=0).to(tl.int32)
+    offset = 0.0
+    step = tl.load(params + group * (1 + ASYMMETRIC))
+    if ASYMMETRIC:
+        offset = tl.load(params + group * 2 + 1)
+    if BITS == 8:
+        tl.store(values + group * count + place, byte.to(tl.float32) * step + offset, mask=inside)
+    else:
+        # A shift to the right keeps the sign; the low half becomes the high one of 32 bits first.
+        first, second = byte >> 4, (byte << 28) >> 28
+        pair = values + (group * count + place) * 2
+        tl.store(pair, first.to(tl.float32) * step + offset, mask=inside)
+        tl.store(pair + 1, second.to(tl.float32) * step + offset, mask=inside)
+
+
+def quantize(vals: Tensor, groups: int, num_bits: int, quant_type: int) -> list[Tensor]:
+    """As specified."""
+    source = vals.detach()
+    data = torch.empty((*vals.shape[:-1], vals.shape[-1] * num_bits // 8), dtype=torch.int8, device=vals.device)
+    params = torch.empty((groups, 1 + int(quant_type)), dtype=torch.float32, device=vals.device)
+    with current(source):
+        _quantize[(groups,)](
+            source, data, params, vals.numel() // groups, ASYMMETRIC=int(quant_type), BITS=num_bits, BLOCK=BLOCK
+        )
+    return [data, params]
+
+
+def dequantize(data: Tensor, params: Tensor, groups: int, num_bits: int, quant_type: int) -> Tensor:
+    """As specified: to float16."""
+    return _values(torch.float16, data, params, groups, num_bits, quant_type)
+
+
+def dequantize_fp32(data: Tensor, params: Tensor, groups: int, num_bits: int, quant_type: int) -> Tensor:
+    """As specified: to float32."""
+    return _values(torch.float32, data, params, groups, num_bits, quant_type)
+
+
+def _values(dtype: torch.dtype, data: Tensor, params: Tensor, groups: int, num_bits: int, quant_type: int) -> Tensor:
+    values = torch.empty((*data.shape[:-1], data.shape[-1] * 8 // num_bits), dtype=dtype, device=data.device)
+    count = data.numel() // groups
+    if count:
+        parts = triton.cdiv(count, BLOCK)
+        with current(data):
+            _dequantize[(groups * parts,)](
+                data.view(torch.int8), params, values, count, parts,
+                ASYMMETRIC=int(quant_type), BITS=num_bits, BLOCK=BLOCK,
+            )  # fmt: skip
+    return values
