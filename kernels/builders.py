@@ -156,6 +156,8 @@ def find_builder(
     if kind is NotImplementedBuilder or (not device_type and not library):
         return kind
     declared = frozenset(Declared(device_type, name, is_there) for name, is_there in declares)
-    own = {"device_type": device_type, "library": library, "declared": declared}
-    own |= {"__doc__": kind.__doc__, "__module__": __name__}
+    own = {
+        "device_type": device_type, "library": library, "declared": declared,
+        "__doc__": kind.__doc__, "__module__": __name__,
+    }  # fmt: skip
     return type(class_name, (kind,), own)

@@ -30,6 +30,10 @@ class Declared:
     capability: str
     is_there: Callable[[], bool]
 
+    def is_of(self, device_type: str, capability: str) -> bool:
+        """Whether it is that capability of that type of device."""
+        return (self.device_type, self.capability) == (device_type, capability)
+
 
 @dataclass(frozen=True)
 class Choice:

@@ -94,8 +94,8 @@ class Kernel:
                 continue
             if native.needs is None and device_type in native.devices:
                 yield Implementation.NATIVE, functools.partial(_loaded, native)
-            for declared in self._declared if native.needs is not None else ():
-                if (declared.device_type, declared.capability) == (device_type, native.needs.name):
+            for declared in self._declared:
+                if native.needs is not None and declared.is_of(device_type, native.needs.name):
                     yield Implementation.NATIVE, functools.partial(_tried, native, declared)
         if one.reference is not None:
             yield Implementation.REFERENCE, lambda: ("PyTorch's operators", one.reference)
