@@ -26,6 +26,10 @@ if os.environ.get("TRITON_INTERPRET") == "1":
 pytestmark = pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION")
 TARGETS = {"sm_80": GPUTarget("cuda", 80, 32), "gfx942": GPUTarget("hip", "gfx942", 64)}
 ALL_NORMS = ("CENTRED", "BIASED", "RESIDUAL", "KEPT")
+#: Arguments of kernels that may have any number of elements; of others, as of shares and parameters, there are few.
+LARGE = (
+    "gradients", "parameters", "means", "squares", "copies", "source", "residual", "target", "total", "codes", "values",
+)  # fmt: skip
 FLOATS = ("fp32", "fp16", "bf16")
 
 
@@ -117,3 +121,30 @@ def test_the_way_of_rounding_survives_the_compiler() -> None:
     text = compiled(*case, "sm_80").asm["ptx"]
 
     assert text.count("0f4B400000") == text.count("0fCB400000") > 0
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        optimizers._adam,
+        optimizers._lion,
+        lamb._moments,
+        lamb._move,
+        norms._norm,
+        quantizer._quantize,
+        quantizer._dequantize,
+    ],
+    ids=lambda one: one.__name__,
+)
+def test_places_beyond_2_to_the_31_are_addressed(kernel: Any) -> None:
+    """By an offset of 64 bits for every tensor of many elements, also where its size is one of 32 bits."""
+    case = next(one for one in CASES if one[0] is kernel)
+    text = compiled(*case, "sm_80").asm["ttir"]
+
+    offsets = re.findall(r"tt\.addptr %(\w+), %\w+ : \S+, (?:tensor<\d+x)?(i\d+)", text)
+    pointer_of = dict(re.findall(r"%(\w+) = tt\.splat %(\w+) ", text))
+    found = {(pointer_of.get(name, name), width) for name, width in offsets}
+    large = {(name, width) for name, width in found if name in LARGE}
+
+    assert len(large) >= 2
+    assert {width for _, width in large} == {"i64"}

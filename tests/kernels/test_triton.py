@@ -9,10 +9,12 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from conformance.accelerators.backends import builtin, builtin_names
 from conformance.accelerators.capabilities import TRITON
@@ -23,6 +25,7 @@ from conformance.kernels.implementation import Choice, Implementation
 from conformance.kernels.specification import KernelSpecification
 from conformance.kernels.specifications import specifications
 from conformance.kernels.triton import offering
+from conformance.kernels.triton.launching import current
 
 KERNELS = [one for one in specifications() if any(native.needs for native in one.native)]
 HERE = Path(__file__).parent
@@ -162,6 +165,23 @@ class _Modules:
 
     def lamb(self) -> None:
         """Never called."""
+
+
+def test_a_launch_is_on_its_tensors_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    entered = []
+
+    @contextmanager
+    def guard(device: torch.device) -> Iterator[None]:
+        entered.append(device)
+        yield
+
+    with current(torch.ones(1)):
+        pass
+    assert entered == []
+
+    monkeypatch.setattr(torch.cpu, "device", guard, raising=False)
+    with current(torch.ones(1)):
+        assert entered == [torch.device("cpu")]
 
 
 # --- the kernels themselves -------------------------------------------------------------------------------------------
