@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import torch
 import torch.distributed as dist
 
@@ -31,15 +33,35 @@ OPS = {
 
 
 def payload(case: Case, rank: int, size: int, dtype: torch.dtype) -> torch.Tensor:
-    """The input of one rank, on the host. No sum or product of four of them leaves its dtype."""
-    generator = torch.Generator().manual_seed(seed_of(f"{case.id}/{rank}"))
-    if not dtype.is_floating_point:
-        lowest = 0 if dtype is torch.uint8 else -3
-        return torch.randint(lowest, 4, (size,), generator=generator).to(dtype)
-    # Away from zero: a product is then never subnormal.
-    magnitude = 0.5 + 1.5 * torch.rand(size, generator=generator, dtype=torch.float64)
-    sign = 2 * torch.randint(0, 2, (size,), generator=generator) - 1
-    return (magnitude * sign).to(dtype)
+    """The input of one rank, on the host. No sum or product of four of them leaves its dtype.
+
+    A stretch of one block of random numbers, begun somewhere else for every case and rank: drawing them anew in every
+    rank for every other took longer than the collectives.
+    """
+    if size > LONGEST:
+        raise ValueError(f"a payload has at most {LONGEST} elements, not {size}")
+    start = seed_of(f"{case.id}/{rank}") % (_BLOCK - size)
+    stretch = (_floats() if dtype.is_floating_point else _integers())[start : start + size]
+    return stretch.abs().to(dtype) if dtype is torch.uint8 else stretch.to(dtype, copy=True)
+
+
+#: Of the block, so that payloads of the largest size have as many beginnings again.
+LONGEST = 4 * ((1 << 18) + 3)
+_BLOCK = 2 * LONGEST
+
+
+@functools.cache
+def _floats() -> torch.Tensor:
+    """Away from zero: a product is then never subnormal."""
+    generator = torch.Generator().manual_seed(_BLOCK)
+    magnitude = 0.5 + 1.5 * torch.rand(_BLOCK, generator=generator, dtype=torch.float64)
+    return magnitude * (2 * torch.randint(0, 2, (_BLOCK,), generator=generator) - 1)
+
+
+@functools.cache
+def _integers() -> torch.Tensor:
+    """From -3 to 3."""
+    return torch.randint(-3, 4, (_BLOCK,), generator=torch.Generator().manual_seed(_BLOCK))
 
 
 def payloads(case: Case, world_size: int, size: int, dtype: torch.dtype) -> torch.Tensor:
