@@ -29,18 +29,23 @@ PUBLISHED: Final = ROOT / "reports" / "published"
 
 @dataclass(frozen=True)
 class Subject:
-    """An accelerator of this repository's own CI. ``title`` is its column's; ``path`` is what Python has to find."""
+    """An accelerator of this repository's own CI. ``title`` is its column's; ``path`` is what Python has to find.
+
+    ``variables`` of the environment are for its stack.
+    """
 
     name: str
     title: str
     path: Path | None = None
+    variables: tuple[tuple[str, str], ...] = ()
 
 
 SUBJECTS: Final = (
     Subject("cpu", "cpu"),
     Subject("sim", "sim"),
-    # No device of this vendor was at hand: the column says so wherever it is seen.
-    Subject("supa", "supa stand-in", ROOT / "tests" / "standin"),
+    # No device of this vendor was at hand: the column says so wherever it is seen. Four devices, because ranks of a
+    # vendor's stack do not share one, and cases of comm have up to four.
+    Subject("supa", "supa stand-in", ROOT / "tests" / "standin", (("SUPA_DEVICES", "4"),)),
 )
 
 
@@ -48,6 +53,7 @@ def run(subject: Subject, folder: Path, profile: str, options: list[str]) -> int
     """The recipe as it is documented; its status."""
     found = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     more = {"PROFILE": profile, "REPORTS": str(folder / "reports"), "PAGE": str(folder / "page")}
+    more.update(subject.variables)
     if subject.path:
         more["PYTHONPATH"] = str(subject.path)
     command = ["bash", str(SCRIPT), subject.name, *options]

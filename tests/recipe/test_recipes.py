@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import json
 import os
 import re
 import subprocess
@@ -12,7 +14,7 @@ import pytest
 
 from tests.docs.pages import DOCS, text
 from tests.docs.test_references import OTHERS, OURS
-from tests.recipe.published import PUBLISHED, ROOT, SCRIPT, write_page
+from tests.recipe.published import PUBLISHED, SCRIPT, renew, write_page
 
 WORKFLOW = DOCS / "recipes" / "conformance.yml"
 #: Stands for pytest and for the command: notes its arguments, and ends as it is told.
@@ -107,6 +109,13 @@ def test_what_is_published_is_small_and_made_of_the_reports_beside_it(tmp_path: 
     assert sum(path.stat().st_size for path in PUBLISHED.rglob("*") if path.is_file()) < 2_000_000
 
 
-def test_this_repository_tries_the_recipe_itself() -> None:
-    assert "[testenv:recipe]" in text(ROOT / "tox.ini")
-    assert "[testenv:published]" in text(ROOT / "tox.ini")
+def test_this_repository_goes_through_its_own_recipe(tmp_path: Path) -> None:
+    """Run, gate and publish the CPU, the simulated accelerator and the stand-in, of each the mandatory core."""
+    runs = tmp_path / "runs"
+
+    accepted = renew(runs, argparse.Namespace(accelerator=None, profile="core", options=["-n0"]))
+
+    assert accepted, "the gate rejects an accelerator of this repository"
+    page = {path.name: path for path in write_page(tmp_path, runs)}
+    columns = json.loads(page["matrix.json"].read_text(encoding="utf-8"))["accelerators"]
+    assert [one["name"] for one in columns] == ["cpu", "sim", "supa stand-in"]
