@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import sys
 from datetime import datetime, timezone
 from pathlib import Path
@@ -60,6 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         with collector_paused():
             decision = decide(evidence(arguments))
+            gc.freeze()  # the command ends with its verdict: nobody looks through the report for garbage any more
     except JournalError as error:
         raise CannotJudge(error) from None
     _write(form(decision), arguments.output)
