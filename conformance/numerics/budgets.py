@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import functools
-import sys
 from dataclasses import dataclass
 from enum import Enum
-from pathlib import Path
 
 import torch
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from conformance.numerics.beside import table_beside
 
 #: Complex arithmetic makes one product of four; its error constant grows by 2*sqrt(2) (Higham, lemma 3.5).
 COMPLEX_FACTOR = 2.83
@@ -58,8 +53,7 @@ def budget_of(op_class: OpClass) -> Budget:
 
 @functools.cache
 def _table() -> dict[str, Budget]:
-    text = Path(__file__).with_name("budgets.toml").read_text(encoding="utf-8")
-    return {name: Budget(**row) for name, row in tomllib.loads(text).items()}
+    return {name: Budget(**row) for name, row in table_beside(__file__, "budgets.toml").items()}
 
 
 @functools.cache

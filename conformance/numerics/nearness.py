@@ -34,7 +34,9 @@ def near(
 ) -> None:
     """Count one comparison: ``actual`` has the oracle's shape, and its worst element is within the bound of ``kind``.
 
-    ``exact`` is on the host. ``dtype`` is what was computed in, where"""
+    ``exact`` is on the host. ``dtype`` is what was computed in, where that is not the result's own;
+    ``largest`` is what the error is divided by, where that is not the oracle's largest element.
+    """
     check.that(actual.shape == exact.shape, f"{what} has shape {tuple(actual.shape)}, not {tuple(exact.shape)}")
     bound = bound_of(kind, dtype or actual.dtype)
     error = relative_error(actual.detach().cpu().double(), exact.detach().double(), largest)

@@ -26,9 +26,9 @@ from conformance.accelerators.capabilities import Mode
 from conformance.kernels.arguments import check_choice, check_number, check_tensor, wrong
 from conformance.kernels.optimizers import compiled, oracles, portable
 from conformance.kernels.optimizers.portable import AdamSettings
+from conformance.kernels.optimizers.sampling import BUDGET, away_from_zero
 from conformance.kernels.specification import (
     Arguments,
-    ErrorBudget,
     Expected,
     KernelSpecification,
     Native,
@@ -40,12 +40,6 @@ from conformance.kernels.specification import (
 
 _DTYPES = ("float32", "float16", "bfloat16")
 _STORED = (torch.float32, torch.float16, torch.bfloat16)
-_BUDGET = ErrorBudget(
-    rounding=1.0,
-    conditioning=16.0,
-    source="one rounding to the storage dtype, and a dozen float32 operations each within u of the terms they add "
-    "(Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., 3.1); betas are exact in float32",
-)
 #: Whose decay is decoupled, by the optimizer's number; filled by create_adam.
 _ADAMS: dict[int, bool] = {}
 _ADAGRADS: set[int] = set()
@@ -295,20 +289,19 @@ _SETTINGS = {"lr": 0.125, "beta1": 0.875, "beta2": 0.984375, "epsilon": 2.0**-10
 _SIZES, _LARGE = (513, 1, 22, 55, 64), 100_003
 
 
-def _draw(generator: torch.Generator, size: int) -> Tensor:
-    """Of either sign, between 1/8 and 1 in magnitude."""
-    magnitude = 0.125 + 0.875 * torch.rand(size, generator=generator, dtype=torch.float64)
-    return magnitude * (2 * torch.randint(0, 2, (size,), generator=generator) - 1)
-
-
 def _tensors(generator: torch.Generator, dtype: torch.dtype, size: int, narrow: bool) -> dict[str, Tensor]:
     """A parameter, its gradient, and moments of a later step, in float32 or ``narrow`` in the parameter's dtype."""
     state = dtype if narrow else torch.float32
-    mean = (0.5 * _draw(generator, size)).to(state)
+    mean = (0.5 * away_from_zero(generator, size)).to(state)
     # Of 13/16 at most, so that Lion's blend with a moment of at least 1/8 is never near 0.
-    gradient = (0.8125 * _draw(generator, size)).to(dtype)
+    gradient = (0.8125 * away_from_zero(generator, size)).to(dtype)
     square = (mean.double().square() * 1.25 + 2.0**-6).to(state)
-    return {"params": _draw(generator, size).to(dtype), "grads": gradient, "exp_avg": mean, "exp_avg_sq": square}
+    return {
+        "params": away_from_zero(generator, size).to(dtype),
+        "grads": gradient,
+        "exp_avg": mean,
+        "exp_avg_sq": square,
+    }
 
 
 def _special(tensors: dict[str, Tensor]) -> None:
@@ -472,7 +465,7 @@ def _specified(
             "name": name,
             "mode": Mode.TRAINING,
             "dtypes": _DTYPES,
-            "budget": _BUDGET,
+            "budget": BUDGET,
             "reference": reference,
             "changes": ("params", *states),
             "validate": functools.partial(_validate, states=states, known=known, dtypes=dtypes),

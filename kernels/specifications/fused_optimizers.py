@@ -19,9 +19,9 @@ from conformance.accelerators.capabilities import Mode
 from conformance.kernels.arguments import check_choice, check_number, check_tensor_lists
 from conformance.kernels.optimizers import compiled, oracles, portable
 from conformance.kernels.optimizers.portable import AdamSettings
+from conformance.kernels.optimizers.sampling import BUDGET, away_from_zero
 from conformance.kernels.specification import (
     Arguments,
-    ErrorBudget,
     Expected,
     KernelSpecification,
     Native,
@@ -40,12 +40,6 @@ MIXED = (3, 513, 1, 0, 1024)
 
 #: Powers of two, so that 1 - beta is exact in float32 too: who passes scalars as float32 is not judged by that.
 _BETA1, _BETA2, _EPS, _RATE, _DECAY = 0.875, 0.984375, 2.0**-10, 0.125, 0.25
-BUDGET = ErrorBudget(
-    rounding=1.0,
-    conditioning=16.0,
-    source="one rounding to the storage dtype, and a dozen float32 operations each within u of the terms they add "
-    "(Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., 3.1); betas are exact in float32",
-)
 
 
 # --- semantics ------------------------------------------------------------------------------------------------------
@@ -71,7 +65,7 @@ def multi_tensor_adam(
     root of the corrected second moment. Infinities and NaN in gradients propagate. A non-zero ``noop_flag`` (a
     gradient overflowed) leaves everything as it is. ``chunk_size`` has no effect on values.
     """
-    settings = _settings(lr, beta1, beta2, epsilon, weight_decay, step, bias_correction, mode)
+    settings = AdamSettings.of_call(lr, beta1, beta2, epsilon, step, mode, bias_correction, weight_decay)
     _each(portable.adam, noop_flag, tensor_lists, settings)
 
 
@@ -102,57 +96,23 @@ def _each(step: Callable[..., None], noop_flag: Tensor, tensor_lists: Sequence[S
         step(parameter, gradient, *state, *rest)
 
 
-def _settings(
-    lr: float,
-    beta1: float,
-    beta2: float,
-    epsilon: float,
-    weight_decay: float,
-    step: int,
-    bias_correction: int,
-    mode: int,
-) -> AdamSettings:
-    return AdamSettings(lr, beta1, beta2, epsilon, weight_decay, step, bool(bias_correction), mode == 1)
-
-
 def _compiled_adam() -> Callable[..., None]:
     compiled.library()
 
-    def multi_tensor_adam(
-        chunk_size: int,
-        noop_flag: Tensor,
-        tensor_lists: Sequence[Sequence[Tensor]],
-        lr: float,
-        beta1: float,
-        beta2: float,
-        epsilon: float,
-        step: int,
-        mode: int,
-        bias_correction: int,
-        weight_decay: float,
-    ) -> None:
-        settings = _settings(lr, beta1, beta2, epsilon, weight_decay, step, bias_correction, mode)
-        _each(compiled.adam, noop_flag, tensor_lists, settings)
+    def steps(chunk_size: int, noop_flag: Tensor, tensor_lists: Sequence[Sequence[Tensor]], *numbers: Any) -> None:
+        _each(compiled.adam, noop_flag, tensor_lists, AdamSettings.of_call(*numbers))
 
-    return multi_tensor_adam
+    return steps
 
 
 def _compiled_lion() -> Callable[..., None]:
     compiled.library()
 
-    def multi_tensor_lion(
-        chunk_size: int,
-        noop_flag: Tensor,
-        tensor_lists: Sequence[Sequence[Tensor]],
-        lr: float,
-        beta1: float,
-        beta2: float,
-        step: int,
-        weight_decay: float,
-    ) -> None:
+    def steps(chunk_size: int, noop_flag: Tensor, tensor_lists: Sequence[Sequence[Tensor]], *numbers: Any) -> None:
+        lr, beta1, beta2, _, weight_decay = numbers
         _each(compiled.lion, noop_flag, tensor_lists, lr, beta1, beta2, weight_decay)
 
-    return multi_tensor_lion
+    return steps
 
 
 # --- oracles, in float64 on the host ----------------------------------------------------------------------------------
@@ -160,8 +120,8 @@ def _compiled_lion() -> Callable[..., None]:
 
 def adam_oracle(given: Arguments) -> Mapping[str, Expected]:
     """Row by row."""
-    names = ("lr", "beta1", "beta2", "epsilon", "weight_decay", "step", "bias_correction", "mode")
-    settings = _settings(*(given[name] for name in names))
+    names = ("lr", "beta1", "beta2", "epsilon", "step", "mode", "bias_correction", "weight_decay")
+    settings = AdamSettings.of_call(*(given[name] for name in names))
     return _rows(given, 3, lambda grad, old, mean, square: oracles.adam(old, grad, mean, square, settings))
 
 
@@ -197,18 +157,11 @@ def _as_they_are(lists: list[list[Tensor]]) -> None:
     """The usual lists."""
 
 
-def _away_from_zero(generator: torch.Generator, size: int, dtype: torch.dtype) -> Tensor:
-    """Of either sign, between 1/8 and 1 in magnitude."""
-    magnitude = 0.125 + 0.875 * torch.rand(size, generator=generator, dtype=torch.float64)
-    sign = 2 * torch.randint(0, 2, (size,), generator=generator) - 1
-    return (magnitude * sign).to(dtype)
-
-
 def _adam_lists(generator: torch.Generator, sizes: Sequence[int], dtype: torch.dtype) -> list[list[Tensor]]:
     """Gradients, parameters, moments. The rows of a moment of a later step: v is at least m squared."""
-    gradients = [_away_from_zero(generator, size, dtype) for size in sizes]
-    parameters = [_away_from_zero(generator, size, dtype) for size in sizes]
-    means = [_away_from_zero(generator, size, dtype) * 0.5 for size in sizes]
+    gradients = [away_from_zero(generator, size).to(dtype) for size in sizes]
+    parameters = [away_from_zero(generator, size).to(dtype) for size in sizes]
+    means = [away_from_zero(generator, size).to(dtype) * 0.5 for size in sizes]
     squares = [(mean.double().square() * 1.25 + 2.0**-6).to(dtype) for mean in means]
     return [gradients, parameters, means, squares]
 
@@ -310,11 +263,11 @@ def _lion(
 ) -> Arguments:
     # The sign of moment and gradient is the same in three of four places; where it is not, the moment decides:
     # beta1 * 1/8 exceeds (1 - beta1) * 13/16.
-    gradients = [_away_from_zero(generator, size, torch.float64) * 0.8125 for size in sizes]
+    gradients = [away_from_zero(generator, size) * 0.8125 for size in sizes]
     lists = [
         [one.to(dtype) for one in gradients],
-        [_away_from_zero(generator, size, dtype) for size in sizes],
-        [_away_from_zero(generator, size, dtype) for size in sizes],
+        [away_from_zero(generator, size).to(dtype) for size in sizes],
+        [away_from_zero(generator, size).to(dtype) for size in sizes],
     ]
     change(lists)
     return {

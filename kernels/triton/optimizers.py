@@ -76,7 +76,7 @@ def multi_tensor_adam(
     weight_decay: float,
 ) -> None:
     """As specified; one launch for each tensor."""
-    settings = AdamSettings(lr, beta1, beta2, epsilon, weight_decay, step, bool(bias_correction), mode == 1)
+    settings = AdamSettings.of_call(lr, beta1, beta2, epsilon, step, mode, bias_correction, weight_decay)
     numbers = (lr, weight_decay, beta1, 1 - beta1, beta2, 1 - beta2, epsilon, *settings.corrections)
     for row in zip(*tensor_lists, strict=True):
         _step(_adam, row, noop_flag, numbers, DECOUPLED=settings.decoupled)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-import sys
 from contextlib import contextmanager
-from pathlib import Path
 
 import torch
 
@@ -13,21 +10,16 @@ from conformance.accelerators.capabilities import DTYPE, OP_BUILDERS
 from conformance.case import case
 from conformance.kernels.implementation import Implementation
 from conformance.kernels.injection import Injector, inject
+from conformance.numerics.beside import table_beside
 
 from . import builders, models
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 FLOATS = ["float32", "float16", "bfloat16"]
 TOKENS, BATCH = 7, 2
 
 
-@functools.cache
 def limit(dtype):
-    return tomllib.loads(Path(__file__).with_name("limits.toml").read_text(encoding="utf-8"))[dtype]
+    return table_beside(__file__, "limits.toml")[dtype]
 
 
 @contextmanager

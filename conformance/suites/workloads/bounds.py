@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from pathlib import Path
 
-try:
-    import tomllib
-except ModuleNotFoundError:  # Python 3.10
-    import tomli as tomllib
+from conformance.numerics.beside import table_beside
 
 
 @dataclass(frozen=True)
@@ -28,14 +24,9 @@ class Bounds:
 
 @functools.cache
 def bounds_of(dtype: str) -> Bounds:
-    return Bounds(**_read("bounds.toml")[dtype])
+    return Bounds(**table_beside(__file__, "bounds.toml")[dtype])
 
 
 def learned(subject: str, name: str) -> float:
     """One number of learned.toml."""
-    return _read("learned.toml")[subject][name]
-
-
-@functools.cache
-def _read(file: str) -> dict[str, dict[str, float]]:
-    return tomllib.loads(Path(__file__).with_name(file).read_text(encoding="utf-8"))
+    return table_beside(__file__, "learned.toml")[subject][name]
