@@ -92,19 +92,6 @@ class SpecifiedBuilder(OpBuilder):
         return _kernels(type(self).__name__, self.library, self.declared)
 
 
-class PackbitsBuilder(OpBuilder):
-    """Signs as bits: ``packbits`` and ``unpackbits``, compiled where there is a compiler, and ``implementation``."""
-
-    NAME = "packbits"
-
-    def _build(self) -> Any:
-        from conformance.kernels.compression import packing
-
-        return SimpleNamespace(
-            packbits=packing.packbits, unpackbits=packing.unpackbits, implementation=packing.implementation
-        )
-
-
 class NotImplementedBuilder(OpBuilder):
     """Stands for every operator that is not built here."""
 
@@ -133,10 +120,7 @@ def _specified(name: str) -> type[OpBuilder]:
     return type(name, (SpecifiedBuilder,), {"NAME": snake, "__doc__": doc, "__module__": __name__})
 
 
-BUILDERS: dict[str, type[OpBuilder]] = {
-    "PackbitsBuilder": PackbitsBuilder,
-    **{name: _specified(name) for name in builder_names()},
-}
+BUILDERS: dict[str, type[OpBuilder]] = {name: _specified(name) for name in builder_names()}
 globals().update(BUILDERS)
 
 

@@ -138,7 +138,8 @@ class KernelSpecification:
     there is no portable one.
     ``oracle`` computes the same in float64 from the formula, on the host and on its own, and answers by path: changed
     arguments as ``tensor_lists[1][0]``, what is returned as ``result`` or ``result[0]``. ``changes`` are the paths,
-    or beginnings of paths, of the arguments that are modified in place: all others must keep their bits.
+    or beginnings of paths, of the arguments that are modified in place: all others must keep their bits, but those in
+    ``scratch``, whose content is the kernel's own.
 
     ``validate`` raises (see ``arguments.wrong``) before anything is modified. ``dtypes`` and ``mode`` make the cells
     ``kernels.<name>[<dtype>-<mode>]`` under which accelerators claim it; the dtype is handed to the samples.
@@ -155,6 +156,7 @@ class KernelSpecification:
     budget: ErrorBudget
     reference: Callable[..., Any] | None
     changes: tuple[str, ...] = ()
+    scratch: tuple[str, ...] = ()
     validate: Callable[[Arguments], None] = accepts_all
     refusals: tuple[Refusal, ...] = ()
     properties: tuple[Property, ...] = ()

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from conformance.errors import UsageError
-from conformance.kernels.compression.packing import packbits, signs, unpackbits
+from conformance.kernels.compression.packing import fastest, signs
 from conformance.kernels.groups import member_of
 
 
@@ -79,7 +79,7 @@ class CompressedAllReduce:
         compensated = padded + feedback.worker
         scale = _scale(compensated)
         feedback.worker.copy_(compensated - scale * signs(compensated))
-        return packbits(compensated, compensated.numel(), self.rank), scale
+        return _packed(compensated), scale
 
     def _server(self, worker: tuple[Tensor, Tensor], feedback: Feedback) -> tuple[Tensor, Tensor]:
         """Packed signs of the mean of this rank's chunk, and its scale; the loss goes into the feedback."""
@@ -88,18 +88,18 @@ class CompressedAllReduce:
         dist.all_to_all_single(received, packed, group=self._group)
         scales = self._gathered(scale.view(1))
         self.bytes_sent += packed.numel() * (self.world_size - 1) // self.world_size
-        chunks = unpackbits(received, received.numel(), self.rank).view(self.world_size, -1)
+        chunks = _unpacked(received).view(self.world_size, -1)
         compensated = feedback.server.clone()
         for chunk, of_rank in zip(chunks, scales, strict=True):
             compensated += chunk * (of_rank / self.world_size)
         scale = _scale(compensated)
         feedback.server.copy_(compensated - scale * signs(compensated))
-        return packbits(compensated, compensated.numel(), self.rank), scale
+        return _packed(compensated), scale
 
     def _spread(self, packed: Tensor, scale: Tensor) -> Tensor:
         """Every rank's chunk of the mean, one after the other."""
         everyone, scales = self._gathered(packed), self._gathered(scale.view(1))
-        chunks = unpackbits(everyone, everyone.numel(), self.rank).view(self.world_size, -1)
+        chunks = _unpacked(everyone).view(self.world_size, -1)
         return (chunks * scales.view(-1, 1)).view(-1)
 
     def _gathered(self, own: Tensor) -> Tensor:
@@ -121,6 +121,14 @@ class CompressedAllReduce:
                     f"and {buffer.numel()} elements on {self.world_size} ranks need float32 of ({numel},) "
                     f"on {buffer.device}.\n  make it with feedback(buffer)"
                 )
+
+
+def _packed(tensor: Tensor) -> Tensor:
+    return fastest(tensor.device.type)[0](tensor, tensor.numel(), 0)
+
+
+def _unpacked(bits: Tensor) -> Tensor:
+    return fastest(bits.device.type)[1](bits, bits.numel(), 0)
 
 
 def _scale(tensor: Tensor) -> Tensor:

@@ -8,15 +8,21 @@ from __future__ import annotations
 
 import ctypes
 import functools
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from conformance.errors import SetupError, UsageError
+from conformance.errors import SetupError
+from conformance.kernels.arguments import check_number, check_tensor, wrong
 from conformance.kernels.native import shared_object
 
 _SOURCE = Path(__file__).parent / "csrc" / "packbits.cpp"
+#: Of the bits in a byte, from the first element to the last.
+_PLACES = (128, 64, 32, 16, 8, 4, 2, 1)
+#: ``packbits`` or ``unpackbits``.
+Packing = Callable[[Tensor, int, int], Tensor]
 
 
 def signs(tensor: Tensor) -> Tensor:
@@ -27,74 +33,83 @@ def signs(tensor: Tensor) -> Tensor:
 def packbits(tensor: Tensor, numel: int, rank: int = 0) -> Tensor:
     """The signs of the first ``numel`` elements: uint8 of shape (ceil(numel / 8),), most significant bit first.
 
+    1-bit Adam (Tang et al., 2021, arXiv:2102.02888) sends them; the signature is that of DeepSpeed's XPU builder.
     ``tensor`` is float32 of any shape and strides, on any device; 1 stands for x >= 0, and bits past ``numel`` are 0.
-    ``rank`` has no effect: the signature is DeepSpeed's. Raises UsageError for another dtype or too few elements.
+    ``rank`` has no effect.
     """
-    if tensor.dtype is not torch.float32 or not 0 <= numel <= tensor.numel():
-        raise UsageError(
-            f"packbits of {numel} elements got {tensor.numel()} of {tensor.dtype}.\n  give at least so many of float32"
-        )
-    flat = tensor.detach().reshape(-1)[:numel].contiguous()  # named, so that it outlives the call
-    compiled = _compiled_for(tensor)
-    if compiled is None:
-        return portable_packbits(flat)
-    packed = torch.empty((numel + 7) // 8, dtype=torch.uint8)
-    compiled.pack_signs(flat.data_ptr(), numel, packed.data_ptr())
-    return packed
+    bits = torch.zeros((numel + 7) // 8 * 8, dtype=torch.int32, device=tensor.device)
+    bits[:numel] = tensor.detach().reshape(-1)[:numel] >= 0
+    return (bits.view(-1, 8) * bits.new_tensor(_PLACES)).sum(dim=1).to(torch.uint8)
 
 
 def unpackbits(packed: Tensor, n_bytes: int, rank: int = 0) -> Tensor:
     """Floats of 1 and -1 for the bits of the first ``n_bytes`` bytes: float32 of shape (8 * n_bytes,).
 
-    ``packed`` is uint8 of any shape, on any device. Raises UsageError for another dtype or too few bytes.
+    ``packed`` is uint8 of any shape and strides, on any device. ``rank`` has no effect.
     """
-    if packed.dtype is not torch.uint8 or not 0 <= n_bytes <= packed.numel():
-        raise UsageError(
-            f"unpackbits of {n_bytes} bytes got {packed.numel()} of {packed.dtype}.\n  give at least so many of uint8"
-        )
-    flat = packed.reshape(-1)[:n_bytes].contiguous()
-    compiled = _compiled_for(packed)
-    if compiled is None:
-        return portable_unpackbits(flat)
-    out = torch.empty(8 * n_bytes, dtype=torch.float32)
-    compiled.unpack_signs(flat.data_ptr(), n_bytes, out.data_ptr())
-    return out
+    flat = packed.reshape(-1)[:n_bytes]
+    return torch.where((flat.view(-1, 1) & flat.new_tensor(_PLACES)) != 0, 1.0, -1.0).to(torch.float32).view(-1)
 
 
-def portable_packbits(flat: Tensor) -> Tensor:
-    """``packbits`` of a flat tensor by PyTorch operators alone."""
-    bits = torch.zeros((flat.numel() + 7) // 8 * 8, dtype=torch.int32, device=flat.device)
-    bits[: flat.numel()] = flat >= 0
-    weights = torch.tensor([128, 64, 32, 16, 8, 4, 2, 1], dtype=torch.int32, device=flat.device)
-    return (bits.view(-1, 8) * weights).sum(dim=1).to(torch.uint8)
+def check_floats(tensor: object, numel: object) -> None:
+    """What ``packbits`` takes; raises UsageError before anything is read."""
+    found = check_tensor("tensor", tensor, dtypes=(torch.float32,), contiguous=False)
+    _check_count("numel", numel, found)
 
 
-def portable_unpackbits(flat: Tensor) -> Tensor:
-    """``unpackbits`` of a flat tensor by PyTorch operators alone."""
-    places = torch.tensor([128, 64, 32, 16, 8, 4, 2, 1], dtype=torch.uint8, device=flat.device)
-    return torch.where((flat.view(-1, 1) & places) != 0, 1.0, -1.0).to(torch.float32).view(-1)
+def check_bytes(packed: object, n_bytes: object) -> None:
+    """What ``unpackbits`` takes; raises UsageError before anything is read."""
+    found = check_tensor("packed", packed, dtypes=(torch.uint8,), contiguous=False)
+    _check_count("n_bytes", n_bytes, found)
 
 
-def implementation(device: str = "cpu") -> str:
-    """Who packs tensors of that device type, and why, in one sentence."""
-    if device != "cpu":
-        return f"PyTorch operators: the compiled kernel is for the CPU, and this is {device}"
+def _check_count(argument: str, count: object, tensor: Tensor) -> None:
+    check_number(argument, count, at_least=0)
+    if not isinstance(count, int) or count > tensor.numel():
+        raise wrong(argument, f"a whole number up to the {tensor.numel()} elements that are there", count)
+
+
+def compiled_packbits() -> Packing:
+    """``packbits`` for the CPU. Raises SetupError where it cannot be built."""
     library = _library()
-    return f"PyTorch operators: {library}" if isinstance(library, str) else "the compiled CPU kernel"
+
+    def pack(tensor: Tensor, numel: int, rank: int = 0) -> Tensor:
+        flat = tensor.detach().reshape(-1)[:numel].contiguous()  # named, so that it outlives the call
+        packed = torch.empty((numel + 7) // 8, dtype=torch.uint8)
+        library.pack_signs(flat.data_ptr(), numel, packed.data_ptr())
+        return packed
+
+    return pack
 
 
-def _compiled_for(tensor: Tensor) -> ctypes.CDLL | None:
-    library = _library() if tensor.device.type == "cpu" else ""
-    return None if isinstance(library, str) else library
+def compiled_unpackbits() -> Packing:
+    """``unpackbits`` for the CPU. Raises SetupError where it cannot be built."""
+    library = _library()
+
+    def unpack(packed: Tensor, n_bytes: int, rank: int = 0) -> Tensor:
+        flat = packed.reshape(-1)[:n_bytes].contiguous()
+        out = torch.empty(8 * n_bytes, dtype=torch.float32)
+        library.unpack_signs(flat.data_ptr(), n_bytes, out.data_ptr())
+        return out
+
+    return unpack
 
 
 @functools.cache
-def _library() -> ctypes.CDLL | str:
-    """The compiled kernel, or why there is none: the numbers are the same without it."""
-    try:
-        loaded = shared_object(_SOURCE, "the packbits kernel", "PyTorch operators do the work without it")
-    except SetupError as error:
-        return " ".join(str(error).split())
+def fastest(device_type: str) -> tuple[Packing, Packing]:
+    """``packbits`` and ``unpackbits`` for tensors of that type: compiled for the CPU where there is a compiler."""
+    if device_type == "cpu":
+        try:
+            return compiled_packbits(), compiled_unpackbits()
+        except SetupError:
+            # The numbers are the same; the builder's description tells why.
+            return packbits, unpackbits
+    return packbits, unpackbits
+
+
+@functools.cache
+def _library() -> ctypes.CDLL:
+    loaded = shared_object(_SOURCE, "the packbits kernel", "PyTorch operators do the work without it")
     for function in (loaded.pack_signs, loaded.unpack_signs):
         function.argtypes, function.restype = [ctypes.c_void_p, ctypes.c_uint64, ctypes.c_void_p], None
     return loaded

@@ -170,9 +170,12 @@ class Session:
         )
         getattr(self.functions, f"allocate_workspace_{word}")(*arguments)
 
-    def steps(self, what: str, prompt: int, *, said: bool = True) -> Seen:
-        """So many tokens as a prompt, the others one by one, through all layers; ``said`` is whether it is said so."""
-        starts = [0, *range(prompt, self.setting.tokens)]
+    def steps(self, what: str, prompt: int, *, said: bool = True, begun: bool = False) -> Seen:
+        """So many tokens as a prompt, the others one by one, through all layers.
+
+        ``said`` is whether it is said to be a prompt; one that has ``begun`` has gone through already.
+        """
+        starts = [*([] if begun else [0]), *range(prompt, self.setting.tokens)]
         dtype = self.layers[0].dtype
         function = getattr(self.functions, f"softmax_context_{WORDS[str(dtype).removeprefix('torch.')]}")
         given = self.setting.arguments(dtype)

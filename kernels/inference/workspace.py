@@ -44,10 +44,12 @@ class Workspace:
     #: Every call since the last allocation, for a vendor's workspace. ``allocations`` counts them.
     journal: list[tuple[str, tuple[Any, ...]]] = field(default_factory=list)
     allocations: int = 0
+    #: A vendor's attention has computed since the last allocation: keys and values are in its own workspace.
+    elsewhere: bool = False
 
     def allocate(self, name: str, size: Size, arguments: tuple[Any, ...]) -> None:
         """Another workspace, and what the old one held is gone. Memory is taken when the first keys arrive."""
-        self.size, self.released, self.seen = size, False, 0
+        self.size, self.released, self.seen, self.elsewhere = size, False, 0, False
         self.caches.clear()
         self.journal, self.allocations = [(name, arguments)], self.allocations + 1
 
@@ -71,6 +73,7 @@ class Workspace:
     def keep(self, layer: int, first: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Put (batch, heads, tokens, channels) behind the ``first`` tokens; all tokens so far, as views."""
         size = self._fitting(layer, first, keys)
+        self.elsewhere = False
         if layer not in self.caches or self.caches[layer][0].device != keys.device:
             shape = (size.batch, size.heads, size.tokens, size.width)
             self.caches[layer] = (keys.new_zeros(shape), keys.new_zeros(shape))
@@ -79,6 +82,30 @@ class Workspace:
             cache[:batch, :, first:total] = new
         held, valued = self.caches[layer]
         return held[:batch, :, :total], valued[:batch, :, :total]
+
+    def check_repeat(self, sources: int, repeats: int) -> Size:
+        """The size, if all layers have a prompt of ``sources`` sequences and room for each ``repeats`` times."""
+        size = self.size
+        if self.elsewhere:
+            raise NotImplementedError("keys and values are in the vendor's own workspace, which repeats none")
+        if size is None or self.released or not self.seen or len(self.caches) < size.layers:
+            raise UsageError(f"no prompt has gone through all layers.\n  {_NEXT}")
+        if sources < 1:
+            raise wrong("source_batch_size", "at least 1", sources, _NEXT)
+        if repeats < 1 or sources * repeats != size.batch:
+            raise wrong("repeats", f"{size.batch} sequences in all, as allocated", sources * repeats, _NEXT)
+        return size
+
+    def repeat(self, sources: int, repeats: int) -> list[Tensor]:
+        """Sequence i of the workspace becomes what sequence i / repeats was: keys and values so far, layer by layer."""
+        size = self.check_repeat(sources, repeats)
+        found = []
+        for layer in range(size.layers):
+            for cache in self.caches[layer]:
+                held = cache[:, :, : self.seen]
+                held.copy_(held[:sources].repeat_interleave(repeats, dim=0))
+                found.append(held)
+        return found
 
     def check(self, layer: int, first: int, shape: tuple[int, int, int, int], dtype: torch.dtype) -> Size:
         """The size, if (batch, heads, tokens, channels) of that dtype fit behind the ``first`` tokens."""
@@ -187,6 +214,8 @@ def follow(find: Callable[[str], Callable[..., Any]], operator: Callable[..., An
         for name, given in WORKSPACE.journal[place:]:
             find(name)(*given)
         done = (WORKSPACE.allocations, len(WORKSPACE.journal))
-        return operator(*arguments)
+        answer = operator(*arguments)
+        WORKSPACE.elsewhere = True
+        return answer
 
     return softmax_context

@@ -10,21 +10,24 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from conformance.errors import UsageError
+from conformance.errors import SetupError, UsageError
 from conformance.kernels.builders import find_builder
 from conformance.kernels.compression import CompressedAllReduce, Feedback, packing
+from conformance.kernels.implementation import Implementation
+from conformance.kernels.kernel import Kernel
+from conformance.kernels.specifications import specification
 from conformance.suites.compression.emulation import compressed_mean, server_parts
 from tests.kernels.ranks import run_ranks
 
 TRICKY = torch.tensor([0.0, -0.0, 1e-45, -1e-45, float("inf"), -float("inf"), float("nan"), 3.0, -2.0])
 
 
-@pytest.fixture(params=["compiled", "portable"])
-def kernels(request, monkeypatch):
+@pytest.fixture(params=["builder", "portable"])
+def kernels(request):
     if request.param == "portable":
-        monkeypatch.setattr(packing, "_library", lambda: "asked for")
+        return packing
     loaded = find_builder("PackbitsBuilder")().load()
-    assert loaded.implementation().startswith({"compiled": "the compiled", "portable": "PyTorch"}[request.param])
+    assert loaded.packbits.choice("cpu").implementation is Implementation.NATIVE
     return loaded
 
 
@@ -59,12 +62,34 @@ def test_strides_and_prefixes_do_not_matter(kernels):
                        torch.tensor([-1.0] * 6 + [1.0, -1.0]))  # fmt: skip
 
 
-@pytest.mark.parametrize(("tensor", "numel"), [(torch.ones(8).double(), 8), (torch.ones(8), 9), (torch.ones(8), -1)])
-def test_packing_refuses_other_dtypes_and_counts(kernels, tensor, numel):
-    with pytest.raises(UsageError, match="give at least so many of float32"):
-        kernels.packbits(tensor, numel)
-    with pytest.raises(UsageError, match="give at least so many of uint8"):
-        kernels.unpackbits(tensor.to(torch.int8 if numel == 8 else torch.uint8), numel)
+@pytest.mark.parametrize(
+    ("name", "tensor", "count", "sentence"),
+    [
+        ("packbits", torch.ones(8).double(), 8, "argument tensor: expected float32, got float64"),
+        ("packbits", torch.ones(8), 9, "argument numel: expected a whole number up to the 8 elements"),
+        ("packbits", torch.ones(8), -1, "argument numel: expected at least 0, got -1"),
+        ("unpackbits", torch.ones(8).to(torch.int8), 8, "argument packed: expected uint8, got int8"),
+        ("unpackbits", torch.ones(8).to(torch.uint8), 9, "argument n_bytes: expected a whole number up to the 8"),
+        ("unpackbits", torch.ones(8).to(torch.uint8), 1.5, "argument n_bytes: expected a whole number"),
+    ],
+)
+def test_packing_refuses_other_dtypes_and_counts(name, tensor, count, sentence):
+    with pytest.raises(UsageError, match=sentence):
+        getattr(find_builder("PackbitsBuilder")().load(), name)(tensor, count)
+
+
+def test_without_a_compiler_the_portable_kernel_packs_and_says_why(monkeypatch):
+    def missing() -> None:
+        raise SetupError("there is no compiler")
+
+    monkeypatch.setattr(packing, "_library", missing)
+    packing.fastest.cache_clear()
+    choice = Kernel(specification("packbits")).choice("cpu", "float32")
+
+    assert choice.implementation is Implementation.REFERENCE
+    assert "there is no compiler" in choice.reason
+    assert packing.fastest("cpu") == (packing.packbits, packing.unpackbits)
+    packing.fastest.cache_clear()
 
 
 def inputs(rank: int, call: int, numel: int) -> Tensor:

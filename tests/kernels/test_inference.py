@@ -222,3 +222,25 @@ def test_a_gated_or_plain_mlp_is_torchs(activation):
     torch.testing.assert_close(found, acted[activation - 1] @ second)
     assert kept is residual
     torch.testing.assert_close(residual, total)
+
+
+def test_a_cache_is_repeated_for_as_many_sequences_as_were_allocated(allocated):
+    with pytest.raises(UsageError, match="no prompt has gone through all layers"):
+        FUNCTIONS.repeat_kv_cache_fp32(1, 2)
+    prompt = numbers(1, 3, 144).float()
+    _, keys, values = context(prompt, 6, 0)
+    expected = [one.expand(2, -1, -1, -1).clone() for one in (keys, values)]
+
+    with pytest.raises(UsageError, match="argument repeats: expected 2 sequences in all, as allocated, got 3"):
+        FUNCTIONS.repeat_kv_cache_fp32(1, 3)
+    found = FUNCTIONS.repeat_kv_cache_fp32(1, 2)
+
+    assert [torch.equal(one, other) for one, other in zip(found, expected, strict=True)] == [True, True]
+
+
+def test_a_cache_in_a_vendors_workspace_is_not_repeated_from_here(allocated):
+    attend = workspace.follow(lambda name: lambda *given: None, lambda *given: "theirs")
+
+    assert attend() == "theirs"
+    with pytest.raises(NotImplementedError, match="in the vendor's own workspace"):
+        FUNCTIONS.repeat_kv_cache_fp32(1, 2)

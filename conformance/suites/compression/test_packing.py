@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from conformance.accelerators.capabilities import DTYPE, OP_BUILDERS
+from conformance.accelerators.capabilities import DTYPE
 from conformance.case import case
-from conformance.finding import environment_lacks
 from conformance.kernels.compression import packing
 
 #: What the sign bit alone would get wrong, and what arithmetic would.
@@ -44,23 +43,6 @@ def check_packing(check, packbits, unpackbits, values, device):
 def test_packbits(check, device, size):
     """The portable kernel, on the device: unpacking what was packed gives every sign back, special values' too."""
     check_packing(check, packing.packbits, packing.unpackbits, numbers(int(size)), device)
-
-
-@case("compression.packbits.builder", requires=[OP_BUILDERS, DTYPE.on("uint8")], axes={"size": ("9", "1001")})
-def test_builder(accelerator, check, device, size):
-    """The accelerator's own packer gives the same bits."""
-    builder = accelerator.create_op_builder("PackbitsBuilder")
-    if builder is None or not builder.is_compatible():
-        environment_lacks("the accelerator has no builder of packbits")
-    kernels = builder.load()
-    values = numbers(int(size))
-
-    packed = kernels.packbits(values.to(device), values.numel(), 0)
-    unpacked = kernels.unpackbits(packed, packed.numel(), 0)
-
-    expected = torch.from_numpy(np.packbits(values.numpy() >= 0))
-    check.equal(packed.cpu().view(torch.uint8), expected, f"bits of {size} signs")
-    check.equal(unpacked.cpu()[: values.numel()], signs(values), f"signs of {size} elements")
 
 
 @case("compression.packbits.layout", requires=[DTYPE.on("uint8"), DTYPE.on("float32")])

@@ -30,6 +30,8 @@ class Judge:
         for path, tensor in found.items():
             if path in expected:
                 self.tensor(path, tensor, expected.pop(path), before.get(path))
+            elif path in kernel.scratch:
+                self.check.that(tensor.shape == before[path].shape, f"{self.who}: {path} has another shape")
             elif path in before and not kernel.is_changed(path):
                 same = same_bits(plain(tensor), before[path])
                 self.check.that(same, f"{self.who}: {path} is an input, and was changed")

@@ -8,6 +8,7 @@ from . import (
     claims,
     collectives,
     devices,
+    evoformer,
     host_kernels,
     inference,
     kernels,
@@ -38,6 +39,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *host_kernels.MUTANTS,
     *quantizers.MUTANTS,
     *inference.MUTANTS,
+    *evoformer.MUTANTS,
 )
 
 

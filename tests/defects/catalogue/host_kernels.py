@@ -18,7 +18,7 @@ from conformance.kernels.kernel import Kernel
 from conformance.kernels.pinned_memory import PinHandle
 from conformance.kernels.specification import Arguments
 from conformance.kernels.specifications import random_ltd
-from tests.defects.catalogue.kernels import FAMILY, around, kernel, refusal
+from tests.defects.catalogue.kernels import FAMILY, around, kernel, refusal, with_numbers
 from tests.defects.mutant import Mutant
 from tests.defects.spoiling import constant, replaced
 
@@ -205,6 +205,31 @@ _TOKENS = (
             "ops.token_scatter_.refuses[float32-training-beyond]",
             replaced(random_ltd, _check_range=constant(None))),
 )  # fmt: skip
+
+
+def _by_sign_bit(given: Arguments) -> Any:
+    return torch.where(given["tensor"].signbit(), -1.0, 1.0)
+
+
+def _least_bit_first(call: Any, given: Arguments) -> Any:
+    packed = call(given)
+    return sum(((packed >> bit) & 1) << (7 - bit) for bit in range(8)) if packed.numel() else packed
+
+
+_SIGNS = (
+    kernel("the sign bit is taken for the sign", "DeepSpeed XPU packbits: −0.0 is packed as −1", "packbits",
+           "[float32-training-9]", with_numbers(tensor=_by_sign_bit)),
+    kernel("the least bit comes first", "defect class of kernels", "packbits", "[float32-training-1001]",
+           _least_bit_first),
+    kernel("signs of the whole tensor", "defect class of kernels", "packbits", "[float32-training-part]",
+           with_numbers(numel=lambda given: given["tensor"].numel())),
+    kernel("a bit comes back as 0 or 1", "defect class of kernels", "unpackbits", "[float32-training-256]",
+           lambda call, given: call(given).clamp(min=0)),
+    kernel("bits in the order of memory", "defect class of kernels", "unpackbits", "[float32-training-transposed]",
+           with_numbers(packed=lambda given: given["packed"].t() if given["packed"].dim() == 2 else given["packed"])),
+    refusal("more signs are packed than there are", "DeepSpeed XPU packbits: no check of the number",
+            "ops.packbits.refuses[float32-training-numel-1002]", unchecked("packbits")),
+)  # fmt: skip
 _OTHERS = (
     kernel("a bias that is added twice", "defect class of kernels", "nhwc_bias_add", "[float16-inference-image]",
            lambda call, given: call({**given, "bias": given["bias"] * 2})),
@@ -227,4 +252,4 @@ _OTHERS = (
             "ops.grouped_mm.refuses[float32-training-decreasing]", unchecked("grouped_mm")),
 )  # fmt: skip
 
-MUTANTS = (*_ASYNC_IO, *_HOST_MEMORY, *_TOKENS, *_OTHERS)
+MUTANTS = (*_ASYNC_IO, *_HOST_MEMORY, *_TOKENS, *_SIGNS, *_OTHERS)

@@ -12,8 +12,10 @@ from torch import Tensor
 from torch.nn import functional as nn
 
 from conformance.accelerators.simulated.faults import Fault, Where
+from conformance.errors import UsageError
 from conformance.kernels import injection
 from conformance.kernels.inference.workspace import WORKSPACE, Workspace
+from conformance.kernels.kernel import Kernel
 from conformance.kernels.specification import Arguments
 from tests.defects.mutant import Mutant
 from tests.defects.spoiling import replaced
@@ -337,6 +339,63 @@ _ATTENTION = (
 )  # fmt: skip
 
 
+# --- a prompt's cache for several continuations -----------------------------------------------------------------------
+
+
+def _in_turns(call: Any, given: Arguments) -> Any:
+    """Places go round the sources, as torch.repeat has it."""
+    found = call(given)
+    sources, repeats = given["source_batch_size"], given["repeats"]
+    order = [place % sources * repeats for place in range(sources * repeats)]
+    for cache in found:
+        cache.copy_(cache[order].clone())
+    return found
+
+
+def _first_layer_alone(call: Any, given: Arguments) -> Any:
+    kept = {layer: [cache.clone() for cache in pair] for layer, pair in WORKSPACE.caches.items() if layer}
+    found = call(given)
+    for layer, pair in kept.items():
+        for cache, old in zip(WORKSPACE.caches[layer], pair, strict=True):
+            cache.copy_(old)
+    return found
+
+
+def _only_told(call: Any, given: Arguments) -> Any:
+    """The answer is right, and the workspace as it was."""
+    kept = {layer: [cache.clone() for cache in pair] for layer, pair in WORKSPACE.caches.items()}
+    found = [cache.clone() for cache in call(given)]
+    for layer, pair in kept.items():
+        for cache, old in zip(WORKSPACE.caches[layer], pair, strict=True):
+            cache.copy_(old)
+    return found
+
+
+def _wrong_numbers_do_nothing(old: Any) -> Any:
+    def call(self: Kernel, *args: Any) -> Any:
+        try:
+            return old(self, *args)
+        except UsageError:
+            if self.specification.name != "repeat_kv_cache":
+                raise
+            return []
+
+    return call
+
+
+_REPEAT = "repeat_kv_cache"
+_REPEATED = (
+    spoiled("sequences that go round their sources", UPSTREAM, f"{_REPEAT}.property[float32-inference-goes-on]",
+            _in_turns),
+    spoiled("a repeated cache of the first layer", UPSTREAM, f"{_REPEAT}.property[float32-inference-goes-on]",
+            _first_layer_alone),
+    spoiled("a repeated cache that is a copy", UPSTREAM, f"{_REPEAT}.property[float32-inference-goes-on]", _only_told),
+    _mutant("a cache that is not repeated, without a word", UPSTREAM,
+            f"ops.{_REPEAT}.property[*-inference-refuses]", _REPEAT,
+            replaced(Kernel, __call__=_wrong_numbers_do_nothing)),
+)  # fmt: skip
+
+
 # --- injection --------------------------------------------------------------------------------------------------------
 
 
@@ -395,4 +454,4 @@ def _with_epsilon(old: Any) -> Any:
     return initialise
 
 
-MUTANTS = (*_AROUND, *_PRODUCTS, *_ATTENTION, *_INJECTION)
+MUTANTS = (*_AROUND, *_PRODUCTS, *_ATTENTION, *_REPEATED, *_INJECTION)
