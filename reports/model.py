@@ -16,9 +16,10 @@ from typing import Any
 from conformance.errors import JournalError
 from conformance.reports import profiles, status
 from conformance.reports.json_files import collector_paused, read_json
+from conformance.reports.plain_form import as_plain
 from conformance.reports.plan_digest import declaration_sha256, plan_sha256
 from conformance.reports.unpacking import unpack
-from conformance.reports.validation import as_plain, read
+from conformance.reports.validation import read
 from conformance.reports.verdict import Outcome, Reason, check_pair
 
 SCHEMA = 1

@@ -10,8 +10,8 @@ import json
 from typing import Any
 
 from conformance.reports.model import SCHEMA, CaseRecord, Report
+from conformance.reports.plain_form import as_plain
 from conformance.reports.unpacking import COMMON, PACKED, said_axes
-from conformance.reports.validation import as_plain
 
 
 def pack(report: Report) -> str:

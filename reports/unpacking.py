@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from conformance.errors import JournalError
-from conformance.reports.validation import MAX_ITEMS
+from conformance.reports.validation.limits import MAX_ITEMS
 
 PACKED: Final = 1
 #: What a shape says of its cases.

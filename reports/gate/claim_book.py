@@ -39,16 +39,17 @@ class ClaimBook:
                 patterns[axes].append((subject, re.compile(fnmatch.translate(subject)), claim))
         # The longest first: the first that matches is the one that holds.
         self._patterns = {axes: sorted(found, key=lambda one: -len(one[0])) for axes, found in patterns.items()}
-
+        self._denied = {cell for cell, claim in self.written.items() if claim.state == UNSUPPORTED}
         self._denying = {axes for axes, found in patterns.items() if any(one.state == UNSUPPORTED for *_, one in found)}
 
-    def denies(self, cell: str, in_reference: bool = True) -> bool:
-        """Whether the cell is declared unsupported. Declarations deny little, so that most cells need no search."""
-        if cell in self.written:
-            return self.written[cell].state == UNSUPPORTED
-        if not self._denying or cell.partition("[")[2] not in self._denying:
-            return False
-        return self.claim(cell, in_reference).state == UNSUPPORTED
+    def denies_any(self, cells: Iterable[str], in_reference: bool = True) -> bool:
+        """Whether one of the cells is declared unsupported. Declarations deny little: most cells need no search."""
+        if not self._denied.isdisjoint(cells):
+            return True
+        return bool(self._denying) and any(self._is_denied_by_pattern(cell, in_reference) for cell in cells)
+
+    def _is_denied_by_pattern(self, cell: str, in_reference: bool) -> bool:
+        return cell.partition("[")[2] in self._denying and self.claim(cell, in_reference).state == UNSUPPORTED
 
     def claim(self, cell: str, in_reference: bool = True) -> Claim:
         """The claim that holds for the cell. A pattern never claims what PyTorch's own CPU has not."""

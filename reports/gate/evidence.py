@@ -76,12 +76,16 @@ class Evidence:
         return frozenset(case.id for group in self.groups for case in group.cases).union(lost)
 
     @cached_property
+    def all_groups(self) -> tuple[Group, ...]:
+        """All cases of the report."""
+        return grouped(self.report.cases)
+
+    @cached_property
     def groups(self) -> tuple[Group, ...]:
         """The report's cases that the profile needs."""
-        cases = self.report.cases
         if self.manifest is not None and self.planned_profile is None:
-            return grouped(case for case in cases if case.id in self.required)
-        return tuple(group for group in grouped(cases) if self._holds(group.facts))
+            return grouped(case for case in self.report.cases if case.id in self.required)
+        return tuple(group for group in self.all_groups if self._holds(group.facts))
 
     def _holds(self, facts: Record) -> bool:
         """Whether a case is asked for: without a manifest and by the plan of the profile itself all are."""

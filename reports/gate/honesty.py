@@ -9,6 +9,7 @@ from typing import Final
 from conformance.reports.gate.claim_book import SUPPORTED, UNDECLARED, UNSUPPORTED
 from conformance.reports.gate.evidence import Evidence
 from conformance.reports.gate.finding import Finding, counted, named, reject
+from conformance.reports.gate.groups import Group
 from conformance.reports.model import CaseRecord
 from conformance.reports.verdict import Outcome, Reason
 
@@ -31,30 +32,31 @@ def check_honesty(evidence: Evidence) -> Iterator[Finding]:
     """G08: nothing is over-declared, a stub, a silent fallback or unsafe; verdict and claim do not contradict."""
     lies: dict[Reason, list[str]] = defaultdict(list)
     odd: dict[str, list[str]] = defaultdict(list)
-    for case in evidence.report.cases:
-        if case.reason in _LIES and case.id not in evidence.settled.waived:
-            lies[case.reason].append(case.id)
-        elif contradiction := _contradiction(case, evidence):
-            odd[contradiction].append(case.id)
+    for group in evidence.all_groups:
+        if group.reason in _LIES:
+            lies[group.reason] += [case.id for case in group.cases if case.id not in evidence.settled.waived]
+        for contradiction, ids in _contradictions(group, evidence):
+            odd[contradiction] += ids
     for reason, ids in lies.items():
+        if not ids:
+            continue
         what = _LIES[reason] if len(ids) == 1 else _LIES_MANY[reason]
         yield reject("G08", f"{counted(len(ids), 'case')} {what} ({reason.value}): {named(ids)}.", ids)
     for contradiction, ids in odd.items():
         yield reject("G08", f"{counted(len(ids), 'case')} {contradiction}: {named(ids)}.", ids)
 
 
-def _contradiction(case: CaseRecord, evidence: Evidence) -> str | None:
-    """Why the verdict cannot come from the declaration, as the middle of a sentence."""
-    if case.outcome is Outcome.PASS:
+def _contradictions(group: Group, evidence: Evidence) -> Iterator[tuple[str, list[str]]]:
+    """Why verdicts cannot come from the declaration, as the middle of a sentence, and the cases of which that is so."""
+    claims = evidence.claims
+    if group.outcome is Outcome.PASS and group.level != "core":
         # A case of the core, or of a capability that is core, runs undeclared; none runs and passes denied.
-        denies = evidence.claims.denies
-        denied = case.level != "core" and any(denies(cell, case.in_reference) for cell in case.requires)
-        return "passed although the declaration denies what is needed" if denied else None
-    if case.outcome is not Outcome.SKIP or case.reason not in _STATES_OF:
-        return None
-    if _STATES_OF[case.reason] in _states(case, evidence):
-        return None
-    return f"skipped as {case.reason.value} although the declaration says otherwise"
+        if denied := [case.id for case in group.cases if claims.denies_any(case.requires, case.in_reference)]:
+            yield "passed although the declaration denies what is needed", denied
+    elif group.outcome is Outcome.SKIP and group.reason in _STATES_OF:
+        state = _STATES_OF[group.reason]
+        if otherwise := [case.id for case in group.cases if state not in _states(case, evidence)]:
+            yield f"skipped as {group.reason.value} although the declaration says otherwise", otherwise
 
 
 _STATES_OF: Final = {Reason.UNSUPPORTED: UNSUPPORTED, Reason.UNDECLARED: UNDECLARED}

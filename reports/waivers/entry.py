@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import date
 
 from conformance.errors import JournalError
@@ -30,7 +30,7 @@ class Entry:
         """The waiver that the table describes."""
         if not self.cases or not all(self.cases):
             raise JournalError(f"{where} names no case.")
-        members = {name: value for name, value in vars(self).items() if name != "expires"}
+        members = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "expires"}
         return Waiver(**members, expires=self._date(where), line=line)
 
     def _date(self, where: str) -> date:

@@ -196,34 +196,43 @@ def test_a_rank_that_goes_or_differs_is_one_sentence_soon(how, kind, sentence):
     assert seconds < 10
 
 
-def signalled(rank: int, size: int) -> int:
+def signalled(rank: int, size: int, folder: Path) -> int:
     """A signal that a handler takes care of leaves the call going; one that raises ends it."""
-    seen = []
-    signal.signal(signal.SIGUSR1, lambda *_: seen.append(1))
-    communicator = LowLatencyAllReduce()
-    given = torch.ones(5)
-    if rank == 0:
-        alarm = threading.Timer(0.2, lambda: signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1))
-        alarm.start()
-    else:
-        time.sleep(0.5)
-    communicator.all_reduce(given)
-    assert (given == 2).all()
-    if rank == 0:
-        signal.signal(signal.SIGUSR1, signal.default_int_handler)
-        alarm = threading.Timer(0.2, lambda: signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1))
-        alarm.start()
-        with pytest.raises(KeyboardInterrupt):
+    handled, ended = folder / "handled", folder / "ended"
+    communicator, given = LowLatencyAllReduce(), torch.ones(5)
+    if rank == 1:
+        _wait_for(handled)
+        assert (communicator.all_reduce(given) == 2).all()
+        _wait_for(ended)
+        with pytest.raises(ConnectionError, match="rank 0"):
             communicator.all_reduce(given)
-        return len(seen)
-    time.sleep(0.5)
-    with pytest.raises(ConnectionError, match="rank 0"):
+        return 1
+    signal.signal(signal.SIGUSR1, lambda *_: handled.touch())
+    _signal_soon()
+    assert (communicator.all_reduce(given) == 2).all()
+    signal.signal(signal.SIGUSR1, signal.default_int_handler)
+    _signal_soon()
+    with pytest.raises(KeyboardInterrupt):
         communicator.all_reduce(given)
+    ended.touch()
     return 1
 
 
-def test_signals_are_handled_while_it_waits():
-    assert run_ranks(signalled, 2) == [1, 1]
+def _signal_soon() -> None:
+    main = threading.main_thread().ident
+    threading.Timer(0.2, lambda: signal.pthread_kill(main, signal.SIGUSR1)).start()
+
+
+def _wait_for(path: Path) -> None:
+    """The other rank is in its call until this one joins it: a time to sleep would be a guess."""
+    until = time.monotonic() + 30
+    while not path.exists():
+        assert time.monotonic() < until, f"{path.name} did not happen"
+        time.sleep(0.01)
+
+
+def test_signals_are_handled_while_it_waits(tmp_path):
+    assert run_ranks(signalled, 2, tmp_path) == [1, 1]
 
 
 def refusals(rank: int, size: int) -> list[str]:

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from conformance.errors import JournalError
-from conformance.reports import json_files, validation
+from conformance.reports import json_files
 from conformance.reports.model import Report, from_json, read_report, to_json
+from conformance.reports.validation import limits
 from conformance.reports.verdict import Outcome, passed
 from tests.reports.samples import entry, report_of, sample_report
 
@@ -109,7 +110,7 @@ def test_a_huge_file_is_refused_before_it_is_parsed(tmp_path: Path, monkeypatch:
 
 
 def test_too_many_cases_are_refused(report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(validation, "MAX_ITEMS", 3)
+    monkeypatch.setattr(limits, "MAX_ITEMS", 3)
 
     with pytest.raises(JournalError, match="has more than 3 items"):
         from_json(json.loads(to_json(report)))
