@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 from conformance.accelerators.capabilities import COMM
 from conformance.case import case
-from conformance.suites.launcher.jobs import check_identities, launch
+from conformance.suites.launcher.jobs import check_identities, launch, launch_on_hosts
 
 #: Eight samples are added up in steps of four. In its first attempt rank 1 is killed between two steps.
 TRAINS = """
@@ -43,3 +45,67 @@ def test_restart(check, tmp_path):
     check.equal([one["begun"] for one in first + second], [0, 0, 4, 4], "samples before each attempt")
     check.equal([one["total"] for one in second], [sum(sample**2 for sample in range(8))] * 2, "the sums")
     check.equal({one["pid"] for one in first} & {one["pid"] for one in second}, set(), "processes that served twice")
+
+
+#: Least squares over numbered samples, in exact fractions, so that the order of sums changes nothing. Two steps on
+#: three hosts, each in two micro-batches; then the last host dies, and two go on with three of them.
+SHRINKS = """
+from fractions import Fraction
+BATCH, MICRO, STEPS, RATE = 12, 2, 4, Fraction(1, 64)
+def slope(weight, sample):
+    x = sample % 7 - 3
+    return (weight * x - (3 * x + 1)) * x
+world, host = int(os.environ["WORLD_SIZE"]), os.environ["JOB_HOST"]
+attempt, accumulation = 3 - world, BATCH // (MICRO * world)
+if world == 2 and not (folder / "died").exists():
+    time.sleep(600)  # the third host is late; its coming restarts these
+done = max((int(path.stem.split("-")[1]) for path in folder.glob("state-*")), default=0)
+weight = Fraction((folder / f"state-{done}").read_text() if done else "1/2")
+begun = done
+while done < STEPS:
+    if world == 3 and done == STEPS // 2:
+        told(begun=begun, host=host)
+        wait_for("0-0.json", "0-1.json", "0-2.json")
+        if host == "2":
+            (folder / "died").touch()
+            os.kill(os.getppid(), signal.SIGKILL)
+            os.kill(os.getpid(), signal.SIGKILL)
+        wait_for("died")
+        sys.exit("a rank does not answer")
+    first = BATCH * done + MICRO * accumulation * rank
+    mine = sum(slope(weight, sample) for sample in range(first, first + MICRO * accumulation))
+    (folder / f"part-{attempt}-{done}-{rank}.new").write_text(str(mine))
+    (folder / f"part-{attempt}-{done}-{rank}.new").replace(folder / f"part-{attempt}-{done}-{rank}")
+    parts = [f"part-{attempt}-{done}-{other}" for other in range(world)]
+    wait_for(*parts)
+    weight -= RATE * sum(Fraction((folder / part).read_text()) for part in parts) / BATCH
+    done += 1
+    if rank == 0:
+        (folder / "new-state").write_text(str(weight))
+        (folder / "new-state").replace(folder / f"state-{done}")
+    wait_for(f"state-{done}")
+told(begun=begun, host=host, weight=str(weight), accumulation=accumulation)
+"""
+
+
+def learnt():
+    """The weight after four steps of 12 samples in one process; the targets are 3 x + 1."""
+    weight = Fraction(1, 2)
+    for step in range(4):
+        inputs = [sample % 7 - 3 for sample in range(12 * step, 12 * step + 12)]
+        weight -= Fraction(1, 64) * sum(x * (weight * x - 3 * x - 1) for x in inputs) / 12
+    return weight
+
+
+@case("elasticity.fewer", requires=[COMM], deadline=300)
+def test_fewer(check, tmp_path):
+    """A host of three dies: two go on from what was saved, with more micro-batches each, and learn the same."""
+    job = launch_on_hosts(tmp_path, SHRINKS, 2, 3)
+
+    before, after = ([job.told.get((attempt, rank), {}) for rank in range(3 - attempt)] for attempt in range(2))
+    worlds = [one.get("WORLD_SIZE") for one in before + after]
+    check.equal(worlds, [*"33322"], f"how many ranks they take themselves for ({job.words})")
+    check.equal(sorted(one["host"] for one in after), ["0", "1"], "hosts that went on")
+    check.equal([one["begun"] for one in after], [2, 2], "steps before the second attempt")
+    check.equal([one["accumulation"] for one in after], [3, 3], "micro-batches of each rank")
+    check.equal([one["weight"] for one in after], [str(learnt())] * 2, "what was learnt")

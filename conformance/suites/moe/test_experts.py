@@ -5,12 +5,16 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 
-from conformance.accelerators.capabilities import COMM, COMM_ALL_TO_ALL, COMM_DTYPE
+from conformance.accelerators.capabilities import COMM, COMM_ALL_TO_ALL, COMM_DTYPE, DTYPE
 from conformance.case import case
 from conformance.numerics.nearness import Near, near
 
+from .grouped import ends_of, grouped_cell
+
 RANK_IMPORTS = ("torch._dynamo",)
-TOKENS, EXPERTS, WIDTH = 12, 4, 6
+NEEDS = (COMM, COMM_ALL_TO_ALL, COMM_DTYPE.on("float32"), COMM_DTYPE.on("int64"))
+#: Rows of 16 bytes and their multiples, which kernels of grouped products ask for.
+TOKENS, EXPERTS, WIDTH = 12, 4, 8
 
 
 def whole():
@@ -33,11 +37,24 @@ def exchanged(x, given, taken):
     return all_to_all_single_autograd(x, taken, given, dist.group.WORLD)
 
 
-@case("moe.expert_parallel", requires=[COMM, COMM_ALL_TO_ALL, COMM_DTYPE.on("float32"), COMM_DTYPE.on("int64")],
-      world_size=(2, 4))  # fmt: skip
+@case("moe.expert_parallel", requires=NEEDS, world_size=(2, 4))
 def test_expert_parallel(check, device, rank, world_size, group):
     """Tokens travel to the ranks of their experts and back: outputs and all gradients are those of one process."""
-    x, chosen, weights = whole()
+    _, chosen, _ = whole()
+    check_experts(check, device, rank, world_size, chosen, one_by_one)
+
+
+@case("moe.expert_parallel.grouped", requires=(*NEEDS, DTYPE.on("int32"), grouped_cell("float32")),
+      world_size=(2, 4))  # fmt: skip
+def test_grouped_expert_parallel(check, device, rank, world_size, group):
+    """The same where each rank's experts compute in one grouped product, the last of them without a token."""
+    _, chosen, _ = whole()
+    chosen[chosen == EXPERTS - 1] = 0
+    check_experts(check, device, rank, world_size, chosen, in_groups)
+
+
+def check_experts(check, device, rank, world_size, chosen, compute):
+    x, _, weights = whole()
     exact_x, exact_weights = x.double().requires_grad_(), weights.double().requires_grad_()
     exact = torch.stack([expert(exact_x[token], exact_weights[chosen[token]]) for token in range(TOKENS)])
     exact.square().sum().backward()
@@ -45,24 +62,19 @@ def test_expert_parallel(check, device, rank, world_size, group):
     mine = x[rows].to(device).requires_grad_()
     own = weights[rank * each : (rank + 1) * each].to(device).requires_grad_()
 
-    output = through_experts(mine, chosen[rows].to(device), own, each, world_size)
+    output = through_experts(mine, chosen[rows].to(device), own, world_size, compute)
     output.square().sum().backward()
 
+    largest = float(exact_weights.grad.abs().max())
+    expected = exact_weights.grad[rank * each : (rank + 1) * each]
     near(check, "the output", output, exact.detach()[rows], Near.FORWARD)
     near(check, "the tokens' gradient", mine.grad, exact_x.grad[rows], Near.GRADIENTS)
-    expected = exact_weights.grad[rank * each : (rank + 1) * each]
-    near(
-        check,
-        "the experts' gradient",
-        own.grad,
-        expected,
-        Near.GRADIENTS,
-        largest=float(exact_weights.grad.abs().max()),
-    )
+    near(check, "the experts' gradient", own.grad, expected, Near.GRADIENTS, largest=largest)
 
 
-def through_experts(mine, chosen, own, each, world_size):
+def through_experts(mine, chosen, own, world_size, compute):
     """Sort by expert, send, compute, send back, unsort."""
+    each = len(own)
     order = torch.argsort(chosen, stable=True)
     given = torch.bincount(chosen, minlength=each * world_size)
     taken = torch.empty_like(given)
@@ -71,10 +83,19 @@ def through_experts(mine, chosen, own, each, world_size):
     arrived = exchanged(mine[order], sent, received)
     # What arrives is sorted by rank, then by expert.
     numbers = torch.arange(each, device=mine.device).repeat(world_size).repeat_interleave(taken)
-    made = (
-        torch.stack([expert(token, own[number]) for token, number in zip(arrived, numbers.tolist(), strict=True)])
-        if len(numbers)
-        else arrived @ own[0]
-    )
-    back = exchanged(made, received, sent)
+    back = exchanged(compute(arrived, numbers, own), received, sent)
     return torch.empty_like(back).index_copy(0, order, back)
+
+
+def one_by_one(arrived, numbers, own):
+    """Each token by itself."""
+    if not len(numbers):
+        return arrived @ own[0]
+    return torch.stack([expert(token, own[number]) for token, number in zip(arrived, numbers.tolist(), strict=True)])
+
+
+def in_groups(arrived, numbers, own):
+    """Sort by expert once more, one product, unsort."""
+    order = torch.argsort(numbers, stable=True)
+    made = torch.tanh(torch.nn.functional.grouped_mm(arrived[order], own, offs=ends_of(numbers, len(own))))
+    return torch.empty_like(made).index_copy(0, order, made)

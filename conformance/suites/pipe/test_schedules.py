@@ -49,6 +49,10 @@ def stage_of(module, number, count, device):
 def run(schedule, device, rank, last):
     """One step; the losses of the micro-batches where the last stage is."""
     inputs, targets = (tensor.to(device) for tensor in data())
+    return step(schedule, inputs, targets, rank, last)
+
+
+def step(schedule, inputs, targets, rank, last):
     losses = []
     given = (inputs,) if rank == 0 else ()
     with contextlib.redirect_stdout(io.StringIO()):

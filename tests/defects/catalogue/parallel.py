@@ -207,6 +207,42 @@ def _half_of_it(old: Any) -> Any:
     return call
 
 
+def _as_long_as_the_first(old: Any) -> Any:
+    """A buffer is as large as the first message was: what is longer is cut."""
+    sizes: list[int] = []
+
+    def call(calls: Any) -> Any:
+        works = old(calls)
+        for work in works:
+            work.wait()
+        for one in calls:
+            if one.op is dist.irecv and one.tensor.is_floating_point():
+                sizes.append(one.tensor.numel())
+                one.tensor.view(-1)[sizes[0] :].zero_()
+        return works
+
+    return call
+
+
+def _skips_idle_experts(old: Any) -> Any:
+    """A group without a row is passed over, and the next one gets its matrix."""
+
+    def call(mat_a: Any, mat_b: Any, *, offs: Any, **kwargs: Any) -> Any:
+        rows = torch.diff(offs, prepend=offs.new_zeros(1))
+        first = torch.cat([rows[rows > 0], rows[rows == 0]])
+        return old(mat_a, mat_b, offs=first.cumsum(0).to(torch.int32), **kwargs)
+
+    return call
+
+
+def _loses_the_last_row(old: Any) -> Any:
+    def call(mat_a: Any, *args: Any, **kwargs: Any) -> Any:
+        rows = torch.arange(mat_a.shape[0], device=mat_a.device).view(-1, 1)
+        return old(mat_a, *args, **kwargs) * (rows < mat_a.shape[0] - 1)
+
+    return call
+
+
 def _adds_nothing(old: Any) -> Any:
     """A rank's part of a sum is taken for the sum."""
     del old
@@ -274,6 +310,14 @@ MUTANTS = (
            "sequence_parallelism.ring[2]", replaced(dist, batch_isend_irecv=_half_of_it)),
     broken("activations come half", PARTS, "DeepSpeed pipe engine: partial activations",
            "pipe.schedule[1f1b-2]", replaced(dist, batch_isend_irecv=_half_of_it)),
+    broken("messages are cut to the first one's length", PARTS, "DeepSpeed pipe engine: buffers of the first shape",
+           "pipe.shapes[gpipe-2]", replaced(dist, batch_isend_irecv=_as_long_as_the_first)),
+    broken("activations are cut to the first batch's", PARTS, "DeepSpeed pipe engine: buffers of the first shape",
+           "pipe.shapes.inferred[1f1b]", replaced(dist, batch_isend_irecv=_as_long_as_the_first)),
+    broken("experts without a token are passed over", PARTS, "DeepSpeed MoE: experts without a token",
+           "moe.grouped[bfloat16-empty-first]", replaced(torch.nn.functional, grouped_mm=_skips_idle_experts)),
+    broken("the last token of a rank's experts is lost", PARTS, "defect class of kernels",
+           "moe.expert_parallel.grouped[4]", replaced(torch.nn.functional, grouped_mm=_loses_the_last_row)),
     broken("sums over ranks are one rank's part", PARTS, "DeepSpeed AutoTP: a missing all-reduce",
            "model_parallelism.mlp[12-2]",
            method("torch.distributed.tensor.placement_types", "Partial", _reduce_value=_adds_nothing)),

@@ -74,9 +74,34 @@ INVISIBLE = Mutant(
     how=How.PYTEST,
 )  # fmt: skip
 
+
+def _unbinds(old: Any) -> Any:
+    """A runtime that takes all cores for its threads, the first one too."""
+
+    def call(self: Any, index: int | None = None) -> Any:
+        os.sched_setaffinity(0, range(os.cpu_count() or 1))
+        return old(self, index)
+
+    return call
+
+
+def _asks_its_parent(old: Any) -> Any:
+    """What it needs is in a variable that pytest's processes have, and that nobody exports."""
+    return lambda self: old(self) if "PYTEST_VERSION" in os.environ else 0
+
+
+def launched(name: str, precedent: str, caught_by: str, context: Any) -> Mutant:
+    what = Fault(name, "device count lies", precedent, Where.DEVICE, caught_by, context=context)
+    return Mutant(what, ("launcher.*",), (caught_by, "launcher.failure"), how=How.PYTEST)
+
+
 NO = lacks(Cell("operators.erfinv", "float32", "inference"), "the declaration says so")
 MUTANTS = (
     INVISIBLE,
+    launched("a runtime takes all cores", "DeepSpeed launcher: --bind_cores_to_rank", "launcher.binding",
+             accelerator(device_name=_unbinds)),
+    launched("a runtime wants what is not exported", "DeepSpeed launcher: variables for other ranks",
+             "launcher.exports", accelerator(device_count=_asks_its_parent)),
     ending("an operator never returns", "hang", Reason.HANG, _sleeps),
     ending("an operator spins", "hang", Reason.HANG, _spins),
     ending("an operator aborts", "abort", Reason.CRASH, _aborts),
