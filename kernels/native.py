@@ -14,17 +14,19 @@ from conformance.accelerators import building
 from conformance.accelerators.building import Recipe
 from conformance.errors import SetupError
 
+#: Headers that kernels share.
+SHARED = Path(__file__).parent / "csrc"
 #: Contraction into fused multiply-add would give other bits than the portable references.
 _FLAGS = ("-std=c++17", "-O3", "-g0", "-fPIC", "-shared", "-fvisibility=hidden", "-ffp-contract=off", "-fwrapv", "-w")
 
 
 @functools.cache
 def shared_object(source: Path, who: str, without: str, flags: tuple[str, ...] = ()) -> ctypes.CDLL:
-    """The library made of ``source`` and what lies beside it, loaded; calls into it release the interpreter lock.
+    """The library made of ``source``, what lies beside it and shared headers, loaded.
 
-    ``who`` is the subject of the error's sentence, ``without`` what still works, ``flags`` are the compiler's beyond
-    those that all kernels have. Raises SetupError if there is no
-    compiler, or if the file does not compile or load.
+    Calls into it release the interpreter lock. ``who`` is the subject of the error's sentence, ``without`` what still
+    works, ``flags`` are the compiler's beyond those that all kernels have. Raises SetupError if there is no compiler,
+    or if the file does not compile or load.
     """
     file = building.build(recipe(source, who, without, flags)).file
     try:
@@ -43,10 +45,15 @@ def recipe(source: Path, who: str, without: str, flags: tuple[str, ...] = ()) ->
         who=who,
         without=without,
         sources=source.parent,
-        depends=(source.name, *_FLAGS, *flags, tuned, platform.machine(), _instructions()),
-        arguments=lambda output: [*_FLAGS, *flags, tuned, str(source), "-o", str(output)],
+        depends=(source.name, *_FLAGS, *flags, tuned, platform.machine(), _instructions(), *_headers()),
+        arguments=lambda output: [*_FLAGS, *flags, tuned, f"-I{SHARED}", str(source), "-o", str(output)],
         hint=lambda _: f"the compiler must know C++17; CXX chooses another one, and {without}",
     )
+
+
+def _headers() -> list[tuple[str, str]]:
+    """Shared headers and their contents: another one makes another library."""
+    return [(header.name, header.read_text(encoding="utf-8")) for header in sorted(SHARED.glob("*.h"))]
 
 
 def _instructions() -> str:

@@ -135,6 +135,24 @@ def test_without_a_compiler_the_reference_computes_and_says_why(monkeypatch: pyt
     assert chosen.lacks
 
 
+def test_a_changed_shared_header_makes_another_library(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(native, "SHARED", tmp_path)
+    (tmp_path / "own").mkdir()
+    source = tmp_path / "own" / "answer.cpp"
+    source.write_text(
+        '#include "number.h"\nextern "C" __attribute__((visibility("default"))) int answer() { return N; }'
+    )
+
+    answers = []
+    for number in (6, 7, 7):
+        (tmp_path / "number.h").write_text(f"#define N {number}")
+        answers.append(native.shared_object.__wrapped__(source, "it", "nothing does").answer())
+
+    assert answers == [6, 7, 7]
+    assert len(list((tmp_path / "cache").rglob("answer.so"))) == 2
+
+
 def test_a_dtype_that_is_not_compiled_is_the_references() -> None:
     kernel = Kernel(ADAM)
 

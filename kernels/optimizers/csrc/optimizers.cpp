@@ -6,11 +6,8 @@
 
 #include <cmath>
 #include <cstdint>
-#include <cstring>
 
-#if defined(__F16C__) || defined(__AVX2__)
-#include <immintrin.h>
-#endif
+#include "floats16.h"
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -22,122 +19,22 @@ constexpr int64_t kWorthThreads = 128 * kBlock;
 
 enum Type : int32_t { kFloat32 = 0, kFloat16 = 1, kBfloat16 = 2 };
 
-struct Half {
-  uint16_t bits;
-};
-struct Bfloat {
-  uint16_t bits;
-};
-
-inline uint32_t bits_of(float value) {
-  uint32_t bits;
-  std::memcpy(&bits, &value, sizeof bits);
-  return bits;
-}
-
-inline float float_of(uint32_t bits) {
-  float value;
-  std::memcpy(&value, &bits, sizeof value);
-  return value;
-}
-
-// --- widening and narrowing; narrowing rounds to nearest, ties to even ---------------------------------------------
-
-inline float wide(Bfloat one) { return float_of(uint32_t(one.bits) << 16); }
-
-inline Bfloat narrow_bfloat(float value) {
-  const uint32_t bits = bits_of(value);
-  const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
-  const uint32_t quiet = (bits >> 16) | 0x40u;
-  return {uint16_t((bits & 0x7fffffffu) > 0x7f800000u ? quiet : rounded)};
-}
-
-inline float wide(Half one) {
-  const uint32_t sign = uint32_t(one.bits & 0x8000u) << 16;
-  const uint32_t rest = one.bits & 0x7fffu;
-  if (rest >= 0x7c00u) return float_of(sign | 0x7f800000u | ((rest & 0x3ffu) << 13));
-  // As a float32 the bits stand for a number 2^112 times too small, subnormal ones included.
-  return float_of(sign | bits_of(float_of(rest << 13) * 0x1p112f));
-}
-
-inline Half narrow_half(float value) {
-  const uint32_t bits = bits_of(value);
-  const uint32_t sign = (bits >> 16) & 0x8000u;
-  const float magnitude = float_of(bits & 0x7fffffffu);
-  if (!(magnitude < 65520.0f)) return {uint16_t(sign | (magnitude != magnitude ? 0x7e00u : 0x7c00u))};
-  if (magnitude < 0x1p-14f) {
-    // Adding a number whose last place is the smallest subnormal rounds to it.
-    return {uint16_t(sign | (bits_of(magnitude + 0.5f) - bits_of(0.5f)))};
-  }
-  const uint32_t shifted = bits_of(magnitude) - (112u << 23);
-  return {uint16_t(sign | ((shifted + 0xfffu + ((shifted >> 13) & 1u)) >> 13))};
-}
+// --- widening where numbers do not lie in float32 already -------------------------------------------------------------
 
 inline float* widened(float* source, float*, int64_t) { return source; }
 inline const float* widened(const float* source, float*, int64_t) { return source; }
 
-inline float* widened(const Bfloat* source, float* buffer, int64_t count) {
-  int64_t i = 0;
-#if defined(__AVX2__)
-  for (; i + 8 <= count; i += 8) {
-    const __m128i packed = _mm_loadu_si128(reinterpret_cast<const __m128i*>(source + i));
-    const __m256i bits = _mm256_slli_epi32(_mm256_cvtepu16_epi32(packed), 16);
-    _mm256_storeu_ps(buffer + i, _mm256_castsi256_ps(bits));
-  }
-#endif
-  for (; i < count; ++i) buffer[i] = wide(source[i]);
-  return buffer;
-}
-
-inline float* widened(const Half* source, float* buffer, int64_t count) {
-  int64_t i = 0;
-#if defined(__F16C__)
-  for (; i + 8 <= count; i += 8) {
-    const __m128i packed = _mm_loadu_si128(reinterpret_cast<const __m128i*>(source + i));
-    _mm256_storeu_ps(buffer + i, _mm256_cvtph_ps(packed));
-  }
-#endif
-  for (; i < count; ++i) buffer[i] = wide(source[i]);
+template <class T>
+inline float* widened(const T* source, float* buffer, int64_t count) {
+  widen(source, buffer, count);
   return buffer;
 }
 
 inline void keep(const float*, float*, int64_t) {}
 
-#if defined(__AVX2__)
-// narrow_bfloat of eight numbers, each in the low half of its place.
-inline __m256i narrow_bfloats(const float* source) {
-  const __m256 values = _mm256_loadu_ps(source);
-  const __m256i bits = _mm256_castps_si256(values);
-  const __m256i high = _mm256_srli_epi32(bits, 16);
-  const __m256i odd = _mm256_and_si256(high, _mm256_set1_epi32(1));
-  const __m256i sum = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
-  const __m256i quiet = _mm256_or_si256(high, _mm256_set1_epi32(0x40));
-  const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(values, values, _CMP_UNORD_Q));
-  return _mm256_blendv_epi8(_mm256_srli_epi32(sum, 16), quiet, nan);
-}
-#endif
-
-inline void keep(const float* buffer, Bfloat* target, int64_t count) {
-  int64_t i = 0;
-#if defined(__AVX2__)
-  for (; i + 16 <= count; i += 16) {
-    const __m256i packed = _mm256_packus_epi32(narrow_bfloats(buffer + i), narrow_bfloats(buffer + i + 8));
-    // Packing works on halves of 128 bits, whose order has to be put right.
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(target + i), _mm256_permute4x64_epi64(packed, 0xd8));
-  }
-#endif
-  for (; i < count; ++i) target[i] = narrow_bfloat(buffer[i]);
-}
-
-inline void keep(const float* buffer, Half* target, int64_t count) {
-  int64_t i = 0;
-#if defined(__F16C__)
-  for (; i + 8 <= count; i += 8) {
-    const __m128i packed = _mm256_cvtps_ph(_mm256_loadu_ps(buffer + i), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(target + i), packed);
-  }
-#endif
-  for (; i < count; ++i) target[i] = narrow_half(buffer[i]);
+template <class T>
+inline void keep(const float* buffer, T* target, int64_t count) {
+  narrow(buffer, target, count);
 }
 
 // --- steps over one block in float32 --------------------------------------------------------------------------------
@@ -272,8 +169,8 @@ int run(const Arrays& a, const Settings& settings) {
     case kFloat32 * 4 + kFloat32: over_blocks<Step, float, float>(step, a); return 0;
     case kFloat16 * 4 + kFloat32: over_blocks<Step, Half, float>(step, a); return 0;
     case kFloat16 * 4 + kFloat16: over_blocks<Step, Half, Half>(step, a); return 0;
-    case kBfloat16 * 4 + kFloat32: over_blocks<Step, Bfloat, float>(step, a); return 0;
-    case kBfloat16 * 4 + kBfloat16: over_blocks<Step, Bfloat, Bfloat>(step, a); return 0;
+    case kBfloat16 * 4 + kFloat32: over_blocks<Step, BFloat16, float>(step, a); return 0;
+    case kBfloat16 * 4 + kBfloat16: over_blocks<Step, BFloat16, BFloat16>(step, a); return 0;
     default: return -1;
   }
 }

@@ -6,11 +6,8 @@
 // beyond the infinities, so that it is not lost as it is in comparisons.
 
 #include <cstdint>
-#include <cstring>
 
-#if defined(__F16C__)
-#include <immintrin.h>
-#endif
+#include "floats16.h"
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -25,61 +22,14 @@ constexpr float kRounder = 12582912.0f;
 
 enum Type : int32_t { kFloat32 = 0, kFloat16 = 1, kBfloat16 = 2 };
 
-inline int32_t bits_of(float value) {
-  int32_t bits;
-  std::memcpy(&bits, &value, sizeof bits);
-  return bits;
-}
-
-inline float float_of(int32_t bits) {
-  float value;
-  std::memcpy(&value, &bits, sizeof value);
-  return value;
-}
-
-inline float from_half(uint16_t half) {
-  const int32_t sign = int32_t(half & 0x8000) << 16, rest = half & 0x7fff;
-  if (rest >= 0x7c00) return float_of(sign | kInfinity | ((rest & 0x3ff) << 13));
-  return float_of(sign | bits_of(float_of(rest << 13) * 0x1p112f));
-}
-
-inline uint16_t to_half(float value) {
-  const uint16_t sign = uint16_t((uint32_t(bits_of(value)) >> 16) & 0x8000);
-  const float size = float_of(bits_of(value) & 0x7fffffff);
-  if (size != size) return uint16_t(sign | 0x7e00);
-  if (size >= 65520.0f) return uint16_t(sign | 0x7c00);
-  // Beside 1/2 the last place of a float32 is that of a subnormal float16.
-  if (size < 0x1p-14f) return uint16_t(sign | (bits_of(size + 0.5f) - bits_of(0.5f)));
-  const int32_t moved = bits_of(size) - (112 << 23);
-  return uint16_t(sign | ((moved + 0xfff + ((moved >> 13) & 1)) >> 13));
-}
-
 // The numbers from `at` on as float32: where they are, or in the buffer.
 const float* widened(const void* source, int32_t type, int64_t at, int64_t count, float* buffer) {
   if (type == kFloat32) return static_cast<const float*>(source) + at;
-  const uint16_t* from = static_cast<const uint16_t*>(source) + at;
-  int64_t i = 0;
-  if (type == kBfloat16) {
-    for (; i < count; ++i) buffer[i] = float_of(int32_t(uint32_t(from[i]) << 16));
-    return buffer;
-  }
-#if defined(__F16C__)
-  for (; i + 8 <= count; i += 8)
-    _mm256_storeu_ps(buffer + i, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i))));
-#endif
-  for (; i < count; ++i) buffer[i] = from_half(from[i]);
+  if (type == kBfloat16)
+    widen(static_cast<const BFloat16*>(source) + at, buffer, count);
+  else
+    widen(static_cast<const Half*>(source) + at, buffer, count);
   return buffer;
-}
-
-void narrowed(const float* from, uint16_t* target, int64_t count) {
-  int64_t i = 0;
-#if defined(__F16C__)
-  for (; i + 8 <= count; i += 8) {
-    const __m128i packed = _mm256_cvtps_ph(_mm256_loadu_ps(from + i), _MM_FROUND_TO_NEAREST_INT);
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(target + i), packed);
-  }
-#endif
-  for (; i < count; ++i) target[i] = to_half(from[i]);
 }
 
 // Negative numbers have their bits' order reversed; this is its own inverse.
@@ -97,7 +47,7 @@ Scaling symmetric(const void* in, int32_t type, int64_t at, int64_t size, int32_
     const int64_t count = size - done < kBlock ? size - done : kBlock;
     const float* x = widened(in, type, at + done, count, buffer);
     for (int64_t i = 0; i < count; ++i) {
-      const int32_t key = bits_of(x[i]) & 0x7fffffff;
+      const int32_t key = int32_t(bits_of(x[i]) & 0x7fffffffu);
       most = key > most ? key : most;
     }
   }
@@ -120,7 +70,7 @@ Scaling asymmetric(const void* in, int32_t type, int64_t at, int64_t size, int32
   }
   const float high = float_of(ordered(most)), low = float_of(ordered(least));
   const float width = high - low, offset = (high + low) * 0.5f, steps = float(1 << bits);
-  const bool finite = most < kInfinity && least > ordered(bits_of(float_of(int32_t(0xff800000u))));
+  const bool finite = most < kInfinity && least > ordered(int32_t(0xff800000u));
   if (width < kNegligible) return {1.0f, 1.0f, offset, finite};
   return {steps / width, width / steps, offset, finite};
 }
@@ -129,7 +79,7 @@ void encode(const float* x, int64_t count, const Scaling& how, int32_t bits, int
   const int32_t high = (1 << (bits - 1)) - 1, low = -high - 1;
   const float scale = how.scale, offset = how.offset;
   for (int64_t i = 0; i < count; ++i) {
-    const int32_t code = bits_of((x[i] - offset) * scale + kRounder) - bits_of(kRounder);
+    const int32_t code = int32_t(bits_of((x[i] - offset) * scale + kRounder) - bits_of(kRounder));
     const int32_t below = code > high ? high : code;
     codes[i] = int8_t(below < low ? low : below);
   }
@@ -175,7 +125,7 @@ void dequantize_group(const int8_t* in, int64_t at, int64_t size, int32_t bits, 
     }
     float* values = type == kFloat32 ? static_cast<float*>(out) + at + done : buffer;
     for (int64_t i = 0; i < count; ++i) values[i] = float(from[i]) * step + offset;
-    if (type == kFloat16) narrowed(buffer, static_cast<uint16_t*>(out) + at + done, count);
+    if (type == kFloat16) narrow(buffer, static_cast<Half*>(out) + at + done, count);
   }
 }
 

@@ -12,6 +12,7 @@ from . import (
     host_kernels,
     inference,
     kernels,
+    linear,
     members,
     memory,
     narrow,
@@ -40,6 +41,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *quantizers.MUTANTS,
     *inference.MUTANTS,
     *evoformer.MUTANTS,
+    *linear.MUTANTS,
 )
 
 

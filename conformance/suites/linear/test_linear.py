@@ -1,0 +1,278 @@
+"""Products with frozen weights and what is trained beside them, against float64; what may not change keeps its bits."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import io
+
+import torch
+from torch import nn
+
+from conformance.accelerators.capabilities import COMM, COMM_DTYPE, DTYPE, OP_BUILDERS
+from conformance.case import case
+from conformance.errors import UsageError
+from conformance.finding import environment_lacks
+from conformance.kernels.linear import Codec, FrozenLinear, LoRALinear, Shards, StoredAs
+from conformance.kernels.specifications.fp_quantization import format_of, round_trip
+from conformance.numerics.budgets import unit_roundoff
+from conformance.numerics.nearness import Near, near
+
+#: Neither groups nor ranks divide a weight of 33 × 47.
+OUTPUTS, INPUTS, TOKENS = 33, 47, 5
+RANK, ALPHA, GROUP = 4, 6.0, 48
+BITS = [OP_BUILDERS, DTYPE.on("bfloat16"), DTYPE.on("uint8")]
+KINDS = {"dtype": ("float32", "bfloat16")}
+STORED = {"stored": ("int8", "fp6", "fp8", "fp12")}
+
+
+def numbers(*shape, seed):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def plain(dtype, device, bias=False):
+    """A layer of PyTorch's with numbers of ours."""
+    layer = nn.Linear(INPUTS, OUTPUTS, bias=bias, dtype=dtype, device=device)
+    with torch.no_grad():
+        layer.weight.copy_(numbers(OUTPUTS, INPUTS, seed=1) / 7)
+        if bias:
+            layer.bias.copy_(numbers(OUTPUTS, seed=2))
+    return layer
+
+
+def codec(accelerator, stored):
+    """The accelerator's own quantizers; none for a whole weight."""
+    if stored == "whole":
+        return None
+    return Codec(StoredAs[stored.upper()], GROUP, functools.partial(functions_of, accelerator))
+
+
+def functions_of(accelerator, name):
+    builder = accelerator.create_op_builder(name)
+    if builder is None or not builder.is_compatible():
+        environment_lacks(f"the accelerator has no {name}")
+    return builder.load()
+
+
+def tuned(base):
+    """LoRA beside ``base``, with matrices that are not zero."""
+    layer = LoRALinear(base, RANK, ALPHA)
+    with torch.no_grad():
+        layer.down.copy_(numbers(RANK, INPUTS, seed=3) / 7)
+        layer.up.copy_(numbers(OUTPUTS, RANK, seed=4) / 2)
+    return layer
+
+
+def exactly(layer, source, upstream, weight):
+    """By the formulas, in float64: the output, and the gradients of the input, of A and of B."""
+    x, dy, w = source.detach().cpu().double(), upstream.detach().cpu().double(), weight.detach().cpu().double()
+    a, b = (one.detach().cpu().double() for one in (layer.down, layer.up))
+    s = ALPHA / RANK
+    return {
+        "the output": x @ w.T + s * (x @ a.T) @ b.T,
+        "the input's gradient": dy @ w + s * (dy @ b) @ a,
+        "A's gradient": s * (dy @ b).T @ x,
+        "B's gradient": s * dy.T @ (x @ a.T),
+    }
+
+
+def check_trained(check, layer, device, weight):
+    """Forward and backward once, with ``weight`` as the base that was meant."""
+    source = numbers(TOKENS, INPUTS, seed=5).to(device, layer.base.dtype).requires_grad_()
+    upstream = numbers(TOKENS, OUTPUTS, seed=6).to(device, layer.base.dtype)
+
+    output = layer(source)
+    output.backward(upstream)
+
+    found = dict(zip(exactly(layer, source, upstream, weight).items(),
+                     (output, source.grad, layer.down.grad, layer.up.grad), strict=True))  # fmt: skip
+    for (what, exact), actual in found.items():
+        check.equal(actual.dtype, layer.base.dtype, f"the dtype of {what}")
+        near(check, what, actual, exact, Near.FORWARD if what == "the output" else Near.GRADIENTS)
+    trained = {name for name, parameter in layer.named_parameters() if parameter.grad is not None}
+    check.equal(trained, {"down", "up"}, "what has a gradient")
+
+
+@case("linear.lora", requires=[DTYPE], axes=KINDS)
+def test_lora(check, device, dtype):
+    """Output, and gradients of the input and of both small matrices; a fresh layer is its base."""
+    base = plain(getattr(torch, dtype), device, bias=True)
+    fresh = LoRALinear(FrozenLinear(base), RANK, ALPHA)
+    source = numbers(TOKENS, INPUTS, seed=5).to(device, base.weight.dtype)
+
+    check.equal(fresh(source).detach().cpu(), base(source).detach().cpu(), "a fresh layer beside its base")
+    check.that(bool(fresh.down.any()) and not fresh.up.any(), "A has to begin with numbers, and B with zeros")
+    check_trained(check, tuned(plain(base.weight.dtype, device)), device, base.weight)
+
+
+@case("linear.merged", requires=[DTYPE], axes=KINDS)
+def test_merged(check, device, dtype):
+    """One matrix gives what three give; afterwards the layer is what it was, bit for bit."""
+    layer = tuned(plain(getattr(torch, dtype), device))
+    source = numbers(TOKENS, INPUTS, seed=5).to(device, layer.base.dtype)
+    before, kept = layer(source).detach().cpu(), layer.base.full_weight().cpu().clone()
+    exact = exactly(layer, source, layer(source), kept)["the output"]
+
+    layer.merge()
+    merged, as_one = layer(source), layer.merged
+    layer.unmerge()
+
+    check.that(as_one and not layer.merged, "merged does not tell whether it is")
+    near(check, "the merged output", merged, exact, Near.FORWARD)
+    check.equal(layer(source).detach().cpu(), before, "the output after unmerge()")
+    check.equal(layer.base.full_weight().cpu(), kept, "the base after unmerge()")
+
+
+@case("linear.frozen", requires=BITS, axes={"stored": ("whole", "int8", "fp8")})
+def test_frozen(accelerator, check, device, stored):
+    """Steps of an optimizer on all parameters move the small matrices alone; the base keeps its bits."""
+    layer = tuned(FrozenLinear(plain(torch.bfloat16, device, bias=True), codec(accelerator, stored)))
+    before = {name: value.detach().cpu().clone() for name, value in layer.state_dict().items()}
+    source = numbers(TOKENS, INPUTS, seed=5).to(device, torch.bfloat16)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1, weight_decay=0.1)
+
+    for _ in range(3):
+        optimizer.zero_grad()
+        layer(source).square().sum().backward()
+        optimizer.step()
+
+    after = {name: value.detach().cpu() for name, value in layer.state_dict().items()}
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    check.equal(changed, {"down", "up"}, "what three steps have changed")
+    check.equal(
+        {name for name, one in layer.named_parameters() if one.requires_grad}, {"down", "up"}, "what is trained"
+    )
+
+
+def allowed_error(weight, stored):
+    """What comes back, and how far off it may be: half a step of each number's format, and float32's roundings."""
+    rows = nn.functional.pad(weight.reshape(-1), (0, -weight.numel() % GROUP)).view(-1, GROUP)
+    if stored != "int8":
+        back = round_trip(rows, format_of(*StoredAs[stored.upper()].value), torch.bfloat16)
+        return back.value.view(-1)[: weight.numel()], back.allowed.view(-1)[: weight.numel()]
+    exact = rows.double()
+    step = exact.abs().amax(1, keepdim=True) / 128
+    # The largest positive number has no code of its own: 127 steps are next to it.
+    error = torch.maximum(step / 2, exact - 127 * step) + unit_roundoff(torch.bfloat16) * (exact.abs() + step)
+    return exact.view(-1)[: weight.numel()], error.view(-1)[: weight.numel()]
+
+
+@case("linear.quantized", requires=BITS, axes=STORED)
+def test_quantized(accelerator, check, device, stored):
+    """The weight comes back within its format's step, in few bytes; products and gradients are those with it."""
+    source = plain(torch.bfloat16, device)
+    layer = tuned(FrozenLinear(source, codec(accelerator, stored)))
+    bits = layer.base.codec.stored_as.value[0]
+    exact, allowed = allowed_error(source.weight.detach().cpu(), stored)
+
+    back = layer.base.full_weight()
+
+    error = (back.cpu().double().view(-1) - exact).abs()
+    wrong = int((error > allowed).sum())
+    check.equal(wrong, 0, f"weights that are off, the worst by {float((error / allowed).max()):.3g} of what is allowed")
+    groups = -(-OUTPUTS * INPUTS // GROUP)
+    check.equal(layer.base.weight.nbytes, groups * (GROUP * bits // 8 + 4), "bytes of the weight")
+    check_trained(check, layer, device, back)
+
+
+@case("linear.saved", requires=BITS, axes={"stored": ("whole", "int8", "fp6")})
+def test_saved(accelerator, check, device, stored):
+    """Through a file and back the layer has the same bits; a checkpoint of the whole weight is stored like it."""
+    source = plain(torch.bfloat16, device)
+    layer, file = tuned(FrozenLinear(source, codec(accelerator, stored))), io.BytesIO()
+    other = nn.Linear(INPUTS, OUTPUTS, bias=False, dtype=torch.bfloat16, device=device)
+    again, whole = (LoRALinear(FrozenLinear(other, codec(accelerator, stored)), RANK, ALPHA) for _ in range(2))
+    torch.save(layer.state_dict(), file)
+    file.seek(0)
+
+    again.load_state_dict(torch.load(file, map_location="cpu", weights_only=True))
+    whole.base.load_state_dict(source.state_dict())
+    twin = copy.deepcopy(layer)
+
+    x = numbers(TOKENS, INPUTS, seed=5).to(device, torch.bfloat16)
+    expected = layer(x).detach().cpu()
+    check.equal(again(x).detach().cpu(), expected, "the output after a file")
+    check.equal(twin(x).detach().cpu(), expected, "a copy's output")
+    check.equal(whole.base.weight.cpu(), layer.base.weight.cpu(), "what is stored of a whole checkpoint")
+
+
+@case("linear.dtype", requires=[*BITS, DTYPE.on("float16")], axes={"stored": ("whole", "int8", "fp8")})
+def test_dtype(accelerator, check, device, stored):
+    """The output has the layer's dtype, also after it was changed; bytes of a weight are not converted with it."""
+    layer = FrozenLinear(plain(torch.bfloat16, device, bias=True), codec(accelerator, stored))
+    kept, wide = layer.weight.cpu().clone(), layer.full_weight().cpu().double()
+    x = numbers(TOKENS, INPUTS, seed=5)
+
+    first = layer(x.to(device, torch.bfloat16))
+    second = layer.to(torch.float16)(x.to(device, torch.float16))
+
+    check.equal((first.dtype, second.dtype), (torch.bfloat16, torch.float16), "dtypes of the outputs")
+    if stored != "whole":
+        check.equal(layer.weight.cpu(), kept, "the stored bytes")
+    exact = x.half().double() @ wide.T + layer.bias.detach().cpu().double()
+    near(check, "the output in float16", second, exact, Near.FORWARD, dtype=torch.bfloat16)
+
+
+@case("linear.refuses", requires=BITS)
+def test_refuses(accelerator, check, device):
+    """Numbers that make no layer, and checkpoints that would be cut to bytes, are refused, and nothing is changed."""
+    whole = plain(torch.float32, device)
+    calls = {
+        "rank": lambda: LoRALinear(whole, 0),
+        "group_size": lambda: Codec(StoredAs.FP6, 10),
+        "weight": lambda: FrozenLinear(whole, codec(accelerator, "fp8")),
+    }
+    for argument, call in calls.items():
+        error = raised(call)
+        check.that(isinstance(error, UsageError) and argument in str(error), f"a wrong {argument} gives {error!r}")
+    layer = FrozenLinear(plain(torch.bfloat16, device), codec(accelerator, "int8"))
+    kept = layer.weight.cpu().clone()
+
+    error = raised(lambda: layer.load_state_dict({"weight": torch.ones(tuple(layer.weight.shape))}))
+
+    check.that(
+        isinstance(error, RuntimeError) and "weight holds floats" in str(error), f"floats for bytes give {error!r}"
+    )
+    check.equal(layer.weight.cpu(), kept, "the bytes after a refusal")
+
+
+def raised(call):
+    """The error, or None."""
+    try:
+        call()
+    except (UsageError, RuntimeError) as error:
+        return error
+    return None
+
+
+@case(
+    "linear.sharded",
+    requires=[*BITS, COMM, COMM_DTYPE.on("bfloat16"), COMM_DTYPE.on("uint8")],
+    axes={"stored": ("whole", "fp8")},
+    world_size=2,
+)
+def test_sharded(accelerator, check, device, stored, rank, world_size, group):
+    """Each rank stores its part, all compute with the whole, and a checkpoint of the whole is cut as well."""
+    source = plain(torch.bfloat16, device)
+    layer = tuned(FrozenLinear(source, codec(accelerator, stored), Shards(group)))
+    other = nn.Linear(INPUTS, OUTPUTS, bias=False, dtype=torch.bfloat16, device=device)
+    loaded = FrozenLinear(other, codec(accelerator, stored), Shards(group))
+
+    found = layer.base.full_weight()
+    loaded.load_state_dict(source.state_dict())
+
+    part = -(-OUTPUTS * INPUTS // world_size)
+    expected = source.weight.detach()
+    if stored != "whole":
+        flat = nn.functional.pad(expected.reshape(-1), (0, part * world_size - expected.numel())).view(world_size, part)
+        alone = [nn.Linear(part, 1, bias=False, dtype=torch.bfloat16, device=device) for _ in flat]
+        for one, row in zip(alone, flat, strict=True):
+            one.weight.data.copy_(row)
+        parts = [FrozenLinear(one, codec(accelerator, stored)).full_weight().view(-1) for one in alone]
+        expected = torch.cat(parts)[: source.weight.numel()].view(OUTPUTS, INPUTS)
+        part = -(-part // GROUP) * (GROUP + 4)
+    check.equal(layer.base.weight.numel(), part, "what a rank stores")
+    check.same_on_all_ranks("weight", found)
+    check.equal(found.cpu(), expected.cpu(), "the whole weight")
+    check.equal(loaded.weight.cpu(), layer.base.weight.cpu(), "what is stored of a whole checkpoint")
+    check_trained(check, layer, device, expected)

@@ -1,0 +1,123 @@
+// float16 and bfloat16 as they lie in memory, widened to float32 and narrowed to the nearest, ties to even.
+//
+// A NaN stays one: narrowed to bfloat16 it is 0x7fc0. What is built of a file that includes this one is named by its
+// content as well.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#if defined(__F16C__) || defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+struct Half {
+  uint16_t bits;
+};
+
+struct BFloat16 {
+  uint16_t bits;
+};
+
+inline uint32_t bits_of(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  return bits;
+}
+
+inline float float_of(uint32_t bits) {
+  float value;
+  std::memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
+// --- one number -----------------------------------------------------------------------------------------------------
+
+inline float wide(BFloat16 one) { return float_of(uint32_t(one.bits) << 16); }
+
+inline BFloat16 narrow_bfloat16(float value) {
+  const uint32_t bits = bits_of(value);
+  const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+  return {uint16_t((bits & 0x7fffffffu) > 0x7f800000u ? 0x7fc0u : rounded)};
+}
+
+inline float wide(Half one) {
+  const uint32_t sign = uint32_t(one.bits & 0x8000u) << 16;
+  const uint32_t rest = one.bits & 0x7fffu;
+  if (rest >= 0x7c00u) return float_of(sign | 0x7f800000u | ((rest & 0x3ffu) << 13));
+  // As a float32 the bits stand for a number 2^112 times too small, subnormal ones included.
+  return float_of(sign | bits_of(float_of(rest << 13) * 0x1p112f));
+}
+
+inline Half narrow_half(float value) {
+  const uint32_t bits = bits_of(value);
+  const uint32_t sign = (bits >> 16) & 0x8000u, magnitude = bits & 0x7fffffffu;
+  if (magnitude > 0x7f800000u) return {uint16_t(sign | 0x7e00u)};
+  if (magnitude >= 0x477ff000u) return {uint16_t(sign | 0x7c00u)};  // 65520 and more
+  if (magnitude < 0x38800000u) {
+    // Beside 1/2 the last place of a float32 is that of a subnormal float16.
+    return {uint16_t(sign | (bits_of(float_of(magnitude) + 0.5f) - bits_of(0.5f)))};
+  }
+  const uint32_t moved = magnitude - (112u << 23);
+  return {uint16_t(sign | ((moved + 0xfffu + ((moved >> 13) & 1u)) >> 13))};
+}
+
+// --- many numbers ---------------------------------------------------------------------------------------------------
+
+inline void widen(const BFloat16* source, float* target, int64_t count) {
+  int64_t i = 0;
+#if defined(__AVX2__)
+  for (; i + 8 <= count; i += 8) {
+    const __m128i packed = _mm_loadu_si128(reinterpret_cast<const __m128i*>(source + i));
+    const __m256i bits = _mm256_slli_epi32(_mm256_cvtepu16_epi32(packed), 16);
+    _mm256_storeu_ps(target + i, _mm256_castsi256_ps(bits));
+  }
+#endif
+  for (; i < count; ++i) target[i] = wide(source[i]);
+}
+
+inline void widen(const Half* source, float* target, int64_t count) {
+  int64_t i = 0;
+#if defined(__F16C__)
+  for (; i + 8 <= count; i += 8) {
+    const __m128i packed = _mm_loadu_si128(reinterpret_cast<const __m128i*>(source + i));
+    _mm256_storeu_ps(target + i, _mm256_cvtph_ps(packed));
+  }
+#endif
+  for (; i < count; ++i) target[i] = wide(source[i]);
+}
+
+#if defined(__AVX2__)
+// narrow_bfloat16 of eight numbers, each in the low half of its place.
+inline __m256i narrow_eight(const float* source) {
+  const __m256 values = _mm256_loadu_ps(source);
+  const __m256i bits = _mm256_castps_si256(values);
+  const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+  const __m256i sum = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+  const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(values, values, _CMP_UNORD_Q));
+  return _mm256_blendv_epi8(_mm256_srli_epi32(sum, 16), _mm256_set1_epi32(0x7fc0), nan);
+}
+#endif
+
+inline void narrow(const float* source, BFloat16* target, int64_t count) {
+  int64_t i = 0;
+#if defined(__AVX2__)
+  for (; i + 16 <= count; i += 16) {
+    const __m256i packed = _mm256_packus_epi32(narrow_eight(source + i), narrow_eight(source + i + 8));
+    // Packing works on halves of 128 bits, whose order has to be put right.
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(target + i), _mm256_permute4x64_epi64(packed, 0xd8));
+  }
+#endif
+  for (; i < count; ++i) target[i] = narrow_bfloat16(source[i]);
+}
+
+inline void narrow(const float* source, Half* target, int64_t count) {
+  int64_t i = 0;
+#if defined(__F16C__)
+  for (; i + 8 <= count; i += 8) {
+    const __m128i packed = _mm256_cvtps_ph(_mm256_loadu_ps(source + i), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(target + i), packed);
+  }
+#endif
+  for (; i < count; ++i) target[i] = narrow_half(source[i]);
+}

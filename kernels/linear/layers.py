@@ -1,0 +1,131 @@
+"""The layers; what they mean is said in ``conformance.kernels.linear``."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from conformance.kernels.arguments import wrong
+from conformance.kernels.linear.storage import Codec, Shards
+from conformance.kernels.sharded.layout import Layout
+
+_HINT = "make the layer with another one"
+
+
+class FrozenLinear(nn.Module):
+    """A linear layer whose weight is stored as ``codec`` says, cut over ``shards``, and never trained.
+
+    ``weight`` is what is stored: the weight itself, a flat part of it, or rows of bytes. ``linear`` keeps its own
+    weight; its bias, a parameter, becomes this layer's.
+    """
+
+    weight: Tensor
+    _like: Tensor
+
+    def __init__(self, linear: nn.Linear, codec: Codec | None = None, shards: Shards | None = None) -> None:
+        super().__init__()
+        self.out_features, self.in_features = linear.weight.shape
+        self.codec, self.shards = codec, shards
+        self.bias: nn.Parameter | None = linear.bias
+        # Bytes have no dtype to convert: an empty tensor follows the module's.
+        self.register_buffer("_like", linear.weight.detach().new_empty(0), persistent=False)
+        self.register_buffer("weight", self._stored(linear.weight.detach()))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What the weight comes back in: that of the module."""
+        return self._like.dtype
+
+    @property
+    def _layout(self) -> Layout:
+        return Layout((self.out_features, self.in_features), self.shards.size if self.shards else 1)
+
+    def forward(self, source: Tensor) -> Tensor:
+        return functional.linear(source, self.full_weight(), self.bias)
+
+    @torch.no_grad()
+    def full_weight(self) -> Tensor:
+        """(outputs, inputs), as it comes back of what is stored; on all ranks, which have to call it together."""
+        if self.codec is None and self.shards is None:
+            return self.weight
+        stored = self.weight if self.shards is None else self.shards.gathered(self.weight)
+        layout = self._layout
+        if self.codec is not None:
+            # Each rank's last group is filled up.
+            parts = self.codec.decoded(stored, self.dtype).view(layout.world_size, -1)
+            stored = parts[:, : layout.length].reshape(-1)
+        return layout.whole(stored)
+
+    def extra_repr(self) -> str:
+        kept = self.codec.stored_as.name.lower() if self.codec else str(self.dtype)
+        ranks = f", on {self.shards.size} ranks" if self.shards else ""
+        return f"in_features={self.in_features}, out_features={self.out_features}, stored as {kept}{ranks}"
+
+    def _stored(self, weight: Tensor) -> Tensor:
+        part = weight if self.shards is None else self._layout.rows(weight)[self.shards.rank]
+        if self.codec is None:
+            return part.clone()
+        self.codec.check(weight.dtype)
+        return self.codec.coded(part.reshape(-1))
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        """A whole weight is stored as this layer stores it. Copied into bytes as it is, it would be cut to integers."""
+        name, errors = f"{prefix}weight", rest[-1]
+        given = state_dict.get(name)
+        if isinstance(given, Tensor) and given.is_floating_point() and (self.codec or self.shards):
+            if tuple(given.shape) == (self.out_features, self.in_features):
+                state_dict = {**state_dict, name: self._stored(given.to(self.weight.device, self.dtype))}
+            elif self.codec:
+                errors.append(f"{name} holds floats of shape {tuple(given.shape)}, and neither the whole nor bytes.")
+                state_dict = {**state_dict, name: self.weight}
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+
+
+class LoRALinear(nn.Module):
+    """A frozen layer, and beside it a product of two small matrices, which are trained: ``down`` (A) and ``up`` (B)."""
+
+    def __init__(self, base: FrozenLinear | nn.Linear, rank: int = 64, alpha: float = 16.0) -> None:
+        super().__init__()
+        if rank < 1:
+            raise wrong("rank", "at least 1", rank, _HINT)
+        self.base = base if isinstance(base, FrozenLinear) else FrozenLinear(base)
+        self.base.requires_grad_(False)
+        self.scaling = alpha / rank
+        like = self.base._like
+        self.down = nn.Parameter(like.new_empty(rank, self.base.in_features))
+        self.up = nn.Parameter(like.new_zeros(self.base.out_features, rank))
+        nn.init.kaiming_uniform_(self.down, a=math.sqrt(5))
+        self._merged: Tensor | None = None
+
+    @property
+    def merged(self) -> bool:
+        """Whether it computes with one matrix: A and B get no gradient then."""
+        return self._merged is not None
+
+    def forward(self, source: Tensor) -> Tensor:
+        if self._merged is not None:
+            return functional.linear(source, self._merged, self.base.bias)
+        beside = functional.linear(functional.linear(source, self.down), self.up)
+        found: Tensor = self.base(source) + self.scaling * beside
+        return found
+
+    @torch.no_grad()
+    def merge(self) -> None:
+        """One matrix from here on, made of A and B as they are now. The base stays beside it."""
+        base = self.base.full_weight()
+        wide = torch.promote_types(base.dtype, torch.float32)
+        self._merged = (base.to(wide) + self.scaling * (self.up.to(wide) @ self.down.to(wide))).to(base.dtype)
+
+    def unmerge(self) -> None:
+        """The base, A and B again."""
+        self._merged = None
+
+    def _apply(self, fn: Any, recurse: bool = True) -> LoRALinear:
+        """What is merged is of the device and dtype that it was made on: it goes when the layer moves."""
+        self.unmerge()
+        super()._apply(fn, recurse)
+        return self

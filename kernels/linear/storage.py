@@ -1,0 +1,124 @@
+"""How a weight is kept: in few bits, and in parts on several ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.nn import functional
+
+from conformance.kernels.arguments import wrong
+from conformance.kernels.builders import find_builder
+from conformance.kernels.groups import member_of
+from conformance.kernels.specifications.fp_quantization import format_of
+from conformance.kernels.specifications.quantization import kind_of
+
+_SCALE_BYTES = 4
+_HINT = "choose another one; see conformance.kernels.linear"
+#: Dtypes that the kernels of each kind of number take.
+_WEIGHTS = {"fp": (torch.float16, torch.bfloat16), "int": (torch.float32, torch.float16, torch.bfloat16)}
+
+
+class StoredAs(Enum):
+    """The numbers of a quantized weight: bits, and those of the mantissa."""
+
+    INT8 = (8, 0)
+    FP6 = (6, 2)
+    FP8 = (8, 3)
+    FP12 = (12, 4)
+
+
+def loaded(builder: str) -> Any:
+    """This project's own kernels, for whatever device the tensors are on."""
+    return find_builder(builder)().load()
+
+
+@dataclass(frozen=True)
+class Codec:
+    """Floats as rows of bytes and back: each group's codes, and behind them its scale in float32.
+
+    ``load`` gives what the builder of that name loads: an accelerator's own, or this project's.
+    """
+
+    stored_as: StoredAs = StoredAs.FP8
+    group_size: int = 512
+    load: Callable[[str], Any] = loaded
+
+    def __post_init__(self) -> None:
+        bits, unit = self.stored_as.value[0], 3 if self.stored_as in (StoredAs.FP6, StoredAs.FP12) else 1
+        if self.group_size < 1 or self.group_size * bits % (8 * unit):
+            raise wrong("group_size", f"a number of {bits}-bit numbers that fills {unit} bytes", self.group_size, _HINT)
+
+    def __deepcopy__(self, memo: Any) -> Codec:
+        """Kernels are not copied."""
+        return self
+
+    @property
+    def _is_float(self) -> bool:
+        return self.stored_as is not StoredAs.INT8
+
+    def check(self, dtype: torch.dtype) -> None:
+        """Raises UsageError for weights of another dtype than the kernels take."""
+        allowed = _WEIGHTS["fp" if self._is_float else "int"]
+        if dtype not in allowed:
+            raise wrong("weight", " or ".join(map(str, allowed)), dtype, _HINT)
+
+    def coded(self, flat: Tensor) -> Tensor:
+        """uint8 of shape (groups, bytes); zeros fill the last group."""
+        rest = -flat.numel() % self.group_size
+        rows = functional.pad(flat, (0, rest)).view(-1, self.group_size).contiguous()
+        if self._is_float:
+            bits, mantissa = self.stored_as.value
+            room = rows.new_zeros(len(rows), self.group_size * bits // 8 + _SCALE_BYTES, dtype=torch.uint8)
+            self.load("FPQuantizerBuilder").quantize(room, rows, self.group_size, 0, bits, mantissa)
+            return room
+        functions = self.load("QuantizerBuilder")
+        data, steps = functions.quantize(rows, len(rows), 8, kind_of(functions, 0))
+        return torch.cat([data.view(torch.uint8), steps.contiguous().view(torch.uint8).view(len(rows), -1)], dim=1)
+
+    def decoded(self, rows: Tensor, dtype: torch.dtype) -> Tensor:
+        """The flat numbers, with what filled the last group."""
+        if self._is_float:
+            kind = format_of(*self.stored_as.value)
+            found = torch.empty(len(rows), self.group_size, dtype=dtype, device=rows.device)
+            load = self.load("FPQuantizerBuilder")
+            load.dequantize(found, rows, self.group_size, kind.mantissa, kind.exponent)
+            return found.view(-1)
+        functions = self.load("QuantizerBuilder")
+        data = rows[:, : self.group_size].contiguous().view(torch.int8)
+        steps = rows[:, self.group_size :].contiguous().view(-1).view(torch.float32).view(len(rows), 1)
+        found = functions.dequantize_fp32(data, steps, len(rows), 8, kind_of(functions, 0))
+        return found.view(-1).to(dtype)
+
+
+@dataclass(frozen=True)
+class Shards:
+    """The ranks that share a weight; all ranks if ``group`` is None. Raises UsageError without a process group."""
+
+    group: dist.ProcessGroup | None = None
+
+    def __post_init__(self) -> None:
+        member_of(self.group)
+
+    def __deepcopy__(self, memo: Any) -> Shards:
+        """Process groups are not copied."""
+        return self
+
+    @property
+    def rank(self) -> int:
+        return member_of(self.group)[0]
+
+    @property
+    def size(self) -> int:
+        return member_of(self.group)[1]
+
+    def gathered(self, own: Tensor) -> Tensor:
+        """What all ranks have, one after the other in the first dimension."""
+        every = own.new_empty(self.size * len(own), *own.shape[1:])
+        dist.all_gather(list(every.chunk(self.size)), own.contiguous(), group=self.group)
+        return every
