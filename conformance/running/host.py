@@ -11,6 +11,7 @@ from conformance.errors import ConformanceError, SetupError
 from conformance.fixtures import accelerator as fixtures
 from conformance.fixtures import ranks as rank_fixtures
 from conformance.ranks.plugin import RankCases
+from conformance.running.brief import BriefWorker
 from conformance.running.parent import die_with_parent
 from conformance.running.settings import Settings, is_worker, open_journal
 from conformance.running.waiving import for_device, waivers_of
@@ -56,6 +57,8 @@ class Host:
         manager.register(rank_fixtures, "conformance-rank-fixtures")
         runner = CaseRunner(self._settings, subject, open_journal(self._settings), watchdog)
         manager.register(runner, "conformance-runner")
+        if is_worker(self._config) and BriefWorker.suits(self._config):
+            manager.register(BriefWorker(), "conformance-brief-worker")
         manager.register(ranks, "conformance-ranks")
 
     def _load(self) -> Subject:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import time
@@ -59,6 +60,11 @@ class CaseRunner:
         self.canary = Canary(subject.accelerator, subject.device)
         self._poisoned_by: str | None = None
         self._probing_since: float | None = None
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_finish(self) -> None:
+        # The plan lives as long as the process. Cases that look for garbage need not look through it.
+        gc.freeze()
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:

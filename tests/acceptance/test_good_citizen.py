@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 from .running import environment, run
 
@@ -117,3 +120,54 @@ def test_a_folder_named_as_the_package_hides_nothing(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stdout + done.stderr
         assert "the wrong package" not in done.stdout + done.stderr
     assert list((tmp_path / "cache").rglob("operators-*.json")), "the operators were not read in a child process"
+
+
+LISTENER = (
+    "import os\n"
+    "def heard(*words):\n"
+    "    if 'PYTEST_XDIST_WORKER' not in os.environ:\n"
+    "        with open('heard', 'a') as file:\n"
+    "            print(*words, file=file)\n"
+    "def pytest_runtest_logstart(nodeid):\n    heard('start', nodeid)\n"
+    "def pytest_runtest_logfinish(nodeid):\n    heard('finish', nodeid)\n"
+    "def pytest_runtest_logreport(report):\n    heard(report.when, report.outcome, report.nodeid)\n"
+)
+CASES = (
+    "import pytest\n"
+    "from conformance.case import case\n\n"
+    "@pytest.fixture\ndef broken():\n    raise ValueError('no set-up')\n\n"
+    "@case('vendor.fails')\ndef test_fails(broken):\n    pass\n\n"
+    "@case('vendor.passes')\ndef test_passes(check):\n    check.equal(1, 1, 'one')\n\n"
+    "def test_plain():\n    pass\n"
+)
+ALWAYS = {
+    *(
+        "setup failed test_fails",
+        "teardown passed test_fails",
+        "call passed test_passes",
+        "teardown passed test_passes",
+    ),
+    *("start test_plain", "setup passed test_plain", "call passed test_plain", "teardown passed test_plain"),
+    "finish test_plain",
+}
+WHEN_ASKED = {f"{word} {name}" for word in ("start", "finish") for name in ("test_fails", "test_passes")}
+WHEN_ASKED |= {"setup passed test_passes"}
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [(["-n1"], ALWAYS), (["-n1", "-v"], ALWAYS | WHEN_ASKED), (["-n0"], ALWAYS | WHEN_ASKED)],
+    ids=["brief", "verbose", "without-workers"],
+)
+def test_a_worker_tells_how_cases_end_and_more_only_when_asked(
+    tmp_path: Path, words: list[str], expected: set[str]
+) -> None:
+    (tmp_path / "conftest.py").write_text(LISTENER)
+    (tmp_path / "test_vendor.py").write_text(CASES)
+
+    finished = run("--accelerator=cpu", "test_vendor.py", *words, cwd=tmp_path)
+
+    heard = re.sub(r"test_vendor\.py::|\[.*\]", "", (tmp_path / "heard").read_text()).splitlines()
+    assert set(heard) == expected
+    assert len(heard) == len(expected)
+    assert finished.verdicts == {"vendor.fails": ("fail", "raised"), "vendor.passes": ("pass", "native")}

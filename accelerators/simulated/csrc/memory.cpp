@@ -13,6 +13,7 @@ namespace {
 constexpr size_t kGranularity = 512;
 constexpr size_t kPoisonedWhole = 1 << 20;         // larger memory is poisoned sparsely: filling it would double the cost
 constexpr size_t kPoisonStride = 4096;
+constexpr size_t kPoisonedPlaces = 1 << 14;        // a page fault each: filling up the device would take seconds
 constexpr size_t kManyRecords = 48;
 
 size_t round_up(size_t bytes) { return std::max<size_t>(1, (bytes + kGranularity - 1) / kGranularity) * kGranularity; }
@@ -68,7 +69,8 @@ void poison(void* data, size_t bytes) {
   }
   std::memset(p, kPoison, 4096);
   std::memset(p + bytes - 4096, kPoison, 4096);
-  for (size_t i = 4096; i + 64 < bytes; i += kPoisonStride) std::memset(p + i, kPoison, 64);
+  const size_t stride = std::max(kPoisonStride, bytes / kPoisonedPlaces / kPoisonStride * kPoisonStride);
+  for (size_t i = 4096; i + 64 < bytes; i += stride) std::memset(p + i, kPoison, 64);
 }
 
 bool record_read(const Range& range, StreamState& stream) {
