@@ -90,18 +90,19 @@ def _asks_its_parent(old: Any) -> Any:
     return lambda self: old(self) if "PYTEST_VERSION" in os.environ else 0
 
 
-def launched(name: str, precedent: str, caught_by: str, context: Any) -> Mutant:
-    what = Fault(name, "device count lies", precedent, Where.DEVICE, caught_by, context=context)
+def launched(name: str, family: str, precedent: str, caught_by: str, context: Any) -> Mutant:
+    what = Fault(name, family, precedent, Where.DEVICE, caught_by, context=context)
     return Mutant(what, ("launcher.*",), (caught_by, "launcher.failure"), how=How.PYTEST)
 
 
 NO = lacks(Cell("operators.erfinv", "float32", "inference"), "the declaration says so")
 MUTANTS = (
     INVISIBLE,
-    launched("a runtime takes all cores", "DeepSpeed launcher: --bind_cores_to_rank", "launcher.binding",
-             accelerator(device_name=_unbinds)),
-    launched("a runtime wants what is not exported", "DeepSpeed launcher: variables for other ranks",
-             "launcher.exports", accelerator(device_count=_asks_its_parent)),
+    launched("a runtime takes all cores", "set_device ignored", "DeepSpeed launcher: --bind_cores_to_rank",
+             "launcher.binding", accelerator(device_name=_unbinds)),
+    launched("a runtime wants what is not exported", "device count lies",
+             "DeepSpeed launcher: variables for other ranks", "launcher.exports",
+             accelerator(device_count=_asks_its_parent)),
     ending("an operator never returns", "hang", Reason.HANG, _sleeps),
     ending("an operator spins", "hang", Reason.HANG, _spins),
     ending("an operator aborts", "abort", Reason.CRASH, _aborts),
