@@ -127,5 +127,5 @@ class LoRALinear(nn.Module):
     def _apply(self, fn: Any, recurse: bool = True) -> LoRALinear:
         """What is merged is of the device and dtype that it was made on: it goes when the layer moves."""
         self.unmerge()
-        super()._apply(fn, recurse)
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         return self

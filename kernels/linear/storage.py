@@ -92,8 +92,8 @@ class Codec:
         functions = self.load("QuantizerBuilder")
         data = rows[:, : self.group_size].contiguous().view(torch.int8)
         steps = rows[:, self.group_size :].contiguous().view(-1).view(torch.float32).view(len(rows), 1)
-        found = functions.dequantize_fp32(data, steps, len(rows), 8, kind_of(functions, 0))
-        return found.view(-1).to(dtype)
+        numbers: Tensor = functions.dequantize_fp32(data, steps, len(rows), 8, kind_of(functions, 0))
+        return numbers.view(-1).to(dtype)
 
 
 @dataclass(frozen=True)

@@ -95,7 +95,7 @@ def attention_bwd(
 
 def _scores(q: Tensor, k: Tensor, *biases: Tensor) -> Tensor:
     """(batch, rows, heads, queries, keys), wide."""
-    scores = torch.einsum(_PAIRS, wide(q), wide(k)) * q.shape[4] ** -0.5
+    scores: Tensor = torch.einsum(_PAIRS, wide(q), wide(k)) * q.shape[4] ** -0.5
     for bias in biases:
         scores = scores + wide(bias) if bias.numel() else scores
     return scores
@@ -103,7 +103,7 @@ def _scores(q: Tensor, k: Tensor, *biases: Tensor) -> Tensor:
 
 def _of_queries(sums: Tensor, q: Tensor) -> Tensor:
     """(batch, rows, heads, places) of what is (batch * rows, heads, places and more)."""
-    return sums[..., : q.shape[2]].unflatten(0, q.shape[:2])
+    return sums[..., : q.shape[2]].reshape(*q.shape[:2], *sums.shape[1:-1], q.shape[2])
 
 
 # --- oracles, in float64 on the host ----------------------------------------------------------------------------------

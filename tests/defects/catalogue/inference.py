@@ -383,16 +383,20 @@ def _wrong_numbers_do_nothing(old: Any) -> Any:
     return call
 
 
-_REPEAT = "repeat_kv_cache"
+def _repeated(name: str, caught: str, context: Callable[[], AbstractContextManager[Any]]) -> Mutant:
+    """What is done with a cache is seen by several calls alone."""
+    touch = ("ops.repeat_kv_cache.*",)
+    case = f"ops.repeat_kv_cache.property[*-inference-{caught}]"
+    return Mutant(Fault(name, FAMILY, UPSTREAM, Where.KERNEL, case, context=context), touch, touch)
+
+
+_NAME = "repeat_kv_cache_fp32"
 _REPEATED = (
-    spoiled("sequences that go round their sources", UPSTREAM, f"{_REPEAT}.property[float32-inference-goes-on]",
-            _in_turns),
-    spoiled("a repeated cache of the first layer", UPSTREAM, f"{_REPEAT}.property[float32-inference-goes-on]",
-            _first_layer_alone),
-    spoiled("a repeated cache that is a copy", UPSTREAM, f"{_REPEAT}.property[float32-inference-goes-on]", _only_told),
-    _mutant("a cache that is not repeated, without a word", UPSTREAM,
-            f"ops.{_REPEAT}.property[*-inference-refuses]", _REPEAT,
-            replaced(Kernel, __call__=_wrong_numbers_do_nothing)),
+    _repeated("sequences that go round their sources", "goes-on", around(_NAME, _in_turns)),
+    _repeated("a repeated cache of the first layer", "goes-on", around(_NAME, _first_layer_alone)),
+    _repeated("a repeated cache that is a copy", "goes-on", around(_NAME, _only_told)),
+    _repeated("a cache that is not repeated, without a word", "refuses",
+              replaced(Kernel, __call__=_wrong_numbers_do_nothing)),
 )  # fmt: skip
 
 
