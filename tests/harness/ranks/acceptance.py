@@ -112,16 +112,23 @@ def drift(cases: int) -> Iterator[Line]:
     yield _at_most(f"{cases} cases: growth of a rank (MiB)", memory[1] - memory[0], MOST_GROWTH)
 
 
-def chaotic(runs: int, seed: int) -> Iterator[Line]:
+def chaotic(deaths: int, seed: int) -> Iterator[Line]:
+    """Runs until so many have died in them."""
     dice = random.Random(seed)
-    outcomes = []
-    for number in range(1, runs + 1):
-        outcomes.append(chaos.one_run(dice))
+    victims: Counter[str] = Counter()
+    left: list[str] = []
+    runs = 0
+    while victims.total() < deaths:
+        begun, outcome = time.monotonic(), chaos.one_run(dice)
+        victims.update(outcome.victims)
+        left += outcome.left
+        runs += 1
         # Hours on a busy machine: what is known so far must not be lost with the rest.
-        sys.stderr.write(f"chaos {number}/{runs}: {outcomes[-1].victim}, {len(outcomes[-1].left)} left\n")
-    left = [line for outcome in outcomes for line in outcome.left]
-    victims = ", ".join(f"{count}× {name}" for name, count in sorted(Counter(o.victim for o in outcomes).items()))
-    yield Line(f"{runs} chaos runs (seed {seed}; {victims}): processes left", *_none(left, 0))
+        sys.stderr.write(f"chaos {victims.total()}/{deaths}: {', '.join(outcome.victims) or 'nobody'}, "
+                         f"{time.monotonic() - begun:.1f} s, {len(outcome.left)} left\n")  # fmt: skip
+    shown = ", ".join(f"{count}× {name}" for name, count in sorted(victims.items()))
+    yield Line(f"{victims.total()} deaths in {runs} runs (seed {seed}; {shown}): processes, ports, segments left",
+               *_none(left, 0))  # fmt: skip
 
 
 def _none(found: list[str], of: int) -> tuple[str, str, bool]:
@@ -153,7 +160,7 @@ def main() -> None:
                         help="words of isolation, and torchrun for ranks that it provides")  # fmt: skip
     parser.add_argument("--workers", nargs="*", default=["-n0", "-n2"], type=lambda count: f"-n{count.strip('-n')}")
     parser.add_argument("--drift", type=int, default=2000, help="cases on the same ranks (default: 2000)")
-    parser.add_argument("--chaos", type=int, default=200, help="runs with a death (default: 200)")
+    parser.add_argument("--chaos", type=int, default=200, help="deaths in runs (default: 200)")
     parser.add_argument("--seed", type=int, default=0, help="of the chaos")
     missed = 0
     sys.stdout.write("| what | measured | target | |\n|---|---|---|---|\n")

@@ -1,32 +1,45 @@
-"""Chaos: a run on ranks, somebody of it killed with -9 at some moment, and who is left a second later."""
+"""Chaos: a run on ranks, up to three of its processes killed with -9, and what is left a second after its end.
+
+Half of the runs end by the death of pytest itself, the others have to come to their end without whom they have lost.
+What a death leaves, a process, a port, a segment of shared memory, is there at that end as well, whoever dies next.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.acceptance.running import start
 
 CASES = Path(__file__).with_name("chaos_rank_cases.py")
-#: When the victim dies, in seconds after the first rank has begun a case. Before that there is only what imports.
+#: When somebody dies, in seconds after the first rank has begun a case, or after the death before. Before the first
+#: case there is only what imports.
 LATEST = 0.8
+MOST_DEATHS = 3
+#: How long a run may go on after the last death, when pytest lives.
+_PATIENCE = 120.0
 #: How long everybody else may take to be gone when pytest has been killed.
 MOMENT = 1.0
+#: A socket that listens, in /proc/net/tcp: its state, and where its number stands.
+_LISTENS, _STATE, _INODE = "0A", 3, 9
+_SEGMENTS = Path("/dev/shm")
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Who was killed, and the command lines of those who were left."""
+    """Who was killed, one after the other, and what was left: command lines, ports, names of segments."""
 
-    victim: str
+    victims: tuple[str, ...]
     left: tuple[str, ...]
 
 
@@ -43,29 +56,77 @@ def marked(mark: str) -> dict[int, str]:
     return found
 
 
+def listening() -> dict[str, str]:
+    """Every socket that listens on this host: its number in the kernel, and its address and port in hexadecimal."""
+    rows = [line.split() for file in ("tcp", "tcp6") for line in Path("/proc/net", file).read_text().splitlines()]
+    return {row[_INODE]: row[1] for row in rows if row[_STATE] == _LISTENS}
+
+
+def sockets_of(processes: Iterable[int]) -> set[str]:
+    """The kernel's numbers of the sockets that they have open."""
+    found = set()
+    for process in processes:
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            for descriptor in os.scandir(f"/proc/{process}/fd"):
+                found.update(re.findall(r"socket:\[(\d+)\]", str(Path(descriptor).readlink())))
+    return found
+
+
 def one_run(dice: random.Random) -> Outcome:
-    """One run and one death."""
+    """One run, and deaths until its end."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         tests = shutil.copy(CASES, folder / "test_chaos_rank_cases.py")
         workers = dice.choice(("-n0", "-n1", "-n2"))
         process = start("--accelerator=cpu", str(tests), workers, cwd=folder, CHAOS_NOTES=name)
         _wait_for(folder / "begun", process)
-        time.sleep(dice.uniform(0, LATEST))
-        kind, victim = _victim(dice, marked(name), process.pid)
-        os.kill(victim, signal.SIGKILL)
-        if kind == "pytest":
-            process.wait(10)
-        else:
-            process.communicate(timeout=120)  # the run goes on without it, and to its end
+        victims, sockets = _deaths(dice, process, name)
+        process.communicate(timeout=_PATIENCE)
         time.sleep(MOMENT)
-        left = marked(name)
-        for pid in left:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        if kind == "pytest":
-            process.communicate()
-        return Outcome(f"{kind} {workers}", tuple(left.values()))
+        left = (*end(name), *ports(sockets), *segments(folder))
+        return Outcome(tuple(f"{victim} {workers}" for victim in victims), left)
+
+
+def _deaths(dice: random.Random, process: subprocess.Popen[str], mark: str) -> tuple[list[str], set[str]]:
+    """Who has died, and all sockets that any process of the run had open just before a death."""
+    victims: list[str] = []
+    sockets: set[str] = set()
+    deaths, ends_with_pytest = dice.randint(1, MOST_DEATHS), dice.random() < 0.5
+    for number in range(1, deaths + 1):
+        time.sleep(dice.uniform(0, LATEST))
+        processes = marked(mark)
+        if process.poll() is not None:
+            break  # it was done before its time had come
+        sockets |= sockets_of(processes)
+        others = sorted(pid for pid in processes if pid != process.pid)
+        victim = process.pid if (number == deaths and ends_with_pytest) or not others else dice.choice(others)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(victim, signal.SIGKILL)
+            victims.append("pytest" if victim == process.pid else _kind(processes[victim]))
+        if victim == process.pid:
+            break
+    return victims, sockets
+
+
+def end(mark: str) -> list[str]:
+    """Who is still there; ends them."""
+    left = marked(mark)
+    for pid in left:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    return list(left.values())
+
+
+def ports(sockets: set[str]) -> list[str]:
+    return [f"listening socket {where}" for number, where in listening().items() if number in sockets]
+
+
+def segments(folder: Path) -> list[str]:
+    """Segments of shared memory that cases have named after the folder; removes them."""
+    left = [entry for entry in _SEGMENTS.iterdir() if folder.name in entry.name]
+    for entry in left:
+        entry.unlink(missing_ok=True)
+    return [str(entry) for entry in left]
 
 
 def _wait_for(file: Path, process: subprocess.Popen[str]) -> None:
@@ -76,10 +137,10 @@ def _wait_for(file: Path, process: subprocess.Popen[str]) -> None:
         time.sleep(0.01)
 
 
-def _victim(dice: random.Random, processes: dict[int, str], pytest_process: int) -> tuple[str, int]:
-    """Half the time pytest itself; else any process of the run: a worker, a zygote, a rank at work, an idle one."""
-    others = [pid for pid in processes if pid != pytest_process]
-    if not others or dice.random() < 0.5:
-        return "pytest", pytest_process
-    victim = dice.choice(sorted(others))
-    return ("zygote or rank" if "zygote" in processes[victim] else "worker"), victim
+def _kind(line: str) -> str:
+    """By the program in its command line; forks have their parent's."""
+    if "conformance.ranks.guard" in line:
+        return "guard, zygote or rank"
+    if "resource_tracker" in line:
+        return "resource tracker"
+    return "child of a rank" if "time.sleep" in line else "worker"

@@ -1,9 +1,11 @@
 """Cases that keep ranks busy, and idle, for a second or two; with children of their own, and shared memory."""
 
+import contextlib
 import os
 import subprocess
 import sys
 import time
+from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 
 import torch
@@ -11,14 +13,27 @@ import torch.distributed as dist
 
 from conformance.case import case
 
+NOTES = Path(os.environ["CHAOS_NOTES"])
+
 
 @case("chaos.sum", axes={"n": [str(n) for n in range(40)]}, world_size=(2, 3))
 def test_sum(n, rank, world_size, group):
-    """Meets, rests, and has a child now and then."""
-    Path(os.environ["CHAOS_NOTES"], "begun").touch()
+    """Meets, rests, and has a child now and then, or a segment of shared memory that its tracker has to remove."""
+    (NOTES / "begun").touch()
     if rank == 0 and n in ("3", "17"):
         program = "import time; time.sleep(600)"
         subprocess.Popen([sys.executable, "-c", program], start_new_session=True)
-    total = torch.ones(4)
-    dist.all_reduce(total)
-    time.sleep(0.02)
+    with segment() if rank == 0 and n in ("1", "5", "21") else contextlib.nullcontext():
+        total = torch.ones(4)
+        dist.all_reduce(total)
+        time.sleep(0.02)
+
+
+@contextlib.contextmanager
+def segment():
+    made = SharedMemory(name=f"{NOTES.name}-{os.getpid()}", create=True, size=4096)
+    try:
+        yield
+    finally:
+        made.close()
+        made.unlink()
