@@ -98,7 +98,7 @@ def launched(name: str, family: str, precedent: str, caught_by: str, context: An
 NO = lacks(Cell("operators.erfinv", "float32", "inference"), "the declaration says so")
 MUTANTS = (
     INVISIBLE,
-    launched("a runtime takes all cores", "set_device ignored", "DeepSpeed launcher: --bind_cores_to_rank",
+    launched("a runtime takes all cores", "set_device ignored", "DeepSpeed launcher: ranks bound to cores",
              "launcher.binding", accelerator(device_name=_unbinds)),
     launched("a runtime wants what is not exported", "device count lies",
              "DeepSpeed launcher: variables for other ranks", "launcher.exports",
