@@ -39,5 +39,7 @@ def markdown(text: str) -> str:
 
 def without_folders(text: str) -> str:
     """The text with absolute paths cut to their last part: reports name no user and no machine."""
+    if "/" not in text and "\\" not in text:
+        return text
     text = _QUOTED_PATH.sub(r"\1…/\2", text)
     return _WINDOWS_PATH.sub(r"…/\1", _PATH.sub(r"…/\1", text))

@@ -167,7 +167,7 @@ class CaseRunner:
         if (call.excinfo and VERDICT not in item.stash) or (call.excinfo and call.when == "teardown"):
             item.stash[VERDICT] = self._outside_the_body(call)
         if call.when == "call" or not report.passed:
-            describe(report, case, item.stash[VERDICT], repro_of(self.settings, case.id))
+            describe(report, case, item.stash[VERDICT], self.settings)
         return report
 
     def _outside_the_body(self, call: pytest.CallInfo[None]) -> Verdict:
@@ -256,7 +256,7 @@ def express(verdict: Verdict, error: BaseException | None) -> None:
     raise Finding(verdict.reason, verdict.message)
 
 
-def describe(report: pytest.TestReport, case: Case, verdict: Verdict, command: str) -> None:
+def describe(report: pytest.TestReport, case: Case, verdict: Verdict, settings: Settings) -> None:
     """Flat properties that cross the process border, and the repro line people read."""
     report.user_properties += [
         ("conformance.id", case.id),
@@ -264,4 +264,5 @@ def describe(report: pytest.TestReport, case: Case, verdict: Verdict, command: s
         ("conformance.reason", verdict.reason.value),
     ]
     if verdict.outcome is Outcome.FAIL:
+        command = repro_of(settings, case.id)
         report.sections.append(("conformance", f"{verdict.reason.value}: {verdict.message}\nrepro: {command}"))
