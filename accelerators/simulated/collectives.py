@@ -22,6 +22,7 @@ def register(face: Face, core: ModuleType) -> None:
 
 
 def _gloo(store: Any, rank: int, size: int, timeout: timedelta) -> Any:
-    from torch.distributed import ProcessGroupGloo
+    # Asked for here and now: who starts many groups may have put one in its place that shares sockets and threads.
+    from torch.distributed.distributed_c10d import ProcessGroupGloo
 
     return ProcessGroupGloo(store, rank, size, timeout=timeout)

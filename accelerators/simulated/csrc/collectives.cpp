@@ -20,6 +20,11 @@ class WaitedOnce {
     if (!done_) inner_->wait(timeout);
     done_ = true;
   }
+  // Without waiting: somebody who waits is not done.
+  bool finished() {
+    std::unique_lock<std::mutex> turn(mutex_, std::try_to_lock);
+    return turn.owns_lock() && (done_ || inner_->isCompleted());
+  }
   c10d::Work& inner() { return *inner_; }
 
  private:
@@ -133,6 +138,7 @@ void run_collective(const c10::OperatorHandle& op, const OpProfile& profile, Sta
 }  // namespace
 
 void collective(const c10::OperatorHandle& op, Stack* stack) {
+  memory().let_go_of_finished();
   const auto& profile = profile_of(op);
   auto count = op.schema().arguments().size();
   auto arguments = torch::jit::last(*stack, count);
@@ -176,7 +182,8 @@ void collective(const c10::OperatorHandle& op, Stack* stack) {
     auto inner = std::make_shared<WaitedOnce>(work_of(value));
     Guard lock(engine_mutex());
     for (auto& [range, write] : seen.ranges) {
-      if (range.block) range.block->externals.push_back({range.lo, range.hi, write, [inner] { inner->wait(); }});
+      if (!range.block) continue;
+      memory().hold(range.block, {range.lo, range.hi, write, [inner] { inner->wait(); }, [inner] { return inner->finished(); }});
     }
     value = c10::IValue(c10::static_intrusive_pointer_cast<c10d::Work>(
         c10::make_intrusive<CollectiveWork>(inner, device, seen.outputs)));

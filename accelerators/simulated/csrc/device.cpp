@@ -51,14 +51,20 @@ struct DeviceGuard final : c10::impl::DeviceGuardImplInterface {
     return timeline().poll(state.clock, state.key, state.seq, state.busy_until);
   }
   void synchronizeStream(const c10::Stream& stream) const override {
-    Guard lock(engine_mutex());
-    refuse_in_capture(stream.device_index(), "synchronizing a stream");
-    timeline().host_sync(timeline().state(stream));
+    {
+      Guard lock(engine_mutex());
+      refuse_in_capture(stream.device_index(), "synchronizing a stream");
+      timeline().host_sync(timeline().state(stream));
+    }
+    memory().let_go_of_finished();
   }
   void synchronizeDevice(const c10::DeviceIndex device) const override {
-    Guard lock(engine_mutex());
-    refuse_in_capture(device, "synchronizing the device");
-    timeline().host_sync_device(device < 0 ? current_device() : device);
+    {
+      Guard lock(engine_mutex());
+      refuse_in_capture(device, "synchronizing the device");
+      timeline().host_sync_device(device < 0 ? current_device() : device);
+    }
+    memory().let_go_of_finished();
   }
 
   void record(void** event, const c10::Stream& stream, const c10::DeviceIndex, const c10::EventFlag) const override {

@@ -261,6 +261,7 @@ void DeviceMemory::free(Block* block) {
   auto& d = device(block->device);
   block->live = false;
   block->externals.clear();
+  held_.erase(block);
   for (int key : block->stream_uses) block->used_by.emplace_back(key, timeline().by_key(key).seq);
   if (!broken(Switch::alloc_free_uncounted)) {
     d.stats.allocation[0].decrease(1);
@@ -268,6 +269,24 @@ void DeviceMemory::free(Block* block) {
     d.stats.active_bytes[0].decrease(block->requested);
   }
   d.cached.insert(block);
+}
+
+void DeviceMemory::hold(Block* block, External work) {
+  Guard lock(engine_mutex());
+  block->externals.push_back(std::move(work));
+  held_.insert(block);
+}
+
+void DeviceMemory::let_go_of_finished() {
+  std::vector<External> finished;   // destroyed without the lock: with them go tensors, groups and their threads
+  Guard lock(engine_mutex());
+  for (auto block = held_.begin(); block != held_.end();) {
+    auto& works = (*block)->externals;
+    auto first = std::partition(works.begin(), works.end(), [](External& work) { return !work.finished(); });
+    std::move(first, works.end(), std::back_inserter(finished));
+    works.erase(first, works.end());
+    block = works.empty() ? held_.erase(block) : std::next(block);
+  }
 }
 
 c10::DeleterFnPtr DeviceMemory::raw_deleter() const {

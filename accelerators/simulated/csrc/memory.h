@@ -27,6 +27,7 @@ struct External {
   size_t lo, hi;
   bool write;
   std::function<void()> wait;
+  std::function<bool()> finished;
 };
 
 struct Block {
@@ -78,6 +79,10 @@ class DeviceMemory final : public c10::DeviceAllocator {
   Block* find(const void* address);
   void free(Block* block);
 
+  // Until it has finished, outside work holds its memory; afterwards it would hold it, and itself, for ever.
+  void hold(Block* block, External work);
+  void let_go_of_finished();
+
   void set_pool(c10::DeviceIndex device, uint64_t pool);
   uint64_t pool(c10::DeviceIndex device);
   void release_pool(uint64_t pool);
@@ -103,6 +108,7 @@ class DeviceMemory final : public c10::DeviceAllocator {
 
   std::vector<Device> devices_;
   std::map<uintptr_t, Block*> by_address_;
+  std::set<Block*> held_;
 };
 
 DeviceMemory& memory();

@@ -74,6 +74,16 @@ def _last_rank_gives_nothing(tensor: Any) -> None:
         tensor.zero_()
 
 
+def _holds_its_input(old: Any) -> Any:
+    held: list[Any] = []
+
+    def call(output: Any, tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        held.append(tensor)
+        return old(output, tensor, *args, **kwargs)
+
+    return call
+
+
 def _keeps_last_element(old: Any) -> Any:
     def call(tensor: Any, *args: Any, **kwargs: Any) -> Any:
         last = tensor.flatten()[-1:].clone()
@@ -252,6 +262,9 @@ MUTANTS = (
            "comm.p2p.batch[3]", replaced(dist, batch_isend_irecv=_swaps_messages)),
     broken("gathered objects are all one's own", "all-gather order", "DeepSpeed history: chunks in another order",
            "comm.objects.all_gather[2]", replaced(dist, all_gather_object=after(_everybody_is_me))),
+    broken("all-gather holds what went in", "memory that stays allocated",
+           "the simulator itself: finished work of gloo kept its tensors and its group",
+           "comm.memory[all_gather]", replaced(dist, all_gather_into_tensor=_holds_its_input)),
     broken("a barrier holds nobody", "no-op barrier", "DeepSpeed CCL backend: handles that wait for nothing",
            "comm.barrier[2]", replaced(dist, barrier=_nothing)),
     broken("a list that does not fit is accepted", "unclean refusal", "DeepSpeed CCL backend: silent returns",
