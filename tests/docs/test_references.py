@@ -58,6 +58,7 @@ OTHERS = {
     "--key",
     "--release",
     "--deselect",
+    "--durations",
     "--mutant",
     "--upstream",
     "--out",
