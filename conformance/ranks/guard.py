@@ -47,7 +47,7 @@ def main() -> None:
     die_with_parent(signal.SIGTERM)
     _, status = os.waitpid(zygote, 0)
     guarded.clear()
-    end_children(0.0)
+    end_children(LAST_WORDS)
     os._exit(abs(os.waitstatus_to_exitcode(status)))
 
 
