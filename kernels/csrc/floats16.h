@@ -62,16 +62,59 @@ inline Half narrow_half(float value) {
   return {uint16_t(sign | ((moved + 0xfffu + ((moved >> 13) & 1u)) >> 13))};
 }
 
+// --- eight and sixteen numbers --------------------------------------------------------------------------------------
+
+#if defined(__AVX2__)
+inline __m256 widen_eight(const BFloat16* source) {
+  const __m128i packed = _mm_loadu_si128(reinterpret_cast<const __m128i*>(source));
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(packed), 16));
+}
+
+// narrow_bfloat16 of eight numbers, each in the low half of its place.
+inline __m256i narrow_eight(__m256 values) {
+  const __m256i bits = _mm256_castps_si256(values);
+  const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+  const __m256i sum = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+  const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(values, values, _CMP_UNORD_Q));
+  return _mm256_blendv_epi8(_mm256_srli_epi32(sum, 16), _mm256_set1_epi32(0x7fc0), nan);
+}
+
+inline void narrow_sixteen(__m256 first, __m256 second, BFloat16* target) {
+  const __m256i packed = _mm256_packus_epi32(narrow_eight(first), narrow_eight(second));
+  // Packing works on halves of 128 bits, whose order has to be put right.
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(target), _mm256_permute4x64_epi64(packed, 0xd8));
+}
+
+inline __m256 widen_eight(const float* source) { return _mm256_loadu_ps(source); }
+
+inline void narrow_sixteen(__m256 first, __m256 second, float* target) {
+  _mm256_storeu_ps(target, first);
+  _mm256_storeu_ps(target + 8, second);
+}
+#endif
+
+#if defined(__F16C__)
+inline __m256 widen_eight(const Half* source) {
+  return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(source)));
+}
+
+inline void narrow_eight(__m256 values, Half* target) {
+  const __m128i packed = _mm256_cvtps_ph(values, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(target), packed);
+}
+
+inline void narrow_sixteen(__m256 first, __m256 second, Half* target) {
+  narrow_eight(first, target);
+  narrow_eight(second, target + 8);
+}
+#endif
+
 // --- many numbers ---------------------------------------------------------------------------------------------------
 
 inline void widen(const BFloat16* source, float* target, int64_t count) {
   int64_t i = 0;
 #if defined(__AVX2__)
-  for (; i + 8 <= count; i += 8) {
-    const __m128i packed = _mm_loadu_si128(reinterpret_cast<const __m128i*>(source + i));
-    const __m256i bits = _mm256_slli_epi32(_mm256_cvtepu16_epi32(packed), 16);
-    _mm256_storeu_ps(target + i, _mm256_castsi256_ps(bits));
-  }
+  for (; i + 8 <= count; i += 8) _mm256_storeu_ps(target + i, widen_eight(source + i));
 #endif
   for (; i < count; ++i) target[i] = wide(source[i]);
 }
@@ -79,33 +122,16 @@ inline void widen(const BFloat16* source, float* target, int64_t count) {
 inline void widen(const Half* source, float* target, int64_t count) {
   int64_t i = 0;
 #if defined(__F16C__)
-  for (; i + 8 <= count; i += 8) {
-    const __m128i packed = _mm_loadu_si128(reinterpret_cast<const __m128i*>(source + i));
-    _mm256_storeu_ps(target + i, _mm256_cvtph_ps(packed));
-  }
+  for (; i + 8 <= count; i += 8) _mm256_storeu_ps(target + i, widen_eight(source + i));
 #endif
   for (; i < count; ++i) target[i] = wide(source[i]);
 }
-
-#if defined(__AVX2__)
-// narrow_bfloat16 of eight numbers, each in the low half of its place.
-inline __m256i narrow_eight(const float* source) {
-  const __m256 values = _mm256_loadu_ps(source);
-  const __m256i bits = _mm256_castps_si256(values);
-  const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
-  const __m256i sum = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
-  const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(values, values, _CMP_UNORD_Q));
-  return _mm256_blendv_epi8(_mm256_srli_epi32(sum, 16), _mm256_set1_epi32(0x7fc0), nan);
-}
-#endif
 
 inline void narrow(const float* source, BFloat16* target, int64_t count) {
   int64_t i = 0;
 #if defined(__AVX2__)
   for (; i + 16 <= count; i += 16) {
-    const __m256i packed = _mm256_packus_epi32(narrow_eight(source + i), narrow_eight(source + i + 8));
-    // Packing works on halves of 128 bits, whose order has to be put right.
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(target + i), _mm256_permute4x64_epi64(packed, 0xd8));
+    narrow_sixteen(_mm256_loadu_ps(source + i), _mm256_loadu_ps(source + i + 8), target + i);
   }
 #endif
   for (; i < count; ++i) target[i] = narrow_bfloat16(source[i]);
@@ -114,10 +140,7 @@ inline void narrow(const float* source, BFloat16* target, int64_t count) {
 inline void narrow(const float* source, Half* target, int64_t count) {
   int64_t i = 0;
 #if defined(__F16C__)
-  for (; i + 8 <= count; i += 8) {
-    const __m128i packed = _mm256_cvtps_ph(_mm256_loadu_ps(source + i), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(target + i), packed);
-  }
+  for (; i + 8 <= count; i += 8) narrow_eight(_mm256_loadu_ps(source + i), target + i);
 #endif
   for (; i < count; ++i) target[i] = narrow_half(source[i]);
 }

@@ -1,8 +1,7 @@
 // Optimizer steps on host memory: Adam, its reverse, Adagrad and Lion.
 //
-// Numbers are stored as float32, float16 or bfloat16 and computed with as float32. An array is cut into blocks that stay in
-// the first cache: 16-bit numbers are widened into buffers there, float32 is used where it lies. The loops over a block
-// are plain, so that the compiler makes them as wide as the machine is, tail included.
+// Numbers are stored as float32, float16 or bfloat16 and computed with as float32. Sixteen are widened into registers,
+// computed with and narrowed again before the next are looked at, so that the machine fetches those meanwhile.
 
 #include <cmath>
 #include <cstdint>
@@ -13,38 +12,32 @@
 
 namespace {
 
-// Four buffers of a block fill 4 KiB: with longer ones, addresses a multiple of 4 KiB apart wait for each other.
-constexpr int64_t kBlock = 256;
-constexpr int64_t kWorthThreads = 128 * kBlock;
+// What threads are handed out.
+constexpr int64_t kBlock = 4096;
+constexpr int64_t kWorthThreads = 8 * kBlock;
 
 enum Type : int32_t { kFloat32 = 0, kFloat16 = 1, kBfloat16 = 2 };
 
-// --- widening where numbers do not lie in float32 already -------------------------------------------------------------
+// --- steps over one element, or over as many as fit a register ------------------------------------------------------
 
-inline float* widened(float* source, float*, int64_t) { return source; }
-inline const float* widened(const float* source, float*, int64_t) { return source; }
-
-template <class T>
-inline float* widened(const T* source, float* buffer, int64_t count) {
-  widen(source, buffer, count);
-  return buffer;
-}
-
-inline void keep(const float*, float*, int64_t) {}
-
-template <class T>
-inline void keep(const float* buffer, T* target, int64_t count) {
-  narrow(buffer, target, count);
-}
-
-// --- steps over one block in float32 --------------------------------------------------------------------------------
+inline float root(float one) { return std::sqrt(one); }
+#if defined(__AVX2__) && defined(__F16C__)
+inline __m256 root(__m256 eight) { return _mm256_sqrt_ps(eight); }
+#endif
 
 struct Settings {
   double rate, beta1, beta2, epsilon, decay, correction1, correction2;
   int32_t decoupled;
 };
 
+// Parameter, gradient, mean and square of one element, or of eight; a step leaves what it does not have as it is.
+template <class Float>
+struct Numbers {
+  Float p, g, m, v;
+};
+
 struct Adam {
+  static constexpr bool kMean = true, kSquare = true;
   float beta1, rest1, beta2, rest2, epsilon, size, scale, coupled, kept;
 
   explicit Adam(const Settings& s)
@@ -52,21 +45,18 @@ struct Adam {
         epsilon(float(s.epsilon)), size(float(s.rate / s.correction1)), scale(float(1 / std::sqrt(s.correction2))),
         coupled(s.decoupled ? 0.0f : float(s.decay)), kept(s.decoupled ? float(1 - s.rate * s.decay) : 1.0f) {}
 
-  void operator()(float* __restrict p, const float* __restrict g, float* __restrict m, float* __restrict v,
-                  int64_t count) const {
-    for (int64_t i = 0; i < count; ++i) {
-      const float gradient = coupled == 0.0f ? g[i] : g[i] + coupled * p[i];
-      const float mean = beta1 * m[i] + rest1 * gradient;
-      const float square = beta2 * v[i] + rest2 * gradient * gradient;
-      m[i] = mean;
-      v[i] = square;
-      p[i] = kept * p[i] - size * (mean / (std::sqrt(square) * scale + epsilon));
-    }
+  template <class F>
+  Numbers<F> operator()(Numbers<F> n) const {
+    const F gradient = coupled == 0.0f ? n.g : n.g + coupled * n.p;
+    const F mean = beta1 * n.m + rest1 * gradient;
+    const F square = beta2 * n.v + rest2 * gradient * gradient;
+    return {kept * n.p - size * (mean / (root(square) * scale + epsilon)), n.g, mean, square};
   }
 };
 
 // What Adam's step made of p, m and v becomes what they were before it.
 struct AdamBack {
+  static constexpr bool kMean = true, kSquare = true;
   Adam step;
   float back1, back2, unkept;
 
@@ -74,54 +64,47 @@ struct AdamBack {
       : step(s), back1(float(1 / s.beta1)), back2(float(1 / s.beta2)),
         unkept(s.decoupled ? float(1 / (1 - s.rate * s.decay)) : 1.0f) {}
 
-  void operator()(float* __restrict p, const float* __restrict g, float* __restrict m, float* __restrict v,
-                  int64_t count) const {
-    for (int64_t i = 0; i < count; ++i) {
-      const float old = (p[i] + step.size * (m[i] / (std::sqrt(v[i]) * step.scale + step.epsilon))) * unkept;
-      const float gradient = step.coupled == 0.0f ? g[i] : g[i] + step.coupled * old;
-      m[i] = (m[i] - step.rest1 * gradient) * back1;
-      v[i] = (v[i] - step.rest2 * gradient * gradient) * back2;
-      p[i] = old;
-    }
+  template <class F>
+  Numbers<F> operator()(Numbers<F> n) const {
+    const F old = (n.p + step.size * (n.m / (root(n.v) * step.scale + step.epsilon))) * unkept;
+    const F gradient = step.coupled == 0.0f ? n.g : n.g + step.coupled * old;
+    return {old, n.g, (n.m - step.rest1 * gradient) * back1, (n.v - step.rest2 * gradient * gradient) * back2};
   }
 };
 
 struct Adagrad {
+  static constexpr bool kMean = false, kSquare = true;
   float rate, epsilon, decay;
 
   explicit Adagrad(const Settings& s) : rate(float(s.rate)), epsilon(float(s.epsilon)), decay(float(s.decay)) {}
 
-  void operator()(float* __restrict p, const float* __restrict g, float* __restrict, float* __restrict v,
-                  int64_t count) const {
-    for (int64_t i = 0; i < count; ++i) {
-      const float gradient = decay == 0.0f ? g[i] : g[i] + decay * p[i];
-      const float square = v[i] + gradient * gradient;
-      v[i] = square;
-      p[i] -= rate * (gradient / (std::sqrt(square) + epsilon));
-    }
+  template <class F>
+  Numbers<F> operator()(Numbers<F> n) const {
+    const F gradient = decay == 0.0f ? n.g : n.g + decay * n.p;
+    const F square = n.v + gradient * gradient;
+    return {n.p - rate * (gradient / (root(square) + epsilon)), n.g, n.m, square};
   }
 };
 
 struct Lion {
+  static constexpr bool kMean = true, kSquare = false;
   float rate, kept, beta1, rest1, beta2, rest2;
 
   explicit Lion(const Settings& s)
       : rate(float(s.rate)), kept(float(1 - s.rate * s.decay)), beta1(float(s.beta1)), rest1(float(1 - s.beta1)),
         beta2(float(s.beta2)), rest2(float(1 - s.beta2)) {}
 
-  void operator()(float* __restrict p, const float* __restrict g, float* __restrict m, float* __restrict,
-                  int64_t count) const {
-    for (int64_t i = 0; i < count; ++i) {
-      const float blend = beta1 * m[i] + rest1 * g[i];
-      // 0 and NaN are their own sign.
-      const float sign = blend > 0.0f ? 1.0f : (blend < 0.0f ? -1.0f : blend);
-      m[i] = beta2 * m[i] + rest2 * g[i];
-      p[i] = kept * p[i] - rate * sign;
-    }
+  template <class F>
+  Numbers<F> operator()(Numbers<F> n) const {
+    const F blend = beta1 * n.m + rest1 * n.g;
+    const F one = F{} + 1.0f;
+    // 0 and NaN are their own sign.
+    const F sign = blend > 0.0f ? one : (blend < 0.0f ? -one : blend);
+    return {kept * n.p - rate * sign, n.g, beta2 * n.m + rest2 * n.g, n.v};
   }
 };
 
-// --- arrays -----------------------------------------------------------------------------------------------------------
+// --- arrays ---------------------------------------------------------------------------------------------------------
 
 struct Arrays {
   void* p;
@@ -132,21 +115,52 @@ struct Arrays {
   int32_t parameters, state, threads;
 };
 
+inline float wide(float one) { return one; }
+inline void put(float value, float& place) { place = value; }
+inline void put(float value, BFloat16& place) { place = narrow_bfloat16(value); }
+inline void put(float value, Half& place) { place = narrow_half(value); }
+
+template <class Step, class P, class S>
+inline void element(const Step& step, P& p, const P& g, S* m, S* v) {
+  Numbers<float> now{wide(p), wide(g), 0.0f, 0.0f};
+  if constexpr (Step::kMean) now.m = wide(*m);
+  if constexpr (Step::kSquare) now.v = wide(*v);
+  const Numbers<float> next = step(now);
+  put(next.p, p);
+  if constexpr (Step::kMean) put(next.m, *m);
+  if constexpr (Step::kSquare) put(next.v, *v);
+}
+
+#if defined(__AVX2__) && defined(__F16C__)
+// Sixteen, which is what a register of 16-bit numbers holds.
+template <class Step, class P, class S>
+inline void elements(const Step& step, P* p, const P* g, S* m, S* v) {
+  Numbers<__m256> next[2];
+  for (int half = 0; half < 2; ++half) {
+    const int64_t at = 8 * half;
+    Numbers<__m256> now{widen_eight(p + at), widen_eight(g + at), __m256{}, __m256{}};
+    if constexpr (Step::kMean) now.m = widen_eight(m + at);
+    if constexpr (Step::kSquare) now.v = widen_eight(v + at);
+    next[half] = step(now);
+  }
+  narrow_sixteen(next[0].p, next[1].p, p);
+  if constexpr (Step::kMean) narrow_sixteen(next[0].m, next[1].m, m);
+  if constexpr (Step::kSquare) narrow_sixteen(next[0].v, next[1].v, v);
+}
+#endif
+
 template <class Step, class P, class S>
 void block(const Step& step, const Arrays& a, int64_t start, int64_t count) {
-  alignas(64) float buffers[4][kBlock];
-  P* p = static_cast<P*>(a.p) + start;
-  const P* g = static_cast<const P*>(a.g) + start;
-  S* m = a.m ? static_cast<S*>(a.m) + start : nullptr;
-  S* v = a.v ? static_cast<S*>(a.v) + start : nullptr;
-  float* wide_p = widened(p, buffers[0], count);
-  const float* wide_g = widened(g, buffers[1], count);
-  float* wide_m = m ? widened(m, buffers[2], count) : nullptr;
-  float* wide_v = v ? widened(v, buffers[3], count) : nullptr;
-  step(wide_p, wide_g, wide_m, wide_v, count);
-  keep(wide_p, p, count);
-  if (m) keep(wide_m, m, count);
-  if (v) keep(wide_v, v, count);
+  P* __restrict p = static_cast<P*>(a.p) + start;
+  const P* __restrict g = static_cast<const P*>(a.g) + start;
+  S* __restrict m = Step::kMean ? static_cast<S*>(a.m) + start : nullptr;
+  S* __restrict v = Step::kSquare ? static_cast<S*>(a.v) + start : nullptr;
+  int64_t i = 0;
+#if defined(__AVX2__) && defined(__F16C__)
+  for (; i + 16 <= count; i += 16) elements(step, p + i, g + i, Step::kMean ? m + i : m, Step::kSquare ? v + i : v);
+#endif
+  // Elsewhere the compiler makes this loop as wide as it can.
+  for (; i < count; ++i) element(step, p[i], g[i], Step::kMean ? m + i : m, Step::kSquare ? v + i : v);
 }
 
 template <class Step, class P, class S>
