@@ -13,6 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 PLUGINS = Path(__file__).with_name("plugins")
+#: pytest as it runs the bundled suites, here and with a peer: its logging plugin adds a handler to each of torch's 40
+#: loggers six times a test, which takes as long as a short case.
+PLAIN = ("-p", "no:logging", "-p", "no:cacheprovider", "-p", "no:randomly")
 #: Statuses of a pytest run that ran its tests: all passed, some failed, none selected or verified.
 RAN = (0, 1, 5)
 

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from benchmarks.process import PLUGINS, run
+from benchmarks.process import PLAIN, PLUGINS, run
 from benchmarks.table import Row, main
 
 _CASES = """
@@ -76,7 +76,7 @@ def events(world: int, cases: int) -> list[Case]:
         folder = Path(name)
         (folder / "test_phases.py").write_text(_CASES.format(world=world, cases=cases), encoding="utf-8")
         finished = run(
-            [sys.executable, "-m", "pytest", "-q", "-p", "rank_events", "-p", "no:cacheprovider", "-p", "no:randomly",
+            [sys.executable, "-m", "pytest", "-q", "-p", "rank_events", *PLAIN,
              "test_phases.py", "--accelerator=cpu", "-n0"],
             cwd=folder,
             environment={"PYTHONPATH": f"{PLUGINS}:{os.environ.get('PYTHONPATH', '')}".rstrip(":"),

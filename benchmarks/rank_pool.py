@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.process import PLUGINS, run
+from benchmarks.process import PLAIN, PLUGINS, run
 from benchmarks.rank_pool_peers import Launcher, add_arguments, launchers
 from benchmarks.table import Row, main, times
 
@@ -62,7 +62,7 @@ def one_run(launcher: Launcher, world: int) -> Measured:
         (folder / "conftest.py").write_text(launcher.conftest, encoding="utf-8")
         plugins = ("-p", "each_case", *(("-p", "zygote_up") if launcher.ours else ()))
         finished = run(
-            [launcher.python, "-m", "pytest", "-q", *plugins, "-p", "no:cacheprovider", "-p", "no:randomly",
+            [launcher.python, "-m", "pytest", "-q", *plugins, *PLAIN,
              "test_ranks.py", *launcher.arguments],
             cwd=folder,
             environment={
