@@ -71,12 +71,12 @@ def _check_count(argument: str, count: object, tensor: Tensor) -> None:
 
 def compiled_packbits() -> Packing:
     """``packbits`` for the CPU. Raises SetupError where it cannot be built."""
-    library = _library()
+    compiled = library()
 
     def pack(tensor: Tensor, numel: int, rank: int = 0) -> Tensor:
         flat = tensor.detach().reshape(-1)[:numel].contiguous()  # named, so that it outlives the call
         packed = torch.empty((numel + 7) // 8, dtype=torch.uint8)
-        library.pack_signs(flat.data_ptr(), numel, packed.data_ptr())
+        compiled.pack_signs(flat.data_ptr(), numel, packed.data_ptr())
         return packed
 
     return pack
@@ -84,12 +84,12 @@ def compiled_packbits() -> Packing:
 
 def compiled_unpackbits() -> Packing:
     """``unpackbits`` for the CPU. Raises SetupError where it cannot be built."""
-    library = _library()
+    compiled = library()
 
     def unpack(packed: Tensor, n_bytes: int, rank: int = 0) -> Tensor:
         flat = packed.reshape(-1)[:n_bytes].contiguous()
         out = torch.empty(8 * n_bytes, dtype=torch.float32)
-        library.unpack_signs(flat.data_ptr(), n_bytes, out.data_ptr())
+        compiled.unpack_signs(flat.data_ptr(), n_bytes, out.data_ptr())
         return out
 
     return unpack
@@ -108,7 +108,7 @@ def fastest(device_type: str) -> tuple[Packing, Packing]:
 
 
 @functools.cache
-def _library() -> ctypes.CDLL:
+def library() -> ctypes.CDLL:
     loaded = shared_object(_SOURCE, "the packbits kernel", "PyTorch operators do the work without it")
     for function in (loaded.pack_signs, loaded.unpack_signs):
         function.argtypes, function.restype = [ctypes.c_void_p, ctypes.c_uint64, ctypes.c_void_p], None
