@@ -82,7 +82,7 @@ def test_without_a_compiler_the_portable_kernel_packs_and_says_why(monkeypatch):
     def missing() -> None:
         raise SetupError("there is no compiler")
 
-    monkeypatch.setattr(packing, "_library", missing)
+    monkeypatch.setattr(packing, "library", missing)
     packing.fastest.cache_clear()
     choice = Kernel(specification("packbits")).choice("cpu", "float32")
 
