@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from multiprocessing import resource_tracker
 from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 
@@ -31,6 +32,9 @@ def test_sum(n, rank, world_size, group):
 
 @contextlib.contextmanager
 def segment():
+    # A process that dies between making a segment and telling its tracker leaves it, and nobody can know. Starting the
+    # tracker is most of that time, so it is there before.
+    resource_tracker.ensure_running()
     made = SharedMemory(name=f"{NOTES.name}-{os.getpid()}", create=True, size=4096)
     try:
         yield
