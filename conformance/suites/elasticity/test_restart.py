@@ -15,7 +15,9 @@ total, done = json.loads(state.read_text()) if state.exists() else (0, 0)
 begun, world = done, int(os.environ["WORLD_SIZE"])
 while done < 8:
     part = sum(sample ** 2 for sample in range(done + rank, done + 4, world))
-    (folder / f"part-{attempt}-{done}-{rank}").write_text(str(part))
+    own = folder / f"part-{attempt}-{done}-{rank}"
+    own.with_name(f"{own.name}.new").write_text(str(part))
+    own.with_name(f"{own.name}.new").replace(own)  # whole, or not there: the others read it at once
     wait_for(*(f"part-{attempt}-{done}-{other}" for other in range(world)))
     total += sum(int((folder / f"part-{attempt}-{done}-{other}").read_text()) for other in range(world))
     done += 4
