@@ -15,15 +15,12 @@ total, done = json.loads(state.read_text()) if state.exists() else (0, 0)
 begun, world = done, int(os.environ["WORLD_SIZE"])
 while done < 8:
     part = sum(sample ** 2 for sample in range(done + rank, done + 4, world))
-    own = folder / f"part-{attempt}-{done}-{rank}"
-    own.with_name(f"{own.name}.new").write_text(str(part))
-    own.with_name(f"{own.name}.new").replace(own)  # whole, or not there: the others read it at once
+    write(f"part-{attempt}-{done}-{rank}", str(part))
     wait_for(*(f"part-{attempt}-{done}-{other}" for other in range(world)))
     total += sum(int((folder / f"part-{attempt}-{done}-{other}").read_text()) for other in range(world))
     done += 4
     if rank == 0:
-        state.with_suffix(".part").write_text(json.dumps([total, done]))
-        state.with_suffix(".part").replace(state)
+        write("state.json", json.dumps([total, done]))
     wait_for("state.json")
     told(begun=begun, total=total)
     if attempt == 0:
@@ -76,15 +73,13 @@ while done < STEPS:
         sys.exit("a rank does not answer")
     first = BATCH * done + MICRO * accumulation * rank
     mine = sum(slope(weight, sample) for sample in range(first, first + MICRO * accumulation))
-    (folder / f"part-{attempt}-{done}-{rank}.new").write_text(str(mine))
-    (folder / f"part-{attempt}-{done}-{rank}.new").replace(folder / f"part-{attempt}-{done}-{rank}")
+    write(f"part-{attempt}-{done}-{rank}", str(mine))
     parts = [f"part-{attempt}-{done}-{other}" for other in range(world)]
     wait_for(*parts)
     weight -= RATE * sum(Fraction((folder / part).read_text()) for part in parts) / BATCH
     done += 1
     if rank == 0:
-        (folder / "new-state").write_text(str(weight))
-        (folder / "new-state").replace(folder / f"state-{done}")
+        write(f"state-{done}", str(weight))
     wait_for(f"state-{done}")
 told(begun=begun, host=host, weight=str(weight), accumulation=accumulation)
 """

@@ -11,18 +11,21 @@ from pathlib import Path
 
 from conformance.child_python import child_python, module_path
 
-#: What a launched program begins with: ``told(name=value)`` writes down, once a rank and attempt.
+#: What a launched program begins with: ``told(name=value)`` writes down, once a rank and attempt. What it writes is
+#: whole or not there, as other ranks read it at once.
 _PREAMBLE = """
 import json, os, pathlib, signal, sys, time
 sys.path[:] = json.loads(os.environ["JOB_PATH"])
 folder = pathlib.Path(__file__).parent
 rank, attempt = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
 names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+def write(name, text):
+    new = folder / f"new.{os.getpid()}"
+    new.write_text(text)
+    new.replace(folder / name)
 def told(**facts):
     facts = {**{name: os.environ.get(name) for name in names}, "pid": os.getpid(), "attempt": attempt, **facts}
-    there = folder / f"{attempt}-{rank}.json"
-    there.with_suffix(".part").write_text(json.dumps(facts))
-    there.with_suffix(".part").replace(there)
+    write(f"{attempt}-{rank}.json", json.dumps(facts))
 def wait_for(*files, seconds=150):
     until = time.monotonic() + seconds
     while not all((folder / name).exists() for name in files):
