@@ -14,6 +14,8 @@ from conformance.accelerators import building
 from conformance.accelerators.building import Recipe
 from conformance.errors import SetupError
 
+#: How reports call what is built here.
+WHAT = "C++ compiled for this CPU"
 #: Headers that kernels share.
 SHARED = Path(__file__).parent / "csrc"
 #: Contraction into fused multiply-add would give other bits than the portable references.

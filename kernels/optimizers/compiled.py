@@ -16,7 +16,6 @@ from conformance.errors import SetupError
 from conformance.kernels.native import shared_object
 from conformance.kernels.optimizers.portable import AdamSettings
 
-WHAT = "C++ compiled for this CPU"
 _SOURCE = Path(__file__).parent / "csrc" / "optimizers.cpp"
 _WHO, _WITHOUT = "the compiled optimizer kernel", "PyTorch's operators do the work without it"
 #: A square root that sets errno, or a comparison that may trap, is not made wide by compilers.

@@ -13,7 +13,6 @@ from torch import Tensor
 from conformance.errors import SetupError
 from conformance.kernels.native import shared_object
 
-WHAT = "C++ compiled for this CPU"
 _SOURCE = Path(__file__).parent / "csrc" / "quantize.cpp"
 _WHO, _WITHOUT = "the compiled CPU quantizer", "PyTorch's operators do the work without it"
 _TYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from conformance.accelerators.capabilities import Mode
 from conformance.kernels.arguments import check_choice, check_number, check_tensor, wrong
+from conformance.kernels.native import WHAT
 from conformance.kernels.optimizers import compiled, oracles, portable
 from conformance.kernels.optimizers.portable import AdamSettings
 from conformance.kernels.optimizers.sampling import BUDGET, away_from_zero
@@ -237,7 +238,7 @@ def _compiled_lion() -> Callable[..., int]:
 
 
 def _native(load: Callable[[], Callable[..., int]]) -> tuple[Native, ...]:
-    return (Native(load, compiled.WHAT, dtypes=frozenset(_DTYPES)),)
+    return (Native(load, WHAT, dtypes=frozenset(_DTYPES)),)
 
 
 # --- bad arguments ----------------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from conformance.accelerators.capabilities import Mode
 from conformance.kernels.arguments import check_choice, check_number, check_tensor_lists
+from conformance.kernels.native import WHAT
 from conformance.kernels.optimizers import compiled, oracles, portable
 from conformance.kernels.optimizers.portable import AdamSettings
 from conformance.kernels.optimizers.sampling import BUDGET, away_from_zero
@@ -363,7 +364,7 @@ SPECIFICATIONS = (
         refusals=REFUSALS,
         native=(
             triton_kernel("optimizers", "multi_tensor_adam", _DTYPES),
-            Native(_compiled_adam, compiled.WHAT, dtypes=frozenset(_DTYPES)),
+            Native(_compiled_adam, WHAT, dtypes=frozenset(_DTYPES)),
         ),
     ),
     KernelSpecification(
@@ -380,7 +381,7 @@ SPECIFICATIONS = (
         refusals=REFUSALS,
         native=(
             triton_kernel("optimizers", "multi_tensor_lion", _DTYPES),
-            Native(_compiled_lion, compiled.WHAT, dtypes=frozenset(_DTYPES)),
+            Native(_compiled_lion, WHAT, dtypes=frozenset(_DTYPES)),
         ),
     ),
 )

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from conformance.accelerators.capabilities import Mode
 from conformance.kernels.compression import packing
+from conformance.kernels.native import WHAT
 from conformance.kernels.specification import (
     Arguments,
     ErrorBudget,
@@ -27,7 +28,6 @@ from conformance.kernels.specification import (
 )
 
 _EXACT = ErrorBudget(rounding=0.0, conditioning=0.0, source="a sign is right or wrong")
-_WHAT = "C++ compiled for this CPU"
 #: What the sign bit alone would get wrong, and what arithmetic would.
 _SPECIAL = (0.0, -0.0, 1e-45, -1e-45, float("inf"), -float("inf"), float("nan"), 3.0, -2.0)
 
@@ -122,7 +122,7 @@ SPECIFICATIONS = (
             Refusal("dtype", "tensor", lambda given: {**given, "tensor": given["tensor"].half()}),
         ),
         properties=(Property("round-trip", _signs_come_back),),
-        native=(Native(packing.compiled_packbits, _WHAT),),
+        native=(Native(packing.compiled_packbits, WHAT),),
         **_COMMON,
     ),
     KernelSpecification(
@@ -136,7 +136,7 @@ SPECIFICATIONS = (
             _put("n_bytes", -1),
             Refusal("dtype", "packed", lambda given: {**given, "packed": given["packed"].to(torch.int8)}),
         ),
-        native=(Native(packing.compiled_unpackbits, _WHAT),),
+        native=(Native(packing.compiled_unpackbits, WHAT),),
         **_COMMON,
     ),
 )

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from conformance.accelerators.capabilities import Mode
 from conformance.kernels.arguments import check_tensor, wrong
+from conformance.kernels.native import WHAT
 from conformance.kernels.quantization import compiled, exact
 from conformance.kernels.quantization.checks import (
     FLOATS,
@@ -383,7 +384,7 @@ def _dequantizer(reference: Callable[..., Tensor], dtype: str) -> KernelSpecific
         refusals=DEQUANTIZE_REFUSALS,
         native=(
             triton_kernel("quantizer", reference.__name__),
-            Native(functools.partial(_compiled_dequantize, getattr(torch, dtype)), compiled.WHAT),
+            Native(functools.partial(_compiled_dequantize, getattr(torch, dtype)), WHAT),
         ),
         session=their_constants,
     )
@@ -424,7 +425,7 @@ SPECIFICATIONS = (
         properties=(Property("round-trip", _round_trip), Property("non-finite", _non_finite)),
         native=(
             triton_kernel("quantizer", "quantize", ("float32", "float16", "bfloat16")),
-            Native(_compiled_quantize, compiled.WHAT),
+            Native(_compiled_quantize, WHAT),
         ),
         companions={"QuantizationType": QuantizationType, **QuantizationType.__members__},
         session=their_constants,
