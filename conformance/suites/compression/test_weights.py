@@ -6,22 +6,14 @@ import torch
 
 from conformance.accelerators.capabilities import DTYPE, OP_BUILDERS
 from conformance.case import case
-from conformance.finding import environment_lacks
 from conformance.kernels.specifications.fp_quantization import format_of, round_trip
 from conformance.numerics.nearness import Near, near
+from conformance.suites.ops.loading import functions_if_any
 
 #: Outputs, inputs, and the size of a group along the inputs.
 SHAPES = {"33x64": (33, 64, 32), "16x96": (16, 96, 96)}
 #: The scale, the smallest weight, the quotient and the sum, each rounded to float16.
 ROUNDINGS = 4
-
-
-def functions_of(accelerator, name):
-    """What the accelerator's builder loads; without one there is nothing to say."""
-    builder = accelerator.create_op_builder(name)
-    if builder is None or not builder.is_compatible():
-        environment_lacks(f"the accelerator has no {name}")
-    return builder.load()
 
 
 def numbers(*shape, seed):
@@ -42,7 +34,8 @@ def test_integers(accelerator, check, device, bits, shape):
     scale = (2**bits - 1) / width
     codes = ((rows - least) * scale).round().to(torch.uint8)
     stored = codes if bits == 8 else (codes[:, ::2] << 4) | codes[:, 1::2]
-    dequantize = getattr(functions_of(accelerator, "QuantizerBuilder"), f"dequantize_int{bits}_to_half_experimental")
+    functions = functions_if_any(accelerator, "QuantizerBuilder")
+    dequantize = getattr(functions, f"dequantize_int{bits}_to_half_experimental")
 
     found = dequantize(stored.to(device), scale.half().to(device), least.half().to(device), len(rows), size)
 
@@ -62,7 +55,7 @@ def test_floats(accelerator, check, device, bits):
     outputs, inputs, size = SHAPES["33x64"]
     kind = format_of(int(bits), {"4": 1, "6": 2, "8": 3, "12": 4}[bits])
     rows = numbers(outputs, inputs, seed=kind.bits).to(torch.bfloat16).view(-1, size)
-    functions = functions_of(accelerator, "FPQuantizerBuilder")
+    functions = functions_if_any(accelerator, "FPQuantizerBuilder")
     stored = torch.zeros(len(rows), size * kind.bits // 8 + 4, dtype=torch.uint8, device=device)
     found = torch.zeros_like(rows, device=device)
 

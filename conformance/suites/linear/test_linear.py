@@ -12,11 +12,11 @@ from torch import nn
 from conformance.accelerators.capabilities import COMM, COMM_DTYPE, DTYPE, OP_BUILDERS
 from conformance.case import case
 from conformance.errors import UsageError
-from conformance.finding import environment_lacks
 from conformance.kernels.linear import Codec, FrozenLinear, LoRALinear, Shards, StoredAs
 from conformance.kernels.specifications.fp_quantization import format_of, round_trip
 from conformance.numerics.budgets import unit_roundoff
 from conformance.numerics.nearness import Near, near
+from conformance.suites.ops.loading import functions_if_any
 
 #: Neither groups nor ranks divide a weight of 33 × 47.
 OUTPUTS, INPUTS, TOKENS = 33, 47, 5
@@ -44,14 +44,7 @@ def codec(accelerator, stored):
     """The accelerator's own quantizers; none for a whole weight."""
     if stored == "whole":
         return None
-    return Codec(StoredAs[stored.upper()], GROUP, functools.partial(functions_of, accelerator))
-
-
-def functions_of(accelerator, name):
-    builder = accelerator.create_op_builder(name)
-    if builder is None or not builder.is_compatible():
-        environment_lacks(f"the accelerator has no {name}")
-    return builder.load()
+    return Codec(StoredAs[stored.upper()], GROUP, functools.partial(functions_if_any, accelerator))
 
 
 def tuned(base):

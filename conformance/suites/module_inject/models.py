@@ -35,26 +35,34 @@ class LlamaLayer(nn.Module):
         self.down = nn.Linear(self.middle, self.hidden, bias=False)
 
     def forward(self, x):
-        batch, tokens, _ = x.shape
-        q, k, v = (
-            self.qkv(self.norm_attention(x))
-            .unflatten(-1, (-1, self.width))
-            .split([self.heads, self.pairs, self.pairs], dim=2)
-        )
-        q, k = self.turn(q), self.turn(k)
-        q, k, v = (one.transpose(1, 2) for one in (q, k, v))
-        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
-        x = x + self.out(mixed.transpose(1, 2).reshape(batch, tokens, self.hidden))
+        q, k, v = self.projected(x)
+        cos, sin = self.angles(x.shape[1], x)
+        q, k = rotated(q, cos, sin), rotated(k, cos, sin)
+        return self.behind(x, F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True))
+
+    def projected(self, x):
+        """Queries, keys and values, (batch, heads, tokens, width), as they are before they turn."""
+        each = self.qkv(self.norm_attention(x)).unflatten(-1, (-1, self.width)).transpose(1, 2)
+        return each.split([self.heads, self.pairs, self.pairs], dim=1)
+
+    def angles(self, tokens, like):
+        """Cosines and sines of so many places, (tokens, half of the width), as numbers like ``like``."""
+        half = self.width // 2
+        rates = 10000.0 ** (-torch.arange(half, dtype=torch.float64) / half)
+        angles = torch.arange(tokens, dtype=torch.float64)[:, None] * rates
+        return angles.cos().to(like.device, like.dtype), angles.sin().to(like.device, like.dtype)
+
+    def behind(self, x, mixed):
+        """What follows attention, which gave ``mixed``, (batch, heads, tokens, width)."""
+        x = x + self.out(mixed.transpose(1, 2).flatten(2))
         up, gate = self.up_and_gate(self.norm_network(x)).chunk(2, dim=-1)
         return x + self.down(up * F.silu(gate))
 
-    def turn(self, x):
-        half = self.width // 2
-        rates = 10000.0 ** (-torch.arange(half, dtype=torch.float64) / half)
-        angles = torch.arange(x.shape[1], dtype=torch.float64)[:, None, None] * rates
-        cos, sin = (one.to(x.device, x.dtype) for one in (angles.cos(), angles.sin()))
-        low, high = x[..., :half], x[..., half:]
-        return torch.cat([low * cos - high * sin, high * cos + low * sin], dim=-1)
+
+def rotated(x, cos, sin):
+    """Channels turned in halves."""
+    low, high = x.chunk(2, dim=-1)
+    return torch.cat([low * cos - high * sin, high * cos + low * sin], dim=-1)
 
 
 class Llama(nn.Sequential):
@@ -87,29 +95,32 @@ class InjectedAttention(nn.Module):
 
 
 class InjectedLlamaLayer(nn.Module):
-    """A whole layer by five kernels."""
+    """A whole layer by five kernels. ``over_ranks`` sums what is a part where the layer is cut over ranks."""
 
-    def __init__(self, original, injector, layer, layers):
+    def __init__(self, original, injector, layer, layers, over_ranks=None):
         super().__init__()
         self.original, self.layer, self.layers = original, layer, layers
+        self.over_ranks = over_ranks or (lambda part: part)
         names = ("rms_qkv_gemm", "softmax_context", "vector_matmul", "rms_mlp_gemm", "vector_add")
         self.qkv, self.attend, self.product, self.network, self.add = map(injector.kernel, names)
 
-    def forward(self, x):
+    def forward(self, x, mask=None, places=None, begins=None):
+        """Several tokens begin a sequence, unless told otherwise. The mask is added; ``places`` are the tokens'."""
         own, nothing = self.original, x.new_zeros(1)
         norms = own.norm_attention, own.norm_network
         x = x.contiguous()
         together, _ = self.qkv(x, own.qkv.weight, nothing, norms[0].weight, norms[0].eps, False, True)
         mixed, _, _ = self.attend(
-            together, nothing, own.width, True, False, own.heads, own.pairs, own.width**-0.25, True, False, 1, True,
-            self.layer, self.layers, nothing, 10000.0, x.shape[1] > 1, None, None,
+            together, nothing if mask is None else mask, own.width, True, False, own.heads, own.pairs,
+            own.width**-0.25, True, False, 1, mask is None, self.layer, self.layers, nothing, 10000.0,
+            x.shape[1] > 1 if begins is None else begins, None, places,
         )  # fmt: skip
-        attended = self.product(mixed, own.out.weight, False, nothing, False, True)
+        attended = self.over_ranks(self.product(mixed, own.out.weight, False, nothing, False, True))
         network, total = self.network(
             attended, x.clone(), own.up_and_gate.weight, own.down.weight, norms[1].weight, norms[1].eps, nothing,
             nothing, False, SILU_GATE, True,
         )  # fmt: skip
-        return self.add(network, total, 1.0)
+        return self.add(self.over_ranks(network), total, 1.0)
 
 
 def rules(layers=2):
@@ -121,13 +132,21 @@ def rules(layers=2):
     }
 
 
-def allocate(injector, dtype, batch, tokens):
+def allocate(injector, dtype, batch, tokens, ranks=1):
     """A workspace for either model. DeepSpeed's order of arguments."""
     injector.companion("softmax_context", f"allocate_workspace_{WORDS[dtype]}")(
-        32, 4, tokens, batch, 2, 1, False, 0, tokens, 1
+        32, 4, tokens, batch, 2, ranks, False, 0, tokens, 1
     )
 
 
 def release(injector):
     if WORKSPACE.size is not None:
         injector.companion("softmax_context", "release_workspace")()
+
+
+def exact_and_model(make, dtype):
+    """A model whose weights are numbers of that dtype, twice: in float64, and as it is."""
+    model = make().to(getattr(torch, dtype))
+    other = make()
+    other.load_state_dict(model.state_dict())
+    return other.double(), model

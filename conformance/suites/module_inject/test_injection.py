@@ -13,6 +13,7 @@ from conformance.kernels.injection import Injector, inject
 from conformance.numerics.beside import table_beside
 
 from . import builders, models
+from .models import exact_and_model
 
 FLOATS = ["float32", "float16", "bfloat16"]
 TOKENS, BATCH = 7, 2
@@ -44,14 +45,6 @@ def judge(check, dtype, what, found, exact):
 def tell(check, injection):
     for row in injection.told():
         check.metric(f"{row.kernel}.{row.dtype}", f"{row.implementation.value}: {row.reason}")
-
-
-def exact_and_model(make, dtype):
-    """A model whose weights are numbers of that dtype, twice: in float64, and as it is."""
-    model = make().to(getattr(torch, dtype))
-    other = make()
-    other.load_state_dict(model.state_dict())
-    return other.double(), model
 
 
 @case("module_inject.gpt", axes={"dtype": FLOATS}, requires=[OP_BUILDERS, DTYPE])

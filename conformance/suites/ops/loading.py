@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from conformance.finding import Refused
+from conformance.finding import Refused, environment_lacks
 
 
 def functions(accelerator, builder):
@@ -10,4 +10,12 @@ def functions(accelerator, builder):
     found = accelerator.create_op_builder(builder)
     if found is None or not found.is_compatible():
         raise Refused(f"{builder} says no")
+    return found.load()
+
+
+def functions_if_any(accelerator, builder):
+    """The same for cases that need a builder and are about something else: without one there is nothing to say."""
+    found = accelerator.create_op_builder(builder)
+    if found is None or not found.is_compatible():
+        environment_lacks(f"the accelerator has no {builder}")
     return found.load()

@@ -1,0 +1,60 @@
+"""Weights stored as integers of 4 and 8 bits by the accelerator's quantizer, and how far their products may be off."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch.nn import functional
+
+from conformance.kernels.injection import Injector
+from conformance.kernels.specifications.quantization import kind_of
+from conformance.numerics.beside import table_beside
+from conformance.numerics.budgets import unit_roundoff
+from conformance.suites.ops.loading import functions_if_any
+
+_SYMMETRIC = 0
+
+
+@dataclass(frozen=True)
+class FewBits:
+    """A weight (outputs, inputs) as codes, with a step for each of ``groups`` equal parts of its rows."""
+
+    bits: int
+    groups: int
+    codes: torch.Tensor
+    steps: torch.Tensor
+
+    @classmethod
+    def of(cls, weight, bits, groups, accelerator):
+        functions = functions_if_any(accelerator, "QuantizerBuilder")
+        codes, steps = functions.quantize(weight, groups, bits, kind_of(functions, _SYMMETRIC))
+        return cls(bits, groups, codes, steps)
+
+    def product(self, source, accelerator):
+        """``source`` (1, tokens, inputs) times the weight: by the kernel for int8 rows; the others come back first."""
+        if self.bits == 8:
+            multiply = Injector(accelerator).kernel("vector_matmul")
+            return multiply(source, self.codes.view(torch.int8), False, self.steps, True, True)
+        functions = functions_if_any(accelerator, "QuantizerBuilder")
+        kind = kind_of(functions, _SYMMETRIC)
+        weight = functions.dequantize_fp32(self.codes, self.steps, self.groups, self.bits, kind)
+        return functional.linear(source, weight.to(source.dtype))
+
+
+def allowed(weight, source, bits, groups, dtype):
+    """How far each result may be off: float64, for a weight and a source in float64 on the host.
+
+    The error of a product is at most the sum over inputs of |input| times the weight's error, and what sums round:
+    n u sum |a b| (Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., 3.1).
+    """
+    limits = table_beside(__file__, "limits.toml")
+    rows = weight.reshape(groups, -1)
+    most = 2 ** (bits - 1)
+    step = rows.abs().amax(1, keepdim=True) / most
+    wide, narrow = unit_roundoff(torch.float32), unit_roundoff(dtype)
+    of_weight = torch.maximum(step / 2, rows - (most - 1) * step)
+    of_weight = of_weight + limits["roundings_of_a_weight"] * wide * (rows.abs() + step)
+    products = source.abs() @ weight.abs().T
+    summed = weight.shape[1] * wide * products + limits["roundings_in_the_dtype"] * narrow * products
+    return source.abs() @ of_weight.reshape(weight.shape).T + summed

@@ -1,0 +1,80 @@
+"""A small language model, whole, cut over ranks, and in float64."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from conformance.suites.module_inject.models import Llama, LlamaLayer, exact_and_model
+
+VOCABULARY, WIDTH = 41, LlamaLayer.hidden
+#: Scores of fresh weights are so near to each other that attention is a mean, whatever it looks at.
+_SHARPER = 3.0
+
+
+class LanguageModel(nn.Module):
+    """Tokens (batch, tokens) to logits (batch, tokens, vocabulary)."""
+
+    def __init__(self):
+        super().__init__()
+        self.tokens, self.layers = nn.Embedding(VOCABULARY, WIDTH), Llama()
+        self.norm, self.head = nn.RMSNorm(WIDTH, eps=1e-5), nn.Linear(WIDTH, VOCABULARY, bias=False)
+        with torch.no_grad():
+            for layer in self.layers:
+                layer.qkv.weight.mul_(_SHARPER)
+
+    def forward(self, tokens):
+        return self.head(self.norm(self.layers(self.tokens(tokens))))
+
+
+def seeded(make, seed=1):
+    """The same on all ranks, whose own seeds differ."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return make()
+
+
+def language_models(dtype):
+    """In float64, and in that dtype with the same numbers."""
+    return seeded(lambda: exact_and_model(LanguageModel, dtype))
+
+
+def exact_model(state):
+    """In float64 on the host, with the numbers of that state."""
+    model = LanguageModel().double()
+    model.load_state_dict({name: value.detach().cpu() for name, value in state.items()})
+    return model
+
+
+def some_tokens(*shape, seed=2):
+    return torch.randint(0, VOCABULARY, shape, generator=torch.Generator().manual_seed(seed))
+
+
+def own_part(model, rank, ranks):
+    """The model with this rank's heads, columns of its networks and words of its head; the norms are whole."""
+    layers = [_own_layer(layer, rank, ranks) for layer in model.layers]
+    part = LanguageModel().to(model.head.weight.dtype)
+    part.tokens, part.norm = model.tokens, model.norm
+    part.layers = nn.Sequential(*layers)
+    words = model.head.weight.tensor_split(ranks)[rank]
+    part.head = _linear(words)
+    return part
+
+
+def _own_layer(layer, rank, ranks):
+    part = LlamaLayer()
+    part.norm_attention, part.norm_network = layer.norm_attention, layer.norm_network
+    part.heads, part.pairs, part.middle = (n // ranks for n in (layer.heads, layer.pairs, layer.middle))
+    rows = layer.qkv.weight.split([n * layer.width for n in (layer.heads, layer.pairs, layer.pairs)])
+    part.qkv = _linear(torch.cat([one.chunk(ranks)[rank] for one in rows]))
+    part.out = _linear(layer.out.weight.chunk(ranks, dim=1)[rank])
+    part.up_and_gate = _linear(torch.cat([one.chunk(ranks)[rank] for one in layer.up_and_gate.weight.chunk(2)]))
+    part.down = _linear(layer.down.weight.chunk(ranks, dim=1)[rank])
+    return part
+
+
+def _linear(weight):
+    layer = nn.Linear(weight.shape[1], weight.shape[0], bias=False, dtype=weight.dtype)
+    with torch.no_grad():
+        layer.weight.copy_(weight)
+    return layer

@@ -1,0 +1,158 @@
+"""Tiled networks and losses: forward and backward as untiled ones, with a lower peak of memory, and on ranks."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+import torch.distributed as dist
+
+from conformance.accelerators.capabilities import COMM, COMM_DTYPE, DTYPE, MEMORY_PEAK
+from conformance.case import case
+from conformance.numerics.beside import table_beside
+from conformance.numerics.nearness import Near, near
+from conformance.suites.accelerator.test_memory import settle
+
+from .tiling import IGNORED, Network, loss_sum, tiled, tiled_loss_sum
+
+#: Recomputing imports both.
+RANK_IMPORTS = ("torch._dynamo", "torch.utils.checkpoint")
+TOKENS, WIDTH, MIDDLE, WORDS = 13, 12, 31, 37
+#: One token, a number that does not divide them, and more than there are.
+TILES = ("1", "5", "64")
+KINDS = ("float32", "bfloat16")
+
+
+def draw(*shape, seed):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def network(dtype, width=WIDTH, middle=MIDDLE):
+    """The same on all ranks, with weights that are numbers of that dtype."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        return Network(width, middle).to(dtype)
+
+
+def problem(dtype, tokens=TOKENS):
+    """Hidden states, a head, and targets: the last five tokens count for nothing, and one in between."""
+    targets = torch.randint(WORDS, (tokens,), generator=torch.Generator().manual_seed(4))
+    targets[-5:], targets[2] = IGNORED, IGNORED
+    return draw(tokens, WIDTH, seed=2).to(dtype), draw(WORDS, WIDTH, seed=3).to(dtype), targets
+
+
+def check_gradients(check, what, found, wanted):
+    for name, gradient in wanted.items():
+        near(check, f"{what}: the gradient of {name}", found[name], gradient, Near.GRADIENTS)
+
+
+def gradients(model, x):
+    return {"the input": x.grad, **{name: parameter.grad for name, parameter in model.named_parameters()}}
+
+
+@case("ulysses_alst.mlp", requires=[DTYPE], axes={"dtype": KINDS, "tile": TILES})
+def test_mlp(device, dtype, tile, check):
+    """Output and gradients of input and weights, tiled and untiled, are those in float64."""
+    kind = getattr(torch, dtype)
+    model, source = network(kind), draw(TOKENS, WIDTH, seed=2).to(kind)
+    upstream = draw(TOKENS, WIDTH, seed=5).to(kind)
+    exact, x = copy.deepcopy(model).double(), source.double().requires_grad_()
+    expected = exact(x)
+    expected.backward(upstream.double())
+
+    for what in ("untiled", "tiled"):
+        own, given = copy.deepcopy(model).to(device), source.clone().to(device).requires_grad_()
+        output = own(given) if what == "untiled" else tiled(own, given, int(tile))
+        output.backward(upstream.to(device))
+
+        near(check, f"{what}: the output", output, expected, Near.FORWARD)
+        check_gradients(check, what, gradients(own, given), gradients(exact, x))
+
+
+@case("ulysses_alst.loss", requires=[DTYPE], axes={"dtype": KINDS, "tile": TILES})
+def test_loss(device, dtype, tile, check):
+    """The mean over the tokens that count, whatever tiles they are in: one in which nothing counts adds no NaN."""
+    hidden, head, targets = problem(getattr(torch, dtype))
+    exact = [one.double().requires_grad_() for one in (hidden, head)]
+    expected = torch.nn.functional.cross_entropy(exact[0] @ exact[1].t(), targets, ignore_index=IGNORED)
+    expected.backward()
+    wanted = {"the hidden states": exact[0].grad, "the head": exact[1].grad}
+
+    for what in ("untiled", "tiled"):
+        own, judged = [one.clone().to(device).requires_grad_() for one in (hidden, head)], targets.to(device)
+        total = loss_sum(*own, judged) if what == "untiled" else tiled_loss_sum(*own, judged, int(tile))
+        loss = total / (judged != IGNORED).sum()
+        loss.backward()
+
+        near(check, f"{what}: the loss", loss, expected, Near.FORWARD, dtype=own[0].dtype)
+        check_gradients(check, what, {"the hidden states": own[0].grad, "the head": own[1].grad}, wanted)
+
+
+def network_pass(device, tile):
+    """Forward and backward through a network 32 times as wide inside; and the bytes of one of its inner results."""
+    tokens, middle = 2048, 32 * WIDTH * 4
+    model = network(torch.float32, middle=middle).to(device)
+    x = draw(tokens, WIDTH, seed=2).to(device).requires_grad_()
+    return lambda: tiled(model, x, tile or tokens).sum().backward(), 4 * tokens * middle
+
+
+def loss_pass(device, tile):
+    """The same for a loss of many tokens over many words; and the bytes of all logits."""
+    tokens, words = 2048, 1031
+    hidden, head = (draw(size, WIDTH, seed=size).to(device).requires_grad_() for size in (tokens, words))
+    targets = torch.arange(tokens, device=device) % words
+    return lambda: tiled_loss_sum(hidden, head, targets, tile or tokens).backward(), 4 * tokens * words
+
+
+def peak(accelerator, work):
+    """Bytes by which the work raises allocated memory at most."""
+    settle(accelerator)
+    accelerator.reset_peak_memory_stats()
+    before = accelerator.memory_allocated()
+    work()
+    accelerator.synchronize()
+    return accelerator.max_memory_allocated() - before
+
+
+PASSES = {"mlp": network_pass, "loss": loss_pass}
+
+
+@case("ulysses_alst.peak", requires=[MEMORY_PEAK, DTYPE.on("float32")], axes={"of": tuple(PASSES)})
+def test_peak(accelerator, device, of, check):
+    """Eight tiles need a quarter of the memory that one needs, which holds at least two inner results at once."""
+    whole, inner = PASSES[of](device, None)
+    eighth, _ = PASSES[of](device, 2048 // 8)
+    limit = table_beside(__file__, "limits.toml")["share_of_the_untiled_peak"]
+
+    untiled, in_tiles = peak(accelerator, whole), peak(accelerator, eighth)
+
+    check.that(untiled >= 2 * inner, f"one tile raised the peak by {untiled}, and two results are {2 * inner} bytes")
+    check.that(in_tiles <= limit * untiled, f"eight tiles raised the peak by {in_tiles}, one tile by {untiled}")
+    check.that(in_tiles >= inner // 8, f"eight tiles raised the peak by {in_tiles}, less than one result of a tile")
+    check.metric("share_of_the_untiled_peak", round(in_tiles / untiled, 4))
+
+
+@case("ulysses_alst.ranks", requires=[COMM, COMM_DTYPE.on("float32")], world_size=2)
+def test_ranks(check, device, rank, world_size, group):
+    """Tokens cut over ranks and then into tiles, two on one rank and three on the other: one loss, one gradient."""
+    hidden, head, targets = problem(torch.float32)
+    model = network(torch.float32)
+    exact, weights = copy.deepcopy(model).double(), head.double().requires_grad_()
+    expected = torch.nn.functional.cross_entropy(exact(hidden.double()) @ weights.t(), targets, ignore_index=IGNORED)
+    expected.backward()
+    rows = slice(0, 6) if rank == 0 else slice(6, None)
+    model, own_head, mine = model.to(device), head.to(device).requires_grad_(), targets[rows].to(device)
+
+    total = tiled_loss_sum(tiled(model, hidden[rows].to(device), 3), own_head, mine, 3)
+    count = (mine != IGNORED).sum().float()
+    dist.all_reduce(count)
+    (total / count).backward()
+    found = {name: one.grad for name, one in [*model.named_parameters(), ("the head", own_head)]}
+    loss = (total / count).detach()
+    for one in (loss, *found.values()):
+        dist.all_reduce(one)
+
+    near(check, "the loss", loss, expected.detach(), Near.FORWARD)
+    wanted = {name: one.grad for name, one in [*exact.named_parameters(), ("the head", weights)]}
+    check_gradients(check, "on ranks", found, wanted)
+    check.same_on_all_ranks("the loss", loss)
