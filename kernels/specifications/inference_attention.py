@@ -4,7 +4,8 @@ Where implementations in use disagree, this is decided: a query sees the same ke
 or alone, so a window of w is the last w tokens, itself included (in decoding on CUDA it is w - 1); with more keys than
 queries the last query stands at the last key; a row in which everything is hidden gives zeros, never NaN; scale and
 ALiBi count in float32 too (CUDA's float32 kernel drops them); ``num_kv`` is the number of key heads (not how often they
-repeat); ``is_prompt`` starts a sequence of one token as well; positions count what is in the cache.
+repeat); ``is_prompt`` starts a sequence of one token as well, and a call without tokens is refused; positions count
+what is in the cache.
 """
 
 from __future__ import annotations
@@ -293,6 +294,8 @@ def _validate_context(given: Arguments) -> None:
     if heads % pairs:
         raise wrong("num_kv", f"a divisor of the {heads} heads", pairs)
     (batch, count, _), width = together.shape, together.shape[2] // (heads + 2 * pairs)
+    if not count:
+        raise wrong("query_key_value", "at least one token", count, "leave sequences without tokens out of the batch")
     if given["rotary_dim"] % 2 or given["rotary_dim"] > width:
         raise wrong("rotary_dim", f"an even number up to {width}", given["rotary_dim"])
     if given["rotate_half"] and given["rotate_every_two"]:

@@ -113,6 +113,17 @@ def test_a_workspace_says_what_it_has_no_room_for(allocated):
         context(torch.zeros(2, 2, 144), 6, 0, token_idx=3)
 
 
+def test_a_prompt_without_tokens_is_refused_and_the_sequence_goes_on(allocated):
+    together = numbers(2, 4, 18 * 8).float()
+    context(together[:, :3].contiguous(), 6, 0)
+
+    with pytest.raises(UsageError, match="query_key_value: expected at least one token, got 0"):
+        context(together[:, :0], 6, 0)
+    found = context(together[:, 3:].contiguous(), 6, 0, is_prompt=False)[0]
+
+    torch.testing.assert_close(found, context(together, 6, 0)[0][:, 3:], rtol=1e-5, atol=1e-6)
+
+
 def test_without_memory_there_is_no_attention():
     FUNCTIONS.allocate_workspace_fp32(48, 6, 4, 2, 1, 1, False, 0, 8, 1)
     FUNCTIONS.release_workspace()

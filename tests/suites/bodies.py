@@ -16,7 +16,7 @@ from conformance.checker import Checker
 from conformance.plan import PlannedCase, bundled_cases
 from conformance.running.hygiene import ProcessState
 
-AREAS = ("accelerator", "capabilities", "profiling", "utils")
+AREAS = ("accelerator", "capabilities", "profiling", "ulysses_alst", "utils")
 
 
 class Options:

@@ -172,9 +172,12 @@ DEFECTS: tuple[tuple[type[CountingDevice], str], ...] = (
     (CountsViews, "accelerator.memory.views_count_once"),
     (SamplesThePeak, "accelerator.memory.peak"),
     (SamplesThePeak, "capabilities.memory.peak"),
+    (SamplesThePeak, "ulysses_alst.peak[loss]"),
     (ResetsToZero, "accelerator.memory.peak_reset[reset_max_memory_allocated]"),
     (NeverResets, "accelerator.memory.peak_reset[reset_peak_memory_stats]"),
+    (NeverResets, "ulysses_alst.peak[mlp]"),
     (PeakOfFactories, "accelerator.memory.peak_inside_operations"),
+    (PeakOfFactories, "ulysses_alst.peak[mlp]"),
     (ReservesTooLittle, "accelerator.memory.order"),
     (CachedIsAllocated, "accelerator.memory.cached_is_reserved"),
     (StaleStats, "accelerator.memory.stats"),
@@ -197,7 +200,7 @@ DEFECTS: tuple[tuple[type[CountingDevice], str], ...] = (
 )
 #: Two devices; and host tensors that, counted like the device's, would not fit.
 ELSEWHERE = {"accelerator.memory.per_device", "accelerator.memory.holds_values[33554433]"}
-PREFIXES = ("accelerator.memory.", "profiling.memory.", "profiling.oom.", "capabilities.memory.")
+PREFIXES = ("accelerator.memory.", "profiling.memory.", "profiling.oom.", "capabilities.memory.", "ulysses_alst.peak")
 
 
 def about_memory() -> list[str]:

@@ -28,11 +28,11 @@ def wanted(model, tokens, state=None):
     return exact_model(state or model.state_dict())(tokens).detach()
 
 
-def sampled(step, first, count, generator):
-    """Tokens (batch, count) drawn one after the other; ``step`` gives the logits behind the last one."""
-    found = [first]
+def sampled(decoder, prompt, count, generator):
+    """Tokens (batch, count) behind a prompt of several, drawn one after the other."""
+    found = [prompt]
     for _ in range(count):
-        shares = functional.softmax(step(found[-1]).float(), dim=-1)
+        shares = functional.softmax(decoder(found[-1])[:, -1].float(), dim=-1)
         found.append(torch.multinomial(shares, 1, generator=generator))
     return torch.cat(found[1:], dim=1)
 

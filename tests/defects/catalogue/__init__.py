@@ -9,6 +9,7 @@ from . import (
     collectives,
     devices,
     evoformer,
+    generation,
     host_kernels,
     inference,
     kernels,
@@ -42,6 +43,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *inference.MUTANTS,
     *evoformer.MUTANTS,
     *linear.MUTANTS,
+    *generation.MUTANTS,
 )
 
 

@@ -242,7 +242,7 @@ def _repeated_as_often_as_there_are(call: Any, given: Arguments) -> Any:
     return call({**given, "query_key_value": torch.cat(parts, dim=2).flatten(2), "num_kv": heads})
 
 
-def _one_place_early(call: Any, given: Arguments) -> Any:
+def one_place_early(call: Any, given: Arguments) -> Any:
     """A single token overwrites the one before."""
     if given["query_key_value"].shape[1] == 1 and not given["is_prompt"] and WORKSPACE.seen:
         WORKSPACE.seen -= 1
@@ -313,7 +313,7 @@ _ATTENTION = (
     spoiled("the number of key heads taken for their repetitions", BINDING, f"{_CONTEXT}[float32-inference-grouped]",
             _repeated_as_often_as_there_are),
     spoiled("a cache one place early", "KV cache shifted", f"{_CONTEXT}.property[float32-inference-decoding]",
-            _one_place_early),
+            one_place_early),
     spoiled("a window one short in decoding", "DeepSpeed softmax.cu: a single query stands behind the last key",
             f"{_CONTEXT}.property[float32-inference-decoding-window-padded]", with_numbers(window_size=_short_window)),
     spoiled("attention that never turns", UPSTREAM, f"{_CONTEXT}[float32-inference-halves]",
