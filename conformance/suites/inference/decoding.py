@@ -26,12 +26,10 @@ def workspace(accelerator, dtype, batch, tokens, ranks=1):
 class Decoder:
     """The model by kernels: their workspace is its cache, and its weights are the model's own."""
 
-    def __init__(self, model, injector, over_ranks=None):
+    def __init__(self, model, injector, over_ranks=None, kind=InjectedLlamaLayer):
         layers = list(model.layers)
         self.tokens = model.tokens
-        self.layers = [
-            InjectedLlamaLayer(layer, injector, place, len(layers), over_ranks) for place, layer in enumerate(layers)
-        ]
+        self.layers = [kind(layer, injector, place, len(layers), over_ranks) for place, layer in enumerate(layers)]
         self.norm, self.head = InjectedRMSNorm(model.norm, injector), InjectedLinear(model.head, injector)
 
     @torch.no_grad()

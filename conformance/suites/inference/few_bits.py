@@ -11,6 +11,7 @@ from conformance.kernels.injection import Injector
 from conformance.kernels.specifications.quantization import kind_of
 from conformance.numerics.beside import table_beside
 from conformance.numerics.budgets import unit_roundoff
+from conformance.suites.module_inject.models import InjectedLlamaLayer
 from conformance.suites.ops.loading import functions_if_any
 
 _SYMMETRIC = 0
@@ -40,6 +41,31 @@ class FewBits:
         kind = kind_of(functions, _SYMMETRIC)
         weight = functions.dequantize_fp32(self.codes, self.steps, self.groups, self.bits, kind)
         return functional.linear(source, weight.to(source.dtype))
+
+
+def int8_layers(accelerator):
+    """Layers by kernels whose products have int8 weights, and what those are worth, in float64 by the layer's name.
+
+    Returns the kind of layer, and a dictionary that is filled as layers are made.
+    """
+    worth = {}
+
+    class Int8Layer(InjectedLlamaLayer):
+        int8 = True
+
+        def __init__(self, original, injector, layer, *rest):
+            super().__init__(original, injector, layer, *rest)
+            self.few = {}
+            for name in self.PRODUCTS:
+                weight = getattr(original, name).weight.detach()
+                self.few[name] = few = FewBits.of(weight, 8, len(weight), accelerator)
+                codes = few.codes.view(torch.int8).cpu().double()
+                worth[f"layers.{layer}.{name}.weight"] = codes * few.steps.cpu().double()
+
+        def stored(self, name):
+            return self.few[name].codes.view(torch.int8), self.few[name].steps
+
+    return Int8Layer, worth
 
 
 def allowed(weight, source, bits, groups, dtype):

@@ -6,8 +6,11 @@ import torch
 
 from conformance.accelerators.capabilities import DTYPE, OP_BUILDERS
 from conformance.case import case
+from conformance.numerics.nearness import Near, near
 
-from .few_bits import FewBits, allowed
+from .decoding import Decoder, workspace
+from .few_bits import FewBits, allowed, int8_layers
+from .language_model import exact_model, language_models, some_tokens
 
 OUTPUTS, INPUTS, TOKENS = 33, 48, 5
 #: How many steps the weight has: one for each row, as the kernel for int8 wants it, and two.
@@ -41,3 +44,20 @@ def test_weight_only(accelerator, device, bits, dtype, check):
     worst = float((error / bound).max())
     check.that(wrong == 0, f"{wrong} products are off, the worst by {worst:.3g} of what its codes' steps allow")
     check.metric("error_of_bound", round(worst, 6))
+
+
+@case(
+    "inference.int8_model",
+    axes={"dtype": ("float32", "bfloat16")},
+    requires=[OP_BUILDERS, DTYPE, DTYPE.on("float32"), DTYPE.on("int8")],
+)
+def test_int8_model(accelerator, device, dtype, check):
+    """Layers whose products have int8 weights generate what a model with those weights' values generates."""
+    _, model = language_models(dtype)
+    model, tokens, (kind, worth) = model.to(device), some_tokens(2, 7), int8_layers(accelerator)
+
+    with workspace(accelerator, getattr(torch, dtype), 2, 7) as injector:
+        found = Decoder(model, injector, kind=kind).singly(tokens.to(device), 4)
+
+    exact = exact_model({**model.state_dict(), **worth})
+    near(check, "the logits", found, exact(tokens).detach(), Near.FORWARD)

@@ -97,6 +97,9 @@ class InjectedAttention(nn.Module):
 class InjectedLlamaLayer(nn.Module):
     """A whole layer by five kernels. ``over_ranks`` sums what is a part where the layer is cut over ranks."""
 
+    PRODUCTS = ("qkv", "out", "up_and_gate", "down")
+    int8 = False
+
     def __init__(self, original, injector, layer, layers, over_ranks=None):
         super().__init__()
         self.original, self.layer, self.layers = original, layer, layers
@@ -104,22 +107,27 @@ class InjectedLlamaLayer(nn.Module):
         names = ("rms_qkv_gemm", "softmax_context", "vector_matmul", "rms_mlp_gemm", "vector_add")
         self.qkv, self.attend, self.product, self.network, self.add = map(injector.kernel, names)
 
+    def stored(self, name):
+        """The weight of a product, and its scales, which only ``int8`` weights have."""
+        weight = getattr(self.original, name).weight
+        return weight, weight.new_zeros(1)
+
     def forward(self, x, mask=None, places=None, begins=None):
         """Several tokens begin a sequence, unless told otherwise. The mask is added; ``places`` are the tokens'."""
-        own, nothing = self.original, x.new_zeros(1)
+        own, nothing, int8 = self.original, x.new_zeros(1), self.int8
         norms = own.norm_attention, own.norm_network
+        (qkv, q_scale), (out, o_scale), (up, u_scale), (down, d_scale) = map(self.stored, self.PRODUCTS)
         x = x.contiguous()
-        together, _ = self.qkv(x, own.qkv.weight, nothing, norms[0].weight, norms[0].eps, False, True)
+        together, _ = self.qkv(x, qkv, q_scale, norms[0].weight, norms[0].eps, int8, True)
         mixed, _, _ = self.attend(
             together, nothing if mask is None else mask, own.width, True, False, own.heads, own.pairs,
             own.width**-0.25, True, False, 1, mask is None, self.layer, self.layers, nothing, 10000.0,
             x.shape[1] > 1 if begins is None else begins, None, places,
         )  # fmt: skip
-        attended = self.over_ranks(self.product(mixed, own.out.weight, False, nothing, False, True))
+        attended = self.over_ranks(self.product(mixed, out, False, o_scale, int8, True))
         network, total = self.network(
-            attended, x.clone(), own.up_and_gate.weight, own.down.weight, norms[1].weight, norms[1].eps, nothing,
-            nothing, False, SILU_GATE, True,
-        )  # fmt: skip
+            attended, x.clone(), up, down, norms[1].weight, norms[1].eps, u_scale, d_scale, int8, SILU_GATE, True
+        )
         return self.add(self.over_ranks(network), total, 1.0)
 
 

@@ -27,7 +27,7 @@ CACHED, TILED, TURNS = "generation with a cache", "tiles of tokens", "training a
 _IN_ONE_PROCESS = {
     CACHED: tuple(
         f"inference.{one}*"
-        for one in ("decode", "ragged", "reuse", "rollback", "refuses", "empty_prompt", "weight_only")
+        for one in ("decode", "ragged", "reuse", "rollback", "refuses", "empty_prompt", "weight_only", "int8_model")
     ),
     TILED: ("ulysses_alst.mlp*", "ulysses_alst.loss*", "ulysses_alst.peak*"),
     TURNS: ("hybrid_engine.*",),
@@ -111,8 +111,9 @@ def _rounded_down(call: Any, given: Arguments) -> Any:
     return [codes, steps]
 
 
-def _first_step(given: Arguments) -> Tensor:
-    return given["params"][:1].expand_as(given["params"]).contiguous()
+def _first_of(name: str) -> Any:
+    """The first group's step for all of them."""
+    return lambda given: given[name][:1].expand_as(given[name]).contiguous()
 
 
 # --- ranks ------------------------------------------------------------------------------------------------------------
@@ -210,8 +211,11 @@ MUTANTS = (
     mutant(CACHED, "codes that are rounded down", "DeepSpeed quantizer: casts that cut off",
            "inference.weight_only[8-*]", around("quantize", _rounded_down), "ops.quantize*", "linear.*"),
     mutant(CACHED, "one step for all groups of int4", "DeepSpeed 9bf77782b: grouped weights",
-           "inference.weight_only[4-*]", around("dequantize_fp32", with_numbers(params=_first_step)),
+           "inference.weight_only[4-*]", around("dequantize_fp32", with_numbers(params=_first_of("params"))),
            "ops.dequantize*"),
+    mutant(CACHED, "one scale for a network's way down", "DeepSpeed 9bf77782b: grouped weights",
+           "inference.int8_model[float32]", around("rms_mlp_gemm_fp32", with_numbers(q_scale1=_first_of("q_scale1"))),
+           "ops.rms_mlp_gemm*"),
     broken("heads of one rank alone", CACHED, "DeepSpeed AutoTP: a missing all-reduce",
            "inference.tensor_parallel[bfloat16]", replaced(dist, all_reduce=_adds_nothing)),
     mutant(TILED, "tiles that keep what is inside them", _ALST, "ulysses_alst.peak[*]",
