@@ -8,7 +8,7 @@ from conformance.accelerators.capabilities import DTYPE, GRAPH_CAPTURE, OP_BUILD
 from conformance.case import case
 from conformance.numerics.nearness import Near, bound_of, near, relative_error
 from conformance.suites.inference.decoding import Decoder, StaticDecoder, workspace
-from conformance.suites.inference.language_model import language_models, some_tokens
+from conformance.suites.inference.language_model import language_models, seeded, some_tokens
 
 from .turns import (
     BATCH,
@@ -104,7 +104,7 @@ def test_graph(accelerator, device, dtype, check):
 def test_lora(device, dtype, check):
     """Fused for generating, small matrices give the same logits; taken apart, every weight has the bits it had."""
     tokens = some_tokens(BATCH, TOKENS)
-    model = with_small_matrices(language_models(dtype)[1]).to(device)
+    model = seeded(lambda: with_small_matrices(language_models(dtype)[1])).to(device)
     trained = [one for one in model.parameters() if one.requires_grad]
     optimizer = torch.optim.SGD(trained, lr=RATE)
     decoder = StaticDecoder(model, BATCH, TOKENS)
