@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -25,6 +26,8 @@ _MOVES: Final = frozenset({*_COPIES, "aten::to", "aten::_to_copy", "aten::_to_cp
 _SHARED: Final = ("CompositeImplicitAutograd", "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")
 #: Other events have names of other kinds: ``MmBackward0``, ``autograd::engine::evaluate_function: MmBackward0``.
 _OPERATOR: Final = re.compile(r"\w+::\w+")
+#: The name of the events that hold a region.
+_REGION: Final = "conformance region"
 
 
 @dataclass(frozen=True)
@@ -177,7 +180,10 @@ def _copies(call: Call) -> Iterator[tuple[Operand, Operand]]:
 
 
 class Recording:
-    """A profile of what runs between ``start`` and ``stop``, in this thread and in the threads of autograd."""
+    """A profile of regions between ``start`` and ``stop``, in this thread and in the threads of autograd.
+
+    Several regions share one, as starting and stopping it takes longer than most operators do.
+    """
 
     def __init__(self) -> None:
         # Without the device's own part: operators are recorded by PyTorch, and vendors' profilers are not under test.
@@ -194,16 +200,33 @@ class Recording:
     def stop(self) -> None:
         self._profile.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
-    def calls(self, device: str) -> list[Call]:
-        """What ran, judged for a device of this type; nothing where no host tensor appears, for then all ran there."""
+    def region(self) -> AbstractContextManager[object]:
+        """What runs inside belongs together; what runs outside every region is not looked at."""
+        return torch._C._profiler._RecordFunctionFast(_REGION)
+
+    def calls(self, device: str) -> list[list[Call]]:
+        """What ran in each region, judged for a device of this type.
+
+        Nothing for a region where no host tensor appears, for then all of it ran on the device.
+        """
         results = self._profile.kineto_results
         if results is None:
             raise RuntimeError("the profiler recorded nothing")
-        events = results.experimental_event_tree()
-        if not any(_sees_host(event) for event in events):
-            return []
         key = torch._C._dispatch_key_for_device(device)
-        return [_call(event, key, self._config is not None) for event in events]
+        found = []
+        for events in _regions(results.experimental_event_tree()):
+            host = any(_sees_host(event) for event in events)
+            found.append([_call(event, key, self._config is not None) for event in events] if host else [])
+        return found
+
+
+def _regions(roots: Sequence[Any]) -> Iterator[list[Any]]:
+    """The events of each region: those inside it, and those of other threads that began meanwhile."""
+    markers = sorted((one for one in roots if one.name == _REGION), key=lambda one: one.start_time_ns)
+    for marker in markers:
+        elsewhere = (one for one in roots if one.start_tid != marker.start_tid)
+        began = [one for one in elsewhere if marker.start_time_ns <= one.start_time_ns <= marker.end_time_ns]
+        yield [*marker.children, *began]
 
 
 def _config() -> Any:

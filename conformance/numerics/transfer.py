@@ -33,6 +33,8 @@ def copied(value: Any, device: torch.device, on_host: Iterable[torch.Tensor] = (
 def _shared_addresses(value: Any) -> frozenset[int]:
     """Addresses of memory that several different tensors look at."""
     distinct = {id(tensor): tensor for tensor in tensors(value)}
+    if len(distinct) < 2:
+        return frozenset()
     found = Counter(storage_address(tensor) for tensor in distinct.values())
     return frozenset(address for address, count in found.items() if address and count > 1)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import random
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -176,6 +177,9 @@ class Broken:
 
 class Mute:
     def start(self) -> None: ...
+
+    def region(self) -> nullcontext[None]:
+        return nullcontext()
 
     def stop(self) -> None:
         raise RuntimeError("lost")

@@ -54,7 +54,8 @@ class Sample:
 
     def on(self, device: torch.device) -> Sample:
         stay = [tensor for position, tensor in enumerate(self.tensors) if position in self.on_host]
-        return replace(self.with_arguments(copied(self.arguments, device, stay)), device=device)
+        first, args, kwargs = copied(self.arguments, device, stay)
+        return replace(self, input=first, args=args, kwargs=kwargs, device=device)
 
     def wide(self, change) -> Sample:
         return self.with_arguments(widened(self.arguments, change))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 import torch
 
 from conformance.finding import EnvironmentLacks
@@ -17,13 +20,14 @@ def check_cell(info, dtype: torch.dtype, device: torch.device, check, samples: l
     judge = Judge(check, device, op_class(info), values=not is_uninitialised(info), watched=limits().inference.watched)
     if probe:
         execution.execute(info.op, samples[0].on(device))  # a refusal ends the probe here, before anything is computed
-    failure = None
+    first = judge.watches.span(samples)
     measured = 0 if probe else limits().oracle.samples
-    for order, sample in enumerate(samples):
-        failure = check_sample(info, judge, sample, with_oracle=order < measured) or failure
+    failure = check_samples(info, judge, samples[:first], measured)
+    for order, sample in enumerate(samples[first:], first):
+        failure = check_samples(info, judge, [sample], measured - order) or failure
     if not probe:
         for sample in tiers.edge_sizes(info, dtype):
-            check_sample(info, judge, sample, with_oracle=False)
+            check_samples(info, judge, [sample])
         check_specials(info, judge, dtype)
         variants.check(info, judge, samples)
     _require_evidence(judge, failure)
@@ -36,20 +40,69 @@ def _require_evidence(judge: Judge, failure: Exception | None) -> None:
         raise failure or EnvironmentLacks("PyTorch's CPU cannot compute any sample, so nothing can be compared here.")
 
 
-def check_sample(info, judge: Judge, sample: Sample, *, with_oracle: bool) -> Exception | None:
-    """Compare one sample; returns the device's exception when the host refuses the sample as well."""
-    host, device = sample.on(torch.device("cpu")), sample.on(judge.device)
+@dataclass
+class Asked:
+    """One sample, and how the two sides answered. The device is not asked what the host refuses or draws."""
+
+    sample: Sample
+    host: Sample
+    device: Sample
+    expected: Any = None
+    refusal: Exception | None = None
+    draws: bool = False
+    answer: Any = None
+    error: Exception | None = None
+
+
+def check_samples(info, judge: Judge, samples: list[Sample], measured: int = 0) -> Exception | None:
+    """Compare samples, the first ``measured`` with the oracle too, so that one profile sees all calls of the device.
+
+    Returns the device's exception when the host refuses the last sample as well.
+    """
+    asked = [_ask_host(info, judge, sample) for sample in samples]
+    _ask_device(info, judge, asked)
+    failure = None
+    for order, one in enumerate(asked):
+        failure = _compare(info, judge, one, with_oracle=order < measured) or failure
+    return failure
+
+
+def _ask_host(info, judge: Judge, sample: Sample) -> Asked:
+    one = Asked(sample, sample.on(torch.device("cpu")), sample.on(judge.device))
     state = torch.get_rng_state()
     try:
-        expected = call(info.op, host)
+        one.expected = call(info.op, one.host)
     except Exception as refusal:  # the reference has no answer: then the device owes none either
-        return _device_refusal(info, device) or _no_reference(refusal)
-    if not torch.equal(state, torch.get_rng_state()) and judge.values:
+        one.refusal = refusal
+        return one
+    one.draws = judge.values and not torch.equal(state, torch.get_rng_state())
+    return one
+
+
+def _ask_device(info, judge: Judge, asked: list[Asked]) -> None:
+    """Stops at the first exception, which is raised when its turn comes."""
+    with judge.watches.together():
+        for one in asked:
+            if one.refusal is not None or one.draws:
+                continue
+            try:
+                one.answer = judge.watches.execute(info.op, one.device)
+            except Exception as error:  # the samples before it are judged first
+                one.error = error
+                return
+
+
+def _compare(info, judge: Judge, one: Asked, *, with_oracle: bool) -> Exception | None:
+    if one.refusal is not None:
+        return _device_refusal(info, one.device) or _no_reference(one.refusal)
+    if one.draws:
         judge.drew()
-        randomness.check(info, judge, sample, expected)
+        randomness.check(info, judge, one.sample, one.expected)
         return None
-    actual = judge.watches.execute(info.op, device)
-    judge.outcome(sample, (actual, device), (expected, host), oracle.of_forward(info, sample), with_oracle=with_oracle)
+    if one.error is not None:
+        raise one.error
+    pairs = (one.answer, one.device), (one.expected, one.host)
+    judge.outcome(one.sample, *pairs, oracle.of_forward(info, one.sample), with_oracle=with_oracle)
     return None
 
 

@@ -39,7 +39,8 @@ def check_sample(info, judge: Judge, sample: Sample, *, with_oracle: bool) -> Ex
         return _device_refusal(info, device, seed) or EnvironmentLacks(f"PyTorch's CPU has no reference ({refusal})")
     if judge.check.answers is not None and not torch.equal(torch.get_rng_state(), _state_after_seeding(seed)):
         judge.drew()
-    actual, our_gradients = _backward(info, judge.watches.execute, judge.watches.gradients, device, seed)
+    with judge.watches.together():
+        actual, our_gradients = _backward(info, judge.watches.execute, judge.watches.gradients, device, seed)
     judge.metadata(str(sample), actual, expected)
     judge.samples += 1
     if not judge.values or _drew_differently(judge, actual, expected, seed, info, sample):
