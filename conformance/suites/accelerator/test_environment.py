@@ -11,7 +11,7 @@ from conformance.accelerators.capabilities import COMPILE, DEVICE, DEVICE_VISIBI
 from conformance.case import Level, case
 from conformance.finding import environment_lacks, stub
 
-from .processes import run_python
+from .processes import run_python, spec_of, told_by_another
 
 
 @case("accelerator.environment.exports", requires=[DEVICE], level=Level.CORE)
@@ -80,7 +80,7 @@ def test_visible_count(accelerator, pytestconfig):
     given = {}
     accelerator.set_visible_devices_envs(given, [1])
 
-    answers = run_python(COUNT, pytestconfig.getoption("--accelerator"), **given)
+    answers = run_python(COUNT, spec_of(pytestconfig), **given)
 
     assert answers["count"] == 1, f"with {given} a process sees {answers['count']} devices"
 
@@ -125,16 +125,8 @@ def test_compile_backend_unknown(accelerator):
 @case("accelerator.environment.import_keeps_it", requires=[DEVICE], deadline=120)
 def test_import_keeps_environment(pytestconfig):
     """Loading an accelerator leaves deterministic mode, default dtype and gradients as they are."""
-    program = """
-import torch
-from conformance.accelerators.registry import resolve
-def modes():
-    return [torch.are_deterministic_algorithms_enabled(), str(torch.get_default_dtype()), torch.is_grad_enabled()]
-before = modes()
-resolve(spec).load()
-tell(before=before, after=modes())
-"""
-    answers = run_python(program, pytestconfig.getoption("--accelerator"))
+    answers = told_by_another(spec_of(pytestconfig))
 
-    assert answers["after"] == answers["before"], f"loading changed torch's modes: {answers}"
-    assert answers["before"][0] is False, f"torch {torch.__version__} starts in deterministic mode"
+    before, after = answers["before"], answers["after"]
+    assert after == before, f"loading changed torch's modes: deterministic, default dtype, gradients are {after}"
+    assert before[0] is False, f"torch {torch.__version__} starts in deterministic mode"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import torch
 import torch.distributed as dist
 
@@ -107,15 +109,27 @@ def test_groups(check, device, ranks, world_size, group):
     still_works(check, device, world_size)
 
 
-@case("comm.refusal.mismatch", requires=[COMM], axes={"what": ("call", "shape", "dtype")}, world_size=2,
-      isolation="exec", environment={"TORCH_DISTRIBUTED_DEBUG": "DETAIL"})  # fmt: skip
+@contextlib.contextmanager
+def detailed():
+    """As TORCH_DISTRIBUTED_DEBUG=DETAIL: groups that are made meanwhile compare what their ranks call."""
+    before = dist.get_debug_level()
+    dist.set_debug_level(dist.DebugLevel.DETAIL)
+    try:
+        yield
+    finally:
+        dist.set_debug_level(before)
+
+
+@case("comm.refusal.mismatch", requires=[COMM], axes={"what": ("call", "shape", "dtype")}, world_size=2)
 def test_mismatch(check, device, what, rank, world_size, group):
-    """With TORCH_DISTRIBUTED_DEBUG=DETAIL ranks that call different things are told so, all of them."""
+    """In a group made at the debug level DETAIL ranks that call different things are told so, all of them."""
+    with detailed():
+        told = dist.new_group()
     small, large = torch.ones(4, device=device), torch.ones(5, device=device)
     calls = {
-        "call": [lambda: dist.all_reduce(small), lambda: dist.broadcast(small, 0)],
-        "shape": [lambda: dist.all_reduce(small), lambda: dist.all_reduce(large)],
-        "dtype": [lambda: dist.all_reduce(small), lambda: dist.all_reduce(small.int())],
+        "call": [lambda: dist.all_reduce(small, group=told), lambda: dist.broadcast(small, 0, group=told)],
+        "shape": [lambda: dist.all_reduce(small, group=told), lambda: dist.all_reduce(large, group=told)],
+        "dtype": [lambda: dist.all_reduce(small, group=told), lambda: dist.all_reduce(small.int(), group=told)],
     }
 
     refused(check, f"ranks that differ in {what}", calls[what][rank])
