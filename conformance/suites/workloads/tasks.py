@@ -12,7 +12,7 @@ from .models.vit import ViT, ViTShape
 GPT_SHAPE = GPTShape()
 VIT_SHAPE = ViTShape()
 #: Steps after which a model must have learned; the first of them are compared with the float64 oracle.
-LEARNING_STEPS = 48
+LEARNING_STEPS = 40
 COMPARED_STEPS = 8
 #: Steps before and after a restart, and of a rerun.
 RESTART_STEPS = 4
