@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import time
+from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
 
@@ -172,14 +174,20 @@ class Controller:
         self._finish(session, int(exitstatus))
 
     def _finish(self, session: pytest.Session, exitstatus: int) -> None:
-        folder = self.settings.folder
-        self.report = fold(self.manifest, read_journal(folder.journal))  # type: ignore[arg-type]
-        status = run_status(exitstatus, int(self.report.exit_status()))
+        folder, finished = self.settings.folder, _now()
+        collects = gc.isenabled()
+        gc.freeze()  # the process ends with what is made here: nobody looks through it for garbage any more
+        gc.disable()
+        report = fold(self.manifest, read_journal(folder.journal))  # type: ignore[arg-type]
+        status = run_status(exitstatus, int(report.exit_status()))
         journal = open_journal(self.settings)
-        journal.finish(exit=status, finished=_now())
+        journal.finish(exit=status, finished=finished)
         journal.close()
-        self.report = fold(self.manifest, read_journal(folder.journal))  # type: ignore[arg-type]
+        self.report = replace(report, run=replace(report.run, finished=finished))  # as the journal says it now
         write_report(self.report, folder.path)
+        gc.freeze()
+        if collects:
+            gc.enable()
         self._clean_up()  # workers that collected later have written the manifest once more
         session.exitstatus = status
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import itertools
 import os
 import time
@@ -24,7 +23,7 @@ from conformance.reports.verdict import Outcome, Reason, Verdict, failed, skippe
 from conformance.reports.waivers.model import Waiver
 from conformance.running.canary import Canary
 from conformance.running.collection import case_of
-from conformance.running.hygiene import ProcessState, seed_everything
+from conformance.running.hygiene import ProcessState, collect_seldom, seed_everything
 from conformance.running.repro import repro_of
 from conformance.running.settings import Settings
 from conformance.running.waiving import waive
@@ -64,7 +63,7 @@ class CaseRunner:
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self) -> None:
         # The plan lives as long as the process. Cases that look for garbage need not look through it.
-        gc.freeze()
+        collect_seldom()
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
