@@ -152,8 +152,9 @@ class Controller:
     # --- during -----------------------------------------------------------------------------------------------------
 
     @pytest.hookimpl(tryfirst=True)
-    def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
-        if self.config.option.verbose > 0 or "conformance.id" not in dict(report.user_properties):
+    def pytest_report_teststatus(self, report: pytest.TestReport | pytest.CollectReport) -> tuple[str, str, str] | None:
+        # A file that cannot be collected has a report as well, which has no properties.
+        if self.config.option.verbose > 0 or "conformance.id" not in dict(getattr(report, "user_properties", ())):
             return None
         # Thousands of dots say nothing; Progress prints one line now and then.
         return (report.outcome, "", "")

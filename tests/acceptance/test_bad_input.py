@@ -146,3 +146,14 @@ def chaos_run(folder: Path, *arguments: str) -> Run:
     finished = run("--accelerator=cpu", "test_cases.py", "-n0", *arguments, cwd=folder)
     assert json.loads((finished.folder / "manifest.json").read_text())["cases"]
     return finished
+
+
+@pytest.mark.parametrize(("workers", "status"), [("-n0", 2), ("-n1", 1)])
+def test_a_file_of_cases_that_cannot_be_imported_is_told_by_pytest(workers: str, status: int, tmp_path: Path) -> None:
+    (tmp_path / "test_cases.py").write_text("import no_such_module_of_a_vendor\n")
+
+    finished = run("--accelerator=cpu", "test_cases.py", workers, cwd=tmp_path)
+
+    assert finished.status == status, finished.output
+    assert "No module named 'no_such_module_of_a_vendor'" in finished.output
+    assert "INTERNALERROR" not in finished.output
