@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from conformance.accelerators.declaration import Declaration, State
-from conformance.case import Case, Level, Tier
+from conformance.case import Case
 from conformance.errors import ConformanceError, UnknownName
 from conformance.plan import bundled_cases, family_of, make_manifest, write_manifest
 from conformance.run_options import RunOptions
@@ -23,23 +23,10 @@ def case_of(item: pytest.Item) -> Case | None:
 
 
 class Collection:
-    """Expands case families and puts probes last. The same on every worker.
+    """Expands case families and puts probes last. The same on every worker."""
 
-    ``shares`` says that other workers run a part of the cases. Then the long ones come before the short ones: they go
-    to one worker or two, which alone have to warm up ranks, and the run ends with cases of milliseconds everywhere.
-    """
-
-    def __init__(
-        self,
-        options: RunOptions,
-        static: Declaration,
-        done: frozenset[str],
-        manifest: Path | None,
-        *,
-        shares: bool = False,
-    ) -> None:
+    def __init__(self, options: RunOptions, static: Declaration, done: frozenset[str], manifest: Path | None) -> None:
         self.options, self.static, self.done, self.manifest_path = options, static, done, manifest
-        self._shares = shares
         self._selected = selector(options)
         self.planned: list[tuple[Case, str]] = []
 
@@ -59,16 +46,13 @@ class Collection:
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> Generator[None, None, None]:
         # An empty parameter set leaves one item that pytest skips; here it only means that nothing was selected.
         items[:] = [item for item in items if case_of(item) or family_of(getattr(item, "function", None)) is None]
-        probes = {item for item in items if self._is_probe(item)}
-        items.sort(key=probes.__contains__)
+        items.sort(key=self._is_probe)
         yield
         # What -k, -m and --deselect leave is what is planned.
         self.planned = [(case, item.nodeid) for item in items if (case := case_of(item))]
         if self.planned and self.manifest_path:
             write_manifest(make_manifest(self.planned), self.manifest_path)
         items[:] = [item for item in items if not ((case := case_of(item)) and case.id in self.done)]
-        if self._shares:
-            items.sort(key=lambda item: (item in probes, _turn(case_of(item))))
 
     def _is_probe(self, item: pytest.Item) -> bool:
         """Whether the item checks a "no" or a silence, as far as that is known without a device."""
@@ -76,14 +60,6 @@ class Collection:
         if case is None or not case.adaptive:
             return False
         return self.static.claim(case.requires[0], in_reference=case.in_reference).state is not State.SUPPORTED
-
-
-def _turn(case: Case | None) -> int:
-    """What everything else builds on comes first: a device without it need not be waited for."""
-    if case is None or case.level is Level.CORE:
-        return 0
-    is_long = case.world_size is not None or case.tier is Tier.WORKLOAD or case.deadline > Case.deadline
-    return 1 if is_long else 2
 
 
 def reject_unknown_cases(options: RunOptions, ids: Sequence[str]) -> None:

@@ -53,7 +53,6 @@ def activate(config: pytest.Config) -> None:
         settings.subject.static_declaration,
         settings.done,
         None if config.option.collectonly else settings.folder.new_manifest(settings.run),
-        shares=is_worker(config),
     )
     config.pluginmanager.register(collection, "conformance-collection")
     if config.option.collectonly:
