@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
 import json
@@ -104,6 +105,13 @@ class Agents:
     def __init__(self):
         self._process = subprocess.Popen(child_python(_AGENTS), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self._read = b""
+        atexit.register(self.close)
+
+    def close(self):
+        self._process.stdin.close()
+        self._process.stdout.close()
+        self._process.kill()  # it has no job; those that were cut short have ended with their agents
+        self._process.wait()
 
     def run(self, job):
         """The status of a job that has ended, or TimeoutExpired; then its agents are dead."""
