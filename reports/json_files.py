@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import gc
 import io
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 from conformance.errors import JournalError
+from conformance.reports.collector import collector_paused
 
 #: A report of 20,000 cases takes 7 MiB.
 MAX_BYTES: Final = 64 * 1024 * 1024
@@ -83,18 +81,6 @@ def _reject_crowds(data: bytes, where: str) -> None:
     containers = data.count(b"{") + data.count(b"[")
     if containers > MAX_CONTAINERS or containers + data.count(b",") > MAX_VALUES:
         raise JournalError(f"{where} holds more values than a report of this suite can have.")
-
-
-@contextmanager
-def collector_paused() -> Iterator[None]:
-    """Nothing of what a reader builds is garbage; looking for it takes half of the time."""
-    running = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if running:
-            gc.enable()
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -15,7 +15,8 @@ from typing import Any
 
 from conformance.errors import JournalError
 from conformance.reports import profiles, status
-from conformance.reports.json_files import collector_paused, read_json
+from conformance.reports.collector import collector_paused
+from conformance.reports.json_files import read_json
 from conformance.reports.plain_form import as_plain
 from conformance.reports.plan_digest import declaration_sha256, plan_sha256
 from conformance.reports.unpacking import unpack

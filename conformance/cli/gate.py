@@ -55,8 +55,8 @@ def run(arguments: argparse.Namespace) -> int:
     form = FORMATS[known_name("format", arguments.format, FORMATS)]
     if arguments.report is None:
         raise UsageError("name a report: conformance gate REPORT. See: conformance gate --help")
+    from conformance.reports.collector import collector_paused
     from conformance.reports.gate.deciding import decide
-    from conformance.reports.json_files import collector_paused
 
     try:
         with collector_paused():

@@ -20,6 +20,7 @@ from typing import NoReturn
 
 from conformance.ranks.channel import Channel, Closed, Message
 from conformance.ranks.guard import LAST_WORDS, children, end_children
+from conformance.reports.collector import collector_paused
 from conformance.running.hygiene import collect_seldom
 from conformance.running.parent import adopt_orphans, die_with_parent
 
@@ -54,11 +55,11 @@ def live() -> NoReturn:
 def serve() -> None:
     """Serve forks on the inherited socket whose number is the last argument."""
     channel = Channel(socket.socket(fileno=int(sys.argv[-1])))
-    gc.disable()  # it would take a fifth of the time, and finds nothing in modules
-    for name in _WARM:
-        importlib.import_module(name)
-    prepare()
-    settle()
+    with collector_paused():
+        for name in _WARM:
+            importlib.import_module(name)
+        prepare()
+        settle()
     Zygote(channel).serve()
 
 
@@ -66,7 +67,6 @@ def settle() -> None:
     """Be fit to fork after imports: nothing for the collector to walk through in every rank, and one thread."""
     gc.collect()
     collect_seldom()
-    gc.enable()
     threads = len(os.listdir("/proc/self/task"))
     if threads != 1:
         raise SystemExit(f"the zygote has {threads} threads; a fork of it would not be safe")
@@ -144,11 +144,11 @@ class Zygote:
 
     def _import(self, names: list[str]) -> None:
         """Import what ranks would else import one by one. What is not there is the case's own failure, later."""
-        gc.disable()  # until everything is settled, as before
-        for name in names:
-            with contextlib.suppress(ImportError):
-                importlib.import_module(name)
-        settle()
+        with collector_paused():
+            for name in names:
+                with contextlib.suppress(ImportError):
+                    importlib.import_module(name)
+            settle()
 
     def _fork(self, message: Message) -> None:
         zygote = os.getpid()

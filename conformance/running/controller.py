@@ -14,6 +14,7 @@ import pytest
 
 from conformance.accelerators.declaration import State
 from conformance.errors import ConformanceError, JournalError
+from conformance.reports.collector import collector_paused
 from conformance.reports.fold import fold
 from conformance.reports.journal import read_journal
 from conformance.reports.model import Report
@@ -175,10 +176,15 @@ class Controller:
         self._finish(session, int(exitstatus))
 
     def _finish(self, session: pytest.Session, exitstatus: int) -> None:
+        with collector_paused():
+            status = self._report(exitstatus)
+        gc.freeze()  # the process ends with what was made there: nobody looks through it for garbage any more
+        self._clean_up()  # workers that collected later have written the manifest once more
+        session.exitstatus = status
+
+    def _report(self, exitstatus: int) -> int:
+        """Write the report of what the journal holds; the run's exit status."""
         folder, finished = self.settings.folder, _now()
-        collects = gc.isenabled()
-        gc.freeze()  # the process ends with what is made here: nobody looks through it for garbage any more
-        gc.disable()
         report = fold(self.manifest, read_journal(folder.journal))  # type: ignore[arg-type]
         status = run_status(exitstatus, int(report.exit_status()))
         journal = open_journal(self.settings)
@@ -186,11 +192,7 @@ class Controller:
         journal.close()
         self.report = replace(report, run=replace(report.run, finished=finished))  # as the journal says it now
         write_report(self.report, folder.path)
-        gc.freeze()
-        if collects:
-            gc.enable()
-        self._clean_up()  # workers that collected later have written the manifest once more
-        session.exitstatus = status
+        return status
 
     def _clean_up(self) -> None:
         run = self.settings.run

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 from typing import Any
 
@@ -12,6 +11,7 @@ from conformance.errors import ConformanceError, SetupError
 from conformance.fixtures import accelerator as fixtures
 from conformance.fixtures import ranks as rank_fixtures
 from conformance.ranks.plugin import RankCases
+from conformance.reports.collector import collector_paused
 from conformance.running.brief import BriefWorker
 from conformance.running.parent import die_with_parent
 from conformance.running.settings import Settings, is_worker, open_journal
@@ -38,7 +38,8 @@ class Host:
         watchdog = Watchdog(stacks_path(self._settings.folder.path, os.environ.get("PYTEST_XDIST_WORKER", "main")))
         watchdog.arm(_LOAD_DEADLINE)
         try:
-            subject = self._load()
+            with collector_paused():
+                subject = self._load()
         except ConformanceError as error:
             self._fail(str(error))
             return
@@ -63,15 +64,6 @@ class Host:
         manager.register(ranks, "conformance-ranks")
 
     def _load(self) -> Subject:
-        collects = gc.isenabled()
-        gc.disable()  # it would take a fifth of the time that torch takes, and finds nothing in modules
-        try:
-            return self._load_uncollected()
-        finally:
-            if collects:
-                gc.enable()
-
-    def _load_uncollected(self) -> Subject:
         import torch
 
         from conformance.running.facts import accelerator_facts

@@ -7,6 +7,7 @@ import torch
 from conformance.accelerators.capabilities import DEVICE, GRAPH_CAPTURE, GRAPH_POOL, RNG_STATE
 from conformance.case import Level, case
 from conformance.finding import require, stub
+from conformance.suites.accelerator.capturing import warm_up
 
 
 class Captured:
@@ -16,18 +17,10 @@ class Captured:
         self.accelerator, self.function = accelerator, function
         self.source = torch.arange(257, dtype=torch.float32, device=device)
         self.output = torch.full_like(self.source, -1.0)
-        self._warm_up()
+        warm_up(accelerator, lambda: function(self.source), times=3)
         self.graph = accelerator.create_graph()
         with accelerator.capture_to_graph(self.graph, pool=pool):
             self.output.copy_(function(self.source))
-
-    def _warm_up(self):
-        stream = self.accelerator.Stream() if self.accelerator.Stream is not None else None
-        self.accelerator.synchronize()
-        with self.accelerator.stream(stream):
-            for _ in range(3):
-                self.function(self.source)
-        self.accelerator.synchronize()
 
     def replay(self):
         self.accelerator.replay_graph(self.graph)

@@ -8,6 +8,7 @@ from torch.nn import functional
 
 from conformance.finding import require
 from conformance.kernels.linear import LoRALinear
+from conformance.suites.accelerator.capturing import warm_up
 from conformance.suites.inference.language_model import exact_model, some_tokens
 
 BATCH, TOKENS = 2, 6
@@ -55,11 +56,7 @@ def everything(model, optimizer, accelerator):
 
 def captured(accelerator, work):
     """A graph of the work. It runs once before, on a side stream, as capturing needs it."""
-    stream = accelerator.Stream() if accelerator.Stream is not None else None
-    accelerator.synchronize()
-    with accelerator.stream(stream):
-        work()
-    accelerator.synchronize()
+    warm_up(accelerator, work)
     graph = require(accelerator.create_graph(), "create_graph()")
     with accelerator.capture_to_graph(graph):
         work()

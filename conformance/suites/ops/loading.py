@@ -7,15 +7,20 @@ from conformance.finding import Refused, environment_lacks
 
 def functions(accelerator, builder):
     """The object that the builder loads. Raises Refused where there is none, or where it says no."""
-    found = accelerator.create_op_builder(builder)
-    if found is None or not found.is_compatible():
+    found = _compatible(accelerator, builder)
+    if found is None:
         raise Refused(f"{builder} says no")
     return found.load()
 
 
 def functions_if_any(accelerator, builder):
     """The same for cases that need a builder and are about something else: without one there is nothing to say."""
-    found = accelerator.create_op_builder(builder)
-    if found is None or not found.is_compatible():
+    found = _compatible(accelerator, builder)
+    if found is None:
         environment_lacks(f"the accelerator has no {builder}")
     return found.load()
+
+
+def _compatible(accelerator, builder):
+    found = accelerator.create_op_builder(builder)
+    return found if found is not None and found.is_compatible() else None
