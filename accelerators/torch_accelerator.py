@@ -402,6 +402,7 @@ class TorchAccelerator(TorchBackend):
         self._compile.name = backend
 
 
+@functools.cache  # every case asks, more than once
 def _takes_index(function: Callable[..., Any]) -> bool:
     """Whether a function of a torch module takes a device; compiled ones that hide their signature do."""
     try:

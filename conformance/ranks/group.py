@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import importlib
 import os
 import queue
 import sys
@@ -12,6 +10,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
+from conformance.ranks.gloo import share_devices
 from conformance.ranks.messages import Join
 
 #: The pool's deadline comes first; a time-out inside a collective would hide where the ranks were.
@@ -25,38 +24,6 @@ def identify(rank: int, world_size: int, local: Sequence[int] | None = None) -> 
     os.environ.update(zip(names, map(str, (rank, world_size, local_rank, local_world_size)), strict=True))
 
 
-def share_gloo_devices() -> None:
-    """Let every gloo group of this process use one network device: a listening socket and the thread of its events.
-
-    A group with a device of its own starts a thread with it and joins that at its end, which takes up to 10 ms: where
-    cases are shorter than that, threads of dead groups pile up. A group's connections are its own as before.
-    """
-    try:
-        from torch._C._distributed_c10d import ProcessGroupGloo
-    except ImportError:
-        return  # a torch without gloo
-    module: Any = importlib.import_module("torch.distributed.distributed_c10d")
-    gloo: Any = ProcessGroupGloo
-    known = hasattr(gloo, "create_device") and hasattr(gloo, "_Options")
-    if not known or module.ProcessGroupGloo is not gloo:
-        return  # its parts have other names, and every group makes its own; or this was done before
-
-    @functools.cache
-    def devices(interfaces: str) -> list[Any]:
-        return [gloo.create_device(interface=name) for name in interfaces.split(",")]
-
-    class SharedDevice(ProcessGroupGloo):
-        def __init__(self, store: Any, rank: int, size: int, timeout: timedelta) -> None:
-            options = gloo._Options()
-            options._devices = devices(os.environ.get("GLOO_SOCKET_IFNAME", "lo"))
-            options._threads = 2 * len(options._devices)  # as torch has it
-            options._timeout = timeout
-            super().__init__(store, rank, size, options)
-
-    SharedDevice.__name__ = SharedDevice.__qualname__ = ProcessGroupGloo.__name__
-    module.ProcessGroupGloo = SharedDevice
-
-
 class Groups:
     """Joins and leaves groups over one store, which every rank of the pool is a client of."""
 
@@ -64,7 +31,7 @@ class Groups:
         from torch._C._distributed_c10d import TCPStore
 
         self._store = TCPStore(store_host, store_port, None, is_master=False, wait_for_workers=False)
-        share_gloo_devices()
+        share_devices()
         self._graveyard: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._reaper = threading.Thread(target=self._reap, name="conformance-groups", daemon=True)
         self._reaper.start()

@@ -93,9 +93,13 @@ class Unfit:
 
 @dataclass(frozen=True)
 class Leave:
-    """Give everything back. Until it is told to, a rank that has ended stays in the group for the others."""
+    """Give everything back. Until it is told to, a rank that has ended stays in the group for the others.
+
+    ``then`` is a packed Join: the group of the next case, made as soon as this one is left.
+    """
 
     nonce: str
+    then: Message | None = None
 
 
 Value = Hello | Work | Join | End | Done | Ready | Unfit | Leave

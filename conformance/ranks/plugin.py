@@ -21,7 +21,7 @@ from conformance.judgement import Observed, Seen, too_few_devices, too_few_ranks
 from conformance.ranks.evidence import Finish
 from conformance.ranks.leases import DevicesBusy, Lease, Leases, lease_folder, physical_names
 from conformance.ranks.messages import Hello, Work
-from conformance.ranks.pool import START_PATIENCE, Ended, Pool, PoolFailed, Start
+from conformance.ranks.pool import START_PATIENCE, Ended, Next, Pool, PoolFailed, Start
 from conformance.ranks.rank import RANK_SIDE
 from conformance.reports.verdict import Reason, skipped
 from conformance.running.collection import case_of
@@ -77,6 +77,8 @@ class RankCases:
             raise pytest.skip.Exception(verdict.message, _use_item_location=True)
         # The pool keeps the case's deadline; the watchdog is for the pool itself. A second run may follow the first.
         self._watchdog.arm(_LEASE_PATIENCE + START_PATIENCE + 2 * (case.deadline + _AFTER_THE_DEADLINE))
+        # pytest need not make what the ranks make.
+        item.funcargs.update(dict.fromkeys(RANK_SIDE - {"case"}))  # type: ignore[attr-defined]
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_pyfunc_call(self, pyfuncitem: pytest.Function) -> bool | None:
@@ -85,12 +87,14 @@ class RankCases:
             return None
         try:
             with self._devices(case) as devices:
-                ended = self._run(_work(pyfuncitem, case), case, devices, _imports(pyfuncitem))
+                then = self._next_on_ranks()
+                ended = self._run(_work(pyfuncitem, case), case, devices, _imports(pyfuncitem), then)
         except PoolFailed as error:
             raise Finding(Reason.RAISED, str(error)) from None
         except DevicesBusy as error:
             raise EnvironmentLacks(str(error)) from None
-        self._expect_next(shared=_may_share(self._subject.accelerator, self._subject.device))
+        if then is not None:
+            self._pool.expect(then)
         checker = Checker()
         checker.count = ended.count
         checker.metrics.update(ended.metrics)
@@ -102,11 +106,11 @@ class RankCases:
             raise Observed(ended.finish.observation)
         return True
 
-    def _run(self, work: Work, case: Case, devices: Lease | None, imports: frozenset[str]) -> Ended:
+    def _run(self, work: Work, case: Case, devices: Lease | None, imports: frozenset[str], then: Next | None) -> Ended:
         """Run it; where it fails on warm ranks, once more on fresh ones, to say whose fault it may be."""
         assert case.world_size is not None
         start = Start(self._isolation.at_least(case.isolation), dict(case.environment), imports)
-        ended = self._pool.run(work, case.world_size, start, devices)
+        ended = self._pool.run(work, case.world_size, start, devices, then)
         if not ended.owed_to_others:
             return ended
         fresh = self._pool.run(work, case.world_size, Start(Isolation.FORK, imports=imports), devices)
@@ -118,13 +122,13 @@ class RankCases:
         )
         return replace(ended, finish=replace(ended.finish, observation=replace(seen, message=message)))
 
-    def _expect_next(self, *, shared: bool) -> None:
-        """Tell the pool what comes; not where a rank has to know its leased device before it joins a group."""
+    def _next_on_ranks(self) -> Next | None:
+        """What the pool may prepare; nothing where a rank has to know its leased device before it joins a group."""
         case = self._next
-        if case is None or case.world_size is None or not shared:
-            return
-        if self._isolation.at_least(case.isolation) is Isolation.REUSE:
-            self._pool.expect(case.world_size, case.deadline)
+        if case is None or case.world_size is None or self._isolation.at_least(case.isolation) is not Isolation.REUSE:
+            return None
+        shared = _may_share(self._subject.accelerator, self._subject.device)
+        return Next(case.world_size, case.deadline) if shared else None
 
     def _devices(self, case: Case) -> AbstractContextManager[Lease | None]:
         """The devices of its ranks, for nobody else meanwhile; nothing where ranks may share them."""

@@ -79,8 +79,16 @@ class Seat:
 
 
 @dataclass(frozen=True)
+class Next:
+    """What is known of the case that follows, whose group can be made ahead."""
+
+    world_size: int
+    deadline: float
+
+
+@dataclass(frozen=True)
 class _Ahead:
-    """A group that idle ranks were told to make for a case to come."""
+    """A group that ranks were told to make for a case to come."""
 
     nonce: str
     ranks: tuple[RankProcess, ...]
@@ -88,6 +96,11 @@ class _Ahead:
 
     def fits(self, ranks: Sequence[RankProcess], work: Work) -> bool:
         return tuple(ranks) == self.ranks and work.deadline <= self.deadline
+
+    def joins(self, seats: Sequence[Seat]) -> list[Join]:
+        """What each of them is told."""
+        world = len(self.ranks)
+        return [Join(self.nonce, rank, world, self.deadline, seat.local) for rank, seat in enumerate(seats)]
 
 
 class Pool:
@@ -110,16 +123,25 @@ class Pool:
             self._zygote = ZygoteProcess()
             self._news.register(self._zygote.channel, selectors.EVENT_READ, None)
 
-    def run(self, work: Work, world_size: int, start: Start = Start(), devices: Lease | None = None) -> Ended:
+    def run(
+        self,
+        work: Work,
+        world_size: int,
+        start: Start = Start(),
+        devices: Lease | None = None,
+        then: Next | None = None,
+    ) -> Ended:
         """Run one case on ranks of its own. Raises PoolFailed where there are none to be had.
+
+        Where the same ranks are to run the next case, they make its group as soon as they have left this one.
 
         A warm rank may die, killed from outside, at the very moment it is given work. Without it no other can have
         joined the group, so no body has begun, and the case runs once more.
         """
         work = replace(work, world_size=world_size)
-        followed, evidence = self._round(work, start, devices)
+        followed, evidence = self._round(work, start, devices, then)
         if any(one.never_began for one in evidence):
-            followed, evidence = self._round(work, start, devices)
+            followed, evidence = self._round(work, start, devices, then)
         ends = [one.end for one in evidence if one.end]
         leaked = followed.leaked()
         return Ended(
@@ -129,43 +151,57 @@ class Pool:
             followed.before,
         )
 
-    def expect(self, world_size: int, deadline: float) -> None:
-        """Another case is next: have warm ranks make its group while there is no work for them.
+    def expect(self, then: Next) -> None:
+        """Have warm ranks make the group of the next case while there is no work for them, if none is being made.
 
         Making one takes about as long as a short case does. Where there are fewer idle ranks nothing happens.
         """
-        ranks = tuple(self._warm(world_size))
-        if self._ahead is None and len(ranks) == world_size:
-            self._ahead = _Ahead(uuid.uuid4().hex, ranks, deadline)
-            for rank, member in enumerate(ranks):
-                seat = self._seat(rank, ranks, None)
-                member.send(packed(Join(self._ahead.nonce, rank, world_size, deadline, seat.local)))
+        ranks = tuple(self._warm(then.world_size))
+        if self._ahead is None and len(ranks) == then.world_size:
+            self._ahead = _Ahead(uuid.uuid4().hex, ranks, then.deadline)
+            for member, join in zip(ranks, self._ahead.joins(self._seats(ranks, None)), strict=True):
+                member.send(packed(join))
 
-    def _round(self, work: Work, start: Start, devices: Lease | None) -> tuple[Round, list[Evidence]]:
+    def _round(
+        self, work: Work, start: Start, devices: Lease | None, then: Next | None
+    ) -> tuple[Round, list[Evidence]]:
         ranks, nonce = self._take(work.world_size, start), uuid.uuid4().hex
         if start.isolation is Isolation.REUSE and self._ahead:
-            ahead, self._ahead = self._ahead, None
-            if ahead.fits(ranks, work):
-                nonce = ahead.nonce
+            made, self._ahead = self._ahead, None
+            if made.fits(ranks, work):
+                nonce = made.nonce
             else:
                 # One of them may wait in it for another that has died. There is no asking: they are replaced.
-                self._keep([member for member in ranks if member not in ahead.ranks])
-                self._discard(ahead.ranks)
+                self._keep([member for member in ranks if member not in made.ranks])
+                self._discard(made.ranks)
                 ranks = self._take(work.world_size, start)
         work = replace(work, nonce=nonce)
-        followed = Round(work.nonce, ranks, self)
-        for rank, member in enumerate(ranks):
+        seats = self._seats(ranks, devices)
+        again = self._same_again(ranks, start, devices, then)
+        followed = Round(work.nonce, ranks, self, again.joins(seats) if again else ())
+        for rank, (member, seat) in enumerate(zip(ranks, seats, strict=True)):
             member.forget()
             member.last_case = work.case_id
-            seat = self._seat(rank, ranks, devices)
             member.send(packed(replace(work, rank=rank, device=seat.device, local=seat.local)), seat.descriptors)
         try:
             evidence = followed.follow(work.deadline)
         except BaseException:  # Ctrl-C too: whatever the ranks are in the middle of, nobody will ask them for it
             self._discard(ranks)
             raise
+        if again and followed.clean and followed.passed:
+            self._ahead = again
         self._give_back(ranks, followed, start)
         return followed, evidence
+
+    @staticmethod
+    def _same_again(
+        ranks: Sequence[RankProcess], start: Start, devices: Lease | None, then: Next | None
+    ) -> _Ahead | None:
+        """The next group, where these very ranks will be the ones to make it."""
+        tired = any(member.cases + 1 >= _MOST_CASES for member in ranks)
+        if then is None or devices or tired or then.world_size != len(ranks) or start.isolation is not Isolation.REUSE:
+            return None
+        return _Ahead(uuid.uuid4().hex, tuple(ranks), then.deadline)
 
     # --- ranks ------------------------------------------------------------------------------------------------------
 
@@ -173,6 +209,9 @@ class Pool:
     def most_ranks(self) -> int | None:
         """How many there can be; None where more are forked as they are wanted."""
         return None
+
+    def _seats(self, ranks: Sequence[Any], devices: Lease | None) -> list[Seat]:
+        return [self._seat(rank, ranks, devices) for rank in range(len(ranks))]
 
     def _seat(self, rank: int, ranks: Sequence[Any], devices: Lease | None) -> Seat:
         """Of one rank of a round."""

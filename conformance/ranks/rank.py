@@ -184,3 +184,7 @@ class Rank:
         self._channel.send(
             packed(Done(leave.nonce, leaked, f"it kept threads: {', '.join(threads)}" if threads else ""))
         )
+        if leave.then:
+            join = unpacked(leave.then)
+            assert isinstance(join, Join)
+            self.join_ahead(join)

@@ -12,7 +12,7 @@ from conformance.judgement import Seen
 from conformance.ranks.channel import Message
 from conformance.ranks.evidence import Evidence, Fate
 from conformance.ranks.ledger import ARRIVING, JOINING, Entry, proven_mismatch
-from conformance.ranks.messages import Done, End, Leave, packed, unpacked
+from conformance.ranks.messages import Done, End, Join, Leave, packed, unpacked
 
 #: How long the others may take when one rank has failed, in seconds.
 GRACE = 1.0
@@ -91,10 +91,10 @@ class _Part:
     def over(self) -> bool:
         return self.member.gone or self.done is not None
 
-    def tell_to_leave(self, nonce: str) -> None:
+    def tell_to_leave(self, nonce: str, then: Join | None = None) -> None:
         if self.end and not self.told_to_leave:
             self.told_to_leave = True
-            self.member.send(packed(Leave(nonce)))
+            self.member.send(packed(Leave(nonce, packed(then) if then else None)))
 
     @property
     def failed(self) -> bool:
@@ -107,10 +107,11 @@ class _Part:
 
 
 class Round:
-    """Follows one round. ``ranks[i]`` is rank i."""
+    """Follows one round. ``ranks[i]`` is rank i, and ``then[i]`` the group it makes next if all have passed."""
 
-    def __init__(self, nonce: str, ranks: Sequence[RankProcess], ears: Listener) -> None:
+    def __init__(self, nonce: str, ranks: Sequence[RankProcess], ears: Listener, then: Sequence[Join] = ()) -> None:
         self._nonce, self._ears = nonce, ears
+        self._then: Sequence[Join | None] = then or [None] * len(ranks)
         self._parts = [_Part(member) for member in ranks]
         self.before = tuple(dict.fromkeys(member.last_case for member in ranks if member.last_case))
         self.cause = ""
@@ -119,9 +120,9 @@ class Round:
         """Until every rank is done, or killed."""
         until = time.monotonic() + deadline
         self._wait(lambda: all(part.end or part.member.gone for part in self._parts), until, watch=True)
-        if all(part.passed for part in self._parts):
-            for part in self._parts:
-                part.tell_to_leave(self._nonce)
+        if self.passed:
+            for part, then in zip(self._parts, self._then, strict=True):
+                part.tell_to_leave(self._nonce, then)
             until = time.monotonic() + _TEAR_DOWN
             if not self._wait(lambda: all(part.over for part in self._parts), until, watch=False):
                 self.cause = f"no end of giving back the group within {_TEAR_DOWN:.0f} s"
@@ -129,6 +130,10 @@ class Round:
             self._wait(self._all_failures_done, time.monotonic() + GRACE, watch=False)
         self._hear_deaths()
         return self._evidence()
+
+    @property
+    def passed(self) -> bool:
+        return all(part.passed for part in self._parts)
 
     @property
     def clean(self) -> bool:
@@ -210,7 +215,7 @@ class Round:
 
     def _evidence(self) -> list[Evidence]:
         places = [part.place or part.member.place() for part in self._parts]
-        all_passed = all(part.passed for part in self._parts)
+        all_passed = self.passed
         # Who has passed waits for the others: its stacks say nothing, unless all have and one cannot leave.
         self._show_stacks([part for part in self._parts if not part.over and (all_passed or not part.passed)])
         return [self._one(rank, part, places[rank]) for rank, part in enumerate(self._parts)]

@@ -121,8 +121,11 @@ class CaseRunner:
         if case is None:
             yield
             return
-        state = ProcessState.take()
-        seed_everything(seed_of(case.id, self.options.seed), self.subject.accelerator)
+        # The body of a distributed case runs in other processes, which see to this themselves.
+        here = case.world_size is None
+        state = ProcessState.take() if here else None
+        if here:
+            seed_everything(seed_of(case.id, self.options.seed), self.subject.accelerator)
         error: BaseException | None = None
         try:
             yield
@@ -130,7 +133,7 @@ class CaseRunner:
             raise
         except BaseException as raised:  # noqa: BLE001 - SystemExit too: a case that ends the process has failed
             error = raised
-        leaked = state.give_back()
+        leaked = state.give_back() if state else []
         self._settle(item, case, error, leaked)
 
     def _settle(self, item: pytest.Item, case: Case, error: BaseException | None, leaked: list[str]) -> None:

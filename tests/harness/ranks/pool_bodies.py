@@ -3,6 +3,8 @@
 import os
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import torch
@@ -52,5 +54,20 @@ def test_groups(rank, group, check):
     groups = [dist.new_group() for _ in range(2)]
     for one in (group, *groups):
         dist.all_reduce(torch.ones(2), group=one)
-    names = [Path(f"/proc/self/task/{thread}/comm").read_text().strip() for thread in os.listdir("/proc/self/task")]
-    check.metric("loops", names.count("gloo_tcp_loop"))
+    loops = [thread for thread in os.listdir("/proc/self/task") if name_of(thread) == "gloo_tcp_loop"]
+    check.metric("loops", len(loops))
+    check.metric("policy of the loop", os.sched_getscheduler(int(loops[0])))
+    check.metric("policy of the rank", os.sched_getscheduler(0))
+
+
+def name_of(thread: str) -> str:
+    """As the kernel has it."""
+    return Path(f"/proc/self/task/{thread}/comm").read_text().strip()
+
+
+@case("pool.thread", world_size=2)
+def test_thread(rank, group, check):
+    """Leaves a thread on one rank."""
+    check.that(True, "begun")
+    if rank == 1:
+        threading.Thread(target=time.sleep, args=(600,), daemon=True).start()

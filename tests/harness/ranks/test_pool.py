@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,10 @@ import pytest
 from conformance.judgement import Seen
 from conformance.ranks import pool as pools
 from conformance.ranks import zygote_process
+from conformance.ranks.gloo import addresses
 from conformance.ranks.ledger import AHEAD
 from conformance.ranks.messages import Hello, Work
-from conformance.ranks.pool import Pool, PoolFailed, Start
+from conformance.ranks.pool import Next, Pool, PoolFailed, Start
 
 BODIES = Path(__file__).with_name("pool_bodies.py")
 
@@ -39,6 +41,7 @@ CASES = {
     "test_batch": "pool.batch",
     "test_imported": "pool.imported",
     "test_groups": "pool.groups",
+    "test_thread": "pool.thread",
 }
 
 
@@ -125,14 +128,20 @@ def test_who_forks_ranks_is_replaced_and_takes_along_what_they_started(warm: Poo
     assert not alive(child)
 
 
-def expecting(pool: Pool, world_size: int) -> list[Any]:
-    """The ranks that the pool has made members of a group ahead, all of them in it."""
-    pool.expect(world_size, 30.0)
+def all_ahead(pool: Pool) -> list[Any]:
+    """The ranks of the group made ahead, as soon as all of them are in it."""
     assert pool._ahead is not None
     until = time.monotonic() + 10
     while {member.place().stage for member in pool._ahead.ranks} != {AHEAD} and time.monotonic() < until:
         time.sleep(0.005)
+    assert [member.place().stage for member in pool._ahead.ranks] == [AHEAD] * len(pool._ahead.ranks)
     return list(pool._ahead.ranks)
+
+
+def expecting(pool: Pool, world_size: int) -> list[Any]:
+    """The ranks that the pool has made members of a group ahead, all of them in it."""
+    pool.expect(Next(world_size, 30.0))
+    return all_ahead(pool)
 
 
 def test_a_group_made_ahead_serves_the_next_case_and_no_other(warm: Pool) -> None:
@@ -171,7 +180,7 @@ def test_a_death_in_a_group_made_ahead_costs_no_case(warm: Pool) -> None:
 def test_who_waits_in_a_group_made_ahead_for_one_that_died_is_replaced(warm: Pool) -> None:
     survivor, victim = rank_0(warm), warm._idle[1]
     victim.signal(signal.SIGSTOP)
-    warm.expect(2, 30.0)  # rank 0 now waits for the address of rank 1
+    warm.expect(Next(2, 30.0))  # rank 0 now waits for the address of rank 1
     time.sleep(0.05)
     victim.signal(signal.SIGKILL)
 
@@ -181,8 +190,63 @@ def test_who_waits_in_a_group_made_ahead_for_one_that_died_is_replaced(warm: Poo
     assert time.monotonic() - begun < 5
 
 
-def test_all_gloo_groups_of_a_rank_share_one_device(warm: Pool) -> None:
-    assert warm.run(work("test_groups"), 2).metrics["loops"] == 1
+def test_ranks_go_from_one_group_into_the_next_where_the_same_ones_are_wanted(warm: Pool) -> None:
+    first = rank_0(warm)
+
+    warm.run(work(), 2, then=Next(2, 30.0))
+    ranks = all_ahead(warm)
+
+    assert rank_0(warm) == first
+    assert warm._idle[:2] == ranks
+    warm.run(work(), 2, then=Next(3, 30.0))
+    assert warm._ahead is None
+
+
+def test_a_group_made_ahead_with_a_rank_that_is_not_used_again_serves_no_case(warm: Pool) -> None:
+    keeper = rank_0(warm)
+
+    ended = warm.run(work("test_thread"), 2, then=Next(2, 30.0))
+
+    assert ended.finish.observation.seen is Seen.RIGHT
+    assert rank_0(warm) != keeper, "who is in a group with it was used again"
+
+
+def test_after_a_failed_case_nobody_goes_into_the_next_group(warm: Pool) -> None:
+    warm.run(work("no_such_function"), 2, then=Next(2, 30.0))
+
+    assert warm._ahead is None
+    rank_0(warm)
+
+
+def test_all_gloo_groups_of_a_rank_share_one_device_whose_thread_takes_no_processor_away(warm: Pool) -> None:
+    metrics = warm.run(work("test_groups"), 2).metrics
+
+    assert metrics["loops"] == 1
+    assert metrics["policy of the loop"] == os.SCHED_BATCH
+    assert metrics["policy of the rank"] == os.SCHED_OTHER
+
+
+def test_what_a_rank_has_told_the_others_it_does_not_ask_for() -> None:
+    asked: list[tuple[Any, ...]] = []
+
+    class Shared:
+        def set(self, key: str, value: bytes) -> None:
+            asked.append(("set", key))
+
+        def wait(self, keys: list[str], timeout: timedelta) -> None:
+            asked.append(("wait", keys, timeout))
+
+        def get(self, key: str) -> bytes:
+            asked.append(("get", key))
+            return b"theirs"
+
+    store = addresses()(Shared())
+    store.set("0", b"")
+    store.wait(["0"], timedelta(seconds=5))
+    store.wait(["0", "1"], timedelta(seconds=5))
+
+    assert [store.get("0"), store.get("1")] == [b"", b"theirs"]
+    assert asked == [("set", "0"), ("wait", ["1"], timedelta(seconds=5)), ("get", "1")]
 
 
 def test_ranks_are_recycled(warm: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
