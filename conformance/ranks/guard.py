@@ -8,17 +8,12 @@ tells the zygote, which ends everything and itself. So whichever one process is 
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import sys
-import time
-from pathlib import Path
 
+from conformance.ranks.children import LAST_WORDS, end_children
 from conformance.running.parent import adopt_orphans, die_with_parent
-
-#: How long processes that were left behind may take to clean up, in seconds, before they are killed.
-LAST_WORDS = 0.5
 
 
 def main() -> None:
@@ -49,23 +44,3 @@ def main() -> None:
     guarded.clear()
     end_children(LAST_WORDS)
     os._exit(abs(os.waitstatus_to_exitcode(status)))
-
-
-def children() -> set[int]:
-    """Processes whose parent is this one, adopted ones too."""
-    pid = os.getpid()
-    return set(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
-
-
-def end_children(patience: float) -> None:
-    """Ask every child to end, kill it after ``patience`` seconds, and reap it; nobody is left afterwards."""
-    deadline = time.monotonic() + patience
-    while left := children():
-        number = signal.SIGKILL if time.monotonic() >= deadline else signal.SIGTERM
-        for pid in left:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, number)
-        with contextlib.suppress(ChildProcessError):
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
-        time.sleep(0.002)

@@ -95,6 +95,8 @@ class Rank:
         self._groups = Groups(hello.store_host, hello.store_port)
         self._process = os.getpid()
         self._state: RankState | None = None
+        self._leaked: list[str] = []
+        self._threads: list[str] = []
         self._leases: list[int] = []
 
     def join_ahead(self, join: Join) -> None:
@@ -102,6 +104,7 @@ class Rank:
         self._ledger.stage("joining a group ahead")
         identify(join.rank, join.world_size, join.local)
         self._groups.prepare(join, self._backend)
+        self._state = RankState.take()
         self._ledger.stage(AHEAD)
 
     def perform(self, work: Work, leases: list[int]) -> None:
@@ -110,7 +113,7 @@ class Rank:
         self._ledger.begin(work.nonce)
         self._ledger.stage(ARRIVING)
         identify(work.rank, work.world_size, work.local)
-        self._state = RankState.take()
+        state, self._state = self._state or RankState.take(), None
         checker = Checker()
         error: BaseException | None = None
         generated = False
@@ -129,6 +132,9 @@ class Rank:
             error = None
         # The ledger keeps the last collective, and the rank its place in the group: the pool says when to leave.
         self._channel.send(packed(end))
+        # Meanwhile the pool hears of it, and of the others.
+        leaked, self._threads = state.give_back(), state.new_threads()
+        self._leaked = [*leaked, "threads"] if self._threads else leaked
 
     def _run(self, work: Work, function: Callable[..., Any], checker: Checker) -> None:
         case = body.case_named(function, work.case_id)
@@ -169,21 +175,14 @@ class Rank:
         return torch.empty(0, device=str(self._accelerator.current_device_name())).device
 
     def leave(self, leave: Leave) -> None:
-        """Give everything back, and say so. Who has kept a thread says that it must not be used again."""
+        """Give the group back, and say so. Who has kept a thread says that it must not be used again."""
         self._ledger.stage("leaving the group")
         self._groups.leave()
-        assert self._state is not None
-        leaked = self._state.give_back()
-        threads = self._state.new_threads()
-        self._state = None
-        if threads:
-            leaked.append("threads")
         while self._leases:
             os.close(self._leases.pop())
         self._ledger.stage("idle")
-        self._channel.send(
-            packed(Done(leave.nonce, leaked, f"it kept threads: {', '.join(threads)}" if threads else ""))
-        )
+        kept = f"it kept threads: {', '.join(self._threads)}" if self._threads else ""
+        self._channel.send(packed(Done(leave.nonce, self._leaked, kept)))
         if leave.then:
             join = unpacked(leave.then)
             assert isinstance(join, Join)

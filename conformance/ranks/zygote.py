@@ -19,7 +19,7 @@ import time
 from typing import NoReturn
 
 from conformance.ranks.channel import Channel, Closed, Message
-from conformance.ranks.guard import LAST_WORDS, children, end_children
+from conformance.ranks.children import LAST_WORDS, children, end_children
 from conformance.reports.collector import collector_paused
 from conformance.running.hygiene import collect_seldom
 from conformance.running.parent import adopt_orphans, die_with_parent

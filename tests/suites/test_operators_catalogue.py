@@ -60,6 +60,20 @@ def test_a_warm_plan_does_not_import_torch():
     assert answer[2] == "False"
 
 
+def test_the_database_needs_no_scipy_and_leaves_it_to_others():
+    code = (
+        "import importlib.util, sys\n"
+        "from conformance.suites.operators.database import database\n"
+        "assert len(database()) > 500\n"
+        "from torch.testing._internal import common_utils\n"
+        "print('scipy' in sys.modules, common_utils.TEST_SCIPY == bool(importlib.util.find_spec('scipy')))"
+    )
+
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+
+    assert answer == ["False", "True"]
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", "[1]", '[{"name": "x"}]', "null"])
 def test_a_broken_cache_is_no_cache(tmp_path, text):
     file = tmp_path / "operators.json"

@@ -147,7 +147,7 @@ def cache_path() -> Path:
 
 
 def _key() -> str:
-    facts = [platform.python_version(), *(_version(name) for name in ("torch", "numpy", "scipy")), _database_stamp()]
+    facts = [platform.python_version(), *(_version(name) for name in ("torch", "numpy")), _database_stamp()]
     facts += [Path(__file__).with_name(name).read_text(encoding="utf-8") for name in ("catalogue.py", "database.py")]
     return hashlib.sha256("\0".join(facts).encode()).hexdigest()[:16]
 

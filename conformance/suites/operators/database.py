@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import os
@@ -20,9 +21,11 @@ def database() -> dict[str, object]:
 
     # Half a million objects that live as long as the process: looking through them for garbage takes seconds.
     gc.disable()
-    with warnings.catch_warnings():
+    from torch.testing._internal import common_utils
+
+    with warnings.catch_warnings(), _without_scipy(common_utils):
         warnings.simplefilter("ignore")  # it warns about test tools that are not installed; nobody here needs them
-        from torch.testing._internal import common_methods_invocations, common_utils
+        from torch.testing._internal import common_methods_invocations
         from torch.testing._internal.opinfo import core
 
     # It looks for the calling test on the stack at every sample, which takes longer than most cells do.
@@ -35,6 +38,19 @@ def database() -> dict[str, object]:
     gc.freeze()
     gc.enable()
     return {info.full_name: info for info in common_methods_invocations.op_db}
+
+
+@contextlib.contextmanager
+def _without_scipy(common_utils):
+    """Let the import be the same with SciPy and without it.
+
+    A third of its time would be SciPy's, for references of PyTorch's own tests, which nobody asks for here.
+    """
+    installed, common_utils.TEST_SCIPY = common_utils.TEST_SCIPY, False
+    try:
+        yield
+    finally:
+        common_utils.TEST_SCIPY = installed
 
 
 def _unwrapped(op, *args, **kwargs):
