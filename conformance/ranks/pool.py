@@ -165,16 +165,7 @@ class Pool:
     def _round(
         self, work: Work, start: Start, devices: Lease | None, then: Next | None
     ) -> tuple[Round, list[Evidence]]:
-        ranks, nonce = self._take(work.world_size, start), uuid.uuid4().hex
-        if start.isolation is Isolation.REUSE and self._ahead:
-            made, self._ahead = self._ahead, None
-            if made.fits(ranks, work):
-                nonce = made.nonce
-            else:
-                # One of them may wait in it for another that has died. There is no asking: they are replaced.
-                self._keep([member for member in ranks if member not in made.ranks])
-                self._discard(made.ranks)
-                ranks = self._take(work.world_size, start)
+        ranks, nonce = self._ranks_for(work, start)
         work = replace(work, nonce=nonce)
         seats = self._seats(ranks, devices)
         again = self._same_again(ranks, start, devices, then)
@@ -192,6 +183,19 @@ class Pool:
             self._ahead = again
         self._give_back(ranks, followed, start)
         return followed, evidence
+
+    def _ranks_for(self, work: Work, start: Start) -> tuple[list[Any], str]:
+        """Ranks, and the round's name: that of the group which they have made ahead, where it fits."""
+        ranks, nonce = self._take(work.world_size, start), uuid.uuid4().hex
+        if start.isolation is not Isolation.REUSE or not self._ahead:
+            return ranks, nonce
+        made, self._ahead = self._ahead, None
+        if made.fits(ranks, work):
+            return ranks, made.nonce
+        # One of them may wait in it for another that has died. There is no asking: they are replaced.
+        self._keep([member for member in ranks if member not in made.ranks])
+        self._discard(made.ranks)
+        return self._take(work.world_size, start), nonce
 
     @staticmethod
     def _same_again(

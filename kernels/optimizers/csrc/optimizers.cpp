@@ -132,6 +132,10 @@ inline void element(const Step& step, P& p, const P& g, S* m, S* v) {
 }
 
 #if defined(__AVX2__) && defined(__F16C__)
+// Fetches what is wanted some steps later: the machine's own guess loses its way among seven streams, which costs a
+// tenth where memory is the limit. An address behind the end does nothing.
+inline void soon(const void* now) { __builtin_prefetch(static_cast<const char*>(now) + 512); }
+
 // Sixteen, which is what a register of 16-bit numbers holds.
 template <class Step, class P, class S>
 inline void elements(const Step& step, P* p, const P* g, S* m, S* v) {
@@ -157,7 +161,12 @@ void block(const Step& step, const Arrays& a, int64_t start, int64_t count) {
   S* __restrict v = Step::kSquare ? static_cast<S*>(a.v) + start : nullptr;
   int64_t i = 0;
 #if defined(__AVX2__) && defined(__F16C__)
-  for (; i + 16 <= count; i += 16) elements(step, p + i, g + i, Step::kMean ? m + i : m, Step::kSquare ? v + i : v);
+  for (; i + 16 <= count; i += 16) {
+    soon(p + i), soon(g + i);
+    if constexpr (Step::kMean) soon(m + i);
+    if constexpr (Step::kSquare) soon(v + i);
+    elements(step, p + i, g + i, Step::kMean ? m + i : m, Step::kSquare ? v + i : v);
+  }
 #endif
   // Elsewhere the compiler makes this loop as wide as it can.
   for (; i < count; ++i) element(step, p[i], g[i], Step::kMean ? m + i : m, Step::kSquare ? v + i : v);
