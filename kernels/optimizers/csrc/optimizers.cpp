@@ -132,8 +132,8 @@ inline void element(const Step& step, P& p, const P& g, S* m, S* v) {
 }
 
 #if defined(__AVX2__) && defined(__F16C__)
-// Fetches what is wanted some steps later: the machine's own guess loses its way among seven streams, which costs a
-// tenth where memory is the limit. An address behind the end does nothing.
+// Fetches what is wanted some steps later: the machine's own guess loses its way among seven streams, which costs
+// some percent where memory is the limit. An address behind the end does nothing.
 inline void soon(const void* now) { __builtin_prefetch(static_cast<const char*>(now) + 512); }
 
 // Sixteen, which is what a register of 16-bit numbers holds.
