@@ -21,12 +21,13 @@ def database() -> dict[str, object]:
 
     # Half a million objects that live as long as the process: looking through them for garbage takes seconds.
     gc.disable()
-    from torch.testing._internal import common_utils
-
-    with warnings.catch_warnings(), _without_scipy(common_utils):
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it warns about test tools that are not installed; nobody here needs them
-        from torch.testing._internal import common_methods_invocations
-        from torch.testing._internal.opinfo import core
+        from torch.testing._internal import common_utils
+
+        with _without_scipy(common_utils):
+            from torch.testing._internal import common_methods_invocations
+            from torch.testing._internal.opinfo import core
 
     # It looks for the calling test on the stack at every sample, which takes longer than most cells do.
     common_utils.extract_test_fn = core.extract_test_fn = lambda: None
