@@ -121,10 +121,9 @@ class CaseRunner:
         if case is None:
             yield
             return
-        # The body of a distributed case runs in other processes, which see to this themselves.
-        here = case.world_size is None
-        state = ProcessState.take() if here else None
-        if here:
+        state = None
+        if case.world_size is None:  # else the body runs in other processes, which see to this themselves
+            state = ProcessState.take()
             seed_everything(seed_of(case.id, self.options.seed), self.subject.accelerator)
         error: BaseException | None = None
         try:

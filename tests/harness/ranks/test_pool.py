@@ -17,7 +17,7 @@ import pytest
 from conformance.judgement import Seen
 from conformance.ranks import pool as pools
 from conformance.ranks import zygote_process
-from conformance.ranks.gloo import addresses
+from conformance.ranks.gloo import addresses, threads_that_wait
 from conformance.ranks.ledger import AHEAD
 from conformance.ranks.messages import Hello, Work
 from conformance.ranks.pool import Next, Pool, PoolFailed, Start
@@ -224,6 +224,19 @@ def test_all_gloo_groups_of_a_rank_share_one_device_whose_thread_takes_no_proces
     assert metrics["loops"] == 1
     assert metrics["policy of the loop"] == os.SCHED_BATCH
     assert metrics["policy of the rank"] == os.SCHED_OTHER
+
+
+def test_a_sandbox_that_forbids_policies_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forbidden(*_: Any) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "sched_setscheduler", forbidden)
+    begun = []
+
+    with threads_that_wait():
+        begun.append("the thread")
+
+    assert begun == ["the thread"]
 
 
 def test_what_a_rank_has_told_the_others_it_does_not_ask_for() -> None:
