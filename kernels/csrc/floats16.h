@@ -70,14 +70,21 @@ inline __m256 widen_eight(const BFloat16* source) {
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(packed), 16));
 }
 
-// narrow_bfloat16 of eight numbers, each in the low half of its place.
-inline __m256i narrow_eight(__m256 values) {
+// Eight numbers as narrow_bfloat16 has them before it takes their upper half, which is the rounded number but of a NaN.
+inline __m256i raised(__m256 values) {
   const __m256i bits = _mm256_castps_si256(values);
   const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
-  const __m256i sum = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
-  const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(values, values, _CMP_UNORD_Q));
-  return _mm256_blendv_epi8(_mm256_srli_epi32(sum, 16), _mm256_set1_epi32(0x7fc0), nan);
+  return _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), odd);
 }
+
+// The same with the NaN put right.
+inline __m256i no_nan(__m256 values, __m256i raised) {
+  const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(values, values, _CMP_UNORD_Q));
+  return _mm256_blendv_epi8(raised, _mm256_set1_epi32(0x7fc00000), nan);
+}
+
+// narrow_bfloat16 of eight numbers, each in the low half of its place.
+inline __m256i narrow_eight(__m256 values) { return _mm256_srli_epi32(no_nan(values, raised(values)), 16); }
 
 inline void narrow_sixteen(__m256 first, __m256 second, BFloat16* target) {
   const __m256i packed = _mm256_packus_epi32(narrow_eight(first), narrow_eight(second));
@@ -106,6 +113,43 @@ inline void narrow_eight(__m256 values, Half* target) {
 inline void narrow_sixteen(__m256 first, __m256 second, Half* target) {
   narrow_eight(first, target);
   narrow_eight(second, target + 8);
+}
+#endif
+
+// --- sixteen numbers, wherever each stands --------------------------------------------------------------------------
+
+#if defined(__AVX2__) && defined(__F16C__)
+// For arithmetic that does not ask which number stands where. Of bfloat16 one register has the even places and the other
+// the odd ones, which are widened and narrowed without moving anything; of other types they are first and second.
+struct Sixteen {
+  __m256 one, other;
+};
+
+inline Sixteen widen_sixteen(const BFloat16* source) {
+  const __m256i packed = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(source));
+  const __m256i odd = _mm256_and_si256(packed, _mm256_set1_epi32(int32_t(0xffff0000)));
+  return {_mm256_castsi256_ps(_mm256_slli_epi32(packed, 16)), _mm256_castsi256_ps(odd)};
+}
+
+inline void narrow_sixteen(Sixteen values, BFloat16* target) {
+  __m256i even = raised(values.one), odd = raised(values.other);
+  const __m256 nan = _mm256_cmp_ps(values.one, values.other, _CMP_UNORD_Q);
+  if (__builtin_expect(!_mm256_testz_ps(nan, nan), 0)) {
+    even = no_nan(values.one, even);
+    odd = no_nan(values.other, odd);
+  }
+  const __m256i packed = _mm256_blend_epi16(_mm256_srli_epi32(even, 16), odd, 0xaa);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(target), packed);
+}
+
+template <class T>
+inline Sixteen widen_sixteen(const T* source) {
+  return {widen_eight(source), widen_eight(source + 8)};
+}
+
+template <class T>
+inline void narrow_sixteen(Sixteen values, T* target) {
+  narrow_sixteen(values.one, values.other, target);
 }
 #endif
 

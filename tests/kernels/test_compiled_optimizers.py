@@ -40,6 +40,37 @@ def test_results_are_rounded_to_nearest_even(dtype: torch.dtype, count: int) -> 
     assert torch.equal(parameter, wide.to(dtype))
 
 
+@pytest.mark.parametrize(
+    ("dtype", "state"),
+    [
+        (torch.float32, torch.float32),
+        (torch.bfloat16, torch.bfloat16),
+        (torch.bfloat16, torch.float32),
+        (torch.float16, torch.float16),
+        (torch.float16, torch.float32),
+    ],
+    ids=str,
+)
+def test_an_element_s_place_changes_no_bit(dtype: torch.dtype, state: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(9)
+    odd = torch.tensor([0.0, -0.0, 1e-40, float("inf"), float("-inf"), float("nan")])
+    numbers = [torch.randn(80, generator=generator).index_copy_(0, torch.arange(3 + 7 * i, 9 + 7 * i), odd)
+               for i in range(4)]  # fmt: skip
+    numbers[3] = numbers[3].abs()
+    together = [one.to(kind) for one, kind in zip(numbers, (dtype, dtype, state, state), strict=True)]
+    alone = [one.clone() for one in together]
+
+    compiled.adam(*together, SETTINGS)
+    for i in range(80):
+        compiled.adam(*(one[i : i + 1] for one in alone), SETTINGS)
+
+    for one, other in zip(together, alone, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)
+        assert torch.equal(one.signbit()[~one.isnan()], other.signbit()[~one.isnan()])
+    if dtype is torch.bfloat16:
+        assert torch.equal(together[0].view(torch.int16), alone[0].view(torch.int16)), "of bfloat16 there is one NaN"
+
+
 def test_threads_change_no_bit() -> None:
     size, threads = 200_003, torch.get_num_threads()
     outcomes = []
