@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -83,6 +83,17 @@ def tensors_in(value: object, path: str = "") -> Iterator[tuple[str, Tensor]]:
     elif isinstance(value, list | tuple):
         for index, item in enumerate(value):
             yield from tensors_in(item, f"{path}[{index}]")
+
+
+def every_tensor(values: Iterable[Any]) -> Iterator[Tensor]:
+    """Every tensor in nested lists, tuples and dicts, without the paths, which would cost each call of a kernel."""
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, dict):
+            yield from every_tensor(value.values())
+        elif isinstance(value, list | tuple):
+            yield from every_tensor(value)
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from conformance.errors import SetupError
-from conformance.kernels.arguments import tensors_in
+from conformance.kernels.arguments import every_tensor
 from conformance.kernels.implementation import Choice, Implementation, choice_behind
 from conformance.kernels.specification import KernelSpecification
 from conformance.kernels.specifications import specification
@@ -159,7 +159,7 @@ def _with_portable(theirs: Callable[..., Any], ours: Callable[..., Any]) -> Call
 
 
 def _dtype_of(arguments: Iterable[Any]) -> str:
-    first = next((one for _, one in tensors_in(list(arguments)) if one.is_floating_point()), None)
+    first = next((one for one in every_tensor(arguments) if one.is_floating_point()), None)
     return "" if first is None else str(first.dtype).removeprefix("torch.")
 
 

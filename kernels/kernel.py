@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from conformance.errors import SetupError
-from conformance.kernels.arguments import tensors_in, wrong
+from conformance.kernels.arguments import every_tensor, wrong
 from conformance.kernels.implementation import Choice, Declared, Implementation
 from conformance.kernels.specification import Arguments, KernelSpecification, Native
 from conformance.kernels.vendors import library_of
@@ -119,7 +119,7 @@ def _leading(arguments: Arguments, dtypes: tuple[str, ...]) -> tuple[str, str]:
 
     Where there is neither, as with empty lists, the dtype is open.
     """
-    found = [tensor for _, tensor in tensors_in(arguments)]
+    found = list(every_tensor(arguments.values()))
     if not found:
         return "cpu", ""
     floating = next((tensor for tensor in found if tensor.is_floating_point()), None)
