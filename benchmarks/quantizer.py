@@ -1,4 +1,4 @@
-"""Quantization to 4 and 8 bits and back on host memory: compiled, against PyTorch's operators and a copy of memory.
+"""Quantization to 8, 4 and 1 bits and back on host memory: compiled, against PyTorch's operators and a copy of memory.
 
 Everything is measured in one process, turn by turn, and told as a median. Speed is the bytes of the floating side,
 read or written, in the time of a call; the copy reads as many, and writes as many into new memory, as kernels do.
@@ -16,6 +16,7 @@ import torch
 
 from benchmarks.table import Row, main, times
 from conformance.kernels.builders import find_builder
+from conformance.kernels.compression import packing
 from conformance.kernels.specifications import quantization
 
 Call = Callable[[], object]
@@ -35,7 +36,7 @@ def measure(arguments: argparse.Namespace) -> list[Row]:
     for bits in (8, 4):
         for kind, word in enumerate(_TYPES):
             rows += list(_one(elements, bits, kind, f"int{bits}, {word}", arguments.quantizer_rounds))
-    return rows
+    return [*rows, *_signs(elements, arguments.quantizer_rounds)]
 
 
 def _one(elements: int, bits: int, kind: int, word: str, rounds: int) -> Iterator[Row]:
@@ -57,11 +58,27 @@ def _one(elements: int, bits: int, kind: int, word: str, rounds: int) -> Iterato
         yield from _rows(calls, elements * dtype.itemsize, f"{word}, {str(dtype)[6:]}, {who}", rounds)
 
 
+def _signs(elements: int, rounds: int) -> Iterator[Row]:
+    """The signs that one-bit optimizers send; a number of float32 is a bit of them."""
+    kernels = find_builder("PackbitsBuilder", "cpu")().load()
+    values = torch.rand(elements, generator=torch.Generator().manual_seed(1)).sub_(0.5)
+    there = kernels.packbits(values, elements, 0)
+    calls: dict[str, Call] = {
+        "packbits": partial(kernels.packbits, values, elements, 0),
+        "packbits by operators": partial(packing.packbits, values, elements, 0),
+        "unpackbits": partial(kernels.unpackbits, there, len(there), 0),
+        "unpackbits by operators": partial(packing.unpackbits, there, len(there), 0),
+        "copy": values.clone,
+    }
+    who = kernels.packbits.choice("cpu", "").implementation.value
+    yield from _rows(calls, elements * values.itemsize, f"float32, {who}", rounds)
+
+
 def _rows(calls: dict[str, Call], size: int, word: str, rounds: int) -> Iterator[Row]:
     """Each kernel against the operators, and as a share of the copy."""
     seconds = medians(calls, rounds)
     speed = {name: size / taken / 1e9 for name, taken in seconds.items()}
-    for name in ("quantize", "dequantize"):
+    for name in [one for one in calls if f"{one} by operators" in calls]:
         slow = f"{name} by operators"
         ratio = times(speed[name] / speed[slow])
         yield Row(f"{name} {word}", f"{speed[name]:.2f} GB/s", GOAL, f"{speed[slow]:.2f} GB/s (operators)", ratio)
