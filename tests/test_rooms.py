@@ -33,6 +33,7 @@ ALLOWED = {
         "conformance.child_python",
         "conformance.finding",
         "conformance.numerics",
+        "conformance.patience",
         "conformance.kernels",
         "conformance.accelerators.capabilities",
         "conformance.accelerators.declaration",

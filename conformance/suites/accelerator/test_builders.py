@@ -10,6 +10,7 @@ import pytest
 from conformance.accelerators.capabilities import DEVICE, OP_BUILDERS
 from conformance.case import Level, case
 from conformance.finding import environment_lacks, require
+from conformance.suites.ops.loading import loaded, says_yes
 
 NOWHERE = "NoSuchOperatorBuilder"
 
@@ -72,24 +73,24 @@ def test_reachable(accelerator):
 @case("accelerator.builders.compatible_is_bool", requires=[OP_BUILDERS])
 def test_compatible_is_bool(accelerator):
     """is_compatible() answers a bool for every builder."""
-    answers = {name: accelerator.create_op_builder(name).is_compatible() for name in builder_names(accelerator)}
+    answers = {name: says_yes(accelerator.create_op_builder(name)) for name in builder_names(accelerator)}
 
     odd = {name: answer for name, answer in answers.items() if type(answer) is not bool}
     assert answers and not odd, f"is_compatible() answers {odd or 'for no builder at all'}"
 
 
-@case("accelerator.builders.load_twice", requires=[OP_BUILDERS], deadline=600)
+@case("accelerator.builders.load_twice", requires=[OP_BUILDERS])
 def test_load_twice(accelerator):
     """A compatible builder loads, gives something to call, and the same thing the second time.
 
     One builder stands for all here: building may mean compiling, and the ops area loads every one.
     """
-    compatible = [n for n in builder_names(accelerator) if accelerator.create_op_builder(n).is_compatible()]
+    compatible = [n for n in builder_names(accelerator) if says_yes(accelerator.create_op_builder(n))]
     if not compatible:
         environment_lacks("no builder is compatible here")
     name = "FusedAdamBuilder" if "FusedAdamBuilder" in compatible else compatible[0]
 
-    first, second = accelerator.create_op_builder(name).load(), accelerator.create_op_builder(name).load()
+    first, second = loaded(accelerator.create_op_builder(name)), loaded(accelerator.create_op_builder(name))
 
     functions = [
         attribute for attribute in dir(first) if not attribute.startswith("_") and callable(getattr(first, attribute))

@@ -20,6 +20,7 @@ from conformance.numerics.bits import plain
 from conformance.numerics.trees import mapped
 
 from .judging import Judge, unchanged
+from .loading import loaded, says_yes
 from .planned import Task
 
 
@@ -38,9 +39,9 @@ def load(accelerator, task: Task) -> Loaded:
     builder = accelerator.create_op_builder(kernel.builder)
     if stands_for_nothing(builder) or not hasattr(builder, "load"):
         raise Refused(f"there is no {kernel.builder}")
-    if not builder.is_compatible():
+    if not says_yes(builder):
         raise Refused(f"{kernel.builder} says it is not compatible")
-    functions = builder.load()
+    functions = loaded(builder)
     function = getattr(functions, name, None)
     if function is None:
         raise Refused(f"{kernel.builder} loads no {name}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from conformance.finding import Refused, environment_lacks
+from conformance.patience import while_compiling
 
 
 def functions(accelerator, builder):
@@ -10,7 +11,7 @@ def functions(accelerator, builder):
     found = _compatible(accelerator, builder)
     if found is None:
         raise Refused(f"{builder} says no")
-    return found.load()
+    return loaded(found)
 
 
 def functions_if_any(accelerator, builder):
@@ -18,9 +19,21 @@ def functions_if_any(accelerator, builder):
     found = _compatible(accelerator, builder)
     if found is None:
         environment_lacks(f"the accelerator has no {builder}")
-    return found.load()
+    return loaded(found)
+
+
+def loaded(builder):
+    """What it loads. Compilers run at first use, in whichever case that is."""
+    with while_compiling():
+        return builder.load()
+
+
+def says_yes(builder):
+    """Whether it is compatible, for which some builders compile as well."""
+    with while_compiling():
+        return builder.is_compatible()
 
 
 def _compatible(accelerator, builder):
     found = accelerator.create_op_builder(builder)
-    return found if found is not None and found.is_compatible() else None
+    return found if found is not None and says_yes(found) else None
