@@ -20,6 +20,7 @@ from conformance.reports.journal import read_journal
 from conformance.reports.model import Report
 from conformance.reports.redaction import selection
 from conformance.reports.writer import write_report
+from conformance.running.brief import tear_downs_matter
 from conformance.running.collection import Collection, reject_unknown_cases
 from conformance.running.crashes import settle_hangs_of_a_dead_run
 from conformance.running.facts import environment_facts, read_facts
@@ -63,7 +64,8 @@ class Controller:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
-        node.workerinput["conformance"] = told_to_workers(self.settings)
+        told = told_to_workers(self.settings)
+        node.workerinput["conformance"] = told | {"tear_downs": tear_downs_matter(self.config)}
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self) -> None:

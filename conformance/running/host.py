@@ -60,7 +60,8 @@ class Host:
         runner = CaseRunner(self._settings, subject, open_journal(self._settings), watchdog)
         manager.register(runner, "conformance-runner")
         if is_worker(self._config) and BriefWorker.suits(self._config):
-            manager.register(BriefWorker(), "conformance-brief-worker")
+            told = self._config.workerinput["conformance"]  # type: ignore[attr-defined]
+            manager.register(BriefWorker(told["tear_downs"]), "conformance-brief-worker")
         manager.register(ranks, "conformance-ranks")
 
     def _load(self) -> Subject:

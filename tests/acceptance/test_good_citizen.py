@@ -171,3 +171,31 @@ def test_a_worker_tells_how_cases_end_and_more_only_when_asked(
     assert set(heard) == expected
     assert len(heard) == len(expected)
     assert finished.verdicts == {"vendor.fails": ("fail", "raised"), "vendor.passes": ("pass", "native")}
+
+
+#: Hears what the controller is told without being one of those who listen to reports.
+EAVESDROPPER = (
+    "import os, pytest\n"
+    "@pytest.hookimpl(wrapper=True)\n"
+    "def pytest_report_teststatus(report):\n"
+    "    if 'PYTEST_XDIST_WORKER' not in os.environ:\n"
+    "        with open('heard', 'a') as file:\n"
+    "            print(report.when, report.outcome, file=file)\n"
+    "    return (yield)\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("words", "tear_downs"), [([], 0), (["-rP"], 2), (["--junitxml=out.xml"], 2)], ids=["nobody", "rP", "junitxml"]
+)
+def test_tear_downs_are_told_to_those_who_wait_for_them(tmp_path: Path, words: list[str], tear_downs: int) -> None:
+    (tmp_path / "conftest.py").write_text(EAVESDROPPER)
+    (tmp_path / "test_vendor.py").write_text(CASES.replace("def test_plain", "def no_test"))
+
+    run("--accelerator=cpu", "test_vendor.py", "-n1", *words, cwd=tmp_path)
+
+    heard = (tmp_path / "heard").read_text().split("\n")
+    assert heard.count("teardown passed") == tear_downs
+    assert {"setup failed", "call passed"} <= set(heard)
+    if "--junitxml=out.xml" in words:
+        assert (tmp_path / "out.xml").read_text().count("<testcase") == 2
