@@ -19,9 +19,9 @@ _WINDOWS_PATH = re.compile(r"(?<!\w)[A-Za-z]:(?:[\\/][\w.+@-]+)*[\\/]([\w.+@-]+)
 
 def plain(text: str) -> str:
     """The text without escape sequences and invisible characters; line ends and tabs stay."""
-    text = _ANSI.sub("", text).replace("\r\n", "\n")
     if text.isascii() and text.isprintable():
         return text
+    text = _ANSI.sub("", text).replace("\r\n", "\n")
     return "".join(c for c in text if c in "\n\t" or unicodedata.category(c) not in _INVISIBLE)
 
 
