@@ -1,4 +1,4 @@
-"""Every measurement, as one Markdown table. ``--small`` takes minutes and only shows that each script works."""
+"""The measurements that need nothing special, as one Markdown table. ``--small`` takes minutes and only shows that each script works."""
 
 from __future__ import annotations
 
