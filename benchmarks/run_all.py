@@ -1,4 +1,4 @@
-"""The measurements that need nothing special, as one Markdown table. ``--small`` takes minutes and only shows that each script works."""
+"""Measurements that need nothing special, as one table. ``--small`` only shows that each script works."""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ from conformance.fixtures import ranks as rank_fixtures
 from conformance.ranks.plugin import RankCases
 from conformance.reports.collector import collector_paused
 from conformance.running.brief import BriefWorker
+from conformance.running.last_words import LastWords
 from conformance.running.parent import die_with_parent
 from conformance.running.settings import Settings, is_worker, open_journal
 from conformance.running.waiving import for_device, waivers_of
@@ -29,11 +30,14 @@ class Host:
     def __init__(self, config: pytest.Config, settings: Settings) -> None:
         self._config, self._settings = config, settings
         self._failure: str | None = None
+        self._last_words = LastWords(settings)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionstart(self) -> None:
         if is_worker(self._config):
             die_with_parent()
+        else:
+            self._last_words.begin()
         # Not earlier: pytest's own faulthandler plugin sends the stacks of a crash to stderr when it is configured.
         watchdog = Watchdog(stacks_path(self._settings.folder.path, os.environ.get("PYTEST_XDIST_WORKER", "main")))
         watchdog.arm(_LOAD_DEADLINE)
@@ -63,6 +67,9 @@ class Host:
             told = self._config.workerinput["conformance"]  # type: ignore[attr-defined]
             manager.register(BriefWorker(told["tear_downs"]), "conformance-brief-worker")
         manager.register(ranks, "conformance-ranks")
+
+    def pytest_unconfigure(self) -> None:
+        self._last_words.end()
 
     def _load(self) -> Subject:
         import torch

@@ -82,6 +82,9 @@ class CaseRunner:
             verdict = item.stash.get(VERDICT, failed(Reason.RAISED, "the case ended without a verdict"))
             self.journal.end(case.id, verdict, time.perf_counter() - started)
 
+    def pytest_enter_pdb(self) -> None:
+        self.watchdog.disarm()  # whoever looks at a case with a debugger has all the time there is
+
     def _state_of(self, case: Case) -> str | None:
         claim = self._claim(case)
         return claim.state.value if claim else None

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,10 +42,10 @@ def environment(**more: str) -> dict[str, str]:
     return {**kept, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", **more}
 
 
-def start(*arguments: str, cwd: Path, **more: str) -> subprocess.Popen[str]:
-    """Start ``pytest`` with ``arguments`` in a session of its own."""
+def start(*arguments: str, cwd: Path, of: Sequence[str] = (), **more: str) -> subprocess.Popen[str]:
+    """Start ``pytest`` with ``arguments`` in a session of its own, as the last words of the command ``of``."""
     return subprocess.Popen(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:randomly", *arguments],
+        [*of, sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:randomly", *arguments],
         cwd=cwd,
         env=environment(**more),
         stdout=subprocess.PIPE,
