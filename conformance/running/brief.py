@@ -36,6 +36,8 @@ class BriefWorker:
 
     def __init__(self, with_tear_downs: bool) -> None:
         self._with_tear_downs = with_tear_downs
+        #: File and line of a function, which has thousands of cases.
+        self._places: dict[Any, tuple[str, int | None]] = {}
 
     @staticmethod
     def suits(config: pytest.Config) -> bool:
@@ -47,10 +49,19 @@ class BriefWorker:
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> Any:
         if case_of(item) is None:
             return None
+        self._locate(item)
         for report in runtestprotocol(item, log=False, nextitem=nextitem):
             if self._says_something(report):
                 item.ihook.pytest_runtest_logreport(report=report)
         return True
+
+    def _locate(self, item: Any) -> None:
+        """Tell the item where it stands: looked for in its source, that takes longer than some cases do."""
+        place = self._places.get(item.function)
+        if place is None:
+            self._places[item.function] = item.location[:2]
+        else:
+            item.location = (*place, item.getmodpath())
 
     def _says_something(self, report: pytest.TestReport) -> bool:
         if not report.passed or report.when == "call":

@@ -199,3 +199,23 @@ def test_tear_downs_are_told_to_those_who_wait_for_them(tmp_path: Path, words: l
     assert {"setup failed", "call passed"} <= set(heard)
     if "--junitxml=out.xml" in words:
         assert (tmp_path / "out.xml").read_text().count("<testcase") == 2
+
+
+def test_a_case_stands_where_pytest_finds_it(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text(
+        "import pytest\n"
+        "@pytest.hookimpl(wrapper=True)\n"
+        "def pytest_runtest_makereport(item):\n"
+        "    assert item.location == type(item).location.func(item)\n"
+        "    return (yield)\n"
+    )
+    (tmp_path / "test_vendor.py").write_text(
+        "from conformance.case import case\n\n"
+        "@case('vendor.one', axes={'n': ['1', '2', '3']})\ndef test_one(n):\n    pass\n\n"
+        "@case('vendor.two', axes={'n': ['1', '2']})\ndef test_two(n):\n    pass\n"
+    )
+
+    finished = run("--accelerator=cpu", "test_vendor.py", "-n1", cwd=tmp_path)
+
+    assert finished.status == 0, finished.output
+    assert len(finished.verdicts) == 5

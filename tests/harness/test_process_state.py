@@ -1,0 +1,40 @@
+"""What a case leaves in the process is named and put right; pytest's own variable is nobody's business."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from conformance.running.hygiene import ProcessState
+
+
+@pytest.fixture
+def before(monkeypatch: pytest.MonkeyPatch) -> ProcessState:
+    monkeypatch.setenv("KEPT", "ü")
+    monkeypatch.setenv("CHANGED", "before")
+    return ProcessState.take()
+
+
+def test_variables_are_put_right_for_children_too(before: ProcessState) -> None:
+    os.environ["NEW"], os.environ["CHANGED"] = "1", "after"
+    del os.environ["KEPT"]
+
+    leaked = before.give_back()
+
+    program = "import os; print(*map(os.environ.get, ('NEW', 'KEPT', 'CHANGED')))"
+    child = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert leaked == ["environment"]
+    assert [os.environ.get(name) for name in ("NEW", "KEPT", "CHANGED")] == [None, "ü", "before"]
+    assert child.stdout.split() == ["None", "ü", "before"]
+
+
+def test_what_pytest_writes_there_is_no_leak(before: ProcessState, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTEST_CURRENT_TEST", "another")
+
+    assert before.give_back() == []
+    os.environ["NEW"] = "1"
+    assert before.give_back() == ["environment"]
+    assert os.environ["PYTEST_CURRENT_TEST"] == "another"
