@@ -28,6 +28,7 @@ from .pages import DOCS, README, ROOT, anchors, links, pages, rows, section, tex
 OURS = {name for name, _ in _OPTIONS}
 #: Options in the documentation that are other programs', or of the ``conformance`` command.
 OTHERS = {
+    "--junitxml",
     "--pdb",
     "--co",
     "--trace",
