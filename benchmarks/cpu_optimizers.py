@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import random
-import statistics
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -19,11 +16,11 @@ import torch
 from torch import Tensor
 
 from benchmarks.table import Row, main, times
+from benchmarks.turns import Side, medians
 from conformance.kernels.builders import find_builder
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 GOAL = "≥ 1.0×"
-Step = Callable[[], object]
 
 
 @dataclass(frozen=True)
@@ -31,8 +28,8 @@ class Contest:
     """One optimizer: our step, the peers' by name, and how many bytes of an element a step moves."""
 
     name: str
-    ours: Step
-    peers: dict[str, Step]
+    ours: Side
+    peers: dict[str, Side]
     moved: int
 
 
@@ -57,7 +54,7 @@ def _rows(make: Callable[[int, torch.dtype], Contest], size: int, dtype: str, ro
     contest = make(size, DTYPES[dtype])
     source, target = torch.zeros(size, dtype=DTYPES[dtype]), torch.zeros(size, dtype=DTYPES[dtype])
     sides = {"ours": contest.ours, **contest.peers, "copy": lambda: target.copy_(source)}
-    seconds = _medians(sides, rounds)
+    seconds = medians(sides, rounds)
     copied = 2 * size * source.element_size() / seconds["copy"]
     speed = size * contest.moved / seconds["ours"]
     share = f"{speed / 1e9:.1f} GB/s, {speed / copied:.0%} of a copy's"
@@ -69,21 +66,6 @@ def _rows(make: Callable[[int, torch.dtype], Contest], size: int, dtype: str, ro
         yield Row(
             title, f"{seconds['ours'] * 1e3:.3g} ms ({share})", goal, f"{seconds[name] * 1e3:.3g} ms ({name})", ratio
         )
-
-
-def _medians(sides: dict[str, Step], rounds: int) -> dict[str, float]:
-    """Seconds of each, one call a round, in an order of each round's own; the first round warms up.
-
-    Who follows a copy finds other things in the caches than who follows a step.
-    """
-    taken: dict[str, list[float]] = {name: [] for name in sides}
-    order = random.Random(rounds)
-    for _ in range(rounds + 1):
-        for name, step in order.sample(sorted(sides.items()), len(sides)):
-            start = time.perf_counter()
-            step()
-            taken[name].append(time.perf_counter() - start)
-    return {name: statistics.median(values[1:]) for name, values in taken.items()}
 
 
 # --- the optimizers; every side has tensors of its own ---------------------------------------------------------------
@@ -141,15 +123,15 @@ def _lion(size: int, dtype: torch.dtype) -> Contest:
 _WAYS = ("fused", "foreach")
 
 
-def _of_torch(kind: Any, size: int, dtype: torch.dtype, way: str) -> Step:
+def _of_torch(kind: Any, size: int, dtype: torch.dtype, way: str) -> Side:
     parameter, gradient = _tensors(size, dtype, 2)
     parameter.requires_grad_()
     parameter.grad = gradient
-    step: Step = kind([parameter], lr=1e-3, weight_decay=0.01, **{way: True}).step
+    step: Side = kind([parameter], lr=1e-3, weight_decay=0.01, **{way: True}).step
     return step
 
 
-def _of_deepspeed(size: int, dtype: torch.dtype) -> dict[str, Step]:
+def _of_deepspeed(size: int, dtype: torch.dtype) -> dict[str, Side]:
     """DeepSpeed's CPUAdam, where it is installed; it compiles its own kernel first."""
     if importlib.util.find_spec("deepspeed") is None:
         return {}

@@ -7,19 +7,17 @@ read or written, in the time of a call; the copy reads as many, and writes as ma
 from __future__ import annotations
 
 import argparse
-import statistics
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 
 import torch
 
 from benchmarks.table import Row, main, times
+from benchmarks.turns import Side, medians
 from conformance.kernels.builders import find_builder
 from conformance.kernels.compression import packing
 from conformance.kernels.specifications import quantization
 
-Call = Callable[[], object]
 GOAL = "≥ 1.0×"
 _GROUP = 256
 _TYPES = ("symmetric", "asymmetric")
@@ -47,7 +45,7 @@ def _one(elements: int, bits: int, kind: int, word: str, rounds: int) -> Iterato
         there, params = kernels.quantize(values, groups, bits, kind)
         back = "dequantize_fp32" if dtype is torch.float32 else "dequantize"
         ours, theirs = getattr(kernels, back), getattr(quantization, back)
-        calls: dict[str, Call] = {
+        calls: dict[str, Side] = {
             "quantize": partial(kernels.quantize, values, groups, bits, kind),
             "quantize by operators": partial(quantization.quantize, values, groups, bits, kind),
             "dequantize": partial(ours, there, params, groups, bits, kind),
@@ -63,7 +61,7 @@ def _signs(elements: int, rounds: int) -> Iterator[Row]:
     kernels = find_builder("PackbitsBuilder", "cpu")().load()
     values = torch.rand(elements, generator=torch.Generator().manual_seed(1)).sub_(0.5)
     there = kernels.packbits(values, elements, 0)
-    calls: dict[str, Call] = {
+    calls: dict[str, Side] = {
         "packbits": partial(kernels.packbits, values, elements, 0),
         "packbits by operators": partial(packing.packbits, values, elements, 0),
         "unpackbits": partial(kernels.unpackbits, there, len(there), 0),
@@ -74,7 +72,7 @@ def _signs(elements: int, rounds: int) -> Iterator[Row]:
     yield from _rows(calls, elements * values.itemsize, f"float32, {who}", rounds)
 
 
-def _rows(calls: dict[str, Call], size: int, word: str, rounds: int) -> Iterator[Row]:
+def _rows(calls: dict[str, Side], size: int, word: str, rounds: int) -> Iterator[Row]:
     """Each kernel against the operators, and as a share of the copy."""
     seconds = medians(calls, rounds)
     speed = {name: size / taken / 1e9 for name, taken in seconds.items()}
@@ -84,17 +82,6 @@ def _rows(calls: dict[str, Call], size: int, word: str, rounds: int) -> Iterator
         yield Row(f"{name} {word}", f"{speed[name]:.2f} GB/s", GOAL, f"{speed[slow]:.2f} GB/s (operators)", ratio)
         share = times(speed[name] / speed["copy"])
         yield Row(f"{name} {word}", f"{speed[name]:.2f} GB/s", "", f"{speed['copy']:.2f} GB/s (copy)", share)
-
-
-def medians(calls: dict[str, Call], rounds: int) -> dict[str, float]:
-    """Seconds of each, one call a round in turn; the first round warms up."""
-    taken: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(rounds + 1):
-        for name, call in calls.items():
-            start = time.perf_counter()
-            call()
-            taken[name].append(time.perf_counter() - start)
-    return {name: statistics.median(values[1:]) for name, values in taken.items()}
 
 
 if __name__ == "__main__":

@@ -12,6 +12,8 @@ from conformance.running.crashes import death_verdict
 from conformance.running.settings import Settings
 from conformance.running.watchdog import read_stacks, readable, stacks_path
 
+#: With -n0 a case that crashes would end the resumed run as well.
+_NEXT = "Nothing is lost: repeat the command with --resume, and -n1 for -n0: such a case then ends a worker alone."
 #: How often the child looks whether its parent is alive, in seconds: what forks of a case hold the pipe open longer.
 _LOOK = 0.5
 
@@ -71,7 +73,7 @@ def _told(settings: Settings, dead: int) -> str:
     else:
         verdict = death_verdict(culprit, stacks, None, settings)
         what = [f"conformance: {culprit.id} has ended the run · {verdict.reason.value}", verdict.message]
-    return "\n".join(["", *what, "Nothing is lost: repeat the command with --resume to go on.", ""])
+    return "\n".join(["", *what, _NEXT, ""])
 
 
 def _in_flight(settings: Settings, process: int) -> Started | None:

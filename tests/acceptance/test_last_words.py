@@ -63,6 +63,16 @@ def test_a_case_that_ends_the_process_is_named(folder: Path, name: str, number: 
         assert one in finished.output
 
 
+def test_what_it_says_to_do_next_goes_on(folder: Path) -> None:
+    words = ("--accelerator=cpu", "test_vendor.py", "--case=vendor.crashes", "--case=vendor.passes")
+    told = run(*words, "-n0", cwd=folder).output
+
+    finished = run(*words, "-n1", "--resume", cwd=folder)
+
+    assert "--resume, and -n1 for -n0" in told
+    assert finished.verdicts == {"vendor.crashes": ("fail", "crash"), "vendor.passes": ("pass", "native")}
+
+
 def test_a_process_that_dies_before_any_case_says_so(folder: Path) -> None:
     (folder / "conftest.py").write_text("import os\ndef pytest_collection_finish():\n    os.kill(os.getpid(), 11)\n")
 
