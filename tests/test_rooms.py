@@ -33,7 +33,7 @@ ALLOWED = {
         "conformance.process.python",
         "conformance.finding",
         "conformance.numerics",
-        "conformance.process.patience",
+        "conformance.process.watchdog",
         "conformance.kernels",
         "conformance.accelerators.capabilities",
         "conformance.accelerators.declaration",

@@ -16,11 +16,11 @@ from conformance.accelerators.claims import Element, declaration_of
 from conformance.accelerators.registry import resolve
 from conformance.case import Case, seed_of
 from conformance.checker import Checker
+from conformance.observation import observe_body
 from conformance.plan import PlannedCase, bundled_cases, family_of
 from conformance.process.state import ProcessState, seed_everything
 from conformance.reports.verdict import Outcome, Reason, Verdict
 from conformance.run_options import Strictness
-from conformance.runner.case_runner import observe_body
 from conformance.runner.health_check import Canary
 from conformance.selection import matches
 from conformance.verdicts import gate, judge, judge_death

@@ -21,9 +21,9 @@ from conformance.checker import Checker
 from conformance.finding import Finding
 from conformance.numerics import placement
 from conformance.numerics.placement import Call, HostWork, Operand, host_work
+from conformance.observation import observe
 from conformance.reports.verdict import Reason, Verdict
 from conformance.run_options import Strictness
-from conformance.runner.case_runner import observe
 from conformance.suites.operators import catalogue, cell, execution
 from conformance.suites.operators.execution import Sample, call
 from conformance.verdicts import judge
