@@ -11,7 +11,7 @@ from conformance.accelerators.capabilities import COMPILE, DEVICE, DEVICE_VISIBI
 from conformance.case import Level, case
 from conformance.finding import environment_lacks, stub
 
-from .processes import run_python, spec_of, told_by_another
+from .processes import answers_of_new_process, run_python, spec_of
 
 
 @case("accelerator.environment.exports", requires=[DEVICE], level=Level.CORE)
@@ -125,7 +125,7 @@ def test_compile_backend_unknown(accelerator):
 @case("accelerator.environment.import_keeps_it", requires=[DEVICE], deadline=120)
 def test_import_keeps_environment(pytestconfig):
     """Loading an accelerator leaves deterministic mode, default dtype and gradients as they are."""
-    answers = told_by_another(spec_of(pytestconfig))
+    answers = answers_of_new_process(spec_of(pytestconfig))
 
     before, after = answers["before"], answers["after"]
     assert after == before, f"loading changed torch's modes: deterministic, default dtype, gradients are {after}"

@@ -8,7 +8,7 @@ from conformance.case import Level, case
 from conformance.errors import SetupError
 from conformance.finding import environment_lacks
 
-from .processes import run_python, spec_of, told_by_another
+from .processes import answers_of_new_process, run_python, spec_of
 
 REFUSED = """
 from conformance.accelerators import get_accelerator
@@ -22,7 +22,7 @@ except Exception as error:
 @case("accelerator.selection.override", requires=[DEVICE], level=Level.CORE, deadline=120)
 def test_override(accelerator, pytestconfig):
     """DS_ACCELERATOR beats detection, and the second call gives the same object."""
-    answers = told_by_another(spec_of(pytestconfig))
+    answers = answers_of_new_process(spec_of(pytestconfig))
 
     assert answers["device"] == accelerator.device_name(), f"DS_ACCELERATOR={spec_of(pytestconfig)}: {answers}"
     assert answers["again"] is True, f"a second get_accelerator() gives another object: {answers['again']}"
@@ -80,7 +80,7 @@ tell(named=found.device_name(), type=tensor.device.type, available=found.is_avai
 @case("accelerator.selection.replaced", requires=[DEVICE], level=Level.CORE, deadline=120)
 def test_replaced(pytestconfig):
     """set_accelerator() replaces the choice for everybody; what is no accelerator is refused and changes nothing."""
-    answers = told_by_another(spec_of(pytestconfig))
+    answers = answers_of_new_process(spec_of(pytestconfig))
 
     assert answers["kept"] is True, f"get_accelerator() does not give what set_accelerator() was given: {answers}"
     refused = answers["refused"]
@@ -121,7 +121,7 @@ def test_fork_after_import(pytestconfig):
 @case("accelerator.selection.other_process", requires=[DEVICE], level=Level.CORE, deadline=120)
 def test_other_process(accelerator, pytestconfig):
     """A second process sees the same device type, count and dtypes."""
-    answers = told_by_another(spec_of(pytestconfig))
+    answers = answers_of_new_process(spec_of(pytestconfig))
 
     here = {
         "device": accelerator.device_name(),
