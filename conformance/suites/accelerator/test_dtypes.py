@@ -164,7 +164,7 @@ def test_cast_from_float32(device, dtype):
 
 @case("accelerator.dtype.cast_to_float32", requires=[DTYPE], axes={"dtype": DTYPES})
 def test_cast_to_float32(device, dtype):
-    """Casts to float32 are exact: every value of the narrow dtypes, and integers in the on_host ones."""
+    """Casts to float32 are exact: every value of the narrow dtypes, and integers in the wide dtypes."""
     narrow = dtype_of(dtype)
     if narrow.is_complex:
         source = torch.arange(-500, 500).to(narrow).real
