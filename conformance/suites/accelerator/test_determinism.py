@@ -43,7 +43,7 @@ def value_and_gradient(function, source):
     """Return the function's value at ``source`` and the gradient of its weighted sum, both on the host."""
     leaf = source.clone().requires_grad_()
     value = function(leaf)
-    # Different weights: equal ones would hide a gradient that is added in another order.
+    # Different weights, because the plain sum of a softmax or a layer norm has a gradient of zero.
     (value * torch.linspace(0.5, 1.5, value.numel(), device=value.device).view_as(value)).sum().backward()
     return {"value": value.detach().cpu(), "gradient": leaf.grad.cpu()}
 
@@ -57,7 +57,7 @@ def test_repeats(device, function, monkeypatch):
         runs = []
         for _ in range(4):
             runs.append(value_and_gradient(FUNCTIONS[function], source))
-            # Other work in between changes the state of the device, as in a training step.
+            # Other work between the runs makes an accidental repetition less likely.
             torch.randn(257, 257, device=device).sin_()
 
     for name, first in runs[0].items():
