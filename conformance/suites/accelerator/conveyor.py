@@ -36,7 +36,7 @@ class Conveyor:
         self._through(self.identity, 4)
         accelerator.synchronize()
         seconds_per_product = (time.perf_counter() - started) / 4
-        # Bounded, so that a slow device still gets a chain and a fast one does not get an endless queue.
+        # Bounded: a slow device still gets a chain, and a fast device does not get an endless queue.
         self.length = max(4, min(1000, int(milliseconds / 1000 / seconds_per_product)))
 
     def _through(self, value: torch.Tensor, length: int) -> torch.Tensor:

@@ -49,6 +49,6 @@ def edge_values(dtype: torch.dtype) -> torch.Tensor:
         exponent_mask | (ones >> 1),  # a NaN with the quiet bit clear and all other payload bits set
     )
     patterns = [sign << (bits - 1) | value for value in positive for sign in (0, 1)]
-    # The integer dtypes wider than 8 bits are signed, so a set top bit stands for a negative number there.
+    # The integer dtypes above are signed, except uint8: a pattern with the top bit set is a negative number.
     signed = [value - (1 << bits) if value >> (bits - 1) and bits > 8 else value for value in patterns]
     return torch.tensor(signed, dtype=_INTEGERS[bits // 8]).view(dtype)

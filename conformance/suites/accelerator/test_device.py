@@ -49,7 +49,7 @@ def test_name(accelerator, device):
 
 @case("accelerator.device.current", requires=[DEVICE], level=Level.CORE)
 def test_current(accelerator):
-    """The current device is an int between 0 and the count, and asking for it or setting it again keeps it."""
+    """current_device() is an int below device_count(), and setting that device again does not change it."""
     first, second = accelerator.current_device(), accelerator.current_device()
 
     assert type(first) is int, f"current_device() returned {first!r}, a {type(first).__name__}; it must return an int"

@@ -152,7 +152,7 @@ def test_metadata(device, dtype):
 def test_cast_from_float32(device, dtype):
     """Casts from float32 give the same bits as PyTorch's casts on the host."""
     values = torch.cat([torch.linspace(-100.0, 100.0, 4099), torch.tensor([0.0, 1.0, 0.5, 1.5, 2.5, 1 / 3])])
-    # C++ leaves a cast of negative numbers to an unsigned integer undefined.
+    # C++ leaves casts of negative floats to unsigned integers undefined.
     source = values.abs() if dtype == "uint8" else values
 
     result = source.to(device).to(dtype_of(dtype)).cpu()
@@ -211,8 +211,8 @@ def test_compute(accelerator, device, dtype):
     expected.sum().backward()
     for name, found, exact in (
         ("result", result.detach(), expected.detach()),
-        ("gradient of the left", left.grad, on_host[0].grad),
-        ("gradient of the right", right.grad, on_host[1].grad),
+        ("gradient of the left factor", left.grad, on_host[0].grad),
+        ("gradient of the right factor", right.grad, on_host[1].grad),
     ):
         assert found.dtype is dtype_of(dtype), f"the {name} is {found.dtype}"
         wrong = int((found.cpu().double() != exact).sum())

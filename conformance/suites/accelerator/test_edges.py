@@ -40,7 +40,7 @@ def test_empty(device, function):
     result = EMPTY[function](device)
 
     assert result.shape == expected.shape, f"the shape is {tuple(result.shape)}, not {tuple(expected.shape)}"
-    # NaN is not equal to itself; 7 stands for it on both sides.
+    # NaN is not equal to itself, so 7 replaces it on both sides.
     same = torch.equal(result.cpu().nan_to_num(7.0), expected.nan_to_num(7.0))
     assert same, f"{function} gives {result.tolist()}, not {expected.tolist()}"
 

@@ -117,7 +117,7 @@ def test_compile_backend_set(accelerator):
 
 @case("accelerator.compile_backend.unknown", requires=[DEVICE], level=Level.CORE)
 def test_compile_backend_unknown(accelerator):
-    """An unknown backend raises ValueError and keeps the old backend."""
+    """An unknown backend raises a ValueError and keeps the old backend."""
     before = accelerator.get_compile_backend()
 
     with pytest.raises(ValueError):

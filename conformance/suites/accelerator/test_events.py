@@ -24,11 +24,11 @@ def stale(target, start=0):
 
 @case("accelerator.event.none_means_host_timers", requires=[DEVICE], level=Level.CORE)
 def test_none_means_host_timers(accelerator):
-    """An accelerator without events says that the host's clock has to take the times."""
+    """use_host_timers() is True for an accelerator without events."""
     missing, host_timers = accelerator.Event is None, accelerator.use_host_timers()
 
     if missing and not host_timers:
-        stub("Event is None, but use_host_timers() is False: no clock is left to measure a time")
+        stub("Event is None, but use_host_timers() is False: no clock is left to measure times")
 
 
 @case("accelerator.event.synchronize", requires=[EVENT, STREAM])
@@ -102,7 +102,7 @@ def test_after_device_synchronize(accelerator, device):
 
 @case("accelerator.event.record_again", requires=[EVENT, STREAM])
 def test_record_again(accelerator, device):
-    """An event that is recorded again stands for the later point."""
+    """An event that is recorded again marks the later point."""
     conveyor, side = Conveyor(accelerator, device), accelerator.Stream()
     source, later = numbers(device), numbers(device, 5)
     target, event = torch.full_like(source, -1.0), accelerator.Event()
@@ -115,7 +115,7 @@ def test_record_again(accelerator, device):
         event.record(side)
     event.synchronize()
 
-    assert stale(target, 5) == 0, f"{stale(target, 5)} elements are stale: the event still stands for its first record"
+    assert stale(target, 5) == 0, f"{stale(target, 5)} elements are stale: the event still marks its first record"
 
 
 @case("accelerator.event.record_default", requires=[EVENT])
@@ -199,7 +199,7 @@ def test_elapsed_scales(accelerator, device):
         if long > 2 * short:
             break
 
-    assert long > 2 * short, f"8 x the work takes {long:.3f} ms, the work itself {short:.3f} ms; expected more than 2 x"
+    assert long > 2 * short, f"8 x the work takes {long:.3f} ms, 1 x takes {short:.3f} ms; expected more than 2 x that"
 
 
 @case("accelerator.event.elapsed_adds_up", requires=[EVENT_TIMING])

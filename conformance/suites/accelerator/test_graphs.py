@@ -228,7 +228,7 @@ def test_random_numbers(accelerator, device):
     accelerator.manual_seed(3)
     again = captured.replay()
 
-    # 257 uniform float32 numbers agree by chance in practically no place.
+    # By chance, two draws of 257 float32 numbers agree in practically no place.
     assert int((first == second).sum()) < 20, "every replay draws the same numbers"
     assert torch.equal(first, again), "replays do not repeat after the same seed"
     assert first.min() >= 0 and first.max() < 1

@@ -50,7 +50,7 @@ def check_member(accelerator, name):
     try:
         found = inspect.signature(value)
     except (TypeError, ValueError):
-        return  # a function written in C has no signature to compare
+        return  # functions written in C may have no signature to compare
     wanted = [argument for argument in expected.signature.parameters.values() if argument.name != "self"]
     complaint = mismatch(wanted, list(found.parameters.values()))
     assert not complaint, f"{name}{found} should be {name}({', '.join(map(str, wanted))}): {complaint}"

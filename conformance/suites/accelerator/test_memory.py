@@ -33,7 +33,7 @@ def fill(device, size, value=1):
 def test_holds_values(accelerator, device, size):
     """A tensor of any size holds the written values from its first to its last element."""
     count = int(size)
-    # 251 is prime: a byte that moves by any power of two meets another value.
+    # 251 is prime, so a byte that is moved by any power of two differs from the byte it replaces.
     expected = (torch.arange(count) % 251).to(torch.uint8)
 
     tensor = expected.to(device, copy=True)
@@ -66,7 +66,7 @@ def test_zero_filled(accelerator, device):
 
 @case("accelerator.memory.freed", requires=[MEMORY], level=Level.CORE)
 def test_freed(accelerator, device):
-    """Memory is freed with its tensor, so 32 tensors of 32 MiB in turn leave no gigabyte allocated."""
+    """Memory is freed with its tensor, so 32 tensors of 32 MiB, one after the other, leave less than 512 MiB allocated."""
     fill(device, 32 * MIB)
     settle(accelerator)
     before = accelerator.memory_allocated()

@@ -33,7 +33,7 @@ def test_peak(accelerator, device):
     axes={"member": ["reset_peak_memory_stats", "reset_max_memory_allocated"]},
 )
 def test_peak_reset(accelerator, device, member):
-    """A reset sets the peak to the current value, not to zero, and the peak rises again from there."""
+    """A reset sets the peak to the current value, and the peak rises again from there."""
     kept = fill(device, 3 * MIB)
     torch.empty(64 * MIB, dtype=torch.uint8, device=device)
     before = accelerator.max_memory_allocated()

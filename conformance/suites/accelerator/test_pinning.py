@@ -1,4 +1,4 @@
-"""Page-locked host memory: values, views, correct answers of is_pinned(), and copies that do not wait."""
+"""Page-locked host memory: values, views, is_pinned(), and copies that do not wait."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_device_is_not_pinned(accelerator, device):
 
 @case("accelerator.pin.unpin", requires=[COPY], level=Level.CORE)
 def test_unpin(accelerator):
-    """unpin_memory() returns True if it unpinned the memory, and otherwise leaves it as it was."""
+    """unpin_memory() unpins the memory and returns True, or changes nothing and returns False or None."""
     pinned = accelerator.pin_memory(torch.arange(4096.0))
     was_pinned = accelerator.is_pinned(pinned)
 

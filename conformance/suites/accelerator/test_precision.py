@@ -47,7 +47,7 @@ def test_accumulate_gradient(device, dtype):
     (torch.ones(ONES, 1, dtype=weight.dtype, device=device) @ weight).sum().backward()
 
     assert weight.grad.tolist() == [[float(ONES)] * 3], (
-        f"the gradient over {ONES} rows is {weight.grad.tolist()}, not {float(ONES)}"
+        f"the gradient over {ONES} rows is {weight.grad.tolist()}; every element must be {float(ONES)}"
     )
 
 

@@ -32,7 +32,7 @@ def test_override(accelerator, pytestconfig):
 
 @case("accelerator.selection.unknown_name", requires=[DEVICE], level=Level.CORE, deadline=120)
 def test_unknown_name(pytestconfig):
-    """An unknown name raises ValueError that lists the known names."""
+    """An unknown name raises a ValueError that lists the known names."""
     answers = run_python(REFUSED, spec_of(pytestconfig), DS_ACCELERATOR="no_such_accelerator")
 
     assert answers.get("error") == "ValueError", f"an unknown name gives {answers}, not a ValueError"
@@ -42,7 +42,7 @@ def test_unknown_name(pytestconfig):
 
 @case("accelerator.selection.missing_package", requires=[DEVICE], level=Level.CORE, deadline=120)
 def test_missing_package(pytestconfig):
-    """A known name whose package is not installed raises ValueError that names the package."""
+    """A known name whose package is not installed raises a ValueError that names the package."""
     for name in names():
         try:
             resolve(name).preflight()
