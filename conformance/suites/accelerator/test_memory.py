@@ -66,7 +66,7 @@ def test_zero_filled(accelerator, device):
 
 @case("accelerator.memory.freed", requires=[MEMORY], level=Level.CORE)
 def test_freed(accelerator, device):
-    """Memory is freed with its tensor, so 32 tensors of 32 MiB, one after the other, leave less than 512 MiB allocated."""
+    """Memory is freed with its tensor, so 32 tensors of 32 MiB in turn leave less than 512 MiB allocated."""
     fill(device, 32 * MIB)
     settle(accelerator)
     before = accelerator.memory_allocated()
