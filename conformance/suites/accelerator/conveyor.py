@@ -6,6 +6,7 @@ import time
 
 import torch
 
+HOST = torch.device("cpu")
 SIDE = 256
 #: Integers below 251 have 8 significant bits. They stay exact where a matrix unit rounds float32 to TF32 or bfloat16.
 _MODULUS = 251
@@ -18,6 +19,11 @@ def numbers(device: torch.device, start: int = 0) -> torch.Tensor:
     """
     values = (torch.arange(SIDE * SIDE) + start) % _MODULUS
     return values.to(torch.float32).view(SIDE, SIDE).to(device, copy=True)
+
+
+def stale(target: torch.Tensor, start: int = 0) -> int:
+    """Return the number of elements that differ from ``numbers(HOST, start)``."""
+    return int((target.cpu() != numbers(HOST, start)).sum())
 
 
 class Conveyor:

@@ -43,6 +43,7 @@ def test_products(accelerator, device, dtype):
             "linear": torch.nn.functional.linear(left, right.t()),
             "bmm": torch.bmm(left[None], right[None])[0],
         }
+        # A sum is not on autocast's list of operations in lower precision.
         kept = left + left
 
     for name, result in results.items():
@@ -59,8 +60,10 @@ def test_gradients(accelerator, device, dtype):
     gradients = []
     for enabled in (True, False):
         leaf = weight.clone().requires_grad_()
+        # enable_grad() stands in for no context: gradients are enabled anyway.
         with autocast_to(accelerator, device, dtype) if enabled else torch.enable_grad():
             hidden = source @ leaf
+        # Summed in float32, so that only the product differs between the two passes.
         hidden.float().sum().backward()
         gradients.append(leaf.grad.cpu())
 

@@ -12,12 +12,13 @@ from conformance.case import Level, case
 from conformance.finding import environment_lacks, require
 from conformance.suites.ops.loading import loaded, says_yes
 
-NOWHERE = "NoSuchOperatorBuilder"
+UNKNOWN = "NoSuchOperatorBuilder"
 
 
 def builder_names(accelerator):
     """Return the sorted names of the builder classes in the module of op_builder_dir()."""
     module = importlib.import_module(accelerator.op_builder_dir())
+    # Abstract base classes end in "Builder" too, but they have no NAME.
     return sorted(
         name
         for name, value in vars(module).items()
@@ -28,7 +29,7 @@ def builder_names(accelerator):
 @case("accelerator.builders.unknown_name", requires=[DEVICE], level=Level.CORE)
 def test_unknown_name(accelerator):
     """get_op_builder() and create_op_builder() do not raise for an unknown name, and agree about it."""
-    builder_class, instance = accelerator.get_op_builder(NOWHERE), accelerator.create_op_builder(NOWHERE)
+    builder_class, instance = accelerator.get_op_builder(UNKNOWN), accelerator.create_op_builder(UNKNOWN)
 
     assert (builder_class is None) == (instance is None), (
         f"get_op_builder() returned {builder_class!r}, create_op_builder() {instance!r}"
@@ -43,10 +44,11 @@ def test_unknown_name(accelerator):
 @case("accelerator.builders.unknown_loads_nothing", requires=[DEVICE], level=Level.CORE)
 def test_unknown_loads_nothing(accelerator):
     """Loading an unknown operator raises an error."""
-    builder = accelerator.create_op_builder(NOWHERE)
+    builder = accelerator.create_op_builder(UNKNOWN)
     if builder is None:
         environment_lacks("this accelerator has no builder for unknown operators, so nothing can be loaded")
 
+    # Builders of different vendors raise different errors.
     with pytest.raises((NotImplementedError, ValueError, ImportError, RuntimeError)):
         builder.load()
 
@@ -55,8 +57,8 @@ def test_unknown_loads_nothing(accelerator):
 def test_by_keyword(accelerator):
     """get_op_builder() and create_op_builder() accept class_name by name."""
     builder_class, instance = (
-        accelerator.get_op_builder(class_name=NOWHERE),
-        accelerator.create_op_builder(class_name=NOWHERE),
+        accelerator.get_op_builder(class_name=UNKNOWN),
+        accelerator.create_op_builder(class_name=UNKNOWN),
     )
 
     assert (builder_class is None) == (instance is None), (

@@ -70,6 +70,7 @@ def test_current(accelerator):
 @case("accelerator.device.current_under_launcher", requires=[DEVICE], level=Level.CORE)
 def test_current_under_launcher(accelerator, monkeypatch):
     """A launcher's environment variables do not change the type of the answers."""
+    # Vendor code that returns LOCAL_RANK without int() returns a string here.
     ranks = {"LOCAL_RANK": "1", "RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "LOCAL_SIZE": "2"}
     for name, value in ranks.items():
         monkeypatch.setenv(name, value)
@@ -104,10 +105,12 @@ def test_set(accelerator):
         for index in range(accelerator.device_count()):
             accelerator.set_device(index)
             now = accelerator.current_device()
+            # A call without any effect is a stub; a wrong device after it is a wrong result.
             if now == before != index:
                 stub(f"set_device({index}) has no effect: current_device() is {now} as before")
             assert now == index, f"after set_device({index}), current_device() returned {now!r}"
             tensor = torch.full((3,), 7.0, device=accelerator.device_name())
+            # Device types with one device, such as the CPU, may leave out the index.
             assert tensor.device.index in (index, None), f"after set_device({index}), a tensor is on {tensor.device}"
             assert tensor.tolist() == [7.0] * 3
     finally:
@@ -121,6 +124,7 @@ def test_out_of_range(accelerator, index):
     before = accelerator.current_device()
     number = accelerator.device_count() + {"count": 0, "far": 1000}[index]
 
+    # The type of the exception is the vendor's choice, and the state afterwards is checked in any case.
     raised = None
     try:
         accelerator.set_device(number)

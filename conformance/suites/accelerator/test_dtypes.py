@@ -36,6 +36,7 @@ def differing_bytes(left, right):
     assert left.dtype == right.dtype and left.shape == right.shape, (
         f"{left.dtype} {tuple(left.shape)} cannot be compared with {right.dtype} {tuple(right.shape)}"
     )
+    # Compare bytes: NaN is not equal to itself, and -0.0 equals 0.0.
     return int((bytes_of(left) != bytes_of(right)).sum())
 
 
@@ -169,6 +170,7 @@ def test_cast_to_float32(device, dtype):
     if narrow.is_complex:
         source = torch.arange(-500, 500).to(narrow).real
     elif torch.empty(0, dtype=narrow).element_size() <= 2 and narrow is not torch.bool:
+        # Every bit pattern of the dtype: the low bytes of little-endian int32 numbers.
         source = torch.arange(256 ** torch.empty(0, dtype=narrow).element_size()).to(torch.int32)
         source = source.view(torch.uint8).view(len(source), 4)[:, : narrow.itemsize].contiguous().view(narrow).flatten()
     else:
@@ -194,6 +196,7 @@ def test_cast_special(device, dtype):
     expected = source.to(dtype_of(dtype)).to(result.dtype)
     assert result.isnan().tolist() == expected.isnan().tolist(), f"NaN is lost: {result.tolist()}"
     assert torch.equal(result.nan_to_num(0.0), expected.nan_to_num(0.0)), f"{result.tolist()}, not {expected.tolist()}"
+    # Only zeros and large numbers: the sign of a NaN has no meaning, and infinities are compared above.
     assert torch.equal(result.signbit()[3:], expected.signbit()[3:]), f"a sign is lost: {result.tolist()}"
 
 
@@ -258,6 +261,7 @@ def test_float64_flag(accelerator, device):
 
     third = torch.full((17,), 1.0, dtype=torch.float64, device=device) / 3
 
+    # float64 has an epsilon of 2.2e-16; float32 would miss by about 1e-8.
     assert (third * 3 - 1).abs().max().item() < 1e-15, (
         "is_fp64_supported() is True, but quotients have less than float64 precision"
     )
@@ -271,6 +275,7 @@ def test_no_silent_change(device):
     for name in DTYPES:
         try:
             tensor = torch.zeros(3, dtype=dtype_of(name), device=device)
+        # Raising is right for a dtype that the device lacks.
         except Exception:
             continue
         created += 1

@@ -79,6 +79,7 @@ ORDERED = {
 def test_nan_order(device, function):
     """NaN orders above every number, and extremes and medians of a row with NaN are NaN."""
     nan, inf = float("nan"), float("inf")
+    # Comparisons with NaN are False, so a kernel that only compares loses the NaN.
     rows = torch.tensor([[1.0, nan, -inf, 3.0, inf], [nan, nan, nan, nan, nan], [4.0, 2.0, 5.0, 1.0, 3.0]])
     expected = ORDERED[function](rows)
 
@@ -90,6 +91,7 @@ def test_nan_order(device, function):
     assert same, f"{function} gives {result.tolist()}, not {expected.tolist()}"
 
 
+# Without a dtype, PyTorch widens sums of small integers to int64.
 WRAPPING = {
     "add": lambda x, y: x + y,
     "sub": lambda x, y: x - y,

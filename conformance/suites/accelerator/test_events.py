@@ -12,14 +12,7 @@ from conformance.accelerators.capabilities import DEVICE, EVENT, EVENT_TIMING, S
 from conformance.case import Level, case
 from conformance.finding import stub
 
-from .conveyor import Conveyor, numbers
-
-HOST = torch.device("cpu")
-
-
-def stale(target, start=0):
-    """Return the number of elements that differ from ``numbers(HOST, start)``."""
-    return int((target.cpu() != numbers(HOST, start)).sum())
+from .conveyor import HOST, Conveyor, numbers, stale
 
 
 @case("accelerator.event.none_means_host_timers", requires=[DEVICE], level=Level.CORE)
@@ -77,6 +70,7 @@ def test_query_becomes_true(accelerator, device):
     result = numbers(device) + 1
     event.record()
 
+    # 10 s is far more than one addition takes on any device.
     deadline = time.monotonic() + 10
     while not event.query():
         assert time.monotonic() < deadline, "query() is still False after 10 s"
@@ -189,6 +183,7 @@ def test_elapsed(accelerator, device):
 def test_elapsed_scales(accelerator, device):
     """Eight times the work takes longer by the device's clock."""
     conveyor, source = Conveyor(accelerator, device, milliseconds=10.0), numbers(device)
+    # Warm up, so that the first measured chain pays no one-time costs.
     measure(accelerator, conveyor, source, 1)
     short, long = float("inf"), float("inf")
 

@@ -17,9 +17,8 @@ from conformance.accelerators.capabilities import (
 )
 from conformance.case import Level, case
 
-from .conveyor import Conveyor, numbers
+from .conveyor import HOST, Conveyor, numbers
 
-HOST = torch.device("cpu")
 FLAGS = {
     "is_synchronized_device": SYNCHRONOUS,
     "use_host_timers": HOST_TIMERS,

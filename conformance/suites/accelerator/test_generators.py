@@ -139,6 +139,7 @@ def test_torch_seed_reaches_device(accelerator, device):
 def test_fork(accelerator, device):
     """Numbers drawn or seeded inside torch.random.fork_rng() do not change the random stream outside."""
     host = device.type == "cpu"
+    # fork_rng() always saves the host's generator; ``devices`` lists only those of the device type.
     devices = [] if host else list(range(accelerator.device_count()))
     accelerator.manual_seed(70)
     state, expected = accelerator.get_rng_state(), torch.randn(65, device=device)
@@ -172,6 +173,7 @@ def test_recomputed_dropout(accelerator, device):
     torch.randn(13, device=device)
     result.sum().backward()
 
+    # The input is all ones, so the result and the gradient are both the scaled mask.
     wrong = differing(source.grad, result.detach())
     assert wrong == 0, f"{wrong} of 4099 gradients belong to another dropout mask than the result"
 

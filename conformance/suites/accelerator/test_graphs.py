@@ -23,6 +23,7 @@ class Captured:
         warm_up(accelerator, lambda: function(self.source), times=3)
         self.graph = accelerator.create_graph()
         with accelerator.capture_to_graph(self.graph, pool=pool):
+            # A graph replays on fixed addresses, so the result goes to a tensor that exists before it.
             self.output.copy_(function(self.source))
 
     def replay(self):
@@ -238,6 +239,7 @@ def test_random_numbers(accelerator, device):
 def test_capturing_flag(accelerator, device):
     """is_current_stream_capturing() is True inside a capture and False outside."""
     answers, source = [accelerator.is_current_stream_capturing()], torch.zeros(3, device=device)
+    # Warm up: one-time set-up must not be captured.
     (source + 1).cpu()
     graph = accelerator.create_graph()
 
@@ -277,6 +279,7 @@ def test_pool(accelerator, device):
 def test_stream(accelerator, device):
     """A capture runs on the given stream and restores the current stream."""
     source, output = torch.arange(257.0, device=device), torch.full((257,), -1.0, device=device)
+    # Warm up: one-time set-up must not be captured.
     (source + 1).cpu()
     graph, before = accelerator.create_graph(), accelerator.current_stream()
 

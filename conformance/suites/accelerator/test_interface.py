@@ -19,11 +19,11 @@ OPTIONAL = [member.name for member in MEMBERS if member.optional]
 def member_of(accelerator, name):
     """Return the member's value.
 
-    Skip the case if the member is optional and missing: it was added after the accelerator was written.
+    Skip the case if the member is optional and missing: an accelerator written for an older DeepSpeed may lack it.
     """
     if BY_NAME[name].optional and not hasattr(accelerator, name):
         environment_lacks(
-            f"{name} has a default since DeepSpeed {BY_NAME[name].since}, and this accelerator does not define it"
+            f"{name} has a default in DeepSpeed {BY_NAME[name].since}, and this accelerator does not define it"
         )
     return getattr(accelerator, name)
 
@@ -65,6 +65,7 @@ def mismatch(wanted, found):
     Both arguments are lists of inspect.Parameter.
     """
     named = {have.name: (position, have) for position, have in enumerate(have for have in found if have.kind in _NAMED)}
+    # ``**kwargs`` accepts every name.
     catches_all = any(have.kind is inspect.Parameter.VAR_KEYWORD for have in found)
     wanted = [want for want in wanted if want.kind in _NAMED]
     for position, want in enumerate(wanted):
@@ -81,6 +82,7 @@ def mismatch(wanted, found):
 
 def difference(want, position, have, found_position):
     """Return how one argument differs from the interface's, or None."""
+    # Only arguments that can be passed by position have a position that matters.
     if want.kind is have.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD and found_position != position:
         return f"argument {want.name!r} is at another position"
     if want.default is not inspect.Parameter.empty and have.default != want.default:
@@ -142,6 +144,7 @@ def test_int(accelerator, member):
     """The member returns an int and not a string, a float or a bool."""
     answer = answer_of(accelerator, member)
 
+    # isinstance() would accept a bool, which is a subclass of int.
     assert type(answer) is int, f"{member}() returned {answer!r}, a {type(answer).__name__}; it must return an int"
 
 
@@ -160,6 +163,7 @@ def test_list(accelerator, member):
     answer = answer_of(accelerator, member)
     assert type(answer) is list, f"{member}() returned {answer!r}, a {type(answer).__name__}; it must return a list"
 
+    # Callers extend these lists, so a shared list would change for all of them.
     kept = list(answer)
     answer.append(None)
 

@@ -199,6 +199,7 @@ def test_stats(accelerator, device):
     if not stats:
         stub(f"memory_stats() is empty, but memory_allocated() is {accelerator.memory_allocated()} bytes")
     assert isinstance(stats, dict), f"memory_stats() returned a {type(stats).__name__}; it must return a dict"
+    # The keys are those of torch.cuda.memory_stats().
     current, peak = stats["allocated_bytes.all.current"], stats["allocated_bytes.all.peak"]
     assert current == accelerator.memory_allocated() >= kept.numel(), (current, accelerator.memory_allocated())
     assert peak == accelerator.max_memory_allocated(), (peak, accelerator.max_memory_allocated())
@@ -208,6 +209,7 @@ def test_stats(accelerator, device):
 def test_empty_cache_gives_back(accelerator, device):
     """empty_cache() does not raise reserved memory and does not change allocated memory."""
     kept, freed = fill(device, 3 * MIB), fill(device, 64 * MIB)
+    # The freed memory is now cached, so empty_cache() has something to give back.
     del freed
     accelerator.synchronize()
     reserved, allocated = accelerator.memory_reserved(), accelerator.memory_allocated()
@@ -229,6 +231,7 @@ def test_total(accelerator):
     assert total == accelerator.total_memory() > 0, (
         f"total_memory() returned {total}, then {accelerator.total_memory()}"
     )
+    # A smaller number is a total in KiB or MiB.
     assert total > 16 * MIB, f"total_memory() is {total}; the unit must be bytes"
     assert 0 < available <= total, f"available_memory() is {available} of {total}"
 
@@ -236,6 +239,7 @@ def test_total(accelerator):
 @case("accelerator.memory.available_drops", requires=[MEMORY_TOTAL])
 def test_available_drops(accelerator, device):
     """Available memory drops while tensors are alive."""
+    # Eight such tensors take at most half of the available memory.
     size = min(128 * MIB, accelerator.available_memory() // 16)
     # A host keeps freed pages in lists that it does not count as free, and other processes allocate and free at the
     # same time. So up to eight tensors are added until the number has dropped by half of one, in up to three rounds.

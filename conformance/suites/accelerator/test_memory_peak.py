@@ -18,6 +18,7 @@ def test_peak(accelerator, device):
     accelerator.reset_peak_memory_stats()
     before = accelerator.memory_allocated()
 
+    # The result is not kept, so the tensor is freed at once.
     torch.empty(64 * MIB, dtype=torch.uint8, device=device)
 
     peak = accelerator.max_memory_allocated() - before
@@ -56,6 +57,7 @@ def test_peak_inside_operations(accelerator, device):
     accelerator.reset_peak_memory_stats()
     before = accelerator.memory_allocated()
 
+    # The sum is still alive while its product with 2 is computed.
     result = (source + 1) * 2
 
     peak = accelerator.max_memory_allocated() - before

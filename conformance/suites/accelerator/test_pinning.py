@@ -8,9 +8,8 @@ import torch
 from conformance.accelerators.capabilities import COPY, MEMORY_PINNED, MEMORY_PINNED_ASYNC
 from conformance.case import Level, case
 
-from .conveyor import Conveyor, numbers
+from .conveyor import HOST, Conveyor, numbers
 
-HOST = torch.device("cpu")
 DTYPES = (torch.float32, torch.float16, torch.int64, torch.uint8, torch.bool)
 
 
@@ -180,6 +179,7 @@ def test_reuse(accelerator, device):
 
     for start in range(4):
         conveyor.carry(source, target)
+        # The pinned buffer is freed here. Its block may serve the next round before the queued copy has read it.
         arrived.append(accelerator.pin_memory(numbers(HOST, start)).to(device, non_blocking=True))
     accelerator.synchronize()
 

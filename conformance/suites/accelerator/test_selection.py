@@ -43,6 +43,7 @@ def test_unknown_name(pytestconfig):
 @case("accelerator.selection.missing_package", requires=[DEVICE], level=Level.CORE, deadline=120)
 def test_missing_package(pytestconfig):
     """A known name whose package is not installed raises a ValueError that names the package."""
+    # Take the first registered accelerator whose package is missing on this machine.
     for name in names():
         try:
             resolve(name).preflight()
@@ -91,6 +92,7 @@ def test_replaced(pytestconfig):
     )
 
 
+#: The child ends with os._exit(), so that it does not run the exit handlers it shares with its parent.
 FORKED = """
 import torch
 from conformance.accelerators.registry import resolve

@@ -9,9 +9,7 @@ import torch
 from conformance.accelerators.capabilities import MEMORY_STATS, STREAM_RECORD
 from conformance.case import case
 
-from .conveyor import Conveyor, numbers
-
-HOST = torch.device("cpu")
+from .conveyor import HOST, Conveyor, numbers
 
 
 def overwrite(device, count=8):
@@ -27,8 +25,10 @@ def test_record_keeps_memory(accelerator, device):
     accelerator.synchronize()
 
     with accelerator.stream(side):
+        # The chain delays the read, so the host frees the tensor first.
         conveyor.carry(numbers(device), torch.empty_like(read))
         read.copy_(source)
+    # The allocator knows only the stream that allocated a tensor. Without this call it reuses the memory at once.
     source.record_stream(side)
     del source
     new_tensors = overwrite(device)

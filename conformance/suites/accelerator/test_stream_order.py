@@ -7,8 +7,7 @@ import torch
 from conformance.accelerators.capabilities import STREAM_ORDER
 from conformance.case import case
 
-from .conveyor import Conveyor, numbers
-from .test_streams import HOST, stale
+from .conveyor import HOST, Conveyor, numbers, stale
 
 DIRECTIONS = ("default-to-side", "side-to-default", "side-to-side")
 
@@ -80,6 +79,7 @@ def test_write_after_read(accelerator, device):
 def test_chain(accelerator, device):
     """Waiting is transitive along a chain of streams."""
     conveyor, source = Conveyor(accelerator, device, milliseconds=10.0), numbers(device)
+    # A stream that did not wait copies -1 or older numbers, and every later stream passes them on.
     targets = [torch.full_like(source, -1.0) for _ in range(4)]
     streams = [accelerator.Stream() for _ in targets]
     accelerator.synchronize()

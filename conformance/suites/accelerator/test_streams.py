@@ -9,18 +9,11 @@ from conformance.accelerators.capabilities import DEVICE, STREAM
 from conformance.case import Level, case
 from conformance.finding import environment_lacks, require, stub
 
-from .conveyor import Conveyor, numbers
-
-HOST = torch.device("cpu")
+from .conveyor import HOST, Conveyor, numbers, stale
 
 
 class Stop(Exception):
     """Exception that a case raises on purpose."""
-
-
-def stale(target, start=0):
-    """Return the number of elements that differ from ``numbers(HOST, start)``."""
-    return int((target.cpu() != numbers(HOST, start)).sum())
 
 
 @case("accelerator.stream.none_is_consistent", requires=[DEVICE], level=Level.CORE)

@@ -1,4 +1,7 @@
-"""Probes of streams, events, memory counters, pinned memory, and graphs."""
+"""Probes of streams, events, memory counters, pinned memory, and graphs.
+
+A probe first asks whether the accelerator says no, and then runs the accelerator area's cases of the capability.
+"""
 
 from __future__ import annotations
 
