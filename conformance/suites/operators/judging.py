@@ -42,18 +42,18 @@ class Judge:
     def __post_init__(self) -> None:
         self.watches = Watches.on(self.device, self.watched)
 
-    def result(self, place: str, sample: OperatorSample, actual, expected, oracle: Oracle, n: float) -> None:
+    def result(self, label: str, sample: OperatorSample, actual, expected, oracle: Oracle, n: float) -> None:
         """Compare a result: the metadata of its raw leaves, and the values of its processed leaves.
 
         ``n`` is the reduction length that scales the error budget.
         """
-        self.metadata(place, actual, expected)
+        self.metadata(label, actual, expected)
         if not self.values:
             return
         actual_leaves, expected_leaves = processed(sample, actual), processed(sample, expected)
-        self._same_number(place, actual_leaves, expected_leaves)
+        self._same_number(label, actual_leaves, expected_leaves)
         for i, (ours, theirs) in enumerate(zip(actual_leaves, expected_leaves, strict=True)):
-            self.leaf(f"{place}, output {i}" if len(expected_leaves) > 1 else place, ours, theirs, oracle, i, n)
+            self.leaf(f"{label}, output {i}" if len(expected_leaves) > 1 else label, ours, theirs, oracle, i, n)
 
     def outcome(
         self, sample: OperatorSample, ours, theirs, oracle: Oracle, *, with_oracle: bool = False, variant: str = ""
@@ -63,59 +63,59 @@ class Judge:
         ``ours`` (device) and ``theirs`` (host) are pairs of a result and the sample that was passed.
         """
         (actual, device), (expected, host) = ours, theirs
-        place, n = f"{sample}{', ' + variant if variant else ''}", reduction_length(host, expected)
-        self.result(place, sample, actual, expected, oracle, n)
-        self.aliasing(place, actual, device, expected, host)
+        label, n = f"{sample}{', ' + variant if variant else ''}", reduction_length(host, expected)
+        self.result(label, sample, actual, expected, oracle, n)
+        self.aliasing(label, actual, device, expected, host)
         if self.values:
-            self.inputs(place, device, host, sample, n)
+            self.inputs(label, device, host, sample, n)
             if with_oracle:
                 self.against_oracle(sample, expected, oracle, n)
         self.samples += 1
 
-    def metadata(self, place: str, actual, expected) -> None:
+    def metadata(self, label: str, actual, expected) -> None:
         """Compare number, type, dtype, shape, device and strides of the results."""
         ours, theirs = leaves(actual), leaves(expected)
         if all(leaf is None for leaf in ours) and any(leaf is not None for leaf in theirs):
-            report(Reason.STUB, f"{place}: nothing was returned")
-        self._same_number(place, ours, theirs)
+            report(Reason.STUB, f"{label}: nothing was returned")
+        self._same_number(label, ours, theirs)
         strides = self.op_class is not OpClass.ITERATIVE  # factorisation libraries choose their own layouts
         for left, right in zip(ours, theirs, strict=True):
             if isinstance(right, torch.Tensor):
-                self.check.that(isinstance(left, torch.Tensor), f"{place}: {type(left).__name__} instead of a tensor")
+                self.check.that(isinstance(left, torch.Tensor), f"{label}: {type(left).__name__} instead of a tensor")
                 difference = layout.difference(left, right, self.device.type, strides=strides)
-                self.check.that(not difference, f"{place}: {difference}")
+                self.check.that(not difference, f"{label}: {difference}")
 
-    def _same_number(self, place: str, ours: list, theirs: list) -> None:
-        self.check.that(len(ours) == len(theirs), f"{place}: {len(ours)} results, expected {len(theirs)}")
+    def _same_number(self, label: str, ours: list, theirs: list) -> None:
+        self.check.that(len(ours) == len(theirs), f"{label}: {len(ours)} results, expected {len(theirs)}")
 
-    def leaf(self, place: str, actual, expected, oracle: Oracle, position: int, n: float) -> None:
+    def leaf(self, label: str, actual, expected, oracle: Oracle, position: int, n: float) -> None:
         """Compare the value of one output."""
         if not isinstance(expected, torch.Tensor):
-            self.scalar(place, actual, expected, oracle, position, n)
+            self.scalar(label, actual, expected, oracle, position, n)
             return
         ours, answers = plain(actual), self.check.answers
         if answers is not None:
-            # The name of an answer is a hash of ``place``: changing these words breaks answers of earlier versions.
-            ours = answers.of(place, ours)
-        self.tensor(place, ours, plain(expected), lambda: oracle.leaf(position), n)
+            # The name of an answer is a hash of ``label``: changing these words breaks answers of earlier versions.
+            ours = answers.of(label, ours)
+        self.tensor(label, ours, plain(expected), lambda: oracle.leaf(position), n)
 
-    def scalar(self, place: str, actual, expected, oracle: Oracle, position: int, n: float) -> None:
+    def scalar(self, label: str, actual, expected, oracle: Oracle, position: int, n: float) -> None:
         """Compare an output that is not a tensor: floats relatively (1e-6), anything else by type and equality."""
         if isinstance(expected, (float, complex)) and isinstance(actual, (float, complex)):
             both_nan = actual != actual and expected != expected
             close = both_nan or actual == expected or abs(actual - expected) <= 1e-6 * abs(expected)
-            self.check.that(close, f"{place}: {actual!r}, expected {expected!r}")
+            self.check.that(close, f"{label}: {actual!r}, expected {expected!r}")
         elif isinstance(expected, (torch.device, torch.Generator)):
             return  # these differ between devices by design
         else:
             same = type(actual) is type(expected) and actual == expected
-            self.check.that(same, f"{place}: {actual!r}, expected {expected!r}")
+            self.check.that(same, f"{label}: {actual!r}, expected {expected!r}")
 
-    def tensor(self, place: str, actual: torch.Tensor, expected: torch.Tensor, oracle, n: float) -> Comparison:
+    def tensor(self, label: str, actual: torch.Tensor, expected: torch.Tensor, oracle, n: float) -> Comparison:
         """Compare one tensor with the host's, and with the oracle where bits differ; return the comparison."""
         found = compare(actual, expected, oracle, self.op_class, n)
         self.worst, self.ratio = max(self.worst, found.worst), max(self.ratio, found.ratio)
-        self.check.that(found.right, f"{place}: {found}")
+        self.check.that(found.right, f"{label}: {found}")
         return found
 
     def against_oracle(self, sample: OperatorSample, expected, oracle: Oracle, n: float) -> None:
@@ -129,25 +129,25 @@ class Judge:
             ratio = host_ratio(plain(leaf), quick, self.op_class, n)
             self.host_ratio = max(self.host_ratio, ratio if math.isfinite(ratio) else 0.0)
 
-    def signs(self, place: str, actual, expected, oracle: Oracle) -> None:
+    def signs(self, label: str, actual, expected, oracle: Oracle) -> None:
         """Compare the signs of zeros with the host's or the oracle's."""
         for i, (ours, theirs) in enumerate(zip(leaves(actual), leaves(expected), strict=True)):
             if isinstance(theirs, torch.Tensor):
                 found = zero_signs(plain(ours), plain(theirs))
                 if not found.right and (exact := oracle.leaf(i)) is not None:
                     found = zero_signs(plain(ours), plain(theirs), exact.value)
-                self.check.that(found.right, f"{place}: {found}")
+                self.check.that(found.right, f"{label}: {found}")
 
-    def aliasing(self, place: str, actual, device: OperatorSample, expected, host: OperatorSample) -> None:
+    def aliasing(self, label: str, actual, device: OperatorSample, expected, host: OperatorSample) -> None:
         """Check that each output shares memory with the same inputs as on the host, and with no other."""
         for ours, theirs in zip(leaves(actual), leaves(expected), strict=True):
             if not isinstance(theirs, torch.Tensor) or theirs.numel() == 0:
                 continue
             mine, right = layout.shared_with(ours, device.tensors), layout.shared_with(theirs, host.tensors)
-            self.check.that(mine == right, f"{place}: output shares memory with inputs {mine}, expected {right}")
+            self.check.that(mine == right, f"{label}: output shares memory with inputs {mine}, expected {right}")
 
     def inputs(
-        self, place: str, device: OperatorSample, host: OperatorSample, before: OperatorSample, n: float
+        self, label: str, device: OperatorSample, host: OperatorSample, before: OperatorSample, n: float
     ) -> None:
         """Check that inputs are as the host left them: unchanged, or changed to the same values."""
         for i, (ours, theirs, old) in enumerate(zip(device.tensors, host.tensors, before.tensors, strict=True)):
@@ -156,14 +156,14 @@ class Judge:
             if same_bits(left, right):
                 continue
             host_wrote = not same_bits(right, plain(old))
-            self.check.that(host_wrote, f"{place}: input {i} was changed by an out-of-place operation")
-            self.tensor(f"{place}, input {i} after the call", left, right, lambda: None, n)
+            self.check.that(host_wrote, f"{label}: input {i} was changed by an out-of-place operation")
+            self.tensor(f"{label}, input {i} after the call", left, right, lambda: None, n)
 
-    def effect(self, place: str, before, ours, theirs) -> None:
+    def effect(self, label: str, before, ours, theirs) -> None:
         """Check that the device changed the written arguments if the host changed them."""
         self.check.count += 1
         if _untouched(before, ours) and not _untouched(before, theirs):
-            report(Reason.STUB, f"{place}: the call wrote nothing")
+            report(Reason.STUB, f"{label}: the call wrote nothing")
 
     def report(self) -> None:
         """Report the numbers of the cell; raise if the device computed on the host."""

@@ -20,17 +20,17 @@ OTHER_SEEDS = (2, 3, 4)
 
 def check(info, judge, sample: OperatorSample, expected) -> None:
     """Check metadata, equal bits under one seed, different bits under another, and statistics."""
-    place = str(sample)
+    label = str(sample)
     first = draw(judge.watches.execute, info, sample, judge.device, seed=1)
-    judge.metadata(place, first, expected)
+    judge.metadata(label, first, expected)
     again = draw(execution.execute, info, sample, judge.device, seed=1)
-    judge.check.that(_same(first, again), f"{place}: the same seed gave different numbers")
+    judge.check.that(_same(first, again), f"{label}: the same seed gave different numbers")
     judge.samples += 1
     judge.drawn.add(sample.number)
     if _is_informative(expected):
         draws = (draw(execution.execute, info, sample, judge.device, seed=seed) for seed in OTHER_SEEDS)
         differ = any(not _same(first, drawn) for drawn in draws) or _host_repeats(info, sample)
-        judge.check.that(differ, f"{place}: another seed gave the same numbers")
+        judge.check.that(differ, f"{label}: another seed gave the same numbers")
         if len(judge.drawn) <= limits().random.samples:
             check_statistics(info, judge, sample)
 

@@ -79,13 +79,13 @@ def _judge_values(info, judge: Judge, sample: OperatorSample, ours, theirs, seed
         judge.against_oracle(OperatorSample(sample.number, None), their_gradients, backward, n)
 
 
-def _judge_gradient(judge: Judge, place: str, mine, right, oracle: Oracle, position: int, n: float) -> None:
+def _judge_gradient(judge: Judge, label: str, mine, right, oracle: Oracle, position: int, n: float) -> None:
     if right is None:
-        judge.check.that(mine is None, f"{place}: a gradient where PyTorch has none")
+        judge.check.that(mine is None, f"{label}: a gradient where PyTorch has none")
         return
-    judge.check.that(mine is not None, f"{place}: no gradient")
-    judge.metadata(place, _unstrided(mine), _unstrided(right))
-    judge.leaf(place, mine, right, oracle, position, n)
+    judge.check.that(mine is not None, f"{label}: no gradient")
+    judge.metadata(label, _unstrided(mine), _unstrided(right))
+    judge.leaf(label, mine, right, oracle, position, n)
 
 
 def _unstrided(gradient: torch.Tensor) -> torch.Tensor:

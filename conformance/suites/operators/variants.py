@@ -63,11 +63,11 @@ def attempt(runner, function, sample: OperatorSample, **extra) -> Attempt:
     return Attempt(value, resized=any("was resized" in str(warning.message) for warning in caught))
 
 
-def agree_on_refusal(judge, place: str, ours: Attempt, theirs: Attempt) -> bool:
+def agree_on_refusal(judge, label: str, ours: Attempt, theirs: Attempt) -> bool:
     """Return whether both sides returned a value; fail or raise if only one side raised an exception."""
     if theirs.error is not None:
         expected = type(theirs.error).__name__
-        judge.check.that(ours.error is not None, f"{place}: accepted, although PyTorch raises {expected} here")
+        judge.check.that(ours.error is not None, f"{label}: accepted, although PyTorch raises {expected} here")
         return False
     if ours.error is not None:
         raise ours.error
@@ -144,21 +144,21 @@ def _into(info, judge, sample: OperatorSample, value, variant: str, build) -> No
     their_out, our_out = _outputs(value, build, torch.device("cpu")), _outputs(value, build, judge.device)
     addresses = [layout.storage_address(leaf) for leaf in leaves(our_out)]
     theirs, ours = attempt(call, info.op, host, out=their_out), attempt(execution.execute, info.op, device, out=our_out)
-    place = f"{sample}, {variant}"
-    if not agree_on_refusal(judge, place, ours, theirs):
+    label = f"{sample}, {variant}"
+    if not agree_on_refusal(judge, label, ours, theirs):
         return
     oracle = of_forward(info, sample)
     n = reduction_length(host, theirs.value)
-    judge.effect(place, _outputs(value, build, torch.device("cpu")), our_out, their_out)
-    judge.metadata(place, our_out, their_out)
-    judge.result(place, sample, ours.value, theirs.value, oracle, n)
-    judge.result(f"{place}, contents of out", sample, _rebuilt(our_out, value), _rebuilt(their_out, value), oracle, n)
-    judge.inputs(place, device, host, sample, n)
+    judge.effect(label, _outputs(value, build, torch.device("cpu")), our_out, their_out)
+    judge.metadata(label, our_out, their_out)
+    judge.result(label, sample, ours.value, theirs.value, oracle, n)
+    judge.result(f"{label}, contents of out", sample, _rebuilt(our_out, value), _rebuilt(their_out, value), oracle, n)
+    judge.inputs(label, device, host, sample, n)
     warned = "warned" if ours.resized else "did not warn"
-    judge.check.that(ours.resized == theirs.resized, f"{place}: {warned} about resizing, unlike PyTorch's CPU")
+    judge.check.that(ours.resized == theirs.resized, f"{label}: {warned} about resizing, unlike PyTorch's CPU")
     if build is _alike:
         kept = [layout.storage_address(leaf) for leaf in leaves(our_out)] == addresses
-        judge.check.that(kept, f"{place}: the outputs' memory was replaced")
+        judge.check.that(kept, f"{label}: the outputs' memory was replaced")
 
 
 def _outputs(value, build, device):
@@ -184,14 +184,14 @@ def in_place(info, judge, sample: OperatorSample) -> None:
     address = layout.storage_address(device.input)
     theirs = attempt(call, info.inplace_variant, host)
     ours = attempt(execution.execute, info.inplace_variant, device)
-    place = f"{sample}, in-place variant"
-    if not agree_on_refusal(judge, place, ours, theirs):
+    label = f"{sample}, in-place variant"
+    if not agree_on_refusal(judge, label, ours, theirs):
         return
     oracle, n = of_forward(info, sample), reduction_length(host, theirs.value)
-    judge.effect(place, sample.input, device.input, host.input)
-    judge.result(place, sample, ours.value, theirs.value, oracle, n)
-    judge.result(f"{place}, its input", sample, device.input, host.input, oracle, n)
+    judge.effect(label, sample.input, device.input, host.input)
+    judge.result(label, sample, ours.value, theirs.value, oracle, n)
+    judge.result(f"{label}, its input", sample, device.input, host.input, oracle, n)
     if layout.storage_address(theirs.value) == layout.storage_address(host.input):
         same = layout.storage_address(ours.value) == layout.storage_address(device.input)
-        judge.check.that(same, f"{place}: returned a copy instead of its input")
-        judge.check.that(address == layout.storage_address(device.input), f"{place}: the input's memory was replaced")
+        judge.check.that(same, f"{label}: returned a copy instead of its input")
+        judge.check.that(address == layout.storage_address(device.input), f"{label}: the input's memory was replaced")
