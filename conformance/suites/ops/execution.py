@@ -52,18 +52,20 @@ def load(accelerator, task: KernelTask) -> Loaded:
 
 
 def run_sample(accelerator, device, declaration, case: Case, check) -> None:
-    """Check one call of the accelerator's kernel, and one of the portable reference on the device if that is another."""
+    """Check one call of the accelerator's kernel, and one of the portable reference on the device if it is another."""
     task: KernelTask = case.payload
-    loaded, place = load(accelerator, task), _place(task, device)
+    loaded, kernel_device = load(accelerator, task), _kernel_device(task, device)
     given = sample_of(task, task.what, case)
-    worst = _judged_call(accelerator, task, loaded.function, loaded.functions, given, place, check, loaded.builder)
+    worst = _judged_call(
+        accelerator, task, loaded.function, loaded.functions, given, kernel_device, check, loaded.builder
+    )
     choice = choice_behind(loaded.function)  # after the call: it says which implementation the call used
     _report_choice(check, choice, worst)
     # The reference is judged too: accelerators fall back to it where the environment lacks their own kernel.
     if choice.implementation is not Implementation.REFERENCE and task.kernel.reference is not None:
         reference = task.kernel.reference
         alone = SimpleNamespace(**{**task.kernel.companions, task.kernel.attribute_for(task.dtype): reference})
-        _judged_call(accelerator, task, reference, alone, given, place, check, "the portable reference")
+        _judged_call(accelerator, task, reference, alone, given, kernel_device, check, "the portable reference")
     _compare_with_claim(declaration, case, choice)
 
 
@@ -72,7 +74,7 @@ def run_refusal(accelerator, device, case: Case, check) -> None:
     task: KernelTask = case.payload
     loaded = load(accelerator, task)
     given = sample_of(task, task.kernel.samples[0], case)
-    bad = task.what.spoil(on_device(given, _place(task, device)))
+    bad = task.what.spoil(on_device(given, _kernel_device(task, device)))
     before = {path: plain(tensor).clone() for path, tensor in tensors_in(bad) if tensor.device.type != "meta"}
 
     error = None
@@ -96,10 +98,10 @@ def run_refusal(accelerator, device, case: Case, check) -> None:
 def run_property(accelerator, device, declaration, case: Case, check) -> None:
     """Check a relation between several calls of the accelerator's kernel."""
     task: KernelTask = case.payload
-    loaded, place = load(accelerator, task), _place(task, device)
+    loaded, kernel_device = load(accelerator, task), _kernel_device(task, device)
     generator = torch.Generator().manual_seed(seed_of(case.id))
     judge = KernelJudge(check, task.kernel.budget, loaded.builder)
-    for name, tensor, expected in task.what.run(loaded.functions, place, getattr(torch, task.dtype), generator):
+    for name, tensor, expected in task.what.run(loaded.functions, kernel_device, getattr(torch, task.dtype), generator):
         judge.tensor(name, tensor, expected)
     choice = choice_behind(loaded.function)
     _report_choice(check, choice, judge.ratio)
@@ -111,17 +113,19 @@ def sample_of(task: KernelTask, sample, case: Case) -> Arguments:
     return sample.make(torch.Generator().manual_seed(seed_of(case.id)), getattr(torch, task.dtype))
 
 
-def on_device(given: Arguments, place: torch.device) -> Arguments:
+def on_device(given: Arguments, device: torch.device) -> Arguments:
     """Return a copy of the arguments with every tensor on that device."""
-    return mapped(given, lambda leaf: leaf.to(place, copy=True) if isinstance(leaf, torch.Tensor) else leaf)
+    return mapped(given, lambda leaf: leaf.to(device, copy=True) if isinstance(leaf, torch.Tensor) else leaf)
 
 
-def _place(task: KernelTask, device: torch.device) -> torch.device:
+def _kernel_device(task: KernelTask, device: torch.device) -> torch.device:
     return torch.device("cpu") if task.kernel.place is Place.HOST else device
 
 
-def _judged_call(accelerator, task: KernelTask, function, functions, given: Arguments, place, check, who: str) -> float:
-    arguments = on_device(given, place)
+def _judged_call(
+    accelerator, task: KernelTask, function, functions, given: Arguments, device, check, who: str
+) -> float:
+    arguments = on_device(given, device)
     with task.kernel.session(functions, arguments):
         result = function(*arguments.values())
     accelerator.synchronize()
@@ -137,7 +141,7 @@ def _report_choice(check, choice: Choice, ratio: float) -> None:
 
 
 def _compare_with_claim(declaration, case: Case, choice: Choice) -> None:
-    """Fail if the kernel is claimed as native but its portable reference ran; skip if the environment lacks something."""
+    """Fail if the kernel is claimed as native but its reference ran; skip if the environment lacks something."""
     cell: Cell = case.requires[0]
     if declaration.claim(cell).detail is not Detail.NATIVE or choice.implementation is not Implementation.REFERENCE:
         return

@@ -21,7 +21,7 @@ def pin_handle(accelerator):
 
 @case("ops.pin_handle.locked", axes={"elements": ["1", "1024", "4097"]}, requires=[PINNED], adaptive=True)
 def test_locked(accelerator, check, elements):
-    """Locked memory has the requested size and dtype, begins at a page, keeps its values and is locked in the system."""
+    """Locked memory has the requested size and dtype, begins at a page, keeps its values and is really locked."""
     handle, count = pin_handle(accelerator), int(elements)
     before = locked_bytes()
 
