@@ -10,7 +10,7 @@ import pytest
 from conformance.accelerators.capabilities import DEVICE, OP_BUILDERS
 from conformance.case import Level, case
 from conformance.finding import environment_lacks, require
-from conformance.suites.ops.loading import loaded, says_yes
+from conformance.suites.ops.loading import is_compatible, loaded
 
 NOWHERE = "NoSuchOperatorBuilder"
 
@@ -73,7 +73,7 @@ def test_reachable(accelerator):
 @case("accelerator.builders.compatible_is_bool", requires=[OP_BUILDERS])
 def test_compatible_is_bool(accelerator):
     """is_compatible() answers a bool for every builder."""
-    answers = {name: says_yes(accelerator.create_op_builder(name)) for name in builder_names(accelerator)}
+    answers = {name: is_compatible(accelerator.create_op_builder(name)) for name in builder_names(accelerator)}
 
     odd = {name: answer for name, answer in answers.items() if type(answer) is not bool}
     assert answers and not odd, f"is_compatible() answers {odd or 'for no builder at all'}"
@@ -85,7 +85,7 @@ def test_load_twice(accelerator):
 
     One builder stands for all here: building may mean compiling, and the ops area loads every one.
     """
-    compatible = [n for n in builder_names(accelerator) if says_yes(accelerator.create_op_builder(n))]
+    compatible = [n for n in builder_names(accelerator) if is_compatible(accelerator.create_op_builder(n))]
     if not compatible:
         environment_lacks("no builder is compatible here")
     name = "FusedAdamBuilder" if "FusedAdamBuilder" in compatible else compatible[0]

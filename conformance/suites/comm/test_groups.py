@@ -56,9 +56,9 @@ def test_numbers(check, rank, world_size, group):
     check.equal(dist.get_rank(small), inside, "this rank's number in the group")
     check.equal(dist.get_global_rank(small, inside), rank, "get_global_rank() of that number")
     check.equal(dist.get_world_size(small), 2, "the size of the group")
-    everyone = [None, None]
-    dist.all_gather_object(everyone, rank, group=small)
-    check.equal(everyone[inside], rank, "this rank's entry in a gathered list")
+    gathered = [None, None]
+    dist.all_gather_object(gathered, rank, group=small)
+    check.equal(gathered[inside], rank, "this rank's entry in a gathered list")
 
 
 @case("comm.group.outsider", requires=[COMM], world_size=(3, 4))

@@ -108,13 +108,13 @@ def test_list(check, device, rank, world_size, group):
 @case("comm.objects.all_gather", requires=[COMM], world_size=WORLDS)
 def test_gathered_objects(check, rank, world_size, group):
     """all_gather_object returns objects of different sizes in rank order."""
-    everyone = [None] * world_size
+    gathered = [None] * world_size
 
-    dist.all_gather_object(everyone, {"rank": rank, "text": "x" * (10 ** (rank + 1))})
+    dist.all_gather_object(gathered, {"rank": rank, "text": "x" * (10 ** (rank + 1))})
 
-    check.equal([gathered["rank"] for gathered in everyone], list(range(world_size)), "ranks in order")
+    check.equal([message["rank"] for message in gathered], list(range(world_size)), "ranks in order")
     check.equal(
-        [len(gathered["text"]) for gathered in everyone],
+        [len(message["text"]) for message in gathered],
         [10 ** (number + 1) for number in range(world_size)],
         "text lengths",
     )
@@ -133,13 +133,13 @@ def test_broadcast_objects(check, rank, world_size, group):
 def test_rooted_objects(check, rank, world_size, group):
     """The last rank gathers the objects of all ranks and scatters them in reverse order."""
     root = world_size - 1
-    everyone = [None] * world_size if rank == root else None
+    gathered = [None] * world_size if rank == root else None
     scattered = [None]
 
-    dist.gather_object(f"of {rank}", everyone, root)
+    dist.gather_object(f"of {rank}", gathered, root)
     if rank == root:
-        check.equal(everyone, [f"of {number}" for number in range(world_size)], "the gathered objects")
-    dist.scatter_object_list(scattered, everyone[::-1] if rank == root else None, root)
+        check.equal(gathered, [f"of {number}" for number in range(world_size)], "the gathered objects")
+    dist.scatter_object_list(scattered, gathered[::-1] if rank == root else None, root)
 
     check.equal(scattered, [f"of {world_size - 1 - rank}"], "the scattered object")
 
@@ -147,12 +147,12 @@ def test_rooted_objects(check, rank, world_size, group):
 @case("comm.ranks", requires=[COMM], world_size=WORLDS)
 def test_ranks(check, rank, world_size, group):
     """Ranks are separate processes, numbered in order, with different random numbers."""
-    everyone = [None] * world_size
-    dist.all_gather_object(everyone, (rank, os.getpid(), torch.rand(1).item()))
+    gathered = [None] * world_size
+    dist.all_gather_object(gathered, (rank, os.getpid(), torch.rand(1).item()))
 
     check.equal(
         (dist.get_rank(), dist.get_world_size()), (rank, world_size), "rank and world size of torch.distributed"
     )
-    check.equal([number for number, _, _ in everyone], list(range(world_size)), "ranks in order")
-    check.equal(len({process for _, process, _ in everyone}), world_size, "number of processes")
-    check.equal(len({draw for _, _, draw in everyone}), world_size, "number of different random draws")
+    check.equal([number for number, _, _ in gathered], list(range(world_size)), "ranks in order")
+    check.equal(len({process for _, process, _ in gathered}), world_size, "number of processes")
+    check.equal(len({draw for _, _, draw in gathered}), world_size, "number of different random draws")

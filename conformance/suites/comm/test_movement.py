@@ -145,13 +145,13 @@ def test_uneven(check, device, zeros, rank, world_size, group):
         first = 1000.0 * source + 100 * target
         return torch.arange(first, first + 3 * rows(source, target)).reshape(-1, 3)
 
-    everyone = range(world_size)
-    given = torch.cat([sent(rank, target) for target in everyone]).to(device)
-    expected = torch.cat([sent(source, rank) for source in everyone])
+    ranks = range(world_size)
+    given = torch.cat([sent(rank, target) for target in ranks]).to(device)
+    expected = torch.cat([sent(source, rank) for source in ranks])
     received = torch.full(expected.shape, float("nan"), device=device)
 
     dist.all_to_all_single(
-        received, given, [rows(source, rank) for source in everyone], [rows(rank, target) for target in everyone]
+        received, given, [rows(source, rank) for source in ranks], [rows(rank, target) for target in ranks]
     )
 
     check.equal(received.cpu(), expected, "the rows from all ranks")

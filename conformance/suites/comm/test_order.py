@@ -61,9 +61,9 @@ def test_reversed(check, device, rank, world_size, group):
     for work in reversed(works):
         work.wait()
 
-    everyone = sum(range(world_size))
+    rank_sum = sum(range(world_size))
     for number, buffer in enumerate(buffers):
-        check.equal(buffer.tolist(), [float(everyone + number * world_size)] * 7, f"sum {number}")
+        check.equal(buffer.tolist(), [float(rank_sum + number * world_size)] * 7, f"sum {number}")
 
 
 @case("comm.async.groups", requires=[COMM], world_size=WORLDS)

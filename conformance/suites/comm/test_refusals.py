@@ -51,12 +51,12 @@ def test_shapes(check, device, call, world_size, group):
 @case("comm.refusal.dtype", requires=[COMM], axes={"call": ("all_gather", "reduce_scatter")}, world_size=2)
 def test_dtypes(check, device, call, world_size, group):
     """A collective raises an error for inputs and outputs of different dtypes."""
-    part, other = torch.ones(4, device=device), torch.ones(4, device=device, dtype=torch.int32)
+    part, integers = torch.ones(4, device=device), torch.ones(4, device=device, dtype=torch.int32)
 
     if call == "all_gather":
-        refused(check, "gathering float32 into int32", lambda: dist.all_gather([other, other.clone()], part))
+        refused(check, "gathering float32 into int32", lambda: dist.all_gather([integers, integers.clone()], part))
     else:
-        refused(check, "scattering int32 into float32", lambda: dist.reduce_scatter(part, [other, other.clone()]))
+        refused(check, "scattering int32 into float32", lambda: dist.reduce_scatter(part, [integers, integers.clone()]))
 
     still_works(check, device, world_size)
 

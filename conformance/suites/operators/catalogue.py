@@ -108,7 +108,7 @@ def operators() -> tuple[Operator, ...]:
 def fill_cache_elsewhere() -> None:
     """Read the database in a child process and write the cache file.
 
-    The memory that the database takes goes back when the child ends, so a plan never holds it.
+    The process that makes a plan never holds the hundreds of megabytes of the database.
     """
     program = f"from {__name__} import fill_cache; fill_cache()"
     subprocess.run(child_python(program), capture_output=True, check=False, timeout=_LONGEST_READING)

@@ -21,7 +21,7 @@ def check_cell(
 ) -> None:
     """Compare an operator's forward results with the host's.
 
-    A ``probe`` compares the samples only; raise the device's exception if it refuses all of them.
+    A ``probe`` compares the plain results only, and raises the device's exception for the first sample.
     """
     judge = Judge(check, device, op_class(info), values=not is_uninitialised(info), watched=limits().inference.watched)
     if probe:

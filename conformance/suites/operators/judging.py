@@ -52,17 +52,26 @@ class Judge:
             return
         actual_leaves, expected_leaves = processed(sample, actual), processed(sample, expected)
         self._same_number(label, actual_leaves, expected_leaves)
-        for i, (ours, theirs) in enumerate(zip(actual_leaves, expected_leaves, strict=True)):
-            self.leaf(f"{label}, output {i}" if len(expected_leaves) > 1 else label, ours, theirs, oracle, i, n)
+        for i, (actual_leaf, expected_leaf) in enumerate(zip(actual_leaves, expected_leaves, strict=True)):
+            self.leaf(
+                f"{label}, output {i}" if len(expected_leaves) > 1 else label, actual_leaf, expected_leaf, oracle, i, n
+            )
 
     def outcome(
-        self, sample: OperatorSample, ours, theirs, oracle: Oracle, *, with_oracle: bool = False, variant: str = ""
+        self,
+        sample: OperatorSample,
+        device_call,
+        host_call,
+        oracle: Oracle,
+        *,
+        with_oracle: bool = False,
+        variant: str = "",
     ):
         """Compare an out-of-place call: its result, aliasing and inputs.
 
-        ``ours`` (device) and ``theirs`` (host) are pairs of a result and the sample that was passed.
+        ``device_call`` and ``host_call`` are pairs of a result and the sample that was passed.
         """
-        (actual, device), (expected, host) = ours, theirs
+        (actual, device), (expected, host) = device_call, host_call
         label, n = f"{sample}{', ' + variant if variant else ''}", reduction_length(host, expected)
         self.result(label, sample, actual, expected, oracle, n)
         self.aliasing(label, actual, device, expected, host)
@@ -74,30 +83,35 @@ class Judge:
 
     def metadata(self, label: str, actual, expected) -> None:
         """Compare number, type, dtype, shape, device and strides of the results."""
-        ours, theirs = leaves(actual), leaves(expected)
-        if all(leaf is None for leaf in ours) and any(leaf is not None for leaf in theirs):
+        device_leaves, host_leaves = leaves(actual), leaves(expected)
+        if all(leaf is None for leaf in device_leaves) and any(leaf is not None for leaf in host_leaves):
             report(Reason.STUB, f"{label}: nothing was returned")
-        self._same_number(label, ours, theirs)
+        self._same_number(label, device_leaves, host_leaves)
         strides = self.op_class is not OpClass.ITERATIVE  # factorisation libraries choose their own layouts
-        for left, right in zip(ours, theirs, strict=True):
-            if isinstance(right, torch.Tensor):
-                self.check.that(isinstance(left, torch.Tensor), f"{label}: {type(left).__name__} instead of a tensor")
-                difference = layout.difference(left, right, self.device.type, strides=strides)
+        for actual_leaf, expected_leaf in zip(device_leaves, host_leaves, strict=True):
+            if isinstance(expected_leaf, torch.Tensor):
+                self.check.that(
+                    isinstance(actual_leaf, torch.Tensor), f"{label}: {type(actual_leaf).__name__} instead of a tensor"
+                )
+                difference = layout.difference(actual_leaf, expected_leaf, self.device.type, strides=strides)
                 self.check.that(not difference, f"{label}: {difference}")
 
-    def _same_number(self, label: str, ours: list, theirs: list) -> None:
-        self.check.that(len(ours) == len(theirs), f"{label}: {len(ours)} results, expected {len(theirs)}")
+    def _same_number(self, label: str, device_leaves: list, host_leaves: list) -> None:
+        self.check.that(
+            len(device_leaves) == len(host_leaves),
+            f"{label}: {len(device_leaves)} results, expected {len(host_leaves)}",
+        )
 
     def leaf(self, label: str, actual, expected, oracle: Oracle, position: int, n: float) -> None:
         """Compare the value of one output."""
         if not isinstance(expected, torch.Tensor):
             self.scalar(label, actual, expected, oracle, position, n)
             return
-        ours, answers = plain(actual), self.check.answers
+        value, answers = plain(actual), self.check.answers
         if answers is not None:
             # The name of an answer is a hash of ``label``: changing these words breaks answers of earlier versions.
-            ours = answers.of(label, ours)
-        self.tensor(label, ours, plain(expected), lambda: oracle.leaf(position), n)
+            value = answers.of(label, value)
+        self.tensor(label, value, plain(expected), lambda: oracle.leaf(position), n)
 
     def scalar(self, label: str, actual, expected, oracle: Oracle, position: int, n: float) -> None:
         """Compare an output that is not a tensor: floats relatively (1e-6), anything else by type and equality."""
@@ -131,38 +145,46 @@ class Judge:
 
     def signs(self, label: str, actual, expected, oracle: Oracle) -> None:
         """Compare the signs of zeros with the host's or the oracle's."""
-        for i, (ours, theirs) in enumerate(zip(leaves(actual), leaves(expected), strict=True)):
-            if isinstance(theirs, torch.Tensor):
-                found = zero_signs(plain(ours), plain(theirs))
+        for i, (actual_leaf, expected_leaf) in enumerate(zip(leaves(actual), leaves(expected), strict=True)):
+            if isinstance(expected_leaf, torch.Tensor):
+                found = zero_signs(plain(actual_leaf), plain(expected_leaf))
                 if not found.right and (exact := oracle.leaf(i)) is not None:
-                    found = zero_signs(plain(ours), plain(theirs), exact.value)
+                    found = zero_signs(plain(actual_leaf), plain(expected_leaf), exact.value)
                 self.check.that(found.right, f"{label}: {found}")
 
     def aliasing(self, label: str, actual, device: OperatorSample, expected, host: OperatorSample) -> None:
         """Check that each output shares memory with the same inputs as on the host, and with no other."""
-        for ours, theirs in zip(leaves(actual), leaves(expected), strict=True):
-            if not isinstance(theirs, torch.Tensor) or theirs.numel() == 0:
+        for actual_leaf, expected_leaf in zip(leaves(actual), leaves(expected), strict=True):
+            if not isinstance(expected_leaf, torch.Tensor) or expected_leaf.numel() == 0:
                 continue
-            mine, right = layout.shared_with(ours, device.tensors), layout.shared_with(theirs, host.tensors)
-            self.check.that(mine == right, f"{label}: output shares memory with inputs {mine}, expected {right}")
+            shared, expected_shared = (
+                layout.shared_with(actual_leaf, device.tensors),
+                layout.shared_with(expected_leaf, host.tensors),
+            )
+            self.check.that(
+                shared == expected_shared,
+                f"{label}: output shares memory with inputs {shared}, expected {expected_shared}",
+            )
 
     def inputs(
         self, label: str, device: OperatorSample, host: OperatorSample, before: OperatorSample, n: float
     ) -> None:
         """Check that inputs are as the host left them: unchanged, or changed to the same values."""
-        for i, (ours, theirs, old) in enumerate(zip(device.tensors, host.tensors, before.tensors, strict=True)):
-            left, right = plain(ours), plain(theirs)
+        for i, (device_input, host_input, old) in enumerate(
+            zip(device.tensors, host.tensors, before.tensors, strict=True)
+        ):
+            actual, expected = plain(device_input), plain(host_input)
             self.check.count += 1
-            if same_bits(left, right):
+            if same_bits(actual, expected):
                 continue
-            host_wrote = not same_bits(right, plain(old))
+            host_wrote = not same_bits(expected, plain(old))
             self.check.that(host_wrote, f"{label}: input {i} was changed by an out-of-place operation")
-            self.tensor(f"{label}, input {i} after the call", left, right, lambda: None, n)
+            self.tensor(f"{label}, input {i} after the call", actual, expected, lambda: None, n)
 
-    def effect(self, label: str, before, ours, theirs) -> None:
+    def effect(self, label: str, before, device_value, host_value) -> None:
         """Check that the device changed the written arguments if the host changed them."""
         self.check.count += 1
-        if _untouched(before, ours) and not _untouched(before, theirs):
+        if _untouched(before, device_value) and not _untouched(before, host_value):
             report(Reason.STUB, f"{label}: the call wrote nothing")
 
     def report(self) -> None:

@@ -64,10 +64,14 @@ def check_statistics(info, judge, sample: OperatorSample) -> None:
     """
     repeats, allowed = range(limits().random.calls), limits().random.sigmas
     # Disjoint seeds: two generators that are the same algorithm must not agree by drawing the same numbers.
-    ours = [_statistics(draw(execution.execute, info, sample, judge.device, seed=100 + i)) for i in repeats]
-    theirs = [_statistics(draw(call, info, sample, torch.device("cpu"), seed=5000 + i)) for i in repeats]
-    for name, left, right in zip(STATISTICS, torch.stack(ours).T, torch.stack(theirs).T, strict=True):
-        distance = _distance(left, right)
+    device_statistics = [
+        _statistics(draw(execution.execute, info, sample, judge.device, seed=100 + i)) for i in repeats
+    ]
+    host_statistics = [_statistics(draw(call, info, sample, torch.device("cpu"), seed=5000 + i)) for i in repeats]
+    for name, device_values, host_values in zip(
+        STATISTICS, torch.stack(device_statistics).T, torch.stack(host_statistics).T, strict=True
+    ):
+        distance = _distance(device_values, host_values)
         close = distance <= allowed
         judge.check.that(close, f"{sample}: {name} differs by {distance:.1f} standard errors, allowed {allowed}")
 
@@ -86,10 +90,10 @@ def _statistics(result) -> torch.Tensor:
     return torch.stack([(numbers == 0).double().mean(), numbers.mean(), (numbers * numbers).mean()])
 
 
-def _distance(ours: torch.Tensor, theirs: torch.Tensor) -> float:
+def _distance(device_statistics: torch.Tensor, host_statistics: torch.Tensor) -> float:
     """Return the difference of two means in standard errors."""
-    error = math.sqrt(float((ours.var() + theirs.var()) / ours.numel()))
-    difference = abs(float(ours.mean() - theirs.mean()))
-    if error == 0 or not math.isfinite(error):  # every call gave the same statistic
-        return 0.0 if difference <= 1e-6 * (1 + abs(float(theirs.mean()))) else float("inf")
+    error = math.sqrt(float((device_statistics.var() + host_statistics.var()) / device_statistics.numel()))
+    difference = abs(float(device_statistics.mean() - host_statistics.mean()))
+    if error == 0 or not math.isfinite(error):  # without a spread between calls the means have to be equal
+        return 0.0 if difference <= 1e-6 * (1 + abs(float(host_statistics.mean()))) else float("inf")
     return difference / error

@@ -47,9 +47,10 @@ def _with_host_arguments(
 ) -> list[OperatorSample]:
     """Return the samples with the positions of the tensors that stay on the host.
 
-    These are the tensors that the database makes on the host even for another device. Only indices and lengths are
-    such, so samples without integer arguments are not generated twice. Only four operators (torch 2.13) have them, in
-    every dtype, so an operator without any is generated once more only once in this process.
+    The database makes these tensors on the host even for another device. To find them, the samples are generated a
+    second time, on meta. That is avoided where possible: only indices and lengths stay on the host, so samples without
+    integer arguments have none. Only four operators (torch 2.13) have such tensors, and they have them in every dtype,
+    so the second generation happens once per process for any other operator.
     """
     if info.full_name in _MOVES_ALL or not any(_has_index(sample) for sample in picked):
         return picked

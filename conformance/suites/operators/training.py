@@ -20,7 +20,10 @@ from .settings import limits
 def check_cell(
     info, dtype: torch.dtype, device: torch.device, check, samples: list[OperatorSample], *, probe: bool
 ) -> None:
-    """Compare an operator's forward and backward with the host's; a ``probe`` needs no host result."""
+    """Compare an operator's forward and backward with the host's.
+
+    A ``probe`` runs the device first, so that the device's exception for the first sample is raised.
+    """
     judge = Judge(check, device, op_class(info), values=not is_uninitialised(info), watched=limits().training.watched)
     if probe:
         _backward(info, execution.execute, execution.gradients, samples[0].on(device), seed=0)
@@ -38,19 +41,19 @@ def check_sample(info, judge: Judge, sample: OperatorSample, *, with_oracle: boo
     host, device = sample.on(torch.device("cpu")), sample.on(judge.device)
     seed = int(torch.randint(2**31, ()))
     try:
-        expected, their_gradients = _backward(info, call, host_gradients, host, seed)
+        expected, expected_gradients = _backward(info, call, host_gradients, host, seed)
     except Exception as refusal:  # without a reference the device need not give a result either
         return _device_refusal(info, device, seed) or EnvironmentLacks(f"PyTorch's CPU has no reference ({refusal})")
     if judge.check.answers is not None and not torch.equal(torch.get_rng_state(), _state_after_seeding(seed)):
         judge.drew()
     with judge.watches.together():
-        actual, our_gradients = _backward(info, judge.watches.execute, judge.watches.gradients, device, seed)
+        actual, actual_gradients = _backward(info, judge.watches.execute, judge.watches.gradients, device, seed)
     judge.metadata(str(sample), actual, expected)
     judge.samples += 1
     if not judge.values or _drew_differently(judge, actual, expected, seed, info, sample):
         return None
-    ours, theirs = (actual, our_gradients), (expected, their_gradients)
-    _judge_values(info, judge, sample, ours, theirs, seed, with_oracle=with_oracle)
+    device_run, host_run = (actual, actual_gradients), (expected, expected_gradients)
+    _judge_values(info, judge, sample, device_run, host_run, seed, with_oracle=with_oracle)
     return None
 
 
@@ -66,26 +69,28 @@ def _device_refusal(info, device: OperatorSample, seed: int) -> Exception | None
     return None
 
 
-def _judge_values(info, judge: Judge, sample: OperatorSample, ours, theirs, seed: int, *, with_oracle: bool) -> None:
-    (actual, our_gradients), (expected, their_gradients) = ours, theirs
+def _judge_values(
+    info, judge: Judge, sample: OperatorSample, device_run, host_run, seed: int, *, with_oracle: bool
+) -> None:
+    (actual, actual_gradients), (expected, expected_gradients) = device_run, host_run
     forward = of_forward(info, sample)
     backward = Oracle(lambda wide: _backward(info, call, host_gradients, wide, seed)[1], sample)
     n = reduction_length(sample, expected)
     judge.result(str(sample), sample, actual, expected, forward, n)
     length = _backward_length(sample, expected)
-    for i, (mine, right) in enumerate(zip(our_gradients, their_gradients, strict=True)):
-        _judge_gradient(judge, f"{sample}, gradient of input {i}", mine, right, backward, i, length)
+    for i, (gradient, expected_gradient) in enumerate(zip(actual_gradients, expected_gradients, strict=True)):
+        _judge_gradient(judge, f"{sample}, gradient of input {i}", gradient, expected_gradient, backward, i, length)
     if with_oracle:
-        judge.against_oracle(OperatorSample(sample.number, None), their_gradients, backward, n)
+        judge.against_oracle(OperatorSample(sample.number, None), expected_gradients, backward, n)
 
 
-def _judge_gradient(judge: Judge, label: str, mine, right, oracle: Oracle, position: int, n: float) -> None:
-    if right is None:
-        judge.check.that(mine is None, f"{label}: a gradient where PyTorch has none")
+def _judge_gradient(judge: Judge, label: str, actual, expected, oracle: Oracle, position: int, n: float) -> None:
+    if expected is None:
+        judge.check.that(actual is None, f"{label}: a gradient where PyTorch has none")
         return
-    judge.check.that(mine is not None, f"{label}: no gradient")
-    judge.metadata(label, _unstrided(mine), _unstrided(right))
-    judge.leaf(label, mine, right, oracle, position, n)
+    judge.check.that(actual is not None, f"{label}: no gradient")
+    judge.metadata(label, _unstrided(actual), _unstrided(expected))
+    judge.leaf(label, actual, expected, oracle, position, n)
 
 
 def _unstrided(gradient: torch.Tensor) -> torch.Tensor:
@@ -112,7 +117,7 @@ def _backward(info, run, differentiate, sample: OperatorSample, seed: int):
 
 
 def _unique(found) -> list[torch.Tensor]:
-    """Return each tensor once: autograd refuses an input that is passed twice."""
+    """Return each tensor once: a sample may pass the same tensor in two arguments."""
     return list({id(tensor): tensor for tensor in found}.values())
 
 

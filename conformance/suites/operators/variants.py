@@ -63,14 +63,16 @@ def attempt(runner, function, sample: OperatorSample, **extra) -> Attempt:
     return Attempt(value, resized=any("was resized" in str(warning.message) for warning in caught))
 
 
-def agree_on_refusal(judge, label: str, ours: Attempt, theirs: Attempt) -> bool:
+def agree_on_refusal(judge, label: str, device_attempt: Attempt, host_attempt: Attempt) -> bool:
     """Return whether both sides returned a value; fail or raise if only one side raised an exception."""
-    if theirs.error is not None:
-        expected = type(theirs.error).__name__
-        judge.check.that(ours.error is not None, f"{label}: accepted, although PyTorch raises {expected} here")
+    if host_attempt.error is not None:
+        expected = type(host_attempt.error).__name__
+        judge.check.that(
+            device_attempt.error is not None, f"{label}: accepted, although PyTorch raises {expected} here"
+        )
         return False
-    if ours.error is not None:
-        raise ours.error
+    if device_attempt.error is not None:
+        raise device_attempt.error
     return True
 
 
@@ -81,9 +83,9 @@ def non_contiguous(info, judge, sample: OperatorSample) -> None:
     """Check that inputs with the same values and other strides give the same result."""
     strided = _with_gaps(sample)
     host, device = strided.on(torch.device("cpu")), strided.on(judge.device)
-    theirs, ours = attempt(call, info.op, host), attempt(execution.execute, info.op, device)
-    if agree_on_refusal(judge, f"{sample}, non-contiguous", ours, theirs):
-        pairs = (ours.value, device), (theirs.value, host)
+    host_attempt, device_attempt = attempt(call, info.op, host), attempt(execution.execute, info.op, device)
+    if agree_on_refusal(judge, f"{sample}, non-contiguous", device_attempt, host_attempt):
+        pairs = (device_attempt.value, device), (host_attempt.value, host)
         judge.outcome(strided, *pairs, of_forward(info, strided), variant="non-contiguous")
 
 
@@ -141,23 +143,28 @@ def _integers(leaf, device):
 
 def _into(info, judge, sample: OperatorSample, value, variant: str, build) -> None:
     host, device = sample.on(torch.device("cpu")), sample.on(judge.device)
-    their_out, our_out = _outputs(value, build, torch.device("cpu")), _outputs(value, build, judge.device)
-    addresses = [layout.storage_address(leaf) for leaf in leaves(our_out)]
-    theirs, ours = attempt(call, info.op, host, out=their_out), attempt(execution.execute, info.op, device, out=our_out)
+    host_out, device_out = _outputs(value, build, torch.device("cpu")), _outputs(value, build, judge.device)
+    addresses = [layout.storage_address(leaf) for leaf in leaves(device_out)]
+    host_attempt, device_attempt = (
+        attempt(call, info.op, host, out=host_out),
+        attempt(execution.execute, info.op, device, out=device_out),
+    )
     label = f"{sample}, {variant}"
-    if not agree_on_refusal(judge, label, ours, theirs):
+    if not agree_on_refusal(judge, label, device_attempt, host_attempt):
         return
     oracle = of_forward(info, sample)
-    n = reduction_length(host, theirs.value)
-    judge.effect(label, _outputs(value, build, torch.device("cpu")), our_out, their_out)
-    judge.metadata(label, our_out, their_out)
-    judge.result(label, sample, ours.value, theirs.value, oracle, n)
-    judge.result(f"{label}, contents of out", sample, _rebuilt(our_out, value), _rebuilt(their_out, value), oracle, n)
+    n = reduction_length(host, host_attempt.value)
+    judge.effect(label, _outputs(value, build, torch.device("cpu")), device_out, host_out)
+    judge.metadata(label, device_out, host_out)
+    judge.result(label, sample, device_attempt.value, host_attempt.value, oracle, n)
+    judge.result(f"{label}, contents of out", sample, _rebuilt(device_out, value), _rebuilt(host_out, value), oracle, n)
     judge.inputs(label, device, host, sample, n)
-    warned = "warned" if ours.resized else "did not warn"
-    judge.check.that(ours.resized == theirs.resized, f"{label}: {warned} about resizing, unlike PyTorch's CPU")
+    warned = "warned" if device_attempt.resized else "did not warn"
+    judge.check.that(
+        device_attempt.resized == host_attempt.resized, f"{label}: {warned} about resizing, unlike PyTorch's CPU"
+    )
     if build is _alike:
-        kept = [layout.storage_address(leaf) for leaf in leaves(our_out)] == addresses
+        kept = [layout.storage_address(leaf) for leaf in leaves(device_out)] == addresses
         judge.check.that(kept, f"{label}: the outputs' memory was replaced")
 
 
@@ -182,16 +189,16 @@ def in_place(info, judge, sample: OperatorSample) -> None:
         return
     host, device = sample.on(torch.device("cpu")), sample.on(judge.device)
     address = layout.storage_address(device.input)
-    theirs = attempt(call, info.inplace_variant, host)
-    ours = attempt(execution.execute, info.inplace_variant, device)
+    host_attempt = attempt(call, info.inplace_variant, host)
+    device_attempt = attempt(execution.execute, info.inplace_variant, device)
     label = f"{sample}, in-place variant"
-    if not agree_on_refusal(judge, label, ours, theirs):
+    if not agree_on_refusal(judge, label, device_attempt, host_attempt):
         return
-    oracle, n = of_forward(info, sample), reduction_length(host, theirs.value)
+    oracle, n = of_forward(info, sample), reduction_length(host, host_attempt.value)
     judge.effect(label, sample.input, device.input, host.input)
-    judge.result(label, sample, ours.value, theirs.value, oracle, n)
+    judge.result(label, sample, device_attempt.value, host_attempt.value, oracle, n)
     judge.result(f"{label}, its input", sample, device.input, host.input, oracle, n)
-    if layout.storage_address(theirs.value) == layout.storage_address(host.input):
-        same = layout.storage_address(ours.value) == layout.storage_address(device.input)
+    if layout.storage_address(host_attempt.value) == layout.storage_address(host.input):
+        same = layout.storage_address(device_attempt.value) == layout.storage_address(device.input)
         judge.check.that(same, f"{label}: returned a copy instead of its input")
         judge.check.that(address == layout.storage_address(device.input), f"{label}: the input's memory was replaced")

@@ -20,7 +20,7 @@ from conformance.numerics.bits import plain
 from conformance.numerics.trees import mapped
 
 from .judging import KernelJudge, differing
-from .loading import loaded, says_yes
+from .loading import is_compatible, loaded
 from .planned import KernelTask
 
 
@@ -42,7 +42,7 @@ def load(accelerator, task: KernelTask) -> Loaded:
     builder = accelerator.create_op_builder(kernel.builder)
     if stands_for_nothing(builder) or not hasattr(builder, "load"):
         raise Refused(f"the accelerator has no {kernel.builder}")
-    if not says_yes(builder):
+    if not is_compatible(builder):
         raise Refused(f"{kernel.builder}.is_compatible() is false")
     functions = loaded(builder)
     function = getattr(functions, name, None)
@@ -52,7 +52,7 @@ def load(accelerator, task: KernelTask) -> Loaded:
 
 
 def run_sample(accelerator, device, declaration, case: Case, check) -> None:
-    """Check one call of the accelerator's kernel, and one of the portable reference on the device if it is another."""
+    """Check a call of the accelerator's kernel, and of the portable reference unless the kernel is the reference."""
     task: KernelTask = case.payload
     loaded, kernel_device = load(accelerator, task), _kernel_device(task, device)
     given = sample_of(task, task.what, case)
@@ -70,7 +70,7 @@ def run_sample(accelerator, device, declaration, case: Case, check) -> None:
 
 
 def run_refusal(accelerator, device, case: Case, check) -> None:
-    """Check that a wrong call raises before it modifies a tensor; this project's own kernels name the argument too."""
+    """Check that an invalid call raises before it changes a tensor; this project's kernels also name the argument."""
     task: KernelTask = case.payload
     loaded = load(accelerator, task)
     given = sample_of(task, task.kernel.samples[0], case)

@@ -37,7 +37,7 @@ def loaded(builder):
         return builder.load()
 
 
-def says_yes(builder):
+def is_compatible(builder):
     """Return whether this builder is compatible; some builders compile to find out, so the timeout is suspended."""
     with while_compiling():
         return builder.is_compatible()
@@ -45,4 +45,4 @@ def says_yes(builder):
 
 def _compatible(accelerator, builder):
     found = accelerator.create_op_builder(builder)
-    return found if found is not None and says_yes(found) else None
+    return found if found is not None and is_compatible(found) else None

@@ -31,7 +31,7 @@ def results() -> list[Case]:
 
 
 def refusals() -> list[Case]:
-    """Return a case for every refusal; each makes one wrong call, in the kernel's first dtype."""
+    """Return a case for every refusal; each makes one invalid call, in the kernel's first dtype."""
     return [
         _case(KernelTask(kernel, kernel.dtypes[0], refusal), "refuses")
         for kernel in specifications()

@@ -79,7 +79,7 @@ def test_odd_sizes(accelerator, check, tmp_path, size):
 
     check.that(
         file.read_bytes() == content(source),
-        f"{size} bytes: the file has {file.stat().st_size} bytes, or different ones",
+        f"{size} bytes: the file has {file.stat().st_size} bytes or wrong content",
     )
     check.equal(target[8:-8], source, f"{size} bytes read back")
     beside = [*target[:8].tolist(), *target[-8:].tolist()]
@@ -138,7 +138,7 @@ def test_device_write(accelerator, device, check, tmp_path):
 
 @case("ops.aio_handle.pending", requires=[HANDLE], adaptive=True)
 def test_pending(accelerator, check, tmp_path):
-    """wait() returns how many operations completed and raises if none is pending."""
+    """Pending operations each use their own file, and wait() returns their number or raises if there is none."""
     handle, sources = make_handle(accelerator, check, threads=2), [noise(2 * BLOCK, seed) for seed in range(5)]
     files = [str(tmp_path / str(seed)) for seed in range(5)]
 
@@ -174,7 +174,7 @@ REFUSED = {"missing": _missing, "short": _short, "folder": _folder}
 
 @case("ops.aio_handle.refuses", axes={"file": sorted(REFUSED)}, requires=[HANDLE], adaptive=True)
 def test_refuses(accelerator, check, tmp_path, file):
-    """A read from a file that cannot fill the buffer raises an error and leaves the buffer unchanged."""
+    """A synchronous or asynchronous read from a file that cannot fill the buffer raises and changes nothing."""
     buffer, path = REFUSED[file](tmp_path)
     handle = make_handle(accelerator, check)
 
@@ -227,7 +227,7 @@ def test_locked(accelerator, check, tmp_path):
 
 @case("ops.aio_handle.descriptors", requires=[HANDLE], adaptive=True)
 def test_descriptors(accelerator, check, tmp_path):
-    """Thirty operations, some of them refused, leave no file open."""
+    """Thirty operations, some of them refused, leave no additional file open."""
     handle, file, buffer = make_handle(accelerator, check), str(tmp_path / "file"), noise(2 * BLOCK)
     handle.sync_pwrite(buffer, file)
     before = len(os.listdir("/proc/self/fd"))

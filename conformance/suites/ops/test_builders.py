@@ -6,14 +6,14 @@ from conformance.accelerators.capabilities import OP_BUILDERS
 from conformance.case import case
 from conformance.kernels.specifications import builder_names
 
-from .loading import loaded, says_yes
+from .loading import is_compatible, loaded
 
 
 @case("ops.builders.compatible_is_loadable", axes={"builder": builder_names()}, requires=[OP_BUILDERS])
 def test_compatible_is_loadable(accelerator, builder, check):
     """A builder says that it is compatible exactly when its load() returns functions."""
     found = accelerator.create_op_builder(builder)  # None is a refusal as well
-    says = found is not None and says_yes(found)
+    compatible = found is not None and is_compatible(found)
 
     try:
         loads = found is not None and loaded(found) is not None
@@ -22,4 +22,4 @@ def test_compatible_is_loadable(accelerator, builder, check):
     else:
         why = "load() returns functions" if loads else "load() returns nothing"
 
-    check.that(says == loads, f"is_compatible() is {says}, but {why}")
+    check.that(compatible == loads, f"is_compatible() is {compatible}, but {why}")
