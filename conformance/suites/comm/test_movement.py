@@ -142,6 +142,7 @@ def test_uneven(check, device, zeros, rank, world_size, group):
         return 0 if zeros == "some" and (source + target) % 2 else count
 
     def sent(source, target):
+        # Every row names its sender and its receiver.
         first = 1000.0 * source + 100 * target
         return torch.arange(first, first + 3 * rows(source, target)).reshape(-1, 3)
 

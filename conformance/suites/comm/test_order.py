@@ -119,6 +119,7 @@ def test_reads_what_is_queued(check, device, rank, world_size, group):
     matrix = torch.eye(96, device=device) * 2
 
     for _ in range(10):
+        # The clamp keeps the diagonal at 2.0, however often the matrix is squared.
         matrix = (matrix @ matrix).clamp_(max=2.0)
     dist.all_reduce(matrix)
 

@@ -170,6 +170,7 @@ def test_shards_make_the_sum(check, device, rank, world_size, group):
     """Reduce-scatter followed by all-gather of a padded tensor gives the same values as all-reduce."""
     length, shard = 4097, -(-4097 // world_size)
     values = torch.arange(float(length), device=device) * (rank + 1)
+    # Padding is NaN, so that it shows if it reaches a value.
     padded = torch.full((shard * world_size,), float("nan"), device=device)
     padded[:length] = values
     mine, back = torch.empty(shard, device=device), torch.empty(shard * world_size, device=device)

@@ -101,6 +101,7 @@ def operators() -> tuple[Operator, ...]:
     known = _read(path)
     if known is None:
         fill_cache_elsewhere()
+        # Where the cache folder cannot be written, this process has to read the database itself.
         known = _read(path) or _from_database()
     return known
 
@@ -160,6 +161,7 @@ def cache_path() -> Path:
 
 def _key() -> str:
     facts = [platform.python_version(), *(_version(name) for name in ("torch", "numpy")), _database_stamp()]
+    # A change of these two files changes the list for the same torch.
     facts += [Path(__file__).with_name(name).read_text(encoding="utf-8") for name in ("catalogue.py", "database.py")]
     return hashlib.sha256("\0".join(facts).encode()).hexdigest()[:16]
 

@@ -89,6 +89,7 @@ def call(function, sample: OperatorSample, **extra):
 
 def _default_device(function, sample: OperatorSample) -> AbstractContextManager[object]:
     """Return a context with a default device for operators that create tensors: not every sample names a device."""
+    # Private to torch, but the same set that torch.device uses as a context.
     makes_tensors = function in _device_constructors() or not sample.tensors
     return sample.device if makes_tensors and sample.device != HOST else nullcontext()
 

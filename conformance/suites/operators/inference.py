@@ -31,6 +31,7 @@ def check_cell(
     measured = 0 if probe else limits().oracle.samples
     failure = check_samples(info, judge, samples[:first], measured)
     for order, sample in enumerate(samples[first:], first):
+        # Of the samples for the oracle, ``measured - order`` are left.
         failure = check_samples(info, judge, [sample], measured - order) or failure
     if not probe:
         for sample in tiers.edge_sizes(info, dtype):

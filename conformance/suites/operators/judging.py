@@ -84,6 +84,7 @@ class Judge:
     def metadata(self, label: str, actual, expected) -> None:
         """Compare number, type, dtype, shape, device and strides of the results."""
         device_leaves, host_leaves = leaves(actual), leaves(expected)
+        # None for every output is a stub, which says more than a wrong number of results.
         if all(leaf is None for leaf in device_leaves) and any(leaf is not None for leaf in host_leaves):
             report(Reason.STUB, f"{label}: nothing was returned")
         self._same_number(label, device_leaves, host_leaves)
@@ -148,6 +149,7 @@ class Judge:
         for i, (actual_leaf, expected_leaf) in enumerate(zip(leaves(actual), leaves(expected), strict=True)):
             if isinstance(expected_leaf, torch.Tensor):
                 found = zero_signs(plain(actual_leaf), plain(expected_leaf))
+                # Where the host's zero itself has the wrong sign, the oracle's sign is right too.
                 if not found.right and (exact := oracle.leaf(i)) is not None:
                     found = zero_signs(plain(actual_leaf), plain(expected_leaf), exact.value)
                 self.check.that(found.right, f"{label}: {found}")
@@ -156,7 +158,7 @@ class Judge:
         """Check that each output shares memory with the same inputs as on the host, and with no other."""
         for actual_leaf, expected_leaf in zip(leaves(actual), leaves(expected), strict=True):
             if not isinstance(expected_leaf, torch.Tensor) or expected_leaf.numel() == 0:
-                continue
+                continue  # an empty tensor has no memory to share
             shared, expected_shared = (
                 layout.shared_with(actual_leaf, device.tensors),
                 layout.shared_with(expected_leaf, host.tensors),
@@ -179,6 +181,7 @@ class Judge:
                 continue
             host_wrote = not same_bits(expected, plain(old))
             self.check.that(host_wrote, f"{label}: input {i} was changed by an out-of-place operation")
+            # There is no oracle for a changed input: the host's change is the reference.
             self.tensor(f"{label}, input {i} after the call", actual, expected, lambda: None, n)
 
     def effect(self, label: str, before, device_value, host_value) -> None:

@@ -98,6 +98,7 @@ def _small(samples: list[OperatorSample]) -> list[OperatorSample]:
 def _spread(samples: list[OperatorSample], count: int) -> list[OperatorSample]:
     if len(samples) <= count:
         return samples
+    # Both ends are included.
     step = (len(samples) - 1) / max(count - 1, 1)
     return [samples[round(i * step)] for i in range(count)]
 

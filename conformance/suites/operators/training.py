@@ -44,6 +44,7 @@ def check_sample(info, judge: Judge, sample: OperatorSample, *, with_oracle: boo
         expected, expected_gradients = _backward(info, call, host_gradients, host, seed)
     except Exception as refusal:  # without a reference the device need not give a result either
         return _device_refusal(info, device, seed) or EnvironmentLacks(f"PyTorch's CPU has no reference ({refusal})")
+    # A generator that is not where the seed put it has drawn numbers.
     if judge.check.answers is not None and not torch.equal(torch.get_rng_state(), _state_after_seeding(seed)):
         judge.drew()
     with judge.watches.together():
@@ -107,6 +108,7 @@ def _backward_length(sample: OperatorSample, expected) -> float:
 
 def _backward(info, run, differentiate, sample: OperatorSample, seed: int):
     """Return the result, and the gradients of all inputs with ``requires_grad``, in order."""
+    # All sides start from one seed: a device with the host's generator then draws the host's numbers.
     reseed(seed, sample.device)
     result = run(info.op, sample)
     outputs = [leaf for leaf in processed(sample, result) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
@@ -153,6 +155,7 @@ def _drew_differently(judge: Judge, actual, expected, seed: int, info, sample: O
     reseed(seed, torch.device("cpu"))
     state = torch.get_rng_state()
     call(info.op, sample.on(torch.device("cpu")))
+    # An operator that draws nothing has wrong values, which the caller compares.
     if torch.equal(state, torch.get_rng_state()):
         return False
     first = _backward(info, execution.execute, execution.gradients, sample.on(judge.device), seed)

@@ -154,6 +154,7 @@ def _into(info, judge, sample: OperatorSample, value, variant: str, build) -> No
         return
     oracle = of_forward(info, sample)
     n = reduction_length(host, host_attempt.value)
+    # First of all: a call that wrote nothing is reported as a stub and not as wrong values.
     judge.effect(label, _outputs(value, build, torch.device("cpu")), device_out, host_out)
     judge.metadata(label, device_out, host_out)
     judge.result(label, sample, device_attempt.value, host_attempt.value, oracle, n)
@@ -195,9 +196,11 @@ def in_place(info, judge, sample: OperatorSample) -> None:
     if not agree_on_refusal(judge, label, device_attempt, host_attempt):
         return
     oracle, n = of_forward(info, sample), reduction_length(host, host_attempt.value)
+    # First of all: a call that wrote nothing is reported as a stub and not as wrong values.
     judge.effect(label, sample.input, device.input, host.input)
     judge.result(label, sample, device_attempt.value, host_attempt.value, oracle, n)
     judge.result(f"{label}, its input", sample, device.input, host.input, oracle, n)
+    # The device has to keep the input's memory only where the host keeps it.
     if layout.storage_address(host_attempt.value) == layout.storage_address(host.input):
         same = layout.storage_address(device_attempt.value) == layout.storage_address(device.input)
         judge.check.that(same, f"{label}: returned a copy instead of its input")

@@ -54,7 +54,7 @@ class ProfileSession:
             if self.recording is None:
                 recording = Recording()
                 recording.start()
-                self.recording = recording
+                self.recording = recording  # only now: end() must not stop a recording that never started
             region = self.recording.region()
         except Exception as error:  # a profiler that cannot start is not the operator's fault
             watch.blind = type(error).__name__
@@ -110,6 +110,7 @@ class Watches:
             informative += not self.forward.is_idle(sample.tensors)
             if informative == self.forward.left:
                 return number
+        # With nothing to record, a profile need not span more than one sample.
         return 1 if informative == 0 else len(samples)
 
     def execute(self, function, sample: OperatorSample, **extra):

@@ -64,6 +64,7 @@ def run_sample(accelerator, device, declaration, case: Case, check) -> None:
     # The reference is judged too: accelerators fall back to it where the environment lacks their own kernel.
     if choice.implementation is not Implementation.REFERENCE and task.kernel.reference is not None:
         reference = task.kernel.reference
+        # The same functions as from a builder, for the kernels that need companions around a call.
         alone = SimpleNamespace(**{**task.kernel.companions, task.kernel.attribute_for(task.dtype): reference})
         _judged_call(accelerator, task, reference, alone, given, kernel_device, check, "the portable reference")
     _compare_with_claim(declaration, case, choice)
@@ -75,6 +76,7 @@ def run_refusal(accelerator, device, case: Case, check) -> None:
     loaded = load(accelerator, task)
     given = sample_of(task, task.kernel.samples[0], case)
     bad = task.what.spoil(on_device(given, _kernel_device(task, device)))
+    # A tensor on meta has no content that could change.
     before = {path: plain(tensor).clone() for path, tensor in tensors_in(bad) if tensor.device.type != "meta"}
 
     error = None
@@ -91,6 +93,7 @@ def run_refusal(accelerator, device, case: Case, check) -> None:
     after = {path: tensor for path, tensor in tensors_in(bad) if path in before}
     changed = differing(before, after)
     check.that(not changed, f"the call raised, but had already changed {', '.join(changed)}")
+    # Only functions of this project have ``choice``; vendors are free in the text of their errors.
     if hasattr(loaded.function, "choice"):
         check.that(task.what.argument in str(error), f"the error does not name {task.what.argument}: {error}")
 

@@ -36,7 +36,7 @@ class KernelJudge:
         for path, tensor in found.items():
             if path in expected:
                 self.tensor(path, tensor, expected.pop(path), before.get(path))
-            elif path in kernel.scratch:
+            elif path in kernel.scratch:  # its content is undefined; only the shape has to stay
                 self.check.that(
                     tensor.shape == before[path].shape,
                     f"{self.who}: {path} has shape {tuple(tensor.shape)}, expected {tuple(before[path].shape)}",
@@ -51,6 +51,7 @@ class KernelJudge:
 
     def tensor(self, what: str, tensor: torch.Tensor, expected: Expected, before: torch.Tensor | None = None) -> None:
         """Compare one tensor: its shape, its dtype, and every element."""
+        # An argument keeps its dtype; a new tensor has that of the specification, if it names one.
         dtype = before.dtype if before is not None else expected.dtype
         shape = tuple(expected.value.shape)
         label = f"{self.who}: {what}"
@@ -77,7 +78,9 @@ class KernelJudge:
         bound = allowed_error(self.budget, expected, actual.dtype)
         # A value beyond the dtype's range is infinite on both sides; NaN equals NaN.
         same = (found == exact.to(actual.dtype).double()) | (found.isnan() & exact.isnan())
+        # NaN on one side only is an infinite error.
         error = torch.where(same, 0.0, (found - exact).abs().nan_to_num(nan=float("inf")))
+        # An error of 0 is 0 budgets even where the bound is 0.
         counted = torch.where(error == 0, 0.0, error / bound)
         wrong = int((counted > 1).sum())
         if counted.numel():

@@ -98,6 +98,7 @@ def test_scaler(device, value):
     number = 1.0 if value == "finite" else float(value)
 
     scaler.scale(weight.sum()).backward()
+    # The gradient is still multiplied by the scale of 1024.
     weight.grad[37] = number * 1024.0
     scaler.step(optimizer)
     scaler.update()

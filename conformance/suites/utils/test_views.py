@@ -162,6 +162,7 @@ WRITES = {
 def test_bounds(device, write):
     """A write into a slice of a flat buffer changes every element inside it and none outside."""
     for size in (1, 7, 63, 64, 65, 513):  # around the widths of vector instructions and tiles
+        # Three guard elements stand on each side; no write leaves -7.0 inside.
         buffer = torch.full((size + 6,), -7.0, device=device)
         WRITES[write](buffer[3 : 3 + size])
         host = buffer.cpu()

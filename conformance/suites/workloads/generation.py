@@ -48,7 +48,7 @@ def generate(model: GPT, run_device: RunDevice) -> Generated:
     for position in range(NEW_TOKENS):
         chosen.append(logits[:, -1])
         tokens = torch.cat((tokens, chosen[-1].argmax(-1, keepdim=True)), dim=1)
-        if position < NEW_TOKENS - 1:
+        if position < NEW_TOKENS - 1:  # nothing follows the last token
             logits, caches = model.step(tokens[:, -1:], caches)
     return Generated(tokens.cpu(), exact(torch.stack(chosen, dim=1)))
 

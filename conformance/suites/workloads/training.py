@@ -37,6 +37,7 @@ def check_against_host(check: Any, name: str, run_device: RunDevice, dtype: str)
         ),
     }  # fmt: skip
 
+    # Rounding differences grow with the steps: from here on only the loss is bounded, by a wider bound.
     rest = device.run(tasks.LEARNING_STEPS - tasks.COMPARED_STEPS)
     losses = run.losses + rest.losses
     errors["drift"] = check_series(
