@@ -32,7 +32,7 @@ def test_memory(accelerator, device, collective, world_size, group):
         COLLECTIVES[collective](part, torch.ones(LENGTH * world_size, device=device))
         accelerator.synchronize()
 
-    once()  # the first call allocates buffers that the backend keeps
+    once()  # the first call may allocate buffers that the backend keeps
     gc.collect()
     before = accelerator.memory_allocated()
 

@@ -126,7 +126,7 @@ def test_reduce(case, check, device, op, dtype, rank, world_size, group):
         dist.reduce(buffer, root, OPS[op])
         if rank == root:
             check_reduced(check, buffer, inputs, op)
-        check.that(True, "took part")  # other ranks have nothing to compare, but a rank must count a check
+        check.that(True, "took part")  # ranks other than the root have nothing to compare
 
 
 @case("comm.reduce_scatter", requires=[COMM, DTYPE, COMM_DTYPE], axes={"dtype": DTYPES, "size": ("1", "256k3")},

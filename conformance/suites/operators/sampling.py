@@ -49,8 +49,8 @@ def _with_host_arguments(
 
     The database makes these tensors on the host even for another device. To find them, the samples are generated a
     second time, on meta. That is avoided where possible: only indices and lengths stay on the host, so samples without
-    integer arguments have none. Only four operators (torch 2.13) have such tensors, and they have them in every dtype,
-    so the second generation happens once per process for any other operator.
+    integer arguments have none. Only four operators (torch 2.13) have such tensors, and they have them in every dtype.
+    For any other operator the second generation therefore happens once per process.
     """
     if info.full_name in _MOVES_ALL or not any(_has_index(sample) for sample in picked):
         return picked

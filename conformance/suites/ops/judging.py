@@ -47,7 +47,7 @@ class KernelJudge:
             else:
                 raise LookupError(f"the oracle of {kernel.name} does not describe {path}")
         self.check.that(not expected, f"{self.who}: nothing was returned for {', '.join(expected)}")
-        self.check.that(True, "a call without tensors ends")  # a case without a comparison would not count
+        self.check.that(True, "a call without tensors ends")  # a case that compares nothing fails
 
     def tensor(self, what: str, tensor: torch.Tensor, expected: Expected, before: torch.Tensor | None = None) -> None:
         """Compare one tensor: its shape, its dtype, and every element."""

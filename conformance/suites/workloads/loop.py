@@ -83,7 +83,9 @@ class TrainingTask:
 
     def initial(self) -> dict[str, torch.Tensor]:
         """Return the weights from which every run starts, float32 on the host."""
-        with torch.random.fork_rng(devices=[]):  # the weights do not depend on the case's generator, nor change it
+        with torch.random.fork_rng(
+            devices=[]
+        ):  # the weights do not depend on the case's generator and do not change it
             torch.manual_seed(0)
             return self.build(0.0).state_dict()
 
