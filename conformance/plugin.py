@@ -39,7 +39,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config, parser: pytest.Pa
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> Generator[None, object, object]:
     if config.getoption("accelerator", None):
-        from conformance.running.session import prepare
+        from conformance.runner.session import prepare
 
         # Runs before xdist reads -n: a crash or a hang needs a process of its own to be survived.
         prepare(config)
@@ -50,6 +50,6 @@ def pytest_cmdline_main(config: pytest.Config) -> Generator[None, object, object
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "conformance: set by the conformance plugin on every case it runs.")
     if config.getoption("accelerator", None):
-        from conformance.running.session import activate
+        from conformance.runner.session import activate
 
         activate(config)

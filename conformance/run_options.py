@@ -80,7 +80,7 @@ def read_options(config: pytest.Config) -> RunOptions:
 def _endpoint(value: str | None, workers: int | None) -> str | None:
     if value is None:
         return None
-    from conformance.ranks.meeting import parsed
+    from conformance.ranks.rendezvous import parsed
 
     parsed(value)
     if workers:

@@ -30,10 +30,10 @@ ALLOWED = {
     "suites": (
         "conformance.suites",
         "conformance.case",
-        "conformance.child_python",
+        "conformance.process.python",
         "conformance.finding",
         "conformance.numerics",
-        "conformance.patience",
+        "conformance.process.patience",
         "conformance.kernels",
         "conformance.accelerators.capabilities",
         "conformance.accelerators.declaration",

@@ -29,7 +29,7 @@ def note(name: str) -> None:
 
 def watch_stages() -> None:
     """On a rank: note each stage of its ledger from now on."""
-    from conformance.ranks.ledger import Ledger
+    from conformance.ranks.collective_recorder import Ledger
 
     plain = Ledger.stage
 
@@ -60,7 +60,8 @@ def _noted(function: Callable[..., Any], name: str) -> Callable[..., Any]:
 
 
 def pytest_configure() -> None:
-    from conformance.ranks import pool, round
+    from conformance.ranks import execution as round
+    from conformance.ranks import pool
 
     pool.Pool.run = _noted(pool.Pool.run, "pool")  # type: ignore[method-assign]
     evidence = round.Round._evidence
@@ -86,7 +87,7 @@ def pytest_runtest_protocol() -> Generator[None, object, object]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
-    from conformance.running.worker import CHECKER
+    from conformance.runner.case_runner import CHECKER
 
     found = yield
     checker = pyfuncitem.stash.get(CHECKER, None)

@@ -97,7 +97,7 @@ def _sample(cases: Sequence[CaseRecord], number: int | None) -> list[CaseRecord]
 
 def _computed_again(sample: Sequence[CaseRecord], nonce: str, accelerator: str) -> Report:
     """The report of a run of these cases in which the answers stand in for what this machine computes."""
-    from conformance.child_python import child_python
+    from conformance.process.python import child_python
     from conformance.reports.challenge import answer_of
     from conformance.reports.loading import load
 

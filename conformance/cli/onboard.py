@@ -151,7 +151,7 @@ def _probe(arguments: argparse.Namespace, cases: Sequence[str]) -> Report:
 
 
 def _pytest(*arguments: str) -> tuple[int, str]:
-    from conformance.child_python import child_python
+    from conformance.process.python import child_python
 
     program = "import pytest, sys; sys.exit(pytest.main(sys.argv[1:]))"
     # A traceback per refusal takes longer than the probe, and nobody reads it.

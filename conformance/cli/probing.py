@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
-from conformance.child_python import child_python
 from conformance.errors import ConformanceError, UsageError
+from conformance.process.python import child_python
 
 # Vendor libraries print to standard output as they like; only this line is ours.
 _MARK: Final = "conformance-probe: "

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from conformance.ranks.slot import main
+from conformance.ranks.remote_agent import main
 
 main()

@@ -19,10 +19,10 @@ from typing import Any
 
 from conformance.case import Case
 from conformance.checker import Checker
-from conformance.judgement import Observation, Seen
 from conformance.plan import family_of
 from conformance.ranks.messages import End, Work
-from conformance.running.worker import observe_body
+from conformance.runner.case_runner import observe_body
+from conformance.verdicts import Observation, Seen
 
 _LONGEST_TRACE = 6000
 

@@ -12,8 +12,8 @@ import os
 import signal
 import sys
 
-from conformance.ranks.children import LAST_WORDS, end_children
-from conformance.running.parent import adopt_orphans, die_with_parent
+from conformance.process.children import LAST_WORDS, end_children
+from conformance.process.lifetime import adopt_orphans, die_with_parent
 
 
 def main() -> None:
@@ -34,7 +34,7 @@ def main() -> None:
     if zygote == 0:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         die_with_parent(parent=guard)
-        from conformance.ranks.zygote import live
+        from conformance.ranks.fork_server import live
 
         live()
     guarded.append(zygote)

@@ -14,14 +14,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from conformance.case import Isolation
-from conformance.judgement import Seen
 from conformance.ranks.channel import Closed, Message
-from conformance.ranks.evidence import Evidence, Finish, finish
-from conformance.ranks.leases import Lease
-from conformance.ranks.member import Member
+from conformance.ranks.device_locks import Lease
+from conformance.ranks.execution import RankProcess, Round
+from conformance.ranks.fork_server_client import ZygoteProcess
+from conformance.ranks.local_rank import Member
 from conformance.ranks.messages import Hello, Join, Ready, Unfit, Work, packed, unpacked
-from conformance.ranks.round import RankProcess, Round
-from conformance.ranks.zygote_process import ZygoteProcess
+from conformance.ranks.outcome import Evidence, Finish, finish
+from conformance.verdicts import Seen
 
 #: Importing torch takes seconds, on a busy machine many.
 _ZYGOTE_PATIENCE = 180.0

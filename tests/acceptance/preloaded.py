@@ -18,9 +18,9 @@ IMPORTED = (
     "pytest",
     "xdist.plugin",
     "conformance.plugin",
-    "conformance.running.session",
-    "conformance.running.host",
-    "conformance.running.controller",
+    "conformance.runner.session",
+    "conformance.runner.device_host",
+    "conformance.runner.controller",
     "conformance.accelerators.registry",
     "conformance.reports.views",
 )

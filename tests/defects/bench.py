@@ -16,14 +16,14 @@ from conformance.accelerators.claims import Element, declaration_of
 from conformance.accelerators.registry import resolve
 from conformance.case import Case, seed_of
 from conformance.checker import Checker
-from conformance.judgement import gate, judge, judge_death
 from conformance.plan import PlannedCase, bundled_cases, family_of
+from conformance.process.state import ProcessState, seed_everything
 from conformance.reports.verdict import Outcome, Reason, Verdict
 from conformance.run_options import Strictness
-from conformance.running.canary import Canary
-from conformance.running.hygiene import ProcessState, seed_everything
-from conformance.running.worker import observe_body
+from conformance.runner.case_runner import observe_body
+from conformance.runner.health_check import Canary
 from conformance.selection import matches
+from conformance.verdicts import gate, judge, judge_death
 
 AREAS = ("accelerator", "capabilities", "operators", "profiling", "utils", "workloads")
 

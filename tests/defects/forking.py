@@ -20,9 +20,9 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from conformance.accelerators.simulated.faults import armed
-from conformance.judgement import judge_death
 from conformance.reports.verdict import Outcome, Reason, Verdict
 from conformance.run_options import Strictness
+from conformance.verdicts import judge_death
 
 from . import bench
 from .measuring import HEALTHY

@@ -20,7 +20,7 @@ from conformance.reports.profiles import PROFILES
 from conformance.reports.status import ExitStatus
 from conformance.reports.verdict import _ALLOWED, Outcome, Reason
 from conformance.run_options import Strictness
-from conformance.running.controller import EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_USAGE
+from conformance.runner.controller import EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_USAGE
 
 from . import known_gaps
 from .pages import DOCS, README, ROOT, anchors, links, pages, rows, section, text

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import conformance
-from conformance.child_python import child_python, module_path
+from conformance.process.python import child_python, module_path
 
 PROGRAM = "import sys, conformance.errors; print(conformance.__file__, *sys.argv[1:])"
 

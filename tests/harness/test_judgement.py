@@ -7,9 +7,9 @@ import pytest
 from conformance.accelerators.capabilities import COPY, STREAM, Cell
 from conformance.accelerators.declaration import UNDECLARED, Claim, Declaration, Detail, State, supported, unsupported
 from conformance.case import Case, Level
-from conformance.judgement import Observation, Seen, gate, judge, judge_death
 from conformance.reports.verdict import Reason, Verdict
 from conformance.run_options import Strictness
+from conformance.verdicts import Observation, Seen, gate, judge, judge_death
 
 CELL = Cell("operators.add", "float32", "inference")
 ADAPTIVE = Case("operators.add[float32-inference]", "operators", adaptive=True, requires=(CELL,))

@@ -9,11 +9,11 @@ import pytest
 
 from conformance.accelerators.interface import MissingMember
 from conformance.finding import EnvironmentLacks, Finding, Refused
-from conformance.judgement import Seen
 from conformance.reports.verdict import Reason
-from conformance.running.controller import run_status
-from conformance.running.progress import progress_line
-from conformance.running.worker import observe, unexplained
+from conformance.runner.case_runner import observe, unexplained
+from conformance.runner.controller import run_status
+from conformance.runner.progress import progress_line
+from conformance.verdicts import Seen
 
 
 class OutOfMemoryError(RuntimeError):

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from conformance.running.hygiene import ProcessState
+from conformance.process.state import ProcessState
 
 
 @pytest.fixture

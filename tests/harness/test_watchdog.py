@@ -7,12 +7,12 @@ import sys
 import time
 from pathlib import Path
 
-from conformance.running.watchdog import fatal_error, read_stacks, was_hung
+from conformance.process.watchdog import fatal_error, read_stacks, was_hung
 
 BODY = """
 import ctypes, sys
 from pathlib import Path
-from conformance.running.watchdog import Watchdog
+from conformance.process.watchdog import Watchdog
 dog = Watchdog(Path(sys.argv[1]))
 dog.arm(60); dog.disarm()   # an earlier case that ended in time
 dog.arm(0.5)

@@ -19,13 +19,13 @@ import torch
 from conformance.accelerators.backends import builtin, builtin_names
 from conformance.accelerators.capabilities import TRITON
 from conformance.accelerators.torch_accelerator import TorchAccelerator
-from conformance.child_python import child_python
 from conformance.kernels.builders import SpecifiedBuilder, find_builder
 from conformance.kernels.implementation import Choice, Implementation
 from conformance.kernels.specification import KernelSpecification
 from conformance.kernels.specifications import specifications
 from conformance.kernels.triton import offering
 from conformance.kernels.triton.launching import current
+from conformance.process.python import child_python
 
 KERNELS = [one for one in specifications() if any(native.needs for native in one.native)]
 HERE = Path(__file__).parent

@@ -14,7 +14,7 @@ from conformance.accelerators.registry import resolve
 from conformance.case import seed_of
 from conformance.checker import Checker
 from conformance.plan import PlannedCase, bundled_cases
-from conformance.running.hygiene import ProcessState
+from conformance.process.state import ProcessState
 
 AREAS = ("accelerator", "capabilities", "profiling", "ulysses_alst", "utils")
 

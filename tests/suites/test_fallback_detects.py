@@ -19,14 +19,14 @@ from conformance.accelerators.declaration import Detail
 from conformance.case import Case, seed_of
 from conformance.checker import Checker
 from conformance.finding import Finding
-from conformance.judgement import judge
 from conformance.numerics import placement
 from conformance.numerics.placement import Call, HostWork, Operand, host_work
 from conformance.reports.verdict import Reason, Verdict
 from conformance.run_options import Strictness
-from conformance.running.worker import observe
+from conformance.runner.case_runner import observe
 from conformance.suites.operators import catalogue, cell, execution
 from conformance.suites.operators.execution import OperatorSample, call
+from conformance.verdicts import judge
 from tests.acceptance.running import run as user_run
 
 from . import host_detours as detours

@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 
-from conformance.child_python import child_python
+from conformance.process.python import child_python
 
 #: The collector would take a fifth of the time that torch needs to be imported, and these processes live for seconds.
 _PREAMBLE = """

@@ -15,7 +15,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from conformance.child_python import child_python, module_path
+from conformance.process.python import child_python, module_path
 
 #: What a launched program begins with: ``told(name=value)`` writes down, once a rank and attempt. What it writes is
 #: whole or not there, as other ranks read it at once.
@@ -60,7 +60,7 @@ class Job:
 _AGENTS = """
 import gc; gc.disable()
 import json, os, signal, sys, traceback
-from conformance.running.parent import die_with_parent
+from conformance.process.lifetime import die_with_parent
 from torch.distributed.run import main
 
 die_with_parent()

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from conformance.accelerators.capabilities import DIFFERENTIABLE_DTYPES, DTYPES, Cell, Mode
 from conformance.case import Case
-from conformance.child_python import child_python
+from conformance.process.python import child_python
 
 #: float8 has no arithmetic in PyTorch's operator database; its storage and casts are cases of the accelerator area.
 OPERATOR_DTYPES = tuple(name for name in DTYPES if not name.startswith("float8"))

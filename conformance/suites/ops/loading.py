@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from conformance.finding import Refused, environment_lacks
-from conformance.patience import while_compiling
+from conformance.process.patience import while_compiling
 
 
 def functions(accelerator, builder):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from conformance.judgement import Seen
-from conformance.ranks.evidence import Evidence, Fate, finish
-from conformance.ranks.ledger import Entry
+from conformance.ranks.collective_recorder import Entry
 from conformance.ranks.messages import Done, End
+from conformance.ranks.outcome import Evidence, Fate, finish
 from conformance.reports.verdict import Reason
+from conformance.verdicts import Seen
 
 
 def end(seen: Seen = Seen.RIGHT, message: str = "", at: float = 0.0, **digests: str) -> End:

@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from conformance.ranks.leases import DevicesBusy, Leases, physical_names
+from conformance.ranks.device_locks import DevicesBusy, Leases, physical_names
 from tests.acceptance.running import run
 
 HERE = Path(__file__).parent
 HOLD = """
 import sys
 from pathlib import Path
-from conformance.ranks.leases import Leases
+from conformance.ranks.device_locks import Leases
 with Leases(Path(sys.argv[1]), ["0", "1", "2"]).lease(int(sys.argv[2]), 10.0, "their.case") as lease:
     print(*lease.devices, flush=True)
     sys.stdin.read()

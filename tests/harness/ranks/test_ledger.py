@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from conformance.ranks.ledger import Entry, Ledger, proven_mismatch
+from conformance.ranks.collective_recorder import Entry, Ledger, proven_mismatch
 
 SUM = Entry("n", "all_reduce", "default", 3, 4, "float32", inside=True)
 

@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from conformance.judgement import Seen
+from conformance.ranks import fork_server_client as zygote_process
 from conformance.ranks import pool as pools
-from conformance.ranks import zygote_process
+from conformance.ranks.collective_recorder import AHEAD
 from conformance.ranks.gloo import addresses, threads_that_wait
-from conformance.ranks.ledger import AHEAD
 from conformance.ranks.messages import Hello, Work
 from conformance.ranks.pool import Next, Pool, PoolFailed, Start
+from conformance.verdicts import Seen
 
 BODIES = Path(__file__).with_name("pool_bodies.py")
 

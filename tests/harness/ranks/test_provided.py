@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 
 from conformance.errors import UsageError
-from conformance.ranks import meeting, slot
+from conformance.ranks import remote_agent as slot
+from conformance.ranks import rendezvous as meeting
 from conformance.ranks.channel import Channel, Closed
 from conformance.ranks.messages import Hello
-from conformance.ranks.provided import ProvidedPool
+from conformance.ranks.remote_pool import ProvidedPool
 from tests.acceptance.running import run
 from tests.harness.ranks.test_torture import leftovers
 from tests.harness.ranks.torchrun import started

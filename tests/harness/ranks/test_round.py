@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from conformance.judgement import Seen
-from conformance.ranks import round as rounds
-from conformance.ranks.evidence import Fate
-from conformance.ranks.ledger import Entry
+from conformance.ranks import execution as rounds
+from conformance.ranks.collective_recorder import Entry
+from conformance.ranks.execution import Round
 from conformance.ranks.messages import Done, End, packed
-from conformance.ranks.round import Round
+from conformance.ranks.outcome import Fate
+from conformance.verdicts import Seen
 
 DEADLINE = 60.0
 BODY = Entry("n", "in the body")

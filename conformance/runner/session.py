@@ -15,10 +15,10 @@ from conformance.accelerators.registry import resolve
 from conformance.errors import ConformanceError
 from conformance.plan import SUITES, area_names
 from conformance.run_options import read_options
-from conformance.running.collection import Collection
-from conformance.running.layout import ReportFolder
-from conformance.running.settings import SETTINGS, Settings, is_worker
-from conformance.running.waiving import waivers_of
+from conformance.runner.collection import Collection
+from conformance.runner.context import SETTINGS, Settings, is_worker
+from conformance.runner.layout import ReportFolder
+from conformance.runner.waivers import waivers_of
 from conformance.selection import areas_of
 
 
@@ -61,14 +61,14 @@ def activate(config: pytest.Config) -> None:
     if not is_worker(config):
         _register_controller(config, settings, collection)
     if runs_here:
-        from conformance.running.host import Host
+        from conformance.runner.device_host import Host
 
         config.pluginmanager.register(Host(config, settings), "conformance-host")
 
 
 def _register_controller(config: pytest.Config, settings: Settings, collection: Collection) -> None:
-    from conformance.running.controller import Controller
-    from conformance.running.crashes import Crashes
+    from conformance.runner.controller import Controller
+    from conformance.runner.crashes import Crashes
 
     controller = Controller(config, settings, collection)
     config.pluginmanager.register(controller, "conformance-controller")

@@ -18,11 +18,11 @@ import sys
 import time
 from typing import NoReturn
 
+from conformance.process.children import LAST_WORDS, children, end_children
+from conformance.process.lifetime import adopt_orphans, die_with_parent
+from conformance.process.state import collect_seldom
 from conformance.ranks.channel import Channel, Closed, Message
-from conformance.ranks.children import LAST_WORDS, children, end_children
 from conformance.reports.collector import collector_paused
-from conformance.running.hygiene import collect_seldom
-from conformance.running.parent import adopt_orphans, die_with_parent
 
 #: Imported before the first fork. What is missing here is imported by every rank anew.
 _WARM = (
@@ -33,7 +33,7 @@ _WARM = (
     "pytest",
     "conformance.accelerators.registry",
     "conformance.fixtures.accelerator",
-    "conformance.ranks.rank",
+    "conformance.ranks.rank_main",
 )
 
 
@@ -76,7 +76,8 @@ def prepare() -> None:
     """What a process needs before it can be a rank, or fork one."""
     import torch
 
-    from conformance.ranks import ledger, rank
+    from conformance.ranks import collective_recorder as ledger
+    from conformance.ranks import rank_main as rank
 
     torch.set_num_threads(1)
     rank.rewrite_assertions()
@@ -86,7 +87,7 @@ def prepare() -> None:
 def become_rank() -> None:
     """The program of a rank with an interpreter of its own; the arguments are the descriptors of ``live``."""
     prepare()
-    from conformance.ranks.rank import live
+    from conformance.ranks.rank_main import live
 
     live(*map(int, sys.argv[1:]))
     sys.stderr.flush()
@@ -171,7 +172,7 @@ class Zygote:
                 end.close()
             if message["command"]:
                 _execute(message["command"], message["descriptors"], message["environment"])
-            from conformance.ranks.rank import live
+            from conformance.ranks.rank_main import live
 
             live(*message["descriptors"])
             status = 0

@@ -16,18 +16,18 @@ from conformance.accelerators.interface import MissingMember
 from conformance.case import Case, seed_of
 from conformance.checker import Checker
 from conformance.finding import EnvironmentLacks, Finding, Refused
-from conformance.judgement import Observation, Observed, Seen, claim_of, gate, judge, judge_death
 from conformance.plan import family_of
+from conformance.process.state import ProcessState, collect_seldom, seed_everything
+from conformance.process.watchdog import Watchdog
 from conformance.reports.journal import JournalWriter
 from conformance.reports.verdict import Outcome, Reason, Verdict, failed, skipped
 from conformance.reports.waivers.model import Waiver
-from conformance.running.canary import Canary
-from conformance.running.collection import case_of
-from conformance.running.hygiene import ProcessState, collect_seldom, seed_everything
-from conformance.running.repro import repro_of
-from conformance.running.settings import Settings
-from conformance.running.waiving import waive
-from conformance.running.watchdog import Watchdog
+from conformance.runner.collection import case_of
+from conformance.runner.context import Settings
+from conformance.runner.health_check import Canary
+from conformance.runner.repro import repro_of
+from conformance.runner.waivers import waive
+from conformance.verdicts import Observation, Observed, Seen, claim_of, gate, judge, judge_death
 
 VERDICT = pytest.StashKey[Verdict]()
 CHECKER = pytest.StashKey[Checker]()

@@ -7,10 +7,10 @@ import select
 import signal
 import warnings
 
+from conformance.process.watchdog import read_stacks, readable, stacks_path
 from conformance.reports.journal import Started, read_journal
-from conformance.running.crashes import death_verdict
-from conformance.running.settings import Settings
-from conformance.running.watchdog import read_stacks, readable, stacks_path
+from conformance.runner.context import Settings
+from conformance.runner.crashes import death_verdict
 
 #: With -n0 a case that crashes would end the resumed run as well.
 _NEXT = "Nothing is lost: repeat the command with --resume, and -n1 for -n0: such a case then ends a worker alone."

@@ -19,11 +19,11 @@ from dataclasses import asdict
 from typing import Any
 
 from conformance.errors import ConformanceError, UsageError
-from conformance.ranks import meeting
+from conformance.ranks import rendezvous as meeting
 from conformance.ranks.channel import Channel, Closed, Message
-from conformance.ranks.member import Member
+from conformance.ranks.fork_server_client import ZygoteProcess
+from conformance.ranks.local_rank import Member
 from conformance.ranks.messages import Hello, Unfit, packed, unpacked
-from conformance.ranks.zygote_process import ZygoteProcess
 
 #: How often the place of a rank is looked up when it says nothing, in seconds.
 _LOOK = 0.05

@@ -14,16 +14,16 @@ from typing import Any
 import pytest
 
 from conformance.accelerators.declaration import State
-from conformance.judgement import judge_death
+from conformance.process.watchdog import fatal_error, read_stacks, readable, stacks_path, was_hung
 from conformance.reports.journal import JournalWriter, Started, read_journal
 from conformance.reports.verdict import Outcome, Reason, Verdict
 from conformance.reports.waivers.applying import apply
-from conformance.running.facts import environment_facts
-from conformance.running.repro import repro_of
-from conformance.running.settings import Settings, open_journal
-from conformance.running.waiving import for_device, today, waivers_of
-from conformance.running.watchdog import fatal_error, read_stacks, readable, stacks_path, was_hung
-from conformance.running.worker import POISONED_EXIT
+from conformance.runner.case_runner import POISONED_EXIT
+from conformance.runner.context import Settings, open_journal
+from conformance.runner.facts import environment_facts
+from conformance.runner.repro import repro_of
+from conformance.runner.waivers import for_device, today, waivers_of
+from conformance.verdicts import judge_death
 
 #: Workers that die this often in a row without ending a case will not do better.
 _MOST_DEATHS_WITHOUT_PROGRESS = 4

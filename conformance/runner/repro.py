@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from conformance.reports.repro import repro
-from conformance.running.settings import Settings
+from conformance.runner.context import Settings
 
 
 def header_of(settings: Settings) -> dict[str, Any]:

@@ -18,7 +18,7 @@ _HAS_ALARM = hasattr(signal, "SIGALRM")
 _FATAL_MARK = "Fatal Python error: "
 _MOST_SHOWN = 6000
 #: Frames of the machinery that carries a case say nothing about it.
-_MACHINERY = ("_pytest/", "pluggy/", "xdist/", "execnet/", "<string>", "conformance/running/", "pytest/__main__")
+_MACHINERY = ("_pytest/", "pluggy/", "xdist/", "execnet/", "<string>", "conformance/runner/", "pytest/__main__")
 
 
 class Watchdog:

@@ -9,7 +9,7 @@ import warnings
 from dataclasses import dataclass
 from typing import Any
 
-from conformance.running.hygiene import ProcessState
+from conformance.process.state import ProcessState
 
 #: Handlers that a case may have replaced. SIGUSR1 shows stacks, and belongs to faulthandler.
 _SIGNALS = tuple(

@@ -12,7 +12,7 @@ import pytest
 from conformance.accelerators.subject import Subject
 from conformance.reports.journal import JournalWriter, read_journal
 from conformance.run_options import RunOptions
-from conformance.running.layout import ReportFolder
+from conformance.runner.layout import ReportFolder
 
 SETTINGS = pytest.StashKey["Settings"]()
 

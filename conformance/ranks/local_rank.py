@@ -9,14 +9,14 @@ import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from conformance.child_python import child_python
+from conformance.process.python import child_python
 from conformance.ranks.channel import Channel, Closed, Message
-from conformance.ranks.ledger import Entry, Ledger
+from conformance.ranks.collective_recorder import Entry, Ledger
 from conformance.ranks.messages import Hello, packed
 from conformance.ranks.output import Output
 
 _MOST_STACKS = 1 << 18
-_OWN_INTERPRETER = "from conformance.ranks.zygote import become_rank; become_rank()"
+_OWN_INTERPRETER = "from conformance.ranks.fork_server import become_rank; become_rank()"
 
 
 @dataclass

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from conformance.judgement import Observation, Seen
-from conformance.ranks.ledger import Entry
+from conformance.process.stacks import of_the_case
+from conformance.process.watchdog import fatal_error
+from conformance.ranks.collective_recorder import Entry
 from conformance.ranks.messages import Done, End
 from conformance.ranks.output import tagged
-from conformance.ranks.stacks import of_the_case
 from conformance.reports.verdict import Reason
-from conformance.running.watchdog import fatal_error
+from conformance.verdicts import Observation, Seen
 
 _LONGEST_MESSAGE = 4000
 

@@ -17,17 +17,17 @@ from conformance.accelerators.live import unwrap
 from conformance.case import Case, Isolation
 from conformance.checker import Checker
 from conformance.finding import EnvironmentLacks, Finding
-from conformance.judgement import Observed, Seen, too_few_devices, too_few_ranks
-from conformance.ranks.evidence import Finish
-from conformance.ranks.leases import DevicesBusy, Lease, Leases, lease_folder, physical_names
+from conformance.process.watchdog import Watchdog
+from conformance.ranks.device_locks import DevicesBusy, Lease, Leases, lease_folder, physical_names
 from conformance.ranks.messages import Hello, Work
+from conformance.ranks.outcome import Finish
 from conformance.ranks.pool import START_PATIENCE, Ended, Next, Pool, PoolFailed, Start
-from conformance.ranks.rank import RANK_SIDE
+from conformance.ranks.rank_main import RANK_SIDE
 from conformance.reports.verdict import Reason, skipped
-from conformance.running.collection import case_of
-from conformance.running.settings import Settings
-from conformance.running.watchdog import Watchdog
-from conformance.running.worker import CHECKER, VERDICT, Subject
+from conformance.runner.case_runner import CHECKER, VERDICT, Subject
+from conformance.runner.collection import case_of
+from conformance.runner.context import Settings
+from conformance.verdicts import Observed, Seen, too_few_devices, too_few_ranks
 
 FINISH = pytest.StashKey[Finish]()
 _HAS_RANKS = platform.system() == "Linux"
@@ -158,7 +158,7 @@ def _pool(hello: Hello, settings: Settings, subject: Subject) -> Pool:
     endpoint = settings.options.ranks_from
     if endpoint is None:
         return Pool(hello)
-    from conformance.ranks.provided import ProvidedPool
+    from conformance.ranks.remote_pool import ProvidedPool
 
     return ProvidedPool(hello, endpoint, own_devices=not _may_share(subject.accelerator, subject.device))
 

@@ -7,7 +7,7 @@ import socket
 import subprocess
 import tempfile
 
-from conformance.child_python import child_python
+from conformance.process.python import child_python
 from conformance.ranks.channel import Channel
 
 PROGRAM = "from conformance.ranks.guard import main; main()"

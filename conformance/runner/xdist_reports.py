@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from _pytest.runner import runtestprotocol
 
-from conformance.running.collection import case_of
+from conformance.runner.collection import case_of
 
 #: Where those are written who listen to reports and do without a tear-down that passed: pytest's own but one.
 _CONTENT, _WAITING = ("_pytest.", "xdist.", "conformance."), "_pytest.junitxml"

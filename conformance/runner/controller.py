@@ -20,14 +20,14 @@ from conformance.reports.journal import read_journal
 from conformance.reports.model import Report
 from conformance.reports.redaction import selection
 from conformance.reports.writer import write_report
-from conformance.running.brief import tear_downs_matter
-from conformance.running.collection import Collection, reject_unknown_cases
-from conformance.running.crashes import settle_hangs_of_a_dead_run
-from conformance.running.facts import environment_facts, read_facts
-from conformance.running.progress import Progress
-from conformance.running.repro import header_of
-from conformance.running.settings import Settings, open_journal, told_to_workers
-from conformance.running.waiving import check_plan, waivers_of
+from conformance.runner.collection import Collection, reject_unknown_cases
+from conformance.runner.context import Settings, open_journal, told_to_workers
+from conformance.runner.crashes import settle_hangs_of_a_dead_run
+from conformance.runner.facts import environment_facts, read_facts
+from conformance.runner.progress import Progress
+from conformance.runner.repro import header_of
+from conformance.runner.waivers import check_plan, waivers_of
+from conformance.runner.xdist_reports import tear_downs_matter
 
 EXIT_INTERRUPTED, EXIT_INTERNAL, EXIT_USAGE, EXIT_NO_TESTS = 2, 3, 4, 5
 #: Where output is no terminal (CI logs, files), the width the matrix is laid out for.

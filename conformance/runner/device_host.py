@@ -10,15 +10,15 @@ import pytest
 from conformance.errors import ConformanceError, SetupError
 from conformance.fixtures import accelerator as fixtures
 from conformance.fixtures import ranks as rank_fixtures
-from conformance.ranks.plugin import RankCases
+from conformance.process.lifetime import die_with_parent
+from conformance.process.watchdog import Watchdog, stacks_path
 from conformance.reports.collector import collector_paused
-from conformance.running.brief import BriefWorker
-from conformance.running.last_words import LastWords
-from conformance.running.parent import die_with_parent
-from conformance.running.settings import Settings, is_worker, open_journal
-from conformance.running.waiving import for_device, waivers_of
-from conformance.running.watchdog import Watchdog, stacks_path
-from conformance.running.worker import SUBJECT, CaseRunner, Subject
+from conformance.runner.case_runner import SUBJECT, CaseRunner, Subject
+from conformance.runner.context import Settings, is_worker, open_journal
+from conformance.runner.last_words import LastWords
+from conformance.runner.rank_cases import RankCases
+from conformance.runner.waivers import for_device, waivers_of
+from conformance.runner.xdist_reports import BriefWorker
 
 #: Loading a vendor's stack may compile or probe; a hang there must end as well.
 _LOAD_DEADLINE = 300.0
@@ -74,7 +74,7 @@ class Host:
     def _load(self) -> Subject:
         import torch
 
-        from conformance.running.facts import accelerator_facts
+        from conformance.runner.facts import accelerator_facts
 
         if is_worker(self._config):
             # One thread a worker: the workers share the cores, and sums then come out in the same order every time.
@@ -91,7 +91,7 @@ class Host:
         """Facts for the report that only a process with the device knows. The first worker says them."""
         if os.environ.get("PYTEST_XDIST_WORKER", "gw0") != "gw0":
             return
-        from conformance.running.facts import write_facts
+        from conformance.runner.facts import write_facts
 
         write_facts(self._settings.folder.path / f"facts.{self._settings.run}.json", facts)
 

@@ -16,13 +16,13 @@ from conformance.accelerators.registry import resolve
 from conformance.case import Case, seed_of
 from conformance.checker import Checker
 from conformance.errors import ConformanceError
+from conformance.process.rank_state import RankState
+from conformance.process.state import seed_everything
 from conformance.ranks import body
 from conformance.ranks.channel import Channel
+from conformance.ranks.collective_recorder import AHEAD, ARRIVING, JOINING, Ledger, open_ledger
 from conformance.ranks.group import Groups, identify
-from conformance.ranks.ledger import AHEAD, ARRIVING, JOINING, Ledger, open_ledger
 from conformance.ranks.messages import Done, Hello, Join, Leave, Ready, Unfit, Work, packed, unpacked
-from conformance.ranks.state import RankState
-from conformance.running.hygiene import seed_everything
 
 #: What this signal asks for comes even from a rank that holds the GIL.
 SHOW_STACKS = signal.SIGUSR1

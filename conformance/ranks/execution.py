@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from conformance.judgement import Seen
 from conformance.ranks.channel import Message
-from conformance.ranks.evidence import Evidence, Fate
-from conformance.ranks.ledger import ARRIVING, JOINING, Entry, proven_mismatch
+from conformance.ranks.collective_recorder import ARRIVING, JOINING, Entry, proven_mismatch
 from conformance.ranks.messages import Done, End, Join, Leave, packed, unpacked
+from conformance.ranks.outcome import Evidence, Fate
+from conformance.verdicts import Seen
 
 #: How long the others may take when one rank has failed, in seconds.
 GRACE = 1.0

@@ -14,14 +14,14 @@ from typing import Any
 
 from conformance.case import Isolation
 from conformance.errors import UsageError
-from conformance.ranks import meeting
+from conformance.ranks import rendezvous as meeting
 from conformance.ranks.channel import Channel, Closed, Message
-from conformance.ranks.leases import Lease
-from conformance.ranks.ledger import Entry
-from conformance.ranks.meeting import Slot
+from conformance.ranks.collective_recorder import Entry
+from conformance.ranks.device_locks import Lease
+from conformance.ranks.execution import RankProcess
 from conformance.ranks.messages import Hello, packed
 from conformance.ranks.pool import Pool, PoolFailed, Seat, Start
-from conformance.ranks.round import RankProcess
+from conformance.ranks.rendezvous import Slot
 
 
 class RemoteOutput:

@@ -1,0 +1,1 @@
+"""Processes: their state between cases, their timeouts, and how they end."""
