@@ -30,7 +30,7 @@ from conformance.kernels.specification import KernelSpecification, Sample
 from conformance.kernels.specifications import specifications
 from conformance.kernels.triton import lamb, norms, offering, optimizers, quantizer
 from conformance.numerics.trees import mapped
-from conformance.suites.ops.judging import Judge
+from conformance.suites.ops.judging import KernelJudge
 
 if os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("runs Triton's interpreter: set TRITON_INTERPRET=1", allow_module_level=True)
@@ -86,7 +86,7 @@ def accepted(kernel: KernelSpecification, sample: Sample, dtype: str, function: 
     arguments = mapped(given, guarded.copy)
     result = function(*arguments.values())
     try:
-        Judge(Checker(), kernel.budget, "it").call(kernel, given, arguments, result)
+        KernelJudge(Checker(), kernel.budget, "it").call(kernel, given, arguments, result)
     except AssertionError:
         return False
     return guarded.is_whole()
@@ -143,7 +143,7 @@ def _properties(module: ModuleType) -> list[str]:
     kernel, wrong = KERNELS["quantize"], []
     functions = SimpleNamespace(**{name: getattr(module, name) for name in CODES}, **kernel.companions)
     for one in kernel.properties:
-        judge = Judge(Checker(), kernel.budget, "it")
+        judge = KernelJudge(Checker(), kernel.budget, "it")
         try:
             for seen in one.run(functions, torch.device("cpu"), torch.float32, torch.Generator().manual_seed(3)):
                 judge.tensor(*seen)

@@ -23,7 +23,7 @@ from conformance.kernels.specification import KernelSpecification, Place, Sample
 from conformance.kernels.specifications import fused_optimizers, specification, specifications
 from conformance.suites.ops import planned
 from conformance.suites.ops.execution import on_device
-from conformance.suites.ops.judging import Judge
+from conformance.suites.ops.judging import KernelJudge
 
 ADAM = specification("multi_tensor_adam")
 BY_NAME = {one.name: one for one in specifications()}
@@ -151,7 +151,7 @@ def _accepted(kernel: KernelSpecification, sample: Sample, dtype: str, function:
     arguments = on_device(given, torch.device("cpu"))
     result = function(*arguments.values())
     try:
-        Judge(Checker(), kernel.budget, "it").call(kernel, given, arguments, result)
+        KernelJudge(Checker(), kernel.budget, "it").call(kernel, given, arguments, result)
     except AssertionError:
         return False
     return True

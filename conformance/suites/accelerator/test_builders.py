@@ -10,7 +10,7 @@ import pytest
 from conformance.accelerators.capabilities import DEVICE, OP_BUILDERS
 from conformance.case import Level, case
 from conformance.finding import environment_lacks, require
-from conformance.suites.ops.loading import loaded, says_yes
+from conformance.suites.ops.loading import is_compatible, loaded
 
 UNKNOWN = "NoSuchOperatorBuilder"
 
@@ -86,7 +86,7 @@ def test_reachable(accelerator):
 @case("accelerator.builders.compatible_is_bool", requires=[OP_BUILDERS])
 def test_compatible_is_bool(accelerator):
     """is_compatible() returns a bool for every builder."""
-    answers = {name: says_yes(accelerator.create_op_builder(name)) for name in builder_names(accelerator)}
+    answers = {name: is_compatible(accelerator.create_op_builder(name)) for name in builder_names(accelerator)}
 
     invalid = {name: answer for name, answer in answers.items() if type(answer) is not bool}
     assert answers and not invalid, (
@@ -97,7 +97,7 @@ def test_compatible_is_bool(accelerator):
 @case("accelerator.builders.load_twice", requires=[OP_BUILDERS])
 def test_load_twice(accelerator):
     """A compatible builder loads an object with functions, and the same object the second time."""
-    compatible = [name for name in builder_names(accelerator) if says_yes(accelerator.create_op_builder(name))]
+    compatible = [name for name in builder_names(accelerator) if is_compatible(accelerator.create_op_builder(name))]
     if not compatible:
         environment_lacks("no builder is compatible on this machine")
     # One builder is enough here: building may mean compiling, and area ops loads every builder.
