@@ -7,14 +7,15 @@ DeepSpeed-style methods answer, the accelerator's own ``capabilities``, and a TO
 
 from __future__ import annotations
 
-import fnmatch
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 
 from conformance.accelerators.capabilities import Cell
+from conformance.claim_lookup import ClaimLookup, FoundClaim
 from conformance.errors import DeclarationError
 
 
@@ -106,19 +107,16 @@ class Declaration:
         ``in_reference`` tells whether PyTorch's own CPU implements the cell: a pattern never claims more than
         that, so ``operators.*`` for float16 means "every operator that PyTorch's CPU has in float16".
         """
-        if cell in self.exact:
-            return self.exact[cell]
-        matches = [p for p in self.patterns if _matches(p, cell)]
-        if not matches:
-            return UNDECLARED
-        best = max(len(p.subject) for p in matches)
-        claims = {self.patterns[p] for p in matches if len(p.subject) == best}
-        if len({c.state for c in claims}) > 1:
-            raise DeclarationError(f"{cell} is matched by contradicting patterns of equal length; declare it by name.")
-        claim = next(iter(claims))
-        if claim.state is State.SUPPORTED and not in_reference:
-            return UNDECLARED
-        return claim
+        found = self._lookup.claim(str(cell), in_reference)
+        return self._written[found.written[0]] if found.written else UNDECLARED
+
+    @cached_property
+    def _written(self) -> Mapping[str, Claim]:
+        return {str(cell): claim for cell, claim in {**self.patterns, **self.exact}.items()}
+
+    @cached_property
+    def _lookup(self) -> ClaimLookup:
+        return ClaimLookup((cell, claim.state.value, _detail(claim)) for cell, claim in self._written.items())
 
     def supports(self, cell: Cell, *, in_reference: bool = True) -> bool:
         return self.claim(cell, in_reference=in_reference).state is State.SUPPORTED
@@ -134,11 +132,9 @@ class Declaration:
         return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
 
 
-def _matches(pattern: Cell, cell: Cell) -> bool:
-    return (pattern.dtype, pattern.mode) == (cell.dtype, cell.mode) and fnmatch.fnmatchcase(
-        cell.subject, pattern.subject
-    )
+def _detail(claim: Claim) -> str:
+    return claim.detail.value if claim.detail else ""
 
 
 def _say(claim: Claim) -> str:
-    return claim.state.value + (f" ({claim.detail.value})" if claim.detail else "")
+    return str(FoundClaim(claim.state.value, _detail(claim)))
