@@ -35,7 +35,7 @@ class Detail(Enum):
     NOT_YET = "not-yet"
 
 
-class Source(Enum):
+class ClaimSource(Enum):
     """Where a claim comes from; a later member overrides an earlier one."""
 
     METHODS = "methods"
@@ -57,7 +57,7 @@ class Claim:
     state: State
     detail: Detail | None = None
     reason: str = ""
-    source: Source | None = None
+    source: ClaimSource | None = None
 
     def __post_init__(self) -> None:
         if self.detail not in _DETAILS[self.state]:
@@ -69,11 +69,11 @@ class Claim:
 UNDECLARED = Claim(State.UNDECLARED)
 
 
-def supported(detail: Detail = Detail.NATIVE, source: Source = Source.CAPABILITIES) -> Claim:
+def supported(detail: Detail = Detail.NATIVE, source: ClaimSource = ClaimSource.CAPABILITIES) -> Claim:
     return Claim(State.SUPPORTED, detail, source=source)
 
 
-def unsupported(reason: str, detail: Detail = Detail.HARDWARE, source: Source = Source.CAPABILITIES) -> Claim:
+def unsupported(reason: str, detail: Detail = Detail.HARDWARE, source: ClaimSource = ClaimSource.CAPABILITIES) -> Claim:
     return Claim(State.UNSUPPORTED, detail, reason, source)
 
 

@@ -30,7 +30,7 @@ from typing import Any, NoReturn
 
 from conformance.accelerators.capabilities import DTYPES, FAMILIES, VOCABULARY, Cell, Mode
 from conformance.accelerators.claims import parse_cell
-from conformance.accelerators.declaration import Claim, Declaration, Detail, Source, State
+from conformance.accelerators.declaration import Claim, ClaimSource, Declaration, Detail, State
 from conformance.errors import DeclarationError, UnknownName
 
 if sys.version_info >= (3, 11):
@@ -45,7 +45,7 @@ _SUPPORTED = (Detail.NATIVE.value, Detail.EMULATED.value, Detail.HOST.value)
 _UNSUPPORTED = (Detail.HARDWARE.value, Detail.NOT_YET.value)
 
 
-def read_declaration(file: Path, source: Source = Source.FILE) -> Declaration:
+def read_declaration(file: Path, source: ClaimSource = ClaimSource.FILE) -> Declaration:
     """The declaration in a TOML file; anything wrong with it is a DeclarationError with file and line."""
     try:
         text = file.read_text(encoding="utf-8")
@@ -55,7 +55,7 @@ def read_declaration(file: Path, source: Source = Source.FILE) -> Declaration:
     return parse_declaration(text, source, str(file))
 
 
-def parse_declaration(text: str, source: Source = Source.FILE, file: str = "<text>") -> Declaration:
+def parse_declaration(text: str, source: ClaimSource = ClaimSource.FILE, file: str = "<text>") -> Declaration:
     """The declaration in a TOML text."""
     try:
         tables = tomllib.loads(text)
@@ -69,7 +69,7 @@ class _Reader:
     """Turns tables into claims and knows where in the file it is."""
 
     text: str
-    source: Source
+    source: ClaimSource
     file: str
 
     def claims(self, tables: dict[str, Any]) -> list[tuple[Cell, Claim]]:

@@ -19,7 +19,7 @@ from conformance.accelerators.capabilities import (
     Cell,
     Mode,
 )
-from conformance.accelerators.declaration import Claim, Declaration, Detail, Source, supported, unsupported
+from conformance.accelerators.declaration import Claim, ClaimSource, Declaration, Detail, supported, unsupported
 from conformance.accelerators.interface import stands_for_nothing
 
 #: What a method answers when it raises or is missing.
@@ -165,8 +165,8 @@ def _peek(read: Callable[[], Any]) -> Any:
 
 
 def _yes() -> Claim:
-    return supported(source=Source.METHODS)
+    return supported(source=ClaimSource.METHODS)
 
 
 def _no(reason: str) -> Claim:
-    return unsupported(reason, Detail.NOT_YET, Source.METHODS)
+    return unsupported(reason, Detail.NOT_YET, ClaimSource.METHODS)

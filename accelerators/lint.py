@@ -33,16 +33,16 @@ from typing import Any, TypeAlias
 
 from conformance.accelerators.backends import builtin, builtin_names
 from conformance.accelerators.capabilities import VOCABULARY, find_capability
-from conformance.accelerators.declaration import Declaration, Source, State
+from conformance.accelerators.declaration import ClaimSource, Declaration, State
 from conformance.accelerators.declaration_file import read_declaration
 from conformance.accelerators.derivation import DTYPE_METHODS, SILENCE, ask, from_methods, listed_dtypes
 from conformance.accelerators.interface import MEMBERS, Accelerator, Member
-from conformance.accelerators.live import has_member, members_of
-from conformance.accelerators.subject import Subject
+from conformance.accelerators.proxy import has_member, members_of
+from conformance.accelerators.spec import AcceleratorSpec
 from conformance.errors import SetupError
 
 
-class Severity(Enum):
+class LintSeverity(Enum):
     ERROR = "error"
     WARNING = "warning"
     NOTE = "note"
@@ -53,7 +53,7 @@ class LintFinding:
     """One finding. ``id`` is stable: ``L01`` means the same in every release."""
 
     id: str
-    severity: Severity
+    severity: LintSeverity
     sentence: str
 
     def __str__(self) -> str:
@@ -92,18 +92,18 @@ _GRAPH_MEMBERS = ("create_graph", "capture_to_graph", "replay_graph")
 _NO_BUILDER = "ConformanceAsksForABuilderThatNobodyHas"
 
 
-def lint(subject: Subject, file: Path | None = None) -> list[LintFinding]:
+def lint(spec: AcceleratorSpec, file: Path | None = None) -> list[LintFinding]:
     """Every contradiction in what the subject says of itself, most severe first."""
-    static = subject.static_declaration
+    static = spec.static_declaration
     found = [*_silent(static)]
     try:
-        accelerator = subject.origin.unloaded()
+        accelerator = spec.unloaded()
     except SetupError as error:
-        found.append(LintFinding("L16", Severity.NOTE, f"its methods were not asked: {str(error).splitlines()[0]}"))
+        found.append(LintFinding("L16", LintSeverity.NOTE, f"its methods were not asked: {str(error).splitlines()[0]}"))
     else:
         found += [finding for rule in _RULES for finding in rule(accelerator)]
         found += _between_sources(_answers(accelerator), static, file)
-    order = list(Severity)
+    order = list(LintSeverity)
     return sorted(found, key=lambda finding: (order.index(finding.severity), finding.id, finding.sentence))
 
 
@@ -119,9 +119,9 @@ def _answers(accelerator: Any) -> Declaration:
 
 
 def _between_sources(methods: Declaration, static: Declaration, file: Path | None) -> Findings:
-    sources = [(Source.METHODS, methods), (Source.CAPABILITIES, static)]
+    sources = [(ClaimSource.METHODS, methods), (ClaimSource.CAPABILITIES, static)]
     if file is not None:
-        sources.append((Source.FILE, read_declaration(file, Source.FILE)))
+        sources.append((ClaimSource.FILE, read_declaration(file, ClaimSource.FILE)))
     for position, (later_name, later) in enumerate(sources):
         for earlier_name, earlier in sources[:position]:
             yield from _contradictions(earlier_name.value, earlier, later_name.value, later)
@@ -133,7 +133,7 @@ def _contradictions(earlier_name: str, earlier: Declaration, later_name: str, la
         if other is not None and other.state is not claim.state:
             yield LintFinding(
                 "L11",
-                Severity.WARNING,
+                LintSeverity.WARNING,
                 f"{cell} is {claim.state.value} by its {earlier_name} and {other.state.value} by its {later_name}; "
                 f"the {later_name} win",
             )
@@ -143,7 +143,7 @@ def _silent(static: Declaration) -> Findings:
     spoken = {cell.subject for cell in static.cells}
     silent = sorted(name for name in VOCABULARY if name not in spoken and not find_capability(name).core)
     if silent:
-        yield LintFinding("L15", Severity.NOTE, f"{len(silent)} capabilities are undeclared: {', '.join(silent)}")
+        yield LintFinding("L15", LintSeverity.NOTE, f"{len(silent)} capabilities are undeclared: {', '.join(silent)}")
 
 
 # --- answers --------------------------------------------------------------------------------------------------------
@@ -155,12 +155,12 @@ def _dtypes(accelerator: Any) -> Findings:
         answer = ask(accelerator, method)
         if dtype in listed and answer is not SILENCE and not answer:
             yield LintFinding(
-                "L01", Severity.ERROR, f"supported_dtypes() lists {dtype}, but {method}() answers {answer!r}"
+                "L01", LintSeverity.ERROR, f"supported_dtypes() lists {dtype}, but {method}() answers {answer!r}"
             )
         # is_fp64_supported() is True for everybody by default, so its yes says nothing of the list.
         if listed and dtype not in listed and answer is True and dtype != "float64":
             yield LintFinding(
-                "L02", Severity.ERROR, f"{method}() answers True, but supported_dtypes() does not list {dtype}"
+                "L02", LintSeverity.ERROR, f"{method}() answers True, but supported_dtypes() does not list {dtype}"
             )
 
 
@@ -168,19 +168,21 @@ def _types(accelerator: Any) -> Findings:
     for method in (*_BOOLEANS, *_FLAGS):
         answer = ask(accelerator, method)
         if answer is not SILENCE and not isinstance(answer, bool):
-            yield LintFinding("L03", Severity.ERROR, f"{method}() answers {answer!r}, which is no bool")
+            yield LintFinding("L03", LintSeverity.ERROR, f"{method}() answers {answer!r}, which is no bool")
     answer = ask(accelerator, "supported_dtypes")
     if answer is not SILENCE and not isinstance(answer, list):
-        yield LintFinding("L03", Severity.ERROR, f"supported_dtypes() answers {answer!r}, which is no list")
+        yield LintFinding("L03", LintSeverity.ERROR, f"supported_dtypes() answers {answer!r}, which is no list")
 
 
 def _timers(accelerator: Any) -> Findings:
     if ask(accelerator, "Event") is None and ask(accelerator, "use_host_timers") is False:
         yield LintFinding(
-            "L08", Severity.ERROR, "Event is None, but use_host_timers() is False: nothing is left to measure time with"
+            "L08",
+            LintSeverity.ERROR,
+            "Event is None, but use_host_timers() is False: nothing is left to measure time with",
         )
     if ask(accelerator, "Stream") is None and ask(accelerator, "current_stream") not in (None, SILENCE):
-        yield LintFinding("L09", Severity.ERROR, "Stream is None, but current_stream() answers a stream")
+        yield LintFinding("L09", LintSeverity.ERROR, "Stream is None, but current_stream() answers a stream")
 
 
 def _order(accelerator: Any) -> Findings:
@@ -188,7 +190,7 @@ def _order(accelerator: Any) -> Findings:
     if synchronous is True and ordered is False:
         yield LintFinding(
             "L12",
-            Severity.WARNING,
+            LintSeverity.WARNING,
             "is_synchronized_device() is True and resolves_data_dependency() False: what is complete is in order",
         )
 
@@ -198,7 +200,7 @@ def _visibility(accelerator: Any) -> Findings:
     if variables is SILENCE:
         return
     if not isinstance(variables, list) or not variables:
-        yield LintFinding("L13", Severity.WARNING, f"visible_devices_envs() answers {variables!r}; name a variable")
+        yield LintFinding("L13", LintSeverity.WARNING, f"visible_devices_envs() answers {variables!r}; name a variable")
         return
     name = ask(accelerator, "device_name")
     others = [builtin(other) for other in builtin_names()]
@@ -207,7 +209,7 @@ def _visibility(accelerator: Any) -> Findings:
         return
     for other in (other for other in others if other.visible_devices in variables and not other.device_type):
         sentence = f"visible_devices_envs() names {other.visible_devices}, which is {other.name}'s"
-        yield LintFinding("L13", Severity.WARNING, sentence)
+        yield LintFinding("L13", LintSeverity.WARNING, sentence)
 
 
 def _builders(accelerator: Any) -> Findings:
@@ -218,7 +220,7 @@ def _builders(accelerator: Any) -> Findings:
     if not isinstance(found, type) or type(made) is not found:
         yield LintFinding(
             "L14",
-            Severity.ERROR,
+            LintSeverity.ERROR,
             f"for an unknown name get_op_builder() answers {_short(found)} and create_op_builder() {_short(made)}",
         )
 
@@ -241,7 +243,7 @@ def _missing(accelerator: Any) -> Findings:
     present = members_of(accelerator)
     for member in MEMBERS:
         if member.name not in present:
-            severity = Severity.WARNING if member.optional else Severity.ERROR
+            severity = LintSeverity.WARNING if member.optional else LintSeverity.ERROR
             yield LintFinding("L10", severity, f"{member.name} is missing")
 
 
@@ -254,7 +256,7 @@ def _signatures(accelerator: Any) -> Findings:
         if actual[: len(expected)] != expected and "**" not in actual:
             yield LintFinding(
                 "L06",
-                Severity.ERROR,
+                LintSeverity.ERROR,
                 f"{member.name}({', '.join(actual)}) should be {member.name}({', '.join(expected)}): "
                 "calls by keyword break",
             )
@@ -270,13 +272,13 @@ def _constants(accelerator: Any) -> Findings:
     for method in _BOOLEANS:
         constant = _constant(_function(accelerator, method))
         if constant in ("True", "False"):
-            yield LintFinding("L04", Severity.NOTE, f"{method}() is the constant {constant}; no device is asked")
+            yield LintFinding("L04", LintSeverity.NOTE, f"{method}() is the constant {constant}; no device is asked")
 
 
 def _stubs(accelerator: Any) -> Findings:
     for member in MEMBERS:
         if member.name not in _MAY_BE_EMPTY and _is_stub(accelerator, member):
-            yield LintFinding("L05", Severity.ERROR, f"{member.name} does nothing and answers None")
+            yield LintFinding("L05", LintSeverity.ERROR, f"{member.name} does nothing and answers None")
 
 
 def _is_stub(accelerator: Any, member: Member) -> bool:
@@ -290,7 +292,9 @@ def _graphs(accelerator: Any) -> Findings:
         return
     if empty["create_graph"] != empty["replay_graph"]:
         real, stub = sorted(("create_graph", "replay_graph"), key=lambda name: empty[name])
-        yield LintFinding("L07", Severity.ERROR, f"{real}() is real, but {stub}() does nothing: graphs are all or none")
+        yield LintFinding(
+            "L07", LintSeverity.ERROR, f"{real}() is real, but {stub}() does nothing: graphs are all or none"
+        )
 
 
 def _function(accelerator: Any, name: str) -> Any:

@@ -9,8 +9,8 @@ import os
 import threading
 from typing import Any
 
-from conformance.accelerators.origins import require_accelerator
 from conformance.accelerators.registry import resolve
+from conformance.accelerators.sources import require_accelerator
 from conformance.errors import ConformanceError, UsageError
 
 _VARIABLE = "DS_ACCELERATOR"

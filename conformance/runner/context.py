@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from conformance.accelerators.subject import Subject
+from conformance.accelerators.spec import AcceleratorSpec
 from conformance.reports.journal import JournalWriter, read_journal
 from conformance.run_options import RunOptions
 from conformance.runner.layout import ReportFolder
@@ -22,7 +22,7 @@ class Settings:
     """What every process of a run agrees on."""
 
     options: RunOptions
-    subject: Subject
+    subject: AcceleratorSpec
     folder: ReportFolder
     run: str
     #: How much of an earlier journal counts as done; fixed at the start so that all workers collect the same.
@@ -58,7 +58,7 @@ def is_worker(config: pytest.Config) -> bool:
 
 def told_to_workers(settings: Settings) -> dict[str, Any]:
     return {
-        "spec": settings.subject.spec,
+        "spec": settings.subject.text,
         "folder": str(settings.folder.path),
         "run": settings.run,
         "journal_limit": settings.journal_limit,

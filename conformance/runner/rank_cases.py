@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from conformance.accelerators.live import unwrap
+from conformance.accelerators.proxy import unwrap
 from conformance.case import Case, Isolation
 from conformance.checker import Checker
 from conformance.finding import EnvironmentLacks, Finding
@@ -44,7 +44,7 @@ class RankCases:
         self._subject, self._watchdog, self._isolation = subject, watchdog, settings.options.rank_isolation
         file = settings.options.capabilities
         self._next: Case | None = None
-        hello = Hello(settings.subject.spec, str(file) if file else None, [], 0, settings.options.seed)
+        hello = Hello(settings.subject.text, str(file) if file else None, [], 0, settings.options.seed)
         self._pool = _pool(hello, settings, subject)
 
     @pytest.hookimpl(trylast=True)
