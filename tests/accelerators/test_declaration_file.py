@@ -95,7 +95,7 @@ def test_undeclared_claims_are_not_written():
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("[capabilities\n", r"f.toml is no valid TOML: .*line 1.*\. Mend that line"),
+        ("[capabilities\n", r"f.toml is not valid TOML: .*line 1.*\. Fix that line"),
         ('[capabilites]\nstream = "native"', "line 1: table 'capabilites'.*did you mean 'capabilities'"),
         ('\n[capabilities]\nstraem = "native"', "line 3: capability 'straem'.*did you mean 'stream'"),
         ('[capabilities]\nstream = "nativ"', "line 2: kind of support 'nativ'.*did you mean 'native'"),
@@ -105,7 +105,7 @@ def test_undeclared_claims_are_not_written():
         ('[capabilities]\nstream = { reason = "x" }', "does not say what is unsupported"),
         ('[capabilities]\nstream = { as = "native", unsupported = "hardware", reason = "x" }', "both supported and"),
         ('[capabilities]\nstream = { unsuported = "hardware" }', "key 'unsuported'.*did you mean 'unsupported'"),
-        ('[capabilities]\n"operators.add" = "native"', r"line 2: 'operators.add' belongs into \[operators\]"),
+        ('[capabilities]\n"operators.add" = "native"', r"line 2: 'operators.add' belongs in \[operators\]"),
         ('[capabilities]\n"dtype[floot32]" = "native"', "dtype 'floot32'.*did you mean 'float32'"),
         ('[capabilities]\n"workload[float32-train]" = "native"', "mode 'train'.*did you mean 'training'"),
         ('[dtypes]\nfloat33 = "native"', "line 2: dtype 'float33'.*did you mean 'float32'"),
