@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from types import ModuleType
 from typing import Any
 
@@ -64,15 +65,34 @@ def _options(profile: DeviceProfile) -> dict[str, Any]:
 
 
 def _register(simulator: Simulator) -> None:
-    from conformance.accelerators.simulated import collectives, compiling
+    from conformance.accelerators.simulated import compiling
     from conformance.accelerators.simulated.device_module import make_module
 
     module = make_module(simulator.profile, simulator.core)
     torch._register_device_module(simulator.profile.device, module)  # type: ignore[no-untyped-call]
     backend_registration.generate_methods_for_privateuse1_backend(for_storage=True)
     _patch_dlpack_device(simulator.profile)
-    collectives.register(simulator.profile, simulator.core)
+    _register_collectives(simulator.profile, simulator.core)
     compiling.register(simulator.profile, module)
+
+
+def _register_collectives(profile: DeviceProfile, core: ModuleType) -> None:
+    """Register the collective backend: PyTorch's gloo on host views of device memory, for device and host tensors."""
+    import torch.distributed as dist
+
+    if not profile.comm or not dist.is_available() or profile.comm in dist.Backend.backend_list:
+        return
+    core.register_collectives()
+    dist.Backend.register_backend(profile.comm, _gloo, devices=[profile.device, "cpu"])
+    # `init_process_group()` without a name picks the backend of the device.
+    dist.Backend.default_device_backend_map[profile.device] = profile.comm
+
+
+def _gloo(store: Any, rank: int, size: int, timeout: timedelta) -> Any:
+    # Imported here: a torch without distributed support has no such class.
+    from torch.distributed.distributed_c10d import ProcessGroupGloo
+
+    return ProcessGroupGloo(store, rank, size, timeout=timeout)
 
 
 def _patch_dlpack_device(profile: DeviceProfile) -> None:
