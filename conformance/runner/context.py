@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from conformance.accelerators.declaration import Declaration
-from conformance.accelerators.subject import Subject
+from conformance.accelerators.spec import AcceleratorSpec
 from conformance.errors import UsageError
 from conformance.reports.journal import JournalWriter, read_journal
 from conformance.reports.repro import repro
@@ -85,7 +85,7 @@ class RunContext:
     """Values that are the same in every process of a run."""
 
     options: RunOptions
-    accelerator: Subject
+    accelerator: AcceleratorSpec
     folder: ReportFolder
     #: Random name of the run.
     run: str
@@ -126,7 +126,7 @@ def is_worker(config: pytest.Config) -> bool:
 def worker_input(context: RunContext) -> dict[str, Any]:
     """Return what the controller sends to its workers; they read the same command line for the rest."""
     return {
-        "spec": context.accelerator.spec,
+        "spec": context.accelerator.text,
         "folder": str(context.folder.path),
         "run": context.run,
         "journal_limit": context.journal_limit,

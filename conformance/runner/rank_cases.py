@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from conformance.accelerators.live import unwrap
+from conformance.accelerators.proxy import unwrap
 from conformance.case import Case, Isolation
 from conformance.checker import Checker
 from conformance.finding import EnvironmentLacks, Finding
@@ -44,7 +44,7 @@ class RankCases:
     def __init__(self, context: RunContext, subject: AcceleratorUnderTest, watchdog: Watchdog) -> None:
         self._subject, self._watchdog, self._isolation = subject, watchdog, context.options.rank_isolation
         file = context.options.capabilities
-        hello = Hello(context.accelerator.spec, str(file) if file else None, [], 0, context.options.seed)
+        hello = Hello(context.accelerator.text, str(file) if file else None, [], 0, context.options.seed)
         self._pool = _pool(hello, context, subject)
 
     @pytest.hookimpl(trylast=True)

@@ -220,7 +220,7 @@ def test_a_device_that_crashes_in_a_probe_loses_that_probe(tmp_path: Path) -> No
         (["cpu", "--cells=0"], "--cells 0: expected a positive number"),
         (["cpu", "--time-budget=0"], "--time-budget 0: expected a positive number"),
         (["cpu", "-o", "there.toml"], "there.toml exists and is not overwritten"),
-        (["json:JSONDecoder"], "'json:JSONDecoder' is no accelerator"),
+        (["json:JSONDecoder"], "'json:JSONDecoder' is not an accelerator"),
         (["aborting:Thing"], "aborting:Thing cannot be probed: loading it ended the process with SIGABRT"),
     ],
 )
