@@ -79,7 +79,8 @@ def test_resumed(check, device, kind, rank, group):
     optimizer, file = make(parameters, **options), io.BytesIO()
     for step in range(9):
         take(optimizer, parameters, rank, step)
-    torch.save((optimizer.state_dict(), [parameter.detach() for parameter in parameters]), file)  # with its feedback
+    # The optimizer's state holds the error feedback, so it has to survive too.
+    torch.save((optimizer.state_dict(), [parameter.detach() for parameter in parameters]), file)
     file.seek(0)
     state, halfway = torch.load(file, weights_only=True)
     again = [nn.Parameter(tensor.clone()) for tensor in halfway]

@@ -100,7 +100,7 @@ def test_fewer(check, tmp_path):
     """After one of three hosts dies, two hosts continue from the saved state and reach the same weight."""
     job = launch_on_hosts(tmp_path, SHRINKS, 2, 3)
 
-    # The second host's first attempt may fail before its ranks report anything: no fact is certain to be there.
+    # A rank that reported nothing has no facts; the comparison of WORLD_SIZE shows it.
     before, after = ([job.facts.get((attempt, rank), {}) for rank in range(3 - attempt)] for attempt in range(2))
     worlds = [facts.get("WORLD_SIZE") for facts in before + after]
     check.equal(worlds, [*"33322"], f"WORLD_SIZE of the ranks, before and after (output: {job.output})")

@@ -51,7 +51,7 @@ class Decoder:
 
 
 class StaticDecoder:
-    """Decoder by PyTorch's operators, one token at a time, in tensors that keep their address, so a graph can replay it.
+    """Decoder by PyTorch's operators, one token at a time. Its tensors keep their address, so a graph can replay it.
 
     A step reads ``given`` (batch, 1), writes ``logits`` (batch, vocabulary) and adds 1 to ``place`` (1 element), the
     position of the token in its sequence.
@@ -70,7 +70,7 @@ class StaticDecoder:
 
     @torch.no_grad()
     def step(self):
-        """Decode one token for each sequence. No operation needs a value on the host, as a capture forbids that."""
+        """Decode one token for each sequence. No operation reads a value back to the host, which a capture forbids."""
         x = self.model.tokens(self.given)
         for layer, cache in zip(self.model.layers, self.caches, strict=True):
             x = layer.behind(x, self._mixed(layer, x, cache))
