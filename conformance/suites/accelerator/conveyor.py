@@ -25,6 +25,7 @@ class Conveyor:
     """
 
     def __init__(self, accelerator, device: torch.device, milliseconds: float = 20.0) -> None:
+        self._accelerator = accelerator
         self.identity = torch.eye(SIDE, device=device)
         self._through(numbers(device), 2)
         accelerator.synchronize()
@@ -42,3 +43,14 @@ class Conveyor:
     def carry(self, source: torch.Tensor, target: torch.Tensor, times: int = 1) -> None:
         """Queue the chain; ``target`` becomes ``source`` when it has run."""
         target.copy_(self._through(source, self.length * times))
+
+    def seconds(self, source: torch.Tensor, times: int) -> float:
+        """Return the shortest of three wall times of the chain, in seconds, with synchronize() before and after it."""
+        return min(self._seconds(source, torch.empty_like(source), times) for _ in range(3))
+
+    def _seconds(self, source: torch.Tensor, target: torch.Tensor, times: int) -> float:
+        self._accelerator.synchronize()
+        started = time.perf_counter()
+        self.carry(source, target, times)
+        self._accelerator.synchronize()
+        return time.perf_counter() - started

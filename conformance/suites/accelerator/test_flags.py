@@ -127,16 +127,8 @@ def test_ordered_overwrite(accelerator, device):
 def test_host_timers_scale(accelerator, device):
     """Where the host's clock takes the times, eight times the work takes more than twice as long by it."""
     conveyor, source = Conveyor(accelerator, device), numbers(device)
-    target = torch.empty_like(source)
 
-    def seconds(times):
-        accelerator.synchronize()
-        started = time.perf_counter()
-        conveyor.carry(source, target, times)
-        accelerator.synchronize()
-        return time.perf_counter() - started
-
-    short, long = min(seconds(1) for _ in range(3)), min(seconds(8) for _ in range(3))
+    short, long = conveyor.seconds(source, 1), conveyor.seconds(source, 8)
 
     assert long > 2 * short, f"8 × the work takes {long * 1e3:.2f} ms by the host's clock, once {short * 1e3:.2f} ms"
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-
 import torch
 
 from conformance.accelerators.capabilities import (
@@ -32,7 +30,7 @@ from conformance.suites.accelerator import (
 )
 from conformance.suites.accelerator import test_memory_peak as peaks
 from conformance.suites.accelerator import test_stream_order as ordering
-from conformance.suites.accelerator.conveyor import Conveyor, numbers
+from conformance.suites.shared_bodies import assert_event_covers_work, assert_survives_running_out
 
 from .saying_no import refuse_if_none
 
@@ -76,15 +74,8 @@ def test_stream_record(accelerator, device):
 def test_event(accelerator, device):
     """A synchronized event is complete, and so is the work before it."""
     refuse_if_none(accelerator.Event, "Event")
-    conveyor, source, event = Conveyor(accelerator, device), numbers(device), accelerator.Event()
-    target = torch.full_like(source, -1.0)
 
-    conveyor.carry(source, target)
-    event.record()
-    event.synchronize()
-
-    assert event.query() is True, f"query() answers {event.query()!r} after synchronize()"
-    assert torch.equal(target.cpu(), source.cpu()), "the event completed before the work did"
+    assert_event_covers_work(accelerator, device, accelerator.current_stream())
 
 
 @case("capabilities.event.timing", requires=[EVENT_TIMING], adaptive=True)
@@ -136,17 +127,7 @@ def test_memory_total(accelerator, device):
 @case("capabilities.memory.oom", requires=[MEMORY_OOM], adaptive=True)
 def test_memory_oom(device):
     """An allocation beyond all memory raises torch.OutOfMemoryError, and the device works on."""
-    raised = works = False
-    try:
-        torch.empty(_TOO_MUCH, dtype=torch.uint8, device=device)
-    except torch.OutOfMemoryError:
-        raised = True
-    assert raised, f"an allocation of {_TOO_MUCH} bytes did not raise"
-
-    # A second OutOfMemoryError that escaped would be taken for a lack of this machine.
-    with contextlib.suppress(torch.OutOfMemoryError):
-        works = torch.ones(65, device=device).sum().item() == 65
-    assert works, "the device is unusable after running out of memory"
+    assert_survives_running_out(device, _TOO_MUCH)
 
 
 def need_pinning(accelerator):

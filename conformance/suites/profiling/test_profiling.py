@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import time
@@ -20,7 +21,8 @@ from conformance.accelerators.capabilities import (
 )
 from conformance.case import Level, case
 from conformance.finding import environment_lacks
-from conformance.suites.accelerator.conveyor import SIDE, Conveyor, numbers
+from conformance.suites.accelerator.conveyor import Conveyor, numbers
+from conformance.suites.shared_bodies import assert_survives_running_out, runs_out, still_computes
 
 from .recording import device_microseconds, record
 
@@ -160,19 +162,10 @@ def test_event_within_wall(accelerator, device):
 def test_work_scales(accelerator, device):
     """Measured with synchronize() around it, sixteen times the work takes longer: throughput can be measured."""
     conveyor, source = Conveyor(accelerator, device), numbers(device)
-    target = torch.empty_like(source)
 
-    def seconds(times):
-        accelerator.synchronize()
-        started = time.perf_counter()
-        conveyor.carry(source, target, times)
-        accelerator.synchronize()
-        return time.perf_counter() - started
-
-    short, long = min(seconds(1) for _ in range(3)), min(seconds(16) for _ in range(3))
+    short, long = conveyor.seconds(source, 1), conveyor.seconds(source, 16)
 
     assert long > short, f"16 × the work takes {long * 1e3:.2f} ms, once {short * 1e3:.2f} ms"
-    assert target.shape == (SIDE, SIDE)
 
 
 @case("profiling.memory.finite", requires=[MEMORY], level=Level.CORE)
@@ -208,13 +201,8 @@ def test_memory_monotone(accelerator, device):
 @case("profiling.oom.single", requires=[MEMORY_OOM])
 def test_oom_single(accelerator, device):
     """A tensor larger than the device raises torch.OutOfMemoryError; the device works on and nothing was harmed."""
-    kept = numbers(device)
-
-    for _ in range(3):
-        assert runs_out(lambda: torch.empty(accelerator.total_memory() + 64 * MIB, dtype=torch.uint8, device=device))
-
-    assert works(device), "after running out of memory, a tensor of 65 floats does not fit any more"
-    assert torch.equal(kept.cpu(), numbers(torch.device("cpu"))), "running out of memory changed a live tensor"
+    with no_other_error():
+        assert_survives_running_out(device, accelerator.total_memory() + 64 * MIB)
 
 
 @case("profiling.oom.filled", requires=[MEMORY_OOM, MEMORY_STATS])
@@ -227,13 +215,15 @@ def test_oom_filled(accelerator, device):
         for _ in range(10):
             kept.append(torch.empty(size, dtype=torch.uint8, device=device))
 
-    assert runs_out(fill), f"ten eighths of the memory were allocated: {len(kept)} tensors of {size} bytes"
+    with no_other_error():
+        assert runs_out(fill), f"ten eighths of the memory were allocated: {len(kept)} tensors of {size} bytes"
     kept.clear()
     accelerator.empty_cache()
 
     left = accelerator.memory_allocated() - before
     assert left <= 0, f"{left} bytes stay allocated after running out of memory"
-    out = runs_out(lambda: torch.empty(size, dtype=torch.uint8, device=device))
+    with no_other_error():
+        out = runs_out(lambda: torch.empty(size, dtype=torch.uint8, device=device))
     assert not out, "what fitted before does not fit any more"
 
 
@@ -243,28 +233,23 @@ def test_oom_inside_operation(accelerator, device):
     side = math.isqrt(accelerator.total_memory() // 4) + 4096
     column, row = torch.ones(side, 1, device=device), torch.ones(1, side, device=device)
 
-    assert runs_out(lambda: column + row), f"a sum of {side} × {side} floats fits into less memory"
+    with no_other_error():
+        assert runs_out(lambda: column + row), f"a sum of {side} × {side} floats fits into less memory"
+        assert still_computes(device), "after running out of memory, a tensor of 65 floats does not fit any more"
 
-    assert works(device), "after running out of memory, a tensor of 65 floats does not fit any more"
     assert column.sum().item() == side and row.sum().item() == side, "running out of memory changed its inputs"
     accelerator.synchronize()
 
 
-def runs_out(work):
-    """Whether the work raises torch.OutOfMemoryError; the traceback is let go, it holds tensors."""
+@contextlib.contextmanager
+def no_other_error():
+    """Turn a RuntimeError that is not torch.OutOfMemoryError into a failure that names it."""
     try:
-        work()
+        yield
     except torch.OutOfMemoryError:
-        return True
+        raise
     except RuntimeError as error:
         raise AssertionError(f"running out of memory raises {type(error).__name__}: {str(error)[:200]}") from None
-    return False
-
-
-def works(device):
-    """Whether the device still computes. A second OutOfMemoryError is an answer here, and no lack of the machine."""
-    sums = []
-    return not runs_out(lambda: sums.append(torch.ones(65, device=device).sum().item())) and sums == [65.0]
 
 
 @case("profiling.oom.message", requires=[MEMORY_OOM])

@@ -7,6 +7,7 @@ import torch
 from conformance.accelerators.capabilities import Cell
 from conformance.case import case
 from conformance.suites.ops.loading import functions
+from conformance.suites.shared_bodies import wrong_after_copy_to_device, wrong_after_copy_to_host
 
 from .swapping import Swap, numbers
 
@@ -17,16 +18,14 @@ PINNED = Cell("kernels.pin_handle", "float32", "inference")
 def test_transfers(accelerator, device, check):
     """Non-blocking copies from and to page-locked memory are complete after synchronize()."""
     handle, source = functions(accelerator, "PinMemoryBuilder").pin_handle(), numbers(1, 70_001)
-    locked, back = (handle.new_cpu_locked_tensor(70_001, source) for _ in range(2))
+    locked, back = handle.new_cpu_locked_tensor(70_001, source), handle.new_cpu_locked_tensor(256 * 256, source)
     locked.copy_(source)
 
-    on_device = locked.to(device, non_blocking=True)
-    doubled = on_device * 2
-    back.copy_(doubled, non_blocking=True)
-    accelerator.synchronize()
+    to_device = wrong_after_copy_to_device(accelerator, device, locked)
+    to_host = wrong_after_copy_to_host(accelerator, device, back.view(256, 256))
 
-    check.equal(on_device.cpu(), source, "the copy on the device")
-    check.equal(back, source * 2, "the copy back to the host")
+    check.equal(to_device, 0, "number of wrong elements after the copy to the device")
+    check.equal(to_host, 0, "number of wrong elements after the copy to the host")
     check.equal(locked, source, "the page-locked source after the copies")
 
 
