@@ -11,7 +11,7 @@ from conformance.accelerators.capabilities import DTYPES, VOCABULARY
 from conformance.accelerators.registry import resolve
 from conformance.case import PER_DTYPE
 from conformance.finding import EnvironmentLacks, Refused
-from conformance.suites import accelerator, capabilities, profiling, utils
+from conformance.suites import accelerator, capabilities, profiling, shared_bodies, utils
 from tests.acceptance.running import run
 
 from .accelerator_defects import DEFECTS, Altered, Defect
@@ -85,8 +85,14 @@ def test_every_capability_has_exactly_one_probe():
 
 SUITES = [Path(area.__path__[0]) for area in (accelerator, capabilities, profiling, utils)]
 FILES = sorted(path for folder in SUITES for path in folder.glob("*.py") if path.name != "__init__.py")
-#: Helpers of the suites that contain assertions; a body that calls one can fail.
-ASSERTING = {"assert_ordered_without_waiting", "check_member"}
+FILES.append(Path(shared_bodies.__file__))
+#: Helpers of the suites that fail where a body would: calling one is an assertion.
+ASSERTING = {
+    "assert_event_covers_work",
+    "assert_ordered_without_waiting",
+    "assert_survives_running_out",
+    "check_member",
+}
 
 
 def functions_of(path: Path) -> list[ast.FunctionDef]:

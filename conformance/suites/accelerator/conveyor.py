@@ -34,6 +34,7 @@ class Conveyor:
     """
 
     def __init__(self, accelerator, device: torch.device, milliseconds: float = 20.0) -> None:
+        self._accelerator = accelerator
         self.identity = torch.eye(SIDE, device=device)
         # Warm up first: one-time set-up of the math library must not count as time of a product.
         self._through(numbers(device), 2)
@@ -54,3 +55,14 @@ class Conveyor:
     def carry(self, source: torch.Tensor, target: torch.Tensor, times: int = 1) -> None:
         """Queue the chain on the current stream; ``target`` holds ``source`` once it has run ``times`` times."""
         target.copy_(self._through(source, self.length * times))
+
+    def seconds(self, source: torch.Tensor, times: int) -> float:
+        """Return the shortest of three wall times of the chain, in seconds, with synchronize() before and after it."""
+        return min(self._seconds(source, torch.empty_like(source), times) for _ in range(3))
+
+    def _seconds(self, source: torch.Tensor, target: torch.Tensor, times: int) -> float:
+        self._accelerator.synchronize()
+        started = time.perf_counter()
+        self.carry(source, target, times)
+        self._accelerator.synchronize()
+        return time.perf_counter() - started

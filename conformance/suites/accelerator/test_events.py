@@ -11,6 +11,7 @@ import torch
 from conformance.accelerators.capabilities import DEVICE, EVENT, EVENT_TIMING, STREAM
 from conformance.case import Level, case
 from conformance.finding import stub
+from conformance.suites.shared_bodies import assert_event_covers_work
 
 from .conveyor import HOST, Conveyor, numbers, stale
 
@@ -27,17 +28,7 @@ def test_none_means_host_timers(accelerator):
 @case("accelerator.event.synchronize", requires=[EVENT, STREAM])
 def test_synchronize(accelerator, device):
     """event.synchronize() returns only when all work recorded before the event is complete."""
-    conveyor, source, side = Conveyor(accelerator, device), numbers(device), accelerator.Stream()
-    target, event = torch.full_like(source, -1.0), accelerator.Event()
-    accelerator.synchronize()
-
-    with accelerator.stream(side):
-        conveyor.carry(source, target)
-        event.record(side)
-    event.synchronize()
-
-    assert stale(target) == 0, f"event.synchronize() returned while {stale(target)} elements were stale"
-    assert event.query() is True, f"query() returned {event.query()!r} after synchronize(), not True"
+    assert_event_covers_work(accelerator, device, accelerator.Stream())
 
 
 @case("accelerator.event.query", requires=[EVENT, STREAM])

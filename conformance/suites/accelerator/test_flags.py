@@ -129,17 +129,8 @@ def test_ordered_overwrite(accelerator, device):
 def test_host_timers_scale(accelerator, device):
     """Eight times the work takes longer by the host's clock."""
     conveyor, source = Conveyor(accelerator, device), numbers(device)
-    target = torch.empty_like(source)
 
-    def seconds(times):
-        accelerator.synchronize()
-        started = time.perf_counter()
-        conveyor.carry(source, target, times)
-        accelerator.synchronize()
-        return time.perf_counter() - started
-
-    # A factor of 2 leaves room for fixed costs; a clock that does not measure the work shows about 1.
-    short, long = min(seconds(1) for _ in range(3)), min(seconds(8) for _ in range(3))
+    short, long = conveyor.seconds(source, 1), conveyor.seconds(source, 8)
 
     assert long > 2 * short, (
         f"8 x the work takes {long * 1e3:.2f} ms by the host's clock, 1 x takes {short * 1e3:.2f} ms; expected > 2 x"

@@ -5,8 +5,6 @@ A probe first asks whether the accelerator says no, and then runs the accelerato
 
 from __future__ import annotations
 
-import contextlib
-
 import torch
 
 from conformance.accelerators.capabilities import (
@@ -35,7 +33,7 @@ from conformance.suites.accelerator import (
 )
 from conformance.suites.accelerator import test_memory_peak as peaks
 from conformance.suites.accelerator import test_stream_order as ordering
-from conformance.suites.accelerator.conveyor import Conveyor, numbers
+from conformance.suites.shared_bodies import assert_event_covers_work, assert_survives_running_out
 
 from .refusals import refuse_if_none
 
@@ -79,15 +77,8 @@ def test_stream_record(accelerator, device):
 def test_event(accelerator, device):
     """A synchronized event is complete, and so is the work queued before it."""
     refuse_if_none(accelerator.Event, "Event")
-    conveyor, source, event = Conveyor(accelerator, device), numbers(device), accelerator.Event()
-    target = torch.full_like(source, -1.0)
 
-    conveyor.carry(source, target)
-    event.record()
-    event.synchronize()
-
-    assert event.query() is True, f"query() returned {event.query()!r} after synchronize(), not True"
-    assert torch.equal(target.cpu(), source.cpu()), "the event completed before the work did"
+    assert_event_covers_work(accelerator, device, accelerator.current_stream())
 
 
 @case("capabilities.event.timing", requires=[EVENT_TIMING], adaptive=True)
@@ -140,17 +131,7 @@ def test_memory_total(accelerator, device):
 @case("capabilities.memory.oom", requires=[MEMORY_OOM], adaptive=True)
 def test_memory_oom(device):
     """An allocation larger than all memory raises torch.OutOfMemoryError, and the device still works."""
-    raised = works = False
-    try:
-        torch.empty(_TOO_MUCH, dtype=torch.uint8, device=device)
-    except torch.OutOfMemoryError:
-        raised = True
-    assert raised, f"an allocation of {_TOO_MUCH} bytes did not raise torch.OutOfMemoryError"
-
-    # An OutOfMemoryError that leaves the case would count as a lack of this machine, and the case would be skipped.
-    with contextlib.suppress(torch.OutOfMemoryError):
-        works = torch.ones(65, device=device).sum().item() == 65
-    assert works, "the device is unusable after running out of memory"
+    assert_survives_running_out(device, _TOO_MUCH)
 
 
 def need_pinning(accelerator):

@@ -8,6 +8,7 @@ import torch
 
 from conformance.accelerators.capabilities import Cell
 from conformance.case import case
+from conformance.suites.shared_bodies import answers_of_is_pinned
 
 from .loading import functions
 
@@ -43,14 +44,14 @@ def test_is_pinned(accelerator, check):
     handle = pin_handle(accelerator)
     tensor = handle.new_cpu_locked_tensor(4096, torch.zeros(1))
 
-    views = [handle.is_pinned(view) for view in (tensor, tensor[7:], tensor.view(64, 64).t(), tensor[::3])]
-    ordinary = [handle.is_pinned(copy) for copy in (torch.zeros(4096), tensor + 1, tensor.clone())]
+    views, results = answers_of_is_pinned(handle.is_pinned, tensor)
+    others = [handle.is_pinned(torch.zeros(4096)), *results]
 
-    check.equal(views, [True] * 4, "is_pinned of locked memory and its views")
-    check.equal(ordinary, [False] * 3, "is_pinned of ordinary memory")
+    check.equal(views, [True] * 5, "is_pinned of locked memory and its views")
+    check.equal(others, [False] * 3, "is_pinned of ordinary memory")
     check.equal(handle.free_cpu_locked_tensor(torch.zeros(8)), False, "freeing ordinary memory")
     check.equal(handle.free_cpu_locked_tensor(tensor), True, "freeing locked memory")
-    check.equal(handle.free_cpu_locked_tensor(tensor), False, "freeing locked memory twice")
+    check.equal(handle.free_cpu_locked_tensor(tensor), False, "freeing it once more")
 
 
 def locked_bytes():
