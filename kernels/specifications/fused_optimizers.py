@@ -24,10 +24,10 @@ from conformance.kernels.optimizers.sampling import BUDGET, away_from_zero
 from conformance.kernels.specification import (
     Arguments,
     Expected,
+    KernelSample,
     KernelSpecification,
     Native,
     Refusal,
-    Sample,
 )
 from conformance.kernels.triton.offering import triton_kernel
 
@@ -235,22 +235,22 @@ _STEPS: dict[str, dict[str, Any]] = {
     "uncorrected": {"bias_correction": 0, "step": 2},
 }
 ADAM_SAMPLES = (
-    Sample("mixed", functools.partial(_adam, sizes=MIXED)),
+    KernelSample("mixed", functools.partial(_adam, sizes=MIXED)),
     *(
-        Sample(f"{word}-{size}", functools.partial(_adam, sizes=(size,), mode=mode), _dtypes_at(size))
+        KernelSample(f"{word}-{size}", functools.partial(_adam, sizes=(size,), mode=mode), _dtypes_at(size))
         for word, mode in _ADAM.items()
         for size in SIZES
     ),
     *(
-        Sample(f"{word}-{what}", functools.partial(_adam, sizes=MIXED, mode=mode, **settings))
+        KernelSample(f"{word}-{what}", functools.partial(_adam, sizes=MIXED, mode=mode, **settings))
         for word, mode in _ADAM.items()
         for what, settings in _STEPS.items()
     ),
-    Sample("empty", functools.partial(_adam, sizes=())),
-    Sample("special", functools.partial(_adam, sizes=(67,), change=_special)),
-    Sample("zeros", functools.partial(_adam, sizes=(67,), change=_zeros)),
-    Sample("tiny", functools.partial(_adam, sizes=(67,), step=1, change=_tiny, epsilon=1e-8, weight_decay=0.0)),
-    Sample("overflow", functools.partial(_adam, sizes=(67,), noop=1)),
+    KernelSample("empty", functools.partial(_adam, sizes=())),
+    KernelSample("special", functools.partial(_adam, sizes=(67,), change=_special)),
+    KernelSample("zeros", functools.partial(_adam, sizes=(67,), change=_zeros)),
+    KernelSample("tiny", functools.partial(_adam, sizes=(67,), step=1, change=_tiny, epsilon=1e-8, weight_decay=0.0)),
+    KernelSample("overflow", functools.partial(_adam, sizes=(67,), noop=1)),
 )
 
 
@@ -284,12 +284,12 @@ def _lion(
 
 
 LION_SAMPLES = (
-    Sample("mixed", functools.partial(_lion, sizes=MIXED)),
-    *(Sample(str(size), functools.partial(_lion, sizes=(size,)), _dtypes_at(size)) for size in SIZES),
-    Sample("empty", functools.partial(_lion, sizes=())),
-    Sample("special", functools.partial(_lion, sizes=(67,), change=_special)),
-    Sample("zeros", functools.partial(_lion, sizes=(67,), change=_zeros)),
-    Sample("overflow", functools.partial(_lion, sizes=(67,), noop=1)),
+    KernelSample("mixed", functools.partial(_lion, sizes=MIXED)),
+    *(KernelSample(str(size), functools.partial(_lion, sizes=(size,)), _dtypes_at(size)) for size in SIZES),
+    KernelSample("empty", functools.partial(_lion, sizes=())),
+    KernelSample("special", functools.partial(_lion, sizes=(67,), change=_special)),
+    KernelSample("zeros", functools.partial(_lion, sizes=(67,), change=_zeros)),
+    KernelSample("overflow", functools.partial(_lion, sizes=(67,), noop=1)),
 )
 
 

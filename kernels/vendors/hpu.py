@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from conformance.kernels.vendors import Operator, VendorLibrary
+from conformance.kernels.vendors import VendorLibrary, VendorOperator
 
 
 def through_adamw(operator: Callable[..., Any]) -> Callable[..., Any]:
@@ -57,5 +57,7 @@ def _scalar(value: float, like: Tensor) -> Tensor:
 LIBRARY = VendorLibrary(
     device_type="hpu",
     package="habana_frameworks.torch.core",
-    builders={"FusedAdamBuilder": {"multi_tensor_adam": Operator("torch.ops.hpu.optimizer_adamw", through_adamw)}},
+    builders={
+        "FusedAdamBuilder": {"multi_tensor_adam": VendorOperator("torch.ops.hpu.optimizer_adamw", through_adamw)}
+    },
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from conformance.kernels.vendors import Operator, VendorLibrary
+from conformance.kernels.vendors import VendorLibrary, VendorOperator
 
 
 def reordered(operator: Callable[..., Any]) -> Callable[..., Any]:
@@ -33,5 +33,5 @@ def reordered(operator: Callable[..., Any]) -> Callable[..., Any]:
 LIBRARY = VendorLibrary(
     device_type="sdaa",
     package="torch_sdaa",
-    builders={"FusedAdamBuilder": {"multi_tensor_adam": Operator("torch.ops.sdaa.fused_adam", reordered)}},
+    builders={"FusedAdamBuilder": {"multi_tensor_adam": VendorOperator("torch.ops.sdaa.fused_adam", reordered)}},
 )
