@@ -1,4 +1,4 @@
-"""Ways in which vendors' operators take the arguments of a specification."""
+"""Adapters from a specification's arguments to those of vendors' operators."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from conformance.kernels.optimizers.portable import AdamSettings
 
 
 def lists_flattened(operator: Callable[..., Any]) -> Callable[..., Any]:
-    """The third argument, a list of lists, becomes as many arguments."""
+    """Return a function that passes each list of the third argument, a list of lists, as one argument."""
 
     def call(chunk_size: int, noop_flag: Tensor, tensor_lists: TensorLists, *rest: Any) -> Any:
         return operator(chunk_size, noop_flag, *tensor_lists, *rest)
@@ -22,9 +22,10 @@ def lists_flattened(operator: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def through_torchs_fused_adam(adam: Callable[..., Any]) -> Callable[..., Any]:
-    """PyTorch's own pair ``_fused_adam_`` and ``_fused_adamw_``, which always correct the bias.
+    """Return ``multi_tensor_adam`` on top of PyTorch's ``_fused_adam_`` and ``_fused_adamw_``.
 
-    They count the step before they are called, and leave everything as it is where ``found_inf`` is set.
+    Both expect the number of the current step, and change nothing where ``found_inf`` is set. They always correct the
+    bias, so a call without bias correction raises NotImplementedError.
     """
 
     @adam_signature
