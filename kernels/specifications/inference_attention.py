@@ -200,8 +200,8 @@ def _scores(
 def _mask(kind: str, batch: int, queries: int, keys: int, dtype: torch.dtype) -> Tensor:
     """Return an additive mask.
 
-    "padding" hides leading keys by -10000, DeepSpeed's mask value; in the second sequence it hides all keys. "rows" hides
-    keys by -inf, in some rows all of them.
+    "padding" hides leading keys by -10000, DeepSpeed's mask value; in the second sequence it hides all keys. "rows"
+    hides keys by -inf, in some rows all of them.
     """
     if not kind:
         return torch.zeros(1, dtype=dtype)
