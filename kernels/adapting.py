@@ -1,4 +1,4 @@
-"""Ways in which vendors' operators take the arguments of a specification."""
+"""Adapters from the arguments of a specification to those of vendors' operators."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Lists = Sequence[Sequence[Tensor]]
 
 
 def lists_flattened(operator: Callable[..., Any]) -> Callable[..., Any]:
-    """The third argument, a list of lists, becomes as many arguments."""
+    """Return ``operator`` wrapped so that its third argument, a list of lists, is passed as separate arguments."""
 
     def call(chunk_size: int, noop_flag: Tensor, tensor_lists: Lists, *rest: Any) -> Any:
         return operator(chunk_size, noop_flag, *tensor_lists, *rest)
@@ -21,9 +21,10 @@ def lists_flattened(operator: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def through_torchs_fused_adam(adam: Callable[..., Any]) -> Callable[..., Any]:
-    """PyTorch's own pair ``_fused_adam_`` and ``_fused_adamw_``, which always correct the bias.
+    """Return ``multi_tensor_adam`` computed by PyTorch's pair ``_fused_adam_`` (``adam``) and ``_fused_adamw_``.
 
-    They count the step before they are called, and leave everything as it is where ``found_inf`` is set.
+    The pair always corrects the bias, so a call without bias correction raises NotImplementedError. The step counter
+    is the number of the current step. Nothing changes where ``found_inf`` is set.
     """
 
     def multi_tensor_adam(
@@ -41,7 +42,9 @@ def through_torchs_fused_adam(adam: Callable[..., Any]) -> Callable[..., Any]:
     ) -> None:
         if not bias_correction:
             raise NotImplementedError("PyTorch's fused Adam always corrects the bias")
-        gradients, parameters, means, squares = ([one for one in tensors if one.numel()] for tensors in tensor_lists)
+        gradients, parameters, means, squares = (
+            [tensor for tensor in tensors if tensor.numel()] for tensors in tensor_lists
+        )
         if not parameters:
             return
         count = torch.tensor(float(step), device=parameters[0].device)
