@@ -16,6 +16,7 @@ from conformance.errors import UsageError
 from conformance.kernels import async_io
 from conformance.kernels.async_io import engines, files
 from conformance.kernels.async_io.operation import Transfer
+from conformance.kernels.async_io.settings import HandleSettings
 from conformance.kernels.builders import find_builder
 from conformance.kernels.implementation import Implementation
 from conformance.kernels.kernel import Kernel
