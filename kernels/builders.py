@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 from conformance.errors import SetupError
 from conformance.kernels.implementation import Choice, Declared
 from conformance.kernels.kernel import Kernel
-from conformance.kernels.specification import Place
+from conformance.kernels.specification import TensorLocation
 from conformance.kernels.specifications import builder_names, of_builder
 
 
@@ -71,7 +71,7 @@ class SpecifiedBuilder(OpBuilder):
         return {name: choice for name, choice in asked.items() if choice is not None}
 
     def _choice(self, kernel: Kernel) -> Choice | None:
-        device_type = "cpu" if kernel.specification.place is Place.HOST else self.device_type
+        device_type = "cpu" if kernel.specification.location is TensorLocation.HOST else self.device_type
         try:
             return kernel.choice(device_type)
         except NotImplementedError:

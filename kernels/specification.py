@@ -23,7 +23,7 @@ WORDS = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 Arguments = dict[str, Any]
 
 
-class Place(Enum):
+class TensorLocation(Enum):
     """Where a kernel's tensors live."""
 
     DEVICE = "device"
@@ -61,7 +61,7 @@ class ErrorBudget:
 
 
 @dataclass(frozen=True)
-class Sample:
+class KernelSample:
     """One call. ``make`` gives its arguments on the host, the same each time: it draws from the generator it is given.
 
     ``dtypes`` limits the sample to some of the kernel's dtypes; none means all.
@@ -144,14 +144,15 @@ class KernelSpecification:
     ``validate`` raises (see ``arguments.wrong``) before anything is modified. ``dtypes`` and ``mode`` make the cells
     ``kernels.<name>[<dtype>-<mode>]`` under which accelerators claim it; the dtype is handed to the samples.
     ``companions`` are what else the builder's object offers: constants, or functions that set something up, which
-    ``session`` calls around a sample. ``place`` HOST is for kernels that work on host memory whatever the accelerator.
+    ``session`` calls around a sample. ``location`` HOST is for kernels
+    that work on host memory whatever the accelerator.
     """
 
     name: str
     builder: str
     mode: Mode
     dtypes: tuple[str, ...]
-    samples: tuple[Sample, ...]
+    samples: tuple[KernelSample, ...]
     oracle: Callable[[Arguments], Mapping[str, Expected]]
     budget: ErrorBudget
     reference: Callable[..., Any] | None
@@ -161,7 +162,7 @@ class KernelSpecification:
     refusals: tuple[Refusal, ...] = ()
     properties: tuple[Property, ...] = ()
     native: tuple[Native, ...] = ()
-    place: Place = Place.DEVICE
+    location: TensorLocation = TensorLocation.DEVICE
     attribute: str = ""
     companions: Mapping[str, Any] = field(default_factory=dict)
     session: Callable[[Any, Arguments], AbstractContextManager[None]] = no_session

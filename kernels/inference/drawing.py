@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from conformance.kernels.specification import Arguments, Refusal, Sample
+from conformance.kernels.specification import Arguments, KernelSample, Refusal
 
 Draw = Callable[..., Tensor]
 
@@ -28,10 +28,10 @@ def drawing(generator: torch.Generator, dtype: torch.dtype) -> Draw:
 _IN_FLOAT32 = ("long", "empty", "single", "one", "rows", "transposed", "three-ranks", "unbiased", "positions")
 
 
-def samples(make: Callable[..., Arguments], named: dict[str, dict[str, Any]]) -> tuple[Sample, ...]:
+def samples(make: Callable[..., Arguments], named: dict[str, dict[str, Any]]) -> tuple[KernelSample, ...]:
     """``make(draw, dtype, **settings)`` for each of the settings. Shapes and flags alone are tried in float32 alone."""
     return tuple(
-        Sample(name, functools.partial(_made, make, settings), ("float32",) if name in _IN_FLOAT32 else ())
+        KernelSample(name, functools.partial(_made, make, settings), ("float32",) if name in _IN_FLOAT32 else ())
         for name, settings in named.items()
     )
 

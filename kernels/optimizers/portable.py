@@ -24,21 +24,6 @@ class AdamSettings:
     bias_correction: bool
     decoupled: bool
 
-    @classmethod
-    def of_call(
-        cls,
-        lr: float,
-        beta1: float,
-        beta2: float,
-        epsilon: float,
-        step: int,
-        mode: int,
-        bias_correction: int,
-        weight_decay: float,
-    ) -> AdamSettings:
-        """Those of ``multi_tensor_adam``, in the order of its arguments: ``mode`` 1 is decoupled."""
-        return cls(lr, beta1, beta2, epsilon, weight_decay, step, bool(bias_correction), mode == 1)
-
     @property
     def corrections(self) -> tuple[float, float]:
         """1 - beta^step, or 1: from the step alone, so that a step that is taken twice is the same step."""

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from conformance.kernels.specification import WORDS
-from conformance.kernels.vendors import Adapt, Operator, find
+from conformance.kernels.vendors import Adapt, VendorOperator, find
 
 #: Where ``num_bits`` stands among the arguments, whether bytes come first, and whether they are returned first.
 _PACKED = {
@@ -33,7 +33,7 @@ _FAKE = ("ds_quantize", "ds_sr_quantize", "ds_quantize_asym", "ds_sr_quantize_as
 _WEIGHTS = ("dequantize_int4_to_half_experimental", "dequantize_int8_to_half_experimental")
 
 
-def quantizer_operators(space: str) -> Mapping[str, Operator]:
+def quantizer_operators(space: str) -> Mapping[str, VendorOperator]:
     """The entry points of QuantizerBuilder as operators of the same names, in a space such as torch.ops.acme.
 
     Fake quantization may be registered under a name for each dtype, or under one for all.
@@ -41,12 +41,12 @@ def quantizer_operators(space: str) -> Mapping[str, Operator]:
     first_is_high = functools.cache(functools.partial(_first_is_high, f"{space}.quantize"))
     return {
         **{
-            f"{name}_{WORDS[dtype]}": Operator(f"{space}.{name}_{WORDS[dtype]}", or_path=f"{space}.{name}")
+            f"{name}_{WORDS[dtype]}": VendorOperator(f"{space}.{name}_{WORDS[dtype]}", or_path=f"{space}.{name}")
             for name in _FAKE
             for dtype in ("float32", "float16")
         },
-        **{name: Operator(f"{space}.{name}", in_our_order(first_is_high, *how)) for name, how in _PACKED.items()},
-        **{name: Operator(f"{space}.{name}") for name in _WEIGHTS},
+        **{name: VendorOperator(f"{space}.{name}", in_our_order(first_is_high, *how)) for name, how in _PACKED.items()},
+        **{name: VendorOperator(f"{space}.{name}") for name in _WEIGHTS},
     }
 
 

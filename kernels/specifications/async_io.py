@@ -17,7 +17,14 @@ from torch import Tensor
 from conformance.accelerators.backends import builtin_names
 from conformance.accelerators.capabilities import Mode
 from conformance.kernels.async_io import Handle, PortableHandle, describe, native_handle
-from conformance.kernels.specification import Arguments, ErrorBudget, Expected, KernelSpecification, Native, Place
+from conformance.kernels.specification import (
+    Arguments,
+    ErrorBudget,
+    Expected,
+    KernelSpecification,
+    Native,
+    TensorLocation,
+)
 
 _COMPILED = "compiled, with the kernel's asynchronous I/O where that is allowed"
 _EXACT = ErrorBudget(rounding=0.0, conditioning=0.0, source="bytes are moved, not computed")
@@ -94,7 +101,7 @@ def _entry(
         reference=reference,
         # The bytes pass through the host, wherever the tensor is.
         native=(Native(load, _COMPILED, frozenset(builtin_names())),),
-        place=Place.HOST,
+        location=TensorLocation.HOST,
         companions=MappingProxyType({"implementation": describe}),
     )
 

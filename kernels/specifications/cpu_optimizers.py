@@ -31,12 +31,12 @@ from conformance.kernels.optimizers.sampling import BUDGET, away_from_zero
 from conformance.kernels.specification import (
     Arguments,
     Expected,
+    KernelSample,
     KernelSpecification,
     Native,
-    Place,
     Property,
     Refusal,
-    Sample,
+    TensorLocation,
 )
 
 _DTYPES = ("float32", "float16", "bfloat16")
@@ -355,17 +355,19 @@ def _adagrad_call(generator: torch.Generator, dtype: torch.dtype, **choices: Any
     return {n: v for n, v in given.items() if n not in ("beta1", "beta2", "bias_correction", "exp_avg")}
 
 
-def _samples(call: Callable[..., Arguments], **more: dict[str, Any]) -> tuple[Sample, ...]:
+def _samples(call: Callable[..., Arguments], **more: dict[str, Any]) -> tuple[KernelSample, ...]:
     """All sizes with a float32 state, and a few calls with a state in 16 bits."""
     return (
-        *(Sample(str(size), functools.partial(call, size=size)) for size in _SIZES),
-        Sample(str(_LARGE), functools.partial(call, size=_LARGE), ("float32",)),
-        Sample("undecayed", functools.partial(call, weight_decay=0.0)),
-        Sample("special", functools.partial(call, change=_special)),
-        Sample("zeros", functools.partial(call, change=_zeros)),
-        Sample("narrow", functools.partial(call, size=513, narrow=True), ("float16", "bfloat16")),
-        Sample("narrow-tiny", functools.partial(call, narrow=True, change=_tiny, step=1), ("float16", "bfloat16")),
-        *(Sample(name.replace("_", "-"), functools.partial(call, **choices)) for name, choices in more.items()),
+        *(KernelSample(str(size), functools.partial(call, size=size)) for size in _SIZES),
+        KernelSample(str(_LARGE), functools.partial(call, size=_LARGE), ("float32",)),
+        KernelSample("undecayed", functools.partial(call, weight_decay=0.0)),
+        KernelSample("special", functools.partial(call, change=_special)),
+        KernelSample("zeros", functools.partial(call, change=_zeros)),
+        KernelSample("narrow", functools.partial(call, size=513, narrow=True), ("float16", "bfloat16")),
+        KernelSample(
+            "narrow-tiny", functools.partial(call, narrow=True, change=_tiny, step=1), ("float16", "bfloat16")
+        ),
+        *(KernelSample(name.replace("_", "-"), functools.partial(call, **choices)) for name, choices in more.items()),
     )
 
 
@@ -471,7 +473,7 @@ def _specified(
             "changes": ("params", *states),
             "validate": functools.partial(_validate, states=states, known=known, dtypes=dtypes),
             "refusals": _refusals(states[0]),
-            "place": Place.HOST,
+            "location": TensorLocation.HOST,
             "companions": companions,
             **rest,
         }
@@ -510,9 +512,9 @@ SPECIFICATIONS = (
         builder="CPUAdamBuilder",
         dtypes=("float32",),
         samples=(
-            Sample("513", functools.partial(_adam_call, size=513)),
-            Sample("adam", functools.partial(_adam_call, size=22, optimizer_id=_ADAM_ID)),
-            Sample("uncorrected", functools.partial(_adam_call, size=22, bias_correction=False)),
+            KernelSample("513", functools.partial(_adam_call, size=513)),
+            KernelSample("adam", functools.partial(_adam_call, size=22, optimizer_id=_ADAM_ID)),
+            KernelSample("uncorrected", functools.partial(_adam_call, size=22, bias_correction=False)),
         ),
         oracle=functools.partial(_adam_oracle, formula=oracles.adam_back),
         properties=(Property("there-and-back", _there_and_back),),

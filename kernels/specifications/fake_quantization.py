@@ -33,10 +33,10 @@ from conformance.kernels.specification import (
     Arguments,
     ErrorBudget,
     Expected,
+    KernelSample,
     KernelSpecification,
     Property,
     Refusal,
-    Sample,
 )
 
 #: Keeps the step of a group of zeros, or of equal numbers, above 0.
@@ -168,19 +168,20 @@ def _nonfinite(rows: Tensor) -> Tensor:
 #: One more than 2^20, and no multiple of a vector.
 _HUGE = 2**20 + 5
 SAMPLES = (
-    Sample("3x67-8", functools.partial(_call, shape=(3, 67), groups=3, num_bits=8)),
-    Sample("one-4", functools.partial(_call, shape=(2, 5, 13), groups=1, num_bits=4)),
-    Sample("singles-8", functools.partial(_call, shape=(7,), groups=7, num_bits=8)),
-    Sample("pairs-2", functools.partial(_call, shape=(6, 64), groups=192, num_bits=2)),
-    Sample("many-16", functools.partial(_call, shape=(8, 128), groups=8, num_bits=16), ("float32",)),
-    Sample("small-8", functools.partial(_call, shape=(4, 66), groups=4, num_bits=8, change=lambda rows: rows / 64)),
-    Sample("large-8", functools.partial(_call, shape=(2, 66), groups=2, num_bits=8,
-                                        change=lambda rows: 25000 + 2500 * rows.clamp(-3, 3))),
-    Sample("zeros-8", functools.partial(_call, shape=(4, 66), groups=4, num_bits=8, change=_zero_group)),
-    Sample("nonfinite-8", functools.partial(_call, shape=(5, 66), groups=5, num_bits=8, change=_nonfinite)),
+    KernelSample("3x67-8", functools.partial(_call, shape=(3, 67), groups=3, num_bits=8)),
+    KernelSample("one-4", functools.partial(_call, shape=(2, 5, 13), groups=1, num_bits=4)),
+    KernelSample("singles-8", functools.partial(_call, shape=(7,), groups=7, num_bits=8)),
+    KernelSample("pairs-2", functools.partial(_call, shape=(6, 64), groups=192, num_bits=2)),
+    KernelSample("many-16", functools.partial(_call, shape=(8, 128), groups=8, num_bits=16), ("float32",)),
+    KernelSample("small-8", functools.partial(_call, shape=(4, 66), groups=4, num_bits=8,
+                                              change=lambda rows: rows / 64)),
+    KernelSample("large-8", functools.partial(_call, shape=(2, 66), groups=2, num_bits=8,
+                                              change=lambda rows: 25000 + 2500 * rows.clamp(-3, 3))),
+    KernelSample("zeros-8", functools.partial(_call, shape=(4, 66), groups=4, num_bits=8, change=_zero_group)),
+    KernelSample("nonfinite-8", functools.partial(_call, shape=(5, 66), groups=5, num_bits=8, change=_nonfinite)),
 )  # fmt: skip
 #: Drawing and comparing a million numbers costs more than all others; what gives up above a size does in one of them.
-HUGE = Sample("huge-8", functools.partial(_call, shape=(_HUGE,), groups=1, num_bits=8), ("float32",))
+HUGE = KernelSample("huge-8", functools.partial(_call, shape=(_HUGE,), groups=1, num_bits=8), ("float32",))
 
 
 # --- properties -------------------------------------------------------------------------------------------------------

@@ -32,10 +32,10 @@ from conformance.kernels.specification import (
     Arguments,
     ErrorBudget,
     Expected,
+    KernelSample,
     KernelSpecification,
     Property,
     Refusal,
-    Sample,
 )
 from conformance.kernels.specifications.fake_quantization import SIGMAS
 from conformance.kernels.specifications.quantization import Seen, altered
@@ -199,7 +199,9 @@ def _values_to_quantize(
 #: Group size, bits and mantissa.
 _KINDS = {"fp8": (512, 8, 3), "fp8-wide": (36, 8, 2), "fp6": (132, 6, 2), "fp12": (66, 12, 4), "fp4": (66, 4, 1)}
 QUANTIZE_SAMPLES = tuple(
-    Sample(name, functools.partial(_values_to_quantize, shape=(3, 2, size), size=size, bits=bits, mantissa=mantissa))
+    KernelSample(
+        name, functools.partial(_values_to_quantize, shape=(3, 2, size), size=size, bits=bits, mantissa=mantissa)
+    )
     for name, (size, bits, mantissa) in _KINDS.items()
 )
 
@@ -220,13 +222,13 @@ def _bytes_to_read(
 
 
 DEQUANTIZE_SAMPLES = (
-    Sample("fp8", functools.partial(_bytes_to_read, size=67, mantissa=3)),
+    KernelSample("fp8", functools.partial(_bytes_to_read, size=67, mantissa=3)),
     # The largest number of this format, times the scale, leaves float16.
-    Sample("fp8-wide", functools.partial(_bytes_to_read, size=36, mantissa=2)),
+    KernelSample("fp8-wide", functools.partial(_bytes_to_read, size=36, mantissa=2)),
 )
 SELECTIVE_SAMPLES = (
-    Sample("some", functools.partial(_bytes_to_read, size=67, mantissa=3, indexes=(2, 0, 3, 2, 1))),
-    Sample("last", functools.partial(_bytes_to_read, size=36, mantissa=3, indexes=(3,))),
+    KernelSample("some", functools.partial(_bytes_to_read, size=67, mantissa=3, indexes=(2, 0, 3, 2, 1))),
+    KernelSample("last", functools.partial(_bytes_to_read, size=36, mantissa=3, indexes=(3,))),
 )
 
 
@@ -237,8 +239,8 @@ def _rows_with_scales(generator: torch.Generator, dtype: torch.dtype, *, width: 
 
 
 SCALES_SAMPLES = (
-    Sample("alone", functools.partial(_rows_with_scales, width=0)),
-    Sample("behind-codes", functools.partial(_rows_with_scales, width=66)),
+    KernelSample("alone", functools.partial(_rows_with_scales, width=0)),
+    KernelSample("behind-codes", functools.partial(_rows_with_scales, width=66)),
 )
 
 
@@ -384,7 +386,7 @@ DEQUANTIZE_REFUSALS = (
 def _specification(
     reference: Callable[..., Any],
     oracle: Callable[[Arguments], Mapping[str, Expected]],
-    samples: tuple[Sample, ...],
+    samples: tuple[KernelSample, ...],
     validate: Callable[[Arguments], None],
     **settings: Any,
 ) -> KernelSpecification:

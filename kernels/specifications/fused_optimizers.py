@@ -19,15 +19,16 @@ from conformance.accelerators.capabilities import Mode
 from conformance.kernels.arguments import check_choice, check_number, check_tensor_lists
 from conformance.kernels.native import WHAT
 from conformance.kernels.optimizers import compiled, oracles, portable
+from conformance.kernels.optimizers.multi_tensor import TensorLists, adam_signature, lion_signature
 from conformance.kernels.optimizers.portable import AdamSettings
 from conformance.kernels.optimizers.sampling import BUDGET, away_from_zero
 from conformance.kernels.specification import (
     Arguments,
     Expected,
+    KernelSample,
     KernelSpecification,
     Native,
     Refusal,
-    Sample,
 )
 from conformance.kernels.triton.offering import triton_kernel
 
@@ -46,19 +47,8 @@ _BETA1, _BETA2, _EPS, _RATE, _DECAY = 0.875, 0.984375, 2.0**-10, 0.125, 0.25
 # --- semantics ------------------------------------------------------------------------------------------------------
 
 
-def multi_tensor_adam(
-    chunk_size: int,
-    noop_flag: Tensor,
-    tensor_lists: Sequence[Sequence[Tensor]],
-    lr: float,
-    beta1: float,
-    beta2: float,
-    epsilon: float,
-    step: int,
-    mode: int,
-    bias_correction: int,
-    weight_decay: float,
-) -> None:
+@adam_signature
+def multi_tensor_adam(noop_flag: Tensor, tensor_lists: TensorLists, settings: AdamSettings) -> None:
     """One Adam step on lists of gradients, parameters, first and second moments, in place.
 
     ``mode`` 0 adds the decay to the gradient (Kingma and Ba, 2015, arXiv:1412.6980, algorithm 1), 1 decays the
@@ -66,19 +56,12 @@ def multi_tensor_adam(
     root of the corrected second moment. Infinities and NaN in gradients propagate. A non-zero ``noop_flag`` (a
     gradient overflowed) leaves everything as it is. ``chunk_size`` has no effect on values.
     """
-    settings = AdamSettings.of_call(lr, beta1, beta2, epsilon, step, mode, bias_correction, weight_decay)
     _each(portable.adam, noop_flag, tensor_lists, settings)
 
 
+@lion_signature
 def multi_tensor_lion(
-    chunk_size: int,
-    noop_flag: Tensor,
-    tensor_lists: Sequence[Sequence[Tensor]],
-    lr: float,
-    beta1: float,
-    beta2: float,
-    step: int,
-    weight_decay: float,
+    noop_flag: Tensor, tensor_lists: TensorLists, lr: float, beta1: float, beta2: float, weight_decay: float
 ) -> None:
     """One Lion step on lists of gradients, parameters and moments, in place (Chen et al., 2023, arXiv:2302.06675).
 
@@ -89,8 +72,8 @@ def multi_tensor_lion(
     _each(portable.lion, noop_flag, tensor_lists, lr, beta1, beta2, weight_decay)
 
 
-def _each(step: Callable[..., None], noop_flag: Tensor, tensor_lists: Sequence[Sequence[Tensor]], *rest: Any) -> None:
-    """The step of every row, unless an overflow was found."""
+def _each(step: Callable[..., None], noop_flag: Tensor, tensor_lists: TensorLists, *rest: Any) -> None:
+    """Run the step for the tensors of each parameter, unless an overflow was found."""
     if int(noop_flag) != 0:
         return
     for gradient, parameter, *state in zip(*tensor_lists, strict=True):
@@ -99,21 +82,12 @@ def _each(step: Callable[..., None], noop_flag: Tensor, tensor_lists: Sequence[S
 
 def _compiled_adam() -> Callable[..., None]:
     compiled.library()
-
-    def steps(chunk_size: int, noop_flag: Tensor, tensor_lists: Sequence[Sequence[Tensor]], *numbers: Any) -> None:
-        _each(compiled.adam, noop_flag, tensor_lists, AdamSettings.of_call(*numbers))
-
-    return steps
+    return adam_signature(functools.partial(_each, compiled.adam))
 
 
 def _compiled_lion() -> Callable[..., None]:
     compiled.library()
-
-    def steps(chunk_size: int, noop_flag: Tensor, tensor_lists: Sequence[Sequence[Tensor]], *numbers: Any) -> None:
-        lr, beta1, beta2, _, weight_decay = numbers
-        _each(compiled.lion, noop_flag, tensor_lists, lr, beta1, beta2, weight_decay)
-
-    return steps
+    return lion_signature(functools.partial(_each, compiled.lion))
 
 
 # --- oracles, in float64 on the host ----------------------------------------------------------------------------------
@@ -121,8 +95,8 @@ def _compiled_lion() -> Callable[..., None]:
 
 def adam_oracle(given: Arguments) -> Mapping[str, Expected]:
     """Row by row."""
-    names = ("lr", "beta1", "beta2", "epsilon", "step", "mode", "bias_correction", "weight_decay")
-    settings = AdamSettings.of_call(*(given[name] for name in names))
+    names = ("lr", "beta1", "beta2", "epsilon", "weight_decay", "step", "bias_correction")
+    settings = AdamSettings(**{name: given[name] for name in names}, decoupled=given["mode"] == 1)
     return _rows(given, 3, lambda grad, old, mean, square: oracles.adam(old, grad, mean, square, settings))
 
 
@@ -235,22 +209,22 @@ _STEPS: dict[str, dict[str, Any]] = {
     "uncorrected": {"bias_correction": 0, "step": 2},
 }
 ADAM_SAMPLES = (
-    Sample("mixed", functools.partial(_adam, sizes=MIXED)),
+    KernelSample("mixed", functools.partial(_adam, sizes=MIXED)),
     *(
-        Sample(f"{word}-{size}", functools.partial(_adam, sizes=(size,), mode=mode), _dtypes_at(size))
+        KernelSample(f"{word}-{size}", functools.partial(_adam, sizes=(size,), mode=mode), _dtypes_at(size))
         for word, mode in _ADAM.items()
         for size in SIZES
     ),
     *(
-        Sample(f"{word}-{what}", functools.partial(_adam, sizes=MIXED, mode=mode, **settings))
+        KernelSample(f"{word}-{what}", functools.partial(_adam, sizes=MIXED, mode=mode, **settings))
         for word, mode in _ADAM.items()
         for what, settings in _STEPS.items()
     ),
-    Sample("empty", functools.partial(_adam, sizes=())),
-    Sample("special", functools.partial(_adam, sizes=(67,), change=_special)),
-    Sample("zeros", functools.partial(_adam, sizes=(67,), change=_zeros)),
-    Sample("tiny", functools.partial(_adam, sizes=(67,), step=1, change=_tiny, epsilon=1e-8, weight_decay=0.0)),
-    Sample("overflow", functools.partial(_adam, sizes=(67,), noop=1)),
+    KernelSample("empty", functools.partial(_adam, sizes=())),
+    KernelSample("special", functools.partial(_adam, sizes=(67,), change=_special)),
+    KernelSample("zeros", functools.partial(_adam, sizes=(67,), change=_zeros)),
+    KernelSample("tiny", functools.partial(_adam, sizes=(67,), step=1, change=_tiny, epsilon=1e-8, weight_decay=0.0)),
+    KernelSample("overflow", functools.partial(_adam, sizes=(67,), noop=1)),
 )
 
 
@@ -284,12 +258,12 @@ def _lion(
 
 
 LION_SAMPLES = (
-    Sample("mixed", functools.partial(_lion, sizes=MIXED)),
-    *(Sample(str(size), functools.partial(_lion, sizes=(size,)), _dtypes_at(size)) for size in SIZES),
-    Sample("empty", functools.partial(_lion, sizes=())),
-    Sample("special", functools.partial(_lion, sizes=(67,), change=_special)),
-    Sample("zeros", functools.partial(_lion, sizes=(67,), change=_zeros)),
-    Sample("overflow", functools.partial(_lion, sizes=(67,), noop=1)),
+    KernelSample("mixed", functools.partial(_lion, sizes=MIXED)),
+    *(KernelSample(str(size), functools.partial(_lion, sizes=(size,)), _dtypes_at(size)) for size in SIZES),
+    KernelSample("empty", functools.partial(_lion, sizes=())),
+    KernelSample("special", functools.partial(_lion, sizes=(67,), change=_special)),
+    KernelSample("zeros", functools.partial(_lion, sizes=(67,), change=_zeros)),
+    KernelSample("overflow", functools.partial(_lion, sizes=(67,), noop=1)),
 )
 
 

@@ -19,10 +19,10 @@ from conformance.kernels.specification import (
     Arguments,
     ErrorBudget,
     Expected,
+    KernelSample,
     KernelSpecification,
     Property,
     Refusal,
-    Sample,
 )
 
 _STORED = (torch.float32, torch.float16, torch.bfloat16)
@@ -131,11 +131,11 @@ SPECIFICATIONS = (
         mode=Mode.TRAINING,
         dtypes=("float32", "float16", "bfloat16"),
         samples=(
-            Sample("experts", functools.partial(_forward, rows=_ROWS, k=_LONGEST, n=33)),
-            Sample("one-row", functools.partial(_forward, rows=(1,), k=1, n=1)),
-            Sample("behind", functools.partial(_forward, rows=(3, 5), k=16, n=8, behind=4)),
-            Sample("no-rows", functools.partial(_forward, rows=(0, 0), k=16, n=8)),
-            Sample("gradient", functools.partial(_gradient, rows=_ROWS, m=9, n=33)),
+            KernelSample("experts", functools.partial(_forward, rows=_ROWS, k=_LONGEST, n=33)),
+            KernelSample("one-row", functools.partial(_forward, rows=(1,), k=1, n=1)),
+            KernelSample("behind", functools.partial(_forward, rows=(3, 5), k=16, n=8, behind=4)),
+            KernelSample("no-rows", functools.partial(_forward, rows=(0, 0), k=16, n=8)),
+            KernelSample("gradient", functools.partial(_gradient, rows=_ROWS, m=9, n=33)),
         ),
         oracle=_row_by_row,
         budget=_BUDGET,

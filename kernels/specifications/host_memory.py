@@ -17,11 +17,11 @@ from conformance.kernels.specification import (
     Arguments,
     ErrorBudget,
     Expected,
+    KernelSample,
     KernelSpecification,
-    Place,
     Property,
     Refusal,
-    Sample,
+    TensorLocation,
 )
 
 _EXACT = ErrorBudget(rounding=0.0, conditioning=0.0, source="bytes are copied, not computed")
@@ -95,7 +95,7 @@ SPECIFICATIONS = (
         builder="AsyncIOBuilder",
         mode=Mode.INFERENCE,
         dtypes=("float32",),
-        samples=tuple(Sample(str(size), functools.partial(_memcpy, size=size)) for size in (65537, 0)),
+        samples=tuple(KernelSample(str(size), functools.partial(_memcpy, size=size)) for size in (65537, 0)),
         oracle=_copied,
         budget=_EXACT,
         reference=deepspeed_memcpy,
@@ -105,7 +105,7 @@ SPECIFICATIONS = (
             Refusal("sizes", "src", lambda given: {**given, "src": given["src"][:-1]}),
             Refusal("strides", "dst", lambda given: {**given, "dst": torch.zeros(4, 6).t()}),
         ),
-        place=Place.HOST,
+        location=TensorLocation.HOST,
     ),
     KernelSpecification(
         name="pin_handle",
@@ -116,7 +116,7 @@ SPECIFICATIONS = (
         oracle=_no_tensors,
         budget=_EXACT,
         reference=PinHandle,
-        place=Place.HOST,
+        location=TensorLocation.HOST,
     ),
     KernelSpecification(
         name="cast_to_byte_tensor",
@@ -124,10 +124,10 @@ SPECIFICATIONS = (
         mode=Mode.INFERENCE,
         dtypes=_DTYPES,
         samples=(
-            Sample("vector", functools.partial(_cast, shape=(513,))),
-            Sample("cube", functools.partial(_cast, shape=(3, 5, 7))),
-            Sample("number", functools.partial(_cast, shape=())),
-            Sample("list", _cast_list),
+            KernelSample("vector", functools.partial(_cast, shape=(513,))),
+            KernelSample("cube", functools.partial(_cast, shape=(3, 5, 7))),
+            KernelSample("number", functools.partial(_cast, shape=())),
+            KernelSample("list", _cast_list),
         ),
         oracle=_bytes_of,
         budget=_EXACT,

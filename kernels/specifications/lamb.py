@@ -16,9 +16,9 @@ from conformance.kernels.specification import (
     Arguments,
     ErrorBudget,
     Expected,
+    KernelSample,
     KernelSpecification,
     Refusal,
-    Sample,
 )
 from conformance.kernels.triton.offering import triton_kernel
 
@@ -156,17 +156,17 @@ def _validate(given: Arguments) -> None:
 #: More than 512 blocks of 512 threads can reduce in one go, with a tail.
 _LARGE = 512 * 512 + 1027
 _SAMPLES = (
-    *(Sample(str(size), functools.partial(_call, size=size)) for size in (513, 1, 7)),
-    Sample(str(_LARGE), functools.partial(_call, size=_LARGE, change=_heavy_end), ("float32",)),
-    Sample("without-copy", functools.partial(_call, size=67, copied=False)),
-    Sample("scaled", functools.partial(_call, size=67, combined_scale=16.0)),
-    Sample("epsilon-inside", functools.partial(_call, size=67, eps_mode=0)),
-    Sample("uncorrected", functools.partial(_call, size=67, bias_correction=0)),
-    Sample("thousandth", functools.partial(_call, size=67, step=1000)),
-    Sample("clamped-above", functools.partial(_call, size=67, max_coeff=0.0625)),
-    Sample("clamped-below", functools.partial(_call, size=67, parameter=2.0**-12)),
-    Sample("zero-parameter", functools.partial(_call, size=67, parameter=0.0)),
-    Sample("zero-update", functools.partial(_call, size=67, still=True, weight_decay=0.0)),
+    *(KernelSample(str(size), functools.partial(_call, size=size)) for size in (513, 1, 7)),
+    KernelSample(str(_LARGE), functools.partial(_call, size=_LARGE, change=_heavy_end), ("float32",)),
+    KernelSample("without-copy", functools.partial(_call, size=67, copied=False)),
+    KernelSample("scaled", functools.partial(_call, size=67, combined_scale=16.0)),
+    KernelSample("epsilon-inside", functools.partial(_call, size=67, eps_mode=0)),
+    KernelSample("uncorrected", functools.partial(_call, size=67, bias_correction=0)),
+    KernelSample("thousandth", functools.partial(_call, size=67, step=1000)),
+    KernelSample("clamped-above", functools.partial(_call, size=67, max_coeff=0.0625)),
+    KernelSample("clamped-below", functools.partial(_call, size=67, parameter=2.0**-12)),
+    KernelSample("zero-parameter", functools.partial(_call, size=67, parameter=0.0)),
+    KernelSample("zero-update", functools.partial(_call, size=67, still=True, weight_decay=0.0)),
 )
 _REFUSALS = (
     Refusal("dtypes", "m", functools.partial(_spoiled, name="m", change=lambda one: one.half())),

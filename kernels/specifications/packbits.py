@@ -20,11 +20,11 @@ from conformance.kernels.specification import (
     Arguments,
     ErrorBudget,
     Expected,
+    KernelSample,
     KernelSpecification,
     Native,
     Property,
     Refusal,
-    Sample,
 )
 
 _EXACT = ErrorBudget(rounding=0.0, conditioning=0.0, source="a sign is right or wrong")
@@ -112,7 +112,7 @@ _COMMON: dict[str, Any] = {
 SPECIFICATIONS = (
     KernelSpecification(
         name="packbits",
-        samples=tuple(Sample(name, functools.partial(_floats, **one)) for name, one in _FLOATS.items()),
+        samples=tuple(KernelSample(name, functools.partial(_floats, **one)) for name, one in _FLOATS.items()),
         oracle=_packed,
         reference=packing.packbits,
         validate=lambda given: packing.check_floats(given["tensor"], given["numel"]),
@@ -127,7 +127,7 @@ SPECIFICATIONS = (
     ),
     KernelSpecification(
         name="unpackbits",
-        samples=tuple(Sample(name, functools.partial(_bytes, **one)) for name, one in _BYTES.items()),
+        samples=tuple(KernelSample(name, functools.partial(_bytes, **one)) for name, one in _BYTES.items()),
         oracle=_unpacked,
         reference=packing.unpackbits,
         validate=lambda given: packing.check_bytes(given["packed"], given["n_bytes"]),

@@ -45,11 +45,11 @@ from conformance.kernels.specification import (
     Arguments,
     ErrorBudget,
     Expected,
+    KernelSample,
     KernelSpecification,
     Native,
     Property,
     Refusal,
-    Sample,
 )
 from conformance.kernels.triton.offering import triton_kernel
 
@@ -194,8 +194,8 @@ def _flat_groups(rows: Tensor) -> Tensor:
     return rows
 
 
-def _sample(name: str, **settings: Any) -> Sample:
-    return Sample(name, functools.partial(_numbers, **settings))
+def _sample(name: str, **settings: Any) -> KernelSample:
+    return KernelSample(name, functools.partial(_numbers, **settings))
 
 
 QUANTIZE_SAMPLES = (
@@ -236,7 +236,7 @@ _STORED: Mapping[str, Mapping[str, Any]] = {
     "sym4": {"shape": (2, 5, 13), "groups": 10, "num_bits": 4, "quant_type": 0},
     "asym4": {"shape": (2, 5, 13), "groups": 2, "num_bits": 4, "quant_type": 1},
 }
-DEQUANTIZE_SAMPLES = tuple(Sample(name, functools.partial(_codes, **one)) for name, one in _STORED.items())
+DEQUANTIZE_SAMPLES = tuple(KernelSample(name, functools.partial(_codes, **one)) for name, one in _STORED.items())
 
 
 def _weight_bytes(
@@ -251,10 +251,10 @@ def _weight_bytes(
     }  # fmt: skip
 
 
-def _weight_samples(num_bits: int) -> tuple[Sample, ...]:
+def _weight_samples(num_bits: int) -> tuple[KernelSample, ...]:
     sizes = {"3x64": (3, 64), "1x8": (1, 8), "33x24": (33, 24)}
     return tuple(
-        Sample(name, functools.partial(_weight_bytes, groups=groups, size=size, num_bits=num_bits))
+        KernelSample(name, functools.partial(_weight_bytes, groups=groups, size=size, num_bits=num_bits))
         for name, (groups, size) in sizes.items()
     )
 

@@ -20,10 +20,10 @@ from conformance.kernels.specification import (
     Arguments,
     ErrorBudget,
     Expected,
+    KernelSample,
     KernelSpecification,
     Property,
     Refusal,
-    Sample,
 )
 
 _DTYPES = ("float32", "float16", "bfloat16")
@@ -298,9 +298,9 @@ SPECIFICATIONS = (
         "token_sort_",
         dtypes=("float32",),  # there are only ids; it is claimed with the activations
         samples=(
-            Sample("2048", functools.partial(_sort, tokens=2048, kept=1025)),
-            Sample("5", functools.partial(_sort, tokens=5, kept=5)),
-            Sample("one", functools.partial(_sort, tokens=70, kept=1)),
+            KernelSample("2048", functools.partial(_sort, tokens=2048, kept=1025)),
+            KernelSample("5", functools.partial(_sort, tokens=5, kept=5)),
+            KernelSample("one", functools.partial(_sort, tokens=70, kept=1)),
         ),
         oracle=_sorted,
         reference=token_sort_,
@@ -316,7 +316,9 @@ SPECIFICATIONS = (
     ),
     _kernel(
         "token_gather",
-        samples=tuple(Sample(n, functools.partial(_gather, **shape), _dtypes_of(n)) for n, shape in _SHAPES.items()),
+        samples=tuple(
+            KernelSample(n, functools.partial(_gather, **shape), _dtypes_of(n)) for n, shape in _SHAPES.items()
+        ),
         oracle=_gathered,
         reference=token_gather,
         validate=functools.partial(_check_tokens, argument="activations"),
@@ -325,7 +327,9 @@ SPECIFICATIONS = (
     ),
     _kernel(
         "token_scatter_",
-        samples=tuple(Sample(n, functools.partial(_scatter, **shape), _dtypes_of(n)) for n, shape in _SHAPES.items()),
+        samples=tuple(
+            KernelSample(n, functools.partial(_scatter, **shape), _dtypes_of(n)) for n, shape in _SHAPES.items()
+        ),
         oracle=_scattered,
         reference=token_scatter_,
         changes=("all_activations",),
@@ -340,8 +344,8 @@ SPECIFICATIONS = (
     _kernel(
         "mask_gather_bert",
         samples=(
-            Sample("33", functools.partial(_bert, tokens=33, kept=17)),
-            Sample("one", functools.partial(_bert, tokens=5, kept=1)),
+            KernelSample("33", functools.partial(_bert, tokens=33, kept=17)),
+            KernelSample("one", functools.partial(_bert, tokens=5, kept=1)),
         ),
         oracle=_masks,
         reference=mask_gather_bert,
@@ -351,8 +355,8 @@ SPECIFICATIONS = (
     _kernel(
         "mask_gather_gpt",
         samples=(
-            Sample("33", functools.partial(_gpt, tokens=33, kept=17)),
-            Sample("all", functools.partial(_gpt, tokens=5, kept=5)),
+            KernelSample("33", functools.partial(_gpt, tokens=33, kept=17)),
+            KernelSample("all", functools.partial(_gpt, tokens=5, kept=5)),
         ),
         oracle=_first_masks,
         reference=mask_gather_gpt,

@@ -19,10 +19,10 @@ from conformance.kernels.specification import (
     Arguments,
     ErrorBudget,
     Expected,
+    KernelSample,
     KernelSpecification,
     Property,
     Refusal,
-    Sample,
 )
 
 _DTYPES = ("float32", "float16", "bfloat16")
@@ -167,7 +167,7 @@ def _shortened(given: Arguments, name: str) -> Arguments:
 def _kernel(reference: Callable[..., Tensor]) -> KernelSpecification:
     names = _TERMS[reference]
     samples = (
-        Sample(
+        KernelSample(
             name, functools.partial(_arguments, shape=shape, names=names), () if name in _EVERYWHERE else _DTYPES[:1]
         )
         for name, shape in _SHAPES.items()

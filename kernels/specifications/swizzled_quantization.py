@@ -41,7 +41,7 @@ from conformance.kernels.quantization.groups import (
     stored,
     swizzled,
 )
-from conformance.kernels.specification import Arguments, Expected, KernelSpecification, Property, Refusal, Sample
+from conformance.kernels.specification import Arguments, Expected, KernelSample, KernelSpecification, Property, Refusal
 from conformance.kernels.specifications.quantization import (
     BUDGET,
     Seen,
@@ -271,10 +271,10 @@ _LAYOUTS: Mapping[str, Mapping[str, Any]] = {
     "asym": {"elements": 65, "groups": 12, "layout": (1, 2, 3), "quant_type": 1},
     "4-bits": {"elements": 66, "groups": 6, "layout": (1, 3, 2), "num_bits": 4},
 }
-SWIZZLE_SAMPLES = tuple(Sample(name, functools.partial(_numbers, **one)) for name, one in _LAYOUTS.items())
+SWIZZLE_SAMPLES = tuple(KernelSample(name, functools.partial(_numbers, **one)) for name, one in _LAYOUTS.items())
 LOCO_SWIZZLE_SAMPLES = (
-    *(Sample(name, functools.partial(_numbers, **one, err_beta=0.0)) for name, one in _LAYOUTS.items()),
-    Sample("decaying", functools.partial(_numbers, **_LAYOUTS["2x4"], err_beta=0.75)),
+    *(KernelSample(name, functools.partial(_numbers, **one, err_beta=0.0)) for name, one in _LAYOUTS.items()),
+    KernelSample("decaying", functools.partial(_numbers, **_LAYOUTS["2x4"], err_beta=0.75)),
 )
 
 
@@ -313,10 +313,10 @@ _SUMS: Mapping[str, Mapping[str, Any]] = {
     "asym": {"shape": (2 * 130,), "ranks": 2, "in_groups": 10, "out_groups": 2, "quant_type": 1},
     "4-bits": {"shape": (3 * 66,), "ranks": 3, "in_groups": 3, "out_groups": 2, "num_bits": 4},
 }
-REDUCTION_SAMPLES = tuple(Sample(name, functools.partial(_from_ranks, **one)) for name, one in _SUMS.items())
+REDUCTION_SAMPLES = tuple(KernelSample(name, functools.partial(_from_ranks, **one)) for name, one in _SUMS.items())
 LOCO_REDUCTION_SAMPLES = (
-    *(Sample(name, functools.partial(_from_ranks, **one, err_beta=0.0)) for name, one in _SUMS.items()),
-    Sample("decaying", functools.partial(_from_ranks, **_SUMS["3-ranks"], err_beta=0.75)),
+    *(KernelSample(name, functools.partial(_from_ranks, **one, err_beta=0.0)) for name, one in _SUMS.items()),
+    KernelSample("decaying", functools.partial(_from_ranks, **_SUMS["3-ranks"], err_beta=0.75)),
 )
 
 
@@ -411,7 +411,7 @@ FEEDBACK_REFUSALS = (
 def _specification(
     reference: Callable[..., list[Tensor]],
     oracle: Callable[[Arguments], Mapping[str, Expected]],
-    samples: tuple[Sample, ...],
+    samples: tuple[KernelSample, ...],
     refusals: tuple[Refusal, ...],
     properties: tuple[Property, ...] = (),
 ) -> KernelSpecification:

@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from conformance.kernels.optimizers.multi_tensor import TensorLists, adam_signature, lion_signature
 from conformance.kernels.optimizers.portable import AdamSettings
 from conformance.kernels.triton.launching import BLOCK, current
 
@@ -62,40 +63,26 @@ def _lion(
     tl.store(means + places, beta2 * m + rest2 * g, mask=inside)
 
 
-def multi_tensor_adam(
-    chunk_size: int,
-    noop_flag: Tensor,
-    tensor_lists: Sequence[Sequence[Tensor]],
-    lr: float,
-    beta1: float,
-    beta2: float,
-    epsilon: float,
-    step: int,
-    mode: int,
-    bias_correction: int,
-    weight_decay: float,
-) -> None:
-    """As specified; one launch for each tensor."""
-    settings = AdamSettings.of_call(lr, beta1, beta2, epsilon, step, mode, bias_correction, weight_decay)
-    numbers = (lr, weight_decay, beta1, 1 - beta1, beta2, 1 - beta2, epsilon, *settings.corrections)
+@adam_signature
+def multi_tensor_adam(noop_flag: Tensor, tensor_lists: TensorLists, settings: AdamSettings) -> None:
+    """Run the Adam or AdamW step as specified, with one launch for each parameter."""
+    numbers = (*_rates(settings.lr, settings.beta1, settings.beta2, settings.weight_decay), settings.epsilon)
     for row in zip(*tensor_lists, strict=True):
-        _step(_adam, row, noop_flag, numbers, DECOUPLED=settings.decoupled)
+        _step(_adam, row, noop_flag, (*numbers, *settings.corrections), DECOUPLED=settings.decoupled)
 
 
+@lion_signature
 def multi_tensor_lion(
-    chunk_size: int,
-    noop_flag: Tensor,
-    tensor_lists: Sequence[Sequence[Tensor]],
-    lr: float,
-    beta1: float,
-    beta2: float,
-    step: int,
-    weight_decay: float,
+    noop_flag: Tensor, tensor_lists: TensorLists, lr: float, beta1: float, beta2: float, weight_decay: float
 ) -> None:
-    """As specified; one launch for each tensor."""
-    numbers = (lr, weight_decay, beta1, 1 - beta1, beta2, 1 - beta2)
+    """Run the Lion step as specified, with one launch for each parameter."""
+    numbers = _rates(lr, beta1, beta2, weight_decay)
     for row in zip(*tensor_lists, strict=True):
         _step(_lion, row, noop_flag, numbers)
+
+
+def _rates(lr: float, beta1: float, beta2: float, weight_decay: float) -> tuple[float, ...]:
+    return (lr, weight_decay, beta1, 1 - beta1, beta2, 1 - beta2)
 
 
 def _step(kernel: Any, tensors: Sequence[Tensor], flag: Tensor, numbers: Sequence[float], **constants: bool) -> None:

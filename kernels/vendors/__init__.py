@@ -25,7 +25,7 @@ def as_it_is(operator: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @dataclass(frozen=True)
-class Operator:
+class VendorOperator:
     """One operator: ``path`` from the torch or vendor module that holds it. No dtypes mean all.
 
     ``or_path`` is where it is looked for next: vendors register one operator for all dtypes that is asked for by one
@@ -44,7 +44,7 @@ class VendorLibrary:
 
     device_type: str
     package: str
-    builders: Mapping[str, Mapping[str, Operator]]
+    builders: Mapping[str, Mapping[str, VendorOperator]]
 
     def operator(self, builder: str, name: str, dtype: str = "") -> tuple[str, Callable[..., Any]]:
         """What it is, and the function with the specification's signature.

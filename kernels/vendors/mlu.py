@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from conformance.kernels.vendors import Operator, VendorLibrary
+from conformance.kernels.vendors import VendorLibrary, VendorOperator
 
 
 def without_chunks(operator: Callable[..., Any]) -> Callable[..., Any]:
@@ -20,5 +20,7 @@ def without_chunks(operator: Callable[..., Any]) -> Callable[..., Any]:
 LIBRARY = VendorLibrary(
     device_type="mlu",
     package="torch_mlu",
-    builders={"FusedAdamBuilder": {"multi_tensor_adam": Operator("torch.ops.torch_mlu.fused_adam", without_chunks)}},
+    builders={
+        "FusedAdamBuilder": {"multi_tensor_adam": VendorOperator("torch.ops.torch_mlu.fused_adam", without_chunks)}
+    },
 )

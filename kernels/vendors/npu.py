@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from conformance.kernels.adapting import through_torchs_fused_adam
-from conformance.kernels.vendors import Operator, VendorLibrary
+from conformance.kernels.vendors import VendorLibrary, VendorOperator
 
 LIBRARY = VendorLibrary(
     device_type="npu",
     package="torch_npu",
-    builders={"FusedAdamBuilder": {"multi_tensor_adam": Operator("torch._fused_adam_", through_torchs_fused_adam)}},
+    builders={
+        "FusedAdamBuilder": {"multi_tensor_adam": VendorOperator("torch._fused_adam_", through_torchs_fused_adam)}
+    },
 )

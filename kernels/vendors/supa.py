@@ -14,7 +14,7 @@ from conformance.kernels.adapting import lists_flattened
 from conformance.kernels.inference.workspace import follow
 from conformance.kernels.quantization.byte_order import quantizer_operators
 from conformance.kernels.specification import WORDS
-from conformance.kernels.vendors import Operator, VendorLibrary, find
+from conformance.kernels.vendors import VendorLibrary, VendorOperator, find
 
 _SPACE = "torch.ops.deepspeed"
 _UNTYPED = (
@@ -41,14 +41,14 @@ _CONTEXT = "softmax_context"
 _follow = partial(follow, _workspace)
 #: Without dequantize_fp32: the operator of that name is the quantizer's.
 _INFERENCE = {
-    **{name: Operator(f"{_SPACE}.{name}") for name in _UNTYPED},
+    **{name: VendorOperator(f"{_SPACE}.{name}") for name in _UNTYPED},
     **{
-        f"{name}_{word}": Operator(f"{_SPACE}.{name}_{word}", or_path=f"{_SPACE}.{name}")
+        f"{name}_{word}": VendorOperator(f"{_SPACE}.{name}_{word}", or_path=f"{_SPACE}.{name}")
         for name in _TYPED
         for word in WORDS.values()
     },
     **{
-        f"softmax_context_{word}": Operator(
+        f"softmax_context_{word}": VendorOperator(
             f"{_SPACE}.softmax_context_{word}", _follow, or_path=f"{_SPACE}.softmax_context"
         )
         for word in WORDS.values()
@@ -59,9 +59,13 @@ LIBRARY = VendorLibrary(
     device_type="supa",
     package="torch_supa_ext.deepspeed",
     builders={
-        "FusedAdamBuilder": {"multi_tensor_adam": Operator("torch.ops.deepspeed.multi_tensor_adam", lists_flattened)},
-        "FusedLionBuilder": {"multi_tensor_lion": Operator("torch.ops.deepspeed.multi_tensor_lion", lists_flattened)},
-        "FusedLambBuilder": {"lamb": Operator("torch.ops.deepspeed.lamb")},
+        "FusedAdamBuilder": {
+            "multi_tensor_adam": VendorOperator("torch.ops.deepspeed.multi_tensor_adam", lists_flattened)
+        },
+        "FusedLionBuilder": {
+            "multi_tensor_lion": VendorOperator("torch.ops.deepspeed.multi_tensor_lion", lists_flattened)
+        },
+        "FusedLambBuilder": {"lamb": VendorOperator("torch.ops.deepspeed.lamb")},
         "InferenceBuilder": _INFERENCE,
         "QuantizerBuilder": quantizer_operators(_SPACE),
     },

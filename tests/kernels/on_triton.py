@@ -26,7 +26,7 @@ from conformance.accelerators.torch_accelerator import TorchAccelerator
 from conformance.case import seed_of
 from conformance.checker import Checker
 from conformance.kernels.implementation import Implementation
-from conformance.kernels.specification import KernelSpecification, Sample
+from conformance.kernels.specification import KernelSample, KernelSpecification
 from conformance.kernels.specifications import specifications
 from conformance.kernels.triton import lamb, norms, offering, optimizers, quantizer
 from conformance.numerics.trees import mapped
@@ -80,7 +80,7 @@ class Guarded:
         return all(bool((end == UNTOUCHED).all()) for room in self._rooms for end in (room[:GUARD], room[-GUARD:]))
 
 
-def accepted(kernel: KernelSpecification, sample: Sample, dtype: str, function: Callable[..., Any]) -> bool:
+def accepted(kernel: KernelSpecification, sample: KernelSample, dtype: str, function: Callable[..., Any]) -> bool:
     generator = torch.Generator().manual_seed(seed_of(f"{kernel.name}/{sample.name}"))
     given, guarded = sample.make(generator, getattr(torch, dtype)), Guarded()
     arguments = mapped(given, guarded.copy)
@@ -127,7 +127,7 @@ def _lamb(module: ModuleType, monkeypatch: pytest.MonkeyPatch, **changes: float)
         cut = {name: given[name][-4101:].clone() for name in ("p", "p_copy", "m", "v", "g")}
         return {**given, **cut, **changes}
 
-    return accepted(KERNELS["lamb"], Sample("rounds", make), "float32", module.lamb)
+    return accepted(KERNELS["lamb"], KernelSample("rounds", make), "float32", module.lamb)
 
 
 def test_lambs_norms_are_whole_after_several_rounds(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from conformance.kernels.inference.rotary import rotated
 from conformance.kernels.inference.rounding import Bounded
 from conformance.kernels.inference.shapes import check_shapes
 from conformance.kernels.specifications import specification
-from conformance.kernels.vendors import Operator, VendorLibrary
+from conformance.kernels.vendors import VendorLibrary, VendorOperator
 
 FUNCTIONS = find_builder("InferenceBuilder")().load()
 
@@ -181,7 +181,7 @@ def test_a_vendors_workspace_gets_the_same_calls_before_it_is_used():
 
 
 def test_an_operator_is_looked_for_under_two_names():
-    table = {"missing": Operator("torch.ops.aten.nowhere", or_path="torch.ops.aten.relu")}
+    table = {"missing": VendorOperator("torch.ops.aten.nowhere", or_path="torch.ops.aten.relu")}
     library = VendorLibrary("cpu", "torch", {"InferenceBuilder": table})
 
     path, function = library.operator("InferenceBuilder", "missing")
