@@ -222,7 +222,9 @@ def _fed_back(given: Arguments, rows: Tensor, magnitude: Tensor, shape: tuple[in
     return {**_stored(given, right, terms, shape), "err": fed}
 
 
-def _stored(given: Arguments, right: exact.Exact, terms: Tensor, shape: tuple[int, ...]) -> Mapping[str, Expected]:
+def _stored(
+    given: Arguments, right: exact.ExactQuantization, terms: Tensor, shape: tuple[int, ...]
+) -> Mapping[str, Expected]:
     """Codes are compared for 8 bits; parameters always, with the magnitudes of what they are made of."""
     share = 8 // given["num_bits"]
     codes, slack = (one.reshape(-1)[::share].reshape(shape) for one in (right.codes, right.slack))
