@@ -1,4 +1,4 @@
-"""Adapters from the arguments of a specification to those of vendors' operators."""
+"""Adapters from a specification's arguments to those of vendors' operators."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from conformance.kernels.optimizers.portable import AdamSettings
 
 
 def lists_flattened(operator: Callable[..., Any]) -> Callable[..., Any]:
-    """Return ``operator`` wrapped so that its third argument, a list of lists, is passed as separate arguments."""
+    """Return a function that passes each list of the third argument, a list of lists, as one argument."""
 
     def call(chunk_size: int, noop_flag: Tensor, tensor_lists: TensorLists, *rest: Any) -> Any:
         return operator(chunk_size, noop_flag, *tensor_lists, *rest)
@@ -22,10 +22,10 @@ def lists_flattened(operator: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def through_torchs_fused_adam(adam: Callable[..., Any]) -> Callable[..., Any]:
-    """Return ``multi_tensor_adam`` computed by PyTorch's pair ``_fused_adam_`` (``adam``) and ``_fused_adamw_``.
+    """Return ``multi_tensor_adam`` on top of PyTorch's ``_fused_adam_`` and ``_fused_adamw_``.
 
-    The pair always corrects the bias, so a call without bias correction raises NotImplementedError. The step counter
-    is the number of the current step. Nothing changes where ``found_inf`` is set.
+    Both expect the number of the current step, and change nothing where ``found_inf`` is set. They always correct the
+    bias, so a call without bias correction raises NotImplementedError.
     """
 
     @adam_signature

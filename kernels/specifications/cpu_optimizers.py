@@ -1,15 +1,15 @@
-"""Optimizer steps on host memory, for parameters that are kept there: Adam with its reverse, Adagrad, Lion.
+"""Optimizer steps for parameters in host memory: Adam with its rollback, Adagrad, Lion.
 
-An optimizer is created under a number, stepped any number of times, one tensor a call, and destroyed. Where
-implementations in use disagree, this is decided:
+An optimizer is created with an id, stepped any number of times with one tensor per call, and destroyed. Implementations
+in use disagree on some points. This specification decides:
 
-* A step depends on its own number alone. Two calls with one step number, as for two groups of parameters, are the same
-  step; an implementation that multiplies up powers of beta with every call takes the second one for the next.
-* Tensors that are not contiguous are refused. A copy that is updated in their stead is a parameter that never learns.
-* Adagrad's decay is part of the gradient, in its square and in its direction, as in torch.optim.Adagrad; gradients keep
-  their values. Lion's sign of 0 is 0.
-* ``adam_rollback`` takes float32 and raises for anything else: what was rounded to 16 bits cannot be brought back, and
-  an answer of -1 is easily not looked at.
+* A step depends on its own step number only. Two calls with the same step number, as for two parameter groups, are the
+  same step. An implementation that multiplies a power of beta with every call takes the second call for the next step.
+* Non-contiguous tensors are refused. An implementation that updates a copy instead never changes the parameter.
+* Adagrad adds the decay to the gradient before it is squared, as torch.optim.Adagrad does. Gradients keep their values.
+  Lion's sign of 0 is 0.
+* ``adam_rollback`` accepts float32 only and raises for other dtypes. A value that was rounded to 16 bits cannot be
+  restored, and callers tend to ignore an error code of -1.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from conformance.kernels.specification import (
 
 _DTYPES = ("float32", "float16", "bfloat16")
 _STORED = (torch.float32, torch.float16, torch.bfloat16)
-#: Whose decay is decoupled, by the optimizer's number; filled by create_adam.
+#: Whether the decay is decoupled, by optimizer id; filled by create_adam.
 _ADAMS: dict[int, bool] = {}
 _ADAGRADS: set[int] = set()
 _LIONS: set[int] = set()
@@ -60,13 +60,13 @@ def create_adam(
     adamw_mode: bool = True,
     should_log: bool = False,
 ) -> int:
-    """An optimizer under this number: AdamW or Adam. Every step brings its own rates. Returns 0."""
+    """Create an AdamW or Adam optimizer with this id. Every step passes its own rates. Returns 0."""
     _ADAMS[optimizer_id] = bool(adamw_mode)
     return 0
 
 
 def destroy_adam(optimizer_id: int) -> int:
-    """Forget that optimizer, if it is known. Returns 0."""
+    """Remove the optimizer with this id, if it exists. Returns 0."""
     _ADAMS.pop(optimizer_id, None)
     return 0
 
@@ -85,10 +85,10 @@ def adam_update(
     exp_avg: Tensor,
     exp_avg_sq: Tensor,
 ) -> int:
-    """One Adam or AdamW step of one parameter, in place on it and its moments; returns 0.
+    """Update one parameter and its moments in place by one Adam or AdamW step. Returns 0.
 
     Kingma and Ba, 2015, arXiv:1412.6980, algorithm 1; Loshchilov and Hutter, 2019, arXiv:1711.05101, algorithm 2.
-    Gradients have the parameters' dtype, moments float32 or the parameters'. Arithmetic is in float32.
+    Gradients have the parameter's dtype. Moments have float32 or the parameter's dtype. Arithmetic is in float32.
     """
     settings = _adam_settings(optimizer_id, step, lr, beta1, beta2, epsilon, weight_decay, bias_correction)
     portable.adam(params, grads, exp_avg, exp_avg_sq, settings)
@@ -109,9 +109,9 @@ def adam_rollback(
     exp_avg: Tensor,
     exp_avg_sq: Tensor,
 ) -> int:
-    """Take back the step of that number, given what it was called with; returns 0. float32 alone.
+    """Undo the step with that number, given the arguments of its call. Returns 0. Only float32 is accepted.
 
-    The update is added back by the moments it was made of, decay is divided out, and then the moments are unwound.
+    The order is: add the update back, computed from the moments; divide the decay out; then restore the moments.
     """
     settings = _adam_settings(optimizer_id, step, lr, beta1, beta2, epsilon, weight_decay, bias_correction)
     portable.adam_back(params, grads, exp_avg, exp_avg_sq, settings)
@@ -121,13 +121,13 @@ def adam_rollback(
 def create_adagrad(
     optimizer_id: int, lr: float = 1e-2, epsilon: float = 1e-8, weight_decay: float = 0.0, should_log: bool = False
 ) -> int:
-    """An optimizer under this number. Returns 0."""
+    """Create an Adagrad optimizer with this id. Returns 0."""
     _ADAGRADS.add(optimizer_id)
     return 0
 
 
 def destroy_adagrad(optimizer_id: int) -> int:
-    """Forget that optimizer, if it is known. Returns 0."""
+    """Remove the optimizer with this id, if it exists. Returns 0."""
     _ADAGRADS.discard(optimizer_id)
     return 0
 
@@ -142,10 +142,11 @@ def adagrad_update(
     grads: Tensor,
     exp_avg_sq: Tensor,
 ) -> int:
-    """One Adagrad step of one parameter, in place on it and its sum of squares; returns 0.
+    """Update one parameter and its sum of squares in place by one Adagrad step. Returns 0.
 
-    Duchi, Hazan and Singer, 2011, JMLR 12, 2121-2159, with torch.optim.Adagrad's decay and without its rate decay:
-    v += g², p -= lr * g / (sqrt(v) + epsilon), with g the gradient plus decay. ``step`` has no effect.
+    Duchi, Hazan and Singer, 2011, JMLR 12, 2121-2159, with torch.optim.Adagrad's weight decay and without its learning
+    rate decay: v += g², p -= lr * g / (sqrt(v) + epsilon), where g is the gradient plus weight_decay * p. ``step`` has
+    no effect.
     """
     portable.adagrad(params, grads, exp_avg_sq, lr, epsilon, weight_decay)
     return 0
@@ -159,13 +160,13 @@ def create_lion(
     weight_decay: float = 0.0,
     should_log: bool = False,
 ) -> int:
-    """An optimizer under this number. Returns 0."""
+    """Create a Lion optimizer with this id. Returns 0."""
     _LIONS.add(optimizer_id)
     return 0
 
 
 def destroy_lion(optimizer_id: int) -> int:
-    """Forget that optimizer, if it is known. Returns 0."""
+    """Remove the optimizer with this id, if it exists. Returns 0."""
     _LIONS.discard(optimizer_id)
     return 0
 
@@ -181,9 +182,9 @@ def lion_update(
     grads: Tensor,
     exp_avg: Tensor,
 ) -> int:
-    """One Lion step of one parameter, in place on it and its moment; returns 0 (Chen et al., 2023, arXiv:2302.06675).
+    """Update one parameter and its moment in place by one Lion step. Returns 0.
 
-    The sign of 0 is 0, as in the paper and in torch.sign. ``step`` has no effect.
+    Chen et al., 2023, arXiv:2302.06675. The sign of 0 is 0, as in the paper and in torch.sign. ``step`` has no effect.
     """
     portable.lion(params, grads, exp_avg, lr, beta1, beta2, weight_decay)
     return 0
@@ -217,21 +218,12 @@ def _compiled_adam(step: Callable[..., None]) -> Callable[..., int]:
     return update
 
 
-def _compiled_adagrad() -> Callable[..., int]:
+def _compiled_without_step(function: Callable[..., None], settings: int) -> Callable[..., int]:
+    """Return a compiled Adagrad or Lion update. The compiled function takes the tensors before the ``settings``."""
     compiled.library()
 
     def update(optimizer_id: int, step: int, *rest: Any) -> int:
-        compiled.adagrad(*rest[3:], *rest[:3])
-        return 0
-
-    return update
-
-
-def _compiled_lion() -> Callable[..., int]:
-    compiled.library()
-
-    def update(optimizer_id: int, step: int, *rest: Any) -> int:
-        compiled.lion(*rest[4:], *rest[:4])
+        function(*rest[settings:], *rest[:settings])
         return 0
 
     return update
@@ -248,7 +240,7 @@ def _validate(
     given: Arguments, *, states: tuple[str, ...], known: Any, dtypes: tuple[torch.dtype, ...] = _STORED
 ) -> None:
     if given["optimizer_id"] not in known:
-        raise wrong("optimizer_id", "a number under which an optimizer was created", given["optimizer_id"])
+        raise wrong("optimizer_id", "the id of an optimizer that was created", given["optimizer_id"])
     check_number("step", given["step"], at_least=1)
     for name in ("lr", "weight_decay", "epsilon", "beta1", "beta2"):
         if name in given:
@@ -273,29 +265,35 @@ def _refusal(name: str, argument: str, change: Callable[[Any], Any]) -> Refusal:
 
 def _refusals(state: str) -> tuple[Refusal, ...]:
     return (
-        _refusal("dtypes", state, lambda one: one.to(torch.float16)),
-        _refusal("gradients", "grads", lambda one: one.to(torch.bfloat16)),
-        _refusal("shapes", "grads", lambda one: one[:-1].clone()),
-        _refusal("strides", "params", lambda one: torch.stack([one, one], dim=-1)[..., 0]),
-        _refusal("devices", state, lambda one: one.to("meta")),
-        _refusal("numbers", "optimizer_id", lambda one: one + 1),
+        _refusal("dtypes", state, lambda tensor: tensor.to(torch.float16)),
+        _refusal("gradients", "grads", lambda tensor: tensor.to(torch.bfloat16)),
+        _refusal("shapes", "grads", lambda tensor: tensor[:-1].clone()),
+        _refusal("strides", "params", lambda tensor: torch.stack([tensor, tensor], dim=-1)[..., 0]),
+        _refusal("devices", state, lambda tensor: tensor.to("meta")),
+        _refusal("numbers", "optimizer_id", lambda number: number + 1),
     )
 
 
 # --- samples ----------------------------------------------------------------------------------------------------------
 
+#: No two ids are adjacent: a refusal calls with an id plus 1, which must be unknown.
 _ADAMW_ID, _ADAM_ID, _OTHER_ID = 50_001, 50_003, 50_005
+#: Betas are exact in float32, and so is 1 - beta. An implementation that takes scalars as float32 loses nothing.
 _SETTINGS = {"lr": 0.125, "beta1": 0.875, "beta2": 0.984375, "epsilon": 2.0**-10, "weight_decay": 0.25}
-#: Around vector widths and unrolled loops, and more than a thread's share with a tail.
+#: Sizes around vector widths and unrolled loops. The large size exceeds one thread's share and has a tail.
 _SIZES, _LARGE = (513, 1, 22, 55, 64), 100_003
 
 
 def _tensors(generator: torch.Generator, dtype: torch.dtype, size: int, narrow: bool) -> dict[str, Tensor]:
-    """A parameter, its gradient, and moments of a later step, in float32 or ``narrow`` in the parameter's dtype."""
+    """Return a parameter, its gradient and moments of a later step, each of shape (size,).
+
+    Moments have float32, or the parameter's dtype if ``narrow``.
+    """
     state = dtype if narrow else torch.float32
     mean = (0.5 * away_from_zero(generator, size)).to(state)
-    # Of 13/16 at most, so that Lion's blend with a moment of at least 1/8 is never near 0.
+    # At most 13/16 in magnitude, so that Lion's blend with a moment of at least 1/8 is never near 0.
     gradient = (0.8125 * away_from_zero(generator, size)).to(dtype)
+    # A second moment is at least the square of the first one; here it clearly exceeds it.
     square = (mean.double().square() * 1.25 + 2.0**-6).to(state)
     return {
         "params": away_from_zero(generator, size).to(dtype),
@@ -306,19 +304,19 @@ def _tensors(generator: torch.Generator, dtype: torch.dtype, size: int, narrow: 
 
 
 def _special(tensors: dict[str, Tensor]) -> None:
-    """NaN, infinities, and zeros of both signs."""
+    """Set the first gradients to NaN, infinities, and zeros of both signs."""
     tensors["grads"][:5] = torch.tensor([float("nan"), float("inf"), -float("inf"), 0.0, -0.0])
 
 
 def _zeros(tensors: dict[str, Tensor]) -> None:
-    """What never had a gradient."""
+    """Zero the gradient and the state of every second element, as for elements that never had a gradient."""
     for name, tensor in tensors.items():
         if name != "params":
             tensor[::2] = 0.0
 
 
 def _tiny(tensors: dict[str, Tensor]) -> None:
-    """A first step with gradients whose squares vanish in float16."""
+    """Turn the call into a first step with gradients whose squares underflow in float16."""
     tensors["grads"].mul_(2.0**-10)
     tensors["exp_avg"].zero_()
     tensors["exp_avg_sq"].zero_()
@@ -344,7 +342,10 @@ def _adam_call(
 
 
 def _lion_call(generator: torch.Generator, dtype: torch.dtype, **choices: Any) -> Arguments:
-    """Moments twice as large as Adam's: beta1 times the smallest exceeds 1 - beta1 times the largest gradient."""
+    """Return arguments of ``lion_update``.
+
+    The moments are twice as large as Adam's: beta1 times the smallest one exceeds 1 - beta1 times the largest gradient.
+    """
     given = _adam_call(generator, dtype, **{"optimizer_id": _OTHER_ID, **choices})
     given["exp_avg"].mul_(2)
     return {name: value for name, value in given.items() if name not in ("epsilon", "bias_correction", "exp_avg_sq")}
@@ -352,11 +353,12 @@ def _lion_call(generator: torch.Generator, dtype: torch.dtype, **choices: Any) -
 
 def _adagrad_call(generator: torch.Generator, dtype: torch.dtype, **choices: Any) -> Arguments:
     given = _adam_call(generator, dtype, **{"optimizer_id": _OTHER_ID, **choices})
-    return {n: v for n, v in given.items() if n not in ("beta1", "beta2", "bias_correction", "exp_avg")}
+    left_out = ("beta1", "beta2", "bias_correction", "exp_avg")
+    return {name: value for name, value in given.items() if name not in left_out}
 
 
 def _samples(call: Callable[..., Arguments], **more: dict[str, Any]) -> tuple[KernelSample, ...]:
-    """All sizes with a float32 state, and a few calls with a state in 16 bits."""
+    """Return samples of all sizes with a float32 state, and a few with a 16-bit state."""
     return (
         *(KernelSample(str(size), functools.partial(call, size=size)) for size in _SIZES),
         KernelSample(str(_LARGE), functools.partial(call, size=_LARGE), ("float32",)),
@@ -397,15 +399,15 @@ def _lion_oracle(given: Arguments) -> Mapping[str, Expected]:
 
 @contextmanager
 def _adam_session(functions: Any, arguments: Arguments) -> Iterator[None]:
-    """Both of Adam's kinds exist."""
+    """Create an AdamW and an Adam optimizer around a call."""
     numbers = [_SETTINGS[name] for name in ("lr", "beta1", "beta2", "epsilon", "weight_decay")]
-    for number in (_ADAMW_ID, _ADAM_ID):
-        functions.create_adam(number, *numbers, number == _ADAMW_ID, False)
+    for optimizer_id in (_ADAMW_ID, _ADAM_ID):
+        functions.create_adam(optimizer_id, *numbers, optimizer_id == _ADAMW_ID, False)
     try:
         yield
     finally:
-        for number in (_ADAMW_ID, _ADAM_ID):
-            functions.destroy_adam(number)
+        for optimizer_id in (_ADAMW_ID, _ADAM_ID):
+            functions.destroy_adam(optimizer_id)
 
 
 @contextmanager
@@ -427,30 +429,35 @@ def _lion_session(functions: Any, arguments: Arguments) -> Iterator[None]:
         functions.destroy_lion(_OTHER_ID)
 
 
-Seen = Iterator[tuple[str, Tensor, Expected]]
+#: Observations of a property: description, tensor, expected result.
+Observations = Iterator[tuple[str, Tensor, Expected]]
 
 
-def _same_step_twice(functions: Any, device: torch.device, dtype: torch.dtype, generator: torch.Generator) -> Seen:
-    """Two tensors with the number of one step, then one of the next: each by its own number."""
+def _same_step_twice(
+    functions: Any, device: torch.device, dtype: torch.dtype, generator: torch.Generator
+) -> Observations:
+    """Step two tensors with step number 5 and two with 6; each result depends on its own step number only."""
     calls = [_adam_call(generator, dtype, step=step) for step in (5, 5, 6, 6)]
     with _adam_session(functions, {}):
         for number, given in enumerate(calls):
-            expected = _adam_oracle(given, oracles.adam)
+            oracle = _adam_oracle(given, oracles.adam)
             functions.adam_update(*given.values())
-            yield from ((f"call {number}, {name}", given[name], right) for name, right in expected.items())
+            yield from ((f"call {number}, {name}", given[name], expected) for name, expected in oracle.items())
 
 
-def _there_and_back(functions: Any, device: torch.device, dtype: torch.dtype, generator: torch.Generator) -> Seen:
-    """A step and its rollback give what was there, but for the roundings of both."""
-    for number in (_ADAMW_ID, _ADAM_ID):
-        given = _adam_call(generator, dtype, optimizer_id=number)
+def _there_and_back(
+    functions: Any, device: torch.device, dtype: torch.dtype, generator: torch.Generator
+) -> Observations:
+    """Check that a step and its rollback restore the tensors, except for rounding errors."""
+    for optimizer_id in (_ADAMW_ID, _ADAM_ID):
+        given = _adam_call(generator, dtype, optimizer_id=optimizer_id)
         before = {name: given[name].clone() for name in ("params", "exp_avg", "exp_avg_sq")}
         with _adam_session(functions, given):
             functions.adam_update(*given.values())
             functions.adam_rollback(*given.values())
         for name, old in before.items():
-            # Everything is of order 1, and two steps have made about thirty roundings.
-            yield f"optimizer {number}, {name}", given[name], Expected(old.double(), old.double().abs() + 2)
+            # All values are of order 1, and the two steps together round about thirty times.
+            yield f"optimizer {optimizer_id}, {name}", given[name], Expected(old.double(), old.double().abs() + 2)
 
 
 def _specified(
@@ -461,8 +468,8 @@ def _specified(
     companions: Mapping[str, Any],
     **rest: Any,
 ) -> KernelSpecification:
-    """What all four have in common."""
-    dtypes = tuple(getattr(torch, one) for one in rest.get("dtypes", _DTYPES))
+    """Return a specification with the fields that all four kernels share."""
+    dtypes = tuple(getattr(torch, dtype) for dtype in rest.get("dtypes", _DTYPES))
     return KernelSpecification(
         **{
             "name": name,
@@ -530,7 +537,7 @@ SPECIFICATIONS = (
         builder="CPUAdagradBuilder",
         samples=_samples(_adagrad_call),
         oracle=_adagrad_oracle,
-        native=_native(_compiled_adagrad),
+        native=_native(functools.partial(_compiled_without_step, compiled.adagrad, 3)),
         session=_adagrad_session,
     ),
     _specified(
@@ -542,7 +549,7 @@ SPECIFICATIONS = (
         builder="CPULionBuilder",
         samples=_samples(_lion_call),
         oracle=_lion_oracle,
-        native=_native(_compiled_lion),
+        native=_native(functools.partial(_compiled_without_step, compiled.lion, 4)),
         session=_lion_session,
     ),
 )

@@ -1,4 +1,4 @@
-"""Memory of the host: locked pages, copies of bytes, and tensors seen as bytes (these on any device)."""
+"""Host memory: locked pages, byte copies, and byte views of tensors (the views on any device)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _DTYPES = ("float32", "float16", "bfloat16")
 
 
 def deepspeed_memcpy(dst: Tensor, src: Tensor) -> int:
-    """Copy the bytes of one host tensor over another of the same size, whatever their dtypes and shapes: 0."""
+    """Copy the bytes of ``src`` to ``dst``: host tensors of equal size, of any dtype and shape. Returns 0."""
     cast_to_byte_tensor(dst).copy_(cast_to_byte_tensor(src))
     return 0
 
@@ -46,21 +46,25 @@ def _copied(given: Arguments) -> Mapping[str, Expected]:
 
 
 def _memcpy(generator: torch.Generator, dtype: torch.dtype, *, size: int) -> Arguments:
-    """Arbitrary bits, NaN among them: integers show each of them. The tensors differ in shape and dtype."""
+    """Return a source of arbitrary bits, NaN patterns included, and a target of another shape and dtype.
+
+    The target is int16, so that every bit is compared.
+    """
     src = torch.randint(-(1 << 15), 1 << 15, (size * dtype.itemsize // 2,), generator=generator).to(torch.int16)
     return {"dst": torch.zeros(1, src.numel(), dtype=torch.int16), "src": src.view(dtype)}
 
 
 def _no_tensors(given: Arguments) -> Mapping[str, Expected]:
-    """Nothing is called with a tensor: cases of their own make and free memory."""
+    """Return no results: the kernel has no samples. Separate cases allocate and free memory."""
     return {}
 
 
 def _bytes_of(given: Arguments) -> Mapping[str, Expected]:
-    """Byte by byte through Python's own view of the host's memory."""
+    """Return the bytes of each tensor, read by numpy from host memory."""
     tensors = [given["tensor"]] if isinstance(given["tensor"], Tensor) else given["tensor"]
     values = [
-        torch.tensor(list(one.reshape(-1).view(torch.int16).numpy().tobytes()), dtype=torch.uint8) for one in tensors
+        torch.tensor(list(tensor.reshape(-1).view(torch.int16).numpy().tobytes()), dtype=torch.uint8)
+        for tensor in tensors
     ]
     if isinstance(given["tensor"], Tensor):
         return {"result": Expected(values[0], dtype=torch.uint8)}
@@ -78,7 +82,7 @@ def _cast_list(generator: torch.Generator, dtype: torch.dtype) -> Arguments:
 def _same_memory(
     functions: Any, device: torch.device, dtype: torch.dtype, generator: torch.Generator
 ) -> Iterator[tuple[str, Tensor, Expected]]:
-    """What is written into the bytes is in the tensor: optimizers and swappers rely on it."""
+    """Check that a write to the byte view changes the tensor; optimizers and swapping code rely on this."""
     tensor = torch.randn(33, generator=generator).to(dtype).to(device)
     other = torch.randn(33, generator=generator).to(dtype)
 

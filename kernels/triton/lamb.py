@@ -1,7 +1,7 @@
-"""LAMB in passes: the moments and each block's share of two norms, sums of shares until one is left, the parameters.
+"""LAMB in three passes: moments with partial sums of two norms, reduction of the partial sums, parameters.
 
-Shares are written to memory, one place for each block, and added up as a tree. Adding them with atomics would give
-other bits every time, and one last block of fixed size would lose what does not fit into it.
+Each block writes its partial sums to memory; they are added up as a tree. Atomic additions would give different bits
+every time. A single last block of fixed size would lose the partial sums that do not fit.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _moments(
     v = beta2 * v + rest2 * g * g
     tl.store(means + places, m, mask=inside)
     tl.store(squares + places, v, mask=inside)
-    # Past the end the direction is 0 / 0 where epsilon is 0.
+    # Past the end of the tensor the direction is 0 / 0 = NaN if epsilon is 0.
     update = tl.where(inside, _direction(p, m, v, epsilon, decay, EPSILON_INSIDE), 0.0)
     tl.store(shares + tl.program_id(0), tl.sum(p * p))
     tl.store(shares + tl.num_programs(0) + tl.program_id(0), tl.sum(update * update))
@@ -50,7 +50,7 @@ def _moments(
 
 @triton.jit
 def _add_up(shares: tl.tensor, target: tl.tensor, count: tl.tensor, BLOCK: tl.constexpr) -> None:
-    """One row for each norm."""
+    """Add up blocks of partial sums, one row for each norm."""
     places = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     row = tl.program_id(1)
     numbers = tl.load(shares + row * count + places, mask=places < count, other=0.0)
@@ -65,7 +65,7 @@ def _move(
 ) -> None:  # fmt: skip
     norm, length = tl.sqrt_rn(tl.load(sums)), tl.sqrt_rn(tl.load(sums + 1))
     ratio = tl.div_rn(norm, length)
-    # Comparisons keep NaN, which minimum and maximum of some targets do not.
+    # Comparisons keep NaN; minimum and maximum of some targets do not.
     ratio = tl.where(ratio < least, least, ratio)
     ratio = tl.where(ratio > most, most, ratio)
     ratio = tl.where((norm != 0) & (length != 0), ratio, 1.0)
@@ -100,7 +100,7 @@ def lamb(
     bias_correction: int,
     weight_decay: float,
 ) -> Tensor:
-    """As specified."""
+    """Run one LAMB step as specified."""
     ratio = torch.ones(1, dtype=torch.float32, device=p.device)
     if not p.numel():
         return ratio
@@ -119,7 +119,7 @@ def lamb(
 
 
 def _added_up(shares: Tensor) -> Tensor:
-    """Every row's sum: by as many rounds as it takes until one number is left."""
+    """Return the sum of each row, shape (2, 1), in as many rounds as needed."""
     while shares.shape[1] > 1:
         blocks = triton.cdiv(shares.shape[1], BLOCK)
         sums = shares.new_empty(2, blocks)

@@ -1,7 +1,7 @@
-"""Fused Adam, AdamW and Lion: a tensor's whole step in one pass over memory, in float32 whatever the storage.
+"""Fused Adam, AdamW and Lion: one tensor's step in one pass over memory, in float32 for every storage dtype.
 
-Quotients and roots are the correctly rounded ones: the fast ones flush subnormal numbers, and memory is what is waited
-for. The overflow flag is read on the device, so that no step waits for the host.
+Quotients and roots are correctly rounded. The fast ones flush subnormal numbers, and they would save nothing: memory
+is the bottleneck. The overflow flag is read on the device, so that no step waits for the host.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def _adam(
     rest2: tl.tensor, epsilon: tl.tensor, correction1: tl.tensor, correction2: tl.tensor,
     DECOUPLED: tl.constexpr, BLOCK: tl.constexpr,
 ) -> None:  # fmt: skip
-    # In 64 bits: a tensor of 2^31 elements and more is addressed by them.
+    # 64-bit offsets: a tensor may have 2^31 elements or more.
     places = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = places < tl.where(tl.load(flag) == 0, count, 0)
     g = tl.load(gradients + places, mask=inside, other=0.0).to(tl.float32)
@@ -57,7 +57,7 @@ def _lion(
     p = tl.load(parameters + places, mask=inside, other=0.0).to(tl.float32)
     m = tl.load(means + places, mask=inside, other=0.0).to(tl.float32)
     blend = beta1 * m + rest1 * g
-    # What is neither above nor below 0 stays: 0, whose sign is 0, and NaN.
+    # 0 and NaN are neither above nor below 0 and stay as they are.
     direction = tl.where(blend > 0, 1.0, tl.where(blend < 0, -1.0, blend))
     tl.store(parameters + places, p - rate * (direction + decay * p), mask=inside)
     tl.store(means + places, beta2 * m + rest2 * g, mask=inside)
@@ -91,7 +91,7 @@ def _step(kernel: Any, tensors: Sequence[Tensor], flag: Tensor, numbers: Sequenc
         return
     here = flag.to(leading.device, torch.int32)
     with current(leading):
-        # As floats: an int among them would be compiled in as an integer.
+        # Triton specializes on the types of arguments: an int would be compiled as an integer.
         kernel[(triton.cdiv(leading.numel(), BLOCK),)](
             *tensors, here, leading.numel(), *map(float, numbers), BLOCK=BLOCK, **constants
         )

@@ -1,4 +1,4 @@
-"""NVIDIA and AMD: PyTorch's own fused optimizers. They compute in float32 whatever the storage."""
+"""NVIDIA and AMD: PyTorch's own fused optimizers, which compute in float32 for every storage dtype."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cambricon: ``torch.ops.torch_mlu.*``. Not run on such a device here."""
+"""Cambricon: operators of ``torch.ops.torch_mlu``. This table has not been run on such a device."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from conformance.kernels.vendors import VendorLibrary, VendorOperator
 
 
 def without_chunks(operator: Callable[..., Any]) -> Callable[..., Any]:
-    """No chunk size, and the lists one after the other."""
+    """Return ``multi_tensor_adam`` for an operator that takes no chunk size, and each list as one argument."""
 
     def multi_tensor_adam(chunk_size: int, noop_flag: Any, tensor_lists: Any, *rest: Any) -> None:
         operator(noop_flag, *tensor_lists, *rest)

@@ -1,4 +1,7 @@
-"""Huawei Ascend: torch_npu registers kernels for PyTorch's own fused optimizers. Not run on such a device here."""
+"""Huawei Ascend: torch_npu registers kernels for PyTorch's own fused optimizers.
+
+This table has not been run on such a device.
+"""
 
 from __future__ import annotations
 

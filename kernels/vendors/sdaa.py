@@ -1,4 +1,4 @@
-"""Tecorigin: ``torch.ops.sdaa.*``. Not run on such a device here."""
+"""Tecorigin: operators of ``torch.ops.sdaa``. This table has not been run on such a device."""
 
 from __future__ import annotations
 
@@ -13,7 +13,11 @@ from conformance.kernels.vendors import VendorLibrary, VendorOperator
 
 
 def reordered(operator: Callable[..., Any]) -> Callable[..., Any]:
-    """Betas before the rate, an empty list where amsgrad has its maxima, and no flag, which is therefore read here."""
+    """Return ``multi_tensor_adam`` for an operator with another order of arguments.
+
+    It takes an empty list in place of AMSGrad's maxima, and the betas before the learning rate. It takes no overflow
+    flag, so the flag is read before the call.
+    """
 
     @adam_signature
     def multi_tensor_adam(noop_flag: Tensor, tensor_lists: TensorLists, settings: AdamSettings) -> None:

@@ -1,6 +1,6 @@
-"""Biren: ``torch.ops.deepspeed.*``, registered by importing torch_supa_ext.deepspeed.
+"""Biren: operators of ``torch.ops.deepspeed``, which importing torch_supa_ext.deepspeed registers.
 
-DeepSpeed's builder for this device calls the same names; lists of lists arrive one after the other.
+DeepSpeed's builder for this device calls the same names. An operator gets each list of a list of lists as one argument.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _UNTYPED = (
     "layer_norm", "_layer_norm_residual", "layer_norm_residual_store_pre_ln_res", "rms_norm", "pre_rms_norm",
     "_vector_add", "gated_activation", "moe_res_matmul", "apply_rotary_pos_emb",
 )  # fmt: skip
-#: Asked for by a name for each dtype, and registered under that or under one for all.
+#: Entry points with one name per dtype. The vendor registers each under that name, or one operator for all dtypes.
 _TYPED = (
     "bias_add", "bias_gelu", "bias_relu", "bias_residual", "residual_add_bias", "einsum_sec_sm_ecm", "vector_matmul",
     "linear_layer", "qkv_gemm", "rms_qkv_gemm", "fused_gemm_gelu", "mlp_gemm", "rms_mlp_gemm", "softmax",
@@ -30,16 +30,18 @@ _TYPED = (
 
 
 def _workspace(name: str) -> Callable[..., Any]:
-    """What allocates, releases, retakes or resets the vendor's workspace."""
+    """Return the operator that allocates, releases, retakes or resets the vendor's workspace.
+
+    Raises NotImplementedError if it is not registered, neither with the suffix of the dtype nor without.
+    """
     for path in (f"{_SPACE}.{name}", f"{_SPACE}.{name.rpartition('_')[0]}"):
         with suppress(NotImplementedError):
             return find(path)
     raise NotImplementedError(f"{_SPACE}.{name} is not registered")
 
 
-_CONTEXT = "softmax_context"
 _follow = partial(follow, _workspace)
-#: Without dequantize_fp32: the operator of that name is the quantizer's.
+#: dequantize_fp32 is left out: the operator of that name belongs to the quantizer.
 _INFERENCE = {
     **{name: VendorOperator(f"{_SPACE}.{name}") for name in _UNTYPED},
     **{

@@ -211,7 +211,7 @@ def test_two_samples_of_one_name_are_refused() -> None:
         KernelSpecification, "k", "KBuilder", ADAM.mode, ("float32",), oracle=lambda given: {}, budget=ADAM.budget
     )
 
-    with pytest.raises(ValueError, match="one name"):
+    with pytest.raises(ValueError, match="the same name"):
         make(samples=(sample, sample), reference=_does_nothing)
     with pytest.raises(ValueError, match="gives the signature"):
         make(samples=(sample,), reference=None)
