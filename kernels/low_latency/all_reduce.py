@@ -58,8 +58,8 @@ class LowLatencyAllReduce:
     rank makes the result NaN, for every operation.
 
     ``timeout`` is in seconds and covers a whole call. A rank that waits longer raises TimeoutError. A rank whose peer
-    died or left raises ConnectionError within about 20 ms. After either error the object is closed. Only one thread at a
-    time may use it.
+    died or left raises ConnectionError within about 20 ms. After either error the object is closed. Do not use it from
+    several threads at a time.
     """
 
     def __init__(

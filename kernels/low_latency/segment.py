@@ -99,7 +99,7 @@ class _MemoryOffer:
 
 
 def library() -> ctypes.CDLL:
-    """The compiled library with its signatures. Raises SetupError if it cannot be built here."""
+    """Return the compiled library with its signatures. Raises SetupError if it cannot be built here."""
     loaded = shared_object(SOURCE, "the shared-memory all-reduce", "torch.distributed does the work without it")
     pointer, size, word = ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint32
     loaded.low_latency_bytes.argtypes, loaded.low_latency_bytes.restype = [ctypes.c_int, size], size
