@@ -6,8 +6,8 @@
 // copied in meanwhile. Sources are always combined in the order of ranks. Every element is computed either by one rank,
 // or by all ranks with the same instructions. So all ranks have the same bits in the result.
 //
-// There are four slots. A rank copies in chunk c + 2 after it has reduced chunk c, for which all ranks must have arrived
-// at c. They arrive at c after they have reduced c - 2, so no rank still reads the slot, which c - 2 and c + 2 share.
+// There are four slots. A rank copies in chunk c + 2 after it has reduced chunk c, for which all ranks have to arrive at
+// c first. They arrive at c after they have reduced c - 2. So no rank still reads the slot, which c - 2 and c + 2 share.
 
 #include "numbers.h"
 #include "waiting.h"
@@ -219,7 +219,7 @@ EXPORT uint64_t low_latency_bytes(int ranks, uint64_t chunk_bytes) {
   return sizeof(Rank) * ranks + uint64_t(ranks) * kSlots * (chunk_bytes + slice_of(chunk_bytes, ranks));
 }
 
-// base: zeroed memory of low_latency_bytes, shared by all ranks. processes: the ranks' process ids, to see if they live.
+// base: zeroed memory of low_latency_bytes, shared by all ranks. processes: the ranks' process ids, to check them.
 EXPORT Communicator* low_latency_open(void* base, int rank, int ranks, uint64_t chunk_bytes, uint64_t whole_limit,
                                       uint32_t spins, uint32_t yields, const int* processes) {
   auto* c = new Communicator{static_cast<char*>(base), rank, ranks, chunk_bytes, slice_of(chunk_bytes, ranks), whole_limit};
