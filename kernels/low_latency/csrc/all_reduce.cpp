@@ -6,8 +6,8 @@
 // copied in meanwhile. Sources are always combined in the order of ranks. Every element is computed either by one rank,
 // or by all ranks with the same instructions. So all ranks have the same bits in the result.
 //
-// There are four slots. A rank copies in chunk c + 2 after it has reduced chunk c, for which all ranks have to arrive at
-// c first. They arrive at c after they have reduced c - 2. So no rank still reads the slot, which c - 2 and c + 2 share.
+// There are four slots, and chunks c - 2 and c + 2 share one. A rank copies in chunk c + 2 after it has reduced chunk c.
+// For that, all ranks have arrived at c, which they do after they have reduced c - 2. So no rank still reads the slot.
 
 #include "numbers.h"
 #include "waiting.h"

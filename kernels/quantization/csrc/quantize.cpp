@@ -1,7 +1,7 @@
 // Quantization to integers of 4 and 8 bits with a float32 step (and offset) per group, on host memory.
 //
-// A group is read twice: once for its range, once for its codes. Both passes work on blocks that fit the L1 cache, where
-// 16-bit numbers are widened to float32. Their loops are simple, so that the compiler vectorizes them. Ranges are found
+// A group is read twice: once for its range, once for its codes. Both passes work on blocks that fit the L1 cache;
+// 16-bit numbers are widened to float32 there. Their loops are simple, so that the compiler vectorizes them. Ranges are found
 // on the numbers' bits as integers, which have the same order. NaN lies beyond the infinities there, so it is not lost
 // as in floating-point comparisons.
 
