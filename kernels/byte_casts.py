@@ -18,12 +18,13 @@ def cast_to_byte_tensor(tensor: Sequence[Tensor]) -> list[Tensor]: ...
 
 
 def cast_to_byte_tensor(tensor: Tensor | Sequence[Tensor]) -> Tensor | list[Tensor]:
-    """The bytes of a contiguous tensor as a flat uint8 view of the same memory, on any device; or a list of them.
+    """Return the bytes of a contiguous tensor as a flat uint8 view of the same memory, on any device.
 
-    Writing to the view writes to the tensor. Raises UsageError before any view is made.
+    A sequence of tensors gives a list of views. Writing to a view writes to its tensor. Raises UsageError before any
+    view is made.
     """
     tensors = [tensor] if isinstance(tensor, Tensor) else list(tensor)
-    for position, one in enumerate(tensors):
-        check_tensor("tensor" if isinstance(tensor, Tensor) else f"tensor[{position}]", one)
-    views = [one.detach().reshape(-1).view(torch.uint8) for one in tensors]
+    for position, source in enumerate(tensors):
+        check_tensor("tensor" if isinstance(tensor, Tensor) else f"tensor[{position}]", source)
+    views = [source.detach().reshape(-1).view(torch.uint8) for source in tensors]
     return views[0] if isinstance(tensor, Tensor) else views

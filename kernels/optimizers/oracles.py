@@ -1,6 +1,7 @@
-"""Optimizer steps in float64 on the host, from the formulas and written on their own.
+"""Oracles of optimizer steps in float64 on the host, and the tensors and error budget of their samples.
 
-Each answers with the new value and the sum of the magnitudes of the terms it is made of.
+The oracles are written from the formulas, independently of the implementations. Each returns new values, and for each
+value the sum of the magnitudes of its terms.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from conformance.kernels.specification import Expected
 
 
 def adam(old: Tensor, grad: Tensor, mean: Tensor, square: Tensor, given: AdamSettings) -> tuple[Expected, ...]:
-    """Parameter, first and second moment, by increments: m + (1 - beta)(g - m)."""
+    """Return parameter, first and second moment after a step; moments by increments: m + (1 - beta)(g - m)."""
     old, grad, mean, square = (one.double() for one in (old, grad, mean, square))
     coupled, shrink = (0.0, given.weight_decay) if given.decoupled else (given.weight_decay, 0.0)
     direction, size = torch.add(grad, old, alpha=coupled), grad.abs() + coupled * old.abs()
@@ -30,7 +31,7 @@ def adam(old: Tensor, grad: Tensor, mean: Tensor, square: Tensor, given: AdamSet
 
 
 def adam_back(new: Tensor, grad: Tensor, mean: Tensor, square: Tensor, given: AdamSettings) -> tuple[Expected, ...]:
-    """Parameter, first and second moment before the step; errors of the moments grow by 1/beta."""
+    """Return parameter, first and second moment before a step; errors of the moments grow by 1/beta."""
     new, grad, mean, square = (one.double() for one in (new, grad, mean, square))
     moved, terms = _move(mean, mean.abs(), square, square.abs(), given)
     coupled, kept = (0.0, 1.0 - given.lr * given.weight_decay) if given.decoupled else (given.weight_decay, 1.0)
@@ -46,7 +47,7 @@ def adam_back(new: Tensor, grad: Tensor, mean: Tensor, square: Tensor, given: Ad
 def adagrad(
     old: Tensor, grad: Tensor, total: Tensor, lr: float, epsilon: float, weight_decay: float
 ) -> tuple[Expected, ...]:
-    """Parameter and sum of squares."""
+    """Return parameter and sum of squares after a step."""
     old, grad, total = (one.double() for one in (old, grad, total))
     direction, size = torch.add(grad, old, alpha=weight_decay), grad.abs() + weight_decay * old.abs()
     squares, squares_scale = total + direction.square(), total.abs() + size.square()
@@ -60,7 +61,10 @@ def adagrad(
 def lion(
     old: Tensor, grad: Tensor, mean: Tensor, lr: float, beta1: float, beta2: float, weight_decay: float
 ) -> tuple[Expected, ...]:
-    """Parameter and moment. Samples keep the blend away from 0, or exactly there: near it the sign is anybody's."""
+    """Return parameter and moment after a step.
+
+    Samples keep the blend of gradient and moment exactly 0 or well away from it: close to 0 rounding decides its sign.
+    """
     old, grad, mean = (one.double() for one in (old, grad, mean))
     blend = grad + beta1 * (mean - grad)
     direction = torch.where(blend > 0, 1.0, torch.where(blend < 0, -1.0, blend))  # keeps 0, and NaN
@@ -75,12 +79,13 @@ def lion(
 def _move(
     first: Tensor, first_scale: Tensor, second: Tensor, second_scale: Tensor, given: AdamSettings
 ) -> tuple[Tensor, Tensor]:
-    """What is taken off, before the rate, and the magnitudes of its terms. 1 - beta^t is -expm1(t log beta)."""
+    """Return Adam's update without the learning rate, and the magnitudes of its terms."""
     correct1, correct2 = 1.0, 1.0
     if given.bias_correction:
+        # 1 - beta^t, without the cancellation of a subtraction
         correct1, correct2 = (-math.expm1(given.step * math.log(beta)) for beta in (given.beta1, given.beta2))
     bottom = correct1 * (torch.sqrt(second / correct2) + given.epsilon)
     moved = first / bottom
-    # An error of the second moment, relative to it, is half as large in its root.
+    # The root halves a relative error of the second moment; this bound counts all of it.
     spread = torch.nan_to_num(second_scale / second, nan=1.0, posinf=1.0)
     return moved, first_scale / bottom + moved.abs() * spread

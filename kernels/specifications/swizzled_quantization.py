@@ -227,7 +227,9 @@ def _fed_back(given: Arguments, rows: Tensor, magnitude: Tensor, shape: tuple[in
     return {**_stored(given, right, terms, shape), "err": fed}
 
 
-def _stored(given: Arguments, right: exact.Exact, terms: Tensor, shape: tuple[int, ...]) -> Mapping[str, Expected]:
+def _stored(
+    given: Arguments, right: exact.ExactQuantization, terms: Tensor, shape: tuple[int, ...]
+) -> Mapping[str, Expected]:
     """Return the expected codes and parameters. Codes are compared for 8 bits only."""
     share = 8 // given["num_bits"]
     codes, slack = (tensor.reshape(-1)[::share].reshape(shape) for tensor in (right.codes, right.slack))

@@ -18,12 +18,12 @@ from conformance.checker import Checker
 from conformance.errors import UnknownName
 from conformance.kernels.optimizers import oracles
 from conformance.kernels.optimizers.portable import AdamSettings
-from conformance.kernels.planned import ASKED, unspecified
 from conformance.kernels.specification import KernelSample, KernelSpecification, TensorLocation
 from conformance.kernels.specifications import fused_optimizers, specification, specifications
 from conformance.suites.ops import planned
 from conformance.suites.ops.execution import on_device
 from conformance.suites.ops.judging import Judge
+from tests.docs.entry_points import UPSTREAM, unspecified
 
 ADAM = specification("multi_tensor_adam")
 BY_NAME = {one.name: one for one in specifications()}
@@ -183,7 +183,7 @@ def test_a_kernel_that_is_claimed_is_specified_in_that_dtype_and_mode(name: str)
 
 
 def test_a_specified_name_leaves_the_list_of_gaps_by_itself() -> None:
-    everything = [(asked.builder, name) for asked in ASKED for name in asked.names]
+    everything = [(entry_points.builder, name) for entry_points in UPSTREAM for name in entry_points.names]
 
     missing = {(builder, names) for builder, names, _ in unspecified(everything[1:])}
 
