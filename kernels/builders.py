@@ -33,6 +33,7 @@ class OpBuilder(abc.ABC):
     library: ClassVar[str] = ""
     #: Capabilities that the accelerator declares; they make further implementations available.
     declared: ClassVar[frozenset[Declared]] = frozenset()
+    #: Shared by all builders: callers create a new builder for each call, and loading may compile.
     _loaded: ClassVar[dict[type, Any]] = {}
 
     def is_compatible(self, verbose: bool = False) -> bool:
@@ -91,6 +92,7 @@ class SpecifiedBuilder(OpBuilder):
             raise NotImplementedError(
                 f"no function of {type(self).__name__} has an implementation for {self.device_type}"
             )
+        # Functions without an implementation are left out, so that hasattr() on the object tells which there are.
         companions = {
             name: companion
             for specification in of_builder(type(self).__name__)
@@ -135,6 +137,7 @@ def _specified(name: str) -> type[OpBuilder]:
 
 
 BUILDERS: dict[str, type[OpBuilder]] = {name: _specified(name) for name in builder_names()}
+# Callers import builders by name: ``from conformance.kernels.builders import FusedAdamBuilder``.
 globals().update(BUILDERS)
 
 
@@ -154,6 +157,7 @@ def find_builder(
     if kind is NotImplementedBuilder or (not device_type and not library):
         return kind
     declared = frozenset(Declared(device_type, name, is_there) for name, is_there in declares)
+    # A subclass for each device; the cache makes equal arguments give the same class.
     own = {
         "device_type": device_type, "library": library, "declared": declared,
         "__doc__": kind.__doc__, "__module__": __name__,

@@ -33,6 +33,7 @@ class Kernel:
     ) -> None:
         self.specification, self._library, self._declared = specification, library, declared
         self.__name__, self.__doc__ = attribute or specification.name, specification.doc
+        #: The only dtype that an entry point with a dtype in its name accepts; empty: all.
         self._only = specification.attributes.get(self.__name__, "")
         self._choices: dict[tuple[str, str], Choice] = {}
         #: Implementation that ran the last call; None before the first call.
@@ -56,6 +57,7 @@ class Kernel:
         key = _leading(arguments, self.specification.dtypes)
         if self._only and key[1] and key[1] != self._only:
             raise wrong(f"of {self.__name__}", f"tensors of {self._only}", key[1])
+        # Validate before any implementation runs: a vendor's operator may check nothing and read invalid memory.
         self.specification.validate(arguments)
         chosen = self.choice(*key)
         try:
@@ -63,6 +65,7 @@ class Kernel:
         except NotImplementedError as refusal:
             if chosen.implementation is not Implementation.VENDOR:
                 raise
+            # This choice is not cached: the vendor's operator may accept the next call.
             chosen = self._choose(key, f"{chosen.reason} refuses: {_sentence(refusal)}")
             result = chosen.function(*arguments.values())
         self.used = chosen
@@ -80,6 +83,7 @@ class Kernel:
             try:
                 what, function = load()
             except SetupError as error:
+                # Installing something would change the choice, unlike the refusals below.
                 reasons.append(_sentence(error))
                 lacking.append(_sentence(error))
             except NotImplementedError as error:

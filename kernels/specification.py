@@ -190,6 +190,7 @@ class KernelSpecification:
         names += [refusal.name for refusal in self.refusals] + [relation.name for relation in self.properties]
         if len(set(names)) < len(names):
             raise ValueError(f"kernel {self.name!r}: two samples, refusals or properties have the same name")
+        # The dataclass is frozen, so derived fields cannot be assigned in the usual way.
         object.__setattr__(self, "signature", inspect.signature(declared))
         kinds = [parameter.kind for parameter in self.signature.parameters.values()]
         if all(kind is inspect.Parameter.POSITIONAL_OR_KEYWORD for kind in kinds):

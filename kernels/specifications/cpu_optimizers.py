@@ -209,6 +209,7 @@ def _adam_settings(
 
 
 def _compiled_adam(step: Callable[..., None]) -> Callable[..., int]:
+    # Build the library now, so that a missing compiler is an error of loading and not of the first step.
     compiled.library()
 
     def update(optimizer_id: int, *rest: Any) -> int:
@@ -252,6 +253,7 @@ def _validate(
     allowed = tuple(dict.fromkeys((torch.float32, params.dtype)))
     for name in states:
         state = check_tensor(name, given[name], dtypes=allowed, like=params, device="cpu")
+        # All states of a parameter have the same dtype.
         allowed = (state.dtype,)
 
 

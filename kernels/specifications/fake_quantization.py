@@ -90,6 +90,7 @@ def _symmetric(vals: Tensor, groups: int, num_bits: int, to_integer: Callable[[T
     rows = grouped(vals, groups)
     scale = 2.0**num_bits / (2 * rows.abs().amax(dim=1, keepdim=True) + _TINY)
     codes = to_integer(rows * scale).clamp(*limits(num_bits))
+    # detach: a parameter that requires a gradient cannot be changed in place otherwise.
     vals.detach().copy_((codes / scale).view(vals.shape))
     return vals
 
@@ -214,6 +215,7 @@ def _is_unbiased(
     name: str, functions: Any, device: torch.device, dtype: torch.dtype, generator: torch.Generator
 ) -> Observations:
     """Check that the mean of many equal numbers is the number, within SIGMAS standard deviations of such a mean."""
+    # The kernel draws from the device's default generator; this seed makes the check repeatable.
     torch.manual_seed(int(torch.randint(1 << 30, (), generator=generator)))
     fractions = torch.tensor([*_FRACTIONS, *(-fraction for fraction in _FRACTIONS)]).double()
     # The last two numbers of each group, 1 and -1, make the step about 2/16. The others lie between two codes.

@@ -67,6 +67,7 @@ def quantize(
     rows = val.detach().reshape(-1, group_size).float()
     largest = rows.abs().amax(dim=1, keepdim=True)
     scale = torch.where(largest < NEGLIGIBLE, 0.0, largest / kind.reach)
+    # NaN has no code. A non-finite scale makes the whole group NaN when it is dequantized.
     numbers = torch.where(scale == 0, 0.0, rows / scale).nan_to_num(nan=0.0)
     codes = to_bytes(encoded(numbers, kind, bool(stochastic_rounding)), q_bits)
     out.copy_(torch.cat([codes, scale.contiguous().view(torch.uint8).view(-1, _SCALE_BYTES)], dim=1).view(out.shape))
@@ -97,6 +98,7 @@ def get_scales(out: Tensor, num_groups: int) -> Tensor:
     of a row, which is right in the second case only.
     """
     rows = out.view(num_groups, -1)[:, -_SCALE_BYTES:]
+    # Four bytes become one float32 in contiguous memory only.
     return rows.contiguous().view(-1).view(torch.float32).view(num_groups, 1)
 
 
@@ -123,6 +125,7 @@ def nearest(numbers: Tensor, kind: Format) -> tuple[Tensor, Tensor]:
     index = torch.searchsorted(positive, numbers.abs().contiguous()).clamp(1, len(positive) - 1)
     below, above = positive[index - 1], positive[index]
     up = numbers.abs() - below > above - numbers.abs()
+    # Ties go to the even code. The list is sorted, so a number's index is its code.
     tied = numbers.abs() - below == above - numbers.abs()
     up = torch.where(tied, index % 2 == 0, up)
     return torch.where(up, above, below).copysign(numbers), above - below

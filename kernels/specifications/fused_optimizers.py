@@ -85,6 +85,7 @@ def _each(step: Callable[..., None], noop_flag: Tensor, tensor_lists: TensorList
 
 
 def _compiled_adam() -> Callable[..., None]:
+    # Build the library now, so that a missing compiler is an error of loading and not of the first step.
     compiled.library()
     return adam_signature(functools.partial(_each, compiled.adam))
 
@@ -175,6 +176,7 @@ def _adam(
 
 
 def _dtypes_at(size: int) -> tuple[str, ...]:
+    # Only 65535 and 65537 are above this limit.
     return _LARGE_ONLY_IN if size > 1 << 12 else ()
 
 
@@ -308,18 +310,19 @@ def _stride_parameter(lists: list[list[Tensor]]) -> None:
     lists[:] = [[torch.stack([tensor, tensor], dim=-1)[..., 0] for tensor in tensors] for tensors in lists]
 
 
-def _shorten(lists: list[list[Tensor]]) -> None:
+def _lengthen(lists: list[list[Tensor]]) -> None:
     lists[1][0] = lists[1][0].repeat(2)
 
 
 def _elsewhere(lists: list[list[Tensor]]) -> None:
+    # Every machine has the meta device.
     lists[1][0] = lists[1][0].to("meta")
 
 
 REFUSALS = (
     Refusal("lengths", "tensor_lists[1]", functools.partial(_with_lists, change=_drop_last)),
     Refusal("dtypes", "tensor_lists[2][0]", functools.partial(_with_lists, change=_halve_moment)),
-    Refusal("shapes", "tensor_lists[1][0]", functools.partial(_with_lists, change=_shorten)),
+    Refusal("shapes", "tensor_lists[1][0]", functools.partial(_with_lists, change=_lengthen)),
     Refusal("strides", "tensor_lists[0][0]", functools.partial(_with_lists, change=_stride_parameter)),
     Refusal("devices", "tensor_lists[1][0]", functools.partial(_with_lists, change=_elsewhere)),
     Refusal("lists", "tensor_lists", functools.partial(_with_lists, change=_drop_list)),

@@ -58,8 +58,10 @@ def _row_by_row(given: Arguments) -> Mapping[str, Expected]:
     """Compute the products by a 0/1 matrix of group membership: one einsum over all rows and groups."""
     left, right, ends = given["mat_a"].double(), given["mat_b"].double(), given["offs"].tolist()
     rows = left.shape[0] if right.dim() == 3 else right.shape[0]
+    # A row's group is the number of ends at or before it. Rows after the last end match no group.
     groups = [sum(row >= end for end in ends) for row in range(rows)]
     member = torch.tensor([[float(own == group) for group in range(len(ends))] for own in groups]).double()
+    # Without rows, the tensor of an empty list has one dimension.
     member = member.reshape(rows, len(ends))
     equation = "rk,gkn,rg->rn" if right.dim() == 3 else "mr,rn,rg->gmn"
     value = torch.einsum(equation, left, right, member)

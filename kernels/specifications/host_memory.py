@@ -62,6 +62,7 @@ def _no_tensors(given: Arguments) -> Mapping[str, Expected]:
 def _bytes_of(given: Arguments) -> Mapping[str, Expected]:
     """Return the bytes of each tensor, read by numpy from host memory."""
     tensors = [given["tensor"]] if isinstance(given["tensor"], Tensor) else given["tensor"]
+    # Through int16: numpy has no bfloat16.
     values = [
         torch.tensor(list(tensor.reshape(-1).view(torch.int16).numpy().tobytes()), dtype=torch.uint8)
         for tensor in tensors

@@ -162,7 +162,7 @@ def _softmax_oracle(given: Arguments) -> Mapping[str, Expected]:
     window = given["window_size"] if given["local_attention"] else keys
     seen = torch.zeros(queries, keys, dtype=torch.bool)
     for row in range(queries):
-        last = keys - queries + row
+        last = keys - queries + row  # the last query is at the position of the last key
         end = last if given["triangular"] else keys - 1
         seen[row, max(0, last - window + 1) : end + 1] = True
     result = probabilities(found, seen).expected(given["attn_scores"].dtype)
@@ -276,6 +276,7 @@ def _allocated(functions: Any, given: Arguments) -> Iterator[None]:
     width = together.shape[2] // (heads + 2 * (given["num_kv"] or heads))
     word = WORDS.get(str(together.dtype).removeprefix("torch."), "fp32")
     allocate = getattr(functions, f"allocate_workspace_{word}")
+    # Two sequences, three layers, one rank, at most 16 tokens; rank and the other lengths have no effect on values.
     allocate(heads * width, heads, 1, 2, 3, 1, False, 0, 16, 1)
     try:
         yield

@@ -61,7 +61,8 @@ def apply_rotary_pos_emb(
 def add_padding(query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
     """Return tensors (batch, heads, tokens, channels) padded with zeros to 32, 64 or 128 channels.
 
-    Keys and values are also padded to 128 tokens.
+    Fewer than 32 channels become 32, fewer than 64 become 64, all others 128. Keys and values are also padded to 128
+    tokens.
     """
     width = padded_width(query.shape[3])
     return [padded(query, query.shape[2], width), padded(key, ROWS, width), padded(value, ROWS, width)]

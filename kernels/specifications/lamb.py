@@ -122,6 +122,7 @@ def _call(
         "p_copy": torch.zeros(size if copied else 0, dtype=dtype),
         "m": mean * moving,
         "v": (mean.double().square() * 1.25 + 2.0**-6).float(),
+        # The gradient arrives multiplied by the scale, as under loss scaling.
         "g": (draw() * moving * numbers.get("combined_scale", 1.0)).to(dtype),
         "lr": 0.125, "beta1": 0.875, "beta2": 0.984375, "max_coeff": 10.0, "min_coeff": 0.01, "eps": 2.0**-10,
         "combined_scale": 1.0, "step": 3, "eps_mode": 1, "bias_correction": 1, "weight_decay": 0.25,

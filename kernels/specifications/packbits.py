@@ -40,6 +40,7 @@ def _packed(given: Arguments) -> Mapping[str, Expected]:
     numbers = given["tensor"].reshape(-1)[: given["numel"]].tolist()
     # NaN pads the last byte: its sign is negative, so the bits are 0.
     whole = numbers + [float("nan")] * (-len(numbers) % 8)
+    # The first number is in the highest bit.
     codes = [
         sum((number >= 0) << (7 - index) for index, number in enumerate(whole[at : at + 8]))
         for at in range(0, len(whole), 8)

@@ -379,6 +379,7 @@ WEIGHT_REFUSALS = (
 
 
 def _compiled_quantize() -> Callable[..., list[Tensor]]:
+    # Build the library now, so that a missing compiler is an error of loading and not of the first call.
     compiled.library()
     return compiled.quantize
 

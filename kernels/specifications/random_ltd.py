@@ -292,7 +292,7 @@ def _check_masks(given: Arguments) -> None:
 
 def _last_beyond(given: Arguments) -> Arguments:
     ids = given["sorted_indices"].clone()
-    ids[..., -1] = 1 << 20
+    ids[..., -1] = 1 << 20  # beyond the sequences of all samples
     return {**given, "sorted_indices": ids}
 
 

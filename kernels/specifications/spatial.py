@@ -83,6 +83,7 @@ def _channel_by_channel(given: Arguments) -> Mapping[str, Expected]:
                 added = given[name][channel].double()
                 value.select(dim, channel).add_(added)
                 scale.select(dim, channel).add_(added.abs())
+    # One rounding for each added tensor, and the smallest normal number where subnormal results are flushed.
     allowed = (len(given) - 1) * info.eps / 2 * scale + info.tiny
     return {"result": Expected(value, allowed=allowed, dtype=given["input"].dtype)}
 

@@ -32,6 +32,7 @@ def _moments(
     decay: tl.tensor, divisor: tl.tensor,
     EPSILON_INSIDE: tl.constexpr, BLOCK: tl.constexpr,
 ) -> None:  # fmt: skip
+    # 64-bit offsets: a tensor may have 2^31 elements or more.
     offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = offsets < count
     p = tl.load(parameters + offsets, mask=inside, other=0.0)
@@ -44,6 +45,7 @@ def _moments(
     tl.store(squares + offsets, v, mask=inside)
     # Past the end of the tensor the direction is 0 / 0 = NaN if epsilon is 0.
     update = tl.where(inside, _direction(p, m, v, epsilon, decay, EPSILON_INSIDE), 0.0)
+    # Row 0 holds the partial sums of the parameter's norm, row 1 those of the direction's norm.
     tl.store(shares + tl.program_id(0), tl.sum(p * p))
     tl.store(shares + tl.num_programs(0) + tl.program_id(0), tl.sum(update * update))
 
@@ -69,6 +71,7 @@ def _move(
     ratio = tl.where(ratio < least, least, ratio)
     ratio = tl.where(ratio > most, most, ratio)
     ratio = tl.where((norm != 0) & (length != 0), ratio, 1.0)
+    # Every program computes the same ratio; one writes it.
     if tl.program_id(0) == 0:
         tl.store(ratios, ratio)
     offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
@@ -76,6 +79,7 @@ def _move(
     p = tl.load(parameters + offsets, mask=inside, other=0.0)
     m = tl.load(means + offsets, mask=inside, other=0.0)
     v = tl.load(squares + offsets, mask=inside, other=0.0)
+    # The direction is computed again: the first pass stored moments only.
     p -= rate * ratio * _direction(p, m, v, epsilon, decay, EPSILON_INSIDE)
     tl.store(parameters + offsets, p, mask=inside)
     if COPIED:

@@ -19,6 +19,7 @@ def current(tensor: Tensor) -> AbstractContextManager[Any]:
 
     Triton launches on the current device, even if the pointers belong to another one.
     """
+    # A device module without such a guard (torch.cpu) needs none.
     guard = getattr(getattr(torch, tensor.device.type), "device", None)
     here: AbstractContextManager[Any] = nullcontext() if guard is None else guard(tensor.device)
     return here

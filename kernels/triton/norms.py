@@ -117,6 +117,7 @@ def _run(
             _norm[(source.numel() // width,)](
                 source, bias_at, residual_at, gamma, beta_at, results[0], results[-1], width, float(epsilon),
                 CENTRED=beta is not None, BIASED=bias is not None, RESIDUAL=residual is not None, KEPT=kept,
+                # Triton's ranges have a power of two as length.
                 BLOCK=min(triton.next_power_of_2(width), LONGEST),
             )  # fmt: skip
     return results

@@ -68,6 +68,7 @@ def _quantize(
             pair = source + group * size + (start + lanes) * 2
             first = tl.load(pair, mask=inside, other=0.0).to(tl.float32)
             second = tl.load(pair + 1, mask=inside, other=0.0).to(tl.float32)
+            # The first number is in the high half, as in the portable reference.
             byte = (_code(first, offset, scale, BITS) << 4) | (_code(second, offset, scale, BITS) & 15)
         tl.store(codes + group * count + start + lanes, byte.to(tl.int8), mask=inside)
 

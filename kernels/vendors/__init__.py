@@ -105,6 +105,7 @@ def library_of(device_type: str, named: str = "") -> VendorLibrary | None:
                 f"kernel_library {named!r} names no VendorLibrary.\n  write it as module:NAME; see docs/kernels.md"
             )
         return library if library.device_type == device_type else None
+    # find_spec instead of a caught ImportError, which could also come from inside a table.
     if importlib.util.find_spec(f"{__name__}.{device_type}") is None:
         return None
     library = importlib.import_module(f"{__name__}.{device_type}").LIBRARY

@@ -26,6 +26,7 @@ def through_adamw(operator: Callable[..., Any]) -> Callable[..., Any]:
     @adam_signature
     def multi_tensor_adam(noop_flag: Tensor, tensor_lists: TensorLists, settings: AdamSettings) -> None:
         gradients, parameters, means, squares = tensor_lists
+        # The operator takes no flag. Reading it here waits for the device.
         if int(noop_flag) != 0 or not parameters:
             return
         first, root = settings.corrections[0], math.sqrt(settings.corrections[1])
