@@ -212,15 +212,15 @@ def broken(tmp_path: Path) -> Iterator[Callable[[str, str, str], ModuleType]]:
         del sys.modules[name]
 
 
-MASK = "inside = places < tl.where(tl.load(flag) == 0, count, 0)"
+MASK = "inside = offsets < tl.where(tl.load(flag) == 0, count, 0)"
 BREAKS = {
-    "no tail mask": ("multi_tensor_adam", MASK, "inside = places < tl.where(tl.load(flag) == 0, count + BLOCK, 0)"),
-    "a lost tail": ("multi_tensor_adam", MASK, "inside = places < tl.where(tl.load(flag) == 0, count // 64 * 64, 0)"),
-    "a flag that is ignored": ("multi_tensor_adam", MASK, "inside = places < count"),
+    "no tail mask": ("multi_tensor_adam", MASK, "inside = offsets < tl.where(tl.load(flag) == 0, count + BLOCK, 0)"),
+    "a lost tail": ("multi_tensor_adam", MASK, "inside = offsets < tl.where(tl.load(flag) == 0, count // 64 * 64, 0)"),
+    "a flag that is ignored": ("multi_tensor_adam", MASK, "inside = offsets < count"),
     "no correction of the first moment": ("multi_tensor_adam", "tl.div_rn(m, correction1)", "m"),
     "no correction of the second moment": ("multi_tensor_adam", "tl.div_rn(v, correction2)", "v"),
     "decay that is always decoupled": ("multi_tensor_adam", "if not DECOUPLED:", "if False:"),
-    "no tail mask in lion": ("multi_tensor_lion", MASK, "inside = places < tl.where(tl.load(flag) == 0, count + 3, 0)"),
+    "no tail mask in lion": ("multi_tensor_lion", MASK, "inside = offsets < tl.where(tl.load(flag) == 0, count + 3, 0)"),
     "a sign of 0 that is not 0": ("multi_tensor_lion", "tl.where(blend < 0, -1.0, blend)", "-1.0"),
     "a moment that follows with beta1": ("multi_tensor_lion", "beta2 * m + rest2 * g", "beta1 * m + rest1 * g"),
     "shares that are not added up": ("lamb", "sums = _added_up(shares)", "sums = shares"),
