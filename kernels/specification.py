@@ -186,7 +186,8 @@ class KernelSpecification:
             )
         if unknown := set(self.dtypes) - set(DTYPES):
             raise ValueError(f"kernel {self.name!r}: unknown dtypes {sorted(unknown)}; known: {sorted(DTYPES)}")
-        names = [entry.name for entry in (*self.samples, *self.refusals, *self.properties)]
+        names = [sample.name for sample in self.samples]
+        names += [refusal.name for refusal in self.refusals] + [relation.name for relation in self.properties]
         if len(set(names)) < len(names):
             raise ValueError(f"kernel {self.name!r}: two samples, refusals or properties have the same name")
         object.__setattr__(self, "signature", inspect.signature(declared))

@@ -38,9 +38,10 @@ _SPECIAL = (0.0, -0.0, 1e-45, -1e-45, float("inf"), -float("inf"), float("nan"),
 
 def _packed(given: Arguments) -> Mapping[str, Expected]:
     numbers = given["tensor"].reshape(-1)[: given["numel"]].tolist()
+    # NaN pads the last byte: its sign is negative, so the bits are 0.
     whole = numbers + [float("nan")] * (-len(numbers) % 8)
     codes = [
-        sum((number >= 0) << (7 - place) for place, number in enumerate(whole[at : at + 8]))
+        sum((number >= 0) << (7 - index) for index, number in enumerate(whole[at : at + 8]))
         for at in range(0, len(whole), 8)
     ]
     return {"result": Expected(torch.tensor(codes, dtype=torch.uint8), dtype=torch.uint8)}

@@ -32,16 +32,16 @@ def _moments(
     decay: tl.tensor, divisor: tl.tensor,
     EPSILON_INSIDE: tl.constexpr, BLOCK: tl.constexpr,
 ) -> None:  # fmt: skip
-    places = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    inside = places < count
-    p = tl.load(parameters + places, mask=inside, other=0.0)
-    m = tl.load(means + places, mask=inside, other=0.0)
-    v = tl.load(squares + places, mask=inside, other=0.0)
-    g = tl.div_rn(tl.load(gradients + places, mask=inside, other=0.0).to(tl.float32), divisor)
+    offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = offsets < count
+    p = tl.load(parameters + offsets, mask=inside, other=0.0)
+    m = tl.load(means + offsets, mask=inside, other=0.0)
+    v = tl.load(squares + offsets, mask=inside, other=0.0)
+    g = tl.div_rn(tl.load(gradients + offsets, mask=inside, other=0.0).to(tl.float32), divisor)
     m = beta1 * m + rest1 * g
     v = beta2 * v + rest2 * g * g
-    tl.store(means + places, m, mask=inside)
-    tl.store(squares + places, v, mask=inside)
+    tl.store(means + offsets, m, mask=inside)
+    tl.store(squares + offsets, v, mask=inside)
     # Past the end of the tensor the direction is 0 / 0 = NaN if epsilon is 0.
     update = tl.where(inside, _direction(p, m, v, epsilon, decay, EPSILON_INSIDE), 0.0)
     tl.store(shares + tl.program_id(0), tl.sum(p * p))
@@ -51,9 +51,9 @@ def _moments(
 @triton.jit
 def _add_up(shares: tl.tensor, target: tl.tensor, count: tl.tensor, BLOCK: tl.constexpr) -> None:
     """Add up blocks of partial sums, one row for each norm."""
-    places = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     row = tl.program_id(1)
-    numbers = tl.load(shares + row * count + places, mask=places < count, other=0.0)
+    numbers = tl.load(shares + row * count + offsets, mask=offsets < count, other=0.0)
     tl.store(target + row * tl.num_programs(0) + tl.program_id(0), tl.sum(numbers))
 
 
@@ -71,15 +71,15 @@ def _move(
     ratio = tl.where((norm != 0) & (length != 0), ratio, 1.0)
     if tl.program_id(0) == 0:
         tl.store(ratios, ratio)
-    places = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    inside = places < count
-    p = tl.load(parameters + places, mask=inside, other=0.0)
-    m = tl.load(means + places, mask=inside, other=0.0)
-    v = tl.load(squares + places, mask=inside, other=0.0)
+    offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = offsets < count
+    p = tl.load(parameters + offsets, mask=inside, other=0.0)
+    m = tl.load(means + offsets, mask=inside, other=0.0)
+    v = tl.load(squares + offsets, mask=inside, other=0.0)
     p -= rate * ratio * _direction(p, m, v, epsilon, decay, EPSILON_INSIDE)
-    tl.store(parameters + places, p, mask=inside)
+    tl.store(parameters + offsets, p, mask=inside)
     if COPIED:
-        tl.store(copies + places, p, mask=inside)
+        tl.store(copies + offsets, p, mask=inside)
 
 
 def lamb(

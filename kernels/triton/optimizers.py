@@ -27,12 +27,12 @@ def _adam(
     DECOUPLED: tl.constexpr, BLOCK: tl.constexpr,
 ) -> None:  # fmt: skip
     # 64-bit offsets: a tensor may have 2^31 elements or more.
-    places = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    inside = places < tl.where(tl.load(flag) == 0, count, 0)
-    g = tl.load(gradients + places, mask=inside, other=0.0).to(tl.float32)
-    p = tl.load(parameters + places, mask=inside, other=0.0).to(tl.float32)
-    m = tl.load(means + places, mask=inside, other=0.0).to(tl.float32)
-    v = tl.load(squares + places, mask=inside, other=0.0).to(tl.float32)
+    offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = offsets < tl.where(tl.load(flag) == 0, count, 0)
+    g = tl.load(gradients + offsets, mask=inside, other=0.0).to(tl.float32)
+    p = tl.load(parameters + offsets, mask=inside, other=0.0).to(tl.float32)
+    m = tl.load(means + offsets, mask=inside, other=0.0).to(tl.float32)
+    v = tl.load(squares + offsets, mask=inside, other=0.0).to(tl.float32)
     if not DECOUPLED:
         g += decay * p
     m = beta1 * m + rest1 * g
@@ -40,9 +40,9 @@ def _adam(
     update = tl.div_rn(tl.div_rn(m, correction1), tl.sqrt_rn(tl.div_rn(v, correction2)) + epsilon)
     if DECOUPLED:
         update += decay * p
-    tl.store(parameters + places, p - rate * update, mask=inside)
-    tl.store(means + places, m, mask=inside)
-    tl.store(squares + places, v, mask=inside)
+    tl.store(parameters + offsets, p - rate * update, mask=inside)
+    tl.store(means + offsets, m, mask=inside)
+    tl.store(squares + offsets, v, mask=inside)
 
 
 @triton.jit
@@ -51,16 +51,16 @@ def _lion(
     decay: tl.tensor, beta1: tl.tensor, rest1: tl.tensor, beta2: tl.tensor, rest2: tl.tensor,
     BLOCK: tl.constexpr,
 ) -> None:  # fmt: skip
-    places = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    inside = places < tl.where(tl.load(flag) == 0, count, 0)
-    g = tl.load(gradients + places, mask=inside, other=0.0).to(tl.float32)
-    p = tl.load(parameters + places, mask=inside, other=0.0).to(tl.float32)
-    m = tl.load(means + places, mask=inside, other=0.0).to(tl.float32)
+    offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = offsets < tl.where(tl.load(flag) == 0, count, 0)
+    g = tl.load(gradients + offsets, mask=inside, other=0.0).to(tl.float32)
+    p = tl.load(parameters + offsets, mask=inside, other=0.0).to(tl.float32)
+    m = tl.load(means + offsets, mask=inside, other=0.0).to(tl.float32)
     blend = beta1 * m + rest1 * g
     # 0 and NaN are neither above nor below 0 and stay as they are.
     direction = tl.where(blend > 0, 1.0, tl.where(blend < 0, -1.0, blend))
-    tl.store(parameters + places, p - rate * (direction + decay * p), mask=inside)
-    tl.store(means + places, beta2 * m + rest2 * g, mask=inside)
+    tl.store(parameters + offsets, p - rate * (direction + decay * p), mask=inside)
+    tl.store(means + offsets, beta2 * m + rest2 * g, mask=inside)
 
 
 @adam_signature

@@ -79,19 +79,19 @@ def _dequantize(
 ) -> None:  # fmt: skip
     """Dequantize a part of one group's ``count`` bytes; each group has ``parts`` programs."""
     group = (tl.program_id(0) // parts).to(tl.int64)
-    place = (tl.program_id(0) % parts) * BLOCK + tl.arange(0, BLOCK)
-    inside = place < count
-    byte = tl.load(codes + group * count + place, mask=inside, other=0).to(tl.int32)
+    index = (tl.program_id(0) % parts) * BLOCK + tl.arange(0, BLOCK)
+    inside = index < count
+    byte = tl.load(codes + group * count + index, mask=inside, other=0).to(tl.int32)
     offset = 0.0
     step = tl.load(params + group * (1 + ASYMMETRIC))
     if ASYMMETRIC:
         offset = tl.load(params + group * 2 + 1)
     if BITS == 8:
-        tl.store(values + group * count + place, byte.to(tl.float32) * step + offset, mask=inside)
+        tl.store(values + group * count + index, byte.to(tl.float32) * step + offset, mask=inside)
     else:
         # A right shift keeps the sign. The low half is shifted to the top of 32 bits first, so that it has a sign.
         first, second = byte >> 4, (byte << 28) >> 28
-        pair = values + (group * count + place) * 2
+        pair = values + (group * count + index) * 2
         tl.store(pair, first.to(tl.float32) * step + offset, mask=inside)
         tl.store(pair + 1, second.to(tl.float32) * step + offset, mask=inside)
 
