@@ -26,8 +26,8 @@ from conformance.accelerators.capabilities import Mode
 from conformance.kernels.arguments import check_choice, check_number, check_tensor, wrong
 from conformance.kernels.native import WHAT
 from conformance.kernels.optimizers import compiled, oracles, portable
+from conformance.kernels.optimizers.oracles import BUDGET, away_from_zero
 from conformance.kernels.optimizers.portable import AdamSettings
-from conformance.kernels.optimizers.sampling import BUDGET, away_from_zero
 from conformance.kernels.specification import (
     Arguments,
     Expected,
