@@ -65,6 +65,7 @@ def adagrad(
     direction, size = torch.add(grad, old, alpha=weight_decay), grad.abs() + weight_decay * old.abs()
     squares, squares_scale = total + direction.square(), total.abs() + size.square()
     bottom = squares.sqrt() + epsilon
+    # Relative errors of the sum; 0 / 0 where there never was a gradient.
     spread = torch.nan_to_num(squares_scale / squares, nan=1.0, posinf=1.0)
     moved = direction / bottom
     scale = old.abs() + lr * (size / bottom + moved.abs() * spread)
