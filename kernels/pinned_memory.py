@@ -69,6 +69,7 @@ class _LockedMemory:
             raise _refusal(len(memory), ctypes.get_errno())
         with self._lock:
             self._own_ranges()[address] = len(memory)
+        # Tensors and views keep ``memory`` alive. Only when the last one is gone, the range is forgotten.
         weakref.finalize(memory, self.forget, address)
         return torch.frombuffer(memory, dtype=torch.uint8)[: elements * dtype.itemsize].view(dtype)
 
@@ -108,6 +109,7 @@ def _has_no_data(tensor: Any) -> bool:
 
 
 def _extent(tensor: Tensor) -> tuple[int, int]:
+    # Computed from the strides, because a view of a larger tensor has gaps.
     reach = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     return tensor.data_ptr(), tensor.data_ptr() + (reach + 1) * tensor.element_size()
 

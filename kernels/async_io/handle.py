@@ -125,6 +125,7 @@ class Handle(PinHandle):
 
     def close(self) -> None:
         """Wait for pending operations, then release threads and queues. A closed handle refuses every call."""
+        # A forked child has none of the threads, so it cannot wait for them; the parent's handle is not touched.
         if not self._open or os.getpid() != self._process:
             return
         self._open = False
@@ -145,7 +146,7 @@ class Handle(PinHandle):
 
     def _now(self, writes: bool, buffer: Tensor, filename: Any, validate: bool, offset: int) -> int:
         operation, parts = self._begin(writes, buffer, filename, validate, offset)
-        if len(parts) == 1:
+        if len(parts) == 1:  # in this thread, which saves the way to a worker thread and back
             operation.run(self._engines, *parts[0])
         else:
             self._share_out(operation, parts)

@@ -57,6 +57,7 @@ class Transfer:
     def _compare(self) -> None:
         opened = open_to_read(self.filename, self.memory.numel(), self.offset)
         try:
+            # In pieces of 1 MiB, so that the comparison needs little memory.
             for start in range(0, self.memory.numel(), 1 << 20):
                 expected = self.memory[start : start + (1 << 20)].numpy().tobytes()
                 if os.pread(opened.plain, len(expected), self.offset + start) != expected:

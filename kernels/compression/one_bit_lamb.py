@@ -102,7 +102,7 @@ class OneBitLamb(OneBitOptimizer):
     def _communicate(self, frozen: list[tuple[Group, Tensor, State]]) -> None:
         """Replace all first moments by their compressed mean: one tensor, with the first parameter's feedback."""
         flat = torch.cat([(state["exp_avg"] * state["scaling_coeff"]).view(-1) for _, _, state in frozen])
-        self._compress(flat, {"mask": None}, frozen[0][2])
+        self._compress(flat, {"mask": None}, frozen[0][2])  # each parameter's mask is applied after the split
         for part, (group, _, state) in zip(torch.split(flat, [p.numel() for _, p, _ in frozen]), frozen, strict=True):
             state["exp_avg"].copy_(part.view_as(state["exp_avg"]) / state["scaling_coeff"])
             if group["mask"] is not None:

@@ -79,7 +79,7 @@ class OneBitOptimizer(Optimizer, abc.ABC):
         added = self.param_groups[-1]
         wrong = [p for p in added["params"] if p.dtype is not torch.float32]
         if wrong:
-            self.param_groups.pop()
+            self.param_groups.pop()  # the base class has added the group already
             raise UsageError(
                 f"{type(self).__name__} takes float32 parameters; one of shape {tuple(wrong[0].shape)} is "
                 f"{wrong[0].dtype}.\n  keep float32 copies, and cast for the forward pass"
@@ -96,6 +96,7 @@ class OneBitOptimizer(Optimizer, abc.ABC):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        # All checks come before the first change, so that an error leaves every parameter as it was.
         for group, parameter in self._parameters():
             _check_tensors(type(self).__name__, group, parameter)
         self._update()

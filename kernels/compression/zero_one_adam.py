@@ -109,9 +109,8 @@ class ZeroOneAdam(OneBitOptimizer):
         moment, square = moments(state, parameter)
         accumulated, root = state["accumulated"], square.sqrt() + group["eps"]
         parameter.sub_(accumulated)
-        accumulated.mul_(
-            root
-        )  # in the first moment's scale elements have like magnitudes, which one bit an element suits
+        # In the first moment's scale elements have similar magnitudes, and the compressor has one scale for all.
+        accumulated.mul_(root)
         self._compress(accumulated, group, state)
         if state["lrs"] > 0:  # steps with a learning rate of 0 move nothing, so they say nothing about the moment
             moment.copy_(accumulated / -state["lrs"])

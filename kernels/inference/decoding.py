@@ -15,14 +15,14 @@ import torch
 from torch import Tensor
 
 from conformance.kernels.inference.drawing import drawing
-from conformance.kernels.inference.rounding import UNIT, Bounded
+from conformance.kernels.inference.rounding import UNIT, BoundedValue
 from conformance.kernels.specification import WORDS, Arguments, Expected, Property
 
 #: Implementations add this to a row's sum, which is at least 1, to avoid a division by 0.
 _ADDED = 1e-6
 
 
-def probabilities(scores: Bounded, visible: Tensor) -> Bounded:
+def probabilities(scores: BoundedValue, visible: Tensor) -> BoundedValue:
     """Return the softmax of the ``visible`` scores; zeros in rows where none is visible or all are -inf.
 
     The relative error of a weight is the absolute error of its score, plus the weighted mean of all those of its row.
@@ -36,10 +36,10 @@ def probabilities(scores: Bounded, visible: Tensor) -> Bounded:
     counted = found > 0
     relative = torch.where(counted, scores.error + 8 * UNIT * (1 + above.abs()), 0.0)
     shared = (found * relative).sum(-1, keepdim=True) + value.shape[-1] * UNIT + _ADDED
-    return Bounded(found, torch.where(counted, found * (relative + shared), 0.0))
+    return BoundedValue(found, torch.where(counted, found * (relative + shared), 0.0))
 
 
-def turned(heads: Tensor, places: Tensor, rotary_dim: int, halves: bool, theta: float) -> Bounded:
+def turned(heads: Tensor, places: Tensor, rotary_dim: int, halves: bool, theta: float) -> BoundedValue:
     """Return (batch, heads, tokens, channels) with rotated channels: pairs as complex numbers times exp(i angle)."""
     half = rotary_dim // 2
     wide = heads.double()
@@ -54,10 +54,12 @@ def turned(heads: Tensor, places: Tensor, rotary_dim: int, halves: bool, theta: 
     # The computed angle has a few roundings relative to its own size, so the error grows with the position.
     own = (real.abs() + imaginary.abs()) * 16 * UNIT * (1 + angles)
     error[..., order[:half]], error[..., order[half:]] = own, own
-    return Bounded(found, error)
+    return BoundedValue(found, error)
 
 
-def attended(given: Arguments, together: Tensor, places: Tensor | None = None) -> tuple[Bounded, Bounded, Tensor]:
+def attended(
+    given: Arguments, together: Tensor, places: Tensor | None = None
+) -> tuple[BoundedValue, BoundedValue, Tensor]:
     """Return the attention output, keys and values (batch, heads, ...) of a whole sequence (batch, tokens, ...).
 
     ``together`` has queries, keys and values side by side in its last dimension.
@@ -71,7 +73,7 @@ def attended(given: Arguments, together: Tensor, places: Tensor | None = None) -
     shared = [head * pairs // heads for head in range(heads)]
     query, key = by_head[:, :heads], by_head[:, [heads + pair for pair in shared]]
     value = by_head[:, [heads + pairs + pair for pair in shared]]
-    queries, keys = Bounded.exact(query), Bounded.exact(key)
+    queries, keys = BoundedValue.exact(query), BoundedValue.exact(key)
     if given["rotary_dim"] and (given["rotate_half"] or given["rotate_every_two"]):
         where = torch.arange(tokens) if places is None else places
         settings = (given["rotary_dim"], given["rotate_half"], given["rope_theta"])
@@ -80,13 +82,13 @@ def attended(given: Arguments, together: Tensor, places: Tensor | None = None) -
     scores = queries.contracted("bhqc,bhkc->bhqk", keys, width).scaled(given["norm_factor"] ** 2).stored(dtype)
     for name, shape in (("alibi", (batch, heads, 1, -1)), ("attn_mask", (batch, 1, -1, tokens))):
         if given[name].dim() > 1 and not (name == "attn_mask" and given["no_masking"]):
-            scores = scores + Bounded.exact(given[name].reshape(shape).expand(scores.value.shape))
+            scores = scores + BoundedValue.exact(given[name].reshape(shape).expand(scores.value.shape))
     window = given["window_size"] if given["local_attention"] else tokens
     token = torch.arange(tokens)
     ahead = token[None] > token[:, None] if given["triangular"] else torch.zeros(tokens, tokens, dtype=torch.bool)
     visible = ~ahead & (token[None] > token[:, None] - window)
     weights = probabilities(scores, visible).stored(dtype)
-    found = weights.contracted("bhqk,bhkc->bqhc", Bounded.exact(value), tokens)
+    found = weights.contracted("bhqk,bhkc->bqhc", BoundedValue.exact(value), tokens)
     return found.moved(lambda tensor: tensor.reshape(batch, tokens, heads * width)), keys, value
 
 
@@ -105,7 +107,7 @@ def oracle(given: Arguments) -> Mapping[str, Expected]:
 
 
 @dataclass(frozen=True)
-class Setting:
+class DecodingSettings:
     """Settings of attention in a property, and how many of the ``tokens`` are the ``prompt``."""
 
     num_kv: int = 0
@@ -147,16 +149,16 @@ _ORDER = (
     "local_attention", "window_size", "no_masking", "layer_id", "num_layers", "alibi", "rope_theta", "is_prompt",
     "token_idx", "position_ids",
 )  # fmt: skip
-Seen = Iterable[tuple[str, Tensor, Expected]]
+Observations = Iterable[tuple[str, Tensor, Expected]]
 
 
 @dataclass
-class Session:
+class DecodingSession:
     """Workspace, and the sequences that are decoded with it."""
 
     functions: Any
     device: torch.device
-    setting: Setting
+    setting: DecodingSettings
     layers: list[Tensor]
 
     def allocate(self) -> None:
@@ -177,7 +179,7 @@ class Session:
         )
         getattr(self.functions, f"allocate_workspace_{word}")(*arguments)
 
-    def steps(self, what: str, prompt: int, *, said: bool = True, begun: bool = False) -> Seen:
+    def steps(self, what: str, prompt: int, *, said: bool = True, begun: bool = False) -> Observations:
         """Run ``prompt`` tokens as a prompt and the others one by one through all layers; yield results and oracle.
 
         ``said`` is passed as ``is_prompt``. If ``begun``, the prompt has gone through all layers already.
@@ -210,11 +212,11 @@ def _part(dimension: int, begin: int, end: int, tensor: Tensor) -> Tensor:
     return tensor.narrow(dimension, begin, end - begin)
 
 
-def _decodes(setting: Setting) -> Callable[..., Seen]:
+def _decodes(setting: DecodingSettings) -> Callable[..., Observations]:
     """Return a property's function that runs a prompt, then token by token."""
 
-    def run(functions: Any, device: torch.device, dtype: torch.dtype, generator: torch.Generator) -> Seen:
-        session = Session(functions, device, setting, setting.sequences(generator, dtype))
+    def run(functions: Any, device: torch.device, dtype: torch.dtype, generator: torch.Generator) -> Observations:
+        session = DecodingSession(functions, device, setting, setting.sequences(generator, dtype))
         session.allocate()
         try:
             yield from session.steps("decoding", setting.prompt)
@@ -224,10 +226,10 @@ def _decodes(setting: Setting) -> Callable[..., Seen]:
     return run
 
 
-def _starts_anew(functions: Any, device: torch.device, dtype: torch.dtype, generator: torch.Generator) -> Seen:
+def _starts_anew(functions: Any, device: torch.device, dtype: torch.dtype, generator: torch.Generator) -> Observations:
     """Check that a second prompt, a reset, and a workspace released and retaken each start a new sequence."""
-    setting = Setting(rotary="halves", tokens=4, layers=2)
-    session = Session(functions, device, setting, setting.sequences(generator, dtype))
+    setting = DecodingSettings(rotary="halves", tokens=4, layers=2)
+    session = DecodingSession(functions, device, setting, setting.sequences(generator, dtype))
     session.allocate()
     try:
         yield from session.steps("a prompt", 2)
@@ -244,9 +246,9 @@ def _starts_anew(functions: Any, device: torch.device, dtype: torch.dtype, gener
 
 
 PROPERTIES = (
-    Property("decoding", _decodes(Setting())),
-    Property("decoding-grouped-halves", _decodes(Setting(num_kv=2, rotary="halves"))),
-    Property("decoding-pairs-alibi", _decodes(Setting(num_kv=1, rotary="pairs", alibi=True))),
-    Property("decoding-window-padded", _decodes(Setting(window=3, padded=True))),
+    Property("decoding", _decodes(DecodingSettings())),
+    Property("decoding-grouped-halves", _decodes(DecodingSettings(num_kv=2, rotary="halves"))),
+    Property("decoding-pairs-alibi", _decodes(DecodingSettings(num_kv=1, rotary="pairs", alibi=True))),
+    Property("decoding-window-padded", _decodes(DecodingSettings(window=3, padded=True))),
     Property("starts-anew", _starts_anew),
 )

@@ -137,6 +137,7 @@ class Workspace:
         return self.check(layer, first, (batch, heads, tokens, width), keys.dtype)
 
     def _note(self, name: str) -> None:
+        # Before the first allocation there is nothing to repeat. The same call twice in a row has no more effect.
         if self.journal and self.journal[-1][0] != name:
             self.journal.append((name, ()))
 

@@ -50,6 +50,7 @@ class Codec:
     load: Callable[[str], Any] = loaded
 
     def __post_init__(self) -> None:
+        # Four codes of 6 bits, or two of 12 bits, fill three bytes; a group has to end at such a boundary.
         bits, unit = self.stored_as.value[0], 3 if self.stored_as in (StoredAs.FP6, StoredAs.FP12) else 1
         if self.group_size < 1 or self.group_size * bits % (8 * unit):
             raise wrong("group_size", f"a number of {bits}-bit numbers that fills {unit} bytes", self.group_size, _HINT)

@@ -135,6 +135,7 @@ def agree(group: dist.ProcessGroup | None, portable: str, tuning: Tuning) -> tup
     assert found[0] is not None
     memory, error = (memory, found[0].error) if rank == 0 else _attach(found[0])
     errors: list[str] = _gathered(error, group)
+    # Only now have all ranks mapped the memory, whose path leads through rank 0's descriptor.
     if descriptor >= 0:
         os.close(descriptor)
     why = _first(f"rank {index}: {error}" for index, error in enumerate(errors) if error)

@@ -12,12 +12,25 @@ import torch
 from torch import Tensor
 
 from conformance.kernels.optimizers.portable import AdamSettings
-from conformance.kernels.specification import Expected
+from conformance.kernels.specification import ErrorBudget, Expected
+
+BUDGET = ErrorBudget(
+    rounding=1.0,
+    conditioning=16.0,
+    source="one rounding to the storage dtype, and a dozen float32 operations each within u of the terms they add "
+    "(Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., 3.1); betas are exact in float32",
+)
+
+
+def away_from_zero(generator: torch.Generator, size: int) -> Tensor:
+    """Return float64 of shape (size,), of either sign, with magnitudes from 1/8 to 1."""
+    magnitude = 0.125 + 0.875 * torch.rand(size, generator=generator, dtype=torch.float64)
+    return magnitude * (2 * torch.randint(0, 2, (size,), generator=generator) - 1)
 
 
 def adam(old: Tensor, grad: Tensor, mean: Tensor, square: Tensor, given: AdamSettings) -> tuple[Expected, ...]:
     """Return parameter, first and second moment after a step; moments by increments: m + (1 - beta)(g - m)."""
-    old, grad, mean, square = (one.double() for one in (old, grad, mean, square))
+    old, grad, mean, square = (tensor.double() for tensor in (old, grad, mean, square))
     coupled, shrink = (0.0, given.weight_decay) if given.decoupled else (given.weight_decay, 0.0)
     direction, size = torch.add(grad, old, alpha=coupled), grad.abs() + coupled * old.abs()
     first = mean + (1.0 - given.beta1) * (direction - mean)
@@ -32,7 +45,7 @@ def adam(old: Tensor, grad: Tensor, mean: Tensor, square: Tensor, given: AdamSet
 
 def adam_back(new: Tensor, grad: Tensor, mean: Tensor, square: Tensor, given: AdamSettings) -> tuple[Expected, ...]:
     """Return parameter, first and second moment before a step; errors of the moments grow by 1/beta."""
-    new, grad, mean, square = (one.double() for one in (new, grad, mean, square))
+    new, grad, mean, square = (tensor.double() for tensor in (new, grad, mean, square))
     moved, terms = _move(mean, mean.abs(), square, square.abs(), given)
     coupled, kept = (0.0, 1.0 - given.lr * given.weight_decay) if given.decoupled else (given.weight_decay, 1.0)
     old, old_scale = (new + given.lr * moved) / kept, (new.abs() + given.lr * terms) / kept
@@ -48,10 +61,11 @@ def adagrad(
     old: Tensor, grad: Tensor, total: Tensor, lr: float, epsilon: float, weight_decay: float
 ) -> tuple[Expected, ...]:
     """Return parameter and sum of squares after a step."""
-    old, grad, total = (one.double() for one in (old, grad, total))
+    old, grad, total = (tensor.double() for tensor in (old, grad, total))
     direction, size = torch.add(grad, old, alpha=weight_decay), grad.abs() + weight_decay * old.abs()
     squares, squares_scale = total + direction.square(), total.abs() + size.square()
     bottom = squares.sqrt() + epsilon
+    # Relative errors of the sum; 0 / 0 where there never was a gradient.
     spread = torch.nan_to_num(squares_scale / squares, nan=1.0, posinf=1.0)
     moved = direction / bottom
     scale = old.abs() + lr * (size / bottom + moved.abs() * spread)
@@ -65,7 +79,7 @@ def lion(
 
     Samples keep the blend of gradient and moment exactly 0 or well away from it: close to 0 rounding decides its sign.
     """
-    old, grad, mean = (one.double() for one in (old, grad, mean))
+    old, grad, mean = (tensor.double() for tensor in (old, grad, mean))
     blend = grad + beta1 * (mean - grad)
     direction = torch.where(blend > 0, 1.0, torch.where(blend < 0, -1.0, blend))  # keeps 0, and NaN
     new = old - lr * weight_decay * old - lr * direction

@@ -29,6 +29,7 @@ class Format:
         return int(2 ** (self.exponent - 1)) - 1
 
 
+#: No code means infinity or NaN, so 4 + 3 bits reach 480 and 5 + 2 bits 114688 (448 and 57344 in the OCP standard).
 FORMATS = (
     Format(2, 1, 6.0),
     Format(3, 2, 28.0),

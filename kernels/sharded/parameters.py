@@ -148,6 +148,7 @@ class ShardedParameters:
 
     def invalidate(self) -> None:
         """Discard all gathered values after a change of the shards. Memory of persistent copies is used again."""
+        # Pending collectives carry the old shards. Stored now, they become invalid below with all other copies.
         for name, dtype in list(self._pending):
             self._finish_gather(name, dtype)
         for parameter in self._parameters.values():
@@ -229,6 +230,7 @@ def _floating(dtype: torch.dtype) -> torch.dtype:
 
 def _free(tensor: Tensor) -> None:
     if tensor.device.type != "cpu":
+        # Work on the current stream may still read the memory, so the allocator must not give it away before.
         tensor.record_stream(torch.accelerator.current_stream(tensor.device.index))
     storage = tensor.untyped_storage()
     if storage.resizable():  # memory that a NumPy array shares is freed with the array

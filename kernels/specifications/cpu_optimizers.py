@@ -26,8 +26,8 @@ from conformance.accelerators.capabilities import Mode
 from conformance.kernels.arguments import check_choice, check_number, check_tensor, wrong
 from conformance.kernels.native import WHAT
 from conformance.kernels.optimizers import compiled, oracles, portable
+from conformance.kernels.optimizers.oracles import BUDGET, away_from_zero
 from conformance.kernels.optimizers.portable import AdamSettings
-from conformance.kernels.optimizers.sampling import BUDGET, away_from_zero
 from conformance.kernels.specification import (
     Arguments,
     Expected,
@@ -41,10 +41,14 @@ from conformance.kernels.specification import (
 
 _DTYPES = ("float32", "float16", "bfloat16")
 _STORED = (torch.float32, torch.float16, torch.bfloat16)
-#: Whether the decay is decoupled, by optimizer id; filled by create_adam.
-_ADAMS: dict[int, bool] = {}
-_ADAGRADS: set[int] = set()
-_LIONS: set[int] = set()
+#: Created optimizers of each kind: whether the decay is decoupled, by optimizer id. Only Adam's can be either.
+_CREATED: dict[str, dict[int, bool]] = {"adam": {}, "adagrad": {}, "lion": {}}
+#: Settings of each kind, in the order of its arguments.
+_SETTINGS_OF = {
+    "adam": ("lr", "beta1", "beta2", "epsilon", "weight_decay"),
+    "adagrad": ("lr", "epsilon", "weight_decay"),
+    "lion": ("lr", "beta1", "beta2", "weight_decay"),
+}
 
 
 # --- semantics ------------------------------------------------------------------------------------------------------
@@ -61,74 +65,61 @@ def create_adam(
     should_log: bool = False,
 ) -> int:
     """Create an AdamW or Adam optimizer with this id. Every step passes its own rates. Returns 0."""
-    _ADAMS[optimizer_id] = bool(adamw_mode)
+    _CREATED["adam"][optimizer_id] = bool(adamw_mode)
     return 0
 
 
-def destroy_adam(optimizer_id: int) -> int:
-    """Remove the optimizer with this id, if it exists. Returns 0."""
-    _ADAMS.pop(optimizer_id, None)
-    return 0
+def _adam_signature(function: Callable[[Tensor, Tensor, Tensor, Tensor, AdamSettings], None]) -> Callable[..., int]:
+    """Return a function with the signature of ``adam_update`` that calls ``function`` with tensors and settings."""
+
+    def update(
+        optimizer_id: int,
+        step: int,
+        lr: float,
+        beta1: float,
+        beta2: float,
+        epsilon: float,
+        weight_decay: float,
+        bias_correction: bool,
+        params: Tensor,
+        grads: Tensor,
+        exp_avg: Tensor,
+        exp_avg_sq: Tensor,
+    ) -> int:
+        decoupled = _CREATED["adam"].get(optimizer_id, True)
+        numbers = (lr, beta1, beta2, epsilon, weight_decay, step, bool(bias_correction), decoupled)
+        function(params, grads, exp_avg, exp_avg_sq, AdamSettings(*numbers))
+        return 0
+
+    # Not functools.wraps: inspect.signature would then answer with the signature of ``function``.
+    update.__name__, update.__doc__ = function.__name__, function.__doc__
+    return update
 
 
-def adam_update(
-    optimizer_id: int,
-    step: int,
-    lr: float,
-    beta1: float,
-    beta2: float,
-    epsilon: float,
-    weight_decay: float,
-    bias_correction: bool,
-    params: Tensor,
-    grads: Tensor,
-    exp_avg: Tensor,
-    exp_avg_sq: Tensor,
-) -> int:
+@_adam_signature
+def adam_update(params: Tensor, grads: Tensor, exp_avg: Tensor, exp_avg_sq: Tensor, settings: AdamSettings) -> None:
     """Update one parameter and its moments in place by one Adam or AdamW step. Returns 0.
 
     Kingma and Ba, 2015, arXiv:1412.6980, algorithm 1; Loshchilov and Hutter, 2019, arXiv:1711.05101, algorithm 2.
     Gradients have the parameter's dtype. Moments have float32 or the parameter's dtype. Arithmetic is in float32.
     """
-    settings = _adam_settings(optimizer_id, step, lr, beta1, beta2, epsilon, weight_decay, bias_correction)
     portable.adam(params, grads, exp_avg, exp_avg_sq, settings)
-    return 0
 
 
-def adam_rollback(
-    optimizer_id: int,
-    step: int,
-    lr: float,
-    beta1: float,
-    beta2: float,
-    epsilon: float,
-    weight_decay: float,
-    bias_correction: bool,
-    params: Tensor,
-    grads: Tensor,
-    exp_avg: Tensor,
-    exp_avg_sq: Tensor,
-) -> int:
+@_adam_signature
+def adam_rollback(params: Tensor, grads: Tensor, exp_avg: Tensor, exp_avg_sq: Tensor, settings: AdamSettings) -> None:
     """Undo the step with that number, given the arguments of its call. Returns 0. Only float32 is accepted.
 
     The order is: add the update back, computed from the moments; divide the decay out; then restore the moments.
     """
-    settings = _adam_settings(optimizer_id, step, lr, beta1, beta2, epsilon, weight_decay, bias_correction)
     portable.adam_back(params, grads, exp_avg, exp_avg_sq, settings)
-    return 0
 
 
 def create_adagrad(
     optimizer_id: int, lr: float = 1e-2, epsilon: float = 1e-8, weight_decay: float = 0.0, should_log: bool = False
 ) -> int:
     """Create an Adagrad optimizer with this id. Returns 0."""
-    _ADAGRADS.add(optimizer_id)
-    return 0
-
-
-def destroy_adagrad(optimizer_id: int) -> int:
-    """Remove the optimizer with this id, if it exists. Returns 0."""
-    _ADAGRADS.discard(optimizer_id)
+    _CREATED["adagrad"][optimizer_id] = False
     return 0
 
 
@@ -161,13 +152,7 @@ def create_lion(
     should_log: bool = False,
 ) -> int:
     """Create a Lion optimizer with this id. Returns 0."""
-    _LIONS.add(optimizer_id)
-    return 0
-
-
-def destroy_lion(optimizer_id: int) -> int:
-    """Remove the optimizer with this id, if it exists. Returns 0."""
-    _LIONS.discard(optimizer_id)
+    _CREATED["lion"][optimizer_id] = True
     return 0
 
 
@@ -190,19 +175,15 @@ def lion_update(
     return 0
 
 
-def _adam_settings(
-    optimizer_id: int,
-    step: int,
-    lr: float,
-    beta1: float,
-    beta2: float,
-    epsilon: float,
-    weight_decay: float,
-    bias_correction: bool,
-) -> AdamSettings:
-    return AdamSettings(
-        lr, beta1, beta2, epsilon, weight_decay, step, bool(bias_correction), _ADAMS.get(optimizer_id, True)
-    )
+def _companions(kind: str, create: Callable[..., int]) -> dict[str, Callable[..., int]]:
+    """Return the functions that create and destroy optimizers of ``kind``, by name."""
+
+    def destroy(optimizer_id: int) -> int:
+        """Remove the optimizer with this id, if it exists. Returns 0."""
+        _CREATED[kind].pop(optimizer_id, None)
+        return 0
+
+    return {f"create_{kind}": create, f"destroy_{kind}": destroy}
 
 
 # --- compiled ---------------------------------------------------------------------------------------------------------
@@ -211,17 +192,13 @@ def _adam_settings(
 def _compiled_adam(step: Callable[..., None]) -> Callable[..., int]:
     # Build the library now, so that a missing compiler is an error of loading and not of the first step.
     compiled.library()
-
-    def update(optimizer_id: int, *rest: Any) -> int:
-        step(*rest[7:], _adam_settings(optimizer_id, *rest[:7]))
-        return 0
-
-    return update
+    return _adam_signature(step)
 
 
-def _compiled_without_step(function: Callable[..., None], settings: int) -> Callable[..., int]:
-    """Return a compiled Adagrad or Lion update. The compiled function takes the tensors before the ``settings``."""
+def _compiled_without_step(kind: str) -> Callable[..., int]:
+    """Return the compiled update of Adagrad or Lion. The compiled function takes the tensors before the settings."""
     compiled.library()
+    function, settings = getattr(compiled, kind), len(_SETTINGS_OF[kind])
 
     def update(optimizer_id: int, step: int, *rest: Any) -> int:
         function(*rest[settings:], *rest[:settings])
@@ -379,56 +356,35 @@ def _samples(call: Callable[..., Arguments], **more: dict[str, Any]) -> tuple[Ke
 
 
 def _adam_oracle(given: Arguments, formula: Callable[..., tuple[Expected, ...]]) -> Mapping[str, Expected]:
-    names = ("lr", "beta1", "beta2", "epsilon", "weight_decay", "step", "bias_correction")
+    names = (*_SETTINGS_OF["adam"], "step", "bias_correction")
     decoupled = given["optimizer_id"] == _ADAMW_ID
     settings = AdamSettings(**{name: given[name] for name in names}, decoupled=decoupled)
     found = formula(*(given[name] for name in ("params", "grads", "exp_avg", "exp_avg_sq")), settings)
     return dict(zip(("params", "exp_avg", "exp_avg_sq"), found, strict=True))
 
 
-def _adagrad_oracle(given: Arguments) -> Mapping[str, Expected]:
-    names = ("params", "grads", "exp_avg_sq", "lr", "epsilon", "weight_decay")
-    return dict(zip(("params", "exp_avg_sq"), oracles.adagrad(*(given[name] for name in names)), strict=True))
-
-
-def _lion_oracle(given: Arguments) -> Mapping[str, Expected]:
-    names = ("params", "grads", "exp_avg", "lr", "beta1", "beta2", "weight_decay")
-    return dict(zip(("params", "exp_avg"), oracles.lion(*(given[name] for name in names)), strict=True))
+def _oracle_without_step(given: Arguments, kind: str, state: str) -> Mapping[str, Expected]:
+    """Return the expected parameter and ``state`` of Adagrad or Lion."""
+    names = ("params", "grads", state, *_SETTINGS_OF[kind])
+    found = getattr(oracles, kind)(*(given[name] for name in names))
+    return dict(zip(("params", state), found, strict=True))
 
 
 # --- around and between calls ---------------------------------------------------------------------------------------
 
 
 @contextmanager
-def _adam_session(functions: Any, arguments: Arguments) -> Iterator[None]:
-    """Create an AdamW and an Adam optimizer around a call."""
-    numbers = [_SETTINGS[name] for name in ("lr", "beta1", "beta2", "epsilon", "weight_decay")]
-    for optimizer_id in (_ADAMW_ID, _ADAM_ID):
-        functions.create_adam(optimizer_id, *numbers, optimizer_id == _ADAMW_ID, False)
+def _session(functions: Any, arguments: Arguments, kind: str) -> Iterator[None]:
+    """Create the optimizers of ``kind`` that the samples use, for the time of a call: for Adam, one of each mode."""
+    modes: dict[int, tuple[bool, ...]] = {_ADAMW_ID: (True,), _ADAM_ID: (False,)} if kind == "adam" else {_OTHER_ID: ()}
+    numbers = [_SETTINGS[name] for name in _SETTINGS_OF[kind]]
+    for optimizer_id, mode in modes.items():
+        getattr(functions, f"create_{kind}")(optimizer_id, *numbers, *mode, False)
     try:
         yield
     finally:
-        for optimizer_id in (_ADAMW_ID, _ADAM_ID):
-            functions.destroy_adam(optimizer_id)
-
-
-@contextmanager
-def _adagrad_session(functions: Any, arguments: Arguments) -> Iterator[None]:
-    functions.create_adagrad(_OTHER_ID, _SETTINGS["lr"], _SETTINGS["epsilon"], _SETTINGS["weight_decay"], False)
-    try:
-        yield
-    finally:
-        functions.destroy_adagrad(_OTHER_ID)
-
-
-@contextmanager
-def _lion_session(functions: Any, arguments: Arguments) -> Iterator[None]:
-    numbers = [_SETTINGS[name] for name in ("lr", "beta1", "beta2", "weight_decay")]
-    functions.create_lion(_OTHER_ID, *numbers, False)
-    try:
-        yield
-    finally:
-        functions.destroy_lion(_OTHER_ID)
+        for optimizer_id in modes:
+            getattr(functions, f"destroy_{kind}")(optimizer_id)
 
 
 #: Observations of a property: description, tensor, expected result.
@@ -440,7 +396,7 @@ def _same_step_twice(
 ) -> Observations:
     """Step two tensors with step number 5 and two with 6; each result depends on its own step number only."""
     calls = [_adam_call(generator, dtype, step=step) for step in (5, 5, 6, 6)]
-    with _adam_session(functions, {}):
+    with _session(functions, {}, "adam"):
         for number, given in enumerate(calls):
             oracle = _adam_oracle(given, oracles.adam)
             functions.adam_update(*given.values())
@@ -454,7 +410,7 @@ def _there_and_back(
     for optimizer_id in (_ADAMW_ID, _ADAM_ID):
         given = _adam_call(generator, dtype, optimizer_id=optimizer_id)
         before = {name: given[name].clone() for name in ("params", "exp_avg", "exp_avg_sq")}
-        with _adam_session(functions, given):
+        with _session(functions, given, "adam"):
             functions.adam_update(*given.values())
             functions.adam_rollback(*given.values())
         for name, old in before.items():
@@ -463,11 +419,11 @@ def _there_and_back(
 
 
 def _specified(
+    kind: str,
     name: str,
     reference: Callable[..., int],
+    create: Callable[..., int],
     states: tuple[str, ...],
-    known: Any,
-    companions: Mapping[str, Any],
     **rest: Any,
 ) -> KernelSpecification:
     """Return a specification with the fields that all four kernels share."""
@@ -480,24 +436,23 @@ def _specified(
             "budget": BUDGET,
             "reference": reference,
             "changes": ("params", *states),
-            "validate": functools.partial(_validate, states=states, known=known, dtypes=dtypes),
+            "validate": functools.partial(_validate, states=states, known=_CREATED[kind], dtypes=dtypes),
             "refusals": _refusals(states[0]),
             "location": TensorLocation.HOST,
-            "companions": companions,
+            "companions": _companions(kind, create),
+            "session": functools.partial(_session, kind=kind),
             **rest,
         }
     )
 
 
-_ADAM_COMPANIONS = {"create_adam": create_adam, "destroy_adam": destroy_adam}
-
 SPECIFICATIONS = (
     _specified(
+        "adam",
         "adam_update",
         adam_update,
+        create_adam,
         ("exp_avg", "exp_avg_sq"),
-        _ADAMS,
-        _ADAM_COMPANIONS,
         builder="CPUAdamBuilder",
         samples=_samples(
             _adam_call,
@@ -510,14 +465,13 @@ SPECIFICATIONS = (
         oracle=functools.partial(_adam_oracle, formula=oracles.adam),
         properties=(Property("same-step-twice", _same_step_twice),),
         native=_native(functools.partial(_compiled_adam, compiled.adam)),
-        session=_adam_session,
     ),
     _specified(
+        "adam",
         "adam_rollback",
         adam_rollback,
+        create_adam,
         ("exp_avg", "exp_avg_sq"),
-        _ADAMS,
-        _ADAM_COMPANIONS,
         builder="CPUAdamBuilder",
         dtypes=("float32",),
         samples=(
@@ -528,30 +482,27 @@ SPECIFICATIONS = (
         oracle=functools.partial(_adam_oracle, formula=oracles.adam_back),
         properties=(Property("there-and-back", _there_and_back),),
         native=_native(functools.partial(_compiled_adam, compiled.adam_back)),
-        session=_adam_session,
     ),
     _specified(
+        "adagrad",
         "adagrad_update",
         adagrad_update,
+        create_adagrad,
         ("exp_avg_sq",),
-        _ADAGRADS,
-        {"create_adagrad": create_adagrad, "destroy_adagrad": destroy_adagrad},
         builder="CPUAdagradBuilder",
         samples=_samples(_adagrad_call),
-        oracle=_adagrad_oracle,
-        native=_native(functools.partial(_compiled_without_step, compiled.adagrad, 3)),
-        session=_adagrad_session,
+        oracle=functools.partial(_oracle_without_step, kind="adagrad", state="exp_avg_sq"),
+        native=_native(functools.partial(_compiled_without_step, "adagrad")),
     ),
     _specified(
+        "lion",
         "lion_update",
         lion_update,
+        create_lion,
         ("exp_avg",),
-        _LIONS,
-        {"create_lion": create_lion, "destroy_lion": destroy_lion},
         builder="CPULionBuilder",
         samples=_samples(_lion_call),
-        oracle=_lion_oracle,
-        native=_native(functools.partial(_compiled_without_step, compiled.lion, 4)),
-        session=_lion_session,
+        oracle=functools.partial(_oracle_without_step, kind="lion", state="exp_avg"),
+        native=_native(functools.partial(_compiled_without_step, "lion")),
     ),
 )

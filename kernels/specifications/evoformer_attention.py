@@ -24,7 +24,7 @@ from conformance.kernels.arguments import check_tensor, wrong
 from conformance.kernels.inference.decoding import probabilities
 from conformance.kernels.inference.drawing import Draw, drawing, elsewhere, other_dtype, samples, spoiled, strided
 from conformance.kernels.inference.formulas import wide
-from conformance.kernels.inference.rounding import UNIT, Bounded
+from conformance.kernels.inference.rounding import UNIT, BoundedValue
 from conformance.kernels.inference.shapes import FLOATING
 from conformance.kernels.specification import Arguments, ErrorBudget, Expected, KernelSpecification, Property
 
@@ -112,17 +112,17 @@ def _of_queries(sums: Tensor, q: Tensor) -> Tensor:
 # --- oracles, in float64 on the host ----------------------------------------------------------------------------------
 
 
-def scores_of(given: Arguments) -> Bounded:
+def scores_of(given: Arguments) -> BoundedValue:
     """Return the scores with their error bounds."""
     q, k = given["q"], given["k"]
-    found = Bounded.exact(q).contracted(_PAIRS, Bounded.exact(k), q.shape[4]).scaled(q.shape[4] ** -0.5)
+    found = BoundedValue.exact(q).contracted(_PAIRS, BoundedValue.exact(k), q.shape[4]).scaled(q.shape[4] ** -0.5)
     for name in ("bias1", "bias2"):
         if given[name].numel():
-            found = found + Bounded.exact(given[name].expand(found.value.shape))
+            found = found + BoundedValue.exact(given[name].expand(found.value.shape))
     return found
 
 
-def attended(given: Arguments) -> tuple[Bounded, Bounded]:
+def attended(given: Arguments) -> tuple[BoundedValue, BoundedValue]:
     """Return the output, and the logarithm of each query's sum: (batch, rows, heads, positions)."""
     scores, length = scores_of(given), given["q"].shape[2]
     weights = probabilities(scores, torch.ones(scores.value.shape, dtype=torch.bool))
@@ -130,37 +130,37 @@ def attended(given: Arguments) -> tuple[Bounded, Bounded]:
     shifted = torch.exp(scores.value - torch.where(top.isfinite(), top, 0.0)[..., None])
     sums = torch.where(top == -torch.inf, torch.inf, shifted.sum(-1).log() + top)
     error = (weights.value * scores.error).sum(-1) + UNIT * (length + 8 + 8 * sums.abs())
-    output = weights.stored(given["q"].dtype).contracted(_BY_KEYS, Bounded.exact(given["v"]), length)
-    return output, Bounded(sums, torch.where(sums.isfinite(), error, 0.0))
+    output = weights.stored(given["q"].dtype).contracted(_BY_KEYS, BoundedValue.exact(given["v"]), length)
+    return output, BoundedValue(sums, torch.where(sums.isfinite(), error, 0.0))
 
 
-def gradients(given: Arguments, output: Bounded, sums: Bounded) -> dict[str, Bounded]:
+def gradients(given: Arguments, output: BoundedValue, sums: BoundedValue) -> dict[str, BoundedValue]:
     """Return the gradients of q, k, v and both biases by the chain rule, from an output and sums with error bounds."""
     q, dtype, length = given["q"], given["q"].dtype, given["q"].shape[2]
-    upstream, scale = Bounded.exact(given["do"]), q.shape[4] ** -0.5
+    upstream, scale = BoundedValue.exact(given["do"]), q.shape[4] ** -0.5
     weights = _exponential(scores_of(given) - sums.moved(lambda tensor: tensor[..., None]))
     along = upstream.contracted("bnihd,bnihd->bnhi", output, q.shape[4]).moved(lambda tensor: tensor[..., None])
-    brought = upstream.contracted(_PAIRS, Bounded.exact(given["v"]), q.shape[4])
+    brought = upstream.contracted(_PAIRS, BoundedValue.exact(given["v"]), q.shape[4])
     changes, stored = (weights * (brought - along)).stored(dtype), weights.stored(dtype)
     ones = torch.ones(q.shape[3], length), torch.ones(q.shape[1])
     return {
-        "dq": changes.contracted(_BY_KEYS, Bounded.exact(given["k"]), length).scaled(scale),
-        "dk": changes.contracted(_BY_QUERIES, Bounded.exact(q), length).scaled(scale),
+        "dq": changes.contracted(_BY_KEYS, BoundedValue.exact(given["k"]), length).scaled(scale),
+        "dk": changes.contracted(_BY_QUERIES, BoundedValue.exact(q), length).scaled(scale),
         "dv": stored.contracted(_BY_QUERIES, upstream, length),
-        "db1": changes.contracted("bnhij,hi->bnj", Bounded.exact(ones[0]), ones[0].numel()).moved(
+        "db1": changes.contracted("bnhij,hi->bnj", BoundedValue.exact(ones[0]), ones[0].numel()).moved(
             lambda tensor: tensor[:, :, None, None]
         ),
-        "db2": changes.contracted("bnhij,n->bhij", Bounded.exact(ones[1]), len(ones[1])).moved(
+        "db2": changes.contracted("bnhij,n->bhij", BoundedValue.exact(ones[1]), len(ones[1])).moved(
             lambda tensor: tensor[:, None]
         ),
     }
 
 
-def _exponential(scores: Bounded) -> Bounded:
+def _exponential(scores: BoundedValue) -> BoundedValue:
     """Return exp(scores). Its relative error is the absolute error of the argument."""
     found = torch.exp(scores.value)
     relative = torch.expm1(scores.error) + 8 * UNIT * (1 + scores.value.abs())
-    return Bounded(found, torch.where(found > 0, found * relative, 0.0))
+    return BoundedValue(found, torch.where(found > 0, found * relative, 0.0))
 
 
 def _forward_oracle(given: Arguments) -> Mapping[str, Expected]:
@@ -168,20 +168,20 @@ def _forward_oracle(given: Arguments) -> Mapping[str, Expected]:
     return {"o": output.expected(given["q"].dtype), "lse": _padded(sums, given["lse"]).expected(torch.float32)}
 
 
-def _padded(sums: Bounded, like: Tensor) -> Bounded:
+def _padded(sums: BoundedValue, like: Tensor) -> BoundedValue:
     """Return the sums in the shape of ``lse``, padded with +inf."""
     value, error = torch.full(like.shape, torch.inf).double(), torch.zeros(like.shape).double()
     length = sums.value.shape[-1]
     value[..., :length], error[..., :length] = sums.value.flatten(0, 1), sums.error.flatten(0, 1)
-    return Bounded(value, error)
+    return BoundedValue(value, error)
 
 
 def _backward_oracle(given: Arguments) -> Mapping[str, Expected]:
-    sums = Bounded.exact(_of_queries(given["lse"], given["q"]))
-    return _wanted(given, gradients(given, Bounded.exact(given["o"]), sums))
+    sums = BoundedValue.exact(_of_queries(given["lse"], given["q"]))
+    return _wanted(given, gradients(given, BoundedValue.exact(given["o"]), sums))
 
 
-def _wanted(given: Arguments, found: Mapping[str, Bounded]) -> dict[str, Expected]:
+def _wanted(given: Arguments, found: Mapping[str, BoundedValue]) -> dict[str, Expected]:
     """Return the expected gradients; a gradient that is not requested has no elements."""
     nothing = Expected(torch.zeros(0).double())
     return {

@@ -22,8 +22,8 @@ from conformance.kernels.arguments import check_choice, check_number, check_tens
 from conformance.kernels.native import WHAT
 from conformance.kernels.optimizers import compiled, oracles, portable
 from conformance.kernels.optimizers.multi_tensor import TensorLists, adam_signature, lion_signature
+from conformance.kernels.optimizers.oracles import BUDGET, away_from_zero
 from conformance.kernels.optimizers.portable import AdamSettings
-from conformance.kernels.optimizers.sampling import BUDGET, away_from_zero
 from conformance.kernels.specification import (
     Arguments,
     Expected,

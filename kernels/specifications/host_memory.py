@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, overload
 
 import torch
 from torch import Tensor
 
 from conformance.accelerators.capabilities import Mode
 from conformance.kernels.arguments import check_tensor, wrong
-from conformance.kernels.byte_casts import cast_to_byte_tensor
 from conformance.kernels.pinned_memory import PinHandle
 from conformance.kernels.specification import (
     Arguments,
@@ -26,6 +25,25 @@ from conformance.kernels.specification import (
 
 _EXACT = ErrorBudget(rounding=0.0, conditioning=0.0, source="bytes are copied, not computed")
 _DTYPES = ("float32", "float16", "bfloat16")
+
+
+@overload
+def cast_to_byte_tensor(tensor: Tensor) -> Tensor: ...
+@overload
+def cast_to_byte_tensor(tensor: Sequence[Tensor]) -> list[Tensor]: ...
+
+
+def cast_to_byte_tensor(tensor: Tensor | Sequence[Tensor]) -> Tensor | list[Tensor]:
+    """Return the bytes of a contiguous tensor as a flat uint8 view of the same memory, on any device.
+
+    A sequence of tensors gives a list of views. Writing to a view writes to its tensor. Raises UsageError before any
+    view is made.
+    """
+    tensors = [tensor] if isinstance(tensor, Tensor) else list(tensor)
+    for position, source in enumerate(tensors):
+        check_tensor("tensor" if isinstance(tensor, Tensor) else f"tensor[{position}]", source)
+    views = [source.detach().reshape(-1).view(torch.uint8) for source in tensors]
+    return views[0] if isinstance(tensor, Tensor) else views
 
 
 def deepspeed_memcpy(dst: Tensor, src: Tensor) -> int:

@@ -26,11 +26,9 @@ from conformance.kernels.arguments import check_number, check_tensor, wrong
 from conformance.kernels.inference import attention
 from conformance.kernels.inference.decoding import PROPERTIES, oracle, probabilities
 from conformance.kernels.inference.drawing import Draw, elsewhere, other_dtype, put, samples, spoiled, strided
-from conformance.kernels.inference.formulas import wide
-from conformance.kernels.inference.layouts import split_heads
-from conformance.kernels.inference.rotary import rotated
-from conformance.kernels.inference.rounding import Bounded
-from conformance.kernels.inference.shapes import FLOATING
+from conformance.kernels.inference.formulas import rotated, wide
+from conformance.kernels.inference.rounding import BoundedValue
+from conformance.kernels.inference.shapes import FLOATING, split_heads
 from conformance.kernels.inference.workspace import FUNCTIONS, WORKSPACE
 from conformance.kernels.specification import WORDS, Arguments, ErrorBudget, Expected, KernelSpecification
 
@@ -151,14 +149,14 @@ def _heads(together: Tensor, heads: int, num_kv: int) -> Iterator[Tensor]:
 
 
 def _softmax_oracle(given: Arguments) -> Mapping[str, Expected]:
-    found, (batch, heads, queries, keys) = Bounded.exact(given["attn_scores"]), given["attn_scores"].shape
+    found, (batch, heads, queries, keys) = BoundedValue.exact(given["attn_scores"]), given["attn_scores"].shape
     found = found.scaled(given["layer_scale"])
     if given["alibi"].dim() > 1:
         every, first = given["alibi"].reshape(batch, -1, 1, keys), given["head_offset"]
-        found = found + Bounded.exact(every[:, first : first + heads].expand(found.value.shape))
+        found = found + BoundedValue.exact(every[:, first : first + heads].expand(found.value.shape))
     if given["attn_mask"].dim() > 1:
         rows = given["attn_mask"].reshape(batch, 1, -1, keys)
-        found = found + Bounded.exact(rows.expand(found.value.shape))
+        found = found + BoundedValue.exact(rows.expand(found.value.shape))
     window = given["window_size"] if given["local_attention"] else keys
     seen = torch.zeros(queries, keys, dtype=torch.bool)
     for row in range(queries):

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from conformance.accelerators.capabilities import Mode
 from conformance.errors import UsageError
-from conformance.kernels.inference.decoding import Seen, Session, Setting, attended
+from conformance.kernels.inference.decoding import DecodingSession, DecodingSettings, Observations, attended
 from conformance.kernels.inference.workspace import WORKSPACE
 from conformance.kernels.specification import (
     WORDS,
@@ -30,7 +30,7 @@ from conformance.kernels.specification import (
 _BUDGET = ErrorBudget(
     rounding=0.0, conditioning=0.0, source="keys and values are moved; attention brings its own bounds"
 )
-_SETTING = Setting(rotary="halves", num_kv=2, batch=6, layers=2, tokens=8)
+_SETTING = DecodingSettings(rotary="halves", num_kv=2, batch=6, layers=2, tokens=8)
 _SOURCES, _REPEATS = 2, 3
 
 
@@ -61,8 +61,10 @@ def _branching(generator: torch.Generator, dtype: torch.dtype) -> list[Tensor]:
     return layers
 
 
-def _session(functions: Any, device: torch.device, layers: list[Tensor]) -> tuple[Session, Callable[..., list[Tensor]]]:
-    session = Session(functions, device, _SETTING, layers)
+def _session(
+    functions: Any, device: torch.device, layers: list[Tensor]
+) -> tuple[DecodingSession, Callable[..., list[Tensor]]]:
+    session = DecodingSession(functions, device, _SETTING, layers)
     session.allocate()
     return session, getattr(functions, f"repeat_kv_cache_{WORDS[str(layers[0].dtype).removeprefix('torch.')]}")
 
@@ -71,12 +73,12 @@ def _prompt(functions: Any, device: torch.device, layers: list[Tensor]) -> None:
     """Run the prompts of both sources through all layers. Other properties check the results of attention."""
     sources = [whole[::_REPEATS, : _SETTING.prompt].contiguous() for whole in layers]
     alone = dataclasses.replace(_SETTING, batch=_SOURCES, tokens=_SETTING.prompt)
-    short = Session(functions, device, alone, sources)
+    short = DecodingSession(functions, device, alone, sources)
     for _ in short.steps("the prompt", _SETTING.prompt):
         pass
 
 
-def _goes_on(functions: Any, device: torch.device, dtype: torch.dtype, generator: torch.Generator) -> Seen:
+def _goes_on(functions: Any, device: torch.device, dtype: torch.dtype, generator: torch.Generator) -> Observations:
     """Check that two prompts become six sequences, and that each continues as if it had its own prompt."""
     layers = _branching(generator, dtype)
     session, repeat = _session(functions, device, layers)
@@ -99,7 +101,7 @@ def _goes_on(functions: Any, device: torch.device, dtype: torch.dtype, generator
         functions.release_workspace()
 
 
-def _refuses(functions: Any, device: torch.device, dtype: torch.dtype, generator: torch.Generator) -> Seen:
+def _refuses(functions: Any, device: torch.device, dtype: torch.dtype, generator: torch.Generator) -> Observations:
     """Check that calls before a prompt or with wrong numbers raise, and that later steps are still right."""
     layers = _branching(generator, dtype)
     session, repeat = _session(functions, device, layers)
@@ -114,7 +116,7 @@ def _refuses(functions: Any, device: torch.device, dtype: torch.dtype, generator
         functions.release_workspace()
 
 
-def _refused(circumstance: str, repeat: Callable[..., list[Tensor]], sources: int, repeats: int) -> Seen:
+def _refused(circumstance: str, repeat: Callable[..., list[Tensor]], sources: int, repeats: int) -> Observations:
     try:
         repeat(sources, repeats)
     except NotImplementedError:

@@ -20,7 +20,7 @@ from conformance.accelerators.capabilities import Mode
 from conformance.kernels.arguments import check_choice, check_number, wrong
 from conformance.kernels.inference.drawing import Draw, elsewhere, longer, other_dtype, put, samples, spoiled, strided
 from conformance.kernels.inference.formulas import GATED, Activation, gated, gelu_tanh, wide
-from conformance.kernels.inference.rounding import Bounded
+from conformance.kernels.inference.rounding import BoundedValue
 from conformance.kernels.inference.shapes import check_shapes
 from conformance.kernels.specification import Arguments, ErrorBudget, Expected, KernelSpecification
 
@@ -127,7 +127,7 @@ def gelu_erf_exact(x: Tensor) -> Tensor:
     return found
 
 
-def gated_exact(both: Bounded, activation: int, dtype: torch.dtype) -> Bounded:
+def gated_exact(both: BoundedValue, activation: int, dtype: torch.dtype) -> BoundedValue:
     """Return first half * act(second half). Halves and gate may each be stored in ``dtype``."""
     half = both.value.shape[-1] // 2
     left, right = both.moved(lambda tensor: tensor[..., :half]), both.moved(lambda tensor: tensor[..., half:])
@@ -139,40 +139,40 @@ def _silu_exact(x: Tensor) -> Tensor:
     return x / (1 + torch.exp(-x))
 
 
-def _sum_over_input(given: Arguments) -> Bounded:
-    total = Bounded.exact(given["input"])
+def _sum_over_input(given: Arguments) -> BoundedValue:
+    total = BoundedValue.exact(given["input"])
     for name in ("residual", "bias"):
-        total = total + Bounded.exact(given[name]) if name in given else total
+        total = total + BoundedValue.exact(given[name]) if name in given else total
     return total
 
 
-def _in_place(name: str, formula: Callable[[Arguments], Bounded], given: Arguments) -> Mapping[str, Expected]:
+def _in_place(name: str, formula: Callable[[Arguments], BoundedValue], given: Arguments) -> Mapping[str, Expected]:
     """Expect the result in the argument of that name and in the returned tensor."""
     found = formula(given).expected(given[name].dtype)
     return {name: found, "result": found}
 
 
-def _gelu(given: Arguments) -> Bounded:
+def _gelu(given: Arguments) -> BoundedValue:
     return _sum_over_input(given).through(gelu_tanh_exact)
 
 
-def _relu(given: Arguments) -> Bounded:
+def _relu(given: Arguments) -> BoundedValue:
     return _sum_over_input(given).through(lambda x: torch.where(x <= 0, 0.0, x), roundings=0)
 
 
-def _vector(given: Arguments) -> Bounded:
-    return Bounded.exact(given["a"]).scaled(given["gamma"]) + Bounded.exact(given["b"])
+def _vector(given: Arguments) -> BoundedValue:
+    return BoundedValue.exact(given["a"]).scaled(given["gamma"]) + BoundedValue.exact(given["b"])
 
 
 def _gated(given: Arguments) -> Mapping[str, Expected]:
     dtype = given["activation"].dtype
-    both = Bounded.exact(given["activation"]) + Bounded.exact(given["bias"])
+    both = BoundedValue.exact(given["activation"]) + BoundedValue.exact(given["bias"])
     return {"result": gated_exact(both, given["actFun"], dtype).expected(dtype)}
 
 
-def _layer_end(given: Arguments) -> Bounded:
+def _layer_end(given: Arguments) -> BoundedValue:
     names = ("hidden_state", "residual", "attention_output", "attention_bias", "final_bias")
-    hidden, rest, attention, first, final = (Bounded.exact(given[name]) for name in names)
+    hidden, rest, attention, first, final = (BoundedValue.exact(given[name]) for name in names)
     share = 1.0 / given["mp_size"]
     if given["mlp_after_attn"]:
         return (rest + attention + first + final).scaled(share) + hidden if given["preln"] else rest + hidden + final
@@ -180,11 +180,11 @@ def _layer_end(given: Arguments) -> Bounded:
     return hidden + attention + (shared + final).scaled(share)
 
 
-def _experts(given: Arguments) -> Bounded:
+def _experts(given: Arguments) -> BoundedValue:
     halves = given["coef"].reshape(2, -1)
-    return Bounded.exact(given["moe_res"]) * Bounded.exact(halves[0]) + Bounded.exact(given["output"]) * Bounded.exact(
-        halves[1]
-    )
+    return BoundedValue.exact(given["moe_res"]) * BoundedValue.exact(halves[0]) + BoundedValue.exact(
+        given["output"]
+    ) * BoundedValue.exact(halves[1])
 
 
 # --- samples ----------------------------------------------------------------------------------------------------------
@@ -317,7 +317,7 @@ def _kernel(name: str, reference: Callable[..., Any], **fields: Any) -> KernelSp
 def _bias_kernel(
     name: str,
     reference: Callable[..., Any],
-    formula: Callable[[Arguments], Bounded],
+    formula: Callable[[Arguments], BoundedValue],
     more: dict[str, dict[str, Any]],
     shapes: dict[str, str],
 ) -> KernelSpecification:

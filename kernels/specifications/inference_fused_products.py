@@ -18,7 +18,7 @@ from conformance.kernels.arguments import check_choice, wrong
 from conformance.kernels.inference import formulas
 from conformance.kernels.inference.drawing import Draw, longer, put, samples, spoiled
 from conformance.kernels.inference.formulas import GATED, Activation, product, wide
-from conformance.kernels.inference.rounding import Bounded
+from conformance.kernels.inference.rounding import BoundedValue
 from conformance.kernels.specification import Arguments, Expected
 from conformance.kernels.specifications.inference_elementwise import gated_exact, gelu_tanh_exact
 from conformance.kernels.specifications.inference_norms import normalised
@@ -142,7 +142,7 @@ def rms_mlp_gemm(
     return [found.to(input.dtype), residual.copy_(total)]
 
 
-def _activated(middle: Bounded, activation: int, dtype: torch.dtype) -> Bounded:
+def _activated(middle: BoundedValue, activation: int, dtype: torch.dtype) -> BoundedValue:
     if activation in GATED:
         return gated_exact(middle.stored(dtype), activation, dtype)
     if activation == Activation.GELU:
@@ -152,7 +152,7 @@ def _activated(middle: Bounded, activation: int, dtype: torch.dtype) -> Bounded:
 
 def _qkv_oracle(given: Arguments) -> Mapping[str, Expected]:
     dtype = given["input"].dtype
-    norm = normalised(Bounded.exact(given["input"]), given["gamma"], given.get("beta"), given["epsilon"])
+    norm = normalised(BoundedValue.exact(given["input"]), given["gamma"], given.get("beta"), given["epsilon"])
     found = times(norm.stored(dtype), given, "weight", "q_scale")
     if given.get("add_bias"):
         found = plus(found.stored(dtype), given["bias"])
@@ -161,13 +161,15 @@ def _qkv_oracle(given: Arguments) -> Mapping[str, Expected]:
 
 def _gelu_oracle(given: Arguments) -> Mapping[str, Expected]:
     dtype = given["input"].dtype
-    middle = plus(times(Bounded.exact(given["input"]), given, "weight", "weight_scale").stored(dtype), given["bias"])
+    middle = plus(
+        times(BoundedValue.exact(given["input"]), given, "weight", "weight_scale").stored(dtype), given["bias"]
+    )
     found = times(_activated(middle, Activation.GELU, dtype), given, "weight_out", "weight_out_scale")
     return {"result": found.expected(dtype)}
 
 
 def _mlp_oracle(given: Arguments) -> Mapping[str, Expected]:
-    dtype, total = given["input"].dtype, Bounded.exact(given["residual"])
+    dtype, total = given["input"].dtype, BoundedValue.exact(given["residual"])
     if given["mlp_after_attn"]:
         total = plus(total, given["input"], given["input_bias"])
     norm = normalised(total, given["gamma"], given["beta"], given["epsilon"])
@@ -178,7 +180,7 @@ def _mlp_oracle(given: Arguments) -> Mapping[str, Expected]:
 
 def _rms_mlp_oracle(given: Arguments) -> Mapping[str, Expected]:
     dtype = given["input"].dtype
-    total = plus(Bounded.exact(given["input"]), given["residual"])
+    total = plus(BoundedValue.exact(given["input"]), given["residual"])
     norm = normalised(total, given["gamma"], None, given["epsilon"]).stored(dtype)
     middle = times(norm, given, "weight_interm", "q_scale")
     found = times(_activated(middle, given["activation_type"], dtype), given, "weight_out", "q_scale1")

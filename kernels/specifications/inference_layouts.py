@@ -17,10 +17,8 @@ from conformance.accelerators.capabilities import Mode
 from conformance.kernels.arguments import check_number, wrong
 from conformance.kernels.inference.decoding import turned
 from conformance.kernels.inference.drawing import Draw, elsewhere, other_dtype, put, samples, spoiled, strided
-from conformance.kernels.inference.formulas import wide
-from conformance.kernels.inference.layouts import ROWS, heads_first, padded, padded_width, split_heads
-from conformance.kernels.inference.rotary import rotated
-from conformance.kernels.inference.shapes import check_shapes
+from conformance.kernels.inference.formulas import rotated, wide
+from conformance.kernels.inference.shapes import ROWS, check_shapes, heads_first, padded, padded_width, split_heads
 from conformance.kernels.specification import Arguments, ErrorBudget, Expected, KernelSpecification
 
 _MOVED = ErrorBudget(rounding=0.0, conditioning=0.0, source="elements are moved, not computed")

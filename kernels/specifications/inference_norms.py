@@ -17,7 +17,7 @@ from conformance.accelerators.capabilities import Mode
 from conformance.kernels.arguments import check_number
 from conformance.kernels.inference import formulas
 from conformance.kernels.inference.drawing import Draw, elsewhere, longer, other_dtype, samples, spoiled, strided
-from conformance.kernels.inference.rounding import Bounded
+from conformance.kernels.inference.rounding import BoundedValue
 from conformance.kernels.inference.shapes import check_shapes
 from conformance.kernels.specification import Arguments, ErrorBudget, Expected, KernelSpecification
 from conformance.kernels.triton.offering import triton_kernel
@@ -81,16 +81,16 @@ def _sum(*terms: Tensor) -> Tensor:
 # --- oracles, in float64 on the host ----------------------------------------------------------------------------------
 
 
-def normalised(source: Bounded, gamma: Tensor, beta: Tensor | None, epsilon: float) -> Bounded:
+def normalised(source: BoundedValue, gamma: Tensor, beta: Tensor | None, epsilon: float) -> BoundedValue:
     """Return the norm by its definition: LayerNorm with a ``beta``, RMSNorm without."""
     centred = source - source.averaged() if beta is not None else source
     square = (centred * centred).averaged()
-    found = centred * Bounded(square.value + epsilon, square.error).reciprocal_root() * Bounded.exact(gamma)
-    return found if beta is None else found + Bounded.exact(beta)
+    found = centred * BoundedValue(square.value + epsilon, square.error).reciprocal_root() * BoundedValue.exact(gamma)
+    return found if beta is None else found + BoundedValue.exact(beta)
 
 
 def _oracle(kept: bool, given: Arguments) -> Mapping[str, Expected]:
-    terms = [Bounded.exact(given[name]) for name in ("input", "bias", "residual") if name in given]
+    terms = [BoundedValue.exact(given[name]) for name in ("input", "bias", "residual") if name in given]
     total = terms[0]
     for term in terms[1:]:
         total = total + term

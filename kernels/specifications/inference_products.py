@@ -19,9 +19,8 @@ from conformance.kernels.arguments import check_number, wrong
 from conformance.kernels.inference import formulas
 from conformance.kernels.inference.drawing import Draw, elsewhere, longer, other_dtype, put, samples, spoiled, strided
 from conformance.kernels.inference.formulas import check_quantized, product, wide
-from conformance.kernels.inference.layouts import heads_first, padded_width
-from conformance.kernels.inference.rounding import Bounded
-from conformance.kernels.inference.shapes import check_shapes
+from conformance.kernels.inference.rounding import BoundedValue
+from conformance.kernels.inference.shapes import check_shapes, heads_first, padded_width
 from conformance.kernels.specification import WORDS, Arguments, ErrorBudget, Expected, KernelSpecification, Refusal
 
 BUDGET = ErrorBudget(
@@ -92,14 +91,14 @@ def _flash_width(width: int) -> int:
 # --- oracles, in float64 on the host ----------------------------------------------------------------------------------
 
 
-def times(source: Bounded, given: Arguments, weight: str, scale: str) -> Bounded:
+def times(source: BoundedValue, given: Arguments, weight: str, scale: str) -> BoundedValue:
     """Return ``source`` times a weight. Scaled int8 weights may be stored in the dtype of the first argument."""
-    dtype, matrix = _first(given).dtype, Bounded.exact(given[weight])
+    dtype, matrix = _first(given).dtype, BoundedValue.exact(given[weight])
     rows_first = given.get("transposed_mode", False)
     if given.get("q_int8", False):
         each = given[weight].shape[0] // given[scale].numel()
         scales = given[scale].double().repeat_interleave(each)[:, None].expand(given[weight].shape)
-        matrix, rows_first = (matrix * Bounded.exact(scales)).stored(dtype), True
+        matrix, rows_first = (matrix * BoundedValue.exact(scales)).stored(dtype), True
     return source.contracted("bsi,oi->bso" if rows_first else "bsi,io->bso", matrix, source.value.shape[-1])
 
 
@@ -108,26 +107,28 @@ def _first(given: Arguments) -> Tensor:
     return found
 
 
-def plus(total: Bounded, *terms: Tensor) -> Bounded:
+def plus(total: BoundedValue, *terms: Tensor) -> BoundedValue:
     """Return the sum of ``total`` and exact terms."""
     for term in terms:
-        total = total + Bounded.exact(term)
+        total = total + BoundedValue.exact(term)
     return total
 
 
 def _einsum_oracle(given: Arguments) -> Mapping[str, Expected]:
-    found = Bounded.exact(given["Q"]).contracted("sec,sm->ecm", Bounded.exact(given["W"]), given["Q"].shape[0])
+    found = BoundedValue.exact(given["Q"]).contracted(
+        "sec,sm->ecm", BoundedValue.exact(given["W"]), given["Q"].shape[0]
+    )
     return {"result": found.expected(given["Q"].dtype)}
 
 
 def _matmul_oracle(given: Arguments) -> Mapping[str, Expected]:
-    found = times(Bounded.exact(given["input"]), given, "weight", "q_scale")
+    found = times(BoundedValue.exact(given["input"]), given, "weight", "q_scale")
     return {"result": found.expected(given["input"].dtype)}
 
 
 def _linear_oracle(given: Arguments) -> Mapping[str, Expected]:
     source, heads = given["input"], given["num_heads"]
-    found = times(Bounded.exact(source), given, "weight", "")
+    found = times(BoundedValue.exact(source), given, "weight", "")
     if given["add_bias"]:
         found = plus(found.stored(source.dtype), given["bias"])
     if given["do_flash_attn"]:
@@ -147,7 +148,7 @@ def _dequantize_oracle(dtype: torch.dtype, given: Arguments) -> Mapping[str, Exp
             for row in range(rows)
         ]
     )
-    return {"result": Bounded.exact(found).scaled(1.0).expected(dtype)}
+    return {"result": BoundedValue.exact(found).scaled(1.0).expected(dtype)}
 
 
 # --- samples ----------------------------------------------------------------------------------------------------------

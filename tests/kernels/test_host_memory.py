@@ -14,8 +14,9 @@ import pytest
 import torch
 
 from conformance.errors import UsageError
-from conformance.kernels import byte_casts, pinned_memory
+from conformance.kernels import pinned_memory
 from conformance.kernels.builders import find_builder
+from conformance.kernels.specifications.host_memory import cast_to_byte_tensor
 
 
 @pytest.fixture
@@ -168,18 +169,18 @@ def test_a_byte_cast_is_the_same_memory(dtype, shape):
 def test_a_list_of_tensors_gives_a_list_of_views():
     tensors = [torch.ones(3), torch.ones(2, dtype=torch.float16, requires_grad=True)]
 
-    views = byte_casts.cast_to_byte_tensor(tensors)
+    views = cast_to_byte_tensor(tensors)
 
     assert [view.data_ptr() for view in views] == [tensor.data_ptr() for tensor in tensors]
     assert [view.numel() for view in views] == [12, 4]
-    assert byte_casts.cast_to_byte_tensor([]) == []
+    assert cast_to_byte_tensor([]) == []
 
 
 def test_byte_casts_name_what_is_wrong():
     with pytest.raises(UsageError, match=r"tensor: expected a contiguous tensor, got strides \(1, 3\)"):
-        byte_casts.cast_to_byte_tensor(torch.zeros(2, 3).t())
+        cast_to_byte_tensor(torch.zeros(2, 3).t())
     with pytest.raises(UsageError, match=r"tensor\[1\]: expected a tensor, got float"):
-        byte_casts.cast_to_byte_tensor([torch.zeros(2), 1.0])
+        cast_to_byte_tensor([torch.zeros(2), 1.0])
 
 
 def test_memcpy_copies_bytes_or_says_why_not():
