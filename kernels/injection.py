@@ -35,7 +35,8 @@ _UNLOADABLE = (NotImplementedError, ValueError, ImportError, RuntimeError, OSErr
 class BuilderSource(Protocol):
     """Source of operator builders: the part of an accelerator that injection uses."""
 
-    def create_op_builder(self, class_name: str) -> Any: ...
+    def create_op_builder(self, class_name: str) -> Any:
+        """Return a builder of that class, or None; its ``load()`` returns an object with the kernels."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,7 @@ class InjectedKernel:
     def _call_reference(self, dtype: str, reason: str, arguments: tuple[Any, ...]) -> Any:
         if self.kernel.reference is None:
             raise NotImplementedError(f"{self.kernel.name} has no portable reference, and {reason}")
+        # The reference itself checks nothing.
         self.kernel.validate(self.kernel.bound(arguments, {}))
         result = self.kernel.reference(*arguments)
         self._last[dtype] = Choice(
@@ -218,6 +220,7 @@ class InjectedRMSNorm(nn.Module):
         self._kernel = injector.kernel("rms_norm")
 
     def forward(self, source: Tensor) -> Any:
+        # torch.nn.RMSNorm takes the input's machine epsilon for None.
         epsilon = torch.finfo(source.dtype).eps if self.epsilon is None else self.epsilon
         return self._kernel(source.contiguous(), self.weight, epsilon)
 
@@ -233,6 +236,7 @@ class InjectedLinear(nn.Module):
 
     def forward(self, source: Tensor) -> Any:
         tokens = source.reshape(1, -1, source.shape[-1])
+        # transposed_mode is True: nn.Linear stores its weight as (outputs, inputs). rope_theta (10000.0) has no effect.
         if self.bias is None:
             scale = source.new_zeros(1)
             found = self._kernel(tokens, self.weight, False, scale, False, True)
@@ -295,7 +299,7 @@ def inject(
     for path, module in list(model.named_modules()):
         inside = any(path.startswith(f"{outer}.") for outer in injection.originals)
         rule = known.get(type(module))
-        if not path or inside or rule is None:
+        if not path or inside or rule is None:  # the model itself has the empty path, and no parent to put a module in
             continue
         replacement = rule(module, injection.injector)
         if replacement is not None:

@@ -62,6 +62,7 @@ class _LockedMemory:
         self._ranges: dict[int, int] = {}
 
     def tensor(self, elements: int, dtype: torch.dtype) -> Tensor:
+        """Return a flat tensor in locked pages of its own. Raises UsageError if the lock is refused."""
         size = max(elements * dtype.itemsize, 1)  # mmap refuses a size of 0
         memory = mmap.mmap(-1, -(-size // mmap.PAGESIZE) * mmap.PAGESIZE)
         address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
@@ -74,10 +75,12 @@ class _LockedMemory:
         return torch.frombuffer(memory, dtype=torch.uint8)[: elements * dtype.itemsize].view(dtype)
 
     def holds(self, first: int, last: int) -> bool:
+        """Return True if one locked range contains the addresses from ``first`` up to ``last``."""
         with self._lock:
             return any(start <= first and last <= start + size for start, size in self._own_ranges().items())
 
     def free(self, address: int) -> bool:
+        """Unlock the range that contains ``address``; return False if there is none."""
         with self._lock:
             found = [start for start, size in self._own_ranges().items() if start <= address < start + size]
             for start in found:

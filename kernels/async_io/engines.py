@@ -49,12 +49,14 @@ class NativeEngine:
         return int(self._library.engine_why_not(self._engine))
 
     def move(self, writes: bool, direct: int, plain: int, address: int, bytes_: int, offset: int) -> int:
+        """Move bytes as ``Engine.move`` says, with up to ``queue_depth`` requests in flight."""
         moved = int(self._library.engine_move(self._engine, writes, direct, plain, address, bytes_, offset))
         if moved < 0:
             raise OSError(-moved, os.strerror(-moved))
         return moved
 
     def close(self) -> None:
+        """Free the queue and the staging buffers. A second call does nothing."""
         engine, self._engine = self._engine, None
         if engine is not None:
             self._library.engine_delete(engine)
@@ -67,6 +69,7 @@ class PortableEngine:
         self._block = settings.block_size
 
     def move(self, writes: bool, direct: int, plain: int, address: int, bytes_: int, offset: int) -> int:
+        """Move bytes as ``Engine.move`` says, one request after the other; ``direct`` is not used."""
         call = os.pwritev if writes else os.preadv
         memory = memoryview((ctypes.c_char * bytes_).from_address(address))
         done = 0

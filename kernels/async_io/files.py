@@ -22,6 +22,7 @@ class OpenFile:
     direct: int
 
     def close(self) -> None:
+        """Close both descriptors."""
         os.close(self.plain)
         if self.direct >= 0:
             os.close(self.direct)

@@ -61,18 +61,23 @@ class Handle(PinHandle):
         self._open = True
 
     def get_block_size(self) -> int:
+        """Return the bytes of a request."""
         return self._settings.block_size
 
     def get_queue_depth(self) -> int:
+        """Return the number of requests in flight for each thread."""
         return self._settings.queue_depth
 
     def get_single_submit(self) -> bool:
+        """Return True if each request has a system call of its own."""
         return self._settings.single_submit
 
     def get_overlap_events(self) -> bool:
+        """Return True if the queue is refilled as requests end."""
         return self._settings.overlap_events
 
     def get_intra_op_parallelism(self) -> int:
+        """Return the number of threads."""
         return self._settings.intra_op_parallelism
 
     def get_alignment(self) -> int:

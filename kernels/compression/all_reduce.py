@@ -88,6 +88,7 @@ class CompressedAllReduce:
         received = torch.empty_like(packed)
         dist.all_to_all_single(received, packed, group=self._group)
         scales = self._gathered(scale.view(1))
+        # Each rank keeps its own chunk, so it sends all but one of world_size parts.
         self.bytes_sent += packed.numel() * (self.world_size - 1) // self.world_size
         chunks = _unpacked(received).view(self.world_size, -1)
         compensated = feedback.server.clone()

@@ -109,6 +109,7 @@ def fastest(device_type: str) -> tuple[Packing, Packing]:
 
 @functools.cache
 def library() -> ctypes.CDLL:
+    """Return the loaded library. Raises SetupError if it cannot be built."""
     loaded = shared_object(_SOURCE, "the packbits kernel", "PyTorch operators do the work without it")
     for function in (loaded.pack_signs, loaded.unpack_signs):
         function.argtypes, function.restype = [ctypes.c_void_p, ctypes.c_uint64, ctypes.c_void_p], None

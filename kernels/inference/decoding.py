@@ -127,7 +127,7 @@ class DecodingSettings:
         slopes = torch.tensor([0.5**head for head in range(self.heads)], dtype=torch.float64).repeat(self.batch)
         shifts = (slopes[:, None, None] * torch.arange(self.tokens)).to(dtype)
         mask = torch.zeros(self.batch, self.tokens, dtype=dtype)
-        mask[0, :2] = -10000.0
+        mask[0, :2] = -10000.0  # hides the padding at the beginning of the first sequence
         nothing = torch.zeros(1, dtype=dtype)  # DeepSpeed passes a tensor of one dimension for no mask and no alibi
         return {
             "attn_mask": mask if self.padded else nothing, "rotary_dim": self.width if self.rotary else 0,
@@ -144,6 +144,7 @@ class DecodingSettings:
         return [draw(self.batch, self.tokens, channels) for _ in range(self.layers)]
 
 
+#: Arguments of softmax_context after the first, in the order of its signature.
 _ORDER = (
     "attn_mask", "rotary_dim", "rotate_half", "rotate_every_two", "heads", "num_kv", "norm_factor", "triangular",
     "local_attention", "window_size", "no_masking", "layer_id", "num_layers", "alibi", "rope_theta", "is_prompt",
@@ -179,12 +180,12 @@ class DecodingSession:
         )
         getattr(self.functions, f"allocate_workspace_{word}")(*arguments)
 
-    def steps(self, what: str, prompt: int, *, said: bool = True, begun: bool = False) -> Observations:
+    def steps(self, what: str, prompt: int, *, marks_prompt: bool = True, prompt_done: bool = False) -> Observations:
         """Run ``prompt`` tokens as a prompt and the others one by one through all layers; yield results and oracle.
 
-        ``said`` is passed as ``is_prompt``. If ``begun``, the prompt has gone through all layers already.
+        ``marks_prompt`` is passed as ``is_prompt``. If ``prompt_done``, the prompt has gone through all layers already.
         """
-        starts = [*([] if begun else [0]), *range(prompt, self.setting.tokens)]
+        starts = [*([] if prompt_done else [0]), *range(prompt, self.setting.tokens)]
         dtype = self.layers[0].dtype
         function = getattr(self.functions, f"softmax_context_{WORDS[str(dtype).removeprefix('torch.')]}")
         given = self.setting.arguments(dtype)
@@ -192,7 +193,7 @@ class DecodingSession:
         for begin, end in zip(starts, [*starts[1:], self.setting.tokens], strict=True):
             for layer, whole in enumerate(self.layers):
                 part = whole[:, begin:end].contiguous().to(self.device)
-                call = {**given, "layer_id": layer, "is_prompt": said and begin == 0}
+                call = {**given, "layer_id": layer, "is_prompt": marks_prompt and begin == 0}
                 result = function(part, *(self._cut(call, name, end) for name in _ORDER))
                 place = f"{what}: tokens {begin} to {end - 1} of layer {layer}"
                 output = wanted[layer][0].moved(partial(_part, 1, begin, end))
@@ -235,7 +236,7 @@ def _starts_anew(functions: Any, device: torch.device, dtype: torch.dtype, gener
         yield from session.steps("a prompt", 2)
         yield from session.steps("another prompt", 3)
         functions.reset_cache()
-        yield from session.steps("after a reset", 1, said=False)
+        yield from session.steps("after a reset", 1, marks_prompt=False)
         yield from session.steps("a prompt of one token", 1)
         functions.release_workspace()
         if functions.retake_workspace() is False:

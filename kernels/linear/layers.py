@@ -45,6 +45,7 @@ class FrozenLinear(nn.Module):
         return Layout((self.out_features, self.in_features), self.shards.size if self.shards else 1)
 
     def forward(self, source: Tensor) -> Tensor:
+        """Return ``source`` (..., inputs) times the decoded weight, plus the bias: (..., outputs)."""
         return functional.linear(source, self.full_weight(), self.bias)
 
     @torch.no_grad()
@@ -111,6 +112,7 @@ class LoRALinear(nn.Module):
         return self._merged is not None
 
     def forward(self, source: Tensor) -> Tensor:
+        """Return the base layer's output (..., outputs) plus the low-rank product, or that of the merged matrix."""
         if self._merged is not None:
             return functional.linear(source, self._merged, self.base.bias)
         low_rank = functional.linear(functional.linear(source, self.down), self.up)

@@ -112,10 +112,12 @@ class Shards:
 
     @property
     def rank(self) -> int:
+        """Return this process's rank in the group."""
         return member_of(self.group)[0]
 
     @property
     def size(self) -> int:
+        """Return the number of ranks in the group."""
         return member_of(self.group)[1]
 
     def gathered(self, own: Tensor) -> Tensor:

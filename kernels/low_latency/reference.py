@@ -15,7 +15,7 @@ def all_reduce(tensor: Tensor, operation: dist.ReduceOp.RedOpType, group: dist.P
     if own.numel():
         dist.all_gather(gathered, own, group=group)
     else:
-        dist.barrier(group=group)
+        dist.barrier(group=group)  # an empty tensor still waits for all ranks, as with shared memory
     parts = [part.view(tensor.dtype).view(tensor.shape) for part in gathered]
     tensor.copy_(in_order(parts, operation))
 
@@ -36,6 +36,7 @@ def in_order(parts: list[Tensor], operation: dist.ReduceOp.RedOpType) -> Tensor:
 
 
 def _combined(total: Tensor, part: Tensor, operation: dist.ReduceOp.RedOpType) -> Tensor:
+    # part != part is true for NaN only, which replaces a number; a number does not replace NaN.
     if operation == dist.ReduceOp.MIN:
         return torch.where((part != part) | (part < total), part, total)
     if operation == dist.ReduceOp.MAX:

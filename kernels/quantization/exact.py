@@ -28,6 +28,7 @@ class ExactQuantization:
 
     @property
     def values(self) -> Tensor:
+        """Return the numbers that the codes stand for."""
         return self.codes * self.step + self.offset
 
     @property

@@ -22,10 +22,12 @@ class Format:
 
     @property
     def bits(self) -> int:
+        """Return the size of a code in bits, with the sign."""
         return 1 + self.exponent + self.mantissa
 
     @property
     def bias(self) -> int:
+        """Return the exponent's bias, as in IEEE 754."""
         return int(2 ** (self.exponent - 1)) - 1
 
 

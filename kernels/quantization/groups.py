@@ -59,6 +59,7 @@ def quantized(rows: Tensor, num_bits: int, quant_type: int) -> Quantized:
         steps = [width * 2.0**-num_bits, offset]
         flat = width < NEGLIGIBLE
     steps[0] = torch.where(flat, 1.0, steps[0])
+    # NaN has no integer code. A row with infinity gives NaN here as well (infinity times a scale of 0).
     codes = (shifted * torch.where(flat, 1.0, scale)).round().clamp(low, high).nan_to_num(nan=0.0)
     return Quantized(codes, torch.cat(steps, dim=1))
 

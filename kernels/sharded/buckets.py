@@ -120,7 +120,7 @@ class GradientBuckets:
         if ring[0].used and ring[0].used + length > ring[0].rows.shape[1]:
             self._flush(ring)
         buffer = ring[0]
-        if length > buffer.rows.shape[1]:
+        if length > buffer.rows.shape[1]:  # the bucket is empty here, so it can be replaced by a larger one
             buffer.rows = buffer.rows.new_empty(self.world_size, length)
         buffer.rows[:, buffer.used : buffer.used + length].copy_(target.layout.rows(gradient))
         buffer.used += length

@@ -98,7 +98,7 @@ class HostCopies:
         if copy.device not in self._streams:
             self._streams[copy.device] = torch.Stream(device=copy.device)
         stream = self._streams[copy.device]
-        stream.wait_stream(current)
+        stream.wait_stream(current)  # the tensor may still be computed there
         torch.accelerator.set_stream(stream)
         try:
             yield

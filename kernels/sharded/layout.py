@@ -18,14 +18,17 @@ class Layout:
 
     @property
     def numel(self) -> int:
+        """Return the number of elements of the tensor."""
         return math.prod(self.shape)
 
     @property
     def length(self) -> int:
+        """Return the number of elements of a shard, padding included."""
         return -(-self.numel // self.world_size)
 
     @property
     def padded(self) -> int:
+        """Return the number of elements of all shards together, padding included."""
         return self.length * self.world_size
 
     def own(self, rank: int) -> int:

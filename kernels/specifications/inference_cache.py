@@ -96,7 +96,7 @@ def _goes_on(functions: Any, device: torch.device, dtype: torch.dtype, generator
             yield f"keys of layer {layer}", found[2 * layer], keys.moved(part).expected(dtype)
             exact = part(values.double())
             yield f"values of layer {layer}", found[2 * layer + 1], Expected(exact, allowed=torch.zeros_like(exact))
-        yield from session.steps("after it was repeated", _SETTING.prompt, begun=True)
+        yield from session.steps("after it was repeated", _SETTING.prompt, prompt_done=True)
     finally:
         functions.release_workspace()
 
@@ -111,7 +111,7 @@ def _refuses(functions: Any, device: torch.device, dtype: torch.dtype, generator
         for sources, repeats in ((2, 2), (1, 7), (0, 3), (6, 0)):
             yield from _refused(f"for {sources} times {repeats} sequences", repeat, sources, repeats)
         repeat(_SOURCES, _REPEATS)
-        yield from session.steps("after refusals", _SETTING.prompt, begun=True)
+        yield from session.steps("after refusals", _SETTING.prompt, prompt_done=True)
     finally:
         functions.release_workspace()
 
