@@ -15,7 +15,7 @@ from conformance.case import Case, seed_of
 from conformance.finding import Reason, Refused, environment_lacks, report
 from conformance.kernels.arguments import tensors_in
 from conformance.kernels.implementation import Choice, Implementation, choice_behind
-from conformance.kernels.specification import Arguments, Place
+from conformance.kernels.specification import Arguments, TensorLocation
 from conformance.numerics.bits import plain
 from conformance.numerics.trees import mapped
 
@@ -122,7 +122,7 @@ def on_device(given: Arguments, device: torch.device) -> Arguments:
 
 
 def _kernel_device(task: KernelTask, device: torch.device) -> torch.device:
-    return torch.device("cpu") if task.kernel.place is Place.HOST else device
+    return torch.device("cpu") if task.kernel.location is TensorLocation.HOST else device
 
 
 def _judged_call(

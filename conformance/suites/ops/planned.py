@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from conformance.accelerators.capabilities import Cell
 from conformance.case import Case, case_id
-from conformance.kernels.specification import KernelSpecification, Property, Refusal, Sample
+from conformance.kernels.specification import KernelSample, KernelSpecification, Property, Refusal
 from conformance.kernels.specifications import specifications
 
 
@@ -16,7 +16,7 @@ class KernelTask:
 
     kernel: KernelSpecification
     dtype: str
-    what: Sample | Refusal | Property
+    what: KernelSample | Refusal | Property
 
 
 def results() -> list[Case]:
