@@ -92,12 +92,12 @@ class SpecifiedBuilder(OpBuilder):
             raise NotImplementedError(
                 f"no function of {type(self).__name__} has an implementation for {self.device_type}"
             )
-        # Functions without an implementation are left out, so that hasattr() on the object tells which there are.
         companions = {
             name: companion
             for specification in of_builder(type(self).__name__)
             for name, companion in specification.companions.items()
         }
+        # A function without an implementation is left out, so that hasattr() answers whether it is available.
         return SimpleNamespace(**{**companions, **{name: self._kernels()[name] for name in choices}})
 
     def _kernels(self) -> dict[str, Kernel]:

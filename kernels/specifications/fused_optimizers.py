@@ -302,8 +302,8 @@ def _drop_list(lists: list[list[Tensor]]) -> None:
 
 
 def _halve_moment(lists: list[list[Tensor]]) -> None:
-    other = torch.bfloat16 if lists[2][0].dtype is torch.float16 else torch.float16
-    lists[2][0] = lists[2][0].to(other)
+    dtype = torch.bfloat16 if lists[2][0].dtype is torch.float16 else torch.float16
+    lists[2][0] = lists[2][0].to(dtype)
 
 
 def _stride_parameter(lists: list[list[Tensor]]) -> None:

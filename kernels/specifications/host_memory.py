@@ -103,12 +103,12 @@ def _same_memory(
 ) -> Iterator[tuple[str, Tensor, Expected]]:
     """Check that a write to the byte view changes the tensor; optimizers and swapping code rely on this."""
     tensor = torch.randn(33, generator=generator).to(dtype).to(device)
-    other = torch.randn(33, generator=generator).to(dtype)
+    written = torch.randn(33, generator=generator).to(dtype)
 
     view = functions.cast_to_byte_tensor(tensor)
-    view.copy_(other.view(torch.uint8))
+    view.copy_(written.view(torch.uint8))
 
-    yield "the tensor after a write to its bytes", tensor.view(torch.int16), Expected(other.view(torch.int16))
+    yield "the tensor after a write to its bytes", tensor.view(torch.int16), Expected(written.view(torch.int16))
     yield "the address of the bytes", torch.tensor(view.data_ptr()), Expected(torch.tensor(tensor.data_ptr()))
 
 
