@@ -37,8 +37,9 @@ class CommonOptions(TypedDict, total=False):
 class OneBitOptimizer(Optimizer, abc.ABC):
     """Optimizer with compressed communication.
 
-    Parameters are float32, equal on all ranks before a run, and updated alike. Gradients are each rank's own: the
-    caller must not average them. A missing gradient counts as zeros, because all ranks take part in every collective.
+    Parameters have to be float32 and equal on all ranks; the optimizer keeps them equal (ZeroOneAdam at each
+    synchronization). Gradients are each rank's own: the caller must not average them. A missing gradient counts as
+    zeros, because all ranks take part in every collective.
 
     A parameter group may hold ``mask``, a tensor of 0 and 1 of its parameters' shape: where it is 0, compressed tensors
     are kept at 0. Use it for elements that never get a gradient. Their frozen second moment of 0 would turn the
