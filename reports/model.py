@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from conformance.errors import JournalError
-from conformance.reports import profiles, status
-from conformance.reports.collector import collector_paused
-from conformance.reports.json_files import read_json
+from conformance.reports import profiles
+from conformance.reports.json_files import collector_paused, read_json
 from conformance.reports.plain_form import as_plain
 from conformance.reports.plan_digest import declaration_sha256, plan_sha256
+from conformance.reports.totals import Counts, ExitStatus, count, exit_status, idle_areas, tally
 from conformance.reports.unpacking import unpack
 from conformance.reports.validation import read
 from conformance.reports.verdict import Outcome, Reason, check_pair
@@ -190,18 +190,18 @@ class Report:
     waivers: WaiverRecord = field(default_factory=WaiverRecord)
     accounting: Accounting = field(default_factory=Accounting)
     #: What the writer counted. Readers count again; the gate rejects a report whose totals are not its cases'.
-    totals: status.Counts = field(default_factory=status.Counts)
+    totals: Counts = field(default_factory=Counts)
     notes: tuple[str, ...] = ()
     cases: tuple[CaseRecord, ...] = ()
 
     @cached_property
-    def counts(self) -> status.Counts:
+    def counts(self) -> Counts:
         return count_cases(self.cases, self.accounting)
 
     @cached_property
     def idle_areas(self) -> tuple[str, ...]:
         """Areas where something is claimed and nothing ran."""
-        return status.idle_areas((case.area, case.outcome, case.reason) for case in self.cases)
+        return idle_areas((case.area, case.outcome, case.reason) for case in self.cases)
 
     @cached_property
     def standings(self) -> tuple[profiles.Standing, ...]:
@@ -220,21 +220,21 @@ class Report:
 
         A run of one profile says nothing of those that hold more, though all it ran of them may have passed.
         """
-        if self.run.invocation.selection or self.exit_status() is status.ExitStatus.UNACCOUNTED:
+        if self.run.invocation.selection or self.exit_status() is ExitStatus.UNACCOUNTED:
             return None
         asked = self.run.profile or "full"
         inside = profiles.contained(asked) if asked in profiles.PROFILES else ()
         return profiles.badge(one for one in self.standings if one.name in inside)
 
-    def exit_status(self) -> status.ExitStatus:
+    def exit_status(self) -> ExitStatus:
         disordered = bool(self.accounting.duplicates or self.accounting.unknown)
-        return status.exit_status(self.counts, disordered=disordered, idle=bool(self.idle_areas))
+        return exit_status(self.counts, disordered=disordered, idle=bool(self.idle_areas))
 
 
-def count_cases(cases: Iterable[CaseRecord], accounting: Accounting) -> status.Counts:
+def count_cases(cases: Iterable[CaseRecord], accounting: Accounting) -> Counts:
     """How the cases ended, with those that have no verdict."""
-    seen = status.tally((case.outcome, case.reason) for case in cases)
-    return seen + status.tally((None, None) for _ in accounting.unaccounted)
+    seen = tally((case.outcome, case.reason) for case in cases)
+    return seen + tally((None, None) for _ in accounting.unaccounted)
 
 
 def manifest_sha256(report: Report) -> str:
@@ -249,7 +249,7 @@ def declared_sha256(cells: Iterable[DeclaredCell]) -> str:
 
 def _tally(case: CaseRecord, number: int) -> profiles.Tally:
     """So many cases that ended like this one and are of the same profiles."""
-    one = status.count(case.outcome, case.reason)
+    one = count(case.outcome, case.reason)
     return profiles.Tally(case.facts, bool(one.claimed), bool(one.passed), bool(one.failed), number)
 
 

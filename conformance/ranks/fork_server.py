@@ -22,7 +22,7 @@ from conformance.process.children import LAST_WORDS, children, end_children
 from conformance.process.lifetime import adopt_orphans, die_with_parent
 from conformance.process.state import collect_seldom
 from conformance.ranks.channel import Channel, Closed, Message
-from conformance.reports.collector import collector_paused
+from conformance.reports.json_files import collector_paused
 
 #: Imported before the first fork. What is missing here is imported by every rank anew.
 _WARM = (

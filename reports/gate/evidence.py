@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 
-from conformance.reports.gate.claim_book import ClaimBook
-from conformance.reports.gate.groups import Group, grouped
+from conformance.reports.declaration.claim_book import ClaimBook
 from conformance.reports.gate.manifests import RELEASES, Manifest
-from conformance.reports.gate.policy import Policy, containing
 from conformance.reports.model import CaseRecord, Report, manifest_sha256
-from conformance.reports.profiles import PROFILES, Record, contained
+from conformance.reports.profiles import MODE, PROFILES, Policy, Record, contained, containing, on_ranks
+from conformance.reports.verdict import Outcome, Reason
 from conformance.reports.waivers.applying import Settled, settle
 from conformance.reports.waivers.model import Waiver
 
@@ -105,3 +104,44 @@ class Evidence:
     def settled(self) -> Settled:
         """The waivers held against what the run saw."""
         return settle(self.report, self.waivers, self.now.date())
+
+
+@dataclass(frozen=True)
+class Group:
+    """Cases of one area, tier, level and mode, on ranks or not, that ended alike, in the order of the report."""
+
+    cases: tuple[CaseRecord, ...]
+
+    @property
+    def facts(self) -> Record:
+        """What a profile's predicate looks at; it sees no difference between the cases."""
+        return self.cases[0].facts
+
+    @property
+    def outcome(self) -> Outcome:
+        return self.cases[0].outcome
+
+    @property
+    def reason(self) -> Reason:
+        return self.cases[0].reason
+
+    @property
+    def area(self) -> str:
+        return self.cases[0].area
+
+    @property
+    def level(self) -> str:
+        return self.cases[0].level
+
+
+def grouped(cases: Iterable[CaseRecord]) -> tuple[Group, ...]:
+    """The groups of the cases, in the order of their first ones."""
+    found: dict[tuple[object, ...], list[CaseRecord]] = {}
+    for case in cases:
+        ranks = on_ranks(case.area, case.requires)
+        key = (case.area, ranks, case.tier, case.level, case.axes.get(MODE), case.outcome, case.reason)
+        if key in found:
+            found[key].append(case)
+        else:
+            found[key] = [case]
+    return tuple(Group(tuple(one)) for one in found.values())

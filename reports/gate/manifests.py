@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from conformance.errors import JournalError
-from conformance.reports.collector import collector_paused
-from conformance.reports.json_files import inflated, parse_json, read_capped
+from conformance.reports.json_files import collector_paused, inflated, parse_json, read_capped
 from conformance.reports.model import PlannedRecord
 from conformance.reports.plan_digest import plan_sha256
 from conformance.reports.profiles import PROFILES, in_profile

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from conformance.reports.gate.policy import POLICIES
 from conformance.reports.gate.rules import RULES
-from conformance.reports.verdict import _ALLOWED, DIFFERENCE_REASONS, Outcome
-from conformance.reports.verdict_docs import REASON_DOCS
+from conformance.reports.profiles import POLICIES
+from conformance.reports.verdict import _ALLOWED, DIFFERENCE_REASONS, REASON_DOCS, Outcome
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE, GATE = DOCS / "explained.md", DOCS / "gate.md"

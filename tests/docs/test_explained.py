@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from conformance.reports.gate.rules import RULES
-from conformance.reports.verdict import Reason
-from conformance.reports.verdict_docs import REASON_DOCS
+from conformance.reports.verdict import REASON_DOCS, Reason
 from conformance.reports.waivers.file import parse_waivers
 
 from . import explained

@@ -17,7 +17,7 @@ from conformance.errors import ConformanceError
 from conformance.numerics.budgets import OpClass, budget_of
 from conformance.options import _OPTIONS
 from conformance.reports.profiles import PROFILES
-from conformance.reports.status import ExitStatus
+from conformance.reports.totals import ExitStatus
 from conformance.reports.verdict import _ALLOWED, Outcome, Reason
 from conformance.run_options import Strictness
 from conformance.runner.controller import EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_USAGE

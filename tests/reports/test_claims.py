@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from conformance.reports.claims import check_claims
+from conformance.reports.declaration.claims import check_claims
 from conformance.reports.model import Accelerator, CaseRecord, DeclarationRecord, DeclaredCell, Report, Run, Suite
 from conformance.reports.verdict import Outcome, Reason
 

@@ -11,7 +11,7 @@ from conformance.errors import JournalError
 from conformance.reports.fold import fold, fold_without_manifest
 from conformance.reports.journal import JournalRecords, JournalWriter, read_journal
 from conformance.reports.repro import repro
-from conformance.reports.status import ExitStatus
+from conformance.reports.totals import ExitStatus
 from conformance.reports.verdict import Outcome, Reason, failed, passed, skipped
 from tests.reports.samples import ENDINGS, entry, manifest, report_of, sample_report, write_run, write_sample
 

@@ -6,29 +6,29 @@ from collections.abc import Callable
 from typing import Final
 
 from conformance.errors import UnknownName
-from conformance.reports import badge_view, ctrf_view, junit_view, markdown_view, packed, summary_view, terminal_view
 from conformance.reports.model import Report, to_json
+from conformance.reports.views import badge, ctrf, junit, markdown, packed, summary, text
 
 #: A view makes text of a report and a width in columns, which only terminals care for.
 View = Callable[[Report, int], str]
 
 VIEWS: Final[dict[str, View]] = {
-    "text": lambda report, width: terminal_view.render(report, width) + "\n",
-    "markdown": lambda report, _: markdown_view.render(report),
+    "text": lambda report, width: text.render(report, width) + "\n",
+    "markdown": lambda report, _: markdown.render(report),
     "json": lambda report, _: to_json(report),
-    "junit": lambda report, _: junit_view.render(report),
-    "ctrf": lambda report, _: ctrf_view.render(report),
-    "summary": lambda report, _: summary_view.render(report),
+    "junit": lambda report, _: junit.render(report),
+    "ctrf": lambda report, _: ctrf.render(report),
+    "summary": lambda report, _: summary.render(report),
     "packed": lambda report, _: packed.pack(report),
-    "badge": lambda report, _: badge_view.svg(report),
-    "endpoint": lambda report, _: badge_view.endpoint(report),
+    "badge": lambda report, _: badge.svg(report),
+    "endpoint": lambda report, _: badge.endpoint(report),
 }
 
 #: The views that a report folder holds, by file name.
 FILES: Final[dict[str, Callable[[Report], str]]] = {
     "report.json": to_json,
-    "junit.xml": junit_view.render,
-    "matrix.md": markdown_view.render,
+    "junit.xml": junit.render,
+    "matrix.md": markdown.render,
 }
 
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from conformance.errors import UnknownName
-from conformance.reports.gate import accounting, baseline, honesty, identity, outcomes, run_facts, signing_rule, waiving
 from conformance.reports.gate.evidence import Evidence
-from conformance.reports.gate.finding import Finding
+from conformance.reports.gate.finding import Decision, Finding
+from conformance.reports.gate.rules import accounting, baseline, honesty, identity, outcomes, run_facts, waivers
+from conformance.reports.gate.rules.outcomes import is_due, unmet
 
 Check = Callable[[Evidence], Iterable[Finding]]
 
@@ -107,7 +108,7 @@ RULES: Final = {
             "none names the core.",
             "A waiver without an end is a lowered bar.",
             "Fix the bug and delete the waiver, or renew it with a new date and a reason: conformance waivers check.",
-            waiving.check_waivers,
+            waivers.check_waivers,
         ),
         Rule(
             "G10",
@@ -115,7 +116,7 @@ RULES: Final = {
             "A waiver that is no longer needed hides the next regression. A pattern that is too wide matches cases "
             "that pass.",
             "Delete or narrow it: conformance waivers prune.",
-            waiving.check_stale,
+            waivers.check_stale,
         ),
         Rule(
             "G11",
@@ -148,7 +149,7 @@ RULES: Final = {
             "Everything else in the file can be made up by whoever writes it. A signature says who answers for it.",
             "Sign with: conformance sign REPORT --key KEY. Whoever judges adds the public key to the file of "
             "allowed signers.",
-            signing_rule.check_signature,
+            run_facts.check_signature,
         ),
         Rule(
             "G15",
@@ -174,3 +175,17 @@ def find_rule(id: str) -> Rule:
     if id.upper() not in RULES:
         raise UnknownName("gate rule", id, RULES)
     return RULES[id.upper()]
+
+
+def decide(evidence: Evidence) -> Decision:
+    """What the sixteen rules find; rejections come first, then in the order of the rules."""
+    findings = [finding for rule in RULES.values() for finding in rule.check(evidence)]
+    groups = [group for group in evidence.groups if is_due(group)]
+    due = sum(len(group.cases) for group in groups)
+    return Decision(
+        accelerator=evidence.report.accelerator.name,
+        profile=evidence.profile,
+        findings=tuple(sorted(findings, key=lambda one: one.severity.value != "reject")),
+        due=due,
+        met=due - sum(len(unmet(group, evidence)) for group in groups),
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from conformance.reports.status import Counts, ExitStatus, count, exit_status, idle_areas
+from conformance.reports.totals import Counts, ExitStatus, count, exit_status, idle_areas
 from conformance.reports.verdict import Outcome, Reason
 
 GREEN, FAILED, NOTHING, UNACCOUNTED = ExitStatus

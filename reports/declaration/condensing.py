@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from conformance.reports.corrections import NOT_THERE, PROBE, SUPPORTED, UNSUPPORTED, Corrections
+from conformance.reports.declaration.corrections import NOT_THERE, PROBE, SUPPORTED, UNSUPPORTED, Corrections
 from conformance.reports.model import DeclaredCell, Report
 from conformance.reports.verdict import Reason
 

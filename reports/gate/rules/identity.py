@@ -8,8 +8,8 @@ from typing import Final
 from conformance.reports.gate.evidence import Evidence
 from conformance.reports.gate.finding import Finding, note, reject
 from conformance.reports.gate.manifests import torch_series
-from conformance.reports.gate.policy import containing
 from conformance.reports.plain_text import one_line
+from conformance.reports.profiles import containing
 
 #: How many releases back are current, and how many more are accepted with a note.
 _CURRENT: Final = 2

@@ -11,7 +11,7 @@ from conformance.reports.challenge import complaint
 from conformance.reports.gate.evidence import Evidence
 from conformance.reports.gate.finding import Finding, counted, named, note, reject
 from conformance.reports.plain_text import one_line
-from conformance.reports.status import was_executed
+from conformance.reports.totals import was_executed
 
 #: Clocks of two machines differ, and nobody is accused for that.
 _SKEW: Final = timedelta(minutes=10)
@@ -99,3 +99,9 @@ def check_environment(evidence: Evidence) -> Iterator[Finding]:
     baseline = evidence.baseline
     if baseline and baseline.environment.fingerprint_sha256 != environment.fingerprint_sha256:
         yield note("G15", "The environment is not the baseline's: a difference may come from it.")
+
+
+def check_signature(evidence: Evidence) -> Iterator[Finding]:
+    """G14: the signature verifies and its signer is allowed, wherever the gate was told who may sign."""
+    if evidence.signature is not None and evidence.signature.problem:
+        yield reject("G14", one_line(evidence.signature.problem, 300))

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from conformance.cli.main import main
-from conformance.reports.comparing import Change, compare
-from conformance.reports.comparison_view import as_json, as_markdown, text
+from conformance.reports.diff import Change, as_json, as_markdown, compare, text
 from conformance.reports.model import DeclaredCell, Report, to_json
 from conformance.reports.verdict import Outcome, Reason
 from tests.reports.gate.world import PLAN, honest, with_case

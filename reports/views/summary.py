@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from conformance.reports import markdown_view
-from conformance.reports.bounded import SUMMARY_BYTES, within
 from conformance.reports.matrix import failures
 from conformance.reports.model import CaseRecord, Report
-from conformance.reports.plain_text import markdown, one_line
+from conformance.reports.plain_text import SUMMARY_BYTES, markdown, one_line, within
+from conformance.reports.views import markdown as markdown_view
 
 _LONGEST_MESSAGE = 300
 

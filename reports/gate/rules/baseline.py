@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from conformance.reports.gate.claim_book import SUPPORTED, Claim, ClaimBook
+from conformance.reports.declaration.claim_book import SUPPORTED, Claim, ClaimBook
 from conformance.reports.gate.evidence import Evidence
 from conformance.reports.gate.finding import Finding, counted, named, note, reject
 from conformance.reports.model import CaseRecord, Report

@@ -7,7 +7,7 @@ from typing import Final
 
 from tabulate import tabulate
 
-from conformance.reports.claims import check_claims
+from conformance.reports.declaration.claims import check_claims
 from conformance.reports.matrix import (
     TERMINAL_LAYOUTS,
     Difference,
@@ -16,12 +16,12 @@ from conformance.reports.matrix import (
     differences,
     failures,
     make_matrix,
+    metric_rows,
     reason_counts,
 )
 from conformance.reports.model import CaseRecord, PlannedRecord, Report
 from conformance.reports.plain_text import one_line, plain
-from conformance.reports.status import Counts
-from conformance.reports.workload_metrics import metric_rows
+from conformance.reports.totals import Counts
 
 MAX_DIFFERENCES: Final = 20
 MAX_IDS: Final = 10

@@ -11,12 +11,12 @@ import pytest
 
 from conformance.cli.main import main
 from conformance.errors import UsageError
-from conformance.reports.gate.deciding import decide
 from conformance.reports.gate.evidence import Evidence
-from conformance.reports.gate.policy import find_policy
+from conformance.reports.gate.rules import decide
 from conformance.reports.loading import load
-from conformance.reports.merging import merge
+from conformance.reports.merge import merge
 from conformance.reports.model import Accounting, Report, to_json
+from conformance.reports.profiles import find_policy
 from tests.reports.gate.world import NOW, PLAN, consistent, honest, manifest
 
 IDS = [one.id for one in PLAN]

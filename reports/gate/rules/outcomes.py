@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from conformance.reports.gate.evidence import Evidence
+from conformance.reports.gate.evidence import Evidence, Group
 from conformance.reports.gate.finding import Finding, counted, named, note, reject
-from conformance.reports.gate.groups import Group
 from conformance.reports.model import CaseRecord
 from conformance.reports.profiles import PROFILES, contained
-from conformance.reports.status import idle_areas
+from conformance.reports.totals import idle_areas
 from conformance.reports.verdict import DIFFERENCE_REASONS, Outcome, Reason
 from conformance.reports.waivers.applying import observed
 

@@ -6,10 +6,9 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Final
 
-from conformance.reports.gate.claim_book import SUPPORTED, UNDECLARED, UNSUPPORTED
-from conformance.reports.gate.evidence import Evidence
+from conformance.reports.declaration.claim_book import SUPPORTED, UNDECLARED, UNSUPPORTED
+from conformance.reports.gate.evidence import Evidence, Group
 from conformance.reports.gate.finding import Finding, counted, named, reject
-from conformance.reports.gate.groups import Group
 from conformance.reports.model import CaseRecord
 from conformance.reports.verdict import Outcome, Reason
 

@@ -9,7 +9,7 @@ from conformance.reports.gate.evidence import Evidence
 from conformance.reports.gate.finding import Finding, counted, named, reject
 from conformance.reports.gate.manifests import PlannedRow
 from conformance.reports.model import PlannedRecord, declared_sha256
-from conformance.reports.status import Counts
+from conformance.reports.totals import Counts
 from conformance.reports.verdict import Reason
 
 

@@ -11,8 +11,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from conformance.reports.condensing import Leaf, Node, column_of, describe, effective, state_of, tree
-from conformance.reports.corrections import BROKEN, NOT_THERE, PROBE, SUPPORTED, UNSUPPORTED, Defect, defect_of
+from conformance.reports.declaration.condensing import Leaf, Node, column_of, describe, effective, state_of, tree
+from conformance.reports.declaration.corrections import (
+    BROKEN,
+    NOT_THERE,
+    PROBE,
+    SUPPORTED,
+    UNSUPPORTED,
+    Defect,
+    defect_of,
+)
 from conformance.reports.model import CaseRecord, DeclaredCell, Report
 from conformance.reports.plain_text import one_line
 from conformance.reports.verdict import Outcome, Reason

@@ -12,12 +12,12 @@ from conformance.reports.matrix import (
     failures,
     full_columns,
     make_matrix,
+    metric_rows,
     reason_counts,
 )
 from conformance.reports.model import CaseRecord, Report
 from conformance.reports.plain_text import markdown, one_line
-from conformance.reports.status import Counts
-from conformance.reports.workload_metrics import metric_rows
+from conformance.reports.totals import Counts
 
 MAX_ROWS: Final = 200
 MAX_MESSAGE: Final = 300
