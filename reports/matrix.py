@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from conformance.reports.model import CaseRecord, Fact, PlannedRecord, Report
+from conformance.reports.model import CaseRecord, Fact, Report
+from conformance.reports.planned import PlannedCase
 from conformance.reports.totals import Counts, count, total
 from conformance.reports.verdict import DIFFERENCE_REASONS, Outcome, Reason
 
@@ -106,7 +107,7 @@ def make_matrix(report: Report, columns: Sequence[Column]) -> Matrix:
     sums: dict[str, dict[str, Counts]] = defaultdict(lambda: defaultdict(Counts))
     titles: dict[tuple[str | None, str | None], str] = {}
     for planned, counts in planned_counts(report):
-        title = titles.setdefault(planned.column, _title(planned.column, columns))
+        title = titles.setdefault(planned.dtype_and_mode, _title(planned.dtype_and_mode, columns))
         sums[planned.area][title] += counts
     rows = tuple(Row(area, dict(cells), total(cells.values())) for area, cells in sorted(sums.items()))
     used = {title for row in rows for title in row.cells}
@@ -114,7 +115,7 @@ def make_matrix(report: Report, columns: Sequence[Column]) -> Matrix:
     return Matrix(tuple(title for title in order if title in used), rows, _totals(rows))
 
 
-def planned_counts(report: Report) -> Iterator[tuple[PlannedRecord, Counts]]:
+def planned_counts(report: Report) -> Iterator[tuple[PlannedCase, Counts]]:
     """Every planned case with the counts it adds."""
     for case in report.cases:
         yield case, count(case.outcome, case.reason)
@@ -134,7 +135,7 @@ def _totals(rows: Sequence[Row]) -> Row:
 
 def full_columns(report: Report) -> tuple[Column, ...]:
     """One column for every dtype × mode that the report has, in the order of the vocabulary."""
-    places = {planned.column for planned, _ in planned_counts(report)}
+    places = {planned.dtype_and_mode for planned, _ in planned_counts(report)}
     ordered = sorted(places, key=lambda place: (_rank(place[0]), place[0] or "", place[1] or ""))
     return tuple(Column(_name(d, m), frozenset({d}), frozenset({m})) for d, m in ordered)
 

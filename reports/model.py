@@ -15,10 +15,11 @@ from typing import Any
 
 from conformance.errors import JournalError
 from conformance.reports import profiles
+from conformance.reports.groups import CaseGroup, grouped
 from conformance.reports.json_files import collector_paused, read_json
 from conformance.reports.plain_form import as_plain
-from conformance.reports.plan_digest import declaration_sha256, plan_sha256
-from conformance.reports.totals import Counts, ExitStatus, count, exit_status, idle_areas, tally
+from conformance.reports.planned import PlannedCase, declaration_sha256, plan_sha256
+from conformance.reports.totals import Counts, ExitStatus, exit_status, idle_areas, tally
 from conformance.reports.unpacking import unpack
 from conformance.reports.validation import read
 from conformance.reports.verdict import Outcome, Reason, check_pair
@@ -121,37 +122,12 @@ class WaiverRecord:
 
 
 @dataclass(frozen=True)
-class PlannedRecord:
-    """One planned case.
+class CaseRecord(PlannedCase):
+    """Planned case with its verdict.
 
-    An ``adaptive`` one is judged by the claim of its one cell, whatever that is. ``in_reference`` tells whether a
-    pattern that claims support reaches the cell.
+    ``seconds`` is wall time, ``ranks`` the number of processes that ran the body, and ``repro`` a command line that
+    repeats the case.
     """
-
-    id: str
-    area: str
-    tier: str = "unit"
-    axes: Mapping[str, str] = field(default_factory=dict)
-    requires: tuple[str, ...] = ()
-    level: str = "standard"
-    adaptive: bool = False
-    in_reference: bool = True
-
-    @property
-    def facts(self) -> profiles.Record:
-        """What a profile's predicate looks at."""
-        own = {"area": self.area, "tier": self.tier, "axes": self.axes, "level": self.level}
-        return {**own, "requires": self.requires}
-
-    @property
-    def column(self) -> tuple[str | None, str | None]:
-        """Dtype and mode."""
-        return self.axes.get("dtype"), self.axes.get("mode")
-
-
-@dataclass(frozen=True)
-class CaseRecord(PlannedRecord):
-    """One case with its verdict. ``seconds`` is wall time; ``repro`` is a command line that repeats the case."""
 
     outcome: Outcome = Outcome.PASS
     reason: Reason = Reason.NATIVE
@@ -172,7 +148,7 @@ class Accounting:
     ``unaccounted`` were planned and have no verdict; ``in_flight`` are those of them that had begun.
     """
 
-    unaccounted: tuple[PlannedRecord, ...] = ()
+    unaccounted: tuple[PlannedCase, ...] = ()
     duplicates: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
     in_flight: tuple[str, ...] = ()
@@ -204,15 +180,14 @@ class Report:
         return idle_areas((case.area, case.outcome, case.reason) for case in self.cases)
 
     @cached_property
-    def standings(self) -> tuple[profiles.Standing, ...]:
-        """How far each profile is verified."""
-        kinds: dict[tuple[object, ...], list[CaseRecord]] = {}
-        for case in self.cases:
-            ranks, mode = profiles.on_ranks(case.area, case.requires), case.axes.get(profiles.MODE)
-            seen = (case.area, ranks, case.tier, case.level, mode, case.outcome, case.reason)
-            kinds.setdefault(seen, []).append(case)
-        ended = [_tally(alike[0], len(alike)) for alike in kinds.values()]
-        return profiles.standings([*ended, *map(_lost, self.accounting.unaccounted)])
+    def groups(self) -> tuple[CaseGroup, ...]:
+        """Return the cases in groups that profiles and gate rules treat alike."""
+        return grouped(self.cases)
+
+    @cached_property
+    def profile_results(self) -> tuple[profiles.ProfileResult, ...]:
+        """Return how far each profile is verified."""
+        return profiles.profile_results(self.groups, self.accounting.unaccounted)
 
     @property
     def badge(self) -> str | None:
@@ -224,7 +199,7 @@ class Report:
             return None
         asked = self.run.profile or "full"
         inside = profiles.contained(asked) if asked in profiles.PROFILES else ()
-        return profiles.badge(one for one in self.standings if one.name in inside)
+        return profiles.badge(result for result in self.profile_results if result.name in inside)
 
     def exit_status(self) -> ExitStatus:
         disordered = bool(self.accounting.duplicates or self.accounting.unknown)
@@ -245,16 +220,6 @@ def manifest_sha256(report: Report) -> str:
 def declared_sha256(cells: Iterable[DeclaredCell]) -> str:
     """The hash of these claims; that of an unredacted declaration is the same."""
     return declaration_sha256((one.cell, one.state, one.detail or None, one.reason) for one in cells)
-
-
-def _tally(case: CaseRecord, number: int) -> profiles.Tally:
-    """So many cases that ended like this one and are of the same profiles."""
-    one = count(case.outcome, case.reason)
-    return profiles.Tally(case.facts, bool(one.claimed), bool(one.passed), bool(one.failed), number)
-
-
-def _lost(planned: PlannedRecord) -> profiles.Tally:
-    return profiles.Tally(planned.facts, claimed=True, passed=False, failed=False)
 
 
 def to_json(report: Report) -> str:
@@ -279,16 +244,28 @@ def from_json(value: Any, where: str = "report.json") -> Report:
     if "packed" in value:
         value = unpack(value, where)
     report = read(Report, {name: one for name, one in value.items() if name != "schema"}, where)
-    _reject_repeated_ids(report, where)
+    if repeated := _repeated_id((*report.cases, *report.accounting.unaccounted)):
+        raise JournalError(f"{where} lists the case {repeated!r} twice.")
     return report
 
 
-def _reject_repeated_ids(report: Report, where: str) -> None:
+def read_planned(value: Any, where: str) -> tuple[PlannedCase, ...]:
+    """Return the planned cases of a JSON list; JournalError names the first thing that is wrong with it."""
+    kind: Any = tuple[PlannedCase, ...]
+    planned: tuple[PlannedCase, ...] = read(kind, value, where)
+    if repeated := _repeated_id(planned):
+        raise JournalError(f"{where} plans {repeated!r} twice; it was not written by this suite.")
+    return planned
+
+
+def _repeated_id(planned: Iterable[PlannedCase]) -> str | None:
+    """Return the first id that occurs twice, or None."""
     seen: set[str] = set()
-    for case in (*report.cases, *report.accounting.unaccounted):
+    for case in planned:
         if case.id in seen:
-            raise JournalError(f"{where} lists the case {case.id!r} twice.")
+            return case.id
         seen.add(case.id)
+    return None
 
 
 def read_report(path: Path) -> Report:

@@ -1,48 +1,54 @@
-"""The JSON form of what reports hold: the way back is ``conformance.reports.validation``."""
+"""The JSON form of report values; ``conformance.reports.validation`` reads it back."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 from functools import cache
-from typing import Any, cast
+from typing import Any, Final
+
+_SCALARS: Final = frozenset({str, int, float, bool, type(None)})
 
 
 def as_plain(value: Any) -> Any:
-    """The JSON form of dataclasses, enums, tuples and mappings; members that hold their default are left out."""
-    if isinstance(value, (str, int, float)) or value is None:
-        return value
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return _plain_members(value)
-    if isinstance(value, Enum):
-        return value.value
-    if isinstance(value, Mapping):
-        return {name: as_plain(one) for name, one in value.items()}
-    if isinstance(value, (tuple, list)):
-        return [as_plain(one) for one in value]
-    return value
-
-
-def _plain_members(value: Any) -> dict[str, Any]:
-    members, own = vars(value), cast(Any, type(value))
-    return {
-        name: as_plain(members[name])
-        for name, kind, default in _defaults(own)
-        if name in members and (type(members[name]) is not kind or members[name] != default)
-    }
+    """Return the JSON form of dataclasses, enums, tuples and mappings. Members that hold their default are left out."""
+    kind: Any = type(value)
+    return value if kind in _SCALARS else _converter(kind)(value)
 
 
 @cache
-def _defaults(kind: Any) -> tuple[tuple[str, Any, Any], ...]:
-    """Name, type and value of every field's default; a field without one has the type None, which no value has."""
-    return tuple((field.name, *_default(field)) for field in dataclasses.fields(kind))
+def _converter(kind: Any) -> Callable[[Any], Any]:
+    """Return the function that converts values of a type."""
+    if dataclasses.is_dataclass(kind):
+        return _members_converter(kind)
+    if issubclass(kind, Enum):
+        return lambda value: value.value
+    if issubclass(kind, Mapping):
+        return lambda value: {k: v if type(v) in _SCALARS else as_plain(v) for k, v in value.items()}
+    if issubclass(kind, (tuple, list)):
+        return lambda value: [v if type(v) in _SCALARS else as_plain(v) for v in value]
+    return lambda value: value
 
 
-def _default(field: dataclasses.Field[Any]) -> tuple[Any, Any]:
+def _members_converter(kind: Any) -> Callable[[Any], dict[str, Any]]:
+    """Return the converter of a dataclass. It reads ``vars``, since values that were read lack their defaults there."""
+    defaults = {field.name: _default(field) for field in dataclasses.fields(kind)}
+
+    def convert(value: Any) -> dict[str, Any]:
+        members, plain = vars(value), {}
+        for name, default in defaults.items():
+            # The types are compared too: 0, 0.0 and False are equal, and different in JSON.
+            member = members.get(name, default)
+            if member != default or type(member) is not type(default):
+                plain[name] = member if type(member) in _SCALARS else as_plain(member)
+        return plain
+
+    return convert
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    """Return the default of a field, or a value that equals nothing."""
     if field.default_factory is not dataclasses.MISSING:
-        made = field.default_factory()
-        return type(made), made
-    if field.default is not dataclasses.MISSING:
-        return type(field.default), field.default
-    return None, None
+        return field.default_factory()
+    return object() if field.default is dataclasses.MISSING else field.default

@@ -10,7 +10,7 @@ from conformance.reports.validation.limits import MAX_ITEMS
 
 PACKED: Final = 1
 #: What a shape says of its cases.
-COMMON: Final = ("area", "tier", "level", "adaptive", "in_reference", "outcome", "reason", "ranks")
+COMMON: Final = ("area", "tier", "level", "adaptive", "in_reference", "world_size", "outcome", "reason", "ranks")
 _PARTS: Final = 8
 
 

@@ -51,7 +51,7 @@ def check_plan(waivers: Iterable[Waiver], planned: Sequence[Mapping[str, Any]], 
     """Raise UsageError for a waiver that names the core, or that matches nothing of a complete plan."""
     for waiver in waivers:
         matched = [one for one in planned if waiver.covers(one["id"])]
-        core = [one["id"] for one in matched if one["level"] == Level.CORE.value]
+        core = [one["id"] for one in matched if one.get("level") == Level.CORE.value]
         if core:
             raise UsageError(f"--waivers: {core[0]} is of the mandatory core, which cannot be waived.")
         if complete and not matched:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 
 from conformance.reports.declaration.claim_book import ClaimBook
 from conformance.reports.gate.manifests import RELEASES, Manifest
+from conformance.reports.groups import CaseGroup, grouped
 from conformance.reports.model import CaseRecord, Report, manifest_sha256
-from conformance.reports.profiles import MODE, PROFILES, Policy, Record, contained, containing, on_ranks
-from conformance.reports.verdict import Outcome, Reason
+from conformance.reports.planned import PlannedCase
+from conformance.reports.profiles import PROFILES, Policy, contained, containing
 from conformance.reports.waivers.applying import Settled, settle
 from conformance.reports.waivers.model import Waiver
 
@@ -71,26 +72,21 @@ class Evidence:
             return frozenset(self.cases)
         if self.planned_profile is None:
             return self.manifest.required(self.profile)
-        lost = (one.id for one in self.report.accounting.unaccounted if self._holds(one.facts))
+        lost = (one.id for one in self.report.accounting.unaccounted if self._holds(one))
         return frozenset(case.id for group in self.groups for case in group.cases).union(lost)
 
     @cached_property
-    def all_groups(self) -> tuple[Group, ...]:
-        """All cases of the report."""
-        return grouped(self.report.cases)
-
-    @cached_property
-    def groups(self) -> tuple[Group, ...]:
+    def groups(self) -> tuple[CaseGroup, ...]:
         """The report's cases that the profile needs."""
         if self.manifest is not None and self.planned_profile is None:
             return grouped(case for case in self.report.cases if case.id in self.required)
-        return tuple(group for group in self.all_groups if self._holds(group.facts))
+        return tuple(group for group in self.report.groups if self._holds(group.first))
 
-    def _holds(self, facts: Record) -> bool:
+    def _holds(self, planned: PlannedCase) -> bool:
         """Whether a case is asked for: without a manifest and by the plan of the profile itself all are."""
         if self.planned_profile in (None, self.profile):
             return True
-        return any(PROFILES[name].own(facts) for name in contained(self.profile))
+        return any(PROFILES[name].own(planned) for name in contained(self.profile))
 
     def is_planned(self, id: str) -> bool:
         """Whether this version of the suite has the case."""
@@ -104,44 +100,3 @@ class Evidence:
     def settled(self) -> Settled:
         """The waivers held against what the run saw."""
         return settle(self.report, self.waivers, self.now.date())
-
-
-@dataclass(frozen=True)
-class Group:
-    """Cases of one area, tier, level and mode, on ranks or not, that ended alike, in the order of the report."""
-
-    cases: tuple[CaseRecord, ...]
-
-    @property
-    def facts(self) -> Record:
-        """What a profile's predicate looks at; it sees no difference between the cases."""
-        return self.cases[0].facts
-
-    @property
-    def outcome(self) -> Outcome:
-        return self.cases[0].outcome
-
-    @property
-    def reason(self) -> Reason:
-        return self.cases[0].reason
-
-    @property
-    def area(self) -> str:
-        return self.cases[0].area
-
-    @property
-    def level(self) -> str:
-        return self.cases[0].level
-
-
-def grouped(cases: Iterable[CaseRecord]) -> tuple[Group, ...]:
-    """The groups of the cases, in the order of their first ones."""
-    found: dict[tuple[object, ...], list[CaseRecord]] = {}
-    for case in cases:
-        ranks = on_ranks(case.area, case.requires)
-        key = (case.area, ranks, case.tier, case.level, case.axes.get(MODE), case.outcome, case.reason)
-        if key in found:
-            found[key].append(case)
-        else:
-            found[key] = [case]
-    return tuple(Group(tuple(one)) for one in found.values())

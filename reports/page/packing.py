@@ -76,8 +76,7 @@ def payload(table: Table, columns: Sequence[Column]) -> dict[str, Any]:
 
 def _membership(table: Table, id: str) -> str:
     """A hexadecimal digit: one bit for each profile but ``full``, which holds everything."""
-    facts = table.planned[id].facts
-    bits = [in_profile(name, facts) for name in list(PROFILES)[:4]]
+    bits = [in_profile(name, table.planned[id]) for name in list(PROFILES)[:4]]
     return f"{sum(bit << place for place, bit in enumerate(bits)):x}"
 
 

@@ -6,8 +6,9 @@ import json
 from datetime import datetime
 from typing import Any, Final
 
-from conformance.reports.model import LONGEST_SECONDS, CaseRecord, PlannedRecord, Report
+from conformance.reports.model import LONGEST_SECONDS, CaseRecord, Report
 from conformance.reports.plain_text import one_line, plain
+from conformance.reports.planned import PlannedCase
 from conformance.reports.verdict import Outcome
 
 _STATUS: Final = {Outcome.PASS: "passed", Outcome.SKIP: "skipped", Outcome.FAIL: "failed"}
@@ -69,7 +70,7 @@ def _clean(members: Any) -> dict[str, Any]:
     return {one_line(name): one_line(one) if isinstance(one, str) else one for name, one in members.items()}
 
 
-def _lost(planned: PlannedRecord) -> dict[str, Any]:
+def _lost(planned: PlannedCase) -> dict[str, Any]:
     return {
         "name": one_line(planned.id) or "?",
         "status": "other",

@@ -13,8 +13,9 @@ from typing import Any
 
 import junitparser
 
-from conformance.reports.model import LONGEST_SECONDS, CaseRecord, PlannedRecord, Report
+from conformance.reports.model import LONGEST_SECONDS, CaseRecord, Report
 from conformance.reports.plain_text import one_line, plain
+from conformance.reports.planned import PlannedCase
 from conformance.reports.verdict import Outcome
 
 # Its classes are annotated only in part, so they cannot be called from checked code as they are.
@@ -36,14 +37,14 @@ def render(report: Report) -> str:
     return stream.getvalue().decode() + "\n"
 
 
-def _by_area(report: Report) -> dict[str, list[PlannedRecord]]:
-    areas: dict[str, list[PlannedRecord]] = defaultdict(list)
+def _by_area(report: Report) -> dict[str, list[PlannedCase]]:
+    areas: dict[str, list[PlannedCase]] = defaultdict(list)
     for planned in (*report.cases, *report.accounting.unaccounted):
         areas[planned.area].append(planned)
     return areas
 
 
-def _suite(report: Report, area: str, cases: list[PlannedRecord]) -> Any:
+def _suite(report: Report, area: str, cases: list[PlannedCase]) -> Any:
     suite = _xml.TestSuite(one_line(area))
     suite.timestamp = one_line(report.run.started)
     for name, value in _facts(report):
@@ -61,7 +62,7 @@ def _facts(report: Report) -> Iterator[tuple[str, str]]:
     yield "strictness", report.run.strictness
 
 
-def _case(planned: PlannedRecord) -> Any:
+def _case(planned: PlannedCase) -> Any:
     subject = one_line(planned.id).split("[", 1)[0]
     element = _xml.TestCase(one_line(planned.id), classname=subject)
     if isinstance(planned, CaseRecord):

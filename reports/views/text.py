@@ -19,8 +19,9 @@ from conformance.reports.matrix import (
     metric_rows,
     reason_counts,
 )
-from conformance.reports.model import CaseRecord, PlannedRecord, Report
+from conformance.reports.model import CaseRecord, Report
 from conformance.reports.plain_text import one_line, plain
+from conformance.reports.planned import PlannedCase
 from conformance.reports.totals import Counts
 
 MAX_DIFFERENCES: Final = 20
@@ -178,7 +179,7 @@ def _accounting(report: Report, width: int) -> str:
     return "\n".join(part for part in parts if part)
 
 
-def _flying_first(report: Report) -> list[PlannedRecord]:
+def _flying_first(report: Report) -> list[PlannedCase]:
     """Unaccounted cases, those that had begun first: one of them ended the run."""
     flying = frozenset(report.accounting.in_flight)
     return sorted(report.accounting.unaccounted, key=lambda one: one.id not in flying)

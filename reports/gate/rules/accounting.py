@@ -7,8 +7,8 @@ from itertools import chain
 
 from conformance.reports.gate.evidence import Evidence
 from conformance.reports.gate.finding import Finding, counted, named, reject
-from conformance.reports.gate.manifests import PlannedRow
-from conformance.reports.model import PlannedRecord, declared_sha256
+from conformance.reports.model import declared_sha256
+from conformance.reports.planned import PlannedCase
 from conformance.reports.totals import Counts
 from conformance.reports.verdict import Reason
 
@@ -46,15 +46,17 @@ def _check_accounting(evidence: Evidence) -> Iterator[Finding]:
         yield reject("G04", f"{n} not planned: {named(strays)}.", strays)
 
 
-def _is_as_planned(case: PlannedRecord, row: PlannedRow) -> bool:
+def _is_as_planned(case: PlannedCase, row: PlannedCase) -> bool:
     return (
-        case.requires == row.requires
+        case.area == row.area
+        and case.requires == row.requires
         and case.level == row.level
         and case.axes == row.axes
         and case.tier == row.tier
         and case.adaptive == row.adaptive
         and case.in_reference == row.in_reference
-        and case.id.startswith(f"{case.area}.")
+        # Reports did not always name the world size.
+        and case.world_size in (None, row.world_size)
     )
 
 

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from typing import Final
 
 from conformance.reports.declaration.claim_book import SUPPORTED, UNDECLARED, UNSUPPORTED
-from conformance.reports.gate.evidence import Evidence, Group
+from conformance.reports.gate.evidence import Evidence
 from conformance.reports.gate.finding import Finding, counted, named, reject
+from conformance.reports.groups import CaseGroup
 from conformance.reports.model import CaseRecord
 from conformance.reports.verdict import Outcome, Reason
 
@@ -31,7 +32,7 @@ def check_honesty(evidence: Evidence) -> Iterator[Finding]:
     """G08: nothing is over-declared, a stub, a silent fallback or unsafe; verdict and claim do not contradict."""
     lies: dict[Reason, list[str]] = defaultdict(list)
     odd: dict[str, list[str]] = defaultdict(list)
-    for group in evidence.all_groups:
+    for group in evidence.report.groups:
         if group.reason in _LIES:
             lies[group.reason] += [case.id for case in group.cases if case.id not in evidence.settled.waived]
         for contradiction, ids in _contradictions(group, evidence):
@@ -45,7 +46,7 @@ def check_honesty(evidence: Evidence) -> Iterator[Finding]:
         yield reject("G08", f"{counted(len(ids), 'case')} {contradiction}: {named(ids)}.", ids)
 
 
-def _contradictions(group: Group, evidence: Evidence) -> Iterator[tuple[str, list[str]]]:
+def _contradictions(group: CaseGroup, evidence: Evidence) -> Iterator[tuple[str, list[str]]]:
     """Why verdicts cannot come from the declaration, as the middle of a sentence, and the cases of which that is so."""
     claims = evidence.claims
     if group.outcome is Outcome.PASS and group.level != "core":

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from conformance.reports.gate.evidence import Evidence, Group
+from conformance.reports.gate.evidence import Evidence
 from conformance.reports.gate.finding import Finding, counted, named, note, reject
+from conformance.reports.groups import CaseGroup
 from conformance.reports.model import CaseRecord
 from conformance.reports.profiles import PROFILES, contained
 from conformance.reports.totals import idle_areas
@@ -17,12 +18,12 @@ from conformance.reports.waivers.applying import observed
 _UNCLAIMED = frozenset({Reason.UNSUPPORTED, Reason.UNDECLARED, Reason.UNDER_DECLARED})
 
 
-def is_due(group: Group) -> bool:
+def is_due(group: CaseGroup) -> bool:
     """Whether the cases had to pass: the core always, and everything else that is claimed."""
     return group.level == "core" or group.outcome is not Outcome.SKIP or group.reason not in _UNCLAIMED
 
 
-def unmet(group: Group, evidence: Evidence) -> list[CaseRecord]:
+def unmet(group: CaseGroup, evidence: Evidence) -> list[CaseRecord]:
     """Those of the cases that neither passed nor failed as a valid waiver says."""
     waived = evidence.settled.waived
     if group.outcome is Outcome.PASS or group.reason is Reason.WAIVER_STALE:
@@ -71,7 +72,7 @@ def _check_something_passed(evidence: Evidence) -> Iterator[Finding]:
         yield reject("G06", f"Nothing of profile {evidence.profile} was verified: {many}, and none passed.")
         return
     for name in contained(evidence.profile):
-        if not any(PROFILES[name].own(group.facts) for group in passed):
+        if not any(PROFILES[name].own(group.first) for group in passed):
             yield reject("G06", f"No case of profile {name}'s own passed, so the run says nothing of it.")
 
 
