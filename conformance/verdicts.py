@@ -23,7 +23,6 @@ class Seen(Enum):
     RAISED = "raised"
     FINDING = "finding"
     ENVIRONMENT = "environment"
-    NOT_RUN = "not run"
 
 
 @dataclass(frozen=True)

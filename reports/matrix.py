@@ -10,7 +10,7 @@ from typing import Final
 from conformance.reports.model import CaseRecord, Fact, Report
 from conformance.reports.planned import PlannedCase
 from conformance.reports.totals import Counts, count, total
-from conformance.reports.verdict import DIFFERENCE_REASONS, Outcome, Reason
+from conformance.reports.verdict import Outcome, Reason
 
 #: In the order of the columns. Names not listed here come after them, sorted.
 DTYPE_ORDER: Final = (
@@ -158,12 +158,9 @@ def reason_counts(report: Report) -> tuple[tuple[Outcome, Reason, int], ...]:
     return tuple((outcome, reason, number) for (outcome, reason), number in rows)
 
 
-_DISAGREEMENTS: Final = DIFFERENCE_REASONS | {Reason.UNSAFE, Reason.CORE_MISSING}
-
-
 def differences(report: Report) -> tuple[Difference, ...]:
     """Every case whose verdict is that the declaration is not true; failures first, then in the report's order."""
-    found = [_difference(case) for case in report.cases if case.reason in _DISAGREEMENTS]
+    found = [_difference(case) for case in report.cases if case.reason.facts.contradicts]
     return tuple(sorted(found, key=lambda one: not one.fails))
 
 
@@ -174,12 +171,6 @@ def _difference(case: CaseRecord) -> Difference:
 def failures(report: Report) -> tuple[CaseRecord, ...]:
     """The failed cases, in the report's order."""
     return tuple(case for case in report.cases if case.outcome is Outcome.FAIL)
-
-
-def with_metrics(cases: Iterable[CaseRecord], names: Iterable[str]) -> tuple[CaseRecord, ...]:
-    """The cases that carry at least one of the named metrics."""
-    wanted = frozenset(names)
-    return tuple(case for case in cases if not wanted.isdisjoint(case.metrics))
 
 
 @dataclass(frozen=True)

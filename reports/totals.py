@@ -9,12 +9,6 @@ from enum import IntEnum
 
 from conformance.reports.verdict import Outcome, Reason
 
-#: Outcomes of cells that nobody claimed. Failures always count as claimed, save the two that are about silence or
-#: modesty: a score may not rise because something failed.
-_NOT_CLAIMED = frozenset({Reason.UNSUPPORTED, Reason.UNDECLARED, Reason.UNDER_DECLARED})
-#: Skips of cases that did not run at all.
-_NOT_EXECUTED = frozenset({Reason.UNSUPPORTED, Reason.UNDECLARED, Reason.ENVIRONMENT})
-
 
 class ExitStatus(IntEnum):
     """The exit statuses of a run that this room decides; pytest's own are 2, 3 and 4."""
@@ -67,7 +61,7 @@ def count(outcome: Outcome | None, reason: Reason | None) -> Counts:
         skipped=int(outcome is Outcome.SKIP),
         failed=int(outcome is Outcome.FAIL),
         lost=int(outcome is None),
-        claimed=int(reason not in _NOT_CLAIMED),
+        claimed=int(reason is None or reason.facts.claimed),
     )
 
 
@@ -82,7 +76,7 @@ def tally(verdicts: Iterable[tuple[Outcome | None, Reason | None]]) -> Counts:
 
 def was_executed(outcome: Outcome, reason: Reason) -> bool:
     """Whether the verdict tells of something that ran as claimed."""
-    return outcome is not Outcome.SKIP or reason not in _NOT_EXECUTED
+    return outcome is not Outcome.SKIP or reason.facts.executed
 
 
 def idle_areas(verdicts: Iterable[tuple[str, Outcome, Reason]]) -> tuple[str, ...]:
@@ -90,7 +84,7 @@ def idle_areas(verdicts: Iterable[tuple[str, Outcome, Reason]]) -> tuple[str, ..
     claimed: set[str] = set()
     executed: set[str] = set()
     for area, outcome, reason in verdicts:
-        if reason not in _NOT_CLAIMED:
+        if reason.facts.claimed:
             claimed.add(area)
         if was_executed(outcome, reason):
             executed.add(area)

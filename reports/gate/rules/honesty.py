@@ -13,35 +13,20 @@ from conformance.reports.groups import CaseGroup
 from conformance.reports.model import CaseRecord
 from conformance.reports.verdict import Outcome, Reason
 
-#: Lies, also where a lenient run only noted them.
-_LIES: Final = {
-    Reason.OVER_DECLARED: "is declared supported and not there",
-    Reason.STUB: "is declared supported and does nothing",
-    Reason.FALLBACK: "is computed on the host without being declared so",
-    Reason.UNSAFE: "is declared unsupported and answers wrongly, crashes or hangs",
-}
-_LIES_MANY: Final = {
-    Reason.OVER_DECLARED: "are declared supported and not there",
-    Reason.STUB: "are declared supported and do nothing",
-    Reason.FALLBACK: "are computed on the host without being declared so",
-    Reason.UNSAFE: "are declared unsupported and answer wrongly, crash or hang",
-}
-
 
 def check_honesty(evidence: Evidence) -> Iterator[Finding]:
     """G08: nothing is over-declared, a stub, a silent fallback or unsafe; verdict and claim do not contradict."""
     lies: dict[Reason, list[str]] = defaultdict(list)
     odd: dict[str, list[str]] = defaultdict(list)
     for group in evidence.report.groups:
-        if group.reason in _LIES:
+        if group.reason.facts.lies:  # also where a lenient run only noted them
             lies[group.reason] += [case.id for case in group.cases if case.id not in evidence.settled.waived]
         for contradiction, ids in _contradictions(group, evidence):
             odd[contradiction] += ids
     for reason, ids in lies.items():
-        if not ids:
-            continue
-        what = _LIES[reason] if len(ids) == 1 else _LIES_MANY[reason]
-        yield reject("G08", f"{counted(len(ids), 'case')} {what} ({reason.value}): {named(ids)}.", ids)
+        if ids and reason.facts.lies:
+            what = reason.facts.lies[len(ids) > 1]
+            yield reject("G08", f"{counted(len(ids), 'case')} {what} ({reason.value}): {named(ids)}.", ids)
     for contradiction, ids in odd.items():
         yield reject("G08", f"{counted(len(ids), 'case')} {contradiction}: {named(ids)}.", ids)
 

@@ -11,16 +11,13 @@ from conformance.reports.groups import CaseGroup
 from conformance.reports.model import CaseRecord
 from conformance.reports.profiles import PROFILES, contained
 from conformance.reports.totals import idle_areas
-from conformance.reports.verdict import DIFFERENCE_REASONS, Outcome, Reason
+from conformance.reports.verdict import Outcome, Reason
 from conformance.reports.waivers.applying import observed
-
-#: Skips of what nobody claimed. That it was not claimed is for the honesty rule to check.
-_UNCLAIMED = frozenset({Reason.UNSUPPORTED, Reason.UNDECLARED, Reason.UNDER_DECLARED})
 
 
 def is_due(group: CaseGroup) -> bool:
     """Whether the cases had to pass: the core always, and everything else that is claimed."""
-    return group.level == "core" or group.outcome is not Outcome.SKIP or group.reason not in _UNCLAIMED
+    return group.level == "core" or group.outcome is not Outcome.SKIP or group.reason.facts.claimed
 
 
 def unmet(group: CaseGroup, evidence: Evidence) -> list[CaseRecord]:
@@ -56,7 +53,7 @@ def _kind(case: CaseRecord, evidence: Evidence) -> str:
         return f"failed {kind} and were waived by the run, but not by a waiver of this gate"
     if case.outcome is Outcome.SKIP and case.reason is Reason.ENVIRONMENT:
         return "that are claimed could not run (environment)"
-    if case.outcome is Outcome.SKIP and case.reason in DIFFERENCE_REASONS:
+    if case.outcome is Outcome.SKIP and case.reason.facts.is_difference:
         return f"that are claimed did not pass ({case.reason.value})"
     return f"failed ({case.reason.value})"
 
