@@ -24,9 +24,9 @@ from conformance.reports.model import (
     Suite,
     count_cases,
     declared_sha256,
-    to_json,
 )
 from conformance.reports.planned import PlannedCase
+from conformance.reports.report_json import to_json
 
 CASES = 20_000
 TORCH = "2.13.0"

@@ -18,8 +18,8 @@ from typing import Any
 from conformance.case import Case, CaseFamily
 from conformance.errors import ConformanceError
 from conformance.reports.json_files import collector_paused
-from conformance.reports.plain_form import as_plain
 from conformance.reports.planned import plan_sha256
+from conformance.reports.report_json import as_plain
 
 SUITES = Path(__file__).parent / "suites"
 MANIFEST_SCHEMA = 1

@@ -23,10 +23,10 @@ from conformance.reports.model import (
     WaiverRecord,
     count_cases,
     declared_sha256,
-    read_planned,
 )
 from conformance.reports.plain_text import without_folders
 from conformance.reports.planned import PlannedCase
+from conformance.reports.report_json import read_planned
 from conformance.reports.repro import repro
 from conformance.reports.verdict import Outcome, Reason
 

@@ -1,30 +1,17 @@
-"""The canonical report: frozen dataclasses, and their JSON form in ``report.json``.
-
-A member that holds its default is left out of the JSON, which keeps twenty thousand passing cases small. Reading
-rejects unknown keys, wrong types, and everything that is too large. Same report, same bytes.
-"""
+"""Canonical report: frozen dataclasses. ``conformance.reports.report_json`` writes and reads them."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
-from typing import Any
 
-from conformance.errors import JournalError
 from conformance.reports import profiles
 from conformance.reports.groups import CaseGroup, grouped
-from conformance.reports.json_files import collector_paused, read_json
-from conformance.reports.plain_form import as_plain
 from conformance.reports.planned import PlannedCase, declaration_sha256, plan_sha256
 from conformance.reports.totals import Counts, ExitStatus, exit_status, idle_areas, tally
-from conformance.reports.unpacking import unpack
-from conformance.reports.validation import read
 from conformance.reports.verdict import Outcome, Reason, check_pair
 
-SCHEMA = 1
 #: What views show of a time that no case can have taken; the gate rejects it.
 LONGEST_SECONDS = 1e9
 
@@ -220,55 +207,3 @@ def manifest_sha256(report: Report) -> str:
 def declared_sha256(cells: Iterable[DeclaredCell]) -> str:
     """The hash of these claims; that of an unredacted declaration is the same."""
     return declaration_sha256((one.cell, one.state, one.detail or None, one.reason) for one in cells)
-
-
-def to_json(report: Report) -> str:
-    """The canonical text: one case a line, so that two reports can be compared line by line."""
-    head = {"schema": SCHEMA, **as_plain(report)}
-    cases = head.pop("cases", [])
-    lines = [f"{_compact(name)}: {_compact(value)}" for name, value in head.items()]
-    rows = ",\n".join(_compact(case) for case in cases)
-    return "{\n" + ",\n".join([*lines, f'"cases": [\n{rows}\n]' if rows else '"cases": []']) + "\n}\n"
-
-
-def _compact(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":"), allow_nan=False)
-
-
-def from_json(value: Any, where: str = "report.json") -> Report:
-    """The report that a JSON value describes; JournalError names the first thing that is wrong with it."""
-    if not isinstance(value, dict) or "schema" not in value or "run" not in value:
-        raise JournalError(f"{where} is not a conformance report: it has no 'schema' and 'run'.")
-    if value["schema"] != SCHEMA:
-        raise JournalError(f"{where} has schema {value['schema']!r}; this version reads schema {SCHEMA}.")
-    if "packed" in value:
-        value = unpack(value, where)
-    report = read(Report, {name: one for name, one in value.items() if name != "schema"}, where)
-    if repeated := _repeated_id((*report.cases, *report.accounting.unaccounted)):
-        raise JournalError(f"{where} lists the case {repeated!r} twice.")
-    return report
-
-
-def read_planned(value: Any, where: str) -> tuple[PlannedCase, ...]:
-    """Return the planned cases of a JSON list; JournalError names the first thing that is wrong with it."""
-    kind: Any = tuple[PlannedCase, ...]
-    planned: tuple[PlannedCase, ...] = read(kind, value, where)
-    if repeated := _repeated_id(planned):
-        raise JournalError(f"{where} plans {repeated!r} twice; it was not written by this suite.")
-    return planned
-
-
-def _repeated_id(planned: Iterable[PlannedCase]) -> str | None:
-    """Return the first id that occurs twice, or None."""
-    seen: set[str] = set()
-    for case in planned:
-        if case.id in seen:
-            return case.id
-        seen.add(case.id)
-    return None
-
-
-def read_report(path: Path) -> Report:
-    """Read a ``report.json``."""
-    with collector_paused():
-        return from_json(read_json(path), str(path))

@@ -17,10 +17,9 @@ from typing import Final
 
 from conformance.errors import JournalError
 from conformance.reports.json_files import collector_paused, inflated, parse_json, read_capped
-from conformance.reports.model import read_planned
-from conformance.reports.plain_form import as_plain
 from conformance.reports.planned import PlannedCase, plan_sha256
 from conformance.reports.profiles import PROFILES, in_profile
+from conformance.reports.report_json import as_plain, read_planned
 
 SCHEMA: Final = 2
 FOLDER: Final = Path(__file__).parent / "manifests"

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Final
 
 from conformance.errors import UnknownName
-from conformance.reports.model import Report, to_json
+from conformance.reports.model import Report
+from conformance.reports.report_json import to_json
 from conformance.reports.views import badge, ctrf, junit, markdown, packed, summary, text
 
 #: A view makes text of a report and a width in columns, which only terminals care for.

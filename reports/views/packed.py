@@ -9,9 +9,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from conformance.reports.model import SCHEMA, CaseRecord, Report
-from conformance.reports.plain_form import as_plain
-from conformance.reports.unpacking import COMMON, PACKED, said_axes
+from conformance.reports.model import CaseRecord, Report
+from conformance.reports.report_json import COMMON, PACKED, SCHEMA, as_plain, said_axes
 
 
 def pack(report: Report) -> str:

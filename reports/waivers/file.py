@@ -12,7 +12,7 @@ from typing import Any, Final
 from conformance.errors import JournalError
 from conformance.reports.json_files import read_capped
 from conformance.reports.plain_text import one_line
-from conformance.reports.validation import read
+from conformance.reports.reading import read
 from conformance.reports.verdict import Reason
 from conformance.reports.waivers.model import Waiver, WaiverKind
 

@@ -19,8 +19,9 @@ from conformance.reports.gate.rules import decide
 from conformance.reports.gate.views import FORMATS
 from conformance.reports.json_files import inflated, parse_json
 from conformance.reports.junit_import import _cases, _Reader, area_of
-from conformance.reports.model import Report, from_json, to_json
+from conformance.reports.model import Report
 from conformance.reports.profiles import find_policy
+from conformance.reports.report_json import from_json, to_json
 from conformance.reports.views import VIEWS, packed
 from conformance.reports.waivers.file import parse_waivers
 from tests.reports.gate import world

@@ -10,7 +10,8 @@ import pytest
 
 from conformance.cli.main import main
 from conformance.reports.diff import Change, as_json, as_markdown, compare, text
-from conformance.reports.model import DeclaredCell, Report, to_json
+from conformance.reports.model import DeclaredCell, Report
+from conformance.reports.report_json import to_json
 from conformance.reports.verdict import Outcome, Reason
 from tests.reports.gate.world import PLAN, honest, with_case
 

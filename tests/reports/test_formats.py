@@ -15,7 +15,8 @@ from conformance.cli.main import main
 from conformance.errors import JournalError
 from conformance.reports import plain_text
 from conformance.reports.loading import load
-from conformance.reports.model import Report, from_json, to_json
+from conformance.reports.model import Report
+from conformance.reports.report_json import from_json, to_json
 from conformance.reports.verdict import Outcome, Reason, Verdict, failed, passed, skipped
 from conformance.reports.views import badge, ctrf, junit, packed, summary
 from tests.reports.gate.world import PLAN, case, honest, with_case

@@ -15,8 +15,9 @@ from conformance.reports.gate.evidence import Evidence
 from conformance.reports.gate.rules import decide
 from conformance.reports.loading import load
 from conformance.reports.merge import merge
-from conformance.reports.model import Accounting, Report, to_json
+from conformance.reports.model import Accounting, Report
 from conformance.reports.profiles import find_policy
+from conformance.reports.report_json import to_json
 from tests.reports.gate.world import NOW, PLAN, consistent, honest, manifest
 
 IDS = [one.id for one in PLAN]

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from conformance.errors import JournalError
-from conformance.reports import json_files
-from conformance.reports.model import Report, from_json, read_report, to_json
-from conformance.reports.validation import limits
+from conformance.reports import json_files, reading
+from conformance.reports.model import Report
+from conformance.reports.report_json import from_json, read_report, to_json
 from conformance.reports.verdict import Outcome, passed
 from tests.reports.samples import entry, report_of, sample_report
 
@@ -59,7 +59,7 @@ def _broken(report: Report, change: Any) -> Any:
         (lambda v: v["cases"][1].pop("id"), r"cases\[1\] lacks the key 'id'"),
         (lambda v: v["cases"][0].update(outcome="ok"), "must be one of pass, skip, fail, not 'ok'"),
         (lambda v: v["cases"][0].update(outcome="fail"), "a verdict cannot be fail with reason native"),
-        (lambda v: v["cases"][0].update(seconds="1"), "seconds must be a whole number"),
+        (lambda v: v["cases"][0].update(seconds="1"), "seconds must be a finite number, not '1'"),
         (lambda v: v["cases"][0].update(seconds=float("inf")), "seconds must be a finite number"),
         (lambda v: v["cases"][0].update(ranks=True), "ranks must be a whole number, not True"),
         (lambda v: v["cases"][0].update(metrics={"x": [1]}), r"metrics\.x must be a number or a string"),
@@ -110,7 +110,7 @@ def test_a_huge_file_is_refused_before_it_is_parsed(tmp_path: Path, monkeypatch:
 
 
 def test_too_many_cases_are_refused(report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "MAX_ITEMS", 3)
+    monkeypatch.setattr(reading, "MAX_ITEMS", 3)
 
     with pytest.raises(JournalError, match="has more than 3 items"):
         from_json(json.loads(to_json(report)))

@@ -9,7 +9,8 @@ import junitparser
 import pytest
 
 from conformance.errors import UnknownName
-from conformance.reports.model import Report, from_json
+from conformance.reports.model import Report
+from conformance.reports.report_json import from_json
 from conformance.reports.verdict import Reason, failed, passed
 from conformance.reports.views import VIEWS, find_view, junit, markdown
 from conformance.reports.views import text as terminal

@@ -24,9 +24,9 @@ from conformance.reports.model import (
     count_cases,
     declared_sha256,
     manifest_sha256,
-    to_json,
 )
 from conformance.reports.planned import PlannedCase
+from conformance.reports.report_json import to_json
 from conformance.reports.verdict import Outcome, Reason
 from conformance.reports.waivers.model import Waiver, WaiverKind
 

@@ -13,8 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from conformance.errors import JournalError
-from conformance.reports.validation import read, reader_of
-from conformance.reports.validation.reader import Fault
+from conformance.reports.reading import InvalidValue, _reader_of, read
 
 
 class Colour(Enum):
@@ -104,12 +103,12 @@ def test_a_column_is_read_as_its_values_are(rows: list[Any]) -> None:
 
 
 def _one_by_one(rows: list[Any]) -> tuple[list[Row], str]:
-    read_so_far, reader = [], reader_of(Row)
+    read_so_far, reader = [], _reader_of(Row)
     for place, row in enumerate(rows):
         try:
             read_so_far.append(reader.one(row))
-        except Fault as fault:
-            return [], fault.text(f"table.rows[{place}]")
+        except InvalidValue as fault:
+            return [], fault.sentence(f"table.rows[{place}]")
     return read_so_far, ""
 
 
