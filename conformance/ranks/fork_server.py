@@ -26,7 +26,7 @@ from typing import NoReturn
 from conformance.process.lifetime import CLEAN_UP_SECONDS, adopt_orphans, children, die_with_parent, end_children
 from conformance.process.state import collect_seldom
 from conformance.ranks.channel import Channel, Closed, Message
-from conformance.reports.collector import collector_paused
+from conformance.reports.json_files import collector_paused
 
 #: Modules imported before the first fork. Every rank imports by itself what is missing here.
 _WARM = (

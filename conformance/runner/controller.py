@@ -14,9 +14,9 @@ import pytest
 
 from conformance.accelerators.declaration import State
 from conformance.errors import ConformanceError, JournalError
-from conformance.reports.collector import collector_paused
 from conformance.reports.fold import fold
 from conformance.reports.journal import read_journal
+from conformance.reports.json_files import collector_paused
 from conformance.reports.model import Report
 from conformance.reports.redaction import selection
 from conformance.reports.writer import write_report
@@ -203,7 +203,7 @@ class Controller:
 
     @pytest.hookimpl(trylast=True)
     def pytest_terminal_summary(self, terminalreporter: Any, exitstatus: int) -> None:
-        from conformance.reports.terminal_view import render
+        from conformance.reports.views.text import render
 
         if self.report is None:
             if self.context.bundled and self.manifest is None and exitstatus == EXIT_NO_TESTS:

@@ -12,7 +12,7 @@ from conformance.fixtures import accelerator as fixtures
 from conformance.fixtures import ranks as rank_fixtures
 from conformance.process.lifetime import die_with_parent
 from conformance.process.watchdog import Watchdog, stacks_path
-from conformance.reports.collector import collector_paused
+from conformance.reports.json_files import collector_paused
 from conformance.runner.case_runner import CaseRunner
 from conformance.runner.context import UNDER_TEST, AcceleratorUnderTest, RunContext, is_worker, open_journal
 from conformance.runner.crashes import DeathWatcher

@@ -51,7 +51,7 @@ def check_plan(waivers: Iterable[Waiver], planned: Sequence[Mapping[str, Any]], 
     """Raise UsageError for a waiver that names the core, or that matches nothing of a complete plan."""
     for waiver in waivers:
         matched = [case for case in planned if waiver.covers(case["id"])]
-        core = [case["id"] for case in matched if case["level"] == Level.CORE.value]
+        core = [case["id"] for case in matched if case.get("level") == Level.CORE.value]
         if core:
             raise UsageError(f"--waivers: {core[0]} belongs to the mandatory core, which cannot be waived.")
         if complete and not matched:

@@ -12,7 +12,8 @@ import pytest
 from conformance.cli.main import main
 from conformance.plan import suite_version, torch_version
 from conformance.reports.challenge import new_nonce, parsed, seed_of_challenge
-from conformance.reports.model import CaseRecord, Report, to_json
+from conformance.reports.model import CaseRecord, Report
+from conformance.reports.report_json import to_json
 from tests.reports.gate import world
 from tests.suites.test_answers import NONCE, SUM, TRAINED, answer, changed
 

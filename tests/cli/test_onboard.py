@@ -18,8 +18,8 @@ from conformance.accelerators.torch_accelerator import TorchAccelerator
 from conformance.cli.backend_text import backend_lines
 from conformance.cli.main import main
 from conformance.cli.onboard import chosen_cases, declaration_text
+from conformance.reports.declaration.onboarding import FirstDeclaration, Seen, first_declaration, what_was_seen
 from conformance.reports.model import DeclaredCell
-from conformance.reports.onboarding import FirstDeclaration, Seen, first_declaration, what_was_seen
 from conformance.reports.verdict import Reason, Verdict, failed, passed, skipped
 from tests.acceptance.running import environment
 from tests.reports.samples import REPORTED, report_of

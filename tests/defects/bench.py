@@ -17,7 +17,7 @@ from conformance.accelerators.registry import resolve
 from conformance.case import Case, seed_of
 from conformance.checker import Checker
 from conformance.observation import observe_body
-from conformance.plan import PlannedCase, bundled_cases, family_of
+from conformance.plan import BundledCase, bundled_cases, family_of
 from conformance.process.state import ProcessState, seed_everything
 from conformance.reports.verdict import Outcome, Reason, Verdict
 from conformance.run_options import Strictness
@@ -29,7 +29,7 @@ AREAS = ("accelerator", "capabilities", "operators", "profiling", "utils", "work
 
 
 @functools.cache
-def plan(area: str) -> dict[str, PlannedCase]:
+def plan(area: str) -> dict[str, BundledCase]:
     """The cases of one area by id, in the order in which the plugin runs them: file order."""
     return {one.case.id: one for one in bundled_cases([area])}
 
@@ -51,7 +51,7 @@ def select(patterns: Iterable[str]) -> list[str]:
     ]
 
 
-def planned(case_id: str) -> PlannedCase:
+def planned(case_id: str) -> BundledCase:
     return plan(area_of(case_id))[case_id]
 
 
@@ -92,7 +92,7 @@ class Bench:
         verdict = judge(one.case, self.declaration, seen, self.strictness)
         return self._after_health_check(one.case, replace(verdict, metrics={**verdict.metrics, **checker.metrics}))
 
-    def _error_of(self, one: PlannedCase, checker: Checker) -> BaseException | None:
+    def _error_of(self, one: BundledCase, checker: Checker) -> BaseException | None:
         state = ProcessState.take()
         seed_everything(seed_of(one.case.id), self.accelerator)
         with pytest.MonkeyPatch.context() as monkeypatch, tempfile.TemporaryDirectory() as folder:
@@ -136,7 +136,7 @@ def loaded() -> tuple[Any, Any]:
     return live, subject.declaration(live)
 
 
-def _is_generated(one: PlannedCase) -> bool:
+def _is_generated(one: BundledCase) -> bool:
     family = family_of(one.function)
     return family is not None and family.generated
 

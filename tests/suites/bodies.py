@@ -13,7 +13,7 @@ from conformance.accelerators.declaration import Declaration
 from conformance.accelerators.registry import resolve
 from conformance.case import seed_of
 from conformance.checker import Checker
-from conformance.plan import PlannedCase, bundled_cases
+from conformance.plan import BundledCase, bundled_cases
 from conformance.process.state import ProcessState
 
 AREAS = ("accelerator", "capabilities", "profiling", "ulysses_alst", "utils")
@@ -28,7 +28,7 @@ class Options:
 
 
 @functools.cache
-def planned() -> dict[str, PlannedCase]:
+def planned() -> dict[str, BundledCase]:
     return {planned_case.case.id: planned_case for planned_case in bundled_cases(AREAS)}
 
 
