@@ -185,4 +185,4 @@ def is_installed(package: str) -> bool:
     try:
         return importlib.util.find_spec(top) is not None
     except ValueError:
-        return False  # the name is empty
+        return False
