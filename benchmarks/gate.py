@@ -19,14 +19,14 @@ from conformance.reports.model import (
     DeclarationRecord,
     DeclaredCell,
     Invocation,
-    PlannedRecord,
     Report,
     Run,
     Suite,
     count_cases,
     declared_sha256,
-    to_json,
 )
+from conformance.reports.planned import PlannedCase
+from conformance.reports.report_json import to_json
 
 CASES = 20_000
 TORCH = "2.13.0"
@@ -77,18 +77,18 @@ def write(folder: Path) -> None:
         (folder / f"{name}.json").write_text(to_json(_report(plan, manifest.sha256["full"], name, days)))
 
 
-def _core() -> list[PlannedRecord]:
-    return [PlannedRecord("accelerator.device", "accelerator", requires=("device",), level="core")]
+def _core() -> list[PlannedCase]:
+    return [PlannedCase("accelerator.device", "accelerator", requires=("device",), level="core")]
 
 
-def _operators(number: int) -> list[PlannedRecord]:
+def _operators(number: int) -> list[PlannedCase]:
     modes = ("inference", "training")
     names = [(f"operators.nn.functional.operator_{n // 2}", modes[n % 2]) for n in range(number)]
     cells = [(f"{name}[float32-{mode}]", {"dtype": "float32", "mode": mode}) for name, mode in names]
-    return [PlannedRecord(id, "operators", axes=axes, requires=(id,), adaptive=True) for id, axes in cells]
+    return [PlannedCase(id, "operators", axes=axes, requires=(id,), adaptive=True) for id, axes in cells]
 
 
-def _report(plan: list[PlannedRecord], manifest: str, name: str, days: int) -> Report:
+def _report(plan: list[PlannedCase], manifest: str, name: str, days: int) -> Report:
     end = datetime.now(timezone.utc) - timedelta(days=days)
     suite = Suite("0.1.0", manifest, len(plan))
     run = Run(name, (end - timedelta(hours=1)).isoformat(), suite, end.isoformat(), Invocation(workers=2), "training")

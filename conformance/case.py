@@ -26,9 +26,11 @@ import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import cached_property
 from typing import Any, TypeVar
 
 from conformance.accelerators.capabilities import Capability, Cell
+from conformance.reports.planned import PlannedCase
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -47,13 +49,6 @@ class Level(Enum):
 
     CORE = "core"
     STANDARD = "standard"
-
-
-class Kind(Enum):
-    """What a case is for. A *probe* checks a declared "no" or a silence, and runs after everything else."""
-
-    CHECK = "check"
-    PROBE = "probe"
 
 
 class Isolation(Enum):
@@ -104,8 +99,23 @@ class Case:
 
     @property
     def subject(self) -> str:
-        """The id without area and axes."""
-        return self.id.split("[", 1)[0].removeprefix(self.area + ".")
+        """Return the id without area and axes."""
+        return self.planned.subject
+
+    @cached_property
+    def planned(self) -> PlannedCase:
+        """Return the description of the case that manifests, journals and reports share."""
+        return PlannedCase(
+            id=self.id,
+            area=self.area,
+            tier=self.tier.value,
+            axes=dict(self.axes),
+            requires=tuple(map(str, self.requires)),
+            level=self.level.value,
+            adaptive=self.adaptive,
+            in_reference=self.in_reference,
+            world_size=self.world_size,
+        )
 
 
 def case_id(subject: str, axes: Iterable[tuple[str, str]]) -> str:

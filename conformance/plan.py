@@ -17,15 +17,16 @@ from typing import Any
 
 from conformance.case import Case, CaseFamily
 from conformance.errors import ConformanceError
-from conformance.reports.model import PlannedRecord
-from conformance.reports.plan_digest import plan_sha256
+from conformance.reports.json_files import collector_paused
+from conformance.reports.planned import plan_sha256
+from conformance.reports.report_json import as_plain
 
 SUITES = Path(__file__).parent / "suites"
 MANIFEST_SCHEMA = 1
 
 
 @dataclass(frozen=True)
-class PlannedCase:
+class BundledCase:
     """A case and the function that is its body."""
 
     case: Case
@@ -47,7 +48,7 @@ def suite_version() -> str:
     return metadata.version("accelerator-conformance")
 
 
-def bundled_cases(areas: Iterable[str] | None = None) -> list[PlannedCase]:
+def bundled_cases(areas: Iterable[str] | None = None) -> list[BundledCase]:
     """Every bundled case of the given areas (all of them by default), in file order."""
     chosen = area_names() if areas is None else sorted(areas)
     return [planned for area in chosen for module in _suite_modules(area) for planned in _cases_of(module)]
@@ -59,14 +60,14 @@ def _suite_modules(area: str) -> Iterator[ModuleType]:
         yield importlib.import_module(f"conformance.suites.{area}.{path.stem}")
 
 
-def _cases_of(module: ModuleType) -> Iterator[PlannedCase]:
+def _cases_of(module: ModuleType) -> Iterator[BundledCase]:
     path = Path(module.__file__ or "")
     for function in vars(module).values():
         family = family_of(function)
         if family is None or function.__module__ != module.__name__:
             continue
         line = function.__code__.co_firstlineno
-        yield from (PlannedCase(c, function, path, line) for c in family.expand())
+        yield from (BundledCase(c, function, path, line) for c in family.expand())
 
 
 def family_of(function: object) -> CaseFamily | None:
@@ -74,51 +75,23 @@ def family_of(function: object) -> CaseFamily | None:
     return family if isinstance(family, CaseFamily) else None
 
 
-def manifest_entry(case: Case, nodeid: str) -> dict[str, Any]:
-    return {
-        "id": case.id,
-        "area": case.area,
-        "tier": case.tier.value,
-        "axes": dict(case.axes),
-        "requires": [str(cell) for cell in case.requires],
-        "level": case.level.value,
-        **({"adaptive": True} if case.adaptive else {}),
-        **({} if case.in_reference else {"in_reference": False}),
-        **({"world_size": case.world_size} if case.world_size else {}),
-        "nodeid": nodeid,
-    }
-
-
 def manifest_sha256(cases: Sequence[Case]) -> str:
     """A hash of what is planned, whatever the order."""
-    return plan_sha256(suite_version(), map(planned_record, cases))
-
-
-def planned_record(case: Case) -> PlannedRecord:
-    """What reports say of a case before it has run."""
-    return PlannedRecord(
-        id=case.id,
-        area=case.area,
-        tier=case.tier.value,
-        axes=dict(case.axes),
-        requires=tuple(str(cell) for cell in case.requires),
-        level=case.level.value,
-        adaptive=case.adaptive,
-        in_reference=case.in_reference,
-    )
+    return plan_sha256(suite_version(), [case.planned for case in cases])
 
 
 def make_manifest(planned: Sequence[tuple[Case, str]]) -> dict[str, Any]:
-    """The manifest of ``(case, node id)`` pairs. An id planned twice is an error of the suite."""
+    """Return the manifest of ``(case, node id)`` pairs; ConformanceError if an id is planned twice."""
     cases = [case for case, _ in planned]
     _reject_duplicates(cases)
-    return {
-        "schema": MANIFEST_SCHEMA,
-        "sha256": manifest_sha256(cases),
-        "suite": suite_version(),
-        "torch": torch_version(),
-        "cases": [manifest_entry(case, nodeid) for case, nodeid in planned],
-    }
+    with collector_paused():
+        return {
+            "schema": MANIFEST_SCHEMA,
+            "sha256": manifest_sha256(cases),
+            "suite": suite_version(),
+            "torch": torch_version(),
+            "cases": [{**as_plain(case.planned), "nodeid": nodeid} for case, nodeid in planned],
+        }
 
 
 def _reject_duplicates(cases: Sequence[Case]) -> None:

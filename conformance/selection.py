@@ -24,7 +24,7 @@ def selector(options: RunOptions) -> Callable[[Case], bool]:
     if options.cases:
         tests.append(_named(options.cases))
     if options.profile:
-        tests.append(lambda case: in_profile(str(options.profile), _record(case)))
+        tests.append(lambda case: in_profile(str(options.profile), case.planned))
     if options.shard:
         tests.append(lambda case: in_shard(case.id, *options.shard))  # type: ignore[misc]
     return lambda case: all(test(case) for test in tests)
@@ -35,11 +35,6 @@ def _named(patterns: Iterable[str]) -> Callable[[Case], bool]:
     exact = frozenset(pattern for pattern in patterns if "*" not in pattern)
     others = [pattern for pattern in patterns if "*" in pattern]
     return lambda case: case.id in exact or any(matches(pattern, case.id) for pattern in others)
-
-
-def _record(case: Case) -> dict[str, object]:
-    own = {"area": case.area, "tier": case.tier.value, "axes": dict(case.axes), "level": case.level.value}
-    return {**own, "requires": [str(cell) for cell in case.requires]}
 
 
 def matches(pattern: str, case_id: str) -> bool:

@@ -17,7 +17,6 @@ from conformance.reports.model import (
     DeclaredCell,
     Environment,
     Invocation,
-    PlannedRecord,
     Report,
     Run,
     Suite,
@@ -26,11 +25,11 @@ from conformance.reports.model import (
     declared_sha256,
 )
 from conformance.reports.plain_text import without_folders
+from conformance.reports.planned import PlannedCase
+from conformance.reports.report_json import read_planned
 from conformance.reports.repro import repro
-from conformance.reports.validation import read
 from conformance.reports.verdict import Outcome, Reason
 
-_PLANNED_KEYS = ("id", "area", "tier", "axes", "requires", "level", "adaptive", "in_reference")
 #: Dtype-like and mode-like axis values, for journals whose manifest is lost.
 _MODES = frozenset({"inference", "training"})
 _LONGEST = 1e9
@@ -39,13 +38,12 @@ _LOST_MANIFEST = "The manifest is missing: cases that never began are not counte
 
 def fold(manifest: Mapping[str, Any], records: JournalRecords) -> Report:
     """The report of a run, finished or killed. Pure: same inputs, same report."""
-    planned = planned_records(manifest)
+    planned = planned_cases(manifest)
     header = records.run or {}
     _reject_foreign_manifest(manifest, header)
     known = {one.id for one in planned}
     ended = records.ended
-    ranks = _world_sizes(manifest)
-    cases = tuple(_judged(one, ended[one.id], header, ranks.get(one.id, 1)) for one in planned if one.id in ended)
+    cases = tuple(_judged(one, ended[one.id], header) for one in planned if one.id in ended)
     accounting = _accounting(planned, records, known)
     return Report(
         run=_run(manifest, records, len(planned)),
@@ -73,27 +71,17 @@ def fold_without_manifest(records: JournalRecords) -> Report:
     return replace(report, notes=(_LOST_MANIFEST, *report.notes))
 
 
-def planned_records(manifest: Mapping[str, Any]) -> list[PlannedRecord]:
-    """The planned cases of a manifest; an id planned twice, or a manifest without cases, is an error."""
+def planned_cases(manifest: Mapping[str, Any]) -> tuple[PlannedCase, ...]:
+    """Return the planned cases of a run's manifest; JournalError if it has none, or plans an id twice."""
     entries = manifest.get("cases")
     if not isinstance(entries, list):
         raise JournalError("the manifest has no list of cases; it is not a manifest of this suite.")
-    planned = [_planned(entry, f"manifest.cases[{i}]") for i, entry in enumerate(entries)]
-    twice = _repeated(one.id for one in planned)
-    if twice:
-        raise JournalError(f"the manifest plans {twice[0]!r} twice; it was not written by this suite.")
-    return planned
+    known = [_without_nodeid(entry) for entry in entries]
+    return read_planned(known, "manifest.cases")
 
 
-def _planned(entry: Any, where: str) -> PlannedRecord:
-    if not isinstance(entry, Mapping):
-        raise JournalError(f"{where} must be an object.")
-    return read(PlannedRecord, {key: entry[key] for key in _PLANNED_KEYS if key in entry}, where)
-
-
-def _repeated(ids: Iterable[str]) -> list[str]:
-    seen: set[str] = set()
-    return [id for id in ids if id in seen or seen.add(id)]  # type: ignore[func-returns-value]
+def _without_nodeid(entry: Any) -> Any:
+    return {name: entry[name] for name in entry if name != "nodeid"} if isinstance(entry, dict) else entry
 
 
 def _guessed_entry(id: str) -> dict[str, Any]:
@@ -112,29 +100,16 @@ def _reject_foreign_manifest(manifest: Mapping[str, Any], header: Mapping[str, A
         )
 
 
-def _world_sizes(manifest: Mapping[str, Any]) -> dict[str, int]:
-    """Of the cases that run on ranks."""
-    entries = [entry for entry in manifest.get("cases", ()) if isinstance(entry, Mapping) and "world_size" in entry]
-    return {str(entry.get("id")): redaction.whole(entry["world_size"]) for entry in entries}
-
-
-def _judged(planned: PlannedRecord, ended: Ended, header: Mapping[str, Any], ranks: int = 1) -> CaseRecord:
+def _judged(planned: PlannedCase, ended: Ended, header: Mapping[str, Any]) -> CaseRecord:
     verdict = ended.verdict
     return CaseRecord(
-        planned.id,
-        planned.area,
-        planned.tier,
-        planned.axes,
-        planned.requires,
-        planned.level,
-        planned.adaptive,
-        planned.in_reference,
+        **vars(planned),
         outcome=verdict.outcome,
         reason=verdict.reason,
         message=redaction.message(verdict.message),
         metrics=redaction.flat_facts(verdict.metrics if isinstance(verdict.metrics, Mapping) else {}),
         seconds=_seconds(ended.seconds),
-        ranks=ranks,
+        ranks=planned.world_size or 1,
         repro=repro(header, planned.id) if verdict.outcome is Outcome.FAIL else "",
     )
 
@@ -210,7 +185,7 @@ def _waivers(cases: Iterable[CaseRecord]) -> WaiverRecord:
     return WaiverRecord(used=used, stale=tuple(id for id, reason in reasons if reason is Reason.WAIVER_STALE))
 
 
-def _accounting(planned: Sequence[PlannedRecord], records: JournalRecords, known: set[str]) -> Accounting:
+def _accounting(planned: Sequence[PlannedCase], records: JournalRecords, known: set[str]) -> Accounting:
     return Accounting(
         unaccounted=tuple(one for one in planned if one.id not in records.ended),
         duplicates=tuple(dict.fromkeys(map(redaction.word, records.duplicates))),

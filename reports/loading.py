@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from conformance.errors import JournalError
 from conformance.reports.json_files import MAX_BYTES, read_json
-from conformance.reports.model import Report, read_report
+from conformance.reports.model import Report
+from conformance.reports.report_json import read_report
 
 if TYPE_CHECKING:
     from conformance.reports.journal import JournalRecords

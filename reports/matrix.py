@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from conformance.reports.model import CaseRecord, PlannedRecord, Report
-from conformance.reports.status import Counts, count, total
-from conformance.reports.verdict import DIFFERENCE_REASONS, Outcome, Reason
+from conformance.reports.model import CaseRecord, Fact, Report
+from conformance.reports.planned import PlannedCase
+from conformance.reports.totals import Counts, count, total
+from conformance.reports.verdict import Outcome, Reason
 
 #: In the order of the columns. Names not listed here come after them, sorted.
 DTYPE_ORDER: Final = (
@@ -106,7 +107,7 @@ def make_matrix(report: Report, columns: Sequence[Column]) -> Matrix:
     sums: dict[str, dict[str, Counts]] = defaultdict(lambda: defaultdict(Counts))
     titles: dict[tuple[str | None, str | None], str] = {}
     for planned, counts in planned_counts(report):
-        title = titles.setdefault(planned.column, _title(planned.column, columns))
+        title = titles.setdefault(planned.dtype_and_mode, _title(planned.dtype_and_mode, columns))
         sums[planned.area][title] += counts
     rows = tuple(Row(area, dict(cells), total(cells.values())) for area, cells in sorted(sums.items()))
     used = {title for row in rows for title in row.cells}
@@ -114,7 +115,7 @@ def make_matrix(report: Report, columns: Sequence[Column]) -> Matrix:
     return Matrix(tuple(title for title in order if title in used), rows, _totals(rows))
 
 
-def planned_counts(report: Report) -> Iterator[tuple[PlannedRecord, Counts]]:
+def planned_counts(report: Report) -> Iterator[tuple[PlannedCase, Counts]]:
     """Every planned case with the counts it adds."""
     for case in report.cases:
         yield case, count(case.outcome, case.reason)
@@ -134,7 +135,7 @@ def _totals(rows: Sequence[Row]) -> Row:
 
 def full_columns(report: Report) -> tuple[Column, ...]:
     """One column for every dtype × mode that the report has, in the order of the vocabulary."""
-    places = {planned.column for planned, _ in planned_counts(report)}
+    places = {planned.dtype_and_mode for planned, _ in planned_counts(report)}
     ordered = sorted(places, key=lambda place: (_rank(place[0]), place[0] or "", place[1] or ""))
     return tuple(Column(_name(d, m), frozenset({d}), frozenset({m})) for d, m in ordered)
 
@@ -157,12 +158,9 @@ def reason_counts(report: Report) -> tuple[tuple[Outcome, Reason, int], ...]:
     return tuple((outcome, reason, number) for (outcome, reason), number in rows)
 
 
-_DISAGREEMENTS: Final = DIFFERENCE_REASONS | {Reason.UNSAFE, Reason.CORE_MISSING}
-
-
 def differences(report: Report) -> tuple[Difference, ...]:
     """Every case whose verdict is that the declaration is not true; failures first, then in the report's order."""
-    found = [_difference(case) for case in report.cases if case.reason in _DISAGREEMENTS]
+    found = [_difference(case) for case in report.cases if case.reason.facts.contradicts]
     return tuple(sorted(found, key=lambda one: not one.fails))
 
 
@@ -175,7 +173,34 @@ def failures(report: Report) -> tuple[CaseRecord, ...]:
     return tuple(case for case in report.cases if case.outcome is Outcome.FAIL)
 
 
-def with_metrics(cases: Iterable[CaseRecord], names: Iterable[str]) -> tuple[CaseRecord, ...]:
-    """The cases that carry at least one of the named metrics."""
-    wanted = frozenset(names)
-    return tuple(case for case in cases if not wanted.isdisjoint(case.metrics))
+@dataclass(frozen=True)
+class MetricColumn:
+    """A metric of a case, and how people read it."""
+
+    metric: str
+    title: str
+    show: Callable[[float], str]
+
+
+METRIC_COLUMNS: Final = (
+    MetricColumn("tokens_per_s", "tokens/s", "{:,.0f}".format),
+    MetricColumn("samples_per_s", "samples/s", "{:,.0f}".format),
+    MetricColumn("step_ms_median", "step, ms", "{:,.2f}".format),
+    MetricColumn("step_ms_p90", "p90, ms", "{:,.2f}".format),
+    MetricColumn("peak_memory_bytes", "peak memory, MiB", lambda size: f"{size / 2**20:,.1f}"),
+    MetricColumn("process_peak_bytes", "peak of the process, MiB", lambda size: f"{size / 2**20:,.1f}"),
+)
+
+
+def metric_rows(cases: Iterable[CaseRecord]) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
+    """Titles and rows of the cases that carry one of these metrics; columns that nobody fills are left out."""
+    carrying = [case for case in cases if any(column.metric in case.metrics for column in METRIC_COLUMNS)]
+    used = [column for column in METRIC_COLUMNS if any(column.metric in case.metrics for case in carrying)]
+    rows = tuple((case.id, *(_shown(column, case.metrics.get(column.metric)) for column in used)) for case in carrying)
+    return ("workload", *(column.title for column in used)), rows
+
+
+def _shown(column: MetricColumn, value: Fact | None) -> str:
+    if value is None:
+        return "–"
+    return column.show(value) if isinstance(value, (int, float)) else value

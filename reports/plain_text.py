@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Iterable
+from typing import Final
 
 # Whole escape sequences go, so that their parameters do not stay behind as litter: CSI, OSC (up to BEL or ST), others.
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
@@ -43,3 +45,20 @@ def without_folders(text: str) -> str:
         return text
     text = _QUOTED_PATH.sub(r"\1…/\2", text)
     return _WINDOWS_PATH.sub(r"…/\1", _PATH.sub(r"…/\1", text))
+
+
+#: Forges cut a job's summary at a mebibyte.
+SUMMARY_BYTES: Final = 900 * 1024
+CUT: Final = "\n… cut: see the report for the rest.\n"
+
+
+def within(limit: int, head: str, lines: Iterable[str]) -> str:
+    """The head and as many of the lines as fit into so many bytes, with a word about the rest."""
+    room = limit - len(head.encode()) - len(CUT.encode())
+    kept = [head]
+    for line in lines:
+        room -= len(line.encode("utf-8", errors="replace"))
+        if room < 0:
+            return "".join([*kept, CUT])
+        kept.append(line)
+    return "".join(kept)

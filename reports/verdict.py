@@ -1,4 +1,7 @@
-"""Verdicts: three outcomes, each with a reason from a closed set, and the pairs that may occur."""
+"""Verdicts: three outcomes, each with a reason from a closed set.
+
+Everything that other modules know about a reason stands in its :class:`ReasonFacts`: a new reason is one member here.
+"""
 
 from __future__ import annotations
 
@@ -7,61 +10,252 @@ from enum import Enum
 
 
 class Outcome(Enum):
-    """What the matrix shows."""
+    """Outcome of a case, as the matrix shows it."""
 
     PASS = "pass"
     SKIP = "skip"
     FAIL = "fail"
 
-    # Members are singletons. Enum's own way hashes the name each time, which counting 20,000 cases feels.
+    # Members are singletons. Enum's own hash is computed from the name, which is slow for 20,000 cases.
     __hash__ = object.__hash__
+
+
+_PASS = (Outcome.PASS,)
+_SKIP = (Outcome.SKIP,)
+_FAIL = (Outcome.FAIL,)
+
+
+@dataclass(frozen=True)
+class ReasonFacts:
+    """Facts about one reason.
+
+    ``outcomes`` are those that it may occur with, the usual one first. ``when`` and ``fix`` are sentences for people;
+    ``fix`` is the next step, empty if there is none.
+
+    ``claimed``: the case counts among the claimed ones. ``executed``: something ran as claimed.
+    ``is_difference``: a lenient strictness turns the failure into a note, which is a skip that keeps the reason.
+    ``contradicts``: what was seen contradicts the declaration. ``is_waivable``: a waiver may name it.
+    ``made_by_waiver``: it tells what a waiver made of another reason.
+    ``mark`` is the name of the page's symbol for cells in which nothing passed and nothing failed.
+    ``lies`` says in the gate's sentences what is false in the declaration, for one case and for several.
+    """
+
+    outcomes: tuple[Outcome, ...]
+    when: str
+    fix: str = ""
+    claimed: bool = True
+    executed: bool = True
+    is_difference: bool = False
+    contradicts: bool = False
+    is_waivable: bool = True
+    made_by_waiver: bool = False
+    mark: str = "nodata"
+    lies: tuple[str, str] | None = None
 
 
 class Reason(Enum):
-    """Why a case ended as it did."""
+    """Reason of a verdict. The value is its name in reports; ``facts`` is everything else."""
 
-    NATIVE = "native"
-    EMULATED = "emulated"
-    UNSUPPORTED = "unsupported"
-    UNDECLARED = "undeclared"
-    ENVIRONMENT = "environment"
-    WAIVED = "waived"
-    WRONG = "wrong"
-    RAISED = "raised"
-    OVER_DECLARED = "over-declared"
-    STUB = "stub"
-    FALLBACK = "fallback"
-    UNSAFE = "unsafe"
-    UNDER_DECLARED = "under-declared"
-    CRASH = "crash"
-    HANG = "hang"
-    POISONED = "poisoned"
-    DISAGREEMENT = "disagreement"
-    CORE_MISSING = "core-missing"
-    WAIVER_STALE = "waiver-stale"
-    WAIVER_EXPIRED = "waiver-expired"
+    _value_: str
+    facts: ReasonFacts
+
+    # The default is for type checkers, which take ``Reason("wrong")`` for a call of this.
+    def __new__(cls, name: str, facts: ReasonFacts = ReasonFacts(_FAIL, "")) -> Reason:
+        member = object.__new__(cls)
+        member._value_, member.facts = name, facts
+        return member
+
+    NATIVE = "native", ReasonFacts(_PASS, "The device computed the right result.")
+    EMULATED = (
+        "emulated",
+        ReasonFacts(
+            _PASS, "The result is right, and the declaration says that it is emulated or computed on the host."
+        ),
+    )
+    UNSUPPORTED = (
+        "unsupported",
+        ReasonFacts(
+            _SKIP,
+            "The capability is declared unsupported. Where the case probes it, the device refused cleanly.",
+            claimed=False,
+            executed=False,
+            mark="refused",
+        ),
+    )
+    UNDECLARED = (
+        "undeclared",
+        ReasonFacts(
+            (Outcome.SKIP, Outcome.FAIL),
+            "The declaration does not mention the capability. The message says what a probe saw. "
+            "With strictness certify this is a failure.",
+            "Declare it as supported or unsupported; conformance suggest proposes the line.",
+            claimed=False,
+            executed=False,
+            mark="undeclared",
+        ),
+    )
+    ENVIRONMENT = (
+        "environment",
+        ReasonFacts(
+            _SKIP,
+            "This machine lacks something that the case needs: a package, a second device, memory or a host reference.",
+            "Read the message, and run on a machine that has it. The gate rejects claims that could not run.",
+            executed=False,
+        ),
+    )
+    WAIVED = (
+        "waived",
+        ReasonFacts(
+            _SKIP,
+            "The case failed in the way that a valid waiver names.",
+            "Fix the failure before the waiver expires.",
+            made_by_waiver=True,
+        ),
+    )
+    WRONG = (
+        "wrong",
+        ReasonFacts(
+            _FAIL,
+            "A value, dtype, shape, stride, device, alias or order is wrong; an input was changed; "
+            "or nothing was compared.",
+            "Fix the device.",
+        ),
+    )
+    RAISED = (
+        "raised",
+        ReasonFacts(_FAIL, "An exception occurred where a result is due.", "Fix the device, or withdraw the claim."),
+    )
+    OVER_DECLARED = (
+        "over-declared",
+        ReasonFacts(
+            (Outcome.FAIL, Outcome.SKIP),
+            "The capability is declared supported, and the device reports “not implemented” or lacks a member.",
+            "Implement it, or withdraw the claim.",
+            is_difference=True,
+            contradicts=True,
+            lies=("is declared supported and not there", "are declared supported and not there"),
+        ),
+    )
+    STUB = (
+        "stub",
+        ReasonFacts(
+            (Outcome.FAIL, Outcome.SKIP),
+            "The capability is declared supported, and the call returns None or has no effect.",
+            "Implement it, or withdraw the claim.",
+            is_difference=True,
+            contradicts=True,
+            lies=("is declared supported and does nothing", "are declared supported and do nothing"),
+        ),
+    )
+    FALLBACK = (
+        "fallback",
+        ReasonFacts(
+            (Outcome.FAIL, Outcome.SKIP),
+            "The result was computed on the host, and the declaration does not say so.",
+            "Declare it as host, or compute it on the device.",
+            is_difference=True,
+            contradicts=True,
+            lies=(
+                "is computed on the host without being declared so",
+                "are computed on the host without being declared so",
+            ),
+        ),
+    )
+    UNSAFE = (
+        "unsafe",
+        ReasonFacts(
+            _FAIL,
+            "The capability is declared unsupported, and using it gives wrong results, a crash or a hang.",
+            "Raise an error instead.",
+            contradicts=True,
+            lies=(
+                "is declared unsupported and answers wrongly, crashes or hangs",
+                "are declared unsupported and answer wrongly, crash or hang",
+            ),
+        ),
+    )
+    UNDER_DECLARED = (
+        "under-declared",
+        ReasonFacts(
+            (Outcome.FAIL, Outcome.SKIP),
+            "The capability is declared unsupported, and it works. "
+            "With strictness certify this is a failure, otherwise a note.",
+            "Declare it as supported.",
+            claimed=False,
+            is_difference=True,
+            contradicts=True,
+        ),
+    )
+    CRASH = (
+        "crash",
+        ReasonFacts(_FAIL, "The process died. The message contains the stacks.", "Reproduce it with the repro line."),
+    )
+    HANG = (
+        "hang",
+        ReasonFacts(
+            _FAIL,
+            "The case did not end before its deadline. The message contains the stacks.",
+            "Reproduce it with the repro line.",
+        ),
+    )
+    POISONED = (
+        "poisoned",
+        ReasonFacts(
+            _FAIL,
+            "After this case, the device no longer computed 1 + 1 correctly. Later cases ran again in another process.",
+            "Reproduce it with the repro line.",
+        ),
+    )
+    DISAGREEMENT = (
+        "disagreement",
+        ReasonFacts(
+            _FAIL,
+            "Ranks ended differently: some skipped and others did not, or values that must be equal on all ranks "
+            "differ.",
+            "Look for the rank whose message differs.",
+        ),
+    )
+    CORE_MISSING = (
+        "core-missing",
+        ReasonFacts(
+            _FAIL,
+            "A capability of the mandatory core is not supported.",
+            "Implement it.",
+            contradicts=True,
+            is_waivable=False,
+        ),
+    )
+    WAIVER_STALE = (
+        "waiver-stale",
+        ReasonFacts(
+            _FAIL,
+            "A waived case passes.",
+            "Delete the waiver: conformance waivers prune.",
+            is_waivable=False,
+            made_by_waiver=True,
+        ),
+    )
+    WAIVER_EXPIRED = (
+        "waiver-expired",
+        ReasonFacts(
+            _FAIL,
+            "The case fails, and its waiver has expired.",
+            "Fix the failure, or renew the waiver.",
+            is_waivable=False,
+            made_by_waiver=True,
+        ),
+    )
 
     __hash__ = object.__hash__
 
 
-PASS_REASONS = frozenset({Reason.NATIVE, Reason.EMULATED})
-SKIP_REASONS = frozenset({Reason.UNSUPPORTED, Reason.UNDECLARED, Reason.ENVIRONMENT, Reason.WAIVED})
-#: Differences between declaration and observation. A lenient strictness turns them into notes: an outcome of
-#: ``skip`` that keeps the reason, so that the matrix still names the difference.
-DIFFERENCE_REASONS = frozenset({Reason.OVER_DECLARED, Reason.STUB, Reason.FALLBACK, Reason.UNDER_DECLARED})
-FAIL_REASONS = frozenset(Reason) - PASS_REASONS - SKIP_REASONS | {Reason.UNDECLARED}
-
-_ALLOWED = {
-    Outcome.PASS: PASS_REASONS,
-    Outcome.SKIP: SKIP_REASONS | DIFFERENCE_REASONS,
-    Outcome.FAIL: FAIL_REASONS,
-}
-_PAIRS = frozenset((outcome, reason) for outcome, reasons in _ALLOWED.items() for reason in reasons)
+#: Differences between declaration and observation.
+DIFFERENCE_REASONS = frozenset(reason for reason in Reason if reason.facts.is_difference)
 
 
 def check_pair(outcome: Outcome, reason: Reason) -> None:
     """Raise ValueError for an outcome and a reason that cannot occur together."""
-    if (outcome, reason) not in _PAIRS:
+    if outcome not in reason.facts.outcomes:
         raise ValueError(f"a verdict cannot be {outcome.value} with reason {reason.value}")
 
 
@@ -80,11 +274,6 @@ class Verdict:
 
     def __post_init__(self) -> None:
         check_pair(self.outcome, self.reason)
-
-    @property
-    def is_note(self) -> bool:
-        """A difference that the run's strictness does not count as a failure."""
-        return self.outcome is Outcome.SKIP and self.reason in DIFFERENCE_REASONS
 
 
 def passed(reason: Reason = Reason.NATIVE, message: str = "", **metrics: float | int | str) -> Verdict:

@@ -17,8 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from conformance.cli.gate import require
     from conformance.cli.names import known_name
-    from conformance.reports.comparing import compare
-    from conformance.reports.comparison_view import FORMATS
+    from conformance.reports.diff import FORMATS, compare
     from conformance.reports.loading import load
 
     form = FORMATS[known_name("format", arguments.format, FORMATS)]

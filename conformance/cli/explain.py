@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from conformance.errors import UnknownName
 
 if TYPE_CHECKING:
-    from conformance.plan import PlannedCase
+    from conformance.plan import BundledCase
     from conformance.reports.model import CaseRecord, Report
 
 
@@ -40,7 +40,7 @@ def _lines(id: str, report: Report | None) -> Iterator[str]:
     yield from verdict
 
 
-def _bundled(id: str) -> list[PlannedCase]:
+def _bundled(id: str) -> list[BundledCase]:
     """The cases of the id's area; other areas are not imported."""
     from conformance.plan import area_names, bundled_cases
 
@@ -57,7 +57,7 @@ def _unknown(id: str, known: list[str]) -> UnknownName:
     return UnknownName("case", id, known, f"see: conformance list --area {area}")
 
 
-def _description(planned: PlannedCase, base_seed: int) -> Iterator[str]:
+def _description(planned: BundledCase, base_seed: int) -> Iterator[str]:
     from conformance.case import seed_of
 
     case = planned.case
@@ -73,16 +73,14 @@ def _description(planned: PlannedCase, base_seed: int) -> Iterator[str]:
     yield f"  run    pytest --accelerator=NAME --case '{case.id}' -n0"
 
 
-def _how_judged(planned: PlannedCase) -> str:
+def _how_judged(planned: BundledCase) -> str:
     return "; runs whatever is declared, and is judged against it" if planned.case.adaptive else ""
 
 
-def _profiles(planned: PlannedCase) -> list[str]:
+def _profiles(planned: BundledCase) -> list[str]:
     from conformance.reports.profiles import PROFILES, in_profile
 
-    case = planned.case
-    record = {"area": case.area, "tier": case.tier.value, "axes": dict(case.axes), "level": case.level.value}
-    return [name for name in PROFILES if in_profile(name, record)]
+    return [name for name in PROFILES if in_profile(name, planned.case.planned)]
 
 
 def _verdict(id: str, report: Report | None) -> list[str]:

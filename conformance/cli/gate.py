@@ -14,8 +14,8 @@ from conformance.errors import ConformanceError, JournalError, UsageError
 if TYPE_CHECKING:
     from conformance.reports.gate.evidence import Evidence, SignatureCheck
     from conformance.reports.gate.manifests import Manifest
-    from conformance.reports.gate.policy import Policy
     from conformance.reports.model import Report
+    from conformance.reports.profiles import Policy
     from conformance.reports.waivers.model import Waiver
 
 CANNOT_JUDGE = 2
@@ -55,8 +55,8 @@ def run(arguments: argparse.Namespace) -> int:
     form = FORMATS[known_name("format", arguments.format, FORMATS)]
     if arguments.report is None:
         raise UsageError("name a report: conformance gate REPORT. See: conformance gate --help")
-    from conformance.reports.collector import collector_paused
-    from conformance.reports.gate.deciding import decide
+    from conformance.reports.gate.rules import decide
+    from conformance.reports.json_files import collector_paused
 
     try:
         with collector_paused():
@@ -135,7 +135,7 @@ def _waivers(path: Path) -> tuple[Waiver, ...]:
 
 
 def _policy(profile: str | None, report: Report) -> Policy:
-    from conformance.reports.gate.policy import find_policy
+    from conformance.reports.profiles import find_policy
 
     if profile:
         return find_policy(profile)

@@ -19,7 +19,7 @@ def run(arguments: argparse.Namespace) -> int:
     from conformance.cli.gate import require
     from conformance.reports.junit_import import add_rows, area_of, import_junit
     from conformance.reports.loading import load
-    from conformance.reports.model import to_json
+    from conformance.reports.report_json import to_json
     from conformance.reports.writer import write_text
 
     require(arguments.file)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from conformance.cli.names import known_name, known_names
 
 if TYPE_CHECKING:
-    from conformance.plan import PlannedCase
+    from conformance.plan import BundledCase
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,7 +53,7 @@ def _accelerators() -> Iterator[str]:
     yield from names()
 
 
-def _chosen(arguments: argparse.Namespace) -> list[PlannedCase]:
+def _chosen(arguments: argparse.Namespace) -> list[BundledCase]:
     """The cases that the options leave. The options are checked before any suite is imported."""
     from conformance.accelerators.capabilities import DTYPES
     from conformance.case import Tier
@@ -73,7 +73,7 @@ def _chosen(arguments: argparse.Namespace) -> list[PlannedCase]:
     return [planned for planned in bundled_cases(options.areas or None) if belongs(planned.case)]
 
 
-def _counts(chosen: list[PlannedCase]) -> Iterator[str]:
+def _counts(chosen: list[BundledCase]) -> Iterator[str]:
     areas = Counter(planned.case.area for planned in chosen)
     width = max(map(len, [*areas, "total"]))
     for area, number in sorted(areas.items()):

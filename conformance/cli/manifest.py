@@ -32,7 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def current() -> Manifest:
     """The manifest of the suite that is installed, with the torch that is installed."""
-    from conformance.plan import bundled_cases, planned_record, suite_version, torch_version
+    from conformance.plan import bundled_cases, suite_version, torch_version
     from conformance.reports.gate.manifests import make_manifest
 
-    return make_manifest(suite_version(), torch_version(), [planned_record(one.case) for one in bundled_cases()])
+    return make_manifest(suite_version(), torch_version(), [bundled.case.planned for bundled in bundled_cases()])

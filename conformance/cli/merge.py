@@ -17,8 +17,8 @@ def run(arguments: argparse.Namespace) -> int:
     from conformance.cli.gate import require
     from conformance.reports.gate.manifests import read_manifest, released
     from conformance.reports.loading import load
-    from conformance.reports.merging import merge
-    from conformance.reports.model import to_json
+    from conformance.reports.merge import merge
+    from conformance.reports.report_json import to_json
     from conformance.reports.writer import write_text
 
     for path in (*arguments.reports, arguments.manifest):

@@ -22,8 +22,8 @@ from conformance.errors import SetupError, UsageError
 
 if TYPE_CHECKING:
     from conformance.case import Case
+    from conformance.reports.declaration.onboarding import Column, FirstDeclaration
     from conformance.reports.model import Report
-    from conformance.reports.onboarding import Column, FirstDeclaration
 
 _CELLS: Final = 30
 _TIME_BUDGET: Final = 240.0
@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from conformance.cli.claims_text import check_target
-    from conformance.reports.onboarding import first_declaration
+    from conformance.reports.declaration.onboarding import first_declaration
     from conformance.reports.writer import write_text
 
     _check_numbers(arguments)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from conformance.reports.corrections import Correction, Corrections
+    from conformance.reports.declaration.corrections import Correction, Corrections
     from conformance.reports.model import Report
 
 _MOST_SHOWN: Final = 40
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from conformance.cli.claims_text import check_target
-    from conformance.reports.corrections import correct
+    from conformance.reports.declaration.corrections import correct
     from conformance.reports.loading import load
     from conformance.reports.writer import write_text
 
@@ -65,7 +65,7 @@ def _nothing(report: Report, found: Corrections) -> str:
 def suggestion(report: Report, found: Corrections, following: str) -> str:
     """The corrected declaration, with what changed and why in comments above it, and the next command below."""
     from conformance.cli.claims_text import comment, toml
-    from conformance.reports.condensing import corrected_cells
+    from conformance.reports.declaration.condensing import corrected_cells
 
     when = report.run.started or "an unknown date"
     lines = [
@@ -88,7 +88,7 @@ def summary(found: Corrections) -> str:
 def change_lines(found: Corrections) -> Iterator[str]:
     """Every correction, by kind, with the case that shows it."""
     from conformance.cli.claims_text import comment, indented
-    from conformance.reports.corrections import grouped
+    from conformance.reports.declaration.corrections import grouped
 
     for kind, corrections in grouped(found.corrections).items():
         yield comment()

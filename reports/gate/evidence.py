@@ -8,12 +8,12 @@ from datetime import datetime
 from functools import cached_property
 
 from conformance.claim_lookup import ClaimLookup
-from conformance.reports.claims import claims_of
-from conformance.reports.gate.groups import Group, grouped
+from conformance.reports.declaration.claims import claims_of
 from conformance.reports.gate.manifests import RELEASES, Manifest
-from conformance.reports.gate.policy import Policy, containing
+from conformance.reports.groups import CaseGroup, grouped
 from conformance.reports.model import CaseRecord, Report, manifest_sha256
-from conformance.reports.profiles import PROFILES, Record, contained
+from conformance.reports.planned import PlannedCase
+from conformance.reports.profiles import PROFILES, Policy, contained, containing
 from conformance.reports.waivers.applying import Settled, settle
 from conformance.reports.waivers.model import Waiver
 
@@ -73,26 +73,21 @@ class Evidence:
             return frozenset(self.cases)
         if self.planned_profile is None:
             return self.manifest.required(self.profile)
-        lost = (one.id for one in self.report.accounting.unaccounted if self._holds(one.facts))
+        lost = (one.id for one in self.report.accounting.unaccounted if self._holds(one))
         return frozenset(case.id for group in self.groups for case in group.cases).union(lost)
 
     @cached_property
-    def all_groups(self) -> tuple[Group, ...]:
-        """All cases of the report."""
-        return grouped(self.report.cases)
-
-    @cached_property
-    def groups(self) -> tuple[Group, ...]:
+    def groups(self) -> tuple[CaseGroup, ...]:
         """The report's cases that the profile needs."""
         if self.manifest is not None and self.planned_profile is None:
             return grouped(case for case in self.report.cases if case.id in self.required)
-        return tuple(group for group in self.all_groups if self._holds(group.facts))
+        return tuple(group for group in self.report.groups if self._holds(group.first))
 
-    def _holds(self, facts: Record) -> bool:
+    def _holds(self, planned: PlannedCase) -> bool:
         """Whether a case is asked for: without a manifest and by the plan of the profile itself all are."""
         if self.planned_profile in (None, self.profile):
             return True
-        return any(PROFILES[name].own(facts) for name in contained(self.profile))
+        return any(PROFILES[name].own(planned) for name in contained(self.profile))
 
     def is_planned(self, id: str) -> bool:
         """Whether this version of the suite has the case."""

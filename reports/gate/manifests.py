@@ -13,62 +13,44 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final
 
 from conformance.errors import JournalError
-from conformance.reports.collector import collector_paused
-from conformance.reports.json_files import inflated, parse_json, read_capped
-from conformance.reports.model import PlannedRecord
-from conformance.reports.plan_digest import plan_sha256
+from conformance.reports.json_files import collector_paused, inflated, parse_json, read_capped
+from conformance.reports.planned import PlannedCase, plan_sha256
 from conformance.reports.profiles import PROFILES, in_profile
+from conformance.reports.report_json import as_plain, read_planned
 
-SCHEMA: Final = 1
+SCHEMA: Final = 2
 FOLDER: Final = Path(__file__).parent / "manifests"
 #: Suite versions from the oldest to the newest. A release appends its own.
 RELEASES: Final = ("0.1.0",)
-_BITS: Final = {name: 1 << place for place, name in enumerate(PROFILES)}
-
-
-class PlannedRow(NamedTuple):
-    """One planned case; ``profiles`` has a bit for each profile that it belongs to."""
-
-    tier: str
-    level: str
-    adaptive: bool
-    in_reference: bool
-    requires: tuple[str, ...]
-    axes: Mapping[str, str]
-    profiles: int
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a suite plans. ``torch`` is major.minor; ``sha256`` names the plan of each profile.
+    """Plan of a suite. ``torch`` is major.minor; ``sha256`` names the plan of each profile.
 
-    ``rows`` is the JSON text of the cases, which is only parsed when somebody asks for single ones: a report whose
-    plan has the right hash has the right cases.
+    ``text`` is the JSON of the planned cases. It is parsed only when single cases are needed: a report whose plan has
+    the right hash has the right cases.
     """
 
     suite: str
     torch: str
     sha256: Mapping[str, str]
-    rows: bytes
+    text: bytes
     where: str = field(default="", compare=False)
 
     @cached_property
-    def cases(self) -> Mapping[str, PlannedRow]:
-        """Every planned case by id; JournalError if the rows have another form."""
+    def cases(self) -> Mapping[str, PlannedCase]:
+        """Return every planned case by id; JournalError if the JSON has another form."""
         with collector_paused():
-            value = parse_json(self.rows, self.where)
-        try:
-            return _checked({id: PlannedRow._make((*row[:4], tuple(row[4]), *row[5:])) for id, *row in value})
-        except (TypeError, ValueError, AttributeError, LookupError):
-            raise JournalError(f"{self.where} is not a manifest of this suite: its rows have another form.") from None
+            value = parse_json(self.text, self.where)
+            return {planned.id: planned for planned in read_planned(value, f"{self.where}: cases")}
 
     def required(self, profile: str) -> frozenset[str]:
-        """The ids of a profile's cases."""
-        bit = _BITS[profile]
-        return frozenset(id for id, row in self.cases.items() if row.profiles & bit)
+        """Return the ids of a profile's cases."""
+        return frozenset(id for id, planned in self.cases.items() if in_profile(profile, planned))
 
 
 def torch_series(version: str) -> str:
@@ -77,23 +59,18 @@ def torch_series(version: str) -> str:
     return match[0] if match else ""
 
 
-def make_manifest(suite: str, torch: str, planned: Iterable[PlannedRecord]) -> Manifest:
-    """The manifest of a plan."""
-    records = sorted(planned, key=lambda one: one.id)
-    sha256 = {name: plan_sha256(suite, (one for one in records if in_profile(name, one.facts))) for name in PROFILES}
-    rows = json.dumps([[one.id, *_row(one)] for one in records], separators=(",", ":"))
-    return Manifest(suite, torch_series(torch), sha256, rows.encode(), "the new manifest")
-
-
-def _row(one: PlannedRecord) -> PlannedRow:
-    mask = sum(bit for name, bit in _BITS.items() if in_profile(name, one.facts))
-    return PlannedRow(one.tier, one.level, one.adaptive, one.in_reference, one.requires, dict(one.axes), mask)
+def make_manifest(suite: str, torch: str, planned: Iterable[PlannedCase]) -> Manifest:
+    """Return the manifest of a plan."""
+    cases = sorted(planned, key=lambda case: case.id)
+    sha256 = {name: plan_sha256(suite, [case for case in cases if in_profile(name, case)]) for name in PROFILES}
+    text = json.dumps(as_plain(cases), separators=(",", ":"))
+    return Manifest(suite, torch_series(torch), sha256, text.encode(), "the new manifest")
 
 
 def dump(manifest: Manifest) -> bytes:
-    """Two lines of JSON, the head and the cases, compressed; the same bytes for the same manifest."""
+    """Return two lines of JSON, the head and the cases, compressed; the same bytes for the same manifest."""
     head = {"schema": SCHEMA, "suite": manifest.suite, "torch": manifest.torch, "profiles": dict(manifest.sha256)}
-    text = json.dumps(head, separators=(",", ":")).encode() + b"\n" + manifest.rows
+    text = json.dumps(head, separators=(",", ":")).encode() + b"\n" + manifest.text
     return gzip.compress(text, 9, mtime=0)
 
 
@@ -115,21 +92,17 @@ def read_manifest(path: Path) -> Manifest:
 
 def parse_manifest(data: bytes, path: str) -> Manifest:
     """The manifest in two lines of JSON; ``path`` is what errors call them."""
-    head, _, rows = data.partition(b"\n")
+    head, _, text = data.partition(b"\n")
     value = parse_json(head, path)
     if not isinstance(value, dict) or not {"schema", "suite", "torch", "profiles"} <= value.keys():
         raise JournalError(f"{path} is not a released manifest; make one with: conformance manifest")
     if value["schema"] != SCHEMA:
-        raise JournalError(f"{path} has schema {value['schema']!r}; this version reads schema {SCHEMA}.")
+        raise JournalError(
+            f"{path} has schema {value['schema']!r}; this version reads schema {SCHEMA}. "
+            "Make one with: conformance manifest"
+        )
     try:
         sha256 = {name: str(value["profiles"][name]) for name in PROFILES}
     except (TypeError, LookupError):
         raise JournalError(f"{path} is not a manifest of this suite: it names other profiles.") from None
-    return Manifest(str(value["suite"]), str(value["torch"]), sha256, rows, path)
-
-
-def _checked(cases: dict[Any, PlannedRow]) -> dict[str, PlannedRow]:
-    for id, row in cases.items():
-        if type(id) is not str or type(row.profiles) is not int or type(row.axes) is not dict:
-            raise TypeError(id)
-    return cases
+    return Manifest(str(value["suite"]), str(value["torch"]), sha256, text, path)

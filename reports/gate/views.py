@@ -6,10 +6,9 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from conformance.reports.bounded import SUMMARY_BYTES, within
 from conformance.reports.gate.finding import Decision, Finding, GateStatus, Severity
 from conformance.reports.gate.rules import RULES, Rule
-from conformance.reports.plain_text import markdown, one_line
+from conformance.reports.plain_text import SUMMARY_BYTES, markdown, one_line, within
 
 _IDS_A_FINDING: Final = 1_000
 _WORDS: Final = {

@@ -84,10 +84,8 @@ def _mark(rows: list[Ending], passed: int, failed: int) -> Mark:
         return Mark.FAIL
     if passed:
         return Mark.FULL if passed == len(rows) else Mark.PART
-    reasons = {one[1] for one in rows if one}
-    if Reason.UNSUPPORTED in reasons:
-        return Mark.REFUSED
-    return Mark.UNDECLARED if Reason.UNDECLARED in reasons else Mark.NO_DATA
+    marks = {Mark(reason.facts.mark) for reason in {ending[1] for ending in rows if ending}}
+    return next((mark for mark in (Mark.REFUSED, Mark.UNDECLARED) if mark in marks), Mark.NO_DATA)
 
 
 def endings_of(report: Report) -> dict[str, Ending]:

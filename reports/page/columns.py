@@ -10,7 +10,7 @@ from functools import cached_property
 
 from conformance.reports.model import CaseRecord, Report
 from conformance.reports.page.cells import Ending, endings_of
-from conformance.reports.profiles import PROFILES, Standing
+from conformance.reports.profiles import PROFILES, ProfileResult
 
 
 class Origin(Enum):
@@ -58,10 +58,12 @@ class Column:
         return endings_of(self.report)
 
     @property
-    def aim(self) -> Standing:
+    def aim(self) -> ProfileResult:
         """The profile that the card counts: the one the run was for, or the one it reached, or the least."""
         wanted = self.report.run.profile or self.report.badge or next(iter(PROFILES))
-        return next((one for one in self.report.standings if one.name == wanted), self.report.standings[0])
+        return next(
+            (result for result in self.report.profile_results if result.name == wanted), self.report.profile_results[0]
+        )
 
 
 def make_columns(sources: Iterable[Source]) -> tuple[Column, ...]:

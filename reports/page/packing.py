@@ -19,7 +19,7 @@ from conformance.reports.page.columns import Column
 from conformance.reports.page.table import Table
 from conformance.reports.plain_text import plain
 from conformance.reports.profiles import PROFILES, in_profile
-from conformance.reports.verdict import Outcome, Reason, check_pair
+from conformance.reports.verdict import Outcome, Reason
 
 _LONGEST_MESSAGE: Final = 600
 #: Characters of messages and metrics a column may have; a report with more is read in the report.
@@ -35,19 +35,8 @@ _LEAST_SHARE: Final = -10
 RATIO: Final = "max_budget_ratio"
 
 
-def _pairs() -> list[tuple[Outcome, Reason]]:
-    found = []
-    for outcome in Outcome:
-        for reason in Reason:
-            try:
-                check_pair(outcome, reason)
-            except ValueError:
-                continue
-            found.append((outcome, reason))
-    return found
-
-
-LETTERS: Final[Mapping[tuple[Outcome, Reason], str]] = dict(zip(_pairs(), string.ascii_letters, strict=False))
+_PAIRS: Final = [(outcome, reason) for outcome in Outcome for reason in Reason if outcome in reason.facts.outcomes]
+LETTERS: Final[Mapping[tuple[Outcome, Reason], str]] = dict(zip(_PAIRS, string.ascii_letters, strict=False))
 
 
 def pack(table: Table, columns: Sequence[Column]) -> str:
@@ -69,6 +58,7 @@ def payload(table: Table, columns: Sequence[Column]) -> dict[str, Any]:
         "profiles": list(PROFILES),
         "inside": "".join(_membership(table, id) for id in ids),
         "letters": {letter: [outcome.value, reason.value] for (outcome, reason), letter in LETTERS.items()},
+        "reasons": {one.value: {"mark": one.facts.mark, "contradicts": one.facts.contradicts} for one in Reason},
         "marks": {mark.value: mark.sign for mark in Mark},
         "columns": [_column(column, ids) for column in columns],
     }
@@ -76,8 +66,7 @@ def payload(table: Table, columns: Sequence[Column]) -> dict[str, Any]:
 
 def _membership(table: Table, id: str) -> str:
     """A hexadecimal digit: one bit for each profile but ``full``, which holds everything."""
-    facts = table.planned[id].facts
-    bits = [in_profile(name, facts) for name in list(PROFILES)[:4]]
+    bits = [in_profile(name, table.planned[id]) for name in list(PROFILES)[:4]]
     return f"{sum(bit << place for place, bit in enumerate(bits)):x}"
 
 

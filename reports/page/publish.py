@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from conformance.errors import JournalError, UsageError
-from conformance.reports import badge_view, markdown_view
 from conformance.reports.page.columns import Column, Source, make_columns
 from conformance.reports.page.render import render
 from conformance.reports.page.table import AreaRows, make_rows, make_table
+from conformance.reports.views import badge, markdown
 from conformance.reports.writer import write_text
 
 BADGES = "badges"
@@ -40,7 +40,7 @@ def files(columns: Sequence[Column]) -> dict[str, str]:
     return {
         "index.html": render(columns, table, rows),
         "matrix.json": matrix_json(columns, rows),
-        "matrix.md": "\n".join(markdown_view.render(column.report) for column in columns),
+        "matrix.md": "\n".join(markdown.render(column.report) for column in columns),
         **dict(_badges(columns)),
     }
 
@@ -53,8 +53,8 @@ def _badges(columns: Sequence[Column]) -> Iterator[tuple[str, str]]:
         if name in used:
             name = f"{name}-{place}"
         used.add(name)
-        yield f"{BADGES}/{name}.svg", badge_view.svg(column.report)
-        yield f"{BADGES}/{name}.json", badge_view.endpoint(column.report)
+        yield f"{BADGES}/{name}.svg", badge.svg(column.report)
+        yield f"{BADGES}/{name}.json", badge.endpoint(column.report)
 
 
 def matrix_json(columns: Sequence[Column], rows: Sequence[AreaRows]) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from conformance.reports.model import PlannedRecord
 from conformance.reports.page.cells import Cell, make_cell
 from conformance.reports.page.columns import Column
+from conformance.reports.planned import PlannedCase
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Table:
     """All subjects, by area, and every planned case of any column."""
 
     subjects: tuple[Subject, ...]
-    planned: dict[str, PlannedRecord]
+    planned: dict[str, PlannedCase]
 
     @property
     def ids(self) -> tuple[str, ...]:
@@ -42,18 +42,14 @@ class AreaRows:
 
 def make_table(columns: Sequence[Column]) -> Table:
     """Every case that any of the columns has planned, once."""
-    planned: dict[str, PlannedRecord] = {}
+    planned: dict[str, PlannedCase] = {}
     for column in columns:
         for one in (*column.report.cases, *column.report.accounting.unaccounted):
             planned.setdefault(one.id, one)
     groups: dict[tuple[str, str], list[str]] = {}
     for id, one in planned.items():
-        groups.setdefault((one.area, _subject(one)), []).append(id)
+        groups.setdefault((one.area, one.subject), []).append(id)
     return Table(tuple(Subject(*key, tuple(ids)) for key, ids in sorted(groups.items())), planned)
-
-
-def _subject(planned: PlannedRecord) -> str:
-    return planned.id.partition("[")[0].removeprefix(f"{planned.area}.")
 
 
 def make_rows(table: Table, columns: Sequence[Column]) -> tuple[AreaRows, ...]:

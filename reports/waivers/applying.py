@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import date
 from typing import Final
 
@@ -13,17 +13,16 @@ from conformance.reports.waivers.model import Waiver, WaiverKind
 
 #: The metric in which a waived case keeps the verdict that was seen.
 OBSERVED: Final = "observed"
-_MADE_BY_WAIVERS: Final = frozenset({Reason.WAIVED, Reason.WAIVER_STALE, Reason.WAIVER_EXPIRED})
 
 
 def observed(case: CaseRecord) -> Reason | None:
     """How the case ended before any waiver was looked at; None if a waiver made the verdict and does not say."""
-    if case.reason not in _MADE_BY_WAIVERS:
+    if not case.reason.facts.made_by_waiver:
         return case.reason
     if case.reason is Reason.WAIVER_STALE:
         return Reason.NATIVE
     kept = case.metrics.get(OBSERVED)
-    return next((reason for reason in Reason if reason.value == kept and reason not in _MADE_BY_WAIVERS), None)
+    return next((reason for reason in Reason if reason.value == kept and not reason.facts.made_by_waiver), None)
 
 
 def apply(verdict: Verdict, case: str, core: bool, waivers: Iterable[Waiver], today: date) -> Verdict:
@@ -108,17 +107,3 @@ def _withdrawn(seen: Iterable[Reason | None]) -> bool:
     """Whether nothing that is left is claimed: a waiver is for what a declaration says and a device does not do."""
     reasons = set(seen)
     return bool(reasons) and reasons <= {Reason.UNSUPPORTED, Reason.UNDECLARED}
-
-
-def with_waivers(report: Report, waivers: Sequence[Waiver], today: date) -> Report:
-    """The report with the waivers applied to its verdicts, for whoever ran without them."""
-    applying = [one for one in waivers if one.applies_to(report.accelerator)]
-    return replace(report, cases=tuple(_applied(case, applying, today) for case in report.cases))
-
-
-def _applied(case: CaseRecord, waivers: Sequence[Waiver], today: date) -> CaseRecord:
-    before = Verdict(case.outcome, case.reason, case.message, dict(case.metrics))
-    after = apply(before, case.id, case.level == "core", waivers, today)
-    if after is before:
-        return case
-    return replace(case, outcome=after.outcome, reason=after.reason, message=after.message, metrics=after.metrics)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
 from datetime import date
 from pathlib import Path
 from typing import Any, Final
 
 from conformance.errors import JournalError
 from conformance.reports.json_files import read_capped
-from conformance.reports.validation import read
-from conformance.reports.waivers.entry import Entry
-from conformance.reports.waivers.model import Waiver
+from conformance.reports.plain_text import one_line
+from conformance.reports.reading import read
+from conformance.reports.verdict import Reason
+from conformance.reports.waivers.model import Waiver, WaiverKind
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -82,3 +84,33 @@ def _as_json(table: Any) -> Any:
     if isinstance(plain.get("cases"), str):
         plain["cases"] = [plain["cases"]]
     return plain
+
+
+@dataclass(frozen=True)
+class Entry:
+    """The keys of a table; all but the last three are due."""
+
+    cases: tuple[str, ...]
+    verdict: Reason
+    kind: WaiverKind
+    ticket: str
+    reason: str
+    owner: str
+    expires: str
+    device: str = ""
+    driver: str = ""
+    torch: str = ""
+
+    def waiver(self, line: int, where: str) -> Waiver:
+        """The waiver that the table describes."""
+        if not self.cases or not all(self.cases):
+            raise JournalError(f"{where} names no case.")
+        members = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "expires"}
+        return Waiver(**members, expires=self._date(where), line=line)
+
+    def _date(self, where: str) -> date:
+        try:
+            return date.fromisoformat(self.expires)
+        except ValueError:
+            text = one_line(self.expires, 40)
+            raise JournalError(f"{where}.expires must be a day such as 2026-12-31, not {text!r}.") from None

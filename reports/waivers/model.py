@@ -16,11 +16,13 @@ from functools import cached_property, lru_cache
 from typing import Final
 
 from conformance.reports.model import Accelerator
-from conformance.reports.verdict import FAIL_REASONS, Reason
+from conformance.reports.verdict import Outcome, Reason
 
 LONGEST: Final = timedelta(days=180)
 #: What a waiver may name: failures that a run sees. Those two are made by waivers themselves.
-WAIVABLE: Final = FAIL_REASONS - {Reason.WAIVER_STALE, Reason.WAIVER_EXPIRED, Reason.CORE_MISSING}
+WAIVABLE: Final = frozenset(
+    reason for reason in Reason if Outcome.FAIL in reason.facts.outcomes and reason.facts.is_waivable
+)
 
 
 class WaiverKind(Enum):

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from conformance.reports.model import Report, read_report
+from conformance.reports.model import Report
+from conformance.reports.report_json import read_report
 
 HERE = Path(__file__).parent
 

@@ -24,7 +24,8 @@ from conformance.accelerators.declaration_file import dump, read_declaration
 from conformance.accelerators.registry import resolve
 from conformance.cli.main import main
 from conformance.errors import ConformanceError
-from conformance.reports.model import Report, read_report
+from conformance.reports.model import Report
+from conformance.reports.report_json import read_report
 from conformance.reports.verdict import Reason
 
 from . import lies

@@ -11,7 +11,7 @@ from types import ModuleType
 
 import pytest
 
-from conformance.reports.claims import check_claims
+from conformance.reports.declaration.claims import check_claims
 from conformance.reports.verdict import Outcome
 
 from .running import HERE, Run, environment, run

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from conformance.reports.claims import check_claims
+from conformance.reports.declaration.claims import check_claims
 from conformance.reports.verdict import Outcome
 
 from .running import Run, run

@@ -9,15 +9,15 @@ import pytest
 
 from conformance.accelerators.capabilities import RNG_STATE, Cell
 from conformance.case import Case, Level, Tier
-from conformance.plan import PlannedCase
+from conformance.plan import BundledCase
 
 
 def check_state() -> None:
     """Restoring a saved state repeats the same numbers."""
 
 
-def _planned(case: Case) -> PlannedCase:
-    return PlannedCase(case, check_state, Path("conformance/suites/x/test_it.py"), 12)
+def _planned(case: Case) -> BundledCase:
+    return BundledCase(case, check_state, Path("conformance/suites/x/test_it.py"), 12)
 
 
 CASES = [
@@ -41,7 +41,7 @@ CASES = [
 
 
 def use_stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
-    def bundled_cases(areas: Iterable[str] | None = None) -> list[PlannedCase]:
+    def bundled_cases(areas: Iterable[str] | None = None) -> list[BundledCase]:
         chosen = None if areas is None else set(areas)
         return [one for one in CASES if chosen is None or one.case.area in chosen]
 

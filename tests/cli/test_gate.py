@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from conformance.cli.main import main
-from conformance.reports.bounded import SUMMARY_BYTES
 from conformance.reports.gate.finding import Decision, reject
 from conformance.reports.gate.rules import RULES
 from conformance.reports.gate.views import as_markdown
+from conformance.reports.plain_text import SUMMARY_BYTES
 from tests.reports.gate import world
 from tests.reports.gate.world import Files, honest_files, plain
 

@@ -18,8 +18,8 @@ from conformance.accelerators.torch_accelerator import TorchAccelerator
 from conformance.cli.backend_text import backend_lines
 from conformance.cli.main import main
 from conformance.cli.onboard import chosen_cases, declaration_text
+from conformance.reports.declaration.onboarding import FirstDeclaration, Seen, first_declaration, what_was_seen
 from conformance.reports.model import DeclaredCell
-from conformance.reports.onboarding import FirstDeclaration, Seen, first_declaration, what_was_seen
 from conformance.reports.verdict import Reason, Verdict, failed, passed, skipped
 from tests.acceptance.running import environment
 from tests.reports.samples import REPORTED, report_of
@@ -204,7 +204,7 @@ def test_a_device_that_crashes_in_a_probe_loses_that_probe(tmp_path: Path) -> No
     assert "#   capabilities.ranges: " in text
     assert "crash" in text
     assert claims.claim(Cell("ranges")).state is State.UNDECLARED
-    assert claims.claim(Cell("lazy-call")).reason.endswith("lazy_call() takes a callback and never runs it")
+    assert claims.claim(Cell("lazy-call")).reason.endswith("lazy_call() accepts a callback and does not run it")
     assert claims.claim(Cell("memory.stats")).state is State.UNSUPPORTED
     assert claims.supports(Cell("rng.state"))
     assert claims.supports(Cell("dtype", "bfloat16"))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from conformance.cli.main import main
-from conformance.reports.model import to_json
+from conformance.reports.report_json import to_json
 from tests.reports.page import many
 
 FILES = (

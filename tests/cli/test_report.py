@@ -10,7 +10,7 @@ import pytest
 
 from conformance.cli.main import main
 from conformance.reports.loading import load
-from conformance.reports.model import to_json
+from conformance.reports.report_json import to_json
 from conformance.reports.writer import write_report
 from tests.reports.samples import write_sample
 

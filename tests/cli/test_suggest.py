@@ -10,7 +10,7 @@ import pytest
 
 from conformance.accelerators.declaration_file import parse_declaration
 from conformance.cli.main import main
-from conformance.reports.model import to_json
+from conformance.reports.report_json import to_json
 from conformance.reports.verdict import Reason, Verdict, failed, passed, skipped
 from tests.reports.samples import REPORTED, entry, report_of
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from conformance.cli.main import main
-from conformance.reports.model import Report, to_json
+from conformance.reports.model import Report
+from conformance.reports.report_json import to_json
 from conformance.reports.verdict import Outcome, Reason
 from conformance.reports.waivers.file import read_waivers
 from conformance.reports.waivers.model import Waiver

@@ -16,12 +16,12 @@ from conformance.accelerators.claims import Element, declaration_of
 from conformance.accelerators.registry import resolve
 from conformance.case import Case, seed_of
 from conformance.checker import Checker
-from conformance.plan import PlannedCase, bundled_cases, family_of
+from conformance.observation import observe_body
+from conformance.plan import BundledCase, bundled_cases, family_of
 from conformance.process.state import ProcessState, seed_everything
 from conformance.reports.verdict import Outcome, Reason, Verdict
 from conformance.run_options import Strictness
-from conformance.runner.case_runner import observe_body
-from conformance.runner.health_check import Canary
+from conformance.runner.case_runner import HealthCheck
 from conformance.selection import matches
 from conformance.verdicts import gate, judge, judge_death
 
@@ -29,7 +29,7 @@ AREAS = ("accelerator", "capabilities", "operators", "profiling", "utils", "work
 
 
 @functools.cache
-def plan(area: str) -> dict[str, PlannedCase]:
+def plan(area: str) -> dict[str, BundledCase]:
     """The cases of one area by id, in the order in which the plugin runs them: file order."""
     return {one.case.id: one for one in bundled_cases([area])}
 
@@ -51,7 +51,7 @@ def select(patterns: Iterable[str]) -> list[str]:
     ]
 
 
-def planned(case_id: str) -> PlannedCase:
+def planned(case_id: str) -> BundledCase:
     return plan(area_of(case_id))[case_id]
 
 
@@ -78,7 +78,7 @@ class Bench:
         self.declaration = declared.overridden_by(declaration_of(claims))
         self.strictness = strictness
         self.device = torch.empty(0, device=self.accelerator.current_device_name()).device
-        self._canary = Canary(self.accelerator, self.device)
+        self._health_check = HealthCheck(self.accelerator, self.device)
 
     def run(self, case_id: str) -> Verdict:
         """The verdict that the plugin would give."""
@@ -90,9 +90,9 @@ class Bench:
         error = self._error_of(one, checker)
         seen = observe_body(error, checker, self.accelerator, generated=_is_generated(one))
         verdict = judge(one.case, self.declaration, seen, self.strictness)
-        return self._after_canary(one.case, replace(verdict, metrics={**verdict.metrics, **checker.metrics}))
+        return self._after_health_check(one.case, replace(verdict, metrics={**verdict.metrics, **checker.metrics}))
 
-    def _error_of(self, one: PlannedCase, checker: Checker) -> BaseException | None:
+    def _error_of(self, one: BundledCase, checker: Checker) -> BaseException | None:
         state = ProcessState.take()
         seed_everything(seed_of(one.case.id), self.accelerator)
         with pytest.MonkeyPatch.context() as monkeypatch, tempfile.TemporaryDirectory() as folder:
@@ -120,8 +120,8 @@ class Bench:
             **dict(case.axes),
         }
 
-    def _after_canary(self, case: Case, verdict: Verdict) -> Verdict:
-        complaint = self._canary.complaint() if self._canary.trusted else None
+    def _after_health_check(self, case: Case, verdict: Verdict) -> Verdict:
+        complaint = self._health_check.complaint() if self._health_check.active else None
         if complaint is None:
             return verdict
         state = self.declaration.claim(case.requires[0]).state if case.adaptive else None
@@ -136,7 +136,7 @@ def loaded() -> tuple[Any, Any]:
     return live, subject.declaration(live)
 
 
-def _is_generated(one: PlannedCase) -> bool:
+def _is_generated(one: BundledCase) -> bool:
     family = family_of(one.function)
     return family is not None and family.generated
 

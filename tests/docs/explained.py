@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from conformance.reports.gate.policy import POLICIES
 from conformance.reports.gate.rules import RULES
-from conformance.reports.verdict import _ALLOWED, DIFFERENCE_REASONS, Outcome
-from conformance.reports.verdict_docs import REASON_DOCS
+from conformance.reports.profiles import POLICIES
+from conformance.reports.verdict import Outcome, Reason
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE, GATE = DOCS / "explained.md", DOCS / "gate.md"
-BEGIN, END = "<!-- policies:begin -->", "<!-- policies:end -->"
 HEAD = """# Every verdict and every rule
 
     conformance gate --explain all
@@ -24,17 +22,30 @@ reports are judged in [the gate](gate.md).
 
 def page() -> str:
     """The whole page."""
-    return "\n".join([HEAD, "## Verdicts", "", *_verdicts(), "", "## Rules of the gate", "", *_rules()]) + "\n"
+    return "\n".join([HEAD, "## Verdicts", "", reasons(), "", "## Rules of the gate", "", *_rules()]) + "\n"
 
 
-def _verdicts() -> Iterator[str]:
-    yield "| outcome | reason | when | what to do |"
-    yield "|---|---|---|---|"
-    for reason, doc in REASON_DOCS.items():
-        outcomes = " or ".join(one.value for one in Outcome if reason in _ALLOWED[one])
-        note = " (as a note)" if reason in DIFFERENCE_REASONS else ""
-        shown = outcomes.replace("skip or fail", f"fail, or skip{note}")
-        yield f"| {shown} | `{reason.value}` | {doc.when} | {doc.mend or '–'} |"
+def reasons() -> str:
+    """The table of all reasons."""
+    rows = [
+        f"| {_outcomes(reason)} | `{reason.value}` | {reason.facts.when} | {reason.facts.fix or '–'} |"
+        for reason in Reason
+    ]
+    return "\n".join(["| outcome | reason | when | what to do |", "|---|---|---|---|", *rows])
+
+
+def _outcomes(reason: Reason) -> str:
+    words = " or ".join(outcome.value for outcome in reason.facts.outcomes)
+    return f"{words} (as a note)" if reason.facts.is_difference else words
+
+
+def reason_names() -> str:
+    """The short table of the README: the reasons of each outcome, at the outcome that is usual."""
+    rows = []
+    for outcome in Outcome:
+        names = [f"`{reason.value}`" for reason in Reason if reason.facts.outcomes[0] is outcome]
+        rows.append(f"| {outcome.value} | {', '.join(names)} |")
+    return "\n".join(["| outcome | reasons |", "|---|---|", *rows])
 
 
 def _rules() -> Iterator[str]:
@@ -50,12 +61,22 @@ def policies() -> str:
     return "\n".join(["| profile | oldest run, days | cases waived as flaky |", "|---|--:|--:|", *rows])
 
 
-def with_policies(text: str) -> str:
-    """The gate's page with its generated part in place."""
-    before, rest = text.split(BEGIN)
-    return f"{before}{BEGIN}\n{policies()}\n{END}{rest.split(END)[1]}"
+#: Page, name of a generated part, and what makes it.
+PARTS = (
+    (GATE, "policies", policies),
+    (DOCS / "verdicts.md", "reasons", reasons),
+    (DOCS.parent / "README.md", "reasons", reason_names),
+)
+
+
+def with_part(text: str, name: str, part: str) -> str:
+    """The page with its generated part in place."""
+    begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
+    before, rest = text.split(begin)
+    return f"{before}{begin}\n{part}\n{end}{rest.split(end)[1]}"
 
 
 if __name__ == "__main__":
     PAGE.write_text(page(), encoding="utf-8")
-    GATE.write_text(with_policies(GATE.read_text(encoding="utf-8")), encoding="utf-8")
+    for path, name, make in PARTS:
+        path.write_text(with_part(path.read_text(encoding="utf-8"), name, make()), encoding="utf-8")

@@ -17,8 +17,7 @@ from conformance.errors import ConformanceError
 from conformance.numerics.budgets import OpClass, budget_of
 from conformance.options import _OPTIONS
 from conformance.reports.profiles import PROFILES
-from conformance.reports.status import ExitStatus
-from conformance.reports.verdict import _ALLOWED, Outcome, Reason
+from conformance.reports.totals import ExitStatus
 from conformance.run_options import Strictness
 from conformance.runner.controller import EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_USAGE
 
@@ -109,20 +108,6 @@ def test_exit_statuses_are_those_of_the_code() -> None:
     assert "accounted" in said[ExitStatus.UNACCOUNTED]
     assert ConformanceError.exit_status == EXIT_USAGE
     assert {int(row[0]) for row in rows(text(DOCS / "ci.md")) if row[0].isdigit()} | {2, 3} == set(said)
-
-
-def test_every_reason_is_explained_with_its_outcome() -> None:
-    table = rows(section(text(DOCS / "verdicts.md"), "Reasons"))
-    explained = {(row[0], row[1].strip("`")) for row in table if row[0] in ("pass", "skip", "fail")}
-
-    assert {reason for _, reason in explained} == {reason.value for reason in Reason}
-    assert all(Reason(reason) in _ALLOWED[Outcome(outcome)] for outcome, reason in explained)
-
-
-def test_the_readme_names_every_reason() -> None:
-    table = section(text(README), "What a verdict means")
-
-    assert [reason.value for reason in Reason if f"`{reason.value}`" not in table] == []
 
 
 def test_strictness_levels_and_profiles_are_those_of_the_code() -> None:

@@ -11,17 +11,18 @@ from datetime import datetime, timezone
 from typing import Any, Final
 
 from conformance.errors import ConformanceError, JournalError
-from conformance.reports import comparing, packed
+from conformance.reports import diff
 from conformance.reports.gate import manifests
-from conformance.reports.gate.deciding import decide
 from conformance.reports.gate.evidence import Evidence
 from conformance.reports.gate.finding import Decision
-from conformance.reports.gate.policy import find_policy
+from conformance.reports.gate.rules import decide
 from conformance.reports.gate.views import FORMATS
 from conformance.reports.json_files import inflated, parse_json
 from conformance.reports.junit_import import _cases, _Reader, area_of
-from conformance.reports.model import Report, from_json, to_json
-from conformance.reports.views import VIEWS
+from conformance.reports.model import Report
+from conformance.reports.profiles import find_policy
+from conformance.reports.report_json import from_json, to_json
+from conformance.reports.views import VIEWS, packed
 from conformance.reports.waivers.file import parse_waivers
 from tests.reports.gate import world
 
@@ -50,7 +51,7 @@ def judge(found: Report) -> Decision:
         assert form(decision)
     assert decision.status in (0, 1)
     assert all("\n" not in one.sentence for one in decision.findings)
-    comparing.compare(BASELINE, found)
+    diff.compare(BASELINE, found)
     return decision
 
 

@@ -18,9 +18,9 @@ from typing import Final
 
 from conformance.reports.loading import load
 from conformance.reports.model import Report
-from conformance.reports.packed import pack
 from conformance.reports.page.columns import Origin, Source
 from conformance.reports.page.publish import publish
+from conformance.reports.views.packed import pack
 
 ROOT: Final = Path(__file__).parents[2]
 SCRIPT: Final = ROOT / "docs" / "recipes" / "conformance.sh"

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from conformance.reports.claims import check_claims
+from conformance.reports.declaration.claims import check_claims
 from conformance.reports.model import Accelerator, CaseRecord, DeclarationRecord, DeclaredCell, Report, Run, Suite
 from conformance.reports.verdict import Outcome, Reason
 

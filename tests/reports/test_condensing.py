@@ -11,8 +11,8 @@ import pytest
 from conformance.accelerators.claims import parse_cell
 from conformance.accelerators.declaration import Declaration, Detail, State
 from conformance.cli.claims_text import declaration_of_cells
-from conformance.reports.condensing import corrected_cells
-from conformance.reports.corrections import correct
+from conformance.reports.declaration.condensing import corrected_cells
+from conformance.reports.declaration.corrections import correct
 from conformance.reports.fold import fold
 from conformance.reports.journal import Ended, JournalRecords
 from conformance.reports.model import DeclarationRecord, DeclaredCell, Report

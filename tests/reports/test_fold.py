@@ -11,7 +11,7 @@ from conformance.errors import JournalError
 from conformance.reports.fold import fold, fold_without_manifest
 from conformance.reports.journal import JournalRecords, JournalWriter, read_journal
 from conformance.reports.repro import repro
-from conformance.reports.status import ExitStatus
+from conformance.reports.totals import ExitStatus
 from conformance.reports.verdict import Outcome, Reason, failed, passed, skipped
 from tests.reports.samples import ENDINGS, entry, manifest, report_of, sample_report, write_run, write_sample
 
@@ -131,7 +131,7 @@ def test_without_a_manifest_only_what_began_is_planned_and_a_note_says_so(tmp_pa
     report = fold_without_manifest(read_journal(write_sample(tmp_path)))
 
     assert report.counts.planned == 11
-    assert report.cases[3].column == ("float32", "inference")
+    assert report.cases[3].dtype_and_mode == ("float32", "inference")
     assert "The manifest is missing" in report.notes[0]
 
 

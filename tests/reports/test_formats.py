@@ -13,10 +13,12 @@ import pytest
 
 from conformance.cli.main import main
 from conformance.errors import JournalError
-from conformance.reports import badge_view, bounded, ctrf_view, junit_view, packed, summary_view
+from conformance.reports import plain_text
 from conformance.reports.loading import load
-from conformance.reports.model import Report, from_json, to_json
+from conformance.reports.model import Report
+from conformance.reports.report_json import from_json, to_json
 from conformance.reports.verdict import Outcome, Reason, Verdict, failed, passed, skipped
+from conformance.reports.views import badge, ctrf, junit, packed, summary
 from tests.reports.gate.world import PLAN, case, honest, with_case
 from tests.reports.samples import entry, report_of, sample_report, write_sample
 
@@ -60,7 +62,7 @@ def _tiny(report: Report) -> Report:
 def test_junit_is_valid_by_the_schema_of_jenkins(report: Report, change: Any) -> None:
     etree = pytest.importorskip("lxml.etree")
     schema = etree.XMLSchema(etree.parse(str(SCHEMA)))
-    text = junit_view.render(change(report))
+    text = junit.render(change(report))
 
     schema.assertValid(etree.fromstring(text.encode()))
     assert junitparser.JUnitXml.fromstring(text.encode()).tests == change(report).counts.planned
@@ -80,7 +82,7 @@ def test_junit_is_valid_by_the_schema_of_jenkins(report: Report, change: Any) ->
 def test_the_schema_refuses_what_jenkins_does(report: Report, old: str, new: str) -> None:
     etree = pytest.importorskip("lxml.etree")
     schema = etree.XMLSchema(etree.parse(str(SCHEMA)))
-    text = junit_view.render(report)
+    text = junit.render(report)
 
     assert not schema.validate(etree.fromstring(text.replace(old, new, 1).encode()))
 
@@ -111,7 +113,7 @@ def conforms(value: dict[str, Any], shape: dict[str, type]) -> bool:
 
 @pytest.mark.parametrize("change", [lambda report: report, lambda _: hostile(), _endless])
 def test_ctrf_is_as_its_schema_asks(report: Report, change: Any) -> None:
-    document = json.loads(ctrf_view.render(change(report)))
+    document = json.loads(ctrf.render(change(report)))
 
     results = document["results"]
     assert (document["reportFormat"], document["specVersion"]) == ("CTRF", "0.0.0")
@@ -126,7 +128,7 @@ def test_ctrf_is_as_its_schema_asks(report: Report, change: Any) -> None:
 
 
 def test_ctrf_has_times_in_milliseconds(report: Report) -> None:
-    results = json.loads(ctrf_view.render(report))["results"]
+    results = json.loads(ctrf.render(report))["results"]
 
     assert results["summary"]["start"] == 1_767_323_045_000
     assert results["tests"][0]["duration"] == 250
@@ -137,26 +139,26 @@ def test_ctrf_has_times_in_milliseconds(report: Report) -> None:
 
 
 def test_the_summary_begins_with_what_failed(report: Report) -> None:
-    text = summary_view.render(report)
+    text = summary.render(report)
 
     assert text.startswith("## ❌ Conformance of supa\n")
     assert text.index("### Failures: 2") < text.index("### Planned without a verdict: 2") < text.index("### Matrix")
-    assert summary_view.render(honest()).startswith("## ✅ Conformance of acme\n")
+    assert summary.render(honest()).startswith("## ✅ Conformance of acme\n")
 
 
 def test_the_summary_of_a_disaster_is_cut_and_says_so() -> None:
     bad = replace(case(PLAN[5]), outcome=Outcome.FAIL, reason=Reason.WRONG, message="é|" * 2000)
     cases = tuple(replace(bad, id=f"operators.case{n}[float32-training]") for n in range(5000))
 
-    text = summary_view.render(replace(honest(), cases=cases))
+    text = summary.render(replace(honest(), cases=cases))
 
-    assert 800 * 1024 < len(text.encode()) <= bounded.SUMMARY_BYTES
+    assert 800 * 1024 < len(text.encode()) <= plain_text.SUMMARY_BYTES
     assert "### Failures: 5000" in text
-    assert text.endswith(bounded.CUT)
+    assert text.endswith(plain_text.CUT)
 
 
 def test_the_summary_is_escaped() -> None:
-    text = summary_view.render(hostile())
+    text = summary.render(hostile())
 
     assert "<script" not in text
     assert [c for c in text if not c.isprintable() and c != "\n"] == []
@@ -179,12 +181,12 @@ def test_the_summary_is_escaped() -> None:
     ],
 )
 def test_the_badge_is_the_highest_green_profile(make: Any, message: str, colour: str) -> None:
-    value = json.loads(badge_view.endpoint(make()))
+    value = json.loads(badge.endpoint(make()))
 
     assert value == {"schemaVersion": 1, "label": "acme", "message": message, "color": colour}
-    picture = ElementTree.fromstring(badge_view.svg(make()))
+    picture = ElementTree.fromstring(badge.svg(make()))
     assert picture.get("aria-label") == f"acme: {message}"
-    assert f"#{colour}" in badge_view.svg(make())
+    assert f"#{colour}" in badge.svg(make())
 
 
 def test_a_run_of_a_profile_earns_no_higher_badge() -> None:
@@ -199,9 +201,9 @@ def test_a_partial_run_has_no_badge_and_hostile_names_no_markup() -> None:
     invocation = replace(honest().run.invocation, selection=("--area",))
     partial = replace(honest(), run=replace(honest().run, invocation=invocation))
 
-    assert badge_view.message(partial) == "partial run"
-    assert "<script" not in badge_view.svg(hostile())
-    ElementTree.fromstring(badge_view.svg(hostile()))
+    assert badge.message(partial) == "partial run"
+    assert "<script" not in badge.svg(hostile())
+    ElementTree.fromstring(badge.svg(hostile()))
 
 
 # --- packed ---------------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from conformance.cli.main import main
 from conformance.reports.json_files import MAX_BYTES, MAX_CONTAINERS, MAX_VALUES
-from conformance.reports.model import from_json, read_report, to_json
+from conformance.reports.report_json import from_json, read_report, to_json
 from tests.fuzz import blast, documents, targets
 from tests.reports.gate.world import PLAN, dump, honest, manifest, operator, plain
 

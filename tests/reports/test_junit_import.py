@@ -10,11 +10,12 @@ import pytest
 
 from conformance.cli.main import main
 from conformance.errors import JournalError
-from conformance.reports import junit_import, junit_view
+from conformance.reports import junit_import
 from conformance.reports.junit_import import area_of, import_junit
 from conformance.reports.loading import load
-from conformance.reports.model import to_json
+from conformance.reports.report_json import to_json
 from conformance.reports.verdict import Outcome, Reason
+from conformance.reports.views import junit as junit_view
 from tests.reports.gate.world import honest
 
 XML = """<?xml version="1.0" encoding="utf-8"?>

@@ -15,7 +15,7 @@ from conformance.reports.matrix import (
     make_matrix,
     reason_counts,
 )
-from conformance.reports.status import Counts
+from conformance.reports.totals import Counts
 from conformance.reports.verdict import Outcome, Reason, passed
 from tests.reports.samples import entry, report_of, sample_report
 

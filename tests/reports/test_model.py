@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from conformance.errors import JournalError
-from conformance.reports import json_files
-from conformance.reports.model import Report, from_json, read_report, to_json
-from conformance.reports.validation import limits
+from conformance.reports import json_files, reading
+from conformance.reports.model import Report
+from conformance.reports.report_json import from_json, read_report, to_json
 from conformance.reports.verdict import Outcome, passed
 from tests.reports.samples import entry, report_of, sample_report
 
@@ -59,7 +59,7 @@ def _broken(report: Report, change: Any) -> Any:
         (lambda v: v["cases"][1].pop("id"), r"cases\[1\] lacks the key 'id'"),
         (lambda v: v["cases"][0].update(outcome="ok"), "must be one of pass, skip, fail, not 'ok'"),
         (lambda v: v["cases"][0].update(outcome="fail"), "a verdict cannot be fail with reason native"),
-        (lambda v: v["cases"][0].update(seconds="1"), "seconds must be a whole number"),
+        (lambda v: v["cases"][0].update(seconds="1"), "seconds must be a finite number, not '1'"),
         (lambda v: v["cases"][0].update(seconds=float("inf")), "seconds must be a finite number"),
         (lambda v: v["cases"][0].update(ranks=True), "ranks must be a whole number, not True"),
         (lambda v: v["cases"][0].update(metrics={"x": [1]}), r"metrics\.x must be a number or a string"),
@@ -110,20 +110,20 @@ def test_a_huge_file_is_refused_before_it_is_parsed(tmp_path: Path, monkeypatch:
 
 
 def test_too_many_cases_are_refused(report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "MAX_ITEMS", 3)
+    monkeypatch.setattr(reading, "MAX_ITEMS", 3)
 
     with pytest.raises(JournalError, match="has more than 3 items"):
         from_json(json.loads(to_json(report)))
 
 
-def test_standings_count_every_case_though_many_are_alike(report: Report) -> None:
-    full = next(one for one in report.standings if one.name == "full")
+def test_profile_results_count_every_case_though_many_are_alike(report: Report) -> None:
+    full = next(one for one in report.profile_results if one.name == "full")
 
     assert (full.verified, full.claimed) == (report.counts.passed, report.counts.claimed)
     assert full.failed == report.counts.failed
     alike = [replace(case, id=f"{case.id}-{n}") for case in report.cases for n in range(3)]
     thrice = replace(report, cases=tuple(alike))
-    assert [one.verified for one in thrice.standings] == [3 * one.verified for one in report.standings]
+    assert [one.verified for one in thrice.profile_results] == [3 * one.verified for one in report.profile_results]
 
 
 def test_the_totals_are_those_of_the_cases(report: Report) -> None:
@@ -149,12 +149,12 @@ def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
         json_files.read_capped(tmp_path / "pipe")
 
 
-def test_standings_tell_cases_on_ranks_from_their_likes(report: Report) -> None:
+def test_profile_results_tell_cases_on_ranks_from_their_likes(report: Report) -> None:
     alone = next(case for case in report.cases if case.outcome is Outcome.PASS and case.level == "standard")
     alone = replace(alone, area="checkpoint", axes={}, requires=("checkpoint",))
     ranks = replace(alone, id="checkpoint.other", requires=("checkpoint", "comm"))
     both = replace(report, cases=(alone, ranks), accounting=replace(report.accounting, unaccounted=()))
 
-    verified = {one.name: one.verified for one in both.standings}
+    verified = {one.name: one.verified for one in both.profile_results}
 
     assert (verified["inference"], verified["distributed"]) == (1, 2)

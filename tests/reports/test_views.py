@@ -9,10 +9,11 @@ import junitparser
 import pytest
 
 from conformance.errors import UnknownName
-from conformance.reports import junit_view, markdown_view, terminal_view
-from conformance.reports.model import Report, from_json
+from conformance.reports.model import Report
+from conformance.reports.report_json import from_json
 from conformance.reports.verdict import Reason, failed, passed
-from conformance.reports.views import VIEWS, find_view
+from conformance.reports.views import VIEWS, find_view, junit, markdown
+from conformance.reports.views import text as terminal
 from tests.reports.samples import entry, report_of, sample_report
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -53,7 +54,7 @@ def test_the_terminal_matrix_fits(tmp_path: Path, width: int) -> None:
     dtypes = ("float32", "float16", "bfloat16", "float64", "complex64", "int8", "float8_e5m2")
     cells = [entry("operators.add", dtype=d, mode=m) for d in dtypes for m in ("inference", "training")]
 
-    table = terminal_view.matrix_table(report_of(tmp_path, *[(one, passed()) for one in cells]), width)
+    table = terminal.matrix_table(report_of(tmp_path, *[(one, passed()) for one in cells]), width)
 
     assert max(map(len, table.splitlines()[:-1])) <= width
 
@@ -61,7 +62,7 @@ def test_the_terminal_matrix_fits(tmp_path: Path, width: int) -> None:
 def test_failures_beyond_the_limit_are_counted(tmp_path: Path) -> None:
     cases = [(entry(f"a.case{i}"), failed(Reason.WRONG, "no")) for i in range(5)]
 
-    text = terminal_view.render(report_of(tmp_path, *cases), failures_shown=2)
+    text = terminal.render(report_of(tmp_path, *cases), failures_shown=2)
 
     assert text.count("repro:") == 2
     assert "… and 3 more" in text
@@ -70,7 +71,7 @@ def test_failures_beyond_the_limit_are_counted(tmp_path: Path) -> None:
 def test_a_long_message_is_shortened_and_says_by_how_much(tmp_path: Path) -> None:
     message = "\n".join(f"line {i}" for i in range(10))
 
-    text = terminal_view.render(report_of(tmp_path, (entry("a.b"), failed(Reason.WRONG, message))))
+    text = terminal.render(report_of(tmp_path, (entry("a.b"), failed(Reason.WRONG, message))))
 
     assert text.count("line ") == 6
     assert "… 4 more lines in report.json" in text
@@ -79,7 +80,7 @@ def test_a_long_message_is_shortened_and_says_by_how_much(tmp_path: Path) -> Non
 def test_a_markdown_page_stays_small_enough_for_a_summary(tmp_path: Path) -> None:
     cases = [(entry(f"a.case{i}"), failed(Reason.OVER_DECLARED, "x" * 3000)) for i in range(3000)]
 
-    text = markdown_view.render(report_of(tmp_path, *cases))
+    text = markdown.render(report_of(tmp_path, *cases))
 
     assert len(text.encode()) < 900 * 1024
     assert text.count("… and 2800 more") == 2
@@ -88,7 +89,7 @@ def test_a_markdown_page_stays_small_enough_for_a_summary(tmp_path: Path) -> Non
 def test_a_repro_line_is_never_cut(tmp_path: Path) -> None:
     id = "a." + "long" * 60
 
-    text = terminal_view.render(report_of(tmp_path, (entry(id), failed(Reason.WRONG, "no"))), width=60)
+    text = terminal.render(report_of(tmp_path, (entry(id), failed(Reason.WRONG, "no"))), width=60)
 
     assert f"--case {id} -n0 " in text
 
@@ -123,13 +124,13 @@ def hostile_report() -> Report:
 
 
 def test_nothing_from_a_report_reaches_the_terminal_raw() -> None:
-    text = terminal_view.render(hostile_report())
+    text = terminal.render(hostile_report())
 
     assert [c for c in text if not c.isprintable() and c != "\n"] == []
 
 
 def test_markdown_rows_keep_their_columns() -> None:
-    text = markdown_view.render(hostile_report())
+    text = markdown.render(hostile_report())
 
     assert "<b>" not in text
     assert [c for c in text if not c.isprintable() and c != "\n"] == []
@@ -138,7 +139,7 @@ def test_markdown_rows_keep_their_columns() -> None:
 
 
 def test_junit_is_valid_whatever_the_messages_hold() -> None:
-    text = junit_view.render(hostile_report())
+    text = junit.render(hostile_report())
 
     _, suite = junitparser.JUnitXml.fromstring(text.encode())
     (case,) = suite
@@ -148,7 +149,7 @@ def test_junit_is_valid_whatever_the_messages_hold() -> None:
 
 
 def test_junit_says_outcome_reason_and_numbers(report: Report) -> None:
-    document = junitparser.JUnitXml.fromstring(junit_view.render(report).encode())
+    document = junitparser.JUnitXml.fromstring(junit.render(report).encode())
 
     assert (document.tests, document.failures, document.skipped, document.errors) == (12, 2, 4, 2)
     cases = {case.name: case for suite in document for case in suite}

@@ -11,7 +11,7 @@ import pytest
 from conformance.errors import JournalError
 from conformance.reports import loading
 from conformance.reports.loading import load
-from conformance.reports.model import to_json
+from conformance.reports.report_json import to_json
 from conformance.reports.views import FILES
 from conformance.reports.writer import write_report, write_text
 from tests.reports.samples import sample_report, write_sample

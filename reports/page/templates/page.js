@@ -3,7 +3,6 @@
 (async () => {
   const ABSENT = "-", LOST = ".";
   const FILTERS = ["area", "dtype", "mode", "on", "outcome", "text", "ask"];
-  const DISAGREES = new Set(["over-declared", "under-declared", "stub", "fallback", "unsafe"]);
   const LARGEST_FILE = 64 * 1024 * 1024, MOST_ROWS = 500;
 
   const byId = (id) => document.getElementById(id);
@@ -45,7 +44,8 @@
   // --- what a cell says: the same rules as in the HTML ---------------------------------------------------------
 
   function sumUp(column, first, end, chosen) {
-    let number = 0, passed = 0, failed = 0, refused = false, undeclared = false;
+    let number = 0, passed = 0, failed = 0;
+    const marks = new Set();
     for (let place = first; place < end; place++) {
       if (!chosen(column, place)) continue;
       number++;
@@ -53,13 +53,12 @@
       if (!ending) continue;
       if (ending[0] === "pass") passed++;
       else if (ending[0] === "fail") failed++;
-      else if (ending[1] === "unsupported") refused = true;
-      else if (ending[1] === "undeclared") undeclared = true;
+      else marks.add(data.reasons[ending[1]].mark);
     }
     if (failed) return { mark: "fail", text: `${data.marks.fail} ${failed}/${number}`, number };
     if (passed === number && number) return { mark: "full", text: `${data.marks.full} ${number}`, number };
     if (passed) return { mark: "part", text: `${data.marks.part} ${passed}/${number}`, number };
-    const mark = refused ? "refused" : undeclared ? "undeclared" : "nodata";
+    const mark = ["refused", "undeclared"].find((name) => marks.has(name)) || "nodata";
     return { mark, text: data.marks[mark], number };
   }
 
@@ -83,7 +82,7 @@
       const [outcome, reason] = outcomeOf(column, place);
       if (state.outcome && outcome !== state.outcome && reason !== state.outcome) return false;
       if (state.ask === "training") return outcome !== "pass" && (parseInt(data.inside[place], 16) & training) !== 0;
-      if (state.ask === "declaration") return DISAGREES.has(reason);
+      if (state.ask === "declaration") return Boolean(data.reasons[reason] && data.reasons[reason].contradicts);
       if (state.ask === "regressions") return isPass(column.before[place]) && !isPass(letter);
       return true;
     };

@@ -16,7 +16,7 @@ from conformance.cli.manifest import current
 from conformance.errors import JournalError
 from conformance.reports import json_files
 from conformance.reports.gate.manifests import RELEASES, dump, read_manifest, released, torch_series
-from conformance.reports.plan_digest import plan_sha256
+from conformance.reports.planned import plan_sha256
 
 from .world import PLAN, TORCH, manifest
 
@@ -59,10 +59,10 @@ def test_no_manifest_is_found_by_a_name_that_leads_elsewhere() -> None:
     assert released("0.1.0", "") is None
 
 
-def _changed(head: Any = lambda v: None, rows: Any = lambda v: None) -> bytes:
+def _changed(head: Any = lambda v: None, cases: Any = lambda v: None) -> bytes:
     parts = [json.loads(line) for line in gzip.decompress(dump(manifest())).splitlines()]
     head(parts[0])
-    rows(parts[1])
+    cases(parts[1])
     return b"\n".join(json.dumps(part).encode() for part in parts)
 
 
@@ -71,10 +71,11 @@ def _changed(head: Any = lambda v: None, rows: Any = lambda v: None) -> bytes:
     [
         (b"{}", "is not a released manifest"),
         (b"[]", "is not a released manifest"),
-        (_changed(lambda v: v.update(schema=2)), "has schema 2"),
-        (_changed(rows=lambda v: v.append([1, 2])), "its rows have another form"),
-        (_changed(rows=lambda v: v[0].__setitem__(7, "x")), "its rows have another form"),
-        (_changed(rows=lambda v: v[0].__setitem__(6, [])), "its rows have another form"),
+        (_changed(lambda v: v.update(schema=1)), "has schema 1; this version reads schema 2"),
+        (_changed(cases=lambda v: v.append([1, 2])), r"cases\[12\] must be an object"),
+        (_changed(cases=lambda v: v.append(v[0])), "cases plans 'accelerator.device' twice"),
+        (_changed(cases=lambda v: v[0].update(axes=[])), r"cases\[0\]\.axes must be an object"),
+        (_changed(cases=lambda v: v[0].update(profiles=1)), r"cases\[0\] has an unknown key 'profiles'"),
         (_changed(lambda v: v["profiles"].pop("core")), "it names other profiles"),
         (b"\x1f\x8b" + b"x" * 50, "cannot be decompressed"),
         (dump(manifest())[:-20], "cannot be decompressed"),

@@ -11,12 +11,11 @@ import pytest
 
 from conformance.errors import UnknownName
 from conformance.reports.challenge import seed_of_challenge
-from conformance.reports.gate.deciding import decide
 from conformance.reports.gate.evidence import Evidence, SignatureCheck
 from conformance.reports.gate.finding import Severity
-from conformance.reports.gate.policy import POLICIES, find_policy
-from conformance.reports.gate.rules import RULES, find_rule
+from conformance.reports.gate.rules import RULES, decide, find_rule
 from conformance.reports.model import Accounting, CaseRecord, DeclarationRecord, DeclaredCell, Report
+from conformance.reports.profiles import POLICIES, find_policy
 from conformance.reports.verdict import Outcome, Reason
 from conformance.reports.waivers.applying import OBSERVED
 from conformance.reports.waivers.model import WaiverKind

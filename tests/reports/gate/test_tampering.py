@@ -18,7 +18,7 @@ import pytest
 
 from conformance.cli import gate
 from conformance.cli.main import main
-from conformance.reports.model import from_json
+from conformance.reports.report_json import from_json
 from conformance.reports.verdict import Reason
 
 from .world import NOW, PLAN, Files, Tampering, consistent, honest, honest_files, manifest, plain, toml, waiver

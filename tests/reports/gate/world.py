@@ -18,15 +18,15 @@ from conformance.reports.model import (
     DeclaredCell,
     Environment,
     Invocation,
-    PlannedRecord,
     Report,
     Run,
     Suite,
     count_cases,
     declared_sha256,
     manifest_sha256,
-    to_json,
 )
+from conformance.reports.planned import PlannedCase
+from conformance.reports.report_json import to_json
 from conformance.reports.verdict import Outcome, Reason
 from conformance.reports.waivers.model import Waiver, WaiverKind
 
@@ -35,13 +35,13 @@ TORCH = "2.13.0+acme"
 FACTS = {"python": "3.11.7", "system": "Linux", "torch": TORCH}
 
 
-def planned(id: str, level: str = "standard", tier: str = "unit", adaptive: bool = False, **axes: str) -> PlannedRecord:
+def planned(id: str, level: str = "standard", tier: str = "unit", adaptive: bool = False, **axes: str) -> PlannedCase:
     full = f"{id}[{'-'.join(axes.values())}]" if axes else id
     need = full if adaptive or axes else id.split(".", 1)[1]
-    return PlannedRecord(full, id.split(".", 1)[0], tier, axes, (need,), level, adaptive)
+    return PlannedCase(full, id.split(".", 1)[0], tier, axes, (need,), level, adaptive)
 
 
-def operator(name: str, dtype: str, mode: str) -> PlannedRecord:
+def operator(name: str, dtype: str, mode: str) -> PlannedCase:
     return planned(f"operators.{name}", adaptive=True, dtype=dtype, mode=mode)
 
 
@@ -78,11 +78,11 @@ SKIPPED = {
 }
 
 
-def manifest(plan: tuple[PlannedRecord, ...] = PLAN) -> Manifest:
+def manifest(plan: tuple[PlannedCase, ...] = PLAN) -> Manifest:
     return make_manifest("0.1.0", TORCH, plan)
 
 
-def case(one: PlannedRecord) -> CaseRecord:
+def case(one: PlannedCase) -> CaseRecord:
     reason = SKIPPED.get(one.id, Reason.NATIVE)
     outcome = Outcome.PASS if reason is Reason.NATIVE else Outcome.SKIP
     return CaseRecord(**vars(one), outcome=outcome, reason=reason, seconds=0.25)
@@ -104,7 +104,7 @@ def consistent(report: Report) -> Report:
     )
 
 
-def honest(id: str = "new", days: int = 1, plan: tuple[PlannedRecord, ...] = PLAN) -> Report:
+def honest(id: str = "new", days: int = 1, plan: tuple[PlannedCase, ...] = PLAN) -> Report:
     """A run that ended so many days ago."""
     end = NOW - timedelta(days=days)
     suite = Suite("0.1.0", "", 0)

@@ -16,9 +16,10 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from conformance.reports.model import Report, to_json
+from conformance.reports.model import Report
 from conformance.reports.page import publish
 from conformance.reports.page.columns import Source
+from conformance.reports.report_json import to_json
 from tests.reports.page import many
 
 READY = "html[data-ready]"

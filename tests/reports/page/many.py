@@ -4,16 +4,8 @@ from __future__ import annotations
 
 import random
 
-from conformance.reports.model import (
-    Accelerator,
-    CaseRecord,
-    Environment,
-    Invocation,
-    PlannedRecord,
-    Report,
-    Run,
-    Suite,
-)
+from conformance.reports.model import Accelerator, CaseRecord, Environment, Invocation, Report, Run, Suite
+from conformance.reports.planned import PlannedCase
 from conformance.reports.verdict import Outcome, Reason
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\u202e'\""
@@ -79,5 +71,5 @@ def hostile() -> Report:
     )
 
 
-def planned(case: CaseRecord) -> PlannedRecord:
-    return PlannedRecord(case.id, case.area, axes=case.axes, requires=case.requires)
+def planned(case: CaseRecord) -> PlannedCase:
+    return PlannedCase(case.id, case.area, axes=case.axes, requires=case.requires)

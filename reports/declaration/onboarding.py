@@ -1,0 +1,164 @@
+"""A first declaration from probes: what was seen to work is claimed, and for what nobody looked at, only by rule.
+
+Operators are sampled, so a pattern speaks for more than was seen. It is claimed where next to nothing of its sample
+is missing, and says on how many cells it rests. A cell that answers wrongly or crashes counts neither way: a bug is
+not a capability, and is listed instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+from conformance.claim_lookup import ClaimLookup
+from conformance.reports.declaration.claims import claims_of
+from conformance.reports.declaration.condensing import Leaf, Node, column_of, describe, state_of, tree
+from conformance.reports.declaration.corrections import (
+    BROKEN,
+    NOT_THERE,
+    PROBE,
+    SUPPORTED,
+    UNSUPPORTED,
+    Defect,
+    defect_of,
+)
+from conformance.reports.model import CaseRecord, DeclaredCell, Report
+from conformance.reports.plain_text import one_line
+from conformance.reports.verdict import Outcome, Reason
+
+#: The share of a sample that may be missing where a pattern is claimed; what is missing is denied by name.
+MOST_MISSING = 0.1
+_FEWEST_FOR_A_PATTERN = 3
+_LONGEST_REASON = 80
+_UNKNOWN = "unknown"
+
+
+class Seen(Enum):
+    """What a probe's verdict says of its cell, whatever is declared."""
+
+    WORKS = "works"
+    MISSING = "missing"
+    BROKEN = "broken"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class Column:
+    """The operators of one dtype and mode, such as ``float32-training``; ``claims`` are patterns that are claimed."""
+
+    axes: str
+    works: int
+    missing: int
+    broken: int
+    claims: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class FirstDeclaration:
+    """``unknown`` are cells that this machine could not show, and ``probes`` how many cases ended with an answer."""
+
+    cells: tuple[DeclaredCell, ...]
+    columns: tuple[Column, ...]
+    defects: tuple[Defect, ...]
+    unknown: tuple[str, ...]
+    probes: int
+
+
+def first_declaration(report: Report) -> FirstDeclaration:
+    """What the report's adaptive cases show. The core is left out: it is run whatever is declared."""
+    judges = [case for case in report.cases if case.adaptive and len(case.requires) == 1]
+    lookup = claims_of(report)
+    claim_of = {case.requires[0]: _claim(case, lookup) for case in judges}
+    features = [case for case in judges if not column_of(case.requires[0])]
+    cells = [claim for case in features if case.level != "core" and (claim := claim_of[case.requires[0]])]
+    columns = []
+    for column, cases in _by_column(judges).items():
+        names = [case.requires[0] for case in cases]
+        leaves = [Leaf(claim_of[name] or DeclaredCell(name, _UNKNOWN)) for name in names]
+        claims = list(_patterns(tree(leaves), column.split(".*", 1)[1]))
+        cells += claims
+        columns.append(_summary(column, cases, claims))
+    seen = [(case, what_was_seen(case)) for case in judges]
+    return FirstDeclaration(
+        tuple(cells),
+        tuple(columns),
+        tuple(defect_of(case) for case, what in seen if what is Seen.BROKEN or _lacks_core(case, what)),
+        tuple(case.requires[0] for case, what in seen if what is Seen.UNKNOWN),
+        sum(what is not Seen.UNKNOWN for _, what in seen),
+    )
+
+
+def what_was_seen(case: CaseRecord) -> Seen:
+    """The observation behind a verdict."""
+    saw = str(case.metrics.get(PROBE, ""))
+    if case.outcome is Outcome.PASS or saw in ("right", "fallback"):
+        return Seen.WORKS
+    if case.reason in (Reason.UNDER_DECLARED, Reason.FALLBACK):
+        return Seen.WORKS
+    missing = (Reason.OVER_DECLARED, Reason.STUB, Reason.RAISED, Reason.CORE_MISSING)
+    if case.reason in missing or saw in NOT_THERE:
+        return Seen.MISSING
+    if saw in BROKEN or (case.outcome is Outcome.FAIL and case.reason is not Reason.UNDECLARED):
+        return Seen.BROKEN
+    return Seen.UNKNOWN
+
+
+def _lacks_core(case: CaseRecord, what: Seen) -> bool:
+    return what is Seen.MISSING and case.level == "core"
+
+
+def _claim(case: CaseRecord, lookup: ClaimLookup) -> DeclaredCell | None:
+    """The claim of one cell; None if nothing can be said of it."""
+    what, cell = what_was_seen(case), case.requires[0]
+    if case.reason is Reason.EMULATED:
+        found = lookup.claim(cell, case.in_reference)  # what passes like that was declared so
+        return DeclaredCell(cell, found.state, found.detail)
+    if what is Seen.WORKS:
+        on_host = case.reason is Reason.FALLBACK or case.metrics.get(PROBE) == "fallback"
+        return DeclaredCell(cell, SUPPORTED, "host" if on_host else "native")
+    if what is Seen.MISSING:
+        text = case.message.rpartition("probe: ")[2].rpartition("confirmed: ")[2]
+        return DeclaredCell(cell, UNSUPPORTED, "not-yet", one_line(text, _LONGEST_REASON) or case.reason.value)
+    return None
+
+
+# --- operators ------------------------------------------------------------------------------------------------------
+
+
+def _by_column(cases: Iterable[CaseRecord]) -> dict[str, list[CaseRecord]]:
+    """Cells that a pattern reaches, by dtype and mode."""
+    columns: dict[str, list[CaseRecord]] = {}
+    for case in cases:
+        if (column := column_of(case.requires[0])) and case.in_reference:
+            columns.setdefault(column, []).append(case)
+    return columns
+
+
+def _patterns(node: Node, axes: str) -> Iterator[DeclaredCell]:
+    """The coarsest patterns that the sample bears, and their exceptions."""
+    known = [leaf for leaf in node.everything() if leaf.claim.state != _UNKNOWN]
+    works = [leaf for leaf in known if leaf.claim.state == SUPPORTED]
+    if len(known) >= _FEWEST_FOR_A_PATTERN and len(known) - len(works) <= MOST_MISSING * len(known):
+        native = sum(leaf.claim.detail == "native" for leaf in works)
+        pattern = DeclaredCell(f"{node.prefix}*{axes}", SUPPORTED, "native" if 2 * native >= len(works) else "host")
+        yield pattern
+        yield from describe(tree(known), state_of(pattern), axes, {}) or ()
+        return
+    for child in node.nodes.values():
+        yield from _patterns(child, axes)
+
+
+def _summary(column: str, cases: list[CaseRecord], claims: list[DeclaredCell]) -> Column:
+    seen = [what_was_seen(case) for case in cases]
+    return Column(
+        column.partition("[")[2].rstrip("]"),
+        seen.count(Seen.WORKS),
+        seen.count(Seen.MISSING),
+        seen.count(Seen.BROKEN),
+        tuple(one.cell.partition("[")[0].partition(".")[2] for one in claims if _is_claim_by_pattern(one)),
+    )
+
+
+def _is_claim_by_pattern(claim: DeclaredCell) -> bool:
+    return "*" in claim.cell and claim.state == SUPPORTED

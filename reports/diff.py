@@ -1,0 +1,167 @@
+"""Two reports compared case by case and claim by claim. Counts are never compared: they hide what took whose place."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from enum import Enum
+from typing import Any, Final
+
+from conformance.reports.model import CaseRecord, DeclaredCell, Report
+from conformance.reports.plain_text import markdown, one_line
+from conformance.reports.verdict import Outcome
+
+
+class Change(Enum):
+    """What became of a case."""
+
+    WORSE = "worse"
+    BETTER = "better"
+    OTHER = "otherwise"
+    GONE = "gone"
+    NEW = "new"
+
+
+@dataclass(frozen=True)
+class CaseChange:
+    """A case whose verdict differs; ``before`` and ``now`` are ``outcome (reason)``, or empty where it is not there."""
+
+    id: str
+    change: Change
+    before: str
+    now: str
+
+
+@dataclass(frozen=True)
+class ClaimChange:
+    """A written claim that differs; ``before`` and ``now`` are ``state (detail)``, or empty where there is none."""
+
+    cell: str
+    before: str
+    now: str
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Everything that differs, worse first; ``same`` cases ended alike."""
+
+    before: str
+    now: str
+    cases: tuple[CaseChange, ...]
+    claims: tuple[ClaimChange, ...]
+    same: int
+
+    @property
+    def differs(self) -> bool:
+        return bool(self.cases or self.claims)
+
+
+_RANK = {Outcome.FAIL: 0, Outcome.SKIP: 1, Outcome.PASS: 2}
+
+
+def compare(before: Report, now: Report) -> Comparison:
+    """What changed from one report to the other."""
+    old, new = ({case.id: case for case in report.cases} for report in (before, now))
+    changes = [_case_change(id, old.get(id), new.get(id)) for id in {**old, **new}]
+    found = [one for one in changes if one is not None]
+    order = list(Change)
+    return Comparison(
+        before=_name(before),
+        now=_name(now),
+        cases=tuple(sorted(found, key=lambda one: (order.index(one.change), one.id))),
+        claims=tuple(_claim_changes(_claims(before), _claims(now))),
+        same=len(changes) - len(found),
+    )
+
+
+def _name(report: Report) -> str:
+    return f"{report.accelerator.name}, run {report.run.id} of {report.run.started or 'an unknown date'}"
+
+
+def _case_change(id: str, old: CaseRecord | None, new: CaseRecord | None) -> CaseChange | None:
+    before, now = _verdict(old), _verdict(new)
+    return None if before == now else CaseChange(id, _kind(old, new), before, now)
+
+
+def _kind(old: CaseRecord | None, new: CaseRecord | None) -> Change:
+    if new is None:
+        return Change.GONE
+    if old is None:
+        return Change.NEW
+    step = _RANK[new.outcome] - _RANK[old.outcome]
+    return Change.OTHER if not step else Change.BETTER if step > 0 else Change.WORSE
+
+
+def _verdict(case: CaseRecord | None) -> str:
+    return "" if case is None else f"{case.outcome.value} ({case.reason.value})"
+
+
+def _claims(report: Report) -> Mapping[str, str]:
+    return {row.cell: _said(row) for row in report.declaration.cells}
+
+
+def _said(row: DeclaredCell) -> str:
+    return f"{row.state} ({row.detail})" if row.detail else row.state
+
+
+def _claim_changes(old: Mapping[str, str], new: Mapping[str, str]) -> list[ClaimChange]:
+    cells = sorted({**old, **new})
+    return [ClaimChange(cell, old.get(cell, ""), new.get(cell, "")) for cell in cells if old.get(cell) != new.get(cell)]
+
+
+_NOTHING: Final = "–"
+#: More rows than this say nothing that the counts do not; JSON has them all.
+_MOST_ROWS: Final = 2_000
+
+
+def text(found: Comparison) -> str:
+    """A line for each difference, and counts at the end."""
+    return "\n".join(_lines(found)) + "\n"
+
+
+def _lines(found: Comparison) -> Iterator[str]:
+    yield f"before: {one_line(found.before)}"
+    yield f"now:    {one_line(found.now)}"
+    for case in found.cases[:_MOST_ROWS]:
+        yield f"{case.change.value:<9} {one_line(case.id)}: {case.before or _NOTHING} → {case.now or _NOTHING}"
+    yield from _more(len(found.cases))
+    for claim in found.claims[:_MOST_ROWS]:
+        before, now = one_line(claim.before) or _NOTHING, one_line(claim.now) or _NOTHING
+        yield f"claim     {one_line(claim.cell)}: {before} → {now}"
+    yield from _more(len(found.claims))
+    yield summary(found)
+
+
+def _more(number: int) -> Iterator[str]:
+    if number > _MOST_ROWS:
+        yield f"… and {number - _MOST_ROWS} more; --format json has them all"
+
+
+def summary(found: Comparison) -> str:
+    """The counts of what changed, in a sentence."""
+    counts = Counter(case.change for case in found.cases)
+    parts = [f"{counts[change]} {change.value}" for change in Change if counts[change]]
+    claims = f"{len(found.claims)} claim{'' if len(found.claims) == 1 else 's'} changed"
+    return ", ".join([*parts, f"{found.same} the same", claims])
+
+
+def as_json(found: Comparison) -> str:
+    """Everything, for programs."""
+    value: dict[str, Any] = {"schema": 1, **asdict(found), "differs": found.differs}
+    value["cases"] = [{**asdict(case), "change": case.change.value} for case in found.cases]
+    return json.dumps(value, indent=1) + "\n"
+
+
+def as_markdown(found: Comparison) -> str:
+    """Tables, for a pull request."""
+    head = [f"Before: {markdown(found.before)}", f"Now: {markdown(found.now)}", summary(found)]
+    cases = [[one.change.value, markdown(one.id), one.before, one.now] for one in found.cases[:_MOST_ROWS]]
+    claims = [["claim", *map(markdown, (one.cell, one.before, one.now))] for one in found.claims[:_MOST_ROWS]]
+    rows = [f"| {' | '.join(cell or _NOTHING for cell in row)} |" for row in (*cases, *claims)]
+    table = ["| change | case or cell | before | now |", "| --- | --- | --- | --- |", *rows] if rows else []
+    return "\n\n".join(head) + "\n\n" + "\n".join(table) + ("\n" if table else "")
+
+
+FORMATS: Final[Mapping[str, Callable[[Comparison], str]]] = {"text": text, "json": as_json, "markdown": as_markdown}

@@ -1,0 +1,86 @@
+"""G04, G05: every required case exactly once and as it was planned, and every number of the file counted again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+
+from conformance.reports.gate.evidence import Evidence
+from conformance.reports.gate.finding import Finding, counted, named, reject
+from conformance.reports.model import declared_sha256
+from conformance.reports.planned import PlannedCase
+from conformance.reports.totals import Counts
+from conformance.reports.verdict import Reason
+
+
+def check_cases(evidence: Evidence) -> Iterator[Finding]:
+    """G04: the report has every required case once, no other, and none is described otherwise than planned."""
+    yield from _check_accounting(evidence)
+    if evidence.manifest is None or evidence.planned_profile:
+        return  # with the hash of a released plan the cases are those of that plan
+    planned, present = evidence.manifest.cases, evidence.cases
+    lost = {one.id for one in evidence.report.accounting.unaccounted}
+    if missing := sorted(evidence.required - present.keys() - lost):
+        n = counted(len(missing), "required case is", "required cases are")
+        yield reject("G04", f"{n} not in the report: {named(missing)}.", missing)
+    if extra := sorted(id for id in chain(present, lost) if id not in planned):
+        n = counted(len(extra), "case is", "cases are")
+        yield reject("G04", f"{n} in the report and in no released plan: {named(extra)}.", extra)
+    if changed := [id for id, case in present.items() if id in planned and not _is_as_planned(case, planned[id])]:
+        n = counted(len(changed), "case is", "cases are")
+        yield reject(
+            "G04", f"{n} not described as planned (area, tier, level, axes, needs): {named(changed)}.", changed
+        )
+
+
+def _check_accounting(evidence: Evidence) -> Iterator[Finding]:
+    accounting = evidence.report.accounting
+    if lost := [one.id for one in accounting.unaccounted]:
+        n = counted(len(lost), "planned case has", "planned cases have")
+        yield reject("G04", f"{n} no verdict: {named(lost)}.", lost)
+    if twice := accounting.duplicates:
+        n = counted(len(twice), "case has", "cases have")
+        yield reject("G04", f"{n} more than one verdict: {named(twice)}.", twice)
+    if strays := accounting.unknown:
+        n = counted(len(strays), "verdict was", "verdicts were")
+        yield reject("G04", f"{n} not planned: {named(strays)}.", strays)
+
+
+def _is_as_planned(case: PlannedCase, row: PlannedCase) -> bool:
+    return (
+        case.area == row.area
+        and case.requires == row.requires
+        and case.level == row.level
+        and case.axes == row.axes
+        and case.tier == row.tier
+        and case.adaptive == row.adaptive
+        and case.in_reference == row.in_reference
+        # Reports did not always name the world size.
+        and case.world_size in (None, row.world_size)
+    )
+
+
+def check_counts(evidence: Evidence) -> Iterator[Finding]:
+    """G05: what the file says it holds is what it holds."""
+    report = evidence.report
+    if report.totals != report.counts:
+        said, found = _said(report.totals), _said(report.counts)
+        yield reject("G05", f"The file says {said}, and its cases are {found}.")
+    planned = len(report.cases) + len(report.accounting.unaccounted)
+    if report.run.suite.cases != planned:
+        yield reject("G05", f"The file says that {report.run.suite.cases} cases were planned, and holds {planned}.")
+    if report.run.suite.manifest_sha256 != evidence.plan_sha256:
+        yield reject("G05", "The cases of the file do not add up to the manifest that it names.")
+    if report.declaration.sha256 != declared_sha256(report.declaration.cells):
+        yield reject("G05", "The claims of the file do not add up to the hash that it gives of its declaration.")
+    for name, reason in (("used", Reason.WAIVED), ("stale", Reason.WAIVER_STALE)):
+        listed = sorted(getattr(report.waivers, name))
+        if listed != sorted(case.id for case in report.cases if case.reason is reason):
+            yield reject("G05", f"The file's list of {name} waivers is not that of its cases.")
+
+
+def _said(counts: Counts) -> str:
+    return (
+        f"{counts.passed} passed, {counts.skipped} skipped, {counts.failed} failed, {counts.lost} lost "
+        f"and {counts.claimed} claimed"
+    )

@@ -1,0 +1,87 @@
+"""G07, G11: against a report that was accepted before, case by case and claim by claim. Counts are never compared."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from conformance.claim_lookup import SUPPORTED, ClaimLookup, FoundClaim
+from conformance.reports.declaration.claims import claims_of, self_contradiction
+from conformance.reports.gate.evidence import Evidence
+from conformance.reports.gate.finding import Finding, counted, named, note, reject
+from conformance.reports.model import CaseRecord, Report
+from conformance.reports.plain_text import one_line
+from conformance.reports.verdict import Outcome, Reason
+
+
+def check_regressions(evidence: Evidence) -> Iterator[Finding]:
+    """G07: what passed in the baseline passes."""
+    baseline = evidence.baseline
+    if baseline is None:
+        return
+    yield from _check_comparable(evidence.report, baseline)
+    worse: dict[str, list[str]] = defaultdict(list)
+    for case in baseline.cases:
+        if case.outcome is Outcome.PASS and (kind := _regression(case, evidence)):
+            worse[kind].append(case.id)
+    for kind, ids in worse.items():
+        n = counted(len(ids), "case that passed in the baseline is", "cases that passed in the baseline are")
+        yield reject("G07", f"{n} now {kind}: {named(ids)}.", ids)
+
+
+def _check_comparable(report: Report, baseline: Report) -> Iterator[Finding]:
+    names = [one_line(one.accelerator.name, 60) for one in (report, baseline)]
+    if names[0] != names[1]:
+        yield reject("G07", f"The baseline is of {names[1]}, the report of {names[0]}: they cannot be compared.")
+    if report.run.id == baseline.run.id:
+        yield note("G07", "The baseline is the same run as the report, so nothing can have become worse.")
+
+
+def _regression(before: CaseRecord, evidence: Evidence) -> str | None:
+    """How a case that passed ends now, if that is worse; a valid waiver was agreed to."""
+    now = evidence.cases.get(before.id)
+    if now is None:
+        return "missing" if evidence.is_planned(before.id) and _is_asked(before.id, evidence) else None
+    if now.outcome is Outcome.PASS or now.reason is Reason.WAIVER_STALE or before.id in evidence.settled.waived:
+        return None
+    word = "skipped" if now.outcome is Outcome.SKIP else "failing"
+    return f"{word} ({now.reason.value})"
+
+
+def _is_asked(id: str, evidence: Evidence) -> bool:
+    return evidence.manifest is None or id in evidence.required
+
+
+def check_claims(evidence: Evidence) -> Iterator[Finding]:
+    """G11: what the baseline declared supported still is, and not in a lesser way."""
+    if evidence.baseline is None:
+        return
+    before, now = claims_of(evidence.baseline), evidence.claims
+    if contradiction := self_contradiction(evidence.baseline, before):
+        yield reject("G11", f"The declaration of the baseline {contradiction}")
+    withdrawn: dict[str, list[str]] = defaultdict(list)
+    for cell, in_reference in _cells(evidence.baseline, before, evidence):
+        was = before.find(cell, in_reference)
+        if was.state == SUPPORTED and (change := _shrunk(was, now.find(cell, in_reference))):
+            withdrawn[change].append(cell)
+    for change, cells in withdrawn.items():
+        n = counted(len(cells), "cell that the baseline claims is", "cells that the baseline claims are")
+        yield reject("G11", f"{n} {change}: {named(cells)}.", cells)
+
+
+def _cells(baseline: Report, claims: ClaimLookup, evidence: Evidence) -> dict[tuple[str, bool], None]:
+    """Every cell that the baseline can have claimed: what its cases need, and what it names."""
+    found = dict.fromkeys((cell, True) for cell in claims.exact_cells)
+    for case in baseline.cases:
+        if evidence.is_planned(case.id):
+            found.update(dict.fromkeys((cell, case.in_reference) for cell in case.requires))
+    return found
+
+
+def _shrunk(was: FoundClaim, now: FoundClaim) -> str | None:
+    """How a claim became smaller, as the end of a sentence."""
+    if now.state != SUPPORTED:
+        return f"now {one_line(now.state, 40)}"
+    if was.detail in ("", "native") and now.detail not in ("", "native"):
+        return f"now only supported as {one_line(now.detail, 40)}"
+    return None

@@ -1,0 +1,52 @@
+"""G02, G03: which suite was run, and whether it is the released one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from conformance.reports.gate.evidence import Evidence
+from conformance.reports.gate.finding import Finding, note, reject
+from conformance.reports.gate.manifests import torch_series
+from conformance.reports.plain_text import one_line
+from conformance.reports.profiles import containing
+
+#: How many releases back are current, and how many more are accepted with a note.
+_CURRENT: Final = 2
+_STALE: Final = 1
+
+
+def check_version(evidence: Evidence) -> Iterator[Finding]:
+    """G02: the suite's version is a supported release."""
+    version = one_line(evidence.report.run.suite.version, 40) or "(none)"
+    if version not in evidence.releases:
+        known = ", ".join(evidence.releases[-_CURRENT - _STALE :])
+        yield reject("G02", f"Suite version {version} is not a release that this gate knows: {known}.")
+        return
+    behind = len(evidence.releases) - 1 - evidence.releases.index(version)
+    if behind >= _CURRENT + _STALE:
+        yield reject("G02", f"Suite version {version} is {behind} releases old; run {evidence.releases[-1]}.")
+    elif behind >= _CURRENT:
+        yield note("G02", f"Suite version {version} is stale; the next release will no longer accept it.")
+
+
+def check_manifest(evidence: Evidence) -> Iterator[Finding]:
+    """G03: the run's plan is the released one of the profile, or of a profile that contains it."""
+    run, manifest = evidence.report.run, evidence.manifest
+    series = torch_series(evidence.report.accelerator.torch) or "an unknown version"
+    if manifest is None:
+        suite = one_line(run.suite.version, 40)
+        yield reject(
+            "G03", f"There is no released manifest of suite {suite} with torch {series}; name one: --manifest."
+        )
+        return
+    if (manifest.suite, manifest.torch) != (run.suite.version, torch_series(evidence.report.accelerator.torch)):
+        found = one_line(f"suite {run.suite.version} with torch {series}", 80)
+        yield reject(
+            "G03", f"The manifest is of suite {manifest.suite} with torch {manifest.torch}, the run of {found}."
+        )
+    released = {name: manifest.sha256[name] for name in containing(evidence.profile)}
+    if run.suite.manifest_sha256 not in released.values():
+        short = one_line(run.suite.manifest_sha256[:12], 20) or "(none)"
+        wanted = ", ".join(f"{sha256[:12]} ({name})" for name, sha256 in released.items())
+        yield reject("G03", f"The run's manifest {short} is not the released one of {evidence.profile}: {wanted}.")

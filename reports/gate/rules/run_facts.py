@@ -1,0 +1,107 @@
+"""G12, G13, G15: how, when and where it was run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+from typing import Final
+
+from conformance.reports import redaction
+from conformance.reports.challenge import complaint
+from conformance.reports.gate.evidence import Evidence
+from conformance.reports.gate.finding import Finding, counted, named, note, reject
+from conformance.reports.plain_text import one_line
+from conformance.reports.totals import was_executed
+
+#: Clocks of two machines differ, and nobody is accused for that.
+_SKEW: Final = timedelta(minutes=10)
+#: Cases of processes that run side by side take more time together than the run; resumed runs and set-up take less.
+_SLACK: Final = 1.25
+
+
+def check_invocation(evidence: Evidence) -> Iterator[Finding]:
+    """G12: nothing was deselected, no difference was turned into a note, and the challenge is the one asked for."""
+    run = evidence.report.run
+    typed = redaction.selection(run.invocation.argv)
+    selecting = sorted({*run.invocation.selection, *typed})
+    if selecting:
+        yield reject("G12", f"The run left cases out by {named(selecting)}; a profile is judged by a complete run.")
+    if run.strictness not in ("ci", "certify"):
+        yield reject("G12", f"The run had strictness {one_line(run.strictness, 40)}, which turns failures into notes.")
+    if evidence.challenge and (said := complaint(evidence.report, evidence.challenge)):
+        yield reject("G12", said)
+
+
+def check_times(evidence: Evidence) -> Iterator[Finding]:
+    """G13: the dates are dates, in order, not in the future and not too long ago; durations fit between them."""
+    run, now = evidence.report.run, evidence.now
+    started, finished = _moment(run.started), _moment(run.finished)
+    if not run.finished:
+        yield reject("G13", "The run has no end: it was killed, or is still going on.")
+    if started is None or (run.finished and finished is None):
+        yield reject("G13", "The start or the end of the run is not a date with a time zone.")
+    if started is None or finished is None:
+        return
+    if finished < started:
+        yield reject("G13", f"The run ended before it began: {finished.isoformat()} is before {started.isoformat()}.")
+        return
+    if max(started, finished) > now + _SKEW:
+        yield reject("G13", f"The run is dated in the future: it is now {now.isoformat(timespec='seconds')}.")
+    if now - finished > evidence.policy.max_age:
+        days, allowed = (now - finished).days, evidence.policy.max_age.days
+        yield reject("G13", f"The run is {days} days old; profile {evidence.profile} accepts {allowed}.")
+    yield from _check_order(evidence, started)
+    yield from _check_durations(evidence, finished - started)
+
+
+def _moment(text: str) -> datetime | None:
+    """A date with its time zone, or None."""
+    try:
+        moment = datetime.fromisoformat(text.removesuffix("Z") + "+00:00" * text.endswith("Z"))
+        return moment.astimezone(timezone.utc) if moment.tzinfo else None
+    except (ValueError, OverflowError):
+        return None
+
+
+def _check_order(evidence: Evidence, started: datetime) -> Iterator[Finding]:
+    before = _moment(evidence.baseline.run.started) if evidence.baseline else None
+    if before is not None and before > started + _SKEW:
+        yield reject("G13", "The baseline is younger than the report: it cannot have been accepted before.")
+
+
+def _check_durations(evidence: Evidence, wall: timedelta) -> Iterator[Finding]:
+    report = evidence.report
+    if backwards := [case.id for case in report.cases if case.seconds < 0]:
+        yield reject("G13", f"{counted(len(backwards), 'case')} took less than no time: {named(backwards)}.", backwards)
+    spent = sum(case.seconds for case in report.cases)
+    workers = max(report.run.invocation.workers, 1)
+    room = wall.total_seconds() * workers * _SLACK + _SKEW.total_seconds()
+    if spent > room:
+        yield reject("G13", f"The cases took {spent:.0f} s, more than the run had: {wall} on {workers} processes.")
+    executed = 0 if spent else sum(was_executed(case.outcome, case.reason) for case in report.cases)
+    if executed:
+        yield reject("G13", f"{counted(executed, 'case')} ran and took no time at all.")
+
+
+def check_environment(evidence: Evidence) -> Iterator[Finding]:
+    """G15: the environment is the one that its fingerprint names, and the one that was asked for."""
+    report = evidence.report
+    environment = report.environment
+    if environment.fingerprint_sha256 != redaction.fingerprint(environment.facts):
+        yield reject("G15", "The facts of the environment do not add up to the fingerprint that the file gives.")
+    torch = environment.facts.get("torch")
+    if torch is not None and torch != report.accelerator.torch:
+        versions = one_line(f"{report.accelerator.torch} here and {torch} there", 120)
+        yield reject("G15", f"The file names two versions of torch: {versions}.")
+    if evidence.fingerprint and environment.fingerprint_sha256 != evidence.fingerprint:
+        short = one_line(environment.fingerprint_sha256[:12], 20) or "(none)"
+        yield reject("G15", f"The run's environment is {short}, not the {evidence.fingerprint[:12]} that is asked for.")
+    baseline = evidence.baseline
+    if baseline and baseline.environment.fingerprint_sha256 != environment.fingerprint_sha256:
+        yield note("G15", "The environment is not the baseline's: a difference may come from it.")
+
+
+def check_signature(evidence: Evidence) -> Iterator[Finding]:
+    """G14: the signature verifies and its signer is allowed, wherever the gate was told who may sign."""
+    if evidence.signature is not None and evidence.signature.problem:
+        yield reject("G14", one_line(evidence.signature.problem, 300))

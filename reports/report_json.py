@@ -1,0 +1,180 @@
+"""JSON form of reports and plans: ``report.json``, its packed form, and lists of planned cases.
+
+A member that holds its default is left out, which keeps twenty thousand passing cases small. Reading rejects unknown
+and repeated keys, wrong types and values over the limits. The same report gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from enum import Enum
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+from conformance.errors import JournalError
+from conformance.reports.json_files import collector_paused, read_json
+from conformance.reports.model import Report
+from conformance.reports.planned import PlannedCase
+from conformance.reports.reading import MAX_ITEMS, read
+
+SCHEMA: Final = 1
+
+
+def to_json(report: Report) -> str:
+    """The canonical text: one case a line, so that two reports can be compared line by line."""
+    head = {"schema": SCHEMA, **as_plain(report)}
+    cases = head.pop("cases", [])
+    lines = [f"{_compact(name)}: {_compact(value)}" for name, value in head.items()]
+    rows = ",\n".join(_compact(case) for case in cases)
+    return "{\n" + ",\n".join([*lines, f'"cases": [\n{rows}\n]' if rows else '"cases": []']) + "\n}\n"
+
+
+def _compact(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"), allow_nan=False)
+
+
+def from_json(value: Any, where: str = "report.json") -> Report:
+    """The report that a JSON value describes; JournalError names the first thing that is wrong with it."""
+    if not isinstance(value, dict) or "schema" not in value or "run" not in value:
+        raise JournalError(f"{where} is not a conformance report: it has no 'schema' and 'run'.")
+    if value["schema"] != SCHEMA:
+        raise JournalError(f"{where} has schema {value['schema']!r}; this version reads schema {SCHEMA}.")
+    if "packed" in value:
+        value = unpack(value, where)
+    report = read(Report, {name: one for name, one in value.items() if name != "schema"}, where)
+    if repeated := _repeated_id((*report.cases, *report.accounting.unaccounted)):
+        raise JournalError(f"{where} lists the case {repeated!r} twice.")
+    return report
+
+
+def read_planned(value: Any, where: str) -> tuple[PlannedCase, ...]:
+    """Return the planned cases of a JSON list; JournalError names the first thing that is wrong with it."""
+    kind: Any = tuple[PlannedCase, ...]
+    planned: tuple[PlannedCase, ...] = read(kind, value, where)
+    if repeated := _repeated_id(planned):
+        raise JournalError(f"{where} plans {repeated!r} twice; it was not written by this suite.")
+    return planned
+
+
+def _repeated_id(planned: Iterable[PlannedCase]) -> str | None:
+    """Return the first id that occurs twice, or None."""
+    seen: set[str] = set()
+    for case in planned:
+        if case.id in seen:
+            return case.id
+        seen.add(case.id)
+    return None
+
+
+def read_report(path: Path) -> Report:
+    """Read a ``report.json``."""
+    with collector_paused():
+        return from_json(read_json(path), str(path))
+
+
+# --- values as JSON --------------------------------------------------------------------------------------------------
+
+_SCALARS: Final = frozenset({str, int, float, bool, type(None)})
+
+
+def as_plain(value: Any) -> Any:
+    """Return the JSON form of dataclasses, enums, tuples and mappings. Members that hold their default are left out."""
+    kind: Any = type(value)
+    return value if kind in _SCALARS else _converter(kind)(value)
+
+
+@cache
+def _converter(kind: Any) -> Callable[[Any], Any]:
+    """Return the function that converts values of a type."""
+    if dataclasses.is_dataclass(kind):
+        return _members_converter(kind)
+    if issubclass(kind, Enum):
+        return lambda value: value.value
+    if issubclass(kind, Mapping):
+        return lambda value: {k: v if type(v) in _SCALARS else as_plain(v) for k, v in value.items()}
+    if issubclass(kind, (tuple, list)):
+        return lambda value: [v if type(v) in _SCALARS else as_plain(v) for v in value]
+    return lambda value: value
+
+
+def _members_converter(kind: Any) -> Callable[[Any], dict[str, Any]]:
+    """Return the converter of a dataclass. It reads ``vars``, since values that were read lack their defaults there."""
+    defaults = {field.name: _default(field) for field in dataclasses.fields(kind)}
+
+    def convert(value: Any) -> dict[str, Any]:
+        members, plain = vars(value), {}
+        for name, default in defaults.items():
+            # The types are compared too: 0, 0.0 and False are equal, and different in JSON.
+            member = members.get(name, default)
+            if member != default or type(member) is not type(default):
+                plain[name] = member if type(member) in _SCALARS else as_plain(member)
+        return plain
+
+    return convert
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    """Return the default of a field, or a value that equals nothing."""
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return object() if field.default is dataclasses.MISSING else field.default
+
+
+# --- packed reports -------------------------------------------------------------------------------------------------
+
+PACKED: Final = 1
+#: What a shape says of its cases.
+COMMON: Final = ("area", "tier", "level", "adaptive", "in_reference", "world_size", "outcome", "reason", "ranks")
+_PARTS: Final = 8
+
+
+def said_axes(id: str, names: Sequence[str]) -> Mapping[str, str] | None:
+    """The axes that the id's brackets say, if they can be told apart."""
+    values = id.partition("[")[2].removesuffix("]").split("-") if names else []
+    return dict(zip(names, values, strict=True)) if len(values) == len(names) else None
+
+
+def unpack(value: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """The canonical value that a packed one stands for; the reader of reports checks what is inside."""
+    if value["packed"] != PACKED:
+        raise JournalError(f"{where} is packed in a way that this version does not read.")
+    if "cases" in value:
+        raise JournalError(f"{where} is packed, and lists cases besides.")
+    shapes, rows = value.get("shapes"), value.get("rows")
+    if not isinstance(shapes, list) or not isinstance(rows, list) or len(rows) > MAX_ITEMS:
+        raise JournalError(f"{where} is not a packed report: it has no lists of shapes and rows.")
+    head = {name: one for name, one in value.items() if name not in ("packed", "shapes", "rows")}
+    try:
+        return {**head, "cases": [_case(row, shapes) for row in rows]}
+    except (TypeError, ValueError, LookupError, AttributeError):
+        raise JournalError(f"{where} is not a packed report: a row does not fit its shape.") from None
+
+
+def _case(row: Any, shapes: Sequence[Any]) -> dict[str, Any]:
+    if type(row) is not list or not 2 <= len(row) <= _PARTS or type(row[1]) is not int or row[1] < 0:
+        raise TypeError
+    full: list[Any] = [*row, *[0] * (_PARTS - len(row))]
+    id, shape, seconds, requires, axes, values, message, repro = full
+    common, names, metrics = shapes[shape]
+    if type(id) is not str or not set(common) <= set(COMMON):
+        raise TypeError
+    return dict(
+        _present(
+            id=id,
+            **common,
+            seconds=seconds,
+            requires=requires or ([id] if requires == 0 else requires),
+            axes=dict(zip(names, axes, strict=True)) if axes else dict(said_axes(id, names) or {}),
+            metrics=dict(zip(metrics, values or (), strict=True)),
+            message=message,
+            repro=repro,
+        )
+    )
+
+
+def _present(**members: Any) -> Iterator[tuple[str, Any]]:
+    """Members that hold something: a zero stands for what is not there."""
+    return ((name, value) for name, value in members.items() if value not in (0, [], {}) or value is False)

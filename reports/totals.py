@@ -1,0 +1,106 @@
+"""What a run amounts to, as functions of values: its counts, its claims, and the exit status they give."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import IntEnum
+
+from conformance.reports.verdict import Outcome, Reason
+
+
+class ExitStatus(IntEnum):
+    """The exit statuses of a run that this room decides; pytest's own are 2, 3 and 4."""
+
+    GREEN = 0
+    FAILED = 1
+    NOTHING_VERIFIED = 5
+    UNACCOUNTED = 6
+
+
+@dataclass(frozen=True)
+class Counts:
+    """How many cases passed, were skipped, failed, or have no verdict (``lost``); ``claimed`` of them were claimed."""
+
+    passed: int = 0
+    skipped: int = 0
+    failed: int = 0
+    lost: int = 0
+    claimed: int = 0
+
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(
+            self.passed + other.passed,
+            self.skipped + other.skipped,
+            self.failed + other.failed,
+            self.lost + other.lost,
+            self.claimed + other.claimed,
+        )
+
+    def times(self, number: int) -> Counts:
+        """The counts of so many cases that ended alike."""
+        return Counts(*(number * one for one in (self.passed, self.skipped, self.failed, self.lost, self.claimed)))
+
+    @property
+    def planned(self) -> int:
+        return self.passed + self.skipped + self.failed + self.lost
+
+    @property
+    def verified(self) -> str:
+        """Passes over claimed cases with the percentage, rounded down so that only all of them is 100 %."""
+        if not self.claimed:
+            return "–"
+        return f"{self.passed}/{self.claimed} {1000 * self.passed // self.claimed / 10:g} %"
+
+
+def count(outcome: Outcome | None, reason: Reason | None) -> Counts:
+    """The counts of one planned case; no outcome means that it has no verdict."""
+    return Counts(
+        passed=int(outcome is Outcome.PASS),
+        skipped=int(outcome is Outcome.SKIP),
+        failed=int(outcome is Outcome.FAIL),
+        lost=int(outcome is None),
+        claimed=int(reason is None or reason.facts.claimed),
+    )
+
+
+def total(counts: Iterable[Counts]) -> Counts:
+    return sum(counts, Counts())
+
+
+def tally(verdicts: Iterable[tuple[Outcome | None, Reason | None]]) -> Counts:
+    """The counts of many planned cases, each given by its outcome and reason."""
+    return total(count(*verdict).times(number) for verdict, number in Counter(verdicts).items())
+
+
+def was_executed(outcome: Outcome, reason: Reason) -> bool:
+    """Whether the verdict tells of something that ran as claimed."""
+    return outcome is not Outcome.SKIP or reason.facts.executed
+
+
+def idle_areas(verdicts: Iterable[tuple[str, Outcome, Reason]]) -> tuple[str, ...]:
+    """Areas of ``(area, outcome, reason)`` rows where something is claimed and nothing ran."""
+    claimed: set[str] = set()
+    executed: set[str] = set()
+    for area, outcome, reason in verdicts:
+        if reason.facts.claimed:
+            claimed.add(area)
+        if was_executed(outcome, reason):
+            executed.add(area)
+    return tuple(sorted(claimed - executed))
+
+
+def exit_status(counts: Counts, *, disordered: bool, idle: bool) -> ExitStatus:
+    """The status of a finished run.
+
+    ``disordered``: an id has two verdicts, or a verdict was not planned. Incomplete accounting outranks failures,
+    because the failures seen are then not all there are.
+    """
+    if counts.lost or disordered:
+        return ExitStatus.UNACCOUNTED
+    if counts.failed:
+        return ExitStatus.FAILED
+    if not counts.passed:
+        return ExitStatus.NOTHING_VERIFIED
+    return ExitStatus.FAILED if idle else ExitStatus.GREEN

@@ -1,0 +1,87 @@
+"""The report in the Common Test Report Format (ctrf.io), for dashboards that read it."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from typing import Any, Final
+
+from conformance.reports.model import LONGEST_SECONDS, CaseRecord, Report
+from conformance.reports.plain_text import one_line, plain
+from conformance.reports.planned import PlannedCase
+from conformance.reports.verdict import Outcome
+
+_STATUS: Final = {Outcome.PASS: "passed", Outcome.SKIP: "skipped", Outcome.FAIL: "failed"}
+SPEC: Final = "0.0.0"
+
+
+def render(report: Report) -> str:
+    """The document. Cases without a verdict are ``other``, so that no reader takes them for passes."""
+    tests = [_judged(case) for case in report.cases] + [_lost(one) for one in report.accounting.unaccounted]
+    results = {
+        "tool": {"name": "accelerator-conformance", "version": one_line(report.run.suite.version)},
+        "summary": _summary(report),
+        "tests": tests,
+        "environment": _environment(report),
+    }
+    document = {"reportFormat": "CTRF", "specVersion": SPEC, "results": results}
+    return json.dumps(document, separators=(",", ":"), allow_nan=False) + "\n"
+
+
+def _summary(report: Report) -> dict[str, int]:
+    counts = report.counts
+    return {
+        "tests": counts.planned,
+        "passed": counts.passed,
+        "failed": counts.failed,
+        "pending": 0,
+        "skipped": counts.skipped,
+        "other": counts.lost,
+        "start": _milliseconds(report.run.started),
+        "stop": _milliseconds(report.run.finished or report.run.started),
+    }
+
+
+def _milliseconds(text: str) -> int:
+    """Since 1970; 0 for what is no date."""
+    try:
+        return int(datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp() * 1000)
+    except (ValueError, OverflowError, OSError):
+        return 0
+
+
+def _judged(case: CaseRecord) -> dict[str, Any]:
+    test: dict[str, Any] = {
+        "name": one_line(case.id) or "?",
+        "status": _STATUS[case.outcome],
+        "duration": round(min(max(case.seconds, 0.0), LONGEST_SECONDS) * 1000),
+        "suite": [one_line(case.area)],
+        "rawStatus": case.reason.value,
+        "type": one_line(case.tier),
+    }
+    if case.message:
+        test["message"] = plain(case.message)
+    if case.metrics or case.axes:
+        test["extra"] = {"axes": _clean(case.axes), "metrics": _clean(case.metrics)}
+    return test
+
+
+def _clean(members: Any) -> dict[str, Any]:
+    return {one_line(name): one_line(one) if isinstance(one, str) else one for name, one in members.items()}
+
+
+def _lost(planned: PlannedCase) -> dict[str, Any]:
+    return {
+        "name": one_line(planned.id) or "?",
+        "status": "other",
+        "duration": 0,
+        "suite": [one_line(planned.area)],
+        "message": "planned, but there is no verdict",
+    }
+
+
+def _environment(report: Report) -> dict[str, Any]:
+    return {
+        "appName": one_line(report.accelerator.name),
+        "extra": {"torch": one_line(report.accelerator.torch), **_clean(report.environment.facts)},
+    }

@@ -1,0 +1,140 @@
+"""The report as Markdown, for a pull request or a job summary. Everything from the report is escaped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+from conformance.reports.matrix import (
+    Matrix,
+    Row,
+    differences,
+    failures,
+    full_columns,
+    make_matrix,
+    metric_rows,
+    reason_counts,
+)
+from conformance.reports.model import CaseRecord, Report
+from conformance.reports.plain_text import markdown, one_line
+from conformance.reports.totals import Counts
+
+MAX_ROWS: Final = 200
+MAX_MESSAGE: Final = 300
+
+
+def render(report: Report) -> str:
+    """The whole page, with a line end at its end."""
+    sections = (
+        _title(report),
+        matrix(report),
+        reasons(report),
+        _workloads(report),
+        _differences(report),
+        _failures(failures(report)),
+        _accounting(report),
+    )
+    return "\n\n".join(section for section in sections if section) + "\n"
+
+
+def _title(report: Report) -> str:
+    run, counts = report.run, report.counts
+    facts = (
+        f"torch {markdown(report.accelerator.torch or '?')}",
+        f"suite {markdown(run.suite.version or '?')}",
+        f"manifest {markdown(run.suite.manifest_sha256[:12] or '?')}",
+        f"strictness {markdown(run.strictness)}",
+        f"profile {report.badge or 'none'}",
+    )
+    sums = f"Planned {counts.planned}, accounted {counts.planned - counts.lost}, verified {counts.verified}."
+    return f"# Conformance of {markdown(report.accelerator.name)}\n\n{' · '.join(facts)}\n\n{sums}"
+
+
+def _table(titles: Sequence[str], rows: Iterable[Sequence[str]], numbers: int = 0) -> str:
+    """A table of escaped cells; all columns but the first ``len(titles) - numbers`` are aligned right."""
+    rules = ["---"] * (len(titles) - numbers) + ["--:"] * numbers
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (titles, rules, *rows))
+
+
+def matrix(report: Report) -> str:
+    """Areas down, dtype and mode across."""
+    return _matrix(make_matrix(report, full_columns(report)))
+
+
+def _matrix(matrix: Matrix) -> str:
+    titles = ["area", *map(markdown, matrix.columns), "total", "verified"]
+    rows = [_row(row, matrix.columns) for row in (*matrix.rows, matrix.totals)]
+    return _table(titles, rows, len(titles) - 1) + "\n\nCells: pass / skip / fail, and how many have no verdict."
+
+
+def _row(row: Row, columns: Sequence[str]) -> list[str]:
+    cells = [_cell(row.cells.get(title)) for title in columns]
+    return [markdown(row.area), *cells, _cell(row.total), row.total.verified]
+
+
+def _cell(counts: Counts | None) -> str:
+    if counts is None:
+        return ""
+    lost = f" ({counts.lost} lost)" if counts.lost else ""
+    return f"{counts.passed} / {counts.skipped} / {counts.failed}{lost}"
+
+
+def reasons(report: Report) -> str:
+    """How often each reason occurs, with its heading; nothing for a report without cases."""
+    rows = [(outcome.value, reason.value, str(number)) for outcome, reason, number in reason_counts(report)]
+    return f"## Reasons\n\n{_table(('outcome', 'reason', 'cases'), rows, 1)}" if rows else ""
+
+
+def _workloads(report: Report) -> str:
+    titles, rows = metric_rows(report.cases)
+    clean = [[markdown(one_line(value, 120)) for value in row] for row in rows]
+    return f"## Workloads\n\n{_table(titles, clean, len(titles) - 1)}" if rows else ""
+
+
+def _differences(report: Report) -> str:
+    found = differences(report)
+    rows = [
+        (
+            "fail" if one.fails else "note",
+            one.reason.value,
+            markdown(one.cell),
+            markdown(one_line(one.message, MAX_MESSAGE)),
+        )
+        for one in found[:MAX_ROWS]
+    ]
+    table = _table(("counts as", "reason", "cell", "seen"), rows)
+    return f"## Declared and observed differ\n\n{table}{_more(len(found))}" if rows else ""
+
+
+def _failures(failed: Sequence[CaseRecord]) -> str:
+    rows = [list(_failure(case)) for case in failed[:MAX_ROWS]]
+    table = _table(("case", "reason", "message", "repro"), rows)
+    return f"## Failures\n\n{table}{_more(len(failed))}" if rows else ""
+
+
+def _failure(case: CaseRecord) -> Iterator[str]:
+    yield markdown(case.id)
+    yield case.reason.value
+    yield markdown(one_line(case.message, MAX_MESSAGE))
+    yield markdown(case.repro)
+
+
+def _accounting(report: Report) -> str:
+    accounting = report.accounting
+    lists = (
+        ("Planned without a verdict", [one.id for one in accounting.unaccounted]),
+        ("More than one verdict", accounting.duplicates),
+        ("Verdicts that nobody planned", accounting.unknown),
+        ("Areas with claims where nothing ran", report.idle_areas),
+        ("Notes", report.notes),
+    )
+    return "\n\n".join(_bullets(title, ids) for title, ids in lists if ids)
+
+
+def _bullets(title: str, ids: Sequence[str]) -> str:
+    lines = [f"- {markdown(one_line(id, MAX_MESSAGE))}" for id in ids[:MAX_ROWS]]
+    return f"## {title}: {len(ids)}\n\n" + "\n".join(lines) + _more(len(ids))
+
+
+def _more(number: int) -> str:
+    return f"\n\n… and {number - MAX_ROWS} more; all are in report.json." if number > MAX_ROWS else ""

@@ -1,0 +1,220 @@
+"""The report for a terminal: the matrix, the reasons, what the declaration got wrong, and the failures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+from tabulate import tabulate
+
+from conformance.reports.declaration.claims import check_claims
+from conformance.reports.matrix import (
+    TERMINAL_LAYOUTS,
+    Difference,
+    Matrix,
+    Row,
+    differences,
+    failures,
+    make_matrix,
+    metric_rows,
+    reason_counts,
+)
+from conformance.reports.model import CaseRecord, Report
+from conformance.reports.plain_text import one_line, plain
+from conformance.reports.planned import PlannedCase
+from conformance.reports.totals import Counts
+
+MAX_DIFFERENCES: Final = 20
+MAX_IDS: Final = 10
+MAX_MESSAGE_LINES: Final = 6
+_DOT: Final = " · "
+LEGEND: Final = (
+    "I inference, or no mode · T training · – no dtype · verified: passes of the planned cases that are claimed"
+)
+#: The lines of a row; ``pass`` is always there, the others where something is to be told.
+_LINES: Final = (("pass", "passed"), ("skip", "skipped"), ("fail", "failed"), ("lost", "lost"))
+
+
+def render(report: Report, width: int = 120, failures_shown: int = 20) -> str:
+    """The whole view, without a line end at its end. Text from the report is stripped of control characters."""
+    sections = (
+        _title(report, width),
+        matrix_table(report, width),
+        _reasons(report, width),
+        _workloads(report),
+        _differences(differences(report), width),
+        _failures(failures(report), width, failures_shown),
+        _accounting(report, width),
+        _claims(report, width),
+        _conclusion(report),
+    )
+    return "\n\n".join(section for section in sections if section)
+
+
+def _title(report: Report, width: int) -> str:
+    run, accelerator = report.run, report.accelerator
+    facts = (
+        accelerator.name,
+        f"torch {accelerator.torch or '?'}",
+        f"suite {run.suite.version or '?'}",
+        f"manifest {run.suite.manifest_sha256[:12] or '?'}",
+        f"strictness {run.strictness}",
+        f"seed {run.invocation.seed}",
+    )
+    return _wrapped("", map(one_line, facts), width)
+
+
+def matrix_table(report: Report, width: int = 120) -> str:
+    """Areas down, dtype × mode across, in the most detailed of the layouts that fits.
+
+    An area takes one line for each outcome that it has.
+    """
+    tables = [_table(make_matrix(report, columns)) for columns in TERMINAL_LAYOUTS]
+    return next((table for table in tables if _width(table) <= width), tables[-1])
+
+
+def _table(matrix: Matrix) -> str:
+    titles = ["area", "", *matrix.columns, "total", "verified"]
+    # Titles go in as rows: tabulate pads real headers by two columns each, which does not fit into 120.
+    heads = [row for row in zip(*([*title.split("\n"), ""][:2] for title in titles), strict=True) if any(row)]
+    body = [line for row in (*matrix.rows, matrix.totals) for line in _row_lines(row, matrix.columns)]
+    align = ["left", "left", *["right"] * (len(titles) - 2)]
+    lines = tabulate([*heads, *body], tablefmt="plain", colalign=align, disable_numparse=True).splitlines()
+    rule = "─" * max(map(len, lines))
+    return "\n".join([*lines[: len(heads)], rule, *lines[len(heads) :], LEGEND])
+
+
+def _width(table: str) -> int:
+    return max(map(len, table.splitlines()[:-1]))
+
+
+def _row_lines(row: Row, columns: Sequence[str]) -> Iterator[list[str]]:
+    for label, name in _LINES:
+        number = getattr(row.total, name)
+        if not number and label != "pass":
+            continue
+        first = label == "pass"
+        cells = [_cell(row.cells.get(title), name) for title in columns]
+        yield [one_line(row.area, 18) if first else "", label, *cells, str(number), row.total.verified if first else ""]
+
+
+def _cell(counts: Counts | None, name: str) -> str:
+    if counts is None:
+        return ""
+    number = getattr(counts, name)
+    return str(number) if number or (name == "passed" and counts.planned) else "·"
+
+
+def _reasons(report: Report, width: int) -> str:
+    found = [f"{outcome.value} {reason.value} {number}" for outcome, reason, number in reason_counts(report)]
+    return _wrapped("reasons: ", found, width)
+
+
+def _wrapped(label: str, parts: Iterable[str], width: int) -> str:
+    """``label`` and the parts with dots between them, broken between parts only; nothing without parts."""
+    lines: list[list[str]] = []
+    for part in parts:
+        if lines and len(label) + len(_DOT.join([*lines[-1], part])) <= width:
+            lines[-1].append(part)
+        else:
+            lines.append([part])
+    indented = f"\n{' ' * len(label)}".join(map(_DOT.join, lines))
+    return label + indented if lines else ""
+
+
+def _workloads(report: Report) -> str:
+    titles, rows = metric_rows(report.cases)
+    if not rows:
+        return ""
+    align = ["left", *["right"] * (len(titles) - 1)]
+    clean = [[one_line(value, 60) for value in row] for row in rows]
+    return tabulate(clean, titles, tablefmt="simple", colalign=align, disable_numparse=True)
+
+
+def _differences(found: Sequence[Difference], width: int) -> str:
+    if not found:
+        return ""
+    rows = [_difference_line(one, width) for one in found[:MAX_DIFFERENCES]]
+    return "\n".join([f"declared and observed differ in {_cases(len(found))}:", *rows, *_more(len(found), len(rows))])
+
+
+def _difference_line(one: Difference, width: int) -> str:
+    kind = "fail" if one.fails else "note"
+    return one_line(f"{kind} {one.reason.value} · {one.cell}: {one.message}", width - 2).join(("  ", ""))
+
+
+def _failures(failed: Sequence[CaseRecord], width: int, shown: int) -> str:
+    if not failed:
+        return ""
+    blocks = ["\n".join(_failure_lines(case, width)) for case in failed[:shown]]
+    return "\n".join([f"{_cases(len(failed))} failed:", *blocks, *_more(len(failed), len(blocks))])
+
+
+def _failure_lines(case: CaseRecord, width: int) -> Iterator[str]:
+    yield f"  {one_line(case.id)} · {case.reason.value}"
+    lines = [line.rstrip() for line in plain(case.message).expandtabs(4).splitlines() if line.strip()]
+    for line in lines[:MAX_MESSAGE_LINES]:
+        yield "    " + (line if len(line) <= width - 4 else line[: width - 5] + "…")
+    if len(lines) > MAX_MESSAGE_LINES:
+        yield f"    … {len(lines) - MAX_MESSAGE_LINES} more lines in report.json"
+    if case.repro:
+        # Never cut: it is there to be copied.
+        yield f"    repro: {one_line(case.repro)}"
+
+
+def _more(number: int, shown: int) -> list[str]:
+    return [f"  … and {number - shown} more; all are in report.json"] if number > shown else []
+
+
+def _accounting(report: Report, width: int) -> str:
+    accounting = report.accounting
+    parts = (
+        _ids("planned without a verdict", [one.id for one in _flying_first(report)], width),
+        _ids("more than one verdict", accounting.duplicates, width),
+        _ids("verdicts that nobody planned", accounting.unknown, width),
+        f"journal lines torn by a kill: {accounting.torn_lines}" if accounting.torn_lines else "",
+        _ids("areas with claims where nothing ran", report.idle_areas, width),
+        "\n".join(one_line(f"note: {note}", width) for note in report.notes[:MAX_IDS]),
+    )
+    return "\n".join(part for part in parts if part)
+
+
+def _flying_first(report: Report) -> list[PlannedCase]:
+    """Unaccounted cases, those that had begun first: one of them ended the run."""
+    flying = frozenset(report.accounting.in_flight)
+    return sorted(report.accounting.unaccounted, key=lambda one: one.id not in flying)
+
+
+def _ids(label: str, ids: Sequence[str], width: int) -> str:
+    if not ids:
+        return ""
+    shown = [f"  {one_line(id, width - 2)}" for id in ids[:MAX_IDS]]
+    rest = [f"  … and {len(ids) - len(shown)} more"] if len(ids) > len(shown) else []
+    return "\n".join([f"{label}: {len(ids)}", *shown, *rest])
+
+
+def _claims(report: Report, width: int) -> str:
+    """Claims that no passing case exercised. A run that was narrowed says nothing about the others."""
+    check = check_claims(report)
+    if not check.total or report.run.invocation.selection:
+        return ""
+    headline = f"claims: {check.total} declared supported, {len(check.verified)} verified"
+    if not check.unverified:
+        return headline
+    return "\n".join([headline, _wrapped("  not verified: ", map(one_line, check.unverified), width)])
+
+
+def _conclusion(report: Report) -> str:
+    counts = report.counts
+    accounted = f"planned {counts.planned}, accounted {counts.planned - counts.lost}"
+    outcomes = f"pass {counts.passed}, skip {counts.skipped}, fail {counts.failed}"
+    profile = report.badge or (_partial(report) if report.run.invocation.selection else "none is fully green")
+    return f"{accounted}: {outcomes}; verified {counts.verified} of what is claimed\nprofile: {profile}"
+
+
+def _partial(report: Report) -> str:
+    return f"not judged, the run was narrowed by {' '.join(map(one_line, report.run.invocation.selection))}"
+
+
+def _cases(number: int) -> str:
+    return f"{number} case" if number == 1 else f"{number} cases"
