@@ -203,14 +203,14 @@ class Controller:
 
     @pytest.hookimpl(trylast=True)
     def pytest_terminal_summary(self, terminalreporter: Any, exitstatus: int) -> None:
-        from conformance.reports.views.text import render
+        from conformance.reports.views.text import body
 
         if self.report is None:
             if self.settings.bundled and self.manifest is None and exitstatus == EXIT_NO_TESTS:
                 terminalreporter.write_line("nothing verified: the selection holds no case. See: conformance list")
             return
         terminalreporter.write_sep("=", f"conformance of {self.settings.subject.name}")
-        terminalreporter.write_line(render(self.report, width=_width(terminalreporter)))
+        terminalreporter.write_line(body(self.report, width=_width(terminalreporter)))
         terminalreporter.write_line(f"report: {os.path.relpath(self.settings.folder.path)}")
 
 

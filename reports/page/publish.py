@@ -11,7 +11,7 @@ from conformance.errors import JournalError, UsageError
 from conformance.reports.page.columns import Column, Source, make_columns
 from conformance.reports.page.render import render
 from conformance.reports.page.table import AreaRows, make_rows, make_table
-from conformance.reports.views import badge, markdown
+from conformance.reports.views import badge, endpoint, markdown
 from conformance.reports.writer import write_text
 
 BADGES = "badges"
@@ -53,8 +53,8 @@ def _badges(columns: Sequence[Column]) -> Iterator[tuple[str, str]]:
         if name in used:
             name = f"{name}-{place}"
         used.add(name)
-        yield f"{BADGES}/{name}.svg", badge.svg(column.report)
-        yield f"{BADGES}/{name}.json", badge.endpoint(column.report)
+        yield f"{BADGES}/{name}.svg", badge.render(column.report)
+        yield f"{BADGES}/{name}.json", endpoint.render(column.report)
 
 
 def matrix_json(columns: Sequence[Column], rows: Sequence[AreaRows]) -> str:

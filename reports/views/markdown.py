@@ -19,11 +19,14 @@ from conformance.reports.model import CaseRecord, Report
 from conformance.reports.plain_text import markdown, one_line
 from conformance.reports.totals import Counts
 
+SUMMARY = "Markdown"
+FILE = "matrix.md"
+
 MAX_ROWS: Final = 200
 MAX_MESSAGE: Final = 300
 
 
-def render(report: Report) -> str:
+def render(report: Report, _width: int = 0) -> str:
     """The whole page, with a line end at its end."""
     sections = (
         _title(report),

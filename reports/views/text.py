@@ -24,6 +24,8 @@ from conformance.reports.plain_text import one_line, plain
 from conformance.reports.planned import PlannedCase
 from conformance.reports.totals import Counts
 
+SUMMARY = "for terminals"
+
 MAX_DIFFERENCES: Final = 20
 MAX_IDS: Final = 10
 MAX_MESSAGE_LINES: Final = 6
@@ -35,7 +37,12 @@ LEGEND: Final = (
 _LINES: Final = (("pass", "passed"), ("skip", "skipped"), ("fail", "failed"), ("lost", "lost"))
 
 
-def render(report: Report, width: int = 120, failures_shown: int = 20) -> str:
+def render(report: Report, width: int = 120) -> str:
+    """Return the whole view, with a line end at its end."""
+    return body(report, width) + "\n"
+
+
+def body(report: Report, width: int = 120, failures_shown: int = 20) -> str:
     """The whole view, without a line end at its end. Text from the report is stripped of control characters."""
     sections = (
         _title(report, width),

@@ -22,7 +22,7 @@ from conformance.reports.junit_import import _cases, _Reader, area_of
 from conformance.reports.model import Report
 from conformance.reports.profiles import find_policy
 from conformance.reports.report_json import from_json, to_json
-from conformance.reports.views import VIEWS, packed
+from conformance.reports.views import all_views, packed
 from conformance.reports.waivers.file import parse_waivers
 from tests.reports.gate import world
 
@@ -60,10 +60,10 @@ def shown(document: Any) -> None:
 
     def show() -> None:
         found = from_json(document, "fuzz")
-        for view in VIEWS.values():
-            view(found, 80).encode("utf-8", errors="replace")
+        for view in all_views():
+            view.render(found, 80).encode("utf-8", errors="replace")
         assert from_json(json.loads(to_json(found))) == found
-        assert from_json(json.loads(packed.pack(found))) == found
+        assert from_json(json.loads(packed.render(found))) == found
 
     _refusing(show)
 

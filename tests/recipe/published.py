@@ -20,7 +20,7 @@ from conformance.reports.loading import load
 from conformance.reports.model import Report
 from conformance.reports.page.columns import Origin, Source
 from conformance.reports.page.publish import publish
-from conformance.reports.views.packed import pack
+from conformance.reports.views.packed import render as pack
 
 ROOT: Final = Path(__file__).parents[2]
 SCRIPT: Final = ROOT / "docs" / "recipes" / "conformance.sh"

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 
 from conformance.reports.declaration.claim_book import SUPPORTED, Claim, ClaimBook
 from conformance.reports.gate.evidence import Evidence
-from conformance.reports.gate.finding import Finding, counted, named, note, reject
+from conformance.reports.gate.finding import GateFinding, Rule, counted, named, note, reject
 from conformance.reports.model import CaseRecord, Report
 from conformance.reports.plain_text import one_line
 from conformance.reports.verdict import Outcome, Reason
 
 
-def check_regressions(evidence: Evidence) -> Iterator[Finding]:
+def check_regressions(evidence: Evidence) -> Iterator[GateFinding]:
     """G07: what passed in the baseline passes."""
     baseline = evidence.baseline
     if baseline is None:
@@ -28,7 +28,7 @@ def check_regressions(evidence: Evidence) -> Iterator[Finding]:
         yield reject("G07", f"{n} now {kind}: {named(ids)}.", ids)
 
 
-def _check_comparable(report: Report, baseline: Report) -> Iterator[Finding]:
+def _check_comparable(report: Report, baseline: Report) -> Iterator[GateFinding]:
     names = [one_line(one.accelerator.name, 60) for one in (report, baseline)]
     if names[0] != names[1]:
         yield reject("G07", f"The baseline is of {names[1]}, the report of {names[0]}: they cannot be compared.")
@@ -51,7 +51,7 @@ def _is_asked(id: str, evidence: Evidence) -> bool:
     return evidence.manifest is None or id in evidence.required
 
 
-def check_claims(evidence: Evidence) -> Iterator[Finding]:
+def check_claims(evidence: Evidence) -> Iterator[GateFinding]:
     """G11: what the baseline declared supported still is, and not in a lesser way."""
     if evidence.baseline is None:
         return
@@ -82,3 +82,22 @@ def _shrunk(was: Claim, now: Claim) -> str | None:
     if was.detail in ("", "native") and now.detail not in ("", "native"):
         return f"now only supported as {one_line(now.detail, 40)}"
     return None
+
+
+RULES = (
+    Rule(
+        "G07",
+        requirement="Every case that passed in the baseline passes now. Skipped or missing is worse than passed.",
+        why="Equal counts hide a new failure behind a fixed one.",
+        fix="Fix the regression, or agree to it: with a waiver, or by accepting a new baseline.",
+        check=check_regressions,
+    ),
+    Rule(
+        "G11",
+        requirement="Every cell that the baseline declares supported is still declared supported, and natively if it "
+        "was native.",
+        why="Without this rule, dropping an operator from the declaration would turn its failures into skips.",
+        fix="Claim it again, or agree to the loss by accepting a new baseline.",
+        check=check_claims,
+    ),
+)

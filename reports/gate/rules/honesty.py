@@ -8,13 +8,13 @@ from typing import Final
 
 from conformance.reports.declaration.claim_book import SUPPORTED, UNDECLARED, UNSUPPORTED
 from conformance.reports.gate.evidence import Evidence
-from conformance.reports.gate.finding import Finding, counted, named, reject
+from conformance.reports.gate.finding import GateFinding, Rule, counted, named, reject
 from conformance.reports.groups import CaseGroup
 from conformance.reports.model import CaseRecord
 from conformance.reports.verdict import Outcome, Reason
 
 
-def check_honesty(evidence: Evidence) -> Iterator[Finding]:
+def check_honesty(evidence: Evidence) -> Iterator[GateFinding]:
     """G08: nothing is over-declared, a stub, a silent fallback or unsafe; verdict and claim do not contradict."""
     lies: dict[Reason, list[str]] = defaultdict(list)
     odd: dict[str, list[str]] = defaultdict(list)
@@ -50,3 +50,15 @@ _STATES_OF: Final = {Reason.UNSUPPORTED: UNSUPPORTED, Reason.UNDECLARED: UNDECLA
 def _states(case: CaseRecord, evidence: Evidence) -> set[str]:
     claims = (evidence.claims.claim(cell, case.in_reference) for cell in case.requires)
     return {claim.state if claim.state in (SUPPORTED, UNSUPPORTED) else UNDECLARED for claim in claims}
+
+
+RULES = (
+    Rule(
+        "G08",
+        requirement="No case is over-declared, a stub, a silent fallback or unsafe. No verdict contradicts the "
+        "declaration.",
+        why="A support table is useful only if its entries are true.",
+        fix="Correct the declaration with: conformance suggest REPORT.",
+        check=check_honesty,
+    ),
+)
