@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from conformance.reports.profiles import Policy
     from conformance.reports.waivers.model import Waiver
 
+SUMMARY = "Decide whether a report is accepted, and say why not."
+
 CANNOT_JUDGE = 2
 
 
@@ -47,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from conformance.cli.names import known_name
+    from conformance.cli.main import known_name
     from conformance.reports.gate.views import FORMATS
 
     if arguments.explain:

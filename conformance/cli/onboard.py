@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from conformance.reports.declaration.onboarding import Column, FirstDeclaration
     from conformance.reports.model import Report
 
+SUMMARY = "Probe a device, and print a first declaration of it."
+
 _CELLS: Final = 30
 _TIME_BUDGET: Final = 240.0
 #: Seconds; a vendor's stack may compile when it is loaded.

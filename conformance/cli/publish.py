@@ -12,6 +12,8 @@ from conformance.errors import UsageError
 if TYPE_CHECKING:
     from conformance.reports.page.columns import Origin, Source
 
+SUMMARY = "Write one page with the results of several accelerators."
+
 _DEFAULT: Final = Path("conformance-page")
 
 

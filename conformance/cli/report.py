@@ -10,6 +10,8 @@ from typing import Final
 
 from conformance.reports.views import DEFAULT, all_views, find_view
 
+SUMMARY = "Print a report folder, a report.json or a journal."
+
 _WIDTH: Final = 120
 
 

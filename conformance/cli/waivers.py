@@ -14,6 +14,8 @@ from conformance.errors import UsageError
 if TYPE_CHECKING:
     from conformance.reports.waivers.model import Waiver
 
+SUMMARY = "Check, prune or add waivers of known failures."
+
 _DAYS = 90
 
 
@@ -144,7 +146,7 @@ def _add(arguments: argparse.Namespace) -> int:
 
 
 def _waiver(arguments: argparse.Namespace) -> Waiver:
-    from conformance.cli.names import known_name
+    from conformance.cli.main import known_name
     from conformance.reports.verdict import Reason
     from conformance.reports.waivers.model import WAIVABLE, Waiver, WaiverKind
 
