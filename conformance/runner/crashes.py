@@ -15,7 +15,7 @@ import pytest
 
 from conformance.accelerators.declaration import State
 from conformance.process.watchdog import fatal_error, read_stacks, readable, stacks_path, was_hung
-from conformance.reports.journal import JournalWriter, Started, read_journal
+from conformance.reports.journal import CaseStart, JournalWriter, read_journal
 from conformance.reports.verdict import Outcome, Reason, Verdict
 from conformance.reports.waivers.applying import apply
 from conformance.runner.case_runner import POISONED_EXIT
@@ -64,7 +64,7 @@ class Crashes:
         if head not in records.ended:
             sched.mark_test_pending(crashitem)
 
-    def _convict(self, culprit: Started, status: int | None) -> Verdict:
+    def _convict(self, culprit: CaseStart, status: int | None) -> Verdict:
         stacks = read_stacks(stacks_path(self.settings.folder.path, culprit.worker))
         verdict = death_verdict(culprit, stacks, status, self.settings)
         journal = open_journal(self.settings)
@@ -104,7 +104,7 @@ class Crashes:
             session.shouldstop = f"workers keep dying before they end a case; the last one left:\n{readable(stacks)}"
 
 
-def death_verdict(culprit: Started, stacks: str, status: int | None, settings: Settings) -> Verdict:
+def death_verdict(culprit: CaseStart, stacks: str, status: int | None, settings: Settings) -> Verdict:
     """Crash or hang, with what the process left behind."""
     reason = Reason.HANG if was_hung(stacks) else Reason.CRASH
     how = "no end before the deadline" if reason is Reason.HANG else _how_it_died(stacks, status)

@@ -8,7 +8,7 @@ import signal
 import warnings
 
 from conformance.process.watchdog import read_stacks, readable, stacks_path
-from conformance.reports.journal import Started, read_journal
+from conformance.reports.journal import CaseStart, read_journal
 from conformance.runner.context import Settings
 from conformance.runner.crashes import death_verdict
 
@@ -76,7 +76,7 @@ def _told(settings: Settings, dead: int) -> str:
     return "\n".join(["", *what, _NEXT, ""])
 
 
-def _in_flight(settings: Settings, process: int) -> Started | None:
+def _in_flight(settings: Settings, process: int) -> CaseStart | None:
     if not settings.folder.journal.exists():
         return None
     records = read_journal(settings.folder.journal)

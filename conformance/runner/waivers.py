@@ -9,7 +9,7 @@ from typing import Any
 
 from conformance.case import Case, Level
 from conformance.errors import UsageError
-from conformance.reports.model import Accelerator
+from conformance.reports.model import AcceleratorRecord
 from conformance.reports.verdict import Verdict
 from conformance.reports.waivers.applying import apply
 from conformance.reports.waivers.file import read_waivers
@@ -38,7 +38,7 @@ def for_device(waivers: Iterable[Waiver], facts: Mapping[str, Any], torch: str) 
     """Those that apply to the device with these facts."""
     names = facts.get("device_names")
     known = tuple(str(one) for one in names) if isinstance(names, (list, tuple)) else ()
-    subject = Accelerator(name="", device_names=known, driver=str(facts.get("driver") or ""), torch=torch)
+    subject = AcceleratorRecord(name="", device_names=known, driver=str(facts.get("driver") or ""), torch=torch)
     return tuple(one for one in waivers if one.applies_to(subject))
 
 

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Final
 from conformance.reports.plain_text import one_line
 
 if TYPE_CHECKING:
-    from conformance.reports.gate.evidence import Evidence
+    from conformance.reports.gate.evidence import GateEvidence
 
 _NAMED: Final = 3
 _LONGEST_NAME: Final = 120
 
 
-class Severity(Enum):
+class GateSeverity(Enum):
     """Whether a finding rejects the report, or is only told."""
 
     REJECT = "reject"
@@ -37,7 +37,7 @@ class GateFinding:
 
     rule: str
     sentence: str
-    severity: Severity = Severity.REJECT
+    severity: GateSeverity = GateSeverity.REJECT
     cases: tuple[str, ...] = ()
 
 
@@ -53,7 +53,7 @@ class Rule:
     requirement: str
     why: str
     fix: str
-    check: Callable[[Evidence], Iterable[GateFinding]]
+    check: Callable[[GateEvidence], Iterable[GateFinding]]
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Decision:
 
     @property
     def rejections(self) -> tuple[GateFinding, ...]:
-        return tuple(one for one in self.findings if one.severity is Severity.REJECT)
+        return tuple(one for one in self.findings if one.severity is GateSeverity.REJECT)
 
     @property
     def status(self) -> GateStatus:
@@ -77,11 +77,11 @@ class Decision:
 
 
 def note(rule: str, sentence: str, cases: Iterable[str] = ()) -> GateFinding:
-    return GateFinding(rule, sentence, Severity.NOTE, tuple(cases))
+    return GateFinding(rule, sentence, GateSeverity.NOTE, tuple(cases))
 
 
 def reject(rule: str, sentence: str, cases: Iterable[str] = ()) -> GateFinding:
-    return GateFinding(rule, sentence, Severity.REJECT, tuple(cases))
+    return GateFinding(rule, sentence, GateSeverity.REJECT, tuple(cases))
 
 
 def named(ids: Sequence[str]) -> str:

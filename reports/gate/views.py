@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from conformance.reports.gate.finding import Decision, GateFinding, GateStatus, Rule, Severity
+from conformance.reports.gate.finding import Decision, GateFinding, GateSeverity, GateStatus, Rule
 from conformance.reports.gate.rules import RULES
 from conformance.reports.plain_text import SUMMARY_BYTES, markdown, one_line, within
 
@@ -25,7 +25,7 @@ def text(decision: Decision) -> str:
 
 
 def _line(finding: GateFinding) -> str:
-    mark = "reject" if finding.severity is Severity.REJECT else "note  "
+    mark = "reject" if finding.severity is GateSeverity.REJECT else "note  "
     return f"{finding.rule} {mark} {one_line(finding.sentence)}"
 
 

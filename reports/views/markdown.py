@@ -7,7 +7,7 @@ from typing import Final
 
 from conformance.reports.matrix import (
     Matrix,
-    Row,
+    MatrixRow,
     differences,
     failures,
     full_columns,
@@ -70,7 +70,7 @@ def _matrix(matrix: Matrix) -> str:
     return _table(titles, rows, len(titles) - 1) + "\n\nCells: pass / skip / fail, and how many have no verdict."
 
 
-def _row(row: Row, columns: Sequence[str]) -> list[str]:
+def _row(row: MatrixRow, columns: Sequence[str]) -> list[str]:
     cells = [_cell(row.cells.get(title)) for title in columns]
     return [markdown(row.area), *cells, _cell(row.total), row.total.verified]
 

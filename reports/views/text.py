@@ -12,7 +12,7 @@ from conformance.reports.matrix import (
     TERMINAL_LAYOUTS,
     Difference,
     Matrix,
-    Row,
+    MatrixRow,
     differences,
     failures,
     make_matrix,
@@ -95,7 +95,7 @@ def _width(table: str) -> int:
     return max(map(len, table.splitlines()[:-1]))
 
 
-def _row_lines(row: Row, columns: Sequence[str]) -> Iterator[list[str]]:
+def _row_lines(row: MatrixRow, columns: Sequence[str]) -> Iterator[list[str]]:
     for label, name in _LINES:
         number = getattr(row.total, name)
         if not number and label != "pass":

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from conformance.errors import UnknownName
-from conformance.reports.gate.evidence import Evidence
-from conformance.reports.gate.finding import Decision, Rule, Severity
+from conformance.reports.gate.evidence import GateEvidence
+from conformance.reports.gate.finding import Decision, GateSeverity, Rule
 
 
 def _discovered() -> Iterator[Rule]:
@@ -32,7 +32,7 @@ def find_rule(id: str) -> Rule:
     return RULES[id.upper()]
 
 
-def decide(evidence: Evidence) -> Decision:
+def decide(evidence: GateEvidence) -> Decision:
     """Return the findings of all rules as a decision: rejections first, then in the order of the rules."""
     findings = [finding for rule in RULES.values() for finding in rule.check(evidence)]
     unmet = sum(len(evidence.unmet(group)) for group in evidence.due)
@@ -40,7 +40,7 @@ def decide(evidence: Evidence) -> Decision:
     return Decision(
         accelerator=evidence.report.accelerator.name,
         profile=evidence.profile,
-        findings=tuple(sorted(findings, key=lambda finding: finding.severity is not Severity.REJECT)),
+        findings=tuple(sorted(findings, key=lambda finding: finding.severity is not GateSeverity.REJECT)),
         due=due,
         met=due - unmet,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import chain
 
-from conformance.reports.gate.evidence import Evidence
+from conformance.reports.gate.evidence import GateEvidence
 from conformance.reports.gate.finding import GateFinding, Rule, counted, named, reject
 from conformance.reports.model import declared_sha256
 from conformance.reports.planned import PlannedCase
@@ -13,7 +13,7 @@ from conformance.reports.totals import Counts
 from conformance.reports.verdict import Reason
 
 
-def check_cases(evidence: Evidence) -> Iterator[GateFinding]:
+def check_cases(evidence: GateEvidence) -> Iterator[GateFinding]:
     """G04: the report has every required case once, no other, and none is described otherwise than planned."""
     yield from _check_accounting(evidence)
     if evidence.manifest is None or evidence.planned_profile:
@@ -33,7 +33,7 @@ def check_cases(evidence: Evidence) -> Iterator[GateFinding]:
         )
 
 
-def _check_accounting(evidence: Evidence) -> Iterator[GateFinding]:
+def _check_accounting(evidence: GateEvidence) -> Iterator[GateFinding]:
     accounting = evidence.report.accounting
     if lost := [one.id for one in accounting.unaccounted]:
         n = counted(len(lost), "planned case has", "planned cases have")
@@ -60,7 +60,7 @@ def _is_as_planned(case: PlannedCase, row: PlannedCase) -> bool:
     )
 
 
-def check_counts(evidence: Evidence) -> Iterator[GateFinding]:
+def check_counts(evidence: GateEvidence) -> Iterator[GateFinding]:
     """G05: what the file says it holds is what it holds."""
     report = evidence.report
     if report.totals != report.counts:

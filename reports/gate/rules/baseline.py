@@ -6,14 +6,14 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from conformance.reports.declaration.claim_book import SUPPORTED, Claim, ClaimBook
-from conformance.reports.gate.evidence import Evidence
+from conformance.reports.gate.evidence import GateEvidence
 from conformance.reports.gate.finding import GateFinding, Rule, counted, named, note, reject
 from conformance.reports.model import CaseRecord, Report
 from conformance.reports.plain_text import one_line
 from conformance.reports.verdict import Outcome, Reason
 
 
-def check_regressions(evidence: Evidence) -> Iterator[GateFinding]:
+def check_regressions(evidence: GateEvidence) -> Iterator[GateFinding]:
     """G07: what passed in the baseline passes."""
     baseline = evidence.baseline
     if baseline is None:
@@ -36,22 +36,22 @@ def _check_comparable(report: Report, baseline: Report) -> Iterator[GateFinding]
         yield note("G07", "The baseline is the same run as the report, so nothing can have become worse.")
 
 
-def _regression(before: CaseRecord, evidence: Evidence) -> str | None:
+def _regression(before: CaseRecord, evidence: GateEvidence) -> str | None:
     """How a case that passed ends now, if that is worse; a valid waiver was agreed to."""
     now = evidence.cases.get(before.id)
     if now is None:
         return "missing" if evidence.is_planned(before.id) and _is_asked(before.id, evidence) else None
-    if now.outcome is Outcome.PASS or now.reason is Reason.WAIVER_STALE or before.id in evidence.settled.waived:
+    if now.outcome is Outcome.PASS or now.reason is Reason.WAIVER_STALE or before.id in evidence.waiver_outcome.waived:
         return None
     word = "skipped" if now.outcome is Outcome.SKIP else "failing"
     return f"{word} ({now.reason.value})"
 
 
-def _is_asked(id: str, evidence: Evidence) -> bool:
+def _is_asked(id: str, evidence: GateEvidence) -> bool:
     return evidence.manifest is None or id in evidence.required
 
 
-def check_claims(evidence: Evidence) -> Iterator[GateFinding]:
+def check_claims(evidence: GateEvidence) -> Iterator[GateFinding]:
     """G11: what the baseline declared supported still is, and not in a lesser way."""
     if evidence.baseline is None:
         return
@@ -66,7 +66,7 @@ def check_claims(evidence: Evidence) -> Iterator[GateFinding]:
         yield reject("G11", f"{n} {change}: {named(cells)}.", cells)
 
 
-def _cells(baseline: Report, book: ClaimBook, evidence: Evidence) -> dict[tuple[str, bool], None]:
+def _cells(baseline: Report, book: ClaimBook, evidence: GateEvidence) -> dict[tuple[str, bool], None]:
     """Every cell that the baseline can have claimed: what its cases need, and what it names."""
     found = dict.fromkeys((cell, True) for cell in book.written if "*" not in cell)
     for case in baseline.cases:

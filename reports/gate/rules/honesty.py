@@ -7,20 +7,20 @@ from collections.abc import Iterator
 from typing import Final
 
 from conformance.reports.declaration.claim_book import SUPPORTED, UNDECLARED, UNSUPPORTED
-from conformance.reports.gate.evidence import Evidence
+from conformance.reports.gate.evidence import GateEvidence
 from conformance.reports.gate.finding import GateFinding, Rule, counted, named, reject
 from conformance.reports.groups import CaseGroup
 from conformance.reports.model import CaseRecord
 from conformance.reports.verdict import Outcome, Reason
 
 
-def check_honesty(evidence: Evidence) -> Iterator[GateFinding]:
+def check_honesty(evidence: GateEvidence) -> Iterator[GateFinding]:
     """G08: nothing is over-declared, a stub, a silent fallback or unsafe; verdict and claim do not contradict."""
     lies: dict[Reason, list[str]] = defaultdict(list)
     odd: dict[str, list[str]] = defaultdict(list)
     for group in evidence.report.groups:
         if group.reason.facts.lies:  # also where a lenient run only noted them
-            lies[group.reason] += [case.id for case in group.cases if case.id not in evidence.settled.waived]
+            lies[group.reason] += [case.id for case in group.cases if case.id not in evidence.waiver_outcome.waived]
         for contradiction, ids in _contradictions(group, evidence):
             odd[contradiction] += ids
     for reason, ids in lies.items():
@@ -31,7 +31,7 @@ def check_honesty(evidence: Evidence) -> Iterator[GateFinding]:
         yield reject("G08", f"{counted(len(ids), 'case')} {contradiction}: {named(ids)}.", ids)
 
 
-def _contradictions(group: CaseGroup, evidence: Evidence) -> Iterator[tuple[str, list[str]]]:
+def _contradictions(group: CaseGroup, evidence: GateEvidence) -> Iterator[tuple[str, list[str]]]:
     """Why verdicts cannot come from the declaration, as the middle of a sentence, and the cases of which that is so."""
     claims = evidence.claims
     if group.outcome is Outcome.PASS and group.level != "core":
@@ -47,7 +47,7 @@ def _contradictions(group: CaseGroup, evidence: Evidence) -> Iterator[tuple[str,
 _STATES_OF: Final = {Reason.UNSUPPORTED: UNSUPPORTED, Reason.UNDECLARED: UNDECLARED}
 
 
-def _states(case: CaseRecord, evidence: Evidence) -> set[str]:
+def _states(case: CaseRecord, evidence: GateEvidence) -> set[str]:
     claims = (evidence.claims.claim(cell, case.in_reference) for cell in case.requires)
     return {claim.state if claim.state in (SUPPORTED, UNSUPPORTED) else UNDECLARED for claim in claims}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from conformance.reports.gate.evidence import Evidence
+from conformance.reports.gate.evidence import GateEvidence
 from conformance.reports.gate.finding import GateFinding, Rule, note, reject
 from conformance.reports.gate.manifests import torch_series
 from conformance.reports.plain_text import one_line
@@ -16,7 +16,7 @@ _CURRENT: Final = 2
 _STALE: Final = 1
 
 
-def check_version(evidence: Evidence) -> Iterator[GateFinding]:
+def check_version(evidence: GateEvidence) -> Iterator[GateFinding]:
     """G02: the suite's version is a supported release."""
     version = one_line(evidence.report.run.suite.version, 40) or "(none)"
     if version not in evidence.releases:
@@ -30,7 +30,7 @@ def check_version(evidence: Evidence) -> Iterator[GateFinding]:
         yield note("G02", f"Suite version {version} is stale; the next release will no longer accept it.")
 
 
-def check_manifest(evidence: Evidence) -> Iterator[GateFinding]:
+def check_manifest(evidence: GateEvidence) -> Iterator[GateFinding]:
     """G03: the run's plan is the released one of the profile, or of a profile that contains it."""
     run, manifest = evidence.report.run, evidence.manifest
     series = torch_series(evidence.report.accelerator.torch) or "an unknown version"
@@ -52,7 +52,7 @@ def check_manifest(evidence: Evidence) -> Iterator[GateFinding]:
         yield reject("G03", f"The run's manifest {short} is not the released one of {evidence.profile}: {wanted}.")
 
 
-def check_parsed(_: Evidence) -> Iterable[GateFinding]:
+def check_parsed(_: GateEvidence) -> Iterable[GateFinding]:
     """G01: return nothing. A report that reaches the rules was parsed; the command reports all other files."""
     return ()
 

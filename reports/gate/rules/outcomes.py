@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from conformance.reports.gate.evidence import Evidence
+from conformance.reports.gate.evidence import GateEvidence
 from conformance.reports.gate.finding import GateFinding, Rule, counted, named, note, reject
 from conformance.reports.model import CaseRecord
 from conformance.reports.profiles import PROFILES, contained
@@ -14,7 +14,7 @@ from conformance.reports.verdict import Outcome, Reason
 from conformance.reports.waivers.applying import observed
 
 
-def check_outcomes(evidence: Evidence) -> Iterator[GateFinding]:
+def check_outcomes(evidence: GateEvidence) -> Iterator[GateFinding]:
     """G06: every case that is due passed or is validly waived."""
     yield from _check_something_passed(evidence)
     kinds: dict[str, list[str]] = defaultdict(list)
@@ -27,11 +27,11 @@ def check_outcomes(evidence: Evidence) -> Iterator[GateFinding]:
         yield reject("G06", f"Areas with claims in which nothing ran: {named(idle)}.")
 
 
-def _kind(case: CaseRecord, evidence: Evidence) -> str:
+def _kind(case: CaseRecord, evidence: GateEvidence) -> str:
     """What is wrong with an unmet case, as the middle of a sentence."""
     if case.level == "core" and case.outcome is Outcome.SKIP:
         return f"of the mandatory core did not pass (skip, {case.reason.value})"
-    if case.id in evidence.settled.expired:
+    if case.id in evidence.waiver_outcome.expired:
         return "failed with a waiver that has expired"
     if case.reason is Reason.WAIVED:
         found = observed(case)
@@ -44,7 +44,7 @@ def _kind(case: CaseRecord, evidence: Evidence) -> str:
     return f"failed ({case.reason.value})"
 
 
-def _check_something_passed(evidence: Evidence) -> Iterator[GateFinding]:
+def _check_something_passed(evidence: GateEvidence) -> Iterator[GateFinding]:
     """A run in which nothing failed because nothing ran proves nothing."""
     groups = evidence.groups
     passed = [group for group in groups if group.outcome is Outcome.PASS]
@@ -59,9 +59,9 @@ def _check_something_passed(evidence: Evidence) -> Iterator[GateFinding]:
             yield reject("G06", f"No case of profile {name}'s own passed, so the run says nothing of it.")
 
 
-def check_flaky(evidence: Evidence) -> Iterator[GateFinding]:
+def check_flaky(evidence: GateEvidence) -> Iterator[GateFinding]:
     """G16: not more cases are waived as flaky than the profile allows."""
-    flaky, allowed = evidence.settled.flaky, evidence.policy.max_flaky
+    flaky, allowed = evidence.waiver_outcome.flaky, evidence.policy.max_flaky
     if len(flaky) > allowed:
         sentence = (
             f"{len(flaky)} cases are waived as flaky; profile {evidence.profile} allows {allowed}: {named(flaky)}."

@@ -8,7 +8,7 @@ from typing import Final
 
 from conformance.reports import redaction
 from conformance.reports.challenge import complaint
-from conformance.reports.gate.evidence import Evidence
+from conformance.reports.gate.evidence import GateEvidence
 from conformance.reports.gate.finding import GateFinding, Rule, counted, named, note, reject
 from conformance.reports.plain_text import one_line
 from conformance.reports.totals import was_executed
@@ -19,7 +19,7 @@ _SKEW: Final = timedelta(minutes=10)
 _SLACK: Final = 1.25
 
 
-def check_invocation(evidence: Evidence) -> Iterator[GateFinding]:
+def check_invocation(evidence: GateEvidence) -> Iterator[GateFinding]:
     """G12: nothing was deselected, no difference was turned into a note, and the challenge is the one asked for."""
     run = evidence.report.run
     typed = redaction.selection(run.invocation.argv)
@@ -32,7 +32,7 @@ def check_invocation(evidence: Evidence) -> Iterator[GateFinding]:
         yield reject("G12", said)
 
 
-def check_times(evidence: Evidence) -> Iterator[GateFinding]:
+def check_times(evidence: GateEvidence) -> Iterator[GateFinding]:
     """G13: the dates are dates, in order, not in the future and not too long ago; durations fit between them."""
     run, now = evidence.report.run, evidence.now
     started, finished = _moment(run.started), _moment(run.finished)
@@ -63,13 +63,13 @@ def _moment(text: str) -> datetime | None:
         return None
 
 
-def _check_order(evidence: Evidence, started: datetime) -> Iterator[GateFinding]:
+def _check_order(evidence: GateEvidence, started: datetime) -> Iterator[GateFinding]:
     before = _moment(evidence.baseline.run.started) if evidence.baseline else None
     if before is not None and before > started + _SKEW:
         yield reject("G13", "The baseline is younger than the report: it cannot have been accepted before.")
 
 
-def _check_durations(evidence: Evidence, wall: timedelta) -> Iterator[GateFinding]:
+def _check_durations(evidence: GateEvidence, wall: timedelta) -> Iterator[GateFinding]:
     report = evidence.report
     if backwards := [case.id for case in report.cases if case.seconds < 0]:
         yield reject("G13", f"{counted(len(backwards), 'case')} took less than no time: {named(backwards)}.", backwards)
@@ -83,7 +83,7 @@ def _check_durations(evidence: Evidence, wall: timedelta) -> Iterator[GateFindin
         yield reject("G13", f"{counted(executed, 'case')} ran and took no time at all.")
 
 
-def check_environment(evidence: Evidence) -> Iterator[GateFinding]:
+def check_environment(evidence: GateEvidence) -> Iterator[GateFinding]:
     """G15: the environment is the one that its fingerprint names, and the one that was asked for."""
     report = evidence.report
     environment = report.environment
@@ -101,7 +101,7 @@ def check_environment(evidence: Evidence) -> Iterator[GateFinding]:
         yield note("G15", "The environment is not the baseline's: a difference may come from it.")
 
 
-def check_signature(evidence: Evidence) -> Iterator[GateFinding]:
+def check_signature(evidence: GateEvidence) -> Iterator[GateFinding]:
     """G14: the signature verifies and its signer is allowed, wherever the gate was told who may sign."""
     if evidence.signature is not None and evidence.signature.problem:
         yield reject("G14", one_line(evidence.signature.problem, 300))
