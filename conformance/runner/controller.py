@@ -202,14 +202,14 @@ class Controller:
 
     @pytest.hookimpl(trylast=True)
     def pytest_terminal_summary(self, terminalreporter: Any, exitstatus: int) -> None:
-        from conformance.reports.views.text import render
+        from conformance.reports.views.text import body
 
         if self.report is None:
             if self.context.bundled and self.manifest is None and exitstatus == EXIT_NO_TESTS:
                 terminalreporter.write_line("nothing verified: the selection contains no case. See: conformance list")
             return
         terminalreporter.write_sep("=", f"conformance of {self.context.accelerator.name}")
-        terminalreporter.write_line(render(self.report, width=_width(terminalreporter)))
+        terminalreporter.write_line(body(self.report, width=_width(terminalreporter)))
         terminalreporter.write_line(f"report: {os.path.relpath(self.context.folder.path)}")
 
 
