@@ -1,4 +1,4 @@
-"""The accelerators under test: interface, vocabulary, declarations, registry, one declarative file per backend."""
+"""Accelerators under test: interface, capability vocabulary, declarations, registry, and one data file per backend."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ __all__ = ["get_accelerator", "set_accelerator"]
 
 
 def get_accelerator() -> Any:
-    """The accelerator of this process; see ``conformance.accelerators.selection``."""
-    # Imported when called: importing the vocabulary alone must not cost the registry.
+    """Return the accelerator of this process; see ``conformance.accelerators.selection``."""
+    # Imported on the first call: importing only the vocabulary must not import the registry.
     from conformance.accelerators import selection
 
     return selection.get_accelerator()
 
 
 def set_accelerator(accelerator: Any) -> None:
-    """Use this object from now on; see ``conformance.accelerators.selection``."""
+    """Replace the accelerator of this process; see ``conformance.accelerators.selection``."""
     from conformance.accelerators import selection
 
     selection.set_accelerator(accelerator)

@@ -1,7 +1,7 @@
-"""Keep torch from loading every installed vendor wheel, and load the chosen one ourselves.
+"""Loading of vendor packages: torch's autoload is off, and only the chosen package is loaded.
 
-``import torch`` runs each entry point of group ``torch.backends`` it finds, so one broken vendor wheel breaks every
-process on the machine. This module imports nothing heavy: it has to run before torch is imported.
+``import torch`` runs every installed entry point of group ``torch.backends``. One broken vendor wheel therefore breaks
+every process on the machine. This module imports nothing heavy, because it has to run before torch is imported.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from conformance.errors import ConformanceError, SetupError
 
 _VARIABLE = "TORCH_DEVICE_BACKEND_AUTOLOAD"
 _GROUP = "torch.backends"
-#: torch reads it when it is imported; above all of its levels.
+#: torch reads this log level on import. 99 is above all of its levels, so its profiler prints nothing.
 _PROFILER_LOG = ("KINETO_LOG_LEVEL", "99")
 
 
 def disable() -> None:
-    """Tell torch not to load vendor wheels, nor to print its profiler's progress. No effect once torch is imported."""
+    """Turn off torch's loading of vendor wheels and its profiler's messages. Has no effect after ``import torch``."""
     os.environ[_VARIABLE] = "0"
     os.environ.setdefault(*_PROFILER_LOG)
 
 
 def entry_points(package: str) -> list[metadata.EntryPoint]:
-    """The ``torch.backends`` entry points that belong to ``package`` (by module or by name)."""
+    """Return the ``torch.backends`` entry points that belong to ``package``, by module or by name."""
     top = package.partition(".")[0]
     return [point for point in metadata.entry_points(group=_GROUP) if top in (point.name, _top(point.value))]
 
 
 def load_vendor(package: str, accelerator: str) -> None:
-    """Import ``package`` and run its ``torch.backends`` entry points, whatever way it fails: one SetupError."""
+    """Import ``package`` and run its ``torch.backends`` entry points. Every failure is a SetupError."""
     _import_torch(accelerator)
     already_loaded = package in sys.modules
     try:
@@ -40,7 +40,7 @@ def load_vendor(package: str, accelerator: str) -> None:
         if not already_loaded:
             for point in entry_points(package):
                 point.load()()
-    except ConformanceError:  # says already what to do
+    except ConformanceError:  # its message already has a next step
         raise
     except Exception as error:
         raise SetupError(_sentence(package, accelerator, error)) from error
@@ -65,7 +65,7 @@ def _sentence(package: str, accelerator: str, error: Exception) -> str:
 
 
 def describe(error: BaseException) -> str:
-    """An exception in one line, with its type."""
+    """Return an exception's type and the first line of its message."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
@@ -75,5 +75,5 @@ def _top(value: str) -> str:
 
 
 def all_packages() -> list[str]:
-    """The packages that bring a ``torch.backends`` entry point, installed here; nothing is imported."""
+    """Return the installed packages that have a ``torch.backends`` entry point. Nothing is imported."""
     return sorted({_top(point.value) for point in metadata.entry_points(group=_GROUP)})

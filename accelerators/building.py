@@ -1,7 +1,7 @@
-"""Builds a piece of C++ once, and finds it again.
+"""Build of C++ extensions, with a cache.
 
-The result lies in the user's cache folder, named by everything it depends on. Processes that want the same piece at the
-same time wait for the one that builds it.
+The result is stored in the user's cache folder, under a hash of everything it depends on. Processes that need the same
+extension at the same time wait until one of them has built it.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from conformance.errors import SetupError
 
 @dataclass(frozen=True)
 class Recipe:
-    """What is built, and how.
+    """The sources of one extension and the compiler's arguments for it.
 
-    ``who`` is the subject of error sentences and ``without`` what still works when it cannot be built. Every source in
-    ``sources`` and everything in ``depends`` goes into the result's name. ``arguments`` gives the compiler's arguments
-    for one output file, ``hint`` the next step for a first line of compiler errors.
+    ``who`` is the subject of error sentences. ``without`` says what still works if the build fails. Every source in
+    ``sources`` and everything in ``depends`` goes into the hash. ``arguments`` returns the compiler's arguments for an
+    output file. ``hint`` returns the next step for the first line of the compiler's errors.
     """
 
     name: str
@@ -42,14 +42,14 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Built:
-    """Where the result lies, and the seconds it took to build now (0 if it was there)."""
+    """The built file, and the seconds that the build took (0 if the cache had it)."""
 
     file: Path
     seconds: float
 
 
 def build(recipe: Recipe) -> Built:
-    """Compile unless it is there already. Raises SetupError if it cannot be."""
+    """Return the extension; compile it unless the cache has it. Raises SetupError if the build fails."""
     folder = cache_folder() / recipe.place / _fingerprint(recipe)
     file = folder / f"{recipe.name}.so"
     if file.exists():
@@ -61,8 +61,8 @@ def build(recipe: Recipe) -> Built:
             f"{recipe.who} cannot be built: {folder} cannot be created: {error.strerror}.\n"
             "  set XDG_CACHE_HOME to a folder that can be written"
         ) from None
-    with _turn(folder / "lock"):
-        if file.exists():
+    with _locked(folder / "lock"):
+        if file.exists():  # another process built it while this one waited for the lock
             return Built(file, 0.0)
         start = time.perf_counter()
         _compile(recipe, file)
@@ -70,20 +70,20 @@ def build(recipe: Recipe) -> Built:
 
 
 def cache_folder() -> Path:
-    """The user's cache folder for this project."""
+    """Return the user's cache folder for this project."""
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(home) / "accelerator-conformance"
 
 
 def compiler(who: str, without: str) -> list[str]:
-    """The C++ compiler's command, from CXX or PATH. Raises SetupError naming the package to install."""
+    """Return the C++ compiler's command, from CXX or PATH; raise SetupError with the package to install."""
     chosen = shlex.split(os.environ.get("CXX", ""))
     for command in [chosen] if chosen else [["g++"], ["clang++"], ["c++"]]:
         if shutil.which(command[0]):
             return command
-    asked = f"CXX names {chosen[0]}, which is not" if chosen else "no C++ compiler is"
+    missing = f"CXX names {chosen[0]}, which is not" if chosen else "no C++ compiler is"
     raise SetupError(
-        f"{who} is built on first use, and {asked} installed here.\n"
+        f"{who} is built on first use, and {missing} installed here.\n"
         "  install the package g++ (Debian, Ubuntu), gcc-c++ (Fedora), or conda-forge's cxx-compiler; "
         f"{without}"
     )
@@ -99,7 +99,7 @@ def _fingerprint(recipe: Recipe) -> str:
 
 
 @contextmanager
-def _turn(lock: Path) -> Iterator[None]:
+def _locked(lock: Path) -> Iterator[None]:
     with lock.open("w") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
@@ -112,6 +112,6 @@ def _compile(recipe: Recipe, file: Path) -> None:
     if done.returncode != 0:
         partial.unlink(missing_ok=True)
         lines = [line for line in done.stderr.splitlines() if "error" in line.lower()] or done.stderr.splitlines()
-        first = lines[0] if lines else "the compiler said nothing"
+        first = lines[0] if lines else "the compiler printed no message"
         raise SetupError(f"{recipe.who} cannot be built: {first.strip()}\n  {recipe.hint(first)}")
-    partial.replace(file)
+    partial.replace(file)  # atomic: no process can load a half-written file

@@ -1,7 +1,7 @@
-"""The capability vocabulary: one documented, typed constant for one observable behaviour.
+"""Capability vocabulary: one documented, typed constant for each observable behavior.
 
-A capability names what a case can observe from outside. A *cell* is a capability, an operator or a workload
-together with the dtype and mode it is claimed for. Positive lists only: there is no way to claim "everything but".
+A capability names behavior that a case can observe from outside. A *cell* is a capability, an operator or a workload,
+together with the dtype and mode of the claim. Claims are positive lists; "everything except" cannot be claimed.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from conformance.errors import UnknownName
 
 
 class Mode(Enum):
-    """Whether gradients are part of the claim."""
+    """Mode of a claim: training includes gradients, inference does not."""
 
     INFERENCE = "inference"
     TRAINING = "training"
 
 
-#: Dtype names a declaration may use, in the order the matrix shows them.
+#: Dtype names that a declaration may use, in the order of the matrix.
 DTYPES: Final[tuple[str, ...]] = (
     "float32",
     "float16",
@@ -37,7 +37,7 @@ DTYPES: Final[tuple[str, ...]] = (
     "float8_e4m3fn",
     "float8_e5m2",
 )
-#: What is claimed by name, dtype and mode: PyTorch's operators, models, and kernels beyond PyTorch's.
+#: Families of cells with name, dtype and mode: PyTorch's operators, models, and kernels that PyTorch lacks.
 FAMILIES: Final[tuple[str, ...]] = ("operators", "workloads", "kernels")
 FLOATING_DTYPES: Final = frozenset({"float32", "float16", "bfloat16", "float64"})
 DIFFERENTIABLE_DTYPES: Final = FLOATING_DTYPES | {"complex64", "complex128"}
@@ -45,11 +45,11 @@ DIFFERENTIABLE_DTYPES: Final = FLOATING_DTYPES | {"complex64", "complex128"}
 
 @dataclass(frozen=True, order=True)
 class Cell:
-    """What one claim is about: ``subject × dtype × mode``.
+    """The object of one claim: ``subject × dtype × mode``.
 
     ``subject`` is a capability name (``stream.order``), ``operators.<name>``, ``workloads.<name>``, or
-    ``kernels.<name>``. In a declaration the subject may hold ``*`` (shell-style). ``dtype`` and ``mode`` are None where
-    they have no meaning.
+    ``kernels.<name>``. In a declaration the subject may contain ``*`` (shell-style). ``dtype`` and ``mode`` are None
+    where they have no meaning.
     """
 
     subject: str
@@ -62,12 +62,13 @@ class Cell:
 
     @property
     def is_pattern(self) -> bool:
+        """Return whether the subject is a shell-style pattern."""
         return "*" in self.subject
 
 
 @dataclass(frozen=True)
 class Capability:
-    """One observable behaviour. ``core`` ones cannot be declared away or waived."""
+    """One observable behavior. A ``core`` capability cannot be declared unsupported or waived."""
 
     name: str
     doc: str
@@ -75,10 +76,11 @@ class Capability:
 
     @property
     def cell(self) -> Cell:
+        """Return the cell of this capability without dtype and mode."""
         return Cell(self.name)
 
     def on(self, dtype: str, mode: str | None = None) -> Cell:
-        """The cell of this capability for one dtype (and mode)."""
+        """Return the cell of this capability for a dtype, and for a mode if one is given."""
         return Cell(self.name, dtype, mode)
 
     def __str__(self) -> str:
@@ -89,7 +91,7 @@ VOCABULARY: dict[str, Capability] = {}
 
 
 def capability(name: str, doc: str, *, core: bool = False) -> Capability:
-    """Define a capability. Names are dotted, lower case, and defined once."""
+    """Define a capability and return it. Names are dotted, lower case, and unique."""
     if name in VOCABULARY:
         raise ValueError(f"capability {name!r} is defined twice")
     VOCABULARY[name] = Capability(name, doc, core)
@@ -97,14 +99,14 @@ def capability(name: str, doc: str, *, core: bool = False) -> Capability:
 
 
 def find_capability(name: str) -> Capability:
-    """The capability of that name; an unknown name is an error with suggestions."""
+    """Return the capability of that name; raise UnknownName with suggestions for an unknown one."""
     try:
         return VOCABULARY[name]
     except KeyError:
         raise UnknownName("capability", name, VOCABULARY, "see: conformance list --capabilities") from None
 
 
-# --- mandatory core: what nobody can declare away ---------------------------------------------------------------
+# --- mandatory core: cannot be declared unsupported ---------------------------------------------------------------
 DEVICE = capability("device", "The device is named, counted, selected and reported consistently.", core=True)
 MEMORY = capability("memory", "Tensors are allocated on the device, hold their values, and are freed.", core=True)
 COPY = capability("copy", "Copies between host and device keep every bit.", core=True)
@@ -116,7 +118,7 @@ SYNCHRONIZE = capability("synchronize", "After synchronize() everything queued o
 DTYPE = capability("dtype", "Tensors of this dtype are stored, copied and cast without loss.")
 
 # --- device ---------------------------------------------------------------------------------------------------------
-DEVICE_INDEX = capability("device.index", "Device names and torch devices carry the index they were asked for.")
+DEVICE_INDEX = capability("device.index", "Device names and torch devices have the requested index.")
 DEVICE_MULTIPLE = capability("device.multiple", "More than one device can be addressed from one process.")
 DEVICE_VISIBILITY = capability(
     "device.visibility", "The visible-devices variable limits and reorders the devices of a new process."
@@ -131,7 +133,7 @@ RNG_PER_DEVICE = capability("rng.per-device", "Each device index has a generator
 
 # --- execution model: the four flags --------------------------------------------------------------------------------
 SYNCHRONOUS = capability("execution.synchronous", "An operation is complete when its call returns.")
-HOST_TIMERS = capability("execution.host-timers", "Durations have to be measured with the host's clock.")
+HOST_TIMERS = capability("execution.host-timers", "Durations must be measured with the host's clock.")
 ORDERED = capability("execution.ordered", "Operations run in program order, across streams as well.")
 BACKPRESSURE = capability("execution.backpressure", "Queueing work blocks instead of running out of memory.")
 
@@ -143,16 +145,16 @@ EVENT = capability("event", "Events can be recorded, queried, waited for and syn
 EVENT_TIMING = capability("event.timing", "Events measure the device time between two points, in milliseconds.")
 
 # --- memory ---------------------------------------------------------------------------------------------------------
-MEMORY_STATS = capability("memory.stats", "Allocated and reserved bytes follow the tensors that live.")
+MEMORY_STATS = capability("memory.stats", "Allocated and reserved bytes follow the live tensors.")
 MEMORY_PEAK = capability("memory.peak", "The peak covers short-lived allocations and can be reset.")
-MEMORY_TOTAL = capability("memory.total", "Total and available memory are truthful.")
-MEMORY_PINNED = capability("memory.pinned", "Host memory can be page-locked, and is_pinned tells the truth.")
+MEMORY_TOTAL = capability("memory.total", "Total and available memory are reported correctly.")
+MEMORY_PINNED = capability("memory.pinned", "Host memory can be page-locked, and is_pinned reports it correctly.")
 MEMORY_PINNED_ASYNC = capability(
     "memory.pinned-async",
-    "Non-blocking copies from pinned memory run behind the host and are correct after a synchronize.",
+    "Non-blocking copies from pinned memory do not block the host and are correct after a synchronize.",
 )
 MEMORY_OOM = capability(
-    "memory.oom", "Too large an allocation raises torch.OutOfMemoryError and leaves the device usable."
+    "memory.oom", "An allocation that is too large raises torch.OutOfMemoryError and leaves the device usable."
 )
 
 # --- graphs ---------------------------------------------------------------------------------------------------------
@@ -167,14 +169,12 @@ ACCUMULATE_WIDE = capability(
 )
 MATMUL_FULL = capability("precision.matmul-full", "float32 matrix products keep float32 precision by default.")
 DENORMALS = capability("precision.denormals", "Subnormal numbers are kept, not flushed to zero.")
-DETERMINISTIC = capability(
-    "precision.deterministic", "The same inputs give the same bits twice, in torch's deterministic mode."
-)
+DETERMINISTIC = capability("precision.deterministic", "In torch's deterministic mode, equal inputs give equal bits.")
 AUTOCAST = capability("autocast", "torch.autocast works for this device type.")
 
 # --- software around the device -------------------------------------------------------------------------------------
 RANGES = capability("ranges", "Profiler ranges nest, never raise, and change no result.")
-LAZY_CALL = capability("lazy-call", "A callback handed to lazy_call is run.")
+LAZY_CALL = capability("lazy-call", "A callback passed to lazy_call runs.")
 TENSOR_TYPES = capability("tensor-types", "The typed constructors build tensors of their dtype on the device.")
 OP_BUILDERS = capability("op-builders", "Operator builders are found by name and load.")
 COMPILE = capability("compile", "torch.compile runs on the declared compile backend.")
@@ -183,8 +183,8 @@ COMM_DTYPE = capability("comm.dtype", "Collectives carry tensors of this dtype."
 COMM_AVERAGE = capability("comm.average", "Reductions average: ReduceOp.AVG.")
 COMM_BITWISE = capability("comm.bitwise", "Reductions combine integers bit by bit: BAND, BOR, BXOR.")
 COMM_ROOTED = capability("comm.rooted", "One rank is the root of reduce, gather and scatter.")
-COMM_ALL_TO_ALL = capability("comm.all-to-all", "Ranks exchange parts with all others, of different sizes too.")
-COMM_P2P = capability("comm.point-to-point", "Two ranks send and receive, alone and in batches.")
-COMM_COALESCED = capability("comm.coalesced", "Several collectives are started as one.")
+COMM_ALL_TO_ALL = capability("comm.all-to-all", "Every rank exchanges parts with all others; the sizes may differ.")
+COMM_P2P = capability("comm.point-to-point", "Two ranks send and receive single messages and batches.")
+COMM_COALESCED = capability("comm.coalesced", "Several collectives start as one operation.")
 TRITON = capability("triton", "Triton kernels compile and run.")
 PROFILER = capability("profiler", "torch.profiler records activity on this device.")

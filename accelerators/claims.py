@@ -1,9 +1,9 @@
-"""Words in which an accelerator states its capabilities, as sets that are joined with ``|``.
+"""Functions and sets for the ``capabilities`` of an accelerator, to be joined with ``|``.
 
     capabilities=TORCH_BASE | {STREAM_ORDER} | dtypes("float32", "bfloat16") | lacks(TRITON, "no compiler yet", NOT_YET)
 
 An element is a capability, a cell, a capability's name, or a *statement*: a cell with its claim. A capability or
-cell on its own claims native support.
+cell without a claim means native support.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ HARDWARE: Final = Detail.HARDWARE
 
 @dataclass(frozen=True)
 class Statement:
-    """One cell and what is claimed for it."""
+    """One cell with its claim."""
 
     cell: Cell
     claim: Claim
@@ -40,16 +40,16 @@ class Statement:
 Element: TypeAlias = Capability | Cell | Statement | str
 Capabilities: TypeAlias = frozenset[Element]
 
-#: Dtypes in which the workloads are claimed as soon as the dtype is.
+#: Dtypes whose claim includes the workloads.
 _WORKLOAD_DTYPES: Final = frozenset({"float32", "bfloat16"})
-#: Dtypes in which PyTorch's operators, and so the reference of every kernel, compute as soon as the dtype is claimed.
+#: Dtypes whose claim includes the kernels: the reference of every kernel uses PyTorch's operators in that dtype.
 _KERNEL_DTYPES: Final = frozenset({"float32", "float16", "bfloat16"})
 _MODES: Final = tuple(mode.value for mode in Mode)
 
-#: The operators in PyTorch's database that make or take a sparse tensor.
+#: Operators in PyTorch's database that return or take a sparse tensor.
 _ON_SPARSE_LAYOUTS: Final = ("to_sparse", "sparse.mm.reduce", "sparse.sampled_addmm")
 
-#: What every device that PyTorch drives offers.
+#: Capabilities of every device that PyTorch drives.
 TORCH_BASE: Final[Capabilities] = frozenset(
     {capability for capability in VOCABULARY.values() if capability.core}
     | {
@@ -73,11 +73,11 @@ STREAMS: Final[Capabilities] = frozenset(
         vocabulary.EVENT_TIMING,
     }
 )
-#: A caching allocator that counts.
+#: A caching allocator with counters.
 ALLOCATOR: Final[Capabilities] = frozenset(
     {vocabulary.MEMORY_STATS, vocabulary.MEMORY_PEAK, vocabulary.MEMORY_TOTAL, vocabulary.MEMORY_OOM}
 )
-#: What torch.distributed offers beyond reductions, broadcast and gathering for all.
+#: Collectives of torch.distributed besides all-reduce, broadcast and all-gather.
 ALL_COLLECTIVES: Final[Capabilities] = frozenset(
     {
         vocabulary.COMM_AVERAGE,
@@ -86,12 +86,12 @@ ALL_COLLECTIVES: Final[Capabilities] = frozenset(
         vocabulary.COMM_P2P,
     }
 )
-#: Page-locked host memory, and copies from it that run behind the host.
+#: Page-locked host memory, and asynchronous copies from it.
 PINNING: Final[Capabilities] = frozenset({vocabulary.MEMORY_PINNED, vocabulary.MEMORY_PINNED_ASYNC})
 
 
 def dtypes(*names: str, detail: Detail = Detail.NATIVE) -> Capabilities:
-    """Claim dtypes: stored and cast, used by every operator, trained with where gradients exist, and in workloads."""
+    """Claim dtypes for storage, casts, every operator, training where gradients exist, workloads and kernels."""
     cells = {cell for name in names for cell in _cells_of_dtype(_known_dtype(name))}
     referenced = {Cell("kernels.*", name, mode) for name in _KERNEL_DTYPES.intersection(names) for mode in _MODES}
     portable = Detail.EMULATED if detail is Detail.NATIVE else detail
@@ -99,7 +99,7 @@ def dtypes(*names: str, detail: Detail = Detail.NATIVE) -> Capabilities:
 
 
 def kernels(*names: str, dtypes: Iterable[str], mode: Mode, detail: Detail = Detail.NATIVE) -> Capabilities:
-    """Claim kernels by name, as more than their portable references: compiled for the device, or its vendor's own."""
+    """Claim kernels by name that are better than the portable ones: compiled for the device, or the vendor's own."""
     cells = {Cell(f"kernels.{name}", _known_dtype(dtype), mode.value) for name in names for dtype in dtypes}
     return frozenset(Statement(cell, supported(detail)) for cell in cells)
 
@@ -114,7 +114,7 @@ def _cells_of_dtype(name: str) -> set[Cell]:
 
 
 def stores(*names: str) -> Capabilities:
-    """Claim that these dtypes are stored, copied and cast, and nothing more: no operator works in them."""
+    """Claim that these dtypes are stored, copied and cast only; no operator computes in them."""
     return frozenset(Statement(vocabulary.DTYPE.on(_known_dtype(name)), supported()) for name in names)
 
 
@@ -125,18 +125,18 @@ def accumulates_wide(*names: str) -> Capabilities:
 
 
 def communicates(*names: str) -> Capabilities:
-    """Claim a communication backend whose collectives carry these dtypes."""
+    """Claim a communication backend with collectives in these dtypes."""
     cells = {vocabulary.COMM.cell, *(vocabulary.COMM_DTYPE.on(_known_dtype(name)) for name in names)}
     return frozenset(Statement(cell, supported()) for cell in cells)
 
 
-def lacks(what: Capability | Cell, reason: str, detail: Detail = Detail.HARDWARE) -> Capabilities:
-    """Claim that something is not there, and why."""
-    return frozenset({Statement(_cell(what), unsupported(reason, detail))})
+def lacks(target: Capability | Cell, reason: str, detail: Detail = Detail.HARDWARE) -> Capabilities:
+    """Claim that a capability or cell is unsupported, with the reason."""
+    return frozenset({Statement(_cell(target), unsupported(reason, detail))})
 
 
 def strided_only(*names: str) -> Capabilities:
-    """Claim that there are no sparse layouts: what needs one is missing in these dtypes."""
+    """Claim that operators with sparse layouts are unsupported in these dtypes."""
     cells = (
         Cell(f"operators.{operator}", _known_dtype(name), mode)
         for operator in _ON_SPARSE_LAYOUTS
@@ -147,13 +147,13 @@ def strided_only(*names: str) -> Capabilities:
     return frozenset().union(*(lacks(cell, reason, NOT_YET) for cell in cells))
 
 
-def emulates(*what: Capability | Cell, detail: Detail = Detail.EMULATED) -> Capabilities:
-    """Claim support that is emulated on the device, or computed on the host."""
-    return frozenset(Statement(_cell(one), supported(detail)) for one in what)
+def emulates(*targets: Capability | Cell, detail: Detail = Detail.EMULATED) -> Capabilities:
+    """Claim support that is emulated on the device, or with ``Detail.HOST`` computed on the host."""
+    return frozenset(Statement(_cell(target), supported(detail)) for target in targets)
 
 
 def declaration_of(elements: Iterable[Element]) -> Declaration:
-    """The declaration that a set of elements states; contradictions and unknown names are DeclarationErrors."""
+    """Return the declaration of a set of elements; raise DeclarationError for contradictions and unknown names."""
     if isinstance(elements, str | bytes | Mapping) or not isinstance(elements, Iterable):
         raise DeclarationError(
             f"`capabilities` is a {type(elements).__name__}; make it a set of capabilities, cells, statements or names."
@@ -162,7 +162,7 @@ def declaration_of(elements: Iterable[Element]) -> Declaration:
 
 
 def dtypes_in(elements: Iterable[Element]) -> tuple[str, ...]:
-    """The dtypes a set of elements claims to compute with, in the order of the matrix; not those it only stores."""
+    """Return the dtypes in which the elements claim computation, in the order of the matrix."""
     declaration = declaration_of(elements)
     return tuple(name for name in DTYPES if declaration.supports(Cell("operators.*", name, Mode.INFERENCE.value)))
 
@@ -173,18 +173,18 @@ def _statement(element: Element) -> tuple[Cell, Claim]:
     return _cell(element), supported()
 
 
-def _cell(what: Element) -> Cell:
-    if isinstance(what, Cell):
-        return what
-    if isinstance(what, Capability):
-        return what.cell
-    if isinstance(what, str):
-        return parse_cell(what)
-    raise DeclarationError(f"{what!r} in `capabilities` is no capability, cell, statement or name.")
+def _cell(element: Element) -> Cell:
+    if isinstance(element, Cell):
+        return element
+    if isinstance(element, Capability):
+        return element.cell
+    if isinstance(element, str):
+        return parse_cell(element)
+    raise DeclarationError(f"{element!r} in `capabilities` is not a capability, cell, statement or name.")
 
 
 def parse_cell(text: str) -> Cell:
-    """The cell written ``subject``, ``subject[dtype]``, ``subject[mode]`` or ``subject[dtype-mode]``."""
+    """Return the cell written as ``subject``, ``subject[dtype]``, ``subject[mode]`` or ``subject[dtype-mode]``."""
     subject, bracket, rest = text.partition("[")
     if not bracket:
         return _named(Cell(subject))
@@ -218,7 +218,7 @@ def _unknown(kind: str, name: str, known: Iterable[str]) -> DeclarationError:
     return DeclarationError(str(UnknownName(kind, name, known)))
 
 
-#: This project's compiled kernels for host memory: they are there whatever the accelerator is.
+#: This project's compiled kernels for host memory. They work with every accelerator.
 COMPILED_FOR_HOST: Final[Capabilities] = kernels(
     "adam_update", "adagrad_update", "lion_update", dtypes=sorted(_KERNEL_DTYPES), mode=Mode.TRAINING
 ) | kernels("adam_rollback", dtypes=["float32"], mode=Mode.TRAINING)

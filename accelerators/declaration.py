@@ -1,31 +1,34 @@
-"""Declarations: what an accelerator claims, cell by cell, and how three sources merge.
+"""Declarations: the claims of an accelerator, cell by cell, merged from three sources.
 
-A claim is *supported* (native, emulated, or computed on the host), *unsupported* (hardware, or not yet, with a
-reason), or *undeclared*: silence is a state of its own and never means "no". Sources, later wins: what the
-DeepSpeed-style methods answer, the accelerator's own ``capabilities``, and a TOML file.
+A claim is *supported* (native, emulated, or computed on the host), *unsupported* (by the hardware, or not yet, with a
+reason), or *undeclared*. Undeclared is a state of its own and never means unsupported. There are three sources, and
+later ones win: the DeepSpeed-style methods, the accelerator's own ``capabilities``, and a TOML file.
 """
 
 from __future__ import annotations
 
-import fnmatch
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 
 from conformance.accelerators.capabilities import Cell
+from conformance.claim_lookup import ClaimLookup, FoundClaim
 from conformance.errors import DeclarationError
 
 
 class State(Enum):
+    """State of a claim."""
+
     SUPPORTED = "supported"
     UNSUPPORTED = "unsupported"
     UNDECLARED = "undeclared"
 
 
 class Detail(Enum):
-    """How something is supported, or why it is not."""
+    """Kind of support, or reason for its lack."""
 
     NATIVE = "native"
     EMULATED = "emulated"
@@ -34,8 +37,8 @@ class Detail(Enum):
     NOT_YET = "not-yet"
 
 
-class Source(Enum):
-    """Where a claim comes from; a later member overrides an earlier one."""
+class ClaimSource(Enum):
+    """Source of a claim. Later members override earlier ones."""
 
     METHODS = "methods"
     CAPABILITIES = "capabilities"
@@ -56,7 +59,7 @@ class Claim:
     state: State
     detail: Detail | None = None
     reason: str = ""
-    source: Source | None = None
+    source: ClaimSource | None = None
 
     def __post_init__(self) -> None:
         if self.detail not in _DETAILS[self.state]:
@@ -68,11 +71,13 @@ class Claim:
 UNDECLARED = Claim(State.UNDECLARED)
 
 
-def supported(detail: Detail = Detail.NATIVE, source: Source = Source.CAPABILITIES) -> Claim:
+def supported(detail: Detail = Detail.NATIVE, source: ClaimSource = ClaimSource.CAPABILITIES) -> Claim:
+    """Return a claim of support."""
     return Claim(State.SUPPORTED, detail, source=source)
 
 
-def unsupported(reason: str, detail: Detail = Detail.HARDWARE, source: Source = Source.CAPABILITIES) -> Claim:
+def unsupported(reason: str, detail: Detail = Detail.HARDWARE, source: ClaimSource = ClaimSource.CAPABILITIES) -> Claim:
+    """Return a claim that support is missing, with the reason."""
     return Claim(State.UNSUPPORTED, detail, reason, source)
 
 
@@ -85,60 +90,61 @@ class Declaration:
 
     @classmethod
     def of(cls, claims: Iterable[tuple[Cell, Claim]]) -> Declaration:
-        """Build a declaration from one source; the same cell claimed twice differently is an error."""
+        """Return the declaration of one source; raise DeclarationError for a cell with two different claims."""
         exact: dict[Cell, Claim] = {}
         patterns: dict[Cell, Claim] = {}
         for cell, claim in claims:
             table = patterns if cell.is_pattern else exact
             if cell in table and table[cell] != claim:
-                both = f"{_say(table[cell])} and {_say(claim)}"
+                both = f"{_text(table[cell])} and {_text(claim)}"
                 raise DeclarationError(f"{cell} is declared twice and differently: {both}; keep one of them.")
             table[cell] = claim
         return cls(exact, patterns)
 
     def overridden_by(self, later: Declaration) -> Declaration:
-        """This declaration with every claim of ``later`` in place of its own."""
+        """Return this declaration with the claims of ``later`` in place of its own for the same cells."""
         return Declaration({**self.exact, **later.exact}, {**self.patterns, **later.patterns})
 
     def claim(self, cell: Cell, *, in_reference: bool = True) -> Claim:
-        """What is declared for ``cell``.
+        """Return the claim that holds for the cell; see ``conformance.claim_lookup`` for the rule.
 
-        ``in_reference`` tells whether PyTorch's own CPU implements the cell: a pattern never claims more than
-        that, so ``operators.*`` for float16 means "every operator that PyTorch's CPU has in float16".
+        ``in_reference`` tells whether PyTorch's own CPU implements the cell. A pattern claims support only for such
+        cells: ``operators.*`` for float16 means every operator that PyTorch's CPU has in float16. Raises
+        DeclarationError if patterns of equal length contradict each other.
         """
-        if cell in self.exact:
-            return self.exact[cell]
-        matches = [p for p in self.patterns if _matches(p, cell)]
-        if not matches:
-            return UNDECLARED
-        best = max(len(p.subject) for p in matches)
-        claims = {self.patterns[p] for p in matches if len(p.subject) == best}
-        if len({c.state for c in claims}) > 1:
-            raise DeclarationError(f"{cell} is matched by contradicting patterns of equal length; declare it by name.")
-        claim = next(iter(claims))
-        if claim.state is State.SUPPORTED and not in_reference:
-            return UNDECLARED
-        return claim
+        found = self._lookup.claim(str(cell), in_reference)
+        return self._written[found.written[0]] if found.written else UNDECLARED
+
+    @cached_property
+    def _written(self) -> Mapping[str, Claim]:
+        return {str(cell): claim for cell, claim in {**self.patterns, **self.exact}.items()}
+
+    @cached_property
+    def _lookup(self) -> ClaimLookup:
+        return ClaimLookup((cell, claim.state.value, _detail(claim)) for cell, claim in self._written.items())
 
     def supports(self, cell: Cell, *, in_reference: bool = True) -> bool:
+        """Return whether the claim that holds for the cell is a claim of support."""
         return self.claim(cell, in_reference=in_reference).state is State.SUPPORTED
 
     @property
     def cells(self) -> dict[Cell, Claim]:
-        """Every written claim, patterns included, sorted."""
+        """Return every written claim, including patterns, sorted by cell."""
         return dict(sorted({**self.patterns, **self.exact}.items(), key=lambda item: str(item[0])))
 
     @property
     def sha256(self) -> str:
-        rows = [[str(c), k.state.value, k.detail and k.detail.value, k.reason] for c, k in self.cells.items()]
+        """Return a hash of all cells, states, details and reasons; sources do not count."""
+        rows = [
+            [str(cell), claim.state.value, claim.detail and claim.detail.value, claim.reason]
+            for cell, claim in self.cells.items()
+        ]
         return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
 
 
-def _matches(pattern: Cell, cell: Cell) -> bool:
-    return (pattern.dtype, pattern.mode) == (cell.dtype, cell.mode) and fnmatch.fnmatchcase(
-        cell.subject, pattern.subject
-    )
+def _detail(claim: Claim) -> str:
+    return claim.detail.value if claim.detail else ""
 
 
-def _say(claim: Claim) -> str:
-    return claim.state.value + (f" ({claim.detail.value})" if claim.detail else "")
+def _text(claim: Claim) -> str:
+    return str(FoundClaim(claim.state.value, _detail(claim)))

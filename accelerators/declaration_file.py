@@ -1,4 +1,4 @@
-"""Declarations as TOML files.
+"""Declarations in TOML files.
 
     [capabilities]
     stream = "native"                                        # native, emulated or host
@@ -16,7 +16,7 @@
     [workloads]
     "*" = { inference = ["float32"], training = ["float32"] }
 
-Everything unknown is an error: a typing mistake must not become a claim, or the lack of one.
+Every unknown name is an error. A typing mistake must neither make a claim nor drop one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from typing import Any, NoReturn
 
 from conformance.accelerators.capabilities import DTYPES, FAMILIES, VOCABULARY, Cell, Mode
 from conformance.accelerators.claims import parse_cell
-from conformance.accelerators.declaration import Claim, Declaration, Detail, Source, State
+from conformance.accelerators.declaration import Claim, ClaimSource, Declaration, Detail, State
 from conformance.errors import DeclarationError, UnknownName
 
 if sys.version_info >= (3, 11):
@@ -45,8 +45,8 @@ _SUPPORTED = (Detail.NATIVE.value, Detail.EMULATED.value, Detail.HOST.value)
 _UNSUPPORTED = (Detail.HARDWARE.value, Detail.NOT_YET.value)
 
 
-def read_declaration(file: Path, source: Source = Source.FILE) -> Declaration:
-    """The declaration in a TOML file; anything wrong with it is a DeclarationError with file and line."""
+def read_declaration(file: Path, source: ClaimSource = ClaimSource.FILE) -> Declaration:
+    """Return the declaration in a TOML file; raise DeclarationError with file and line for any mistake."""
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -55,21 +55,21 @@ def read_declaration(file: Path, source: Source = Source.FILE) -> Declaration:
     return parse_declaration(text, source, str(file))
 
 
-def parse_declaration(text: str, source: Source = Source.FILE, file: str = "<text>") -> Declaration:
-    """The declaration in a TOML text."""
+def parse_declaration(text: str, source: ClaimSource = ClaimSource.FILE, file: str = "<text>") -> Declaration:
+    """Return the declaration in a TOML text; raise DeclarationError with ``file`` and line for any mistake."""
     try:
         tables = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise DeclarationError(f"{file} is no valid TOML: {error}. Mend that line and run again.") from None
-    return Declaration.of(_Reader(text, source, file).claims(tables))
+        raise DeclarationError(f"{file} is not valid TOML: {error}. Fix that line and run again.") from None
+    return Declaration.of(_TableReader(text, source, file).claims(tables))
 
 
 @dataclass(frozen=True)
-class _Reader:
-    """Turns tables into claims and knows where in the file it is."""
+class _TableReader:
+    """Reader of the file's tables. Its errors name the line."""
 
     text: str
-    source: Source
+    source: ClaimSource
     file: str
 
     def claims(self, tables: dict[str, Any]) -> list[tuple[Cell, Claim]]:
@@ -126,7 +126,7 @@ class _Reader:
         except DeclarationError as error:
             self._fail(name, str(error))
         if cell.subject not in VOCABULARY:
-            self._fail(name, f"'{name}' belongs into [{cell.subject.partition('.')[0]}]")
+            self._fail(name, f"'{name}' belongs in [{cell.subject.partition('.')[0]}]")
         return cell
 
     def _claim(self, name: str, value: Any) -> Claim:
@@ -154,7 +154,7 @@ class _Reader:
             self._fail(name, f"'{name}' is unsupported without a reason; say why")
         return Claim(State.UNSUPPORTED, Detail(value["unsupported"]), value["reason"], self.source)
 
-    # --- complaints -------------------------------------------------------------------------------------------------
+    # --- errors -----------------------------------------------------------------------------------------------------
 
     def _without_contradictions(self, rows: list[tuple[Cell, Claim]]) -> list[tuple[Cell, Claim]]:
         seen: dict[Cell, Claim] = {}
@@ -173,7 +173,7 @@ class _Reader:
         raise DeclarationError(f"{self.file}{f', line {line}' if line else ''}: {sentence}")
 
     def _line(self, key: str, within: str) -> int | None:
-        """The line that a key or value stands on: the first that spells it, from its entry on if that is known."""
+        """Return the number of the first line with this key or value, searched from the entry ``within`` on."""
         lines = self.text.splitlines()
         start = (self._first(lines, within, 0) or 1) - 1 if within else 0
         return self._first(lines, key, start)
@@ -193,7 +193,7 @@ def _kind(value: object) -> str:
 
 
 def dump(declaration: Declaration) -> str:
-    """The declaration as TOML text that ``parse_declaration`` reads back to the same claims."""
+    """Return the declaration as TOML text. ``parse_declaration`` reads the same claims from it."""
     cells = declaration.cells
     blocks = [
         _table("capabilities", _capability_lines(cells)),
@@ -228,7 +228,7 @@ def _family(cell: Cell) -> str:
 
 
 def _family_lines(family: str, cells: dict[Cell, Claim]) -> list[str]:
-    """One line per name: all dtypes with the same claim share a table."""
+    """Return one line for each name. All dtypes with the same claim share a table."""
     names: dict[str, dict[str, dict[str, list[str]]]] = {}
     for cell, claim in cells.items():
         if _family(cell) == family and cell.dtype and cell.mode and claim.state is not State.UNDECLARED:
@@ -266,7 +266,7 @@ def _value(claim: Claim) -> str:
 
 
 def _string(text: str) -> str:
-    """A TOML basic string; see https://toml.io/en/v1.0.0#string."""
+    """Return a TOML basic string; see https://toml.io/en/v1.0.0#string."""
     escapes = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\t": "\\t"}
     body = "".join(escapes.get(c, c if c >= " " and c != "\x7f" else f"\\u{ord(c):04x}") for c in text)
     return f'"{body}"'

@@ -1,6 +1,6 @@
-"""What an accelerator's DeepSpeed-style methods already say: the first and weakest source of claims.
+"""Claims derived from an accelerator's DeepSpeed-style methods: the first and weakest source of claims.
 
-Only clear answers become claims. None, an exception or a wrong type is silence here, and a finding of ``lint``.
+Only clear answers become claims. An exception or a value of the wrong type gives no claim; ``lint`` reports it.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from conformance.accelerators.capabilities import (
     Cell,
     Mode,
 )
-from conformance.accelerators.declaration import Claim, Declaration, Detail, Source, supported, unsupported
+from conformance.accelerators.declaration import Claim, ClaimSource, Declaration, Detail, supported, unsupported
 from conformance.accelerators.interface import stands_for_nothing
 
-#: What a method answers when it raises or is missing.
-SILENCE = object()
+#: The result of a member that is missing or raises.
+NO_ANSWER = object()
 
 _FLAGS: tuple[tuple[str, Capability], ...] = (
     ("is_synchronized_device", vocabulary.SYNCHRONOUS),
@@ -36,9 +36,9 @@ _CLASSES: tuple[tuple[str, tuple[Capability, ...]], ...] = (
     ("Stream", (vocabulary.STREAM, vocabulary.STREAM_ORDER, vocabulary.STREAM_RECORD)),
     ("Event", (vocabulary.EVENT, vocabulary.EVENT_TIMING)),
 )
-#: Reached by name, when they are used: this room imports no other.
+#: Imported by name on use: this room must not import the kernels room.
 _OUR_BUILDERS, _SPECIFICATIONS = "conformance.kernels.builders", "conformance.kernels.specifications"
-#: The method that says no to a dtype.
+#: The method whose False denies a dtype.
 DTYPE_METHODS = {
     "bfloat16": "is_bf16_supported",
     "float16": "is_fp16_supported",
@@ -47,7 +47,7 @@ DTYPE_METHODS = {
 
 
 def from_methods(accelerator: Any) -> Declaration:
-    """The claims that the methods' answers amount to."""
+    """Return the claims that follow from the results of the accelerator's methods."""
     return Declaration.of(
         [
             *_dtype_claims(accelerator),
@@ -61,16 +61,16 @@ def from_methods(accelerator: Any) -> Declaration:
 
 
 def ask(accelerator: Any, member: str) -> Any:
-    """A member's value, called if it is a method; ``SILENCE`` if it is missing or raises."""
+    """Return a member's value, or the result if it is a method; ``NO_ANSWER`` if it is missing or raises."""
     try:
         value = getattr(accelerator, member)
         return value() if callable(value) and not isinstance(value, type) else value
-    except Exception:  # noqa: BLE001 - a broken member is a verdict of its case; here it says nothing
-        return SILENCE
+    except Exception:  # noqa: BLE001 - the member's own case gives the verdict; here it makes no claim
+        return NO_ANSWER
 
 
 def listed_dtypes(accelerator: Any) -> tuple[str, ...]:
-    """The names of ``supported_dtypes()``, as far as the vocabulary knows them."""
+    """Return the names of ``supported_dtypes()`` that the vocabulary knows."""
     answer = ask(accelerator, "supported_dtypes")
     if not isinstance(answer, list | tuple | set | frozenset):
         return ()
@@ -87,29 +87,29 @@ def _dtype_claims(accelerator: Any) -> Iterator[tuple[Cell, Claim]]:
             yield Cell("operators.*", name, Mode.TRAINING.value), _yes()
     for name, method in DTYPE_METHODS.items():
         if name not in listed and ask(accelerator, method) is False:
-            yield vocabulary.DTYPE.on(name), _no(f"{method}() answers False")
+            yield vocabulary.DTYPE.on(name), _no(f"{method}() returns False")
 
 
 def _flag_claims(accelerator: Any) -> Iterator[tuple[Cell, Claim]]:
     for method, capability in _FLAGS:
         answer = ask(accelerator, method)
         if isinstance(answer, bool):
-            yield capability.cell, _yes() if answer else _no(f"{method}() answers False")
+            yield capability.cell, _yes() if answer else _no(f"{method}() returns False")
 
 
 def _class_claims(accelerator: Any) -> Iterator[tuple[Cell, Claim]]:
     for member, capabilities in _CLASSES:
         answer = _peek(lambda member=member: getattr(accelerator, member))  # type: ignore[misc]
-        if answer is SILENCE:
+        if answer is NO_ANSWER:
             continue
         for capability in capabilities:
             yield capability.cell, _no(f"{member} is None") if answer is None else _timed(accelerator, capability)
 
 
 def _timed(accelerator: Any, capability: Capability) -> Claim:
-    """Events that exist may still be unfit for taking times, and then the accelerator asks for host timers."""
+    """Return the claim for an event or stream capability. Events without usable times need host timers."""
     if capability is vocabulary.EVENT_TIMING and ask(accelerator, "use_host_timers") is True:
-        return _no("use_host_timers() answers True")
+        return _no("use_host_timers() returns True")
     return _yes()
 
 
@@ -117,8 +117,8 @@ def _graph_claims(accelerator: Any) -> Iterator[tuple[Cell, Claim]]:
     graph = ask(accelerator, "create_graph")
     if graph is None:
         for capability in (vocabulary.GRAPH_CAPTURE, vocabulary.GRAPH_POOL):
-            yield capability.cell, _no("create_graph() answers None")
-    elif graph is not SILENCE:
+            yield capability.cell, _no("create_graph() returns None")
+    elif graph is not NO_ANSWER:
         yield vocabulary.GRAPH_CAPTURE.cell, _yes()
 
 
@@ -131,15 +131,15 @@ def _software_claims(accelerator: Any) -> Iterator[tuple[Cell, Claim]]:
         if isinstance(answer, str) and answer:
             yield capability.cell, _yes()
         elif answer is None:
-            yield capability.cell, _no(f"{method}() answers None")
+            yield capability.cell, _no(f"{method}() returns None")
 
 
 def _kernel_claims(accelerator: Any) -> Iterator[tuple[Cell, Claim]]:
-    """What somebody else's builders say: one that is compatible claims its kernels, one that is not denies them.
+    """Yield the claims of a vendor's own builders: a compatible builder claims its kernels, any other denies them.
 
-    This project's own builders follow from its declarations, where more is said than a bool.
+    This project's own builders are skipped: they follow from the declarations, which say more than a bool.
     """
-    if ask(accelerator, "op_builder_dir") in (_OUR_BUILDERS, SILENCE, None):
+    if ask(accelerator, "op_builder_dir") in (_OUR_BUILDERS, NO_ANSWER, None):
         return
     floating = FLOATING_DTYPES.intersection(listed_dtypes(accelerator))
     catalogue = importlib.import_module(_SPECIFICATIONS)
@@ -147,9 +147,9 @@ def _kernel_claims(accelerator: Any) -> Iterator[tuple[Cell, Claim]]:
     for kernel in catalogue.specifications():
         answer = answers[kernel.builder]
         if isinstance(answer, bool):
-            said = _yes() if answer else _no(f"there is no {kernel.builder} that is compatible")
+            claim = _yes() if answer else _no(f"there is no compatible {kernel.builder}")
             for dtype in floating.union(set(DTYPES) - FLOATING_DTYPES).intersection(kernel.dtypes):
-                yield Cell(f"kernels.{kernel.name}", dtype, kernel.mode.value), said
+                yield Cell(f"kernels.{kernel.name}", dtype, kernel.mode.value), claim
 
 
 def _compatible(accelerator: Any, builder: str) -> object:
@@ -161,12 +161,12 @@ def _peek(read: Callable[[], Any]) -> Any:
     try:
         return read()
     except Exception:  # noqa: BLE001 - as in ask()
-        return SILENCE
+        return NO_ANSWER
 
 
 def _yes() -> Claim:
-    return supported(source=Source.METHODS)
+    return supported(source=ClaimSource.METHODS)
 
 
 def _no(reason: str) -> Claim:
-    return unsupported(reason, Detail.NOT_YET, Source.METHODS)
+    return unsupported(reason, Detail.NOT_YET, ClaimSource.METHODS)

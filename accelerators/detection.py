@@ -1,4 +1,4 @@
-"""Which accelerator this machine has: asked of each vendor's own module, ordered by who impersonates whom."""
+"""Detection of this machine's accelerator: each vendor's own module is asked, and impersonated modules are ignored."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from conformance.errors import SetupError
 
 
 def detect() -> str:
-    """The name of the accelerator to use here; ``cpu`` if no device answers. Never a simulated one."""
+    """Return the name of the accelerator to use here: ``cpu`` if no device answers, never a simulated one."""
     real = [accelerator for accelerator in map(builtin, builtin_names()) if not accelerator.simulated]
-    return choose(real, is_usable, _torch_says)
+    return choose(real, is_usable, _preferred_by_torch)
 
 
 def choose(
@@ -20,22 +20,22 @@ def choose(
     usable: Callable[[TorchAccelerator], bool],
     preferred: Callable[[], str | None] = lambda: None,
 ) -> str:
-    """The usable accelerator that nobody usable impersonates; a device before the host.
+    """Return the name of the usable accelerator that no other usable one impersonates; prefer devices to the host.
 
-    Where independent devices are present, the one torch itself would take, else the first by name.
+    If independent devices are present, return the one that torch prefers, else the first in alphabetical order.
     """
     present = [candidate for candidate in candidates if usable(candidate)]
     devices = [candidate for candidate in present if not candidate.is_host] or present
-    masks = frozenset[str]().union(*(candidate.impersonates for candidate in devices))
-    genuine = sorted(candidate.name for candidate in devices if candidate.name not in masks)
+    impersonated = frozenset[str]().union(*(candidate.impersonates for candidate in devices))
+    genuine = sorted(candidate.name for candidate in devices if candidate.name not in impersonated)
     if not genuine:
         raise SetupError("no accelerator is usable here, not even the CPU; is torch installed?")
-    favourite = preferred() if len(genuine) > 1 else None
-    return favourite if favourite in genuine else genuine[0]
+    favorite = preferred() if len(genuine) > 1 else None
+    return favorite if favorite in genuine else genuine[0]
 
 
 def is_usable(accelerator: TorchAccelerator) -> bool:
-    """Whether its software loads and its own module finds a device. A broken wheel is unusable, and harms nobody."""
+    """Return whether its software loads and its own module finds a device. A broken wheel counts as unusable."""
     if not accelerator.has_device_files():
         return False
     try:
@@ -45,7 +45,7 @@ def is_usable(accelerator: TorchAccelerator) -> bool:
     return True
 
 
-def _torch_says() -> str | None:
+def _preferred_by_torch() -> str | None:
     import torch
 
     accelerator = getattr(torch, "accelerator", None)

@@ -1,23 +1,6 @@
-"""Contradictions that can be found without a device: between what the methods say, the capabilities, and the file.
+"""Linter of accelerators: finds contradictions between methods, capabilities and declaration file without a device.
 
-    L01  a dtype is listed, and its is_*_supported() is False            error
-    L02  is_*_supported() is True, and the dtype is not listed           error
-    L03  an answer has the wrong type (None instead of False, …)         error
-    L04  a question about the device is answered by a constant           note
-    L05  a member does nothing, where doing nothing is wrong             error
-    L06  arguments are named or ordered unlike the interface's           error
-    L07  some of the graph members are real, others are not              error
-    L08  Event is None, and use_host_timers() is False                   error
-    L09  Stream is None, and a stream is current all the same            error
-    L10  a member is missing                                             error
-    L11  two sources claim different things of one cell                  warning
-    L12  operations finish in their call, but are not in order           warning
-    L13  the visible-devices variable is missing or another vendor's     warning
-    L14  get_op_builder and create_op_builder disagree                   error
-    L15  some capabilities are neither claimed nor denied                note
-    L16  the accelerator cannot be built without a device                note
-
-Rules read source code and ask only members that answer without a device.
+The rules read source code and call only members that answer without a device.
 """
 
 from __future__ import annotations
@@ -25,35 +8,70 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from conformance.accelerators.backends import builtin, builtin_names
 from conformance.accelerators.capabilities import VOCABULARY, find_capability
-from conformance.accelerators.declaration import Declaration, Source, State
+from conformance.accelerators.declaration import ClaimSource, Declaration, State
 from conformance.accelerators.declaration_file import read_declaration
-from conformance.accelerators.derivation import DTYPE_METHODS, SILENCE, ask, from_methods, listed_dtypes
+from conformance.accelerators.derivation import DTYPE_METHODS, NO_ANSWER, ask, from_methods, listed_dtypes
 from conformance.accelerators.interface import MEMBERS, Accelerator, Member
-from conformance.accelerators.live import has_member, members_of
-from conformance.accelerators.subject import Subject
+from conformance.accelerators.proxy import has_member, members_of
+from conformance.accelerators.spec import AcceleratorSpec
 from conformance.errors import SetupError
 
 
-class Severity(Enum):
+class LintSeverity(Enum):
+    """Severity of a lint finding, the most severe first. ``conformance lint`` ends with 1 if there is an error."""
+
     ERROR = "error"
     WARNING = "warning"
     NOTE = "note"
 
 
 @dataclass(frozen=True)
-class LintFinding:
-    """One finding. ``id`` is stable: ``L01`` means the same in every release."""
+class LintRule:
+    """One rule: its stable id, its summary for the documentation, and its usual severity."""
 
     id: str
-    severity: Severity
+    summary: str
+    severity: LintSeverity
+
+
+#: All rules by id. ``L01`` has the same meaning in every release.
+LINT_RULES: Mapping[str, LintRule] = {
+    rule.id: rule
+    for rule in (
+        LintRule("L01", "a dtype is listed, and its is_*_supported() is False", LintSeverity.ERROR),
+        LintRule("L02", "is_*_supported() is True, and the dtype is not listed", LintSeverity.ERROR),
+        LintRule("L03", "a result has the wrong type (None instead of False, …)", LintSeverity.ERROR),
+        LintRule("L04", "a method that should ask the device returns a constant", LintSeverity.NOTE),
+        LintRule("L05", "a member does nothing, but has to do something", LintSeverity.ERROR),
+        LintRule("L06", "names or order of arguments differ from the interface's", LintSeverity.ERROR),
+        LintRule("L07", "some graph members are implemented, others are not", LintSeverity.ERROR),
+        LintRule("L08", "Event is None, and use_host_timers() is False", LintSeverity.ERROR),
+        LintRule("L09", "Stream is None, but current_stream() returns a stream", LintSeverity.ERROR),
+        LintRule("L10", "a member is missing", LintSeverity.ERROR),
+        LintRule("L11", "two sources make different claims for one cell", LintSeverity.WARNING),
+        LintRule("L12", "operations are complete when their call returns, but are not in order", LintSeverity.WARNING),
+        LintRule("L13", "the visible-devices variable is missing, or belongs to another vendor", LintSeverity.WARNING),
+        LintRule("L14", "get_op_builder and create_op_builder disagree", LintSeverity.ERROR),
+        LintRule("L15", "some capabilities are neither claimed nor denied", LintSeverity.NOTE),
+        LintRule("L16", "the accelerator cannot be built without a device", LintSeverity.NOTE),
+    )
+}
+
+
+@dataclass(frozen=True)
+class LintFinding:
+    """One finding: the id of its rule, its severity, and a sentence with the facts."""
+
+    id: str
+    severity: LintSeverity
     sentence: str
 
     def __str__(self) -> str:
@@ -64,7 +82,7 @@ Findings: TypeAlias = Iterator[LintFinding]
 
 _BOOLEANS = ("is_bf16_supported", "is_fp16_supported", "is_fp64_supported", "is_triton_supported")
 _FLAGS = ("is_synchronized_device", "use_host_timers", "resolves_data_dependency", "handles_memory_backpressure")
-#: Members that may do nothing: where there is nothing to do, that is the whole of their meaning.
+#: Members that may do nothing, because a device may have nothing to do for them.
 _MAY_BE_EMPTY = frozenset(
     {
         "empty_cache",
@@ -89,21 +107,26 @@ _MAY_BE_EMPTY = frozenset(
     }
 )
 _GRAPH_MEMBERS = ("create_graph", "capture_to_graph", "replay_graph")
+#: The name of a builder that no accelerator has.
 _NO_BUILDER = "ConformanceAsksForABuilderThatNobodyHas"
 
 
-def lint(subject: Subject, file: Path | None = None) -> list[LintFinding]:
-    """Every contradiction in what the subject says of itself, most severe first."""
-    static = subject.static_declaration
-    found = [*_silent(static)]
+def _finding(id: str, sentence: str) -> LintFinding:
+    return LintFinding(id, LINT_RULES[id].severity, sentence)
+
+
+def lint(spec: AcceleratorSpec, file: Path | None = None) -> list[LintFinding]:
+    """Return every contradiction in an accelerator's own statements, the most severe first."""
+    static = spec.static_declaration
+    found = [*_undeclared(static)]
     try:
-        accelerator = subject.origin.unloaded()
+        accelerator = spec.unloaded()
     except SetupError as error:
-        found.append(LintFinding("L16", Severity.NOTE, f"its methods were not asked: {str(error).splitlines()[0]}"))
+        found.append(_finding("L16", f"its methods were not called: {str(error).splitlines()[0]}"))
     else:
-        found += [finding for rule in _RULES for finding in rule(accelerator)]
+        found += [finding for check in _CHECKS for finding in check(accelerator)]
         found += _between_sources(_answers(accelerator), static, file)
-    order = list(Severity)
+    order = list(LintSeverity)
     return sorted(found, key=lambda finding: (order.index(finding.severity), finding.id, finding.sentence))
 
 
@@ -111,7 +134,7 @@ def lint(subject: Subject, file: Path | None = None) -> list[LintFinding]:
 
 
 def _answers(accelerator: Any) -> Declaration:
-    """The methods' claims; without a device only the positive ones, because then a no may mean "not here"."""
+    """Return the claims of the methods; without a device only positive ones, since a False may mean "not here"."""
     answers = from_methods(accelerator)
     if ask(accelerator, "is_available") is True:
         return answers
@@ -119,9 +142,9 @@ def _answers(accelerator: Any) -> Declaration:
 
 
 def _between_sources(methods: Declaration, static: Declaration, file: Path | None) -> Findings:
-    sources = [(Source.METHODS, methods), (Source.CAPABILITIES, static)]
+    sources = [(ClaimSource.METHODS, methods), (ClaimSource.CAPABILITIES, static)]
     if file is not None:
-        sources.append((Source.FILE, read_declaration(file, Source.FILE)))
+        sources.append((ClaimSource.FILE, read_declaration(file, ClaimSource.FILE)))
     for position, (later_name, later) in enumerate(sources):
         for earlier_name, earlier in sources[:position]:
             yield from _contradictions(earlier_name.value, earlier, later_name.value, later)
@@ -131,19 +154,18 @@ def _contradictions(earlier_name: str, earlier: Declaration, later_name: str, la
     for cell, claim in earlier.cells.items():
         other = later.cells.get(cell)
         if other is not None and other.state is not claim.state:
-            yield LintFinding(
+            yield _finding(
                 "L11",
-                Severity.WARNING,
                 f"{cell} is {claim.state.value} by its {earlier_name} and {other.state.value} by its {later_name}; "
-                f"the {later_name} win",
+                f"claims of its {later_name} win",
             )
 
 
-def _silent(static: Declaration) -> Findings:
-    spoken = {cell.subject for cell in static.cells}
-    silent = sorted(name for name in VOCABULARY if name not in spoken and not find_capability(name).core)
+def _undeclared(static: Declaration) -> Findings:
+    declared = {cell.subject for cell in static.cells}
+    silent = sorted(name for name in VOCABULARY if name not in declared and not find_capability(name).core)
     if silent:
-        yield LintFinding("L15", Severity.NOTE, f"{len(silent)} capabilities are undeclared: {', '.join(silent)}")
+        yield _finding("L15", f"{len(silent)} capabilities are undeclared: {', '.join(silent)}")
 
 
 # --- answers --------------------------------------------------------------------------------------------------------
@@ -153,81 +175,73 @@ def _dtypes(accelerator: Any) -> Findings:
     listed = listed_dtypes(accelerator)
     for dtype, method in DTYPE_METHODS.items():
         answer = ask(accelerator, method)
-        if dtype in listed and answer is not SILENCE and not answer:
-            yield LintFinding(
-                "L01", Severity.ERROR, f"supported_dtypes() lists {dtype}, but {method}() answers {answer!r}"
-            )
-        # is_fp64_supported() is True for everybody by default, so its yes says nothing of the list.
+        if dtype in listed and answer is not NO_ANSWER and not answer:
+            yield _finding("L01", f"supported_dtypes() lists {dtype}, but {method}() returns {answer!r}")
+        # is_fp64_supported() is True by default, so True does not contradict the list.
         if listed and dtype not in listed and answer is True and dtype != "float64":
-            yield LintFinding(
-                "L02", Severity.ERROR, f"{method}() answers True, but supported_dtypes() does not list {dtype}"
-            )
+            yield _finding("L02", f"{method}() returns True, but supported_dtypes() does not list {dtype}")
 
 
 def _types(accelerator: Any) -> Findings:
     for method in (*_BOOLEANS, *_FLAGS):
         answer = ask(accelerator, method)
-        if answer is not SILENCE and not isinstance(answer, bool):
-            yield LintFinding("L03", Severity.ERROR, f"{method}() answers {answer!r}, which is no bool")
+        if answer is not NO_ANSWER and not isinstance(answer, bool):
+            yield _finding("L03", f"{method}() returns {answer!r}, which is not a bool")
     answer = ask(accelerator, "supported_dtypes")
-    if answer is not SILENCE and not isinstance(answer, list):
-        yield LintFinding("L03", Severity.ERROR, f"supported_dtypes() answers {answer!r}, which is no list")
+    if answer is not NO_ANSWER and not isinstance(answer, list):
+        yield _finding("L03", f"supported_dtypes() returns {answer!r}, which is not a list")
 
 
 def _timers(accelerator: Any) -> Findings:
     if ask(accelerator, "Event") is None and ask(accelerator, "use_host_timers") is False:
-        yield LintFinding(
-            "L08", Severity.ERROR, "Event is None, but use_host_timers() is False: nothing is left to measure time with"
-        )
-    if ask(accelerator, "Stream") is None and ask(accelerator, "current_stream") not in (None, SILENCE):
-        yield LintFinding("L09", Severity.ERROR, "Stream is None, but current_stream() answers a stream")
+        yield _finding("L08", "Event is None, but use_host_timers() is False: there is no way to measure time")
+    if ask(accelerator, "Stream") is None and ask(accelerator, "current_stream") not in (None, NO_ANSWER):
+        yield _finding("L09", "Stream is None, but current_stream() returns a stream")
 
 
 def _order(accelerator: Any) -> Findings:
     synchronous, ordered = (ask(accelerator, flag) for flag in ("is_synchronized_device", "resolves_data_dependency"))
     if synchronous is True and ordered is False:
-        yield LintFinding(
+        yield _finding(
             "L12",
-            Severity.WARNING,
-            "is_synchronized_device() is True and resolves_data_dependency() False: what is complete is in order",
+            "is_synchronized_device() is True, but resolves_data_dependency() is False: operations that are complete "
+            "when their call returns are in order",
         )
 
 
 def _visibility(accelerator: Any) -> Findings:
     variables = ask(accelerator, "visible_devices_envs")
-    if variables is SILENCE:
+    if variables is NO_ANSWER:
         return
     if not isinstance(variables, list) or not variables:
-        yield LintFinding("L13", Severity.WARNING, f"visible_devices_envs() answers {variables!r}; name a variable")
+        yield _finding("L13", f"visible_devices_envs() returns {variables!r}; name a variable")
         return
     name = ask(accelerator, "device_name")
     others = [builtin(other) for other in builtin_names()]
     own = {other.visible_devices for other in others if name == (other.device_type or other.name)}
-    if name is SILENCE or own & set(variables):
+    if name is NO_ANSWER or own & set(variables):
         return
     for other in (other for other in others if other.visible_devices in variables and not other.device_type):
-        sentence = f"visible_devices_envs() names {other.visible_devices}, which is {other.name}'s"
-        yield LintFinding("L13", Severity.WARNING, sentence)
+        yield _finding("L13", f"visible_devices_envs() names {other.visible_devices}, the variable of {other.name}")
 
 
 def _builders(accelerator: Any) -> Findings:
     found = _call(accelerator, "get_op_builder", _NO_BUILDER)
     made = _call(accelerator, "create_op_builder", _NO_BUILDER)
-    if SILENCE in (found, made) or (found is None and made is None):
+    if NO_ANSWER in (found, made) or (found is None and made is None):
         return
     if not isinstance(found, type) or type(made) is not found:
-        yield LintFinding(
+        yield _finding(
             "L14",
-            Severity.ERROR,
-            f"for an unknown name get_op_builder() answers {_short(found)} and create_op_builder() {_short(made)}",
+            f"for an unknown name get_op_builder() returns {_short(found)} and create_op_builder() {_short(made)}",
         )
 
 
 def _call(accelerator: Any, method: str, *arguments: Any) -> Any:
     try:
         return getattr(accelerator, method)(*arguments)
-    except Exception:  # noqa: BLE001 - a member that raises is a verdict of its case
-        return SILENCE
+    except Exception:  # noqa: BLE001 - the member's own case gives the verdict
+        return NO_ANSWER
 
 
 def _short(value: Any) -> str:
@@ -241,8 +255,9 @@ def _missing(accelerator: Any) -> Findings:
     present = members_of(accelerator)
     for member in MEMBERS:
         if member.name not in present:
-            severity = Severity.WARNING if member.optional else Severity.ERROR
-            yield LintFinding("L10", severity, f"{member.name} is missing")
+            missing = _finding("L10", f"{member.name} is missing")
+            # An accelerator for an older DeepSpeed correctly lacks members that newer base classes implement.
+            yield replace(missing, severity=LintSeverity.WARNING) if member.optional else missing
 
 
 def _signatures(accelerator: Any) -> Findings:
@@ -252,11 +267,10 @@ def _signatures(accelerator: Any) -> Findings:
             continue
         expected, actual = (_parameters(s) for s in (member.signature, inspect.signature(function)))
         if actual[: len(expected)] != expected and "**" not in actual:
-            yield LintFinding(
+            yield _finding(
                 "L06",
-                Severity.ERROR,
                 f"{member.name}({', '.join(actual)}) should be {member.name}({', '.join(expected)}): "
-                "calls by keyword break",
+                "calls with keyword arguments fail",
             )
 
 
@@ -270,13 +284,13 @@ def _constants(accelerator: Any) -> Findings:
     for method in _BOOLEANS:
         constant = _constant(_function(accelerator, method))
         if constant in ("True", "False"):
-            yield LintFinding("L04", Severity.NOTE, f"{method}() is the constant {constant}; no device is asked")
+            yield _finding("L04", f"{method}() returns the constant {constant} without asking a device")
 
 
 def _stubs(accelerator: Any) -> Findings:
     for member in MEMBERS:
         if member.name not in _MAY_BE_EMPTY and _is_stub(accelerator, member):
-            yield LintFinding("L05", Severity.ERROR, f"{member.name} does nothing and answers None")
+            yield _finding("L05", f"{member.name} does nothing and returns None")
 
 
 def _is_stub(accelerator: Any, member: Member) -> bool:
@@ -290,22 +304,22 @@ def _graphs(accelerator: Any) -> Findings:
         return
     if empty["create_graph"] != empty["replay_graph"]:
         real, stub = sorted(("create_graph", "replay_graph"), key=lambda name: empty[name])
-        yield LintFinding("L07", Severity.ERROR, f"{real}() is real, but {stub}() does nothing: graphs are all or none")
+        yield _finding("L07", f"{real}() is implemented, but {stub}() does nothing: implement both or neither")
 
 
 def _function(accelerator: Any, name: str) -> Any:
-    """The function behind a method or property of the accelerator's own class; None for what it inherits from ours."""
+    """Return the function of a method or property, or None if the class inherits it from our interface."""
     try:
         static = inspect.getattr_static(accelerator, name)
     except AttributeError:
         return None
     function = static.fget if isinstance(static, property) else static
     inherited = getattr(Accelerator, name, None)
-    return None if function in (inherited, getattr(inherited, "fget", SILENCE)) else function
+    return None if function in (inherited, getattr(inherited, "fget", NO_ANSWER)) else function
 
 
 def _constant(function: Any) -> str:
-    """``True``, ``False``, ``None`` or ``nothing`` if that is all a function's body comes to; else an empty string."""
+    """Return ``True``, ``False``, ``None`` or ``nothing`` if the function only does that, else an empty string."""
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
     except (OSError, TypeError, SyntaxError):
@@ -326,7 +340,7 @@ def _is_docstring(statement: ast.stmt) -> bool:
     return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
 
 
-_RULES: tuple[Callable[[Any], Findings], ...] = (
+_CHECKS: tuple[Callable[[Any], Findings], ...] = (
     _dtypes,
     _types,
     _constants,

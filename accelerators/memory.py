@@ -1,4 +1,4 @@
-"""Where an accelerator's memory numbers come from. All of them are bytes, as ints."""
+"""Memory counters of an accelerator. All numbers are bytes, as ints."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 
 class Memory(Protocol):
-    """Counters of one device. ``module`` is ``torch.<name>``; every index is one that exists."""
+    """Counters of one device. ``module`` is ``torch.<name>``; callers pass existing indices only."""
 
     def allocated(self, module: Any, index: int) -> int: ...
     def peak_allocated(self, module: Any, index: int) -> int: ...
@@ -23,9 +23,9 @@ class Memory(Protocol):
 
 
 class AllocatorMemory:
-    """The caching allocator behind ``torch.<name>``; what the module lacks, ``torch.accelerator`` may have.
+    """Counters of the caching allocator behind ``torch.<name>``, or of ``torch.accelerator`` where the module has none.
 
-    ``total_in_stats`` is the key of the device's size in ``memory_stats()``, for modules that tell it only there.
+    ``total_in_stats`` is the key of the device's size in ``memory_stats()``, for modules that give it only there.
     """
 
     def __init__(self, total_in_stats: str = "") -> None:
@@ -57,12 +57,12 @@ class AllocatorMemory:
         return int(_memory_info(module, index)[1])
 
     def available(self, module: Any, index: int) -> int:
-        """What the device has free, plus what this process has reserved and not used."""
+        """Return the device's free bytes plus the bytes that this process has reserved and does not use."""
         idle = self.reserved(module, index) - self.allocated(module, index)
         try:
             free = int(_memory_info(module, index)[0])
         except NotImplementedError:
-            # Without a view of the whole device only this process' share is known.
+            # Other processes' memory is unknown here; only this process' share can be subtracted.
             free = self.total(module, index) - self.reserved(module, index)
         return min(free + idle, self.total(module, index))
 
@@ -88,7 +88,7 @@ def _memory_info(module: Any, index: int) -> tuple[int, int]:
 
 
 class DriverMemory:
-    """A device that tells what is allocated now, and keeps no peaks (``torch.mps``)."""
+    """Counters of a driver that gives the current allocation and keeps no peaks (``torch.mps``)."""
 
     def __init__(self, allocated: str, reserved: str, total: str) -> None:
         self._allocated, self._reserved, self._total = allocated, reserved, total
@@ -106,7 +106,7 @@ class DriverMemory:
         return self.reserved(module, index)
 
     def reset_peaks(self, module: Any, index: int) -> None:
-        """There is no peak to reset."""
+        """Do nothing: the driver keeps no peak."""
 
     def stats(self, module: Any, index: int) -> dict[str, int]:
         return {}
@@ -122,10 +122,10 @@ class DriverMemory:
 
 
 class ProcessMemory:
-    """The host: PyTorch's CPU allocator counts nothing, so the numbers are this process' resident memory.
+    """Memory of the host. PyTorch's CPU allocator counts nothing, so the numbers are this process' resident memory.
 
-    The kernel keeps the peak and resets it on demand (``VmHWM``, ``/proc/self/clear_refs``, see proc(5)), and its
-    counters run some hundred KiB behind. That is good enough to look at, and too coarse to be claimed.
+    Linux keeps the peak and resets it on demand (``VmHWM``, ``/proc/self/clear_refs``, see proc(5)). Its counters lag
+    by some hundred KiB: precise enough as information, and too coarse for a claim.
     """
 
     def allocated(self, module: Any, index: int) -> int:
@@ -143,7 +143,7 @@ class ProcessMemory:
     def reset_peaks(self, module: Any, index: int) -> None:
         reset = Path("/proc/self/clear_refs")
         if reset.exists() and os.access(reset, os.W_OK):
-            reset.write_text("5")
+            reset.write_text("5")  # 5 resets VmHWM to the current resident memory
 
     def stats(self, module: Any, index: int) -> dict[str, int]:
         return {}
@@ -157,7 +157,7 @@ class ProcessMemory:
         return min([_available_on_the_machine(), *room])
 
     def empty_cache(self, module: Any) -> None:
-        """The CPU allocator caches nothing."""
+        """Do nothing: the CPU allocator has no cache."""
 
 
 def _resident() -> int:
@@ -173,7 +173,7 @@ def _peak_resident() -> int:
 
 
 def _status(key: str) -> int:
-    """A number of ``/proc/self/status`` in bytes; 0 where there is no such file."""
+    """Return a number of ``/proc/self/status`` in bytes, or 0 without such a file."""
     try:
         lines = Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines()
     except OSError:
@@ -186,7 +186,7 @@ def _peak_by_resource() -> int:
     import resource
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024  # macOS counts bytes, the others KiB
+    return peak if sys.platform == "darwin" else peak * 1024  # macOS counts bytes, other systems KiB
 
 
 def _available_on_the_machine() -> int:
@@ -202,7 +202,7 @@ def _page_count(name: str) -> int:
 
 
 def _control_group(name: str) -> list[int]:
-    """A limit or counter of this process' control group (version 2) in bytes; nothing if there is none."""
+    """Return a limit or counter of this process' control group (version 2) in bytes, or an empty list."""
     try:
         text = (Path("/sys/fs/cgroup") / name).read_text().strip()
     except OSError:

@@ -1,4 +1,4 @@
-"""Where an accelerator's random numbers come from."""
+"""Random number generators of an accelerator."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ if TYPE_CHECKING:
 
 
 class Randomness(Protocol):
-    """Generators by device index. ``module`` is ``torch.<name>``; every index is one that exists."""
+    """Generators by device index. ``module`` is ``torch.<name>``; callers pass existing indices only."""
 
     def functions(self, module: Any) -> Any:
-        """The module that holds random functions."""
+        """Return the module that holds the random functions."""
 
     def generator(self, module: Any, index: int) -> torch.Generator: ...
 
 
 class DeviceGenerators:
-    """One generator per device, in ``default_generators`` of ``torch.<name>`` or its ``random``."""
+    """One generator per device, in ``default_generators`` of ``torch.<name>`` or of its ``random`` module."""
 
     def functions(self, module: Any) -> Any:
         import torch
@@ -40,7 +40,7 @@ class DeviceGenerators:
 
 
 class HostGenerator:
-    """The one generator of the host."""
+    """The host's single generator."""
 
     def functions(self, module: Any) -> Any:
         import torch
@@ -54,7 +54,7 @@ class HostGenerator:
 
 
 class NamedGenerator:
-    """The one generator that a function of ``torch.<name>`` returns."""
+    """A single generator that a function of ``torch.<name>`` returns."""
 
     def __init__(self, function: str) -> None:
         self._function = function

@@ -1,4 +1,4 @@
-"""Profiler ranges as a stack, shown by ``torch.profiler`` and, where the device has it, by its own tool."""
+"""Profiler ranges as a stack, visible in ``torch.profiler`` and in the device's own profiling tool if it has one."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 
 
 class Ranges(threading.local):
-    """The open ranges of each thread. Pushing and popping never raise."""
+    """The open ranges of each thread. ``push`` and ``pop`` never raise."""
 
     def __init__(self) -> None:
         self._open: list[tuple[Any, Callable[[], Any] | None]] = []
 
     def push(self, tool: Any, message: str) -> None:
-        """Open a range; ``tool`` is the device's own range module (``torch.cuda.nvtx``) or None."""
+        """Open a range. ``tool`` is the device's own range module, such as ``torch.cuda.nvtx``, or None."""
         from torch.autograd.profiler import record_function
 
         scope: Any = record_function(str(message))
@@ -31,10 +31,11 @@ class Ranges(threading.local):
 
 
 def _push(tool: Any, message: str) -> Callable[[], Any] | None:
-    """Open the range in the device's tool too; what closes it, or None if the tool is not in this build."""
+    """Open the range in the device's tool; return the function that closes it, or None without such a tool."""
     if tool is None:
         return None
     try:
+        # torch.cuda.nvtx exists in every build, and raises RuntimeError in one without NVTX.
         tool.range_push(message)
     except RuntimeError:
         return None

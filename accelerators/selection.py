@@ -1,6 +1,6 @@
-"""The accelerator of this process, as DeepSpeed's users know it: one object, chosen once.
+"""Selection of the accelerator of this process, with DeepSpeed's interface: one object, chosen once.
 
-``DS_ACCELERATOR`` overrides detection and takes whatever ``--accelerator`` takes.
+``DS_ACCELERATOR`` overrides detection and accepts the same texts as ``--accelerator``.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import os
 import threading
 from typing import Any
 
-from conformance.accelerators.origins import require_accelerator
 from conformance.accelerators.registry import resolve
+from conformance.accelerators.sources import require_accelerator
 from conformance.errors import ConformanceError, UsageError
 
 _VARIABLE = "DS_ACCELERATOR"
@@ -19,9 +19,9 @@ _chosen: list[Any] = []
 
 
 def get_accelerator() -> Any:
-    """The accelerator of this process; the same object at every call.
+    """Return the accelerator of this process: the same object at every call.
 
-    Raises ValueError naming the known accelerators if ``DS_ACCELERATOR`` is unknown, or the package if it is missing.
+    Raises ValueError with the known accelerators if ``DS_ACCELERATOR`` is unknown, or with the package that is missing.
     """
     with _LOCK:
         if not _chosen:
@@ -30,7 +30,7 @@ def get_accelerator() -> Any:
 
 
 def set_accelerator(accelerator: Any) -> None:
-    """Use this object from now on. TypeError if it is no accelerator; None is refused, too."""
+    """Replace the accelerator of this process; raise TypeError if the object is not an accelerator, such as None."""
     try:
         require_accelerator(accelerator, "set_accelerator()")
     except UsageError as error:
@@ -39,9 +39,9 @@ def set_accelerator(accelerator: Any) -> None:
         _chosen[:] = [accelerator]
 
 
-def _choose(spec: str) -> Any:
+def _choose(text: str) -> Any:
     try:
-        return resolve(spec).load()
+        return resolve(text).load()
     except ConformanceError as error:
-        origin = f"{_VARIABLE}={spec}: " if spec != "auto" else ""
-        raise ValueError(f"{origin}{error}") from error
+        prefix = f"{_VARIABLE}={text}: " if text != "auto" else ""
+        raise ValueError(f"{prefix}{error}") from error

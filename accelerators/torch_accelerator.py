@@ -1,4 +1,4 @@
-"""Every member of the interface, derived from ``torch.<name>`` and the data of a backend.
+"""Accelerators that torch drives: every member of the interface, derived from ``torch.<name>`` and a backend's data.
 
 CUDA = TorchAccelerator(name="cuda", vendor="NVIDIA", collectives={"linux": "nccl"}, graph="CUDAGraph", ...)
 """
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Reached by name, when it is used: this room imports no other.
+#: Imported by name on use: this room must not import the kernels room.
 _BUILDERS = "conformance.kernels.builders"
 
 
 class TorchAccelerator(TorchBackend):
-    """An accelerator that torch drives. Declare one; there is nothing to program."""
+    """An accelerator that torch drives. A backend only declares data; all members are implemented here."""
 
     # --- execution model ----------------------------------------------------------------------------------------------
 
@@ -79,13 +79,13 @@ class TorchAccelerator(TorchBackend):
             self._module.synchronize()
 
     def _index(self, index: int | torch.device | None) -> int:
-        """A device index that exists: the current one for None."""
+        """Return an existing device index, for None the current one; raise ValueError for any other index."""
         number = index if index is None or isinstance(index, int) else index.index
         if number is None:
             return self.current_device()
         if not 0 <= number < self.device_count():
             count = self.device_count()
-            raise ValueError(f"{self.name} has {count} device(s), counted from 0; {index!r} is none of them")
+            raise ValueError(f"{self.name} has {count} device(s), counted from 0; {index!r} is not one of them")
         return number
 
     # --- random numbers -----------------------------------------------------------------------------------------------
@@ -133,7 +133,7 @@ class TorchAccelerator(TorchBackend):
         index = self._index(device_index)
         if hasattr(self._module, "default_stream"):
             return self._module.default_stream(index)
-        # Current streams belong to threads, and a thread starts on the default stream.
+        # The current stream is a property of a thread, and a new thread starts on the default stream.
         return _in_new_thread(lambda: self._module.current_stream(index))
 
     @property
@@ -196,7 +196,7 @@ class TorchAccelerator(TorchBackend):
         return [self._dtype(name) for name in self._declared_floating() if self._computes(name)]
 
     def _computes(self, dtype: str) -> bool:
-        """Whether the dtype is declared and the device present is new enough for it."""
+        """Return whether the dtype is declared and this device's generation supports it."""
         return dtype in self._declared_floating() and self._is_new_enough(dtype)
 
     def _is_new_enough(self, feature: str) -> bool:
@@ -242,15 +242,15 @@ class TorchAccelerator(TorchBackend):
     # --- graphs -------------------------------------------------------------------------------------------------------
 
     def is_current_stream_capturing(self) -> bool:
-        ask = getattr(self._module, "is_current_stream_capturing", None)
-        return bool(ask()) if ask is not None and self.graph else False
+        is_capturing = getattr(self._module, "is_current_stream_capturing", None)
+        return bool(is_capturing()) if is_capturing is not None and self.graph else False
 
     def create_graph(self) -> Any:
         return getattr(self._module, self.graph)() if self._has_graphs else None
 
     @property
     def _has_graphs(self) -> bool:
-        # An older torch may lack the class that a newer one brings.
+        # An older torch may lack the graph class.
         return bool(self.graph) and hasattr(self._module, self.graph)
 
     def capture_to_graph(self, graph: Any, pool: Any = None, stream: Any = None) -> AbstractContextManager[Any]:
@@ -398,30 +398,32 @@ class TorchAccelerator(TorchBackend):
 
         known = torch._dynamo.list_backends(exclude_tags=())
         if backend not in known:
-            raise ValueError(f"{backend!r} is no torch.compile backend here; registered: {', '.join(sorted(known))}")
+            raise ValueError(
+                f"{backend!r} is not a registered torch.compile backend; registered: {', '.join(sorted(known))}"
+            )
         self._compile.name = backend
 
 
-@functools.cache  # every case asks, more than once
+@functools.cache  # every case synchronizes several times, and inspect.signature is slow
 def _takes_index(function: Callable[..., Any]) -> bool:
-    """Whether a function of a torch module takes a device; compiled ones that hide their signature do."""
+    """Return whether a function of a torch module takes a device. Compiled functions without a signature do."""
     try:
         return bool(inspect.signature(function).parameters)
     except (TypeError, ValueError):
         return True
 
 
-def _in_new_thread(ask: Callable[[], T]) -> T:
-    answers: list[T] = []
-    thread = threading.Thread(target=lambda: answers.append(ask()))
+def _in_new_thread(function: Callable[[], T]) -> T:
+    results: list[T] = []
+    thread = threading.Thread(target=lambda: results.append(function()))
     thread.start()
     thread.join()
-    return answers[0]
+    return results[0]
 
 
 def _refuse_native_pinning() -> None:
     if os.environ.get("DS_PIN_MEMORY_BACKEND", "torch") not in ("", "torch"):
         raise NotImplementedError(
-            "DS_PIN_MEMORY_BACKEND asks for a pinning library that is not part of this accelerator; "
+            "DS_PIN_MEMORY_BACKEND names a pinning library that is not part of this accelerator; "
             "unset it, or set it to 'torch'"
         )

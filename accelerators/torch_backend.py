@@ -1,4 +1,4 @@
-"""The data that makes one accelerator differ from another. Behaviour is derived from it in ``torch_accelerator``."""
+"""Data of one accelerator. ``torch_accelerator`` derives all behavior from it."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ from conformance.errors import SetupError
 if TYPE_CHECKING:
     import torch
 
-#: (major, minor) of a device generation, as ``torch.<name>.get_device_capability`` counts them.
+#: (major, minor) of a device generation, as ``torch.<name>.get_device_capability`` returns them.
 Generation = tuple[int, int]
 
 
 @dataclass
 class CompileBackend:
-    """The one thing an accelerator lets people change."""
+    """The compile backend that ``set_compile_backend`` chose: the only mutable state of an accelerator."""
 
     name: str
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class TorchBackend(Accelerator):
-    """What one accelerator declares of itself. Building one imports no torch, no vendor package, no device.
+    """Description of one accelerator. Creating it imports neither torch nor a vendor's package, and touches no device.
 
-    ``module`` is the path of the torch module (``torch.<name>`` unless given), ``package`` the vendor's package, or
+    ``module`` is the path of the torch module, by default ``torch.<name>``. ``package`` is the vendor's package; it is
     empty if torch itself drives the device. ``collectives`` maps ``sys.platform`` to the communication backend.
-    ``needs_generation`` names the device generation from which a dtype (or ``triton``) is supported.
-    ``impersonates`` names accelerators whose torch modules this one's package answers for.
+    ``needs_generation`` gives the first device generation that supports a dtype (or ``triton``). ``impersonates`` lists
+    the accelerators whose torch modules this vendor's package replaces.
     """
 
     name: str
@@ -58,7 +58,7 @@ class TorchBackend(Accelerator):
     listing: tuple[str, ...] = ()
     device_files: tuple[str, ...] = ()
     needs_generation: Mapping[str, Generation] = field(default_factory=dict)
-    #: Generations on which a Triton grouped matrix product beats torch's own: from the first, below the second.
+    #: Generations on which a Triton grouped matrix product is faster than torch's: from the first, below the second.
     triton_grouped_mm: tuple[Generation, Generation] | None = None
 
     synchronized: bool = False
@@ -71,15 +71,15 @@ class TorchBackend(Accelerator):
     triton: bool = False
     pins: bool = True
     pin_alignment: int = 1
-    #: The runtime's module function, and its functions that register and unregister host memory.
+    #: Names of the function that returns the runtime module, and of its functions that register and unregister memory.
     host_registration: tuple[str, str, str] | None = None
     range_tool: str = ""
-    #: The vendor's own kernels: the ``VendorLibrary`` at ``module:NAME``. Those this project knows need no name.
+    #: The vendor's own kernels: the ``VendorLibrary`` at ``module:NAME``. Empty for libraries that this project knows.
     kernel_library: str = ""
     memory: Memory = field(default_factory=AllocatorMemory, compare=False)
     randomness: Randomness = field(default_factory=DeviceGenerators, compare=False)
     is_host: bool = False
-    #: Its devices live in the process that uses them: every worker has its own, and detection never picks it.
+    #: The devices exist inside the process: every worker has its own, and detection never chooses them.
     simulated: bool = False
 
     _compile: CompileBackend = field(default_factory=lambda: CompileBackend(""), compare=False)
@@ -90,12 +90,12 @@ class TorchBackend(Accelerator):
 
     @property
     def _name(self) -> str:
-        """What DeepSpeed calls the accelerator."""
+        """Return the accelerator's name under the attribute that DeepSpeed's accelerators have."""
         return self.name
 
     @property
     def _type(self) -> str:
-        """The device type torch knows it by."""
+        """Return the device type that torch uses for it."""
         return self.device_type or self.name
 
     @property
@@ -104,7 +104,7 @@ class TorchBackend(Accelerator):
 
     @property
     def _module(self) -> Any:
-        """``torch.<name>``, looked up when it is used."""
+        """Return ``torch.<name>``, looked up at every use."""
         return find_module(self._module_path)
 
     @property
@@ -115,15 +115,15 @@ class TorchBackend(Accelerator):
 
     @property
     def statements(self) -> Capabilities:
-        """Everything declared: the capabilities, the four flags of the execution model, and kernels for the host."""
+        """Return all claims: the capabilities, the four flags of the execution model, and the kernels for the host."""
         flags = (
             (can.SYNCHRONOUS, self.synchronized, "calls return before the work is done"),
             (can.HOST_TIMERS, self.host_timers, "events measure the device's time"),
             (can.ORDERED, self.ordered, "streams run side by side unless they wait for each other"),
             (can.BACKPRESSURE, self.backpressure, "queueing does not wait for memory"),
         )
-        said = (frozenset({flag}) if given else lacks(flag, why) for flag, given, why in flags)
-        return self.capabilities.union(COMPILED_FOR_HOST, *said)
+        claims = (frozenset({flag}) if given else lacks(flag, why) for flag, given, why in flags)
+        return self.capabilities.union(COMPILED_FOR_HOST, *claims)
 
     def _declared_floating(self) -> tuple[str, ...]:
         return tuple(name for name in dtypes_in(self.capabilities) if name in FLOATING_DTYPES)
@@ -135,7 +135,7 @@ class TorchBackend(Accelerator):
     # --- software -----------------------------------------------------------------------------------------------------
 
     def preflight(self) -> None:
-        """Check, without importing it, that the vendor's software is installed."""
+        """Raise SetupError if the vendor's software is not installed. Imports nothing."""
         for package in filter(None, ("torch", self.package)):
             if not is_installed(package):
                 raise SetupError(
@@ -145,7 +145,7 @@ class TorchBackend(Accelerator):
                 )
 
     def load(self) -> TorchBackend:
-        """Import torch and the vendor's package, and check that a device answers."""
+        """Import torch and the vendor's package; raise SetupError if no device answers."""
         self.preflight()
         autoload.load_vendor(self.package or "torch", self.name)
         if not self.is_available():
@@ -159,12 +159,12 @@ class TorchBackend(Accelerator):
         return f" ({' '.join(self.listing)})" if self.listing else ""
 
     def has_device_files(self) -> bool:
-        """Whether the device's files exist; true for devices that need none."""
+        """Return whether the device's files exist; True for devices that need none."""
         return all(Path(file).exists() for file in self.device_files)
 
 
 def find_module(path: str) -> Any:
-    """The module of that dotted path. ``torch.<name>`` of a vendor is an attribute before it is importable."""
+    """Return the module of a dotted path. A vendor's ``torch.<name>`` may be only an attribute, not importable."""
     first, *rest = path.split(".")
     module: Any = importlib.import_module(first)
     for index, name in enumerate(rest):
@@ -178,7 +178,7 @@ def find_module(path: str) -> Any:
 
 
 def is_installed(package: str) -> bool:
-    """Whether the top-level package can be found, without importing it."""
+    """Return whether the top-level package can be found. Imports nothing."""
     top = package.partition(".")[0]
     if sys.modules.get(top) is not None:
         return True

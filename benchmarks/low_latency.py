@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from benchmarks.ranks import on_ranks
 from benchmarks.table import Row, main, times
-from conformance.kernels.low_latency import Implementation, LowLatencyAllReduce
+from conformance.kernels.low_latency import LowLatencyAllReduce, Transport
 
 SIZES = tuple(1 << power for power in range(10, 27, 2))  # 1 KiB … 64 MiB
 GOAL_UP_TO = 64 << 10
@@ -34,7 +34,7 @@ def compare(_rank: int, _size: int, dtype: torch.dtype, rounds: int) -> dict[int
     """By size in bytes, median seconds of a call to gloo and over shared memory."""
     found = {}
     with LowLatencyAllReduce() as communicator:
-        if communicator.implementation is not Implementation.SHARED_MEMORY:
+        if communicator.transport is not Transport.SHARED_MEMORY:
             raise SystemExit(f"nothing to compare: {communicator.why}")
         for size in SIZES:
             tensor = torch.zeros(size // dtype.itemsize, dtype=dtype)

@@ -1,4 +1,7 @@
-"""What a kernel says to wrong arguments, before it changes anything: the argument, what was expected, what it got."""
+"""Argument checks of kernels, made before a kernel changes anything.
+
+Each error names the argument, the expected value and the value that came.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,11 @@ from torch import Tensor
 
 from conformance.errors import UsageError
 
-_NEXT = "nothing was changed; mend the argument and call again"
+_NEXT = "nothing was changed; fix the argument and call again"
 
 
 def wrong(argument: str, expected: str, got: object, hint: str = _NEXT) -> UsageError:
-    """The error to raise. ``argument`` is a path such as ``tensor_lists[1][0]``."""
+    """Return the error to raise. ``argument`` is a path such as ``tensor_lists[1][0]``."""
     return UsageError(f"argument {argument}: expected {expected}, got {got}.\n  {hint}")
 
 
@@ -27,7 +30,10 @@ def check_tensor(
     device: torch.device | str | None = None,
     contiguous: bool = True,
 ) -> Tensor:
-    """The value, if it is such a tensor. ``like`` asks for its shape; no dtypes mean any."""
+    """Return ``value`` if it is a tensor that fits; raise UsageError otherwise.
+
+    It fits if its dtype is one of ``dtypes`` (none: any dtype), its shape that of ``like``, and its device ``device``.
+    """
     if not isinstance(value, Tensor):
         raise wrong(argument, "a tensor", type(value).__name__)
     if dtypes and value.dtype not in dtypes:
@@ -42,7 +48,10 @@ def check_tensor(
 
 
 def check_tensor_lists(argument: str, lists: object, names: Sequence[str], dtypes: Sequence[torch.dtype]) -> None:
-    """As many lists as names, of one length; tensors at one place share shape and device, all tensors one dtype."""
+    """Raise UsageError unless ``lists`` holds one list of tensors for each of ``names``, all of one length.
+
+    Tensors with the same index share shape and device. All tensors share one dtype.
+    """
     if not isinstance(lists, list | tuple) or len(lists) != len(names):
         got = len(lists) if isinstance(lists, list | tuple) else type(lists).__name__
         raise wrong(argument, f"{len(names)} lists ({', '.join(names)})", got)
@@ -51,30 +60,32 @@ def check_tensor_lists(argument: str, lists: object, names: Sequence[str], dtype
             path = f"{argument}[{position}] ({names[position]})"
             raise wrong(path, f"{len(lists[0])} tensors, as {names[0]}", len(tensors))
     first = next((tensor for tensors in lists for tensor in tensors), None)
+    # The first tensor decides the dtype. If it is wrong itself, the loop reports it with all dtypes that are allowed.
     allowed = dtypes if not isinstance(first, Tensor) or first.dtype not in dtypes else (first.dtype,)
-    for row, places in enumerate(zip(*lists, strict=True)):
-        leading = check_tensor(f"{argument}[0][{row}]", places[0], dtypes=allowed)
-        for position, tensor in enumerate(places[1:], start=1):
-            path = f"{argument}[{position}][{row}]"
+    for index, tensors in enumerate(zip(*lists, strict=True)):
+        leading = check_tensor(f"{argument}[0][{index}]", tensors[0], dtypes=allowed)
+        for position, tensor in enumerate(tensors[1:], start=1):
+            path = f"{argument}[{position}][{index}]"
             check_tensor(path, tensor, dtypes=allowed, like=leading, device=leading.device)
 
 
 def check_choice(argument: str, value: object, allowed: Sequence[object]) -> None:
-    """The value is one of these."""
+    """Raise UsageError unless ``value`` is one of ``allowed``."""
     if value not in allowed:
         raise wrong(argument, " or ".join(map(str, allowed)), value)
 
 
 def check_number(argument: str, value: Any, *, at_least: float | None = None) -> None:
-    """The value is a number, and no smaller."""
+    """Raise UsageError unless ``value`` is an int or float, and not below ``at_least``; a bool does not count."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise wrong(argument, "a number", repr(value))
+    # "not >=" instead of "<", so that NaN is refused too.
     if at_least is not None and not value >= at_least:
         raise wrong(argument, f"at least {at_least}", value)
 
 
 def tensors_in(value: object, path: str = "") -> Iterator[tuple[str, Tensor]]:
-    """Every tensor in nested lists, tuples and dicts, with its path: ``tensor_lists[1][0]``."""
+    """Yield every tensor in nested lists, tuples and dicts, with its path: ``tensor_lists[1][0]``."""
     if isinstance(value, Tensor):
         yield path, value
     elif isinstance(value, dict):
@@ -86,7 +97,10 @@ def tensors_in(value: object, path: str = "") -> Iterator[tuple[str, Tensor]]:
 
 
 def every_tensor(values: Iterable[Any]) -> Iterator[Tensor]:
-    """Every tensor in nested lists, tuples and dicts, without the paths, which would cost each call of a kernel."""
+    """Yield every tensor in nested lists, tuples and dicts, without its path.
+
+    Kernels use it in every call, where building the paths would cost time.
+    """
     for value in values:
         if isinstance(value, Tensor):
             yield value

@@ -1,11 +1,11 @@
-"""Operator builders: named classes that say whether an operator is there, and load it.
+"""Operator builders: classes that report whether an operator is available, and load it.
 
-One convention holds for every accelerator: ``find_builder`` never fails and never answers None. A name nobody
-builds gives ``NotImplementedBuilder``, whose ``is_compatible()`` is False and whose ``load()`` raises
-NotImplementedError. Elsewhere a missing builder may be None; both mean "not implemented".
+``find_builder`` never fails and never returns None. For an unknown name it returns ``NotImplementedBuilder``, whose
+``is_compatible()`` is False and whose ``load()`` raises NotImplementedError. In other projects a missing builder may be
+None; both mean "not implemented".
 
-Builders follow from the specifications. ``from conformance.kernels.builders import FusedAdamBuilder`` gives one whose
-kernels run on whatever device their tensors are; an accelerator's own tells what it would load for its device.
+The builder classes are generated from the specifications. The kernels of ``FusedAdamBuilder``, imported from this
+module, run on the device of their tensors. An accelerator's builder also describes what it would load for its device.
 """
 
 from __future__ import annotations
@@ -20,72 +20,84 @@ from typing import Any, ClassVar
 from conformance.errors import SetupError
 from conformance.kernels.implementation import Choice, Declared
 from conformance.kernels.kernel import Kernel
-from conformance.kernels.specification import Place
+from conformance.kernels.specification import TensorLocation
 from conformance.kernels.specifications import builder_names, of_builder
 
 
 class OpBuilder(abc.ABC):
-    """One operator. ``NAME`` is what reports call it."""
+    """Builder of one operator. ``NAME`` is the operator's name in reports."""
 
     NAME: ClassVar[str]
-    #: The device whose implementations are told; ``library`` is a vendor's own table, as module:NAME.
+    #: Device type that ``describe`` speaks of. ``library`` names a vendor's table of operators as ``module:NAME``.
     device_type: ClassVar[str] = "cpu"
     library: ClassVar[str] = ""
-    #: By what its accelerator declares, implementations are offered.
+    #: Capabilities that the accelerator declares; they make further implementations available.
     declared: ClassVar[frozenset[Declared]] = frozenset()
+    #: Shared by all builders: callers create a new builder for each call, and loading may compile.
     _loaded: ClassVar[dict[type, Any]] = {}
 
     def is_compatible(self, verbose: bool = False) -> bool:
-        """Whether ``load()`` succeeds here: found out by loading. ``verbose`` prints what it would load, and why."""
+        """Load the operator, and return whether that succeeds. ``verbose`` prints the chosen implementations."""
         try:
             self.load()
         except (NotImplementedError, SetupError) as error:
-            said, answer = str(error), False
+            description, compatible = str(error), False
         else:
-            said, answer = self.describe(), True
+            description, compatible = self.describe(), True
         if verbose:
-            print(f"{type(self).__name__}: {said}")
-        return answer
+            print(f"{type(self).__name__}: {description}")
+        return compatible
 
     def load(self, verbose: bool = False) -> Any:
-        """The operator's functions, as attributes of one object; the same object every time."""
+        """Return an object with the operator's functions as attributes. Every call returns the same object.
+
+        Raises NotImplementedError if the operator has no implementation, and SetupError if a package is missing.
+        """
         if type(self) not in self._loaded:
             self._loaded[type(self)] = self._build()
         return self._loaded[type(self)]
 
     def describe(self) -> str:
-        """Which implementation of each function is loaded for this builder's device."""
+        """Return a text that names the implementation of each function for this builder's device."""
         return f"{type(self).__name__} is loaded"
 
     @abc.abstractmethod
     def _build(self) -> Any:
-        """The functions."""
+        """Return the object that ``load`` caches."""
 
 
 class SpecifiedBuilder(OpBuilder):
-    """Loads the kernels whose specifications name this class."""
+    """Builder of the kernels whose specifications name this class."""
 
     def choices(self) -> dict[str, Choice]:
-        """What would run for each function that has an implementation."""
-        asked = {name: self._choice(kernel) for name, kernel in self._kernels().items()}
-        return {name: choice for name, choice in asked.items() if choice is not None}
+        """Return the chosen implementation of each function that has one."""
+        choices = {name: self._choice(kernel) for name, kernel in self._kernels().items()}
+        return {name: choice for name, choice in choices.items() if choice is not None}
 
     def _choice(self, kernel: Kernel) -> Choice | None:
-        device_type = "cpu" if kernel.specification.place is Place.HOST else self.device_type
+        device_type = "cpu" if kernel.specification.location is TensorLocation.HOST else self.device_type
         try:
             return kernel.choice(device_type)
         except NotImplementedError:
             return None
 
     def describe(self) -> str:
-        told = (f"{name}: {one.implementation.value}, {one.reason}" for name, one in self.choices().items())
-        return "; ".join(told)
+        return "; ".join(
+            f"{name}: {choice.implementation.value}, {choice.reason}" for name, choice in self.choices().items()
+        )
 
     def _build(self) -> Any:
         choices = self.choices()
         if not choices:
-            raise NotImplementedError(f"nothing of {type(self).__name__} has an implementation for {self.device_type}")
-        companions = {key: value for one in of_builder(type(self).__name__) for key, value in one.companions.items()}
+            raise NotImplementedError(
+                f"no function of {type(self).__name__} has an implementation for {self.device_type}"
+            )
+        companions = {
+            name: companion
+            for specification in of_builder(type(self).__name__)
+            for name, companion in specification.companions.items()
+        }
+        # A function without an implementation is left out, so that hasattr() answers whether it is available.
         return SimpleNamespace(**{**companions, **{name: self._kernels()[name] for name in choices}})
 
     def _kernels(self) -> dict[str, Kernel]:
@@ -93,7 +105,7 @@ class SpecifiedBuilder(OpBuilder):
 
 
 class NotImplementedBuilder(OpBuilder):
-    """Stands for every operator that is not built here."""
+    """Builder that stands for every operator without a specification."""
 
     NAME = "not_implemented"
 
@@ -104,23 +116,28 @@ class NotImplementedBuilder(OpBuilder):
         return self._build()
 
     def _build(self) -> Any:
-        raise NotImplementedError(f"this operator is not built here; there are: {', '.join(sorted(BUILDERS))}")
+        raise NotImplementedError(f"this operator has no builder; there are: {', '.join(sorted(BUILDERS))}")
 
 
 @functools.cache
 def _kernels(builder: str, library: str, declared: frozenset[Declared]) -> dict[str, Kernel]:
-    return {name: Kernel(one, name, library, declared) for one in of_builder(builder) for name in one.attributes}
+    return {
+        name: Kernel(specification, name, library, declared)
+        for specification in of_builder(builder)
+        for name in specification.attributes
+    }
 
 
 def _specified(name: str) -> type[OpBuilder]:
-    """``CPUAdamBuilder`` has the NAME cpu_adam."""
+    """Return the builder class of that name. Its NAME is the name in snake case: ``CPUAdamBuilder``, cpu_adam."""
     stem = name.removesuffix("Builder")
     snake = re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", stem).lower()
-    doc = "; ".join(f"{one.name}: {one.doc.splitlines()[0]}" for one in of_builder(name) if one.doc)
+    doc = "; ".join(f"{kernel.name}: {kernel.doc.splitlines()[0]}" for kernel in of_builder(name) if kernel.doc)
     return type(name, (SpecifiedBuilder,), {"NAME": snake, "__doc__": doc, "__module__": __name__})
 
 
 BUILDERS: dict[str, type[OpBuilder]] = {name: _specified(name) for name in builder_names()}
+# Callers import builders by name: ``from conformance.kernels.builders import FusedAdamBuilder``.
 globals().update(BUILDERS)
 
 
@@ -131,15 +148,16 @@ def find_builder(
     library: str = "",
     declares: tuple[tuple[str, Callable[[], bool]], ...] = (),
 ) -> type[OpBuilder]:
-    """The builder class of that name, or ``NotImplementedBuilder``; one that speaks for a device if that is named.
+    """Return the builder class of that name, or ``NotImplementedBuilder`` if there is none.
 
-    ``declares`` are the names of capabilities by which kernels are offered on that device, each with the accelerator's
-    method that says whether this very device has it.
+    With ``device_type`` or ``library``, return a subclass for that device. ``declares`` lists capabilities that make
+    kernels available there, each with the accelerator's method that returns whether this device has it.
     """
     kind = BUILDERS.get(class_name, NotImplementedBuilder)
     if kind is NotImplementedBuilder or (not device_type and not library):
         return kind
     declared = frozenset(Declared(device_type, name, is_there) for name, is_there in declares)
+    # A subclass for each device; the cache makes equal arguments give the same class.
     own = {
         "device_type": device_type, "library": library, "declared": declared,
         "__doc__": kind.__doc__, "__module__": __name__,

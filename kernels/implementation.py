@@ -1,4 +1,4 @@
-"""Which implementation of a kernel runs, and why: never silently another than was said."""
+"""Implementations of a kernel: which one runs, and the reason that the report gives."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Implementation(Enum):
-    """Who computes."""
+    """Origin of the code that computes a kernel."""
 
     #: This project's code, compiled for the device.
     NATIVE = "native"
@@ -21,9 +21,10 @@ class Implementation(Enum):
 
 @dataclass(frozen=True)
 class Declared:
-    """A capability that an accelerator declares of its type of device, and by which code is compiled for it.
+    """Capability that an accelerator declares, and that makes kernels available on its device type.
 
-    ``is_there`` is the accelerator's own method, asked when a kernel is loaded: whether this very device has it.
+    ``is_there`` is the accelerator's own method. It is called when a kernel is loaded, and returns whether this device
+    has the capability: not every device of a type does.
     """
 
     device_type: str
@@ -31,16 +32,16 @@ class Declared:
     is_there: Callable[[], bool]
 
     def is_of(self, device_type: str, capability: str) -> bool:
-        """Whether it is that capability of that type of device."""
+        """Return whether this is the given capability of the given device type."""
         return (self.device_type, self.capability) == (device_type, capability)
 
 
 @dataclass(frozen=True)
 class Choice:
-    """One implementation of one kernel, for one type of device and one dtype.
+    """Chosen implementation of one kernel, for one device type and one dtype.
 
-    ``reason`` is a sentence for the report: what computes, and why what would come first does not. ``lacks`` is set
-    where something is not installed on this machine that would make it another implementation.
+    ``reason`` is for the report: it names the implementation, and says why each preferred one was not chosen. ``lacks``
+    names the packages or compilers whose absence on this machine excluded a preferred implementation; else it is empty.
     """
 
     implementation: Implementation
@@ -50,7 +51,10 @@ class Choice:
 
 
 def choice_behind(function: Callable[..., Any]) -> Choice:
-    """What a builder's function ran in its last call: this project's own kernels tell, all others are VENDOR."""
+    """Return the implementation that ran the last call of a builder's function.
+
+    Kernels of this project record it; every other function counts as VENDOR.
+    """
     used = getattr(function, "used", None)
     if isinstance(used, Choice):
         return used

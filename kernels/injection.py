@@ -1,10 +1,13 @@
-"""Kernels put into a model's modules: each asks the accelerator's builder, and takes the portable reference where that
-has none.
+"""Injection of kernels into a model's modules, with the portable reference where the accelerator has no kernel.
 
-The reference is reached whatever keeps the kernel away: no builder, a builder whose ``load()`` raises or gives None,
-a name that is missing, one that is there with no kernel behind it (it raises when it is called), one with another
-signature, a dtype that it does not take. Who computed, and why, is told per kernel and dtype. An error that says
-anything else than "there is no such kernel" is the caller's: nothing is tried again.
+The reference computes in each of these cases:
+
+- There is no builder, or its ``load()`` raises or returns None.
+- The kernel's name is missing, or raises when it is called because no kernel is behind it.
+- The kernel has another signature, or does not take the dtype.
+
+``told()`` names the implementation that computed each kernel and dtype, and the reason. Any error that does not mean
+"there is no such kernel" is raised to the caller; the reference is not tried then.
 """
 
 from __future__ import annotations
@@ -23,20 +26,22 @@ from conformance.kernels.implementation import Choice, Implementation, choice_be
 from conformance.kernels.specification import KernelSpecification
 from conformance.kernels.specifications import specification
 
-#: How builders, and operators that nobody registered, say that there is no kernel; as parts of RuntimeErrors.
+#: Texts by which builders and unregistered operators say that there is no kernel: parts of RuntimeErrors' messages.
 _ABSENT = ("is not available", "not implemented", "not registered", "_OpNamespace")
+#: Errors of a builder that cannot load.
 _UNLOADABLE = (NotImplementedError, ValueError, ImportError, RuntimeError, OSError, AttributeError, SetupError)
 
 
-class Builds(Protocol):
-    """What is asked of an accelerator."""
+class BuilderSource(Protocol):
+    """Source of operator builders: the part of an accelerator that injection uses."""
 
-    def create_op_builder(self, class_name: str) -> Any: ...
+    def create_op_builder(self, class_name: str) -> Any:
+        """Return a builder of that class, or None; its ``load()`` returns an object with the kernels."""
 
 
 @dataclass(frozen=True)
-class Told:
-    """Who computed one kernel in one dtype, the last time it was called."""
+class LastImplementation:
+    """Implementation that computed one kernel in one dtype in its last call, and the reason for it."""
 
     kernel: str
     dtype: str
@@ -45,11 +50,11 @@ class Told:
 
 
 class InjectedKernel:
-    """One kernel of an accelerator, with the portable reference behind it. Called as its specification says."""
+    """Kernel of an accelerator, with the portable reference as its fallback. It has the specification's signature."""
 
     def __init__(self, kernel: KernelSpecification, found: Mapping[str, Callable[..., Any]], missing: str) -> None:
         self.kernel, self._found, self._missing = kernel, found, missing
-        self._told: dict[str, Choice] = {}
+        self._last: dict[str, Choice] = {}
 
     def __call__(self, *arguments: Any) -> Any:
         dtype = _dtype_of(arguments)
@@ -60,16 +65,16 @@ class InjectedKernel:
             except (NotImplementedError, RuntimeError, AttributeError) as error:
                 if not _says_absent(error):
                     raise
-                reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+                reason = _one_line(error)
             else:
-                self._told[dtype] = choice_behind(function)
+                self._last[dtype] = choice_behind(function)
                 return result
-        return self._portably(dtype, reason, arguments)
+        return self._call_reference(dtype, reason, arguments)
 
-    def told(self) -> Iterator[Told]:
-        """Of each dtype that it was called with."""
-        for dtype, choice in self._told.items():
-            yield Told(self.kernel.name, dtype, choice.implementation, choice.reason)
+    def told(self) -> Iterator[LastImplementation]:
+        """Yield the last implementation for each dtype that the kernel was called with."""
+        for dtype, choice in self._last.items():
+            yield LastImplementation(self.kernel.name, dtype, choice.implementation, choice.reason)
 
     def _function(self, dtype: str) -> tuple[Callable[..., Any] | None, str]:
         name = self.kernel.attribute_for(dtype)
@@ -78,47 +83,51 @@ class InjectedKernel:
             return None, self._missing or f"{self.kernel.builder} loads no {name}"
         return (None, f"{name} takes other arguments") if _differs(function, self.kernel) else (function, "")
 
-    def _portably(self, dtype: str, reason: str, arguments: tuple[Any, ...]) -> Any:
+    def _call_reference(self, dtype: str, reason: str, arguments: tuple[Any, ...]) -> Any:
         if self.kernel.reference is None:
             raise NotImplementedError(f"{self.kernel.name} has no portable reference, and {reason}")
+        # The reference itself checks nothing.
         self.kernel.validate(self.kernel.bound(arguments, {}))
         result = self.kernel.reference(*arguments)
-        self._told[dtype] = Choice(
+        self._last[dtype] = Choice(
             Implementation.REFERENCE, f"PyTorch's operators; {reason}", self.kernel.reference, lacks=reason
         )
         return result
 
 
 class Injector:
-    """The kernels of one accelerator, each found once."""
+    """Kernels of one accelerator. Each is looked up once."""
 
-    def __init__(self, accelerator: Builds) -> None:
+    def __init__(self, accelerator: BuilderSource) -> None:
         self._accelerator = accelerator
         self._kernels: dict[str, InjectedKernel] = {}
         self._loaded: dict[str, tuple[Any, str]] = {}
 
     def kernel(self, name: str) -> InjectedKernel:
-        """The kernel of that specification; an unknown name is an error with suggestions."""
+        """Return the kernel of the specification ``name``. Raises UnknownName, with suggestions, if there is none."""
         if name not in self._kernels:
-            one = specification(name)
-            functions, missing = self._load(one.builder)
-            found = {attribute: getattr(functions, attribute, None) for attribute in one.attributes}
-            there = {attribute: value for attribute, value in found.items() if callable(value)}
-            self._kernels[name] = InjectedKernel(one, there, missing)
+            kernel = specification(name)
+            functions, missing = self._load(kernel.builder)
+            found = {attribute: getattr(functions, attribute, None) for attribute in kernel.attributes}
+            callables = {attribute: value for attribute, value in found.items() if callable(value)}
+            self._kernels[name] = InjectedKernel(kernel, callables, missing)
         return self._kernels[name]
 
     def companion(self, kernel: str, name: str) -> Callable[..., Any]:
-        """What a kernel's builder offers beside it (to allocate a workspace), or this project's own."""
-        one = specification(kernel)
-        found = getattr(self._load(one.builder)[0], name, None)
-        if not callable(found) or not self.kernel(kernel)._found:
-            own: Callable[..., Any] = one.companions[name]
-            return own
-        return _with_portable(found, one.companions[name])
+        """Return the function ``name`` of the builder of ``kernel`` (as for its workspace), or this project's own.
 
-    def told(self) -> list[Told]:
-        """Who computed, for every kernel and dtype that was called."""
-        return [row for one in self._kernels.values() for row in one.told()]
+        If the accelerator has the kernel, the returned function calls both.
+        """
+        spec = specification(kernel)
+        own: Callable[..., Any] = spec.companions[name]
+        found = getattr(self._load(spec.builder)[0], name, None)
+        if not callable(found) or not self.kernel(kernel)._found:
+            return own
+        return _with_portable(found, own)
+
+    def told(self) -> list[LastImplementation]:
+        """Return the last implementation for every kernel and dtype that was called."""
+        return [row for kernel in self._kernels.values() for row in kernel.told()]
 
     def _load(self, builder: str) -> tuple[Any, str]:
         if builder not in self._loaded:
@@ -126,49 +135,52 @@ class Injector:
         return self._loaded[builder]
 
 
-def _loaded(accelerator: Builds, name: str) -> tuple[Any, str]:
-    """What the builder loads, or None and why."""
+def _loaded(accelerator: BuilderSource, name: str) -> tuple[Any, str]:
+    """Return the object that the builder loads and "", or None and the reason why there is none."""
     try:
         builder = accelerator.create_op_builder(name)
     except _UNLOADABLE as error:
-        return None, f"asking for {name} raises {_told_error(error)}"
+        return None, f"asking for {name} raises {_one_line(error)}"
     if builder is None:
         return None, f"there is no {name}"
     try:
         functions = builder.load()
     except _UNLOADABLE as error:
-        return None, f"{name}.load() raises {_told_error(error)}"
+        return None, f"{name}.load() raises {_one_line(error)}"
     return functions, "" if functions is not None else f"{name}.load() gives None"
 
 
 def _with_portable(theirs: Callable[..., Any], ours: Callable[..., Any]) -> Callable[..., Any]:
-    """Both: the accelerator's attention may refuse some calls, which then need this project's workspace."""
+    """Return a function that calls both, and returns the result of ``theirs`` if that is there.
+
+    Both workspaces are needed: the accelerator's attention may refuse some calls, which the reference then computes.
+    """
 
     def both(*arguments: Any) -> Any:
-        answer = ours(*arguments)
+        result = ours(*arguments)
         if theirs is ours:
-            return answer
+            return result
         try:
             return theirs(*arguments)
         except (NotImplementedError, RuntimeError, AttributeError) as error:
             if not _says_absent(error):
                 raise
-            return answer
+            return result
 
     return both
 
 
 def _dtype_of(arguments: Iterable[Any]) -> str:
-    first = next((one for one in every_tensor(arguments) if one.is_floating_point()), None)
+    first = next((tensor for tensor in every_tensor(arguments) if tensor.is_floating_point()), None)
     return "" if first is None else str(first.dtype).removeprefix("torch.")
 
 
 def _differs(function: Callable[..., Any], kernel: KernelSpecification) -> bool:
-    """Whether it cannot be called with as many arguments. Compiled functions do not tell."""
+    """Return True if ``function`` cannot be called with as many arguments as the specification has."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
-        return False
+        return False  # compiled functions may have no signature to read
     try:
         signature.bind(*kernel.signature.parameters)
     except TypeError:
@@ -180,7 +192,7 @@ def _says_absent(error: Exception) -> bool:
     return isinstance(error, NotImplementedError) or any(part in str(error) for part in _ABSENT)
 
 
-def _told_error(error: Exception) -> str:
+def _one_line(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
@@ -188,7 +200,7 @@ def _told_error(error: Exception) -> str:
 
 
 class InjectedLayerNorm(nn.Module):
-    """LayerNorm of the last dimension by the accelerator's kernel, with the original's parameters."""
+    """LayerNorm over the last dimension by the accelerator's kernel, with the original's parameters."""
 
     def __init__(self, original: nn.LayerNorm, injector: Injector) -> None:
         super().__init__()
@@ -200,7 +212,7 @@ class InjectedLayerNorm(nn.Module):
 
 
 class InjectedRMSNorm(nn.Module):
-    """RMSNorm of the last dimension by the accelerator's kernel."""
+    """RMSNorm over the last dimension by the accelerator's kernel, with the original's parameters."""
 
     def __init__(self, original: nn.RMSNorm, injector: Injector) -> None:
         super().__init__()
@@ -208,12 +220,13 @@ class InjectedRMSNorm(nn.Module):
         self._kernel = injector.kernel("rms_norm")
 
     def forward(self, source: Tensor) -> Any:
+        # torch.nn.RMSNorm takes the input's machine epsilon for None.
         epsilon = torch.finfo(source.dtype).eps if self.epsilon is None else self.epsilon
         return self._kernel(source.contiguous(), self.weight, epsilon)
 
 
 class InjectedLinear(nn.Module):
-    """A product, and its bias, by the accelerator's ``vector_matmul`` or ``linear_layer``."""
+    """Linear layer by the accelerator's ``vector_matmul``, or by ``linear_layer`` if there is a bias."""
 
     def __init__(self, original: nn.Linear, injector: Injector) -> None:
         super().__init__()
@@ -223,6 +236,7 @@ class InjectedLinear(nn.Module):
 
     def forward(self, source: Tensor) -> Any:
         tokens = source.reshape(1, -1, source.shape[-1])
+        # transposed_mode is True: nn.Linear stores its weight as (outputs, inputs). rope_theta (10000.0) has no effect.
         if self.bias is None:
             scale = source.new_zeros(1)
             found = self._kernel(tokens, self.weight, False, scale, False, True)
@@ -231,18 +245,19 @@ class InjectedLinear(nn.Module):
         return found.reshape(*source.shape[:-1], self.weight.shape[0])
 
 
-#: ``rule(original, injector)`` gives the module to put in its place, or None to leave it.
+#: ``rule(original, injector)`` returns the module that replaces ``original``, or None to keep it.
 Rule = Callable[[Any, Injector], nn.Module | None]
 
 
 def _layer_norm(original: nn.LayerNorm, injector: Injector) -> nn.Module | None:
-    plain = len(original.normalized_shape) == 1 and original.elementwise_affine and original.bias is not None
-    return InjectedLayerNorm(original, injector) if plain else None
+    # The kernel normalizes one dimension, and needs both a weight and a bias.
+    supported = len(original.normalized_shape) == 1 and original.elementwise_affine and original.bias is not None
+    return InjectedLayerNorm(original, injector) if supported else None
 
 
 def _rms_norm(original: nn.RMSNorm, injector: Injector) -> nn.Module | None:
-    plain = len(original.normalized_shape) == 1 and original.elementwise_affine
-    return InjectedRMSNorm(original, injector) if plain else None
+    supported = len(original.normalized_shape) == 1 and original.elementwise_affine
+    return InjectedRMSNorm(original, injector) if supported else None
 
 
 RULES: Mapping[type[nn.Module], Rule] = {
@@ -254,14 +269,15 @@ RULES: Mapping[type[nn.Module], Rule] = {
 
 @dataclass
 class Injection:
-    """A model whose modules call kernels. For inference: kernels have no gradients."""
+    """Model whose modules call kernels. Use it for inference only: kernels have no gradients."""
 
     model: nn.Module
     injector: Injector
     #: The original modules, by path.
     originals: dict[str, nn.Module] = field(default_factory=dict)
 
-    def told(self) -> list[Told]:
+    def told(self) -> list[LastImplementation]:
+        """Return the last implementation for every kernel and dtype that was called."""
         return self.injector.told()
 
     def restore(self) -> None:
@@ -271,22 +287,24 @@ class Injection:
         self.originals.clear()
 
 
-def inject(model: nn.Module, accelerator: Builds, rules: Mapping[type[nn.Module], Rule] | None = None) -> Injection:
-    """Replace the model's modules for which there is a rule, by exact type, from the outside in.
+def inject(
+    model: nn.Module, accelerator: BuilderSource, rules: Mapping[type[nn.Module], Rule] | None = None
+) -> Injection:
+    """Replace every module of ``model`` that has a rule for its exact type, outer modules first.
 
-    ``rules`` are looked up before ``RULES``; what lies inside a replaced module is its rule's business.
+    ``rules`` are looked up before ``RULES``. Modules inside a replaced module are left to its rule.
     """
     injection = Injection(model, Injector(accelerator))
     known = {**RULES, **(rules or {})}
     for path, module in list(model.named_modules()):
         inside = any(path.startswith(f"{outer}.") for outer in injection.originals)
         rule = known.get(type(module))
-        if not path or inside or rule is None:
+        if not path or inside or rule is None:  # the model itself has the empty path, and no parent to put a module in
             continue
-        other = rule(module, injection.injector)
-        if other is not None:
+        replacement = rule(module, injection.injector)
+        if replacement is not None:
             injection.originals[path] = module
-            _put(model, path, other)
+            _put(model, path, replacement)
     return injection
 
 

@@ -1,4 +1,4 @@
-"""A kernel ready to be called: it checks its arguments, and knows which implementation runs."""
+"""Callable kernels: they check their arguments and choose the implementation that runs."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from conformance.kernels.vendors import library_of
 
 
 class Kernel:
-    """One entry point, as a builder's ``load()`` offers it.
+    """Kernel of one entry point, as an attribute of the object that a builder's ``load()`` returns.
 
-    Implementations are taken in this order: the vendor's of the tensors' device, this project's compiled one for that
-    device or for what its accelerator declares, the portable reference. A vendor's that refuses a call with
-    NotImplementedError before it has done anything (a name that is registered and nothing more, or a mode it has not)
-    is passed over for that call.
+    The first available implementation runs. The order is: the vendor's operator for the tensors' device, this project's
+    compiled kernel for that device or for a declared capability, the portable reference. If the vendor's operator
+    raises NotImplementedError before it has changed anything, the next implementation runs for that call. Vendors
+    register names without an implementation, or operators that lack a mode.
     """
 
     def __init__(
@@ -33,16 +33,20 @@ class Kernel:
     ) -> None:
         self.specification, self._library, self._declared = specification, library, declared
         self.__name__, self.__doc__ = attribute or specification.name, specification.doc
+        #: The only dtype that an entry point with a dtype in its name accepts; empty: all.
         self._only = specification.attributes.get(self.__name__, "")
         self._choices: dict[tuple[str, str], Choice] = {}
-        #: What computed the last call; None before the first.
+        #: Implementation that ran the last call; None before the first call.
         self.used: Choice | None = None
 
     def __repr__(self) -> str:
         return f"<kernel {self.__name__}>"
 
     def choice(self, device_type: str, dtype: str = "") -> Choice:
-        """What is asked first for tensors of that device type and dtype. Raises NotImplementedError if nothing is."""
+        """Return the implementation for tensors of that device type and dtype.
+
+        Raises NotImplementedError if there is none.
+        """
         key = (device_type, dtype)
         if key not in self._choices:
             self._choices[key] = self._choose(key)
@@ -53,6 +57,7 @@ class Kernel:
         key = _leading(arguments, self.specification.dtypes)
         if self._only and key[1] and key[1] != self._only:
             raise wrong(f"of {self.__name__}", f"tensors of {self._only}", key[1])
+        # Validate before any implementation runs: a vendor's operator may check nothing and read invalid memory.
         self.specification.validate(arguments)
         chosen = self.choice(*key)
         try:
@@ -60,53 +65,58 @@ class Kernel:
         except NotImplementedError as refusal:
             if chosen.implementation is not Implementation.VENDOR:
                 raise
+            # This choice is not cached: the vendor's operator may accept the next call.
             chosen = self._choose(key, f"{chosen.reason} refuses: {_sentence(refusal)}")
             result = chosen.function(*arguments.values())
         self.used = chosen
         return result
 
     def _choose(self, key: tuple[str, str], refused: str = "") -> Choice:
-        """The first that loads; after the vendor's refusal, which is then part of the reason, the first behind it."""
+        """Return the first implementation that loads.
+
+        ``refused`` says why the vendor's operator refused the call; the vendor's operator is then left out.
+        """
         reasons, lacking = [refused] if refused else [], []
-        for who, load in self._candidates(*key):
-            if refused and who is Implementation.VENDOR:
+        for implementation, load in self._candidates(*key):
+            if refused and implementation is Implementation.VENDOR:
                 continue
             try:
                 what, function = load()
             except SetupError as error:
+                # Installing something would change the choice, unlike the refusals below.
                 reasons.append(_sentence(error))
                 lacking.append(_sentence(error))
             except NotImplementedError as error:
                 reasons.append(_sentence(error))
             else:
-                return Choice(who, "; ".join([what, *reasons]), function, "; ".join(lacking))
+                return Choice(implementation, "; ".join([what, *reasons]), function, "; ".join(lacking))
         raise NotImplementedError(
-            f"{self.__name__} has no implementation for {key[0]}: {'; '.join(reasons) or 'none is known'}"
+            f"{self.__name__} has no implementation for {key[0]}: {'; '.join(reasons) or 'none is registered'}"
         )
 
     def _candidates(self, device_type: str, dtype: str) -> Iterator[tuple[Implementation, Any]]:
-        one = self.specification
+        specification = self.specification
         vendor = library_of(device_type, self._library)
-        if vendor is not None and self.__name__ in vendor.builders.get(one.builder, {}):
-            yield Implementation.VENDOR, functools.partial(vendor.operator, one.builder, self.__name__, dtype)
-        for native in one.native:
+        if vendor is not None and self.__name__ in vendor.builders.get(specification.builder, {}):
+            yield Implementation.VENDOR, functools.partial(vendor.operator, specification.builder, self.__name__, dtype)
+        for native in specification.native:
             if native.dtypes and dtype and dtype not in native.dtypes:
                 continue
             if native.needs is None and device_type in native.devices:
-                yield Implementation.NATIVE, functools.partial(_loaded, native)
+                yield Implementation.NATIVE, functools.partial(_load, native)
             for declared in self._declared:
                 if native.needs is not None and declared.is_of(device_type, native.needs.name):
-                    yield Implementation.NATIVE, functools.partial(_tried, native, declared)
-        if one.reference is not None:
-            yield Implementation.REFERENCE, lambda: ("PyTorch's operators", one.reference)
+                    yield Implementation.NATIVE, functools.partial(_load_and_try, native, declared)
+        if specification.reference is not None:
+            yield Implementation.REFERENCE, lambda: ("PyTorch's operators", specification.reference)
 
 
-def _loaded(native: Native) -> tuple[str, Any]:
+def _load(native: Native) -> tuple[str, Any]:
     return native.what, native.load()
 
 
-def _tried(native: Native, declared: Declared) -> tuple[str, Any]:
-    """Of an implementation that needs what the accelerator declares: it has to be there on this very device."""
+def _load_and_try(native: Native, declared: Declared) -> tuple[str, Any]:
+    """Load an implementation that needs a capability, and check that it runs on this device."""
     function = native.load()
     if not declared.is_there():
         raise NotImplementedError(f"{declared.capability} is declared for {declared.device_type}, not for this device")
@@ -115,15 +125,16 @@ def _tried(native: Native, declared: Declared) -> tuple[str, Any]:
 
 
 def _leading(arguments: Arguments, dtypes: tuple[str, ...]) -> tuple[str, str]:
-    """Device type and dtype of a call: by its first tensor of floating numbers, else by the first of a known dtype.
+    """Return device type and dtype of a call.
 
-    Where there is neither, as with empty lists, the dtype is open.
+    The first floating-point tensor decides, else the first tensor of a dtype in ``dtypes``. If there is neither, the
+    dtype is empty. Without any tensor, as with empty lists, the device type is "cpu".
     """
     found = list(every_tensor(arguments.values()))
     if not found:
         return "cpu", ""
     floating = next((tensor for tensor in found if tensor.is_floating_point()), None)
-    leading = floating if floating is not None else next((one for one in found if _dtype(one) in dtypes), None)
+    leading = floating if floating is not None else next((tensor for tensor in found if _dtype(tensor) in dtypes), None)
     return (found[0].device.type, "") if leading is None else (leading.device.type, _dtype(leading))
 
 
@@ -132,4 +143,5 @@ def _dtype(tensor: Tensor) -> str:
 
 
 def _sentence(error: Exception) -> str:
+    # Reasons are joined into one line of the report.
     return " ".join(str(error).split())

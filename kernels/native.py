@@ -1,6 +1,6 @@
-"""Compiled CPU kernels: one C++ file with a C interface, built at first use for this machine's instructions.
+"""Compiled CPU kernels: each is one C++ file with a C interface, built at first use for this machine's instructions.
 
-No torch headers are involved, so a build takes about a second, and the result depends on no torch version.
+The files include no torch headers. So a build takes about a second, and the result depends on no torch version.
 """
 
 from __future__ import annotations
@@ -14,21 +14,22 @@ from conformance.accelerators import building
 from conformance.accelerators.building import Recipe
 from conformance.errors import SetupError
 
-#: How reports call what is built here.
+#: Name of these kernels in reports.
 WHAT = "C++ compiled for this CPU"
-#: Headers that kernels share.
+#: Folder of the headers that kernels share.
 SHARED = Path(__file__).parent / "csrc"
-#: Contraction into fused multiply-add would give other bits than the portable references.
+# -ffp-contract=off: contraction into fused multiply-add would give other bits than the portable references.
+# -fwrapv: integers of the all-reduce wrap around.
 _FLAGS = ("-std=c++17", "-O3", "-g0", "-fPIC", "-shared", "-fvisibility=hidden", "-ffp-contract=off", "-fwrapv", "-w")
 
 
 @functools.cache
 def shared_object(source: Path, who: str, without: str, flags: tuple[str, ...] = ()) -> ctypes.CDLL:
-    """The library made of ``source``, what lies beside it and shared headers, loaded.
+    """Build the library of ``source``, the files beside it and the shared headers; return it loaded.
 
-    Calls into it release the interpreter lock. ``who`` is the subject of the error's sentence, ``without`` what still
-    works, ``flags`` are the compiler's beyond those that all kernels have. Raises SetupError if there is no compiler,
-    or if the file does not compile or load.
+    Calls into it release the interpreter lock. ``who`` is the subject of an error's sentence, and ``without`` says what
+    works without the library. ``flags`` are compiler flags in addition to those of all kernels. Raises SetupError if
+    there is no compiler, or if the file does not compile or load.
     """
     file = building.build(recipe(source, who, without, flags)).file
     try:
@@ -38,8 +39,9 @@ def shared_object(source: Path, who: str, without: str, flags: tuple[str, ...] =
 
 
 def recipe(source: Path, who: str, without: str, flags: tuple[str, ...] = ()) -> Recipe:
-    """How ``source`` is built here."""
-    # A cache folder may be shared by machines: what one of them calls native may be illegal on the next.
+    """Return the build recipe of ``source`` for this machine."""
+    # Several machines may share a cache folder, and code made for one of them may not run on the next. So the
+    # processor's instructions are part of the key (``depends``).
     tuned = "-mcpu=native" if platform.machine() in ("aarch64", "arm64") else "-march=native"
     return Recipe(
         name=source.stem,
@@ -54,12 +56,12 @@ def recipe(source: Path, who: str, without: str, flags: tuple[str, ...] = ()) ->
 
 
 def _headers() -> list[tuple[str, str]]:
-    """Shared headers and their contents: another one makes another library."""
+    """Return names and contents of the shared headers; they are part of the cache key."""
     return [(header.name, header.read_text(encoding="utf-8")) for header in sorted(SHARED.glob("*.h"))]
 
 
 def _instructions() -> str:
-    """What this machine's processor says it can do; empty where the kernel does not tell."""
+    """Return the processor's model and instruction sets as the kernel lists them, or the platform's name of it."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

@@ -1,7 +1,7 @@
 """Page-locked host memory without an accelerator: DeepSpeed's ``pin_handle``.
 
-Memory comes from the kernel in whole pages and is locked with ``mlock``. It lives as long as a tensor looks at it;
-freeing takes the lock away and leaves the pages to the garbage collector, so that no view is left dangling.
+Memory comes from the operating system in whole pages and is locked with ``mlock``. It lives as long as a tensor uses
+it. Freeing it removes the lock and leaves the pages to the garbage collector, so that no view becomes invalid.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ from conformance.kernels.arguments import wrong
 
 
 class PinHandle:
-    """Makes, recognises and frees locked tensors. All handles of a process share what is locked."""
+    """Factory of locked tensors, which it also recognises and frees. All handles of a process share them."""
 
     def new_cpu_locked_tensor(self, num_elem: int, example_tenosr: Tensor) -> Tensor:
-        """An uninitialised flat tensor of ``num_elem`` elements of the example's dtype, page-aligned and locked.
+        """Return an uninitialised flat tensor of ``num_elem`` elements of the example's dtype, page-aligned and locked.
 
-        The argument's name is DeepSpeed's. Raises UsageError for a bad argument, or if the kernel refuses the lock.
+        The misspelt argument name is DeepSpeed's. Raises UsageError for a bad argument, or if the operating system
+        refuses the lock.
         """
         if isinstance(num_elem, bool) or not isinstance(num_elem, int) or num_elem < 0:
             raise wrong("num_elem", "a number of elements", repr(num_elem))
@@ -38,64 +39,68 @@ class PinHandle:
         return _LOCKED.tensor(num_elem, example_tenosr.dtype)
 
     def free_cpu_locked_tensor(self, locked_tensor: Tensor) -> bool:
-        """Unlock the memory that the tensor lies in; False if it is none of ours. The values stay readable."""
+        """Unlock the memory of the tensor; return False if no handle locked it. The values stay readable."""
         return not _has_no_data(locked_tensor) and _LOCKED.free(locked_tensor.data_ptr())
 
     def free_cpu_locked_tensor_by_ptr(self, data_ptr: int) -> bool:
-        """The same for the address of an element."""
+        """Unlock the memory that contains the address ``data_ptr``; return False if no handle locked it."""
         return _LOCKED.free(data_ptr)
 
     def is_pinned(self, tensor: Tensor) -> bool:
-        """Whether the tensor's bytes, all of them, are locked by us or pinned by PyTorch; views are as their base."""
+        """Return True if all of the tensor's bytes are locked by a handle or pinned by PyTorch; views count as well."""
         if _has_no_data(tensor):
             return False
         first, last = _extent(tensor)
         return _LOCKED.holds(first, last) or bool(tensor.is_pinned())
 
 
-class _Locked:
-    """The locked pieces of this process, by address. A fork has none: locks are not inherited."""
+class _LockedMemory:
+    """Locked memory ranges of this process: size by address. A forked child has none: locks are not inherited."""
 
     def __init__(self) -> None:
         self._lock, self._process = threading.Lock(), os.getpid()
-        self._pieces: dict[int, int] = {}
+        self._ranges: dict[int, int] = {}
 
     def tensor(self, elements: int, dtype: torch.dtype) -> Tensor:
-        size = max(elements * dtype.itemsize, 1)
+        """Return a flat tensor in locked pages of its own. Raises UsageError if the lock is refused."""
+        size = max(elements * dtype.itemsize, 1)  # mmap refuses a size of 0
         memory = mmap.mmap(-1, -(-size // mmap.PAGESIZE) * mmap.PAGESIZE)
         address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
         if _libc().mlock(address, len(memory)) != 0:
             raise _refusal(len(memory), ctypes.get_errno())
         with self._lock:
-            self._mine()[address] = len(memory)
+            self._own_ranges()[address] = len(memory)
+        # Tensors and views keep ``memory`` alive. Only when the last one is gone, the range is forgotten.
         weakref.finalize(memory, self.forget, address)
         return torch.frombuffer(memory, dtype=torch.uint8)[: elements * dtype.itemsize].view(dtype)
 
     def holds(self, first: int, last: int) -> bool:
+        """Return True if one locked range contains the addresses from ``first`` up to ``last``."""
         with self._lock:
-            return any(start <= first and last <= start + size for start, size in self._mine().items())
+            return any(start <= first and last <= start + size for start, size in self._own_ranges().items())
 
     def free(self, address: int) -> bool:
+        """Unlock the range that contains ``address``; return False if there is none."""
         with self._lock:
-            found = [start for start, size in self._mine().items() if start <= address < start + size]
+            found = [start for start, size in self._own_ranges().items() if start <= address < start + size]
             for start in found:
-                _libc().munlock(start, self._pieces.pop(start))
+                _libc().munlock(start, self._ranges.pop(start))
         return bool(found)
 
     def forget(self, address: int) -> None:
-        """The pages are about to go back to the kernel, which unlocks them."""
+        """Remove the range whose pages are about to be unmapped; unmapping unlocks them."""
         with self._lock:
-            self._mine().pop(address, None)
+            self._own_ranges().pop(address, None)
 
-    def _mine(self) -> dict[int, int]:
+    def _own_ranges(self) -> dict[int, int]:
         if self._process != os.getpid():
-            self._process, self._pieces = os.getpid(), {}
-        return self._pieces
+            self._process, self._ranges = os.getpid(), {}
+        return self._ranges
 
 
 def is_fake(tensor: Tensor) -> bool:
-    """Whether it only pretends to have memory, as under torch.compile."""
-    # Importing that module takes seconds; where nobody has, there are no such tensors.
+    """Return True for a tensor without memory that stands for a real one, as under torch.compile."""
+    # Importing that module takes seconds. Where nothing has imported it, there are no such tensors.
     module = sys.modules.get("torch._subclasses.fake_tensor")
     return module is not None and isinstance(tensor, module.FakeTensor)
 
@@ -107,6 +112,7 @@ def _has_no_data(tensor: Any) -> bool:
 
 
 def _extent(tensor: Tensor) -> tuple[int, int]:
+    # Computed from the strides, because a view of a larger tensor has gaps.
     reach = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     return tensor.data_ptr(), tensor.data_ptr() + (reach + 1) * tensor.element_size()
 
@@ -126,4 +132,4 @@ def _libc() -> ctypes.CDLL:
     return loaded
 
 
-_LOCKED = _Locked()
+_LOCKED = _LockedMemory()

@@ -1,6 +1,7 @@
-"""A kernel as a specification: what is called, what it means, how exact it has to be, and what to try it with.
+"""Kernel specifications: signature, semantics, oracle, error budget and samples of one entry point.
 
-Implementations are checked against the specification, never against each other. docs/kernels.md says how to write one.
+Implementations are checked against the specification, never against each other. docs/kernels.md explains how to write
+a specification.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from torch import Tensor
 
 from conformance.accelerators.capabilities import DTYPES, Capability, Mode
 
-#: DeepSpeed's words for dtypes, at the end of names.
+#: DeepSpeed's abbreviations for dtypes, used as suffixes of entry points.
 WORDS = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
-#: A call's arguments by name, in the order of the signature. Lists of tensors, and lists of lists, are possible.
+#: A call's arguments by name, in the order of the signature. A value may be a list of tensors, or a list of such lists.
 Arguments = dict[str, Any]
 
 
-class Place(Enum):
-    """Where a kernel's tensors live."""
+class TensorLocation(Enum):
+    """Memory that holds a kernel's tensors: the accelerator's or the host's."""
 
     DEVICE = "device"
     HOST = "host"
@@ -32,11 +33,12 @@ class Place(Enum):
 
 @dataclass(frozen=True)
 class Expected:
-    """The oracle's answer for one tensor.
+    """Oracle result for one tensor.
 
-    ``value`` is float64 (or an integer dtype, which is then compared exactly) and has the result's shape. ``scale`` is
-    the sum of the magnitudes of the terms that make it up, where these may cancel; the value's own magnitude without
-    it. ``allowed`` replaces the budget by absolute errors. ``dtype`` is that of a returned tensor, if it matters.
+    ``value`` has the result's shape. Its dtype is float64, or an integer dtype, which is then compared exactly.
+    ``scale`` is the sum of the magnitudes of the terms that are added up; it matters where terms cancel. Without it,
+    the magnitude of the value is used. ``allowed`` gives absolute errors, which replace the budget. ``dtype`` is the
+    required dtype of a returned tensor; None accepts any.
     """
 
     value: Tensor
@@ -47,12 +49,13 @@ class Expected:
 
 @dataclass(frozen=True)
 class ErrorBudget:
-    """How far a result r may be from the exact value o, element by element:
+    """Error bound for each element: how far a result r may be from the exact value o.
 
         |r - o| <= rounding * u * |o|  +  conditioning * u_acc * scale  +  floor
 
-    with u the unit roundoff of the result's dtype, u_acc that of float32 (float64 for float64), floor the smallest
-    normal number (float16: two subnormal steps). ``source`` says where the two numbers come from.
+    u is the unit roundoff of the result's dtype. u_acc is the unit roundoff of float32 (of float64 for float64
+    results). floor is the smallest normal number (for float16: two subnormal steps). ``source`` justifies the two
+    factors.
     """
 
     rounding: float
@@ -61,10 +64,11 @@ class ErrorBudget:
 
 
 @dataclass(frozen=True)
-class Sample:
-    """One call. ``make`` gives its arguments on the host, the same each time: it draws from the generator it is given.
+class KernelSample:
+    """Arguments of one call of a kernel.
 
-    ``dtypes`` limits the sample to some of the kernel's dtypes; none means all.
+    ``make`` returns the arguments on the host. It draws all random numbers from the given generator, so that the same
+    seed gives the same arguments. ``dtypes`` limits the sample to some of the kernel's dtypes; empty means all.
     """
 
     name: str
@@ -74,9 +78,9 @@ class Sample:
 
 @dataclass(frozen=True)
 class Refusal:
-    """A call that has to be refused with an error that names ``argument``, before anything is modified.
+    """Invalid call. The kernel must raise an error that names ``argument``, before it modifies anything.
 
-    ``spoil`` gets the arguments of the kernel's first sample, on their device, and returns those to call with.
+    ``spoil`` gets the arguments of the kernel's first sample, on their device, and returns the invalid arguments.
     """
 
     name: str
@@ -86,10 +90,10 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Property:
-    """What holds between several calls (a round trip, a repeated step, decoding token by token).
+    """Relation between several calls: a round trip, a repeated step, decoding token by token.
 
-    ``run(functions, device, dtype, generator)`` calls what the builder loaded and yields what it saw, as
-    ``(what, tensor, Expected)``. The name is part of the case's id.
+    ``run(functions, device, dtype, generator)`` calls the functions that the builder loaded. It yields each observation
+    as ``(description, tensor, Expected)``. The name is part of the case's id.
     """
 
     name: str
@@ -97,17 +101,18 @@ class Property:
 
 
 def needs_no_trial(device_type: str) -> None:
-    """What loads also runs."""
+    """Accept every device: an implementation that loads also runs."""
 
 
 @dataclass(frozen=True)
 class Native:
-    """This project's own compiled implementation, for tensors on some types of device and in some dtypes.
+    """Compiled implementation of this project, for some device types and dtypes.
 
-    ``load`` builds it at first use and returns the function, with the kernel's signature; it raises SetupError, with
-    a sentence, where that cannot be done. Where it ``needs`` a capability it is for the devices whose accelerator
-    declares that, and for no others: ``devices`` is empty then. ``trial`` gets the device's type after ``load``, and
-    raises SetupError where such code does not run on it.
+    ``load`` builds it at first use and returns a function with the kernel's signature. It raises SetupError where the
+    build fails. ``what`` describes the implementation in the report. ``devices`` and ``dtypes`` limit it; no dtypes
+    mean all. If ``needs`` names a capability, the implementation is only for accelerators that declare it, and
+    ``devices`` is empty. ``trial`` gets the device type after ``load`` and raises SetupError if the code does not run
+    there.
     """
 
     load: Callable[[], Callable[..., Any]]
@@ -119,39 +124,43 @@ class Native:
 
 
 def accepts_all(arguments: Arguments) -> None:
-    """Nothing is refused."""
+    """Accept all arguments."""
 
 
 def no_session(functions: Any, arguments: Arguments) -> AbstractContextManager[None]:
-    """Nothing has to be set up around a call."""
+    """Return a context manager that sets nothing up."""
     return nullcontext()
 
 
 @dataclass(frozen=True)
 class KernelSpecification:
-    """One entry point of an operator builder.
+    """Specification of one entry point of an operator builder.
 
-    ``name`` is unique, and part of ids. ``attribute`` is the name in what the builder named ``builder`` loads, where
-    that is another; ``{dtype}`` in it stands for DeepSpeed's word for each dtype: ``softmax_{dtype}``. ``reference`` is
-    the portable implementation by PyTorch's operators, on whatever device the tensors are; its signature is the exact
-    one that DeepSpeed's Python code calls, by position, and its docstring the semantics with their source. None where
-    there is no portable one.
-    ``oracle`` computes the same in float64 from the formula, on the host and on its own, and answers by path: changed
-    arguments as ``tensor_lists[1][0]``, what is returned as ``result`` or ``result[0]``. ``changes`` are the paths,
-    or beginnings of paths, of the arguments that are modified in place: all others must keep their bits, but those in
-    ``scratch``, whose content is the kernel's own.
+    ``name`` is unique and part of case ids. ``builder`` is the class name of the operator builder. ``attribute`` is the
+    name of the function in the loaded object, if it differs from ``name``; ``{dtype}`` in it stands for DeepSpeed's
+    abbreviation of each dtype: ``softmax_{dtype}``.
 
-    ``validate`` raises (see ``arguments.wrong``) before anything is modified. ``dtypes`` and ``mode`` make the cells
-    ``kernels.<name>[<dtype>-<mode>]`` under which accelerators claim it; the dtype is handed to the samples.
-    ``companions`` are what else the builder's object offers: constants, or functions that set something up, which
-    ``session`` calls around a sample. ``place`` HOST is for kernels that work on host memory whatever the accelerator.
+    ``reference`` is the portable implementation by PyTorch's operators, on the device of the tensors. DeepSpeed's
+    Python code calls exactly its signature, by position. Its docstring defines the semantics and cites their source.
+    It is None if no portable implementation exists.
+
+    ``oracle`` computes the results in float64 on the host, from the formula and independently of the reference. Its
+    keys are paths: ``tensor_lists[1][0]`` for a changed argument, ``result`` or ``result[0]`` for a returned tensor.
+    ``changes`` lists the paths, or prefixes of paths, of the arguments that are modified in place. All other arguments
+    must keep their bits, except those in ``scratch``, which are working memory of the kernel.
+
+    ``validate`` raises (see ``arguments.wrong``) before anything is modified. ``dtypes`` and ``mode`` form the cells
+    ``kernels.<name>[<dtype>-<mode>]`` under which accelerators claim the kernel; samples get the dtype.
+    ``companions`` are further attributes of the loaded object: constants, or functions that set something up.
+    ``session`` returns a context manager that is entered around a sample. ``location`` is HOST for kernels that work on
+    host memory, whatever the accelerator is.
     """
 
     name: str
     builder: str
     mode: Mode
     dtypes: tuple[str, ...]
-    samples: tuple[Sample, ...]
+    samples: tuple[KernelSample, ...]
     oracle: Callable[[Arguments], Mapping[str, Expected]]
     budget: ErrorBudget
     reference: Callable[..., Any] | None
@@ -161,52 +170,57 @@ class KernelSpecification:
     refusals: tuple[Refusal, ...] = ()
     properties: tuple[Property, ...] = ()
     native: tuple[Native, ...] = ()
-    place: Place = Place.DEVICE
+    location: TensorLocation = TensorLocation.DEVICE
     attribute: str = ""
     companions: Mapping[str, Any] = field(default_factory=dict)
     session: Callable[[Any, Arguments], AbstractContextManager[None]] = no_session
     signature: inspect.Signature = field(init=False, compare=False)
-    _places: tuple[str, ...] = field(init=False, compare=False, default=())
+    #: Parameter names, if all of them can be given by position; else empty.
+    _parameters: tuple[str, ...] = field(init=False, compare=False, default=())
 
     def __post_init__(self) -> None:
         declared = self.reference or (self.companions.get(self.name) if self.name in self.companions else None)
         if declared is None:
-            raise ValueError(f"kernel {self.name!r}: a reference, or a companion of its name, gives the signature")
+            raise ValueError(
+                f"kernel {self.name!r}: a reference, or a companion of its name, gives the signature; add one"
+            )
         if unknown := set(self.dtypes) - set(DTYPES):
-            raise ValueError(f"kernel {self.name!r}: unknown dtypes {sorted(unknown)}")
-        names = [one.name for one in self.samples]
-        names += [one.name for one in self.refusals] + [one.name for one in self.properties]
+            raise ValueError(f"kernel {self.name!r}: unknown dtypes {sorted(unknown)}; known: {sorted(DTYPES)}")
+        names = [sample.name for sample in self.samples]
+        names += [refusal.name for refusal in self.refusals] + [relation.name for relation in self.properties]
         if len(set(names)) < len(names):
-            raise ValueError(f"kernel {self.name!r}: two samples, refusals or properties have one name")
+            raise ValueError(f"kernel {self.name!r}: two samples, refusals or properties have the same name")
+        # The dataclass is frozen, so derived fields cannot be assigned in the usual way.
         object.__setattr__(self, "signature", inspect.signature(declared))
-        kinds = [one.kind for one in self.signature.parameters.values()]
+        kinds = [parameter.kind for parameter in self.signature.parameters.values()]
         if all(kind is inspect.Parameter.POSITIONAL_OR_KEYWORD for kind in kinds):
-            object.__setattr__(self, "_places", tuple(self.signature.parameters))
+            object.__setattr__(self, "_parameters", tuple(self.signature.parameters))
 
     @property
     def doc(self) -> str:
-        """The semantics, with their source."""
+        """Return the semantics and their source: the docstring of the reference."""
         return inspect.getdoc(self.reference or self.companions[self.name]) or ""
 
     def attribute_for(self, dtype: str) -> str:
-        """The name in what the builder loads, for tensors of that dtype."""
+        """Return the name of the function in the loaded object, for tensors of that dtype."""
         return (self.attribute or self.name).replace("{dtype}", WORDS.get(dtype, dtype))
 
     @property
     def attributes(self) -> dict[str, str]:
-        """All such names; each with the dtype that it is for, or an empty text if it is for all."""
+        """Return the names of all functions in the loaded object, each with its dtype (empty: for all dtypes)."""
         if "{dtype}" not in self.attribute:
             return {self.attribute or self.name: ""}
         return {self.attribute_for(dtype): dtype for dtype in self.dtypes}
 
     def bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
-        """A call's arguments by name, defaults filled in; TypeError as Python raises it."""
-        if args and not kwargs and len(args) == len(self._places):
-            return dict(zip(self._places, args, strict=True))  # as optimizers call, a thousand times a second
+        """Return a call's arguments by name, with defaults filled in. Raises TypeError as a Python call does."""
+        # Signature.bind is slow, and optimizers call by position a thousand times a second.
+        if args and not kwargs and len(args) == len(self._parameters):
+            return dict(zip(self._parameters, args, strict=True))
         call = self.signature.bind(*args, **kwargs)
         call.apply_defaults()
         return dict(call.arguments)
 
     def is_changed(self, path: str) -> bool:
-        """Whether the argument at that path is modified in place."""
+        """Return whether the argument at that path is modified in place."""
         return any(path == start or path.startswith((f"{start}[", f"{start}.")) for start in self.changes)

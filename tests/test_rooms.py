@@ -18,7 +18,9 @@ ROOMS = {
     "conformance.reports": ROOT / "reports",
     "conformance": ROOT / "conformance",
 }
-#: What each place may import of this project. ``conformance.errors`` is a leaf that everyone may use.
+#: Leaves of the import graph, which every place may import.
+LEAVES = ("conformance.errors", "conformance.claim_lookup")
+#: What each place may import of this project besides the leaves.
 ALLOWED = {
     "accelerators": ("conformance.accelerators",),
     "kernels": ("conformance.kernels", "conformance.accelerators"),
@@ -29,7 +31,7 @@ ALLOWED = {
         "conformance.process.python",
         "conformance.finding",
         "conformance.numerics",
-        "conformance.process.patience",
+        "conformance.process.watchdog",
         "conformance.kernels",
         "conformance.accelerators.capabilities",
         "conformance.accelerators.declaration",
@@ -77,7 +79,7 @@ def test_arrows_between_rooms(path: Path) -> None:
     place, found = place_of(path), list(imports(path, package_of(path)))
     own = [name for name in found if name.split(".")[0] == "conformance"]
 
-    allowed = (*ALLOWED.get(place, ("conformance",)), "conformance.errors")
+    allowed = (*ALLOWED.get(place, ("conformance",)), *LEAVES)
     strays = [name for name in own if not any(name == a or name.startswith(a + ".") for a in allowed)]
     assert not strays, f"{place} must not import {strays}"
     libraries = [name for name in found if name.split(".")[0] in FORBIDDEN_LIBRARIES.get(place, ())]
@@ -86,6 +88,15 @@ def test_arrows_between_rooms(path: Path) -> None:
         "nothing imports the plugin"
     )
     assert not {name.split(".")[0] for name in found} & {"accelerators", "kernels", "reports"}, "one name per module"
+
+
+@pytest.mark.parametrize("leaf", LEAVES)
+def test_leaves_import_only_leaves_and_the_standard_library(leaf: str) -> None:
+    path = ROOT.joinpath(*leaf.split(".")).with_suffix(".py")
+
+    found = [name for name in imports(path, "conformance") if name.split(".")[0] not in sys.stdlib_module_names]
+
+    assert all(name.startswith(tuple(f"{other}." for other in LEAVES)) for name in found), found
 
 
 def test_suites_import_no_backend_and_name_no_accelerator() -> None:

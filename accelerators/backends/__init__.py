@@ -1,6 +1,6 @@
-"""One file per accelerator: ``<name>.py`` defines ``<NAME>``, and ``<name>.toml`` may stand beside it.
+"""Built-in backends: ``<name>.py`` defines ``<NAME>``, and ``<name>.toml`` may add a declaration.
 
-A new accelerator adds its own file and touches no other.
+A new backend adds its own file and changes no other file.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from conformance.accelerators.torch_accelerator import TorchAccelerator
 
 
 def builtin_names() -> tuple[str, ...]:
-    """The names of all files here, sorted. Nothing is imported."""
+    """Return the sorted names of all backends. Nothing is imported."""
     return tuple(sorted(module.name for module in pkgutil.iter_modules(__path__)))
 
 
 def builtin(name: str) -> TorchAccelerator:
-    """The accelerator that ``<name>.py`` declares."""
+    """Return the accelerator that ``<name>.py`` defines."""
     module = importlib.import_module(f"{__name__}.{name}")
     accelerator = getattr(module, name.upper())
     assert isinstance(accelerator, TorchAccelerator), f"{module.__file__} must define {name.upper()}"
@@ -26,6 +26,6 @@ def builtin(name: str) -> TorchAccelerator:
 
 
 def declaration_beside(name: str) -> Path | None:
-    """The TOML file shipped for that accelerator, if there is one."""
+    """Return the TOML file of that backend, or None."""
     file = Path(__path__[0]) / f"{name}.toml"
     return file if file.exists() else None

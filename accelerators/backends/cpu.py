@@ -19,18 +19,18 @@ from conformance.accelerators.randomness import HostGenerator
 from conformance.accelerators.torch_accelerator import TorchAccelerator
 
 _NO_STREAM = "torch.cpu.Stream is a placeholder: the host has one queue, and work on it is done when the call returns"
-_NO_EVENT = "torch.cpu has no events with a time; durations are taken with the host's clock"
+_NO_EVENT = "torch.cpu has no events with times; durations are measured with the host's clock"
 _NO_COUNTERS = "PyTorch's CPU allocator keeps no counters; the numbers are the resident memory of the process"
 _NO_GRAPH = "PyTorch captures no graphs on the CPU"
 _ONE_DEVICE = "PyTorch presents all processors of a host as one device"
-_NO_PINNING = "no device copies from the host's memory here, so there is nothing to lock pages for"
+_NO_PINNING = "no device copies from host memory here, so page-locking has no purpose"
 
 CPU = TorchAccelerator(
     name="cpu",
     vendor="PyTorch",
     is_host=True,
     collectives={"linux": "gloo", "darwin": "gloo", "win32": "gloo"},
-    # No runtime reads it: there is one device. A variable of its own hides nobody else's devices.
+    # No runtime reads this variable, because there is one device. Its own name leaves other vendors' devices visible.
     visible_devices="CPU_VISIBLE_DEVICES",
     listing=("lscpu",),
     synchronized=True,
@@ -55,7 +55,7 @@ CPU = TorchAccelerator(
     | communicates("float32", "float64", "float16", "bfloat16", "int8", "uint8", "int32", "int64")
     | ALL_COLLECTIVES
     | {can.COMM_BITWISE}
-    | lacks(can.COMM_COALESCED, "gloo starts every collective by itself", NOT_YET)
+    | lacks(can.COMM_COALESCED, "gloo starts every collective separately", NOT_YET)
     | accumulates_wide("float16", "bfloat16")
     | stores("float8_e4m3fn", "float8_e5m2")
     | dtypes("float32", "float64", "bfloat16", "float16", "complex64", "complex128")

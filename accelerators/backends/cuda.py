@@ -27,7 +27,7 @@ CUDA = TorchAccelerator(
     triton=True,
     # float16 arithmetic from Volta on, bfloat16 and Triton from Ampere on.
     needs_generation={"float16": (7, 0), "bfloat16": (8, 0), "triton": (8, 0)},
-    # torch._grouped_mm is one kernel from Hopper on, and a loop over groups before it.
+    # torch._grouped_mm is a single kernel from Hopper on. On older devices it is a loop over groups.
     triton_grouped_mm=((7, 0), (9, 0)),
     host_registration=("cudart", "cudaHostRegister", "cudaHostUnregister"),
     range_tool="nvtx",

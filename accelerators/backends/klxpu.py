@@ -13,7 +13,7 @@ KLXPU = TorchAccelerator(
     module="torch.cuda",
     device_type="cuda",
     impersonates=frozenset({"cuda"}),
-    # Its answers come through torch.cuda, which a GPU gives as well; only the driver's node tells them apart.
+    # Both this device and a GPU answer through torch.cuda. Only the driver's device node distinguishes them.
     device_files=("/dev/xpuctrl",),
     collectives={"linux": "nccl"},
     visible_devices="CUDA_VISIBLE_DEVICES",
@@ -21,12 +21,12 @@ KLXPU = TorchAccelerator(
     exports=("BKCL", "XPU", "XMLIR", "LD_LIBRARY", "PATH"),
     listing=("xpu-smi", "-L"),
     graph="CUDAGraph",
-    # Its event timers answer 0.0 unless XPU_EVENT_KL3_ENABLE=1 is set.
+    # Its event timers return 0.0 unless XPU_EVENT_KL3_ENABLE=1 is set.
     host_timers=True,
     capabilities=TORCH_BASE
     | {can.STREAM, can.STREAM_ORDER, can.EVENT, can.MEMORY_STATS, can.MEMORY_TOTAL}
     | communicates("float32", "float16", "bfloat16", "int32", "int64")
     | dtypes("float32", "float16", "bfloat16", "int32", "int64", "bool")
-    | lacks(can.EVENT_TIMING, "event timers answer 0.0 in the default configuration", NOT_YET)
+    | lacks(can.EVENT_TIMING, "event timers return 0.0 in the default configuration", NOT_YET)
     | lacks(can.TRITON, "stock Triton has no code generator for it", NOT_YET),
 )

@@ -9,7 +9,7 @@ from conformance.accelerators.randomness import NamedGenerator
 from conformance.accelerators.torch_accelerator import TorchAccelerator
 
 _ONE_QUEUE = "torch.mps has one command queue and no stream objects"
-_NO_PEAKS = "torch.mps tells what is allocated now and keeps no counters of the past"
+_NO_PEAKS = "torch.mps reports the current allocation only and keeps no peaks"
 
 MPS = TorchAccelerator(
     name="mps",

@@ -15,7 +15,7 @@ NPU = TorchAccelerator(
     exports=("ASCEND", "HCCL", "LD_LIBRARY", "PATH"),
     listing=("npu-smi", "info", "-l"),
     graph="NPUGraph",
-    # The runtime maps registered host memory by whole pages.
+    # The runtime registers host memory in whole pages.
     pin_alignment=4096,
     capabilities=TORCH_BASE
     | STREAMS

@@ -14,7 +14,7 @@ SDAA = TorchAccelerator(
     package="torch_sdaa",
     collectives={"linux": "tccl"},
     visible_devices="SDAA_VISIBLE_DEVICES",
-    # TCCL is its communication library; NCCL's variables mean nothing to it.
+    # TCCL is its communication library. It ignores NCCL's variables.
     exports=("TCCL", "SDAA", "LD_LIBRARY", "PATH"),
     listing=("teco-smi",),
     capabilities=TORCH_BASE

@@ -1,4 +1,4 @@
-"""The simulated accelerator: everything a CPU has not, on any machine with a C++ compiler."""
+"""The simulated accelerator: the features that a CPU lacks, on any machine with a C++ compiler."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ SIM = TorchAccelerator(
     | communicates("float32", "float64", "float16", "bfloat16", "int8", "uint8", "int32", "int64")
     | ALL_COLLECTIVES
     | {can.COMM_BITWISE}
-    | lacks(can.COMM_COALESCED, "gloo starts every collective by itself", NOT_YET)
+    | lacks(can.COMM_COALESCED, "gloo starts every collective separately", NOT_YET)
     | accumulates_wide("float16", "bfloat16")
     | dtypes(*_DTYPES, *_INTEGERS)
     | strided_only(*_DTYPES, *_INTEGERS)

@@ -23,7 +23,7 @@ SUPA = TorchAccelerator(
     name="supa",
     vendor="Biren",
     package="torch_supa",
-    # torch_supa answers torch.cuda.is_available(), so its own module is asked, and before CUDA's.
+    # torch_supa also makes torch.cuda.is_available() True, so detection must not take it for a CUDA device.
     impersonates=frozenset({"cuda"}),
     collectives={"linux": "bccl", "win32": "gloo"},
     visible_devices="SUPA_VISIBLE_DEVICES",
@@ -36,13 +36,13 @@ SUPA = TorchAccelerator(
     | STREAMS
     | ALLOCATOR
     | PINNING
-    # Triton is the vendor's own build, in a package of its own: is_triton_supported() looks for it, nothing is claimed.
+    # Triton is the vendor's own build in a separate package. is_triton_supported() looks for it; nothing is claimed.
     | {can.DEVICE_MULTIPLE, can.DEVICE_VISIBILITY, can.RNG_PER_DEVICE}
     | {can.GRAPH_CAPTURE, can.GRAPH_POOL, can.AUTOCAST, can.COMPILE}
     | communicates("float32", "float16", "bfloat16", "int8", "uint8", "int32", "int64")
     | dtypes(*_DTYPES)
     | strided_only(*_DTYPES)
     | kernels("multi_tensor_adam", "multi_tensor_lion", dtypes=_FLOATING, mode=can.Mode.TRAINING)
-    # PyTorch prints a device's tensors by way of float64.
+    # PyTorch converts a device's tensors to float64 to print them.
     | stores("float64"),
 )

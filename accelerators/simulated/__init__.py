@@ -1,5 +1,6 @@
-"""A simulated accelerator: a real PyTorch out-of-tree device (PrivateUse1) with everything a CPU has not.
+"""A simulated accelerator: a real PyTorch out-of-tree device (PrivateUse1) with the features that a CPU lacks.
 
-Nothing is imported or built here. ``start(face)`` in ``engine`` builds the core once per machine and registers the
-device under the face's names; ``torch_sim`` does that for the product's own face, ``sim``.
+Importing this package imports and builds nothing. ``start(profile)`` in ``simulator`` builds the C++ core once per
+machine and registers the device under the names in the profile. ``torch_sim`` does that for the built-in device
+``sim``.
 """

@@ -1,4 +1,4 @@
-"""How the engine's C++ core is built and loaded; it depends on sources, torch, Python and flags."""
+"""Build and load of the simulator's C++ core. The build depends on sources, torch, Python and flags."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from conformance.errors import SetupError
 
 _SOURCES = Path(__file__).parent / "csrc"
 _NAME = "sim_core"
-# -O1: -O0 makes every operator ten times dearer, -O2 only the build.
+# -O1: with -O0 every operator takes ten times longer, and -O2 only makes the build slower.
 _FLAGS = (
     "-std=c++20",
     "-O1",
@@ -28,7 +28,7 @@ _FLAGS = (
 
 
 def load_core() -> ModuleType:
-    """The compiled module. Raises SetupError if it cannot be built or loaded here."""
+    """Return the compiled module; raise SetupError if it cannot be built or loaded here."""
     built = build()
     spec = importlib.util.spec_from_file_location(_NAME, built.file)
     assert spec is not None
@@ -44,12 +44,12 @@ def load_core() -> ModuleType:
 
 
 def build() -> Built:
-    """Compile the core unless it is there already."""
+    """Return the compiled core; compile it unless the cache has it."""
     return building.build(recipe())
 
 
 def recipe() -> Recipe:
-    """What the core is made of."""
+    """Return the build recipe of the core."""
     import torch
 
     abi = sysconfig.get_config_var("EXT_SUFFIX") or ""

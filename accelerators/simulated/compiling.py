@@ -1,6 +1,7 @@
-"""torch.compile: inductor writes C++ for the host, and its kernels run on the device's memory, which the host can see.
+"""torch.compile on the simulated device: inductor writes C++ for the host, which can read and write device memory.
 
-Importing inductor takes seconds, so the pieces are made when it asks ``torch.<device>`` for them.
+Importing inductor takes seconds. The code generators are therefore built when inductor looks them up on
+``torch.<device>``.
 """
 
 from __future__ import annotations
@@ -13,34 +14,34 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from conformance.accelerators.simulated.face import Face
+from conformance.accelerators.simulated.device_profile import DeviceProfile
 
-#: What inductor looks up on an out-of-tree device's module.
+#: Names that inductor looks up on an out-of-tree device's module.
 _HOOKS = ("Scheduling", "PythonWrapperCodegen", "CppWrapperCodegen", "WrapperFxCodegen")
 
 
-def register(face: Face, module: ModuleType) -> None:
-    """Announce the device to dynamo, and let inductor find its code generators on ``module``."""
-    vars(module)["__getattr__"] = lambda name: _hook(face, module, name)
-    _when_imported("torch._dynamo.device_interface", lambda dynamo: _announce(face, module, dynamo))
+def register(profile: DeviceProfile, module: ModuleType) -> None:
+    """Register the device with dynamo, and its code generators with inductor through ``module``."""
+    vars(module)["__getattr__"] = lambda name: _hook(profile, module, name)
+    _when_imported("torch._dynamo.device_interface", lambda dynamo: _announce(profile, module, dynamo))
 
 
-def _hook(face: Face, module: ModuleType, name: str) -> Any:
+def _hook(profile: DeviceProfile, module: ModuleType, name: str) -> Any:
     if name not in _HOOKS:
         raise AttributeError(f"module {module.__name__!r} has no attribute {name!r}")
-    return _generators(face)[name]
+    return _generators(profile)[name]
 
 
 def _when_imported(name: str, then: Callable[[ModuleType], None]) -> None:
-    """Run ``then`` on that module now, or as soon as somebody imports it."""
+    """Call ``then`` with the module of that name now, or as soon as it is imported."""
     if name in sys.modules:
         then(sys.modules[name])
     else:
-        sys.meta_path.insert(0, _Notice(name, then))
+        sys.meta_path.insert(0, _ImportHook(name, then))
 
 
-class _Notice(importlib.abc.MetaPathFinder):
-    """Finds nothing itself: it lets the others find one module, and acts once that is loaded."""
+class _ImportHook(importlib.abc.MetaPathFinder):
+    """A finder that calls a function after one module is loaded. The other finders find the module."""
 
     def __init__(self, name: str, then: Callable[[ModuleType], None]) -> None:
         self._name, self._then = name, then
@@ -56,7 +57,7 @@ class _Notice(importlib.abc.MetaPathFinder):
 
 
 class _Loader(importlib.abc.Loader):
-    """A loader that acts after loading."""
+    """A loader that calls a function after loading."""
 
     def __init__(self, inner: Any, then: Callable[[ModuleType], None]) -> None:
         self._inner, self._then = inner, then
@@ -70,14 +71,14 @@ class _Loader(importlib.abc.Loader):
         self._then(module)
 
 
-def _announce(face: Face, module: ModuleType, dynamo: Any) -> None:
+def _announce(profile: DeviceProfile, module: ModuleType, dynamo: Any) -> None:
     interface = _interface(module, dynamo)
-    for name in (face.device, *(f"{face.device}:{index}" for index in range(face.devices))):
+    for name in (profile.device, *(f"{profile.device}:{index}" for index in range(profile.devices))):
         dynamo.register_interface_for_device(name, interface)
 
 
 def _interface(module: Any, dynamo: Any) -> type:
-    """What dynamo asks a device, answered by its module; everything else as for the host."""
+    """Return dynamo's interface to the device: its module answers, and the host's interface everything else."""
 
     class Worker(dynamo.CpuInterface.Worker):  # type: ignore[misc]
         @staticmethod
@@ -104,7 +105,7 @@ def _interface(module: Any, dynamo: Any) -> type:
     return Interface
 
 
-def _generators(face: Face) -> dict[str, Any]:
+def _generators(profile: DeviceProfile) -> dict[str, Any]:
     import torch
     from torch._inductor import config as inductor_config
     from torch._inductor.codegen import common
@@ -116,16 +117,16 @@ def _generators(face: Face) -> dict[str, Any]:
     from torch._inductor.scheduler import BaseSchedulerNode
 
     class Overrides(CpuDeviceOpOverrides):
-        """The host's, but memory is allocated on the right device."""
+        """The host's overrides, with the device guards of the simulated device."""
 
         def set_device(self, device_idx: int) -> str:
-            return f"torch.{face.device}.set_device({device_idx})"
+            return f"torch.{profile.device}.set_device({device_idx})"
 
         def device_guard(self, device_idx: int) -> str:
-            return f"torch.{face.device}.device({device_idx})"
+            return f"torch.{profile.device}.device({device_idx})"
 
     class Wrapper(PythonWrapperCodegen):
-        """Kernels are called as the host's are."""
+        """A wrapper that calls kernels like kernels of the host."""
 
         @staticmethod
         def create(*args: Any, **kwargs: Any) -> Any:
@@ -133,7 +134,7 @@ def _generators(face: Face) -> dict[str, Any]:
             return Wrapper() if type(made) is PythonWrapperCodegen else made  # type: ignore[no-untyped-call]
 
         def make_allocation(self, name: str, device: torch.device, *args: Any, **kwargs: Any) -> str:
-            # Inductor drops the index of devices it has no guard for.
+            # Inductor drops the index of a device for which it has no guard.
             made: str = super().make_allocation(name, device, *args, **kwargs)  # type: ignore[no-untyped-call]
             return made.replace(f"device='{device.type}'", f"device='{device}'")
 
@@ -141,19 +142,19 @@ def _generators(face: Face) -> dict[str, Any]:
             kwargs["device"] = torch.device("cpu")
             return super()._generate_kernel_call_helper(*args, **kwargs)
 
-    asked = BaseSchedulerNode.is_cpu
+    original = BaseSchedulerNode.is_cpu
 
     def is_cpu(self: Any) -> bool:
-        # Fusion rules for C++ kernels hang on this question, and ours are C++ kernels.
+        # The fusion rules for C++ kernels depend on this answer, and our kernels are C++ kernels.
         device = self.get_device()
-        return bool(asked(self) or (device is not None and device.type == face.device))
+        return bool(original(self) or (device is not None and device.type == profile.device))
 
-    # Random numbers come from the device's own generators, compiled or not.
+    # Compiled code draws random numbers from the device's own generators, like code that is not compiled.
     inductor_config.fallback_random = True
-    if face.device not in common.device_op_overrides_dict:
+    if profile.device not in common.device_op_overrides_dict:
         BaseSchedulerNode.is_cpu = is_cpu  # type: ignore[method-assign]
-        _name_backend(face, inductor_config)
-        common.register_device_op_overrides(face.device, Overrides())
+        _name_backend(profile, inductor_config)
+        common.register_device_op_overrides(profile.device, Overrides())
     return {
         "Scheduling": CppScheduling,
         "PythonWrapperCodegen": Wrapper,
@@ -162,19 +163,19 @@ def _generators(face: Face) -> dict[str, Any]:
     }
 
 
-def _name_backend(face: Face, config: Any) -> None:
-    """Say that the device's kernels are C++; inductor takes an unknown device's for Triton's."""
+def _name_backend(profile: DeviceProfile, config: Any) -> None:
+    """Tell inductor that the device's kernels are C++. For an unknown device it assumes Triton."""
     from torch._inductor import utils
 
-    asked = utils.get_current_backend
+    original = utils.get_current_backend
 
     def get_current_backend(device_type: str | None = None) -> str:
         from torch._inductor.virtualized import V
 
         device = device_type or V.graph.get_current_device_or_throw().type
-        return str(config.cpu_backend) if device == face.device else asked(device)
+        return str(config.cpu_backend) if device == profile.device else original(device)
 
     for name, module in list(sys.modules.items()):
-        # It is imported by name in several modules.
-        if name.startswith("torch._inductor") and getattr(module, "get_current_backend", None) is asked:
+        # Several modules of inductor import the function by name, so each copy is replaced.
+        if name.startswith("torch._inductor") and getattr(module, "get_current_backend", None) is original:
             vars(module)["get_current_backend"] = get_current_backend

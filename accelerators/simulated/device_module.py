@@ -1,4 +1,4 @@
-"""``torch.<device>``: the module that PyTorch and DeepSpeed expect of a device, made for one face."""
+"""``torch.<device>`` of the simulated device: the module that PyTorch and DeepSpeed expect of a device."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from conformance.accelerators.simulated.face import Face
+from conformance.accelerators.simulated.device_profile import DeviceProfile
 from conformance.accelerators.simulated.graphs import make_graph_class, make_graph_context
 
 Device = torch.device | int | str | None
@@ -20,7 +20,7 @@ Device = torch.device | int | str | None
 
 @dataclass(frozen=True)
 class Properties:
-    """What ``get_device_properties`` tells."""
+    """Properties of a simulated device, as ``get_device_properties`` returns them."""
 
     name: str
     total_memory: int
@@ -29,18 +29,25 @@ class Properties:
     multi_processor_count: int = 1
 
 
-def make_module(face: Face, core: ModuleType) -> ModuleType:
-    """The module, registered under its name in ``sys.modules``."""
-    module = ModuleType(f"torch.{face.device}", f"{face.product}, in PyTorch's clothes.")
-    parts = (_devices(face, core), _streams(face), _memory(face), _random(face, core), _precision(face), _lazy())
+def make_module(profile: DeviceProfile, core: ModuleType) -> ModuleType:
+    """Return the device's module, registered under its name in ``sys.modules``."""
+    module = ModuleType(f"torch.{profile.device}", f"{profile.product}, with the interface of PyTorch's devices.")
+    parts = (
+        _devices(profile, core),
+        _streams(profile),
+        _memory(profile),
+        _random(profile, core),
+        _precision(profile),
+        _lazy(),
+    )
     for part in parts:
         vars(module).update(part)
-    if face.graph:
-        vars(module).update(_graphs(face, core))
+    if profile.graph:
+        vars(module).update(_graphs(profile, core))
     for name, dtype in _TENSOR_TYPES.items():
-        setattr(module, name, functools.partial(torch.tensor, dtype=dtype, device=face.device))
+        setattr(module, name, functools.partial(torch.tensor, dtype=dtype, device=profile.device))
     # torch.<device>.random and .memory are modules of their own in PyTorch's devices.
-    for name, part in (("random", _random(face, core)), ("memory", _memory(face))):
+    for name, part in (("random", _random(profile, core)), ("memory", _memory(profile))):
         sub = ModuleType(f"{module.__name__}.{name}")
         vars(sub).update(part)
         setattr(module, name, sub)
@@ -60,26 +67,26 @@ _TENSOR_TYPES = {
 }
 
 
-def _index(face: Face, device: Device) -> int:
+def _index(profile: DeviceProfile, device: Device) -> int:
     if device is None:
         return torch.accelerator.current_device_index()
     if isinstance(device, int):
         index = device
     else:
         where = torch.device(device)
-        if where.type != face.device:
-            raise ValueError(f"expected a {face.device} device, got {where}")
+        if where.type != profile.device:
+            raise ValueError(f"expected a {profile.device} device, got {where}")
         index = torch.accelerator.current_device_index() if where.index is None else where.index
-    if not 0 <= index < face.devices:
-        raise RuntimeError(f"{face.device}: invalid device ordinal {index}; there are {face.devices} devices")
+    if not 0 <= index < profile.devices:
+        raise RuntimeError(f"{profile.device}: invalid device ordinal {index}; there are {profile.devices} devices")
     return index
 
 
-def _devices(face: Face, core: ModuleType) -> dict[str, Any]:
-    at = functools.partial(_index, face)
+def _devices(profile: DeviceProfile, core: ModuleType) -> dict[str, Any]:
+    at = functools.partial(_index, profile)
 
     class device:  # noqa: N801 - PyTorch's spelling
-        """Context manager: the current device is ``device`` inside. A negative index changes nothing."""
+        """Context manager that makes ``device`` current. A negative index changes nothing."""
 
         def __init__(self, device: Device) -> None:
             self.index = device if isinstance(device, int) and device < 0 else at(device)
@@ -94,14 +101,14 @@ def _devices(face: Face, core: ModuleType) -> dict[str, Any]:
             torch.accelerator.set_device_index(self.before)
 
     class device_of(device):  # noqa: N801
-        """Context manager: the current device is the tensor's inside."""
+        """Context manager that makes the tensor's device current."""
 
         def __init__(self, tensor: torch.Tensor) -> None:
-            super().__init__(tensor.device.index if tensor.device.type == face.device else -1)
+            super().__init__(tensor.device.index if tensor.device.type == profile.device else -1)
 
     def get_device_properties(device: Device = None) -> Properties:
         at(device)
-        return Properties(face.product, face.memory, *face.generation)
+        return Properties(profile.product, profile.memory, *profile.generation)
 
     def synchronize(device: Device = None) -> None:
         torch.accelerator.synchronize(at(device))
@@ -116,11 +123,11 @@ def _devices(face: Face, core: ModuleType) -> dict[str, Any]:
         "synchronize": synchronize,
         "get_device_properties": get_device_properties,
         "get_device_name": lambda device=None: get_device_properties(device).name,
-        "get_device_capability": lambda _device=None: face.generation,
+        "get_device_capability": lambda _device=None: profile.generation,
         "_get_device_index": lambda device, *_, **__: at(device),
         "_exchange_device": lambda index: _exchange(index),
         "_maybe_exchange_device": lambda index: _exchange(index),
-        "physical_devices": lambda: face.visible,
+        "physical_devices": lambda: profile.visible,
     }
 
 
@@ -131,14 +138,14 @@ def _exchange(index: int) -> int:
     return before
 
 
-def _streams(face: Face) -> dict[str, Any]:
-    if not face.streams:
+def _streams(profile: DeviceProfile) -> dict[str, Any]:
+    if not profile.streams:
         return {}
-    at = functools.partial(_index, face)
+    at = functools.partial(_index, profile)
 
     @contextmanager
     def stream(stream: torch.Stream | None) -> Iterator[None]:
-        """The current stream, and device, are those of ``stream`` inside; None changes nothing."""
+        """Make the stream and its device current inside the context; None changes nothing."""
         if stream is None:
             yield
             return
@@ -152,7 +159,7 @@ def _streams(face: Face) -> dict[str, Any]:
             torch.accelerator.set_device_index(device)
 
     def default_stream(device: Device = None) -> torch.Stream:
-        where = torch.device(face.device, at(device))
+        where = torch.device(profile.device, at(device))
         return torch.Stream(stream_id=0, device_index=where.index, device_type=_TYPE_NUMBER)
 
     return {
@@ -170,8 +177,8 @@ def _streams(face: Face) -> dict[str, Any]:
 _TYPE_NUMBER = 20  # c10::DeviceType::PrivateUse1
 
 
-def _memory(face: Face) -> dict[str, Any]:
-    at = functools.partial(_index, face)
+def _memory(profile: DeviceProfile) -> dict[str, Any]:
+    at = functools.partial(_index, profile)
     own = torch.accelerator
 
     def on(function: Callable[[int], Any]) -> Callable[..., Any]:
@@ -200,9 +207,9 @@ def _memory(face: Face) -> dict[str, Any]:
     }
 
 
-def _random(face: Face, core: ModuleType) -> dict[str, Any]:
-    at = functools.partial(_index, face)
-    generators = tuple(core.default_generator(index) for index in range(face.devices))
+def _random(profile: DeviceProfile, core: ModuleType) -> dict[str, Any]:
+    at = functools.partial(_index, profile)
+    generators = tuple(core.default_generator(index) for index in range(profile.devices))
 
     def manual_seed_all(seed: int) -> None:
         for generator in generators:
@@ -230,26 +237,26 @@ def _random(face: Face, core: ModuleType) -> dict[str, Any]:
         "initial_seed": lambda: int(generators[at(None)].initial_seed()),
         "get_rng_state": get_rng_state,
         "set_rng_state": set_rng_state,
-        "get_rng_state_all": lambda: [get_rng_state(index) for index in range(face.devices)],
+        "get_rng_state_all": lambda: [get_rng_state(index) for index in range(profile.devices)],
         "set_rng_state_all": set_rng_state_all,
     }
 
 
-def _precision(face: Face) -> dict[str, Any]:
+def _precision(profile: DeviceProfile) -> dict[str, Any]:
     def supports(dtype: str) -> bool:
-        return not face.dtypes or dtype in face.dtypes
+        return not profile.dtypes or dtype in profile.dtypes
 
     lower = [getattr(torch, name) for name in ("float16", "bfloat16") if supports(name)]
     return {
         "get_amp_supported_dtype": lambda: [*lower, torch.float32],
         "is_bf16_supported": lambda *_, **__: supports("bfloat16"),
-        "amp": ModuleType(f"torch.{face.device}.amp"),
+        "amp": ModuleType(f"torch.{profile.device}.amp"),
     }
 
 
 def _lazy() -> dict[str, Any]:
-    # The device is ready as soon as the module exists. Without `_initialized` activation checkpointing silently
-    # leaves the device's generators alone.
+    # The device is ready as soon as the module exists. Without `_initialized`, activation checkpointing silently
+    # does not save the states of the device's generators.
     return {
         "_initialized": True,
         "is_initialized": lambda: True,
@@ -261,10 +268,10 @@ def _lazy() -> dict[str, Any]:
     }
 
 
-def _graphs(face: Face, core: ModuleType) -> dict[str, Any]:
+def _graphs(profile: DeviceProfile, core: ModuleType) -> dict[str, Any]:
     return {
-        face.graph: make_graph_class(face, core),
-        "graph": make_graph_context(face),
+        profile.graph: make_graph_class(profile, core),
+        "graph": make_graph_context(profile),
         "graph_pool_handle": lambda: (0, core.new_pool()),
         "is_current_stream_capturing": lambda: core.is_capturing(),
     }

@@ -1,16 +1,16 @@
-"""Faults as data: what is broken, where, after which precedent, and which case has to notice.
+"""Faults as data: the broken part, a precedent in real software, and the case that must fail.
 
-A fault is armed and disarmed in a running process; nothing is rebuilt. There are four places to break something:
+A fault is armed and disarmed in a running process; nothing is rebuilt. A fault can break four kinds of things:
 
-* ``switches`` – named numbers in the core, for what the engine itself does (streams, events, memory, copies, graphs);
+* ``switches`` – named numbers in the core, for the simulator's own work (streams, events, memory, copies, graphs);
 * ``operators`` – a function around an operator's kernel: ``around(call, args) -> results``. ``args`` are the operator's
   arguments in the order of its schema, ``call(args)`` runs the true kernel and returns the list of its results. Tensors
   are host views of device memory, so writing into one is a write to the device. The key is the operator's name
   without overload (``aten::gelu_backward``, ``c10d::allreduce_``). PyTorch computes most ``x.add_(y)`` and ``x + y`` as
   ``aten::add`` with ``out=``, so one name covers all three. Collectives are finished when ``call`` returns;
 * ``members`` – replacements for attributes of ``torch.<device>``: ``members={"device_count": lambda old: lambda: 7}``;
-* ``context`` – a context that is entered while the fault is armed, for what the other three cannot reach: copies and
-  factories (a dispatch mode), PyTorch's own functions, the members of the accelerator.
+* ``context`` – a context that is entered while the fault is armed. It reaches copies and factories (through a dispatch
+  mode), PyTorch's own functions, and the members of the accelerator.
 """
 
 from __future__ import annotations
@@ -22,33 +22,33 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from conformance.accelerators.simulated.engine import Engine, started
+from conformance.accelerators.simulated.simulator import Simulator, started
 from conformance.errors import UnknownName
 
 Call = Callable[[list[Any]], list[Any]]
 Around = Callable[[Call, list[Any]], Sequence[Any] | None]
 
-#: What each switch does, and what its number means where that matters.
+#: The effect of each switch, and the meaning of its number where that matters.
 SWITCHES: Mapping[str, str] = {
-    "alloc_current_constant": "memory_allocated() always tells this number",
-    "alloc_empty_cache_poisons_live": "empty_cache() destroys tensors that live",
+    "alloc_current_constant": "memory_allocated() always returns this number",
+    "alloc_empty_cache_poisons_live": "empty_cache() destroys live tensors",
     "alloc_free_uncounted": "freeing does not lower the counters",
-    "alloc_hands_out_live": "an allocation may get the memory of a tensor that lives",
+    "alloc_hands_out_live": "an allocation may get the memory of a live tensor",
     "alloc_no_limit": "the device never runs out of memory",
-    "alloc_no_poison": "new memory keeps what was in it",
+    "alloc_no_poison": "new memory keeps its old contents",
     "alloc_on_device_zero": "memory is always taken from device 0",
     "alloc_oom_runtime_error": "running out of memory raises RuntimeError instead of OutOfMemoryError",
-    "alloc_peak_constant": "max_memory_allocated() always tells this number",
-    "alloc_reserved_constant": "memory_reserved() always tells this number",
+    "alloc_peak_constant": "max_memory_allocated() always returns this number",
+    "alloc_reserved_constant": "memory_reserved() always returns this number",
     "comm_wait_ignored": "work.wait() orders nothing",
     "copy_d2h_never": "asynchronous copies to the host never arrive",
-    "copy_h2d_poison": "asynchronous copies to the device return before the data is there",
+    "copy_h2d_poison": "asynchronous copies to the device return before the data has arrived",
     "copy_ignores_offset": "copies start at the storage's first byte",
     "copy_ignores_strides": "copies read their source as if it were contiguous",
     "device_count": "this many devices are reported",
     "device_set_ignored": "set_device() changes nothing",
     "device_sync_ignored": "synchronize() returns at once",
-    "event_elapsed_constant": "elapsed_time() always tells this number",
+    "event_elapsed_constant": "elapsed_time() always returns this number",
     "event_elapsed_scale": "elapsed_time() is this many times too large",
     "event_query_true": "query() of an event is always True",
     "event_sync_ignored": "synchronize() of an event returns at once",
@@ -59,7 +59,7 @@ SWITCHES: Mapping[str, str] = {
     "graph_replay_once": "only the first replay does something",
     "graph_replay_stale": "replaying uses the inputs' values at capture",
     "item_truncates": ".item() of a float drops its fraction",
-    "pin_flag": "is_pinned() always tells this (0 or 1)",
+    "pin_flag": "is_pinned() always returns this value (0 or 1)",
     "pin_pageable": "pin_memory() returns memory that is not pinned",
     "record_stream_ignored": "record_stream() does nothing",
     "rng_coupled_to_host": "seeding the device seeds the host",
@@ -68,7 +68,7 @@ SWITCHES: Mapping[str, str] = {
     "rng_set_state_ignored": "setting the generator's state does nothing",
     "rng_shared": "all devices share one generator",
     "storage_resize_loses_data": "resizing a storage drops its bytes",
-    "stream_order_ignored": "unordered readers see the data all the same (hides races; no case can notice)",
+    "stream_order_ignored": "unordered readers see the data anyway (hides races; no case can notice)",
     "stream_query_true": "query() of a stream is always True",
     "stream_sync_ignored": "synchronize() of a stream returns at once",
     "stream_wait_ignored": "wait_stream() and wait_event() order nothing",
@@ -76,7 +76,7 @@ SWITCHES: Mapping[str, str] = {
 
 
 class Where(Enum):
-    """The part of the accelerator a fault is in."""
+    """The part of the accelerator that a fault breaks."""
 
     ALLOCATOR = "allocator"
     STREAM = "stream"
@@ -92,7 +92,7 @@ class Where(Enum):
 
 @dataclass(frozen=True)
 class Fault:
-    """One defect. ``caught_by`` is the id, or a pattern of ids, of the case that must fail with it."""
+    """One defect. ``caught_by`` is the id, or a pattern of ids, of the case that must fail."""
 
     name: str
     family: str
@@ -107,7 +107,7 @@ class Fault:
 
 @contextmanager
 def armed(*faults: Fault) -> Iterator[None]:
-    """The accelerator is broken in these ways inside, and whole again afterwards."""
+    """Break the accelerator with these faults inside the context; repair it on exit."""
     originals: dict[str, Any] = {}
     try:
         with ExitStack() as contexts:
@@ -125,20 +125,20 @@ def armed(*faults: Fault) -> Iterator[None]:
 
 
 def arm(fault: Fault) -> None:
-    """Break its switches, operators and members, until ``disarm()``. Raises UnknownName for an unknown switch."""
-    engine = started()
+    """Set the fault's switches, operators and members; raise UnknownName for an unknown switch."""
+    simulator = started()
     for name, value in fault.switches.items():
-        if not engine.core.set_switch(name, float(value)):
+        if not simulator.core.set_switch(name, float(value)):
             raise UnknownName("switch", name, SWITCHES)
     for name, around in fault.operators.items():
-        engine.core.set_around(name, around)
-    module = _module(engine)
+        simulator.core.set_around(name, around)
+    module = _module(simulator)
     for name, change in fault.members.items():
         setattr(module, name, change(getattr(module, name)))
 
 
 def disarm() -> None:
-    """Undo all switches and operators. Members are put back by ``armed``."""
+    """Clear all switches and operator faults. ``armed`` restores the members."""
     core = started().core
     core.clear_switches()
     core.clear_arounds()
@@ -149,17 +149,17 @@ def _members(fault: Fault, known: Mapping[str, Any]) -> dict[str, Any]:
     return {name: getattr(module, name) for name in fault.members if name not in known}
 
 
-def _module(engine: Engine) -> Any:
+def _module(simulator: Simulator) -> Any:
     import torch
 
-    return getattr(torch, engine.face.device)
+    return getattr(torch, simulator.profile.device)
 
 
 # --- building blocks of operator faults -------------------------------------------------------------------------
 
 
 def scaled(factor: float, result: int = 0) -> Around:
-    """Result number ``result`` is ``factor`` times what it should be."""
+    """Return a fault that multiplies result number ``result`` by ``factor``, or fills it with a non-finite one."""
 
     def around(call: Call, args: list[Any]) -> list[Any]:
         results = call(args)
@@ -170,7 +170,7 @@ def scaled(factor: float, result: int = 0) -> Around:
 
 
 def with_argument(position: int, change: Callable[[Any], Any]) -> Around:
-    """The kernel gets another argument than was given."""
+    """Return a fault that changes one argument before the kernel gets it."""
 
     def around(call: Call, args: list[Any]) -> list[Any]:
         args[position] = change(args[position])
@@ -180,7 +180,7 @@ def with_argument(position: int, change: Callable[[Any], Any]) -> Around:
 
 
 def changed(change: Callable[[Any], Any], result: int = 0) -> Around:
-    """Result number ``result`` goes through ``change``, which may return another tensor of the same shape."""
+    """Return a fault that replaces result number ``result`` by ``change(result)``, a tensor of the same shape."""
 
     def around(call: Call, args: list[Any]) -> list[Any]:
         results = call(args)

@@ -1,4 +1,4 @@
-"""Capture and replay, with the names and calls of ``torch.cuda.CUDAGraph`` and ``torch.cuda.graph``."""
+"""Graph capture and replay, with the interface of ``torch.cuda.CUDAGraph`` and ``torch.cuda.graph``."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any
 
 import torch
 
-from conformance.accelerators.simulated.face import Face
+from conformance.accelerators.simulated.device_profile import DeviceProfile
 
-#: As PyTorch's pool handles: two numbers.
+#: Two numbers, like PyTorch's pool handles.
 Pool = tuple[int, int]
 
 
-def make_graph_class(face: Face, core: ModuleType) -> type:
-    """The graph class of a face, under its own name."""
+def make_graph_class(profile: DeviceProfile, core: ModuleType) -> type:
+    """Return the graph class, under the name that the profile gives it."""
 
     class Graph:
-        """Work recorded without running; ``replay`` runs it on what its inputs hold then."""
+        """Work that is recorded without running. ``replay`` runs it on the current values of its inputs."""
 
         def __init__(self, keep_graph: bool = False) -> None:
             self._graph = core.Graph()
@@ -38,23 +38,23 @@ def make_graph_class(face: Face, core: ModuleType) -> type:
         def pool(self) -> Pool:
             return (0, self._graph.pool())
 
-    Graph.__name__ = Graph.__qualname__ = face.graph
+    Graph.__name__ = Graph.__qualname__ = profile.graph
     return Graph
 
 
-def make_graph_context(face: Face) -> type:
-    """The context manager that captures what is launched inside into a graph."""
+def make_graph_context(profile: DeviceProfile) -> type:
+    """Return the context manager that captures the work launched inside it into a graph."""
 
     class graph:  # noqa: N801 - PyTorch's spelling
         def __init__(self, graph: Any, pool: Pool | None = None, stream: torch.Stream | None = None,
                      capture_error_mode: str = "global") -> None:  # fmt: skip
             self._graph, self._pool = graph, pool
-            self._stream = stream or torch.Stream(device=face.device)
-            self._entered = getattr(torch, face.device).stream(self._stream)
+            self._stream = stream or torch.Stream(device=profile.device)
+            self._entered = getattr(torch, profile.device).stream(self._stream)
 
         def __enter__(self) -> None:
             torch.accelerator.synchronize()
-            # Freed blocks must not wander from the graph's pool to other work, nor the other way.
+            # Freed blocks must not move between the graph's pool and other work, in either direction.
             gc.collect()
             torch.accelerator.empty_cache()
             self._entered.__enter__()

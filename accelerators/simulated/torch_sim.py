@@ -1,10 +1,10 @@
-"""Importing this starts the product's own face, ``sim``, as importing a vendor's package does."""
+"""Vendor package of the built-in simulated device: importing it registers ``torch.sim``."""
 
 from __future__ import annotations
 
-from conformance.accelerators.simulated.engine import start
-from conformance.accelerators.simulated.face import Face
+from conformance.accelerators.simulated.device_profile import DeviceProfile
+from conformance.accelerators.simulated.simulator import start
 
-FACE = Face().from_environment()
+PROFILE = DeviceProfile().from_environment()
 
-start(FACE)
+start(PROFILE)

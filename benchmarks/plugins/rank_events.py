@@ -29,15 +29,15 @@ def note(name: str) -> None:
 
 def watch_stages() -> None:
     """On a rank: note each stage of its ledger from now on."""
-    from conformance.ranks.collective_recorder import Ledger
+    from conformance.ranks.collective_recorder import CollectiveRecorder
 
-    plain = Ledger.stage
+    plain = CollectiveRecorder.stage
 
-    def stage(self: Ledger, name: str) -> None:
+    def stage(self: CollectiveRecorder, name: str) -> None:
         _on_rank.append((time.monotonic(), f"rank: {name}"))
         plain(self, name)
 
-    Ledger.stage = stage  # type: ignore[method-assign]
+    CollectiveRecorder.stage = stage  # type: ignore[method-assign]
 
 
 def stages() -> str:
@@ -64,16 +64,16 @@ def pytest_configure() -> None:
     from conformance.ranks import pool
 
     pool.Pool.run = _noted(pool.Pool.run, "pool")  # type: ignore[method-assign]
-    evidence = round.Round._evidence
+    evidence = round.Execution._evidence
 
-    def noted(self: round.Round) -> Any:
+    def noted(self: round.Execution) -> Any:
         note("all done")
         found = evidence(self)
         _events.extend((one.end.at, "rank: body returned") for one in found[:1] if one.end)
         return found
 
-    round.Round.follow = _noted(round.Round.follow, "round")  # type: ignore[method-assign]
-    round.Round._evidence = noted  # type: ignore[method-assign]
+    round.Execution.follow = _noted(round.Execution.follow, "round")  # type: ignore[method-assign]
+    round.Execution._evidence = noted  # type: ignore[method-assign]
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from conformance.accelerators.lint import Severity, lint
+    from conformance.accelerators.lint import LintSeverity, lint
     from conformance.accelerators.registry import resolve
     from conformance.reports.plain_text import one_line
 
@@ -28,4 +28,4 @@ def run(arguments: argparse.Namespace) -> int:
         print(one_line(str(finding)))
     if not findings:
         print(f"{arguments.name}: no contradiction found")
-    return 1 if any(finding.severity is Severity.ERROR for finding in findings) else 0
+    return 1 if any(finding.severity is LintSeverity.ERROR for finding in findings) else 0

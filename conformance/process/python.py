@@ -1,7 +1,7 @@
-"""A child process that finds modules where this one does, and this very package.
+"""Command lines of child interpreters that import the same modules as this process.
 
-``python -c`` and ``python -m`` look into the current folder first. Started in a checkout, a child would take the
-folder ``conformance/`` there for the installed package, which has more in it.
+``python -c`` and ``python -m`` look into the current folder first. In a checkout a child would take the folder
+``conformance/`` for the installed package, which has more in it.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ import json
 import sys
 from pathlib import Path
 
-_PACKAGE = Path(__file__).resolve().parent
+_PACKAGE = Path(__file__).resolve().parent.parent
 _SAME_PATH = "import json, sys; sys.path[:] = json.loads(sys.argv.pop(1))\n"
 
 
 def child_python(program: str, *arguments: str) -> list[str]:
-    """The command of ``program`` with this interpreter and module path; its ``sys.argv[1:]`` are ``arguments``."""
+    """Return the command that runs ``program`` with this module path; its ``sys.argv[1:]`` are ``arguments``."""
     return [sys.executable, "-c", _SAME_PATH + program, json.dumps(module_path()), *arguments]
 
 
 def module_path() -> list[str]:
-    """``sys.path``; folders with another package of our name come last, so that they hide nothing."""
+    """Return ``sys.path`` with folders last that hold another package of our name, so that they hide nothing."""
     return sorted(sys.path, key=_hides_us)
 
 

@@ -1,29 +1,38 @@
-"""What a case must not leave behind: process-wide state, taken before it and given back after it."""
+"""State of a process that cases must not change: taken before each case, restored after it."""
 
 from __future__ import annotations
 
 import gc
 import os
 import random
+import signal
+import sys
+import threading
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
 #: pytest writes the phase of the running test here.
 _PYTESTS_OWN = "PYTEST_CURRENT_TEST"
-_AS_STORED = (_PYTESTS_OWN, os.fsencode(_PYTESTS_OWN))
+#: Handlers that a case may replace. SIGUSR1 makes a rank write its stacks, and belongs to faulthandler.
+_SIGNALS = tuple(
+    number
+    for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGALRM", "SIGCHLD", "SIGPIPE", "SIGUSR2")
+    if (number := getattr(signal, name, None)) is not None
+)
+#: Seconds that an ending thread may take before it counts as left behind.
+_THREAD_TIMEOUT = 0.05
 
 
-def _environment() -> dict[Any, Any]:
-    """The variables as Python stores them: decoding each, twice a case, would take a hundredth of a run."""
-    stored = getattr(os.environ, "_data", os.environ)
-    return {name: value for name, value in stored.items() if name not in _AS_STORED}
+def _environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name != _PYTESTS_OWN}
 
 
 @dataclass(frozen=True)
 class ProcessState:
-    """Process-wide settings that torch and Python keep."""
+    """Process-wide settings of torch and Python."""
 
-    environment: dict[Any, Any]
+    environment: dict[str, str]
     folder: str
     default_dtype: Any
     grad_enabled: bool
@@ -32,11 +41,12 @@ class ProcessState:
 
     @classmethod
     def take(cls) -> ProcessState:
+        """Return the present state."""
         import torch
 
         return cls(
             _environment(),
-            os.getcwd(),  # noqa: PTH109 - twice a case, and in a fifth of the time
+            os.getcwd(),  # noqa: PTH109 - Path.cwd() takes five times as long, and this runs twice in every case
             torch.get_default_dtype(),
             torch.is_grad_enabled(),
             torch.are_deterministic_algorithms_enabled(),
@@ -44,7 +54,7 @@ class ProcessState:
         )
 
     def give_back(self) -> list[str]:
-        """Restore what differs; the names of what had leaked."""
+        """Restore what differs, and return the names of what a case has changed."""
         now = ProcessState.take()
         leaked = [name for name in self.__dataclass_fields__ if getattr(now, name) != getattr(self, name)]
         for name in leaked:
@@ -54,7 +64,7 @@ class ProcessState:
     def _restore_environment(self) -> None:
         pytests_own = os.environ.get(_PYTESTS_OWN)
         os.environ.clear()
-        os.environ.update({os.fsdecode(name): os.fsdecode(value) for name, value in self.environment.items()})
+        os.environ.update(self.environment)
         if pytests_own is not None:
             os.environ[_PYTESTS_OWN] = pytests_own
 
@@ -82,17 +92,82 @@ class ProcessState:
         torch.set_num_threads(self.threads)
 
 
-def collect_seldom() -> None:
-    """Keep what there is out of the garbage collector's sight, and let it come seldom: it took 4 % of a run.
+@dataclass(frozen=True)
+class RankState:
+    """State of a warm rank: that of every process that runs cases, and what only a long-lived process needs."""
 
-    Cases that measure memory collect garbage for themselves.
+    process: ProcessState
+    module_path: list[str]
+    excepthook: Any
+    handlers: tuple[Any, ...]
+    filters: list[Any]
+    default_device: Any
+    threads: frozenset[threading.Thread]
+
+    @classmethod
+    def take(cls) -> RankState:
+        """Return the present state."""
+        import torch
+
+        return cls(
+            ProcessState.take(),
+            list(sys.path),
+            sys.excepthook,
+            tuple(signal.getsignal(number) for number in _SIGNALS),
+            list(warnings.filters),
+            torch.get_default_device(),
+            frozenset(threading.enumerate()),
+        )
+
+    def give_back(self) -> list[str]:
+        """Restore what differs, and return the names of what a case has changed. Threads cannot be restored."""
+        import torch
+
+        leaked = self.process.give_back()
+        if sys.path != self.module_path:
+            sys.path[:] = self.module_path
+            leaked.append("module_path")
+        if sys.excepthook is not self.excepthook:
+            sys.excepthook = self.excepthook
+            leaked.append("excepthook")
+        leaked += self._restore_handlers()
+        if warnings.filters != self.filters:
+            # Only a new list of filters makes Python forget which warnings it has shown already.
+            warnings.resetwarnings()
+            warnings.filters[:] = self.filters  # type: ignore[index]
+            leaked.append("warning_filters")
+        if torch.get_default_device() != self.default_device:
+            torch.set_default_device(None)
+            leaked.append("default_device")
+        return leaked
+
+    def _restore_handlers(self) -> list[str]:
+        leaked = []
+        for number, handler in zip(_SIGNALS, self.handlers, strict=True):
+            if signal.getsignal(number) != handler:
+                signal.signal(number, handler)
+                leaked.append(signal.Signals(number).name)
+        return leaked
+
+    def new_threads(self) -> list[str]:
+        """Return the names of Python threads that the case has started and not ended."""
+        new = [thread for thread in threading.enumerate() if thread not in self.threads]
+        for thread in new:
+            thread.join(_THREAD_TIMEOUT)
+        return [thread.name for thread in new if thread.is_alive()]
+
+
+def collect_seldom() -> None:
+    """Exclude existing objects from garbage collection, and let it run seldom: it took 4 % of a run.
+
+    Cases that measure memory collect garbage by themselves.
     """
     gc.freeze()
     gc.set_threshold(5_000, 20, 50)
 
 
 def seed_everything(seed: int, accelerator: Any) -> None:
-    """Seed Python, NumPy, the host and every device."""
+    """Seed Python, NumPy, the host's generator and the generators of all devices."""
     import numpy
     import torch
 
@@ -102,5 +177,5 @@ def seed_everything(seed: int, accelerator: Any) -> None:
     torch.default_generator.manual_seed(seed)
     try:
         accelerator.manual_seed_all(seed)
-    except Exception:  # noqa: BLE001 - a broken seeding call is the finding of the rng cases, not of all others
+    except Exception:  # noqa: BLE001 - a broken seeding call is the failure of the rng cases, not of all other cases
         return

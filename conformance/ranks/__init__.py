@@ -1,10 +1,10 @@
-"""Ranks: processes that run the body of one case together, kept warm between cases.
+"""Ranks: processes that run the body of one case together. They stay warm between cases.
 
-    pytest process (or xdist worker)          guard → zygote            rank 0 … rank N-1
-    plugin → pool → round ──── fork, kill ───▶ forks, reaps ───────────▶ main loop: join, body, leave
+    pytest process (or xdist worker)          guard → fork server       rank 0 … rank N-1
+    rank_cases → pool → execution ─ fork ────▶ forks, reaps ───────────▶ main loop: join, body, leave
               ▲  └───────────── work, leave ────────────────────────────▶ │
-              └──────────────── end, done, output, stacks, ledger ────────┘
+              └────────── end, done, output, stacks, collectives ─────────┘
 
-A case passes if and only if every rank said "passed" for this round's nonce after its body had returned, then "done"
-after its tear-down, and is still alive. Silence, an end of file and exit status 0 are failures.
+A case passes only if every rank has reported "passed" for this execution's nonce after its body has returned, has then
+reported "done" after its tear-down, and is still alive. Silence, an end of file and exit status 0 are failures.
 """

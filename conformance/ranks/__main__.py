@@ -1,4 +1,4 @@
-"""``torchrun … -m conformance.ranks``: what torchrun starts in place of a program, one process for each rank."""
+"""Program that torchrun starts, one process for each rank: ``torchrun … -m conformance.ranks``."""
 
 from __future__ import annotations
 

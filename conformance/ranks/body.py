@@ -1,4 +1,4 @@
-"""A case's body on a rank: found by name, fed by name, and its end turned into a message."""
+"""Body of a case on a rank: find the function, collect its arguments, and turn its end into a message."""
 
 from __future__ import annotations
 
@@ -19,17 +19,16 @@ from typing import Any
 
 from conformance.case import Case
 from conformance.checker import Checker
+from conformance.observation import Observation, Seen, observe_body
 from conformance.plan import family_of
-from conformance.ranks.messages import End, Work
-from conformance.runner.case_runner import observe_body
-from conformance.verdicts import Observation, Seen
+from conformance.ranks.channel import End, Work
 
 _LONGEST_TRACE = 6000
 
 
 @functools.cache
 def find_function(module: str, file: str, name: str) -> Callable[..., Any]:
-    """The test function, imported as pytest has imported it; a method comes bound to a new object."""
+    """Return the test function, imported as pytest has imported it. A method is bound to a new object."""
     found: Any = _module(module, file)
     for part in name.split("."):
         found = getattr(found() if isinstance(found, type) else found, part)
@@ -63,29 +62,31 @@ def _cases_of(function: Callable[..., Any]) -> Mapping[str, Case]:
 
 
 def case_named(function: Callable[..., Any], case_id: str) -> Case:
+    """Return the case of a test function by its id."""
     return _cases_of(getattr(function, "__func__", function))[case_id]
 
 
 def is_generated(function: Callable[..., Any]) -> bool:
+    """Tell whether the function is the body of generated cases."""
     family = family_of(function)
     return family is not None and family.generated
 
 
 def arguments(function: Callable[..., Any], values: str, on_rank: Mapping[str, Callable[[], Any]]) -> dict[str, Any]:
-    """What the function asks for: what ranks make themselves, then what the pytest process has sent."""
+    """Return the function's arguments: values that ranks make themselves, or that the pytest process has sent."""
     sent = pickle.loads(base64.b64decode(values)) if values else {}  # noqa: S301 - from the process that forked this one
     names = inspect.signature(function).parameters
     return {name: on_rank[name]() if name in on_rank else sent[name] for name in names}
 
 
 def end_of(work: Work, error: BaseException | None, checker: Checker, accelerator: Any, *, generated: bool) -> End:
-    """The message that says how a body ended."""
-    seen = _observe(error, checker, accelerator, generated=generated)
+    """Return the message that reports how a body ended."""
+    observation = _observe(error, checker, accelerator, generated=generated)
     return End(
         nonce=work.nonce,
-        seen=seen.seen.name,
-        message=seen.message,
-        reason=seen.reason.name if seen.reason else None,
+        seen=observation.seen.name,
+        message=observation.message,
+        reason=observation.reason.name if observation.reason else None,
         trace="" if error is None else trace_of(error),
         at=time.monotonic(),
         count=checker.count,
@@ -101,7 +102,7 @@ def _observe(error: BaseException | None, checker: Checker, accelerator: Any, *,
 
 
 def trace_of(error: BaseException) -> str:
-    """The traceback from the body on, shortened in the middle."""
+    """Return the traceback from the body on, shortened in the middle."""
     text = "".join(traceback.format_exception(type(error), error, _from_the_body(error.__traceback__)))
     if len(text) <= _LONGEST_TRACE:
         return text

@@ -1,4 +1,4 @@
-"""Whole messages over a stream socket: JSON behind a length. The same at every end."""
+"""Messages over a stream socket: JSON with a length in front, and the types that the pool and its ranks exchange."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import json
 import socket
 import struct
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 Message = dict[str, Any]
@@ -17,7 +18,7 @@ _CHUNK = 1 << 16
 _MOST_DESCRIPTORS = 8
 
 
-#: What the kernel says of a connection that is no more, and of a host that cannot be reached any longer.
+#: Errors that mean that the connection is closed, or that the other host can no longer be reached.
 _GONE = frozenset(
     {errno.EPIPE, errno.ECONNRESET, errno.ECONNABORTED, errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH,
      errno.EHOSTDOWN, errno.ENETDOWN}
@@ -25,11 +26,11 @@ _GONE = frozenset(
 
 
 class Closed(Exception):
-    """The other end is gone."""
+    """The other end of the connection is gone."""
 
 
 class Channel:
-    """One end of a connection. ``receive`` gives every message that has arrived: two may come in one read."""
+    """One end of a connection."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
@@ -37,10 +38,11 @@ class Channel:
         self._descriptors: list[int] = []
 
     def fileno(self) -> int:
+        """Return the descriptor, so that a selector can wait for the channel."""
         return self.connection.fileno()
 
     def send(self, message: Message, descriptors: Sequence[int] = ()) -> None:
-        """Send one message, and open files with it; Closed if nobody is there."""
+        """Send one message, with open file descriptors if any. Raise Closed if the other end is gone."""
         body = json.dumps({**message, "descriptors": len(descriptors)} if descriptors else message).encode()
         data = _LENGTH.pack(len(body)) + body
         try:
@@ -50,7 +52,7 @@ class Channel:
             raise _closed(error) from error
 
     def receive(self) -> list[Message]:
-        """Wait for bytes; every message that is complete, maybe none. Closed at the end of the stream."""
+        """Wait for bytes and return every complete message, possibly none. Raise Closed at the end of the stream."""
         try:
             data, descriptors, _, _ = socket.recv_fds(self.connection, _CHUNK, _MOST_DESCRIPTORS)
         except OSError as error:
@@ -62,15 +64,17 @@ class Channel:
         return list(self._complete())
 
     def messages(self) -> Iterator[Message]:
-        """Every message until the other end is gone."""
+        """Yield every message until the other end is gone."""
         with contextlib.suppress(Closed):
             while True:
                 yield from self.receive()
 
     def close(self) -> None:
+        """Close this end."""
         self.connection.close()
 
     def _complete(self) -> Iterator[Message]:
+        """Yield the complete messages. One read may return several messages, or a part of one."""
         while len(self._bytes) >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(self._bytes)
             end = _LENGTH.size + length
@@ -85,5 +89,108 @@ class Channel:
 
 
 def _closed(error: OSError) -> Exception:
-    """Closed where that is what the error says, else the error itself."""
+    """Return Closed if the error means that the other end is gone, else the error itself."""
     return Closed() if error.errno in _GONE else error
+
+
+# --- Messages between the pool and a rank -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Hello:
+    """First message to a new rank: everything that stays the same for all its cases."""
+
+    spec: str
+    capabilities: str | None
+    module_path: list[str]
+    store_port: int
+    seed: int
+    store_host: str = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class Work:
+    """One case for one rank.
+
+    ``nonce`` names the execution; answers with another nonce are ignored. ``deadline`` is in seconds. ``values`` are
+    the arguments that the pytest process has made, pickled and in base64. ``device`` is the index of the rank's locked
+    device, or None where ranks share devices. ``local`` holds the local rank and the local world size, or None where
+    all ranks are on one host.
+    """
+
+    nonce: str
+    case_id: str
+    module: str
+    file: str
+    function: str
+    rank: int
+    world_size: int
+    deadline: float
+    values: str
+    device: int | None = None
+    local: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True)
+class End:
+    """How the body ended on one rank.
+
+    ``seen`` is the name of an ``observation.Seen``; ``at`` is read from the machine's monotonic clock, in seconds.
+    """
+
+    nonce: str
+    seen: str
+    message: str
+    reason: str | None
+    trace: str
+    at: float
+    count: int = 0
+    metrics: dict[str, Any] = field(default_factory=dict)
+    digests: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Done:
+    """Confirmation that a rank has restored its state. ``retire`` says why it must not be used again, or is empty."""
+
+    nonce: str
+    leaked: list[str]
+    retire: str = ""
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A new rank can take work."""
+
+    pid: int
+
+
+@dataclass(frozen=True)
+class LoadFailed:
+    """A new rank cannot take work, because the accelerator does not load there."""
+
+    sentence: str
+
+
+@dataclass(frozen=True)
+class Leave:
+    """Request to leave the process group. Until then a rank that has ended stays in it, because others may need it."""
+
+    nonce: str
+
+
+RankMessage = Hello | Work | End | Done | Ready | LoadFailed | Leave
+_KINDS = (Hello, Work, End, Done, Ready, LoadFailed, Leave)
+_KIND_BY_NAME: dict[str, type[RankMessage]] = {kind.__name__: kind for kind in _KINDS}
+
+
+def encode(message: RankMessage) -> Message:
+    """Return the JSON form of a message."""
+    # The fields are plain data. dataclasses.asdict would copy them, which costs time in every case.
+    return {"kind": type(message).__name__, **vars(message)}
+
+
+def decode(message: Message) -> RankMessage:
+    """Return the message that ``encode`` has turned into JSON."""
+    fields = dict(message)
+    return _KIND_BY_NAME[fields.pop("kind")](**fields)

@@ -1,8 +1,9 @@
-"""The ledger: which collective a rank is in, in memory that the pool reads.
+"""Recorder of collectives: it notes which collective a rank is in, in memory that the pool reads.
 
-Nothing has to answer for it to be read: a rank that loops with the GIL held, or is dead, still shows its last entry.
-It works with every backend, because the public functions of ``torch.distributed`` write it. Collectives that C++
-starts by itself (the reducer of DistributedDataParallel) are not in it.
+The rank need not answer: a rank that loops while it holds the GIL, or that is dead, still shows its last record. The
+recorder works with every backend, because it observes the public functions of ``torch.distributed``: each is called
+with the arguments that the case gave it. Collectives that C++ starts by itself (the reducer of DistributedDataParallel)
+are not recorded.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from dataclasses import dataclass
 from typing import Any
 
 SIZE = mmap.PAGESIZE
-_HEAD = struct.Struct("<II?")  # generation (odd while it is written), length of the text, inside a call
-_LONGEST = 512
+#: Generation (odd while the record is written), length of the text, and whether the rank is inside a call.
+_HEAD = struct.Struct("<II?")
+_LONGEST_TEXT = 512
 
 _COLLECTIVES = (
     "all_gather", "all_gather_coalesced", "all_gather_into_tensor", "all_gather_object", "all_reduce",
@@ -27,13 +29,17 @@ _COLLECTIVES = (
     "gather", "gather_object", "monitored_barrier", "reduce", "reduce_scatter", "reduce_scatter_tensor", "scatter",
     "scatter_object_list",
 )  # fmt: skip
-_BETWEEN_TWO = ("send", "recv", "isend", "irecv", "send_object_list", "recv_object_list", "batch_isend_irecv")
-_MADE_BY_ALL = ("new_group", "split_group")
+_POINT_TO_POINT = ("send", "recv", "isend", "irecv", "send_object_list", "recv_object_list", "batch_isend_irecv")
+_GROUP_MAKERS = ("new_group", "split_group")
 
 
 @dataclass(frozen=True)
-class Entry:
-    """A rank's place. ``sequence`` counts the collectives of ``group`` in this round; 0 with a stage that is none."""
+class CollectiveRecord:
+    """Position of a rank.
+
+    ``sequence`` counts the collectives of ``group`` in this execution. It is 0 where ``stage`` names a step that is no
+    collective.
+    """
 
     nonce: str = ""
     stage: str = ""
@@ -41,7 +47,7 @@ class Entry:
     sequence: int = 0
     elements: int | None = None
     dtype: str = ""
-    between_two: bool = False
+    point_to_point: bool = False
     inside: bool = False
 
     def __str__(self) -> str:
@@ -52,15 +58,14 @@ class Entry:
         return f"{self.stage} #{self.sequence}{size}{group}"
 
 
-#: The name of the default group, and the stages before a rank is a member of it.
+#: Name of the default group.
 DEFAULT = "default"
+#: Stages before a rank is a member of the group.
 ARRIVING, JOINING = "before the body", "joining the group"
-#: The stage of a rank between two cases that is a member of the next one's group already.
-AHEAD = "in a group ahead"
 
 
-class Ledger:
-    """Written by one rank, read by the pool through another mapping of the same file."""
+class CollectiveRecorder:
+    """Record in shared memory. One rank writes it; the pool reads it through another mapping of the same file."""
 
     def __init__(self, descriptor: int) -> None:
         os.ftruncate(descriptor, SIZE)
@@ -69,39 +74,44 @@ class Ledger:
         self._counts: Counter[str] = Counter()
 
     def begin(self, nonce: str) -> None:
+        """Start the records of one execution; sequence numbers begin at 1 again."""
         self._nonce = nonce
         self._counts.clear()
 
     def stage(self, name: str) -> None:
-        """Say where the rank is outside of collectives."""
-        self._write(Entry(self._nonce, name), inside=False)
+        """Record a step outside of collectives."""
+        self._write(CollectiveRecord(self._nonce, name), inside=False)
 
-    def enter(self, name: str, group: str, tensor: Any, *, between_two: bool) -> None:
-        self._counts[group] += not between_two
+    def enter(self, name: str, group: str, tensor: Any, *, point_to_point: bool) -> None:
+        """Record that the rank calls a collective, with the size and dtype of its first tensor."""
+        self._counts[group] += not point_to_point
         elements = None if tensor is None else tensor.numel()
         dtype = "" if tensor is None else str(tensor.dtype).removeprefix("torch.")
         sequence = self._counts[group] or 1
-        self._write(Entry(self._nonce, name, group, sequence, elements, dtype, between_two), inside=True)
+        self._write(CollectiveRecord(self._nonce, name, group, sequence, elements, dtype, point_to_point), inside=True)
 
     def leave(self) -> None:
+        """Record that the rank has returned from the collective."""
         generation, length, _ = _HEAD.unpack_from(self._memory)
         _HEAD.pack_into(self._memory, 0, generation, length, False)
 
-    def read(self) -> Entry:
-        """The newest entry. A rank that is stopped in the middle of writing one shows an empty one."""
+    def read(self) -> CollectiveRecord:
+        """Return the newest record. A rank that was stopped while it wrote one shows an empty record."""
         for _ in range(100):
             generation, length, inside = _HEAD.unpack_from(self._memory)
-            text = bytes(self._memory[_HEAD.size : _HEAD.size + min(length, _LONGEST)])
+            text = bytes(self._memory[_HEAD.size : _HEAD.size + min(length, _LONGEST_TEXT)])
+            # The text is whole only if no write began or ended while it was copied.
             if generation % 2 == 0 and _HEAD.unpack_from(self._memory)[0] == generation:
-                return Entry(**{**json.loads(text), "inside": inside}) if text else Entry()
-        return Entry()
+                return CollectiveRecord(**{**json.loads(text), "inside": inside}) if text else CollectiveRecord()
+        return CollectiveRecord()
 
     def close(self) -> None:
+        """Unmap the memory."""
         self._memory.close()
 
-    def _write(self, entry: Entry, *, inside: bool) -> None:
-        text = json.dumps(vars(entry)).encode()
-        if len(text) > _LONGEST:
+    def _write(self, record: CollectiveRecord, *, inside: bool) -> None:
+        text = json.dumps(vars(record)).encode()
+        if len(text) > _LONGEST_TEXT:
             return
         generation, _, _ = _HEAD.unpack_from(self._memory)
         _HEAD.pack_into(self._memory, 0, generation + 1, 0, False)
@@ -109,60 +119,65 @@ class Ledger:
         _HEAD.pack_into(self._memory, 0, generation + 2, len(text), inside)
 
 
-_open: Ledger | None = None
+_recorder: CollectiveRecorder | None = None
+#: Depth of nested recorded calls: a collective that is made of others counts once.
 _depth = 0
 
 
-def open_ledger(ledger: Ledger) -> None:
-    """From now on this process writes its collectives there."""
-    global _open
-    _open = ledger
+def record_to(recorder: CollectiveRecorder) -> None:
+    """Let this process write its collectives to ``recorder`` from now on."""
+    global _recorder
+    _recorder = recorder
 
 
 def record_collectives() -> None:
-    """Have the public functions of ``torch.distributed`` write the ledger. Before any case is imported."""
+    """Let the public functions of ``torch.distributed`` record their calls. Call it before any case is imported."""
     import torch.distributed as dist
     from torch.distributed import distributed_c10d
 
-    for names, between_two in ((_COLLECTIVES + _MADE_BY_ALL, False), (_BETWEEN_TWO, True)):
+    for names, point_to_point in ((_COLLECTIVES + _GROUP_MAKERS, False), (_POINT_TO_POINT, True)):
         for name in names:
             function = getattr(dist, name, None)
             if function is not None:
-                recorded = _recorded(name, function, between_two=between_two)
-                # In both, because P2POp asks whether what it is given *is* isend or irecv.
+                recorded = _recorded(name, function, point_to_point=point_to_point)
+                # In both modules, because P2POp asks whether its function *is* isend or irecv.
                 setattr(dist, name, recorded)
                 setattr(distributed_c10d, name, recorded)
 
 
-def _recorded(name: str, function: Callable[..., Any], *, between_two: bool) -> Callable[..., Any]:
+def _recorded(name: str, function: Callable[..., Any], *, point_to_point: bool) -> Callable[..., Any]:
+    """Return ``function`` with a record of each call; arguments, result and exceptions pass through."""
+
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         global _depth
-        if _open is None or _depth:  # a collective that is made of others counts once
+        if _recorder is None or _depth:
             return function(*args, **kwargs)
         _depth = 1
         try:
             values = (*args, *kwargs.values())
-            _open.enter(name, _group_of(name, values), _tensor_of(values), between_two=between_two)
+            _recorder.enter(name, _group_of(name, values), _tensor_of(values), point_to_point=point_to_point)
             return function(*args, **kwargs)
         finally:
             _depth = 0
-            _open.leave()
+            _recorder.leave()
 
     return call
 
 
 def _group_of(name: str, values: Iterable[Any]) -> str:
+    """Return the name of the group among the arguments of a call."""
     import torch.distributed as dist
 
     world = dist.group.WORLD
     for value in values:
-        if isinstance(value, dist.ProcessGroup) and value is not world and name not in _MADE_BY_ALL:
+        if isinstance(value, dist.ProcessGroup) and value is not world and name not in _GROUP_MAKERS:
             return str(value.group_name)
     return DEFAULT
 
 
 def _tensor_of(values: Iterable[Any]) -> Any:
+    """Return the first tensor among the arguments of a call, or None."""
     import torch
 
     for value in values:
@@ -173,30 +188,35 @@ def _tensor_of(values: Iterable[Any]) -> Any:
     return None
 
 
-def proven_mismatch(places: dict[int, Entry], left: dict[int, Entry]) -> str | None:
-    """Why ranks can never come together, or None where that is not certain.
+def prove_mismatch(running: dict[int, CollectiveRecord], ended: dict[int, CollectiveRecord]) -> str | None:
+    """Return why the ranks can never meet in a collective, or None where that is not certain.
 
-    ``places`` are the entries of the ranks that have not ended, ``left`` the last ones of those that have. It is
-    certain only if every rank that has not ended stands in a collective, and two of them are at the same number of one
-    group in different calls, or one stands in a call that a rank of the default group has left without.
+    ``running`` holds the records of ranks whose body still runs, ``ended`` the last records of the others. A mismatch
+    is certain only if every running rank is inside a collective, and one of these holds: two ranks are at the same
+    sequence number of one group in different calls; or one rank is in a call of the default group that another rank
+    has ended without.
     """
-    if not places or not all(entry.inside and entry.sequence and not entry.between_two for entry in places.values()):
+    if not running or not all(
+        record.inside and record.sequence and not record.point_to_point for record in running.values()
+    ):
         return None
-    for rank, entry in sorted(places.items()):
-        for other, theirs in sorted(places.items()):
-            if other > rank and entry.group == theirs.group and _differ(entry, theirs):
-                return f"rank {rank} is in {entry}, rank {other} in {theirs}"
-        for other, last in sorted(left.items()):
-            if entry.group == DEFAULT and last.sequence < entry.sequence and last.group in ("", DEFAULT):
+    for rank, record in sorted(running.items()):
+        for peer, theirs in sorted(running.items()):
+            if peer > rank and record.group == theirs.group and _differ(record, theirs):
+                return f"rank {rank} is in {record}, rank {peer} in {theirs}"
+        for peer, last in sorted(ended.items()):
+            if record.group == DEFAULT and last.sequence < record.sequence and last.group in ("", DEFAULT):
                 after = f" after {last}" if last.sequence else ""
-                return f"rank {rank} is in {entry}, rank {other} has ended its body{after}"
+                return f"rank {rank} is in {record}, rank {peer} has ended its body{after}"
     return None
 
 
+#: Collectives whose tensors have the same size on every rank.
 _SAME_SIZE = frozenset({"all_reduce", "broadcast", "reduce"})
 
 
-def _differ(one: Entry, other: Entry) -> bool:
-    if one.sequence != other.sequence:
+def _differ(left: CollectiveRecord, right: CollectiveRecord) -> bool:
+    """Tell whether two records with the same sequence number are of different calls."""
+    if left.sequence != right.sequence:
         return False
-    return one.stage != other.stage or (one.stage in _SAME_SIZE and one.elements != other.elements)
+    return left.stage != right.stage or (left.stage in _SAME_SIZE and left.elements != right.elements)

@@ -1,8 +1,8 @@
-"""Device leases: two processes of this user never run ranks on one device at the same time.
+"""Device locks: two processes of one user never run ranks on one device at the same time.
 
-A lease is a lock on a file for each device. The descriptors go to the ranks as well, so the kernel frees a device
-exactly when its last user is dead, however that came about; a rank that not even SIGKILL ends keeps its device.
-Who wants devices stands in a queue, and only the first one in it takes: a case of many ranks is not overtaken forever.
+Each device has a lock file. The ranks inherit the descriptors of their locks, so the kernel frees a device exactly when
+the last process that uses it has ended. A rank that even SIGKILL does not end keeps its device. Processes that want
+devices wait in a queue, and only the first in the queue takes devices: a case of many ranks is not overtaken for ever.
 """
 
 from __future__ import annotations
@@ -20,35 +20,36 @@ _QUEUE = "queue"
 
 
 class DevicesBusy(Exception):
-    """Fewer devices became free than are wanted; the sentence says who has the others."""
+    """Fewer devices became free than are needed; the sentence says who holds the others."""
 
 
 @dataclass(frozen=True)
-class Lease:
-    """Devices that are ours: their indices in this process, and the descriptors that hold them."""
+class LockedDevices:
+    """Devices that this process holds: their indices in this process, and the descriptors of their locks."""
 
     devices: tuple[int, ...]
     descriptors: tuple[int, ...]
 
     def of_rank(self, rank: int) -> tuple[int, tuple[int, ...]]:
+        """Return the device index of a rank, and the descriptors that hold that device."""
         return self.devices[rank], (self.descriptors[rank],)
 
 
-class Leases:
-    """Leases of the devices that ``names`` names, in the order in which this process counts them."""
+class DeviceLocks:
+    """Locks of the devices ``names``, in the order in which this process counts them."""
 
     def __init__(self, folder: Path, names: Sequence[str]) -> None:
         self._folder, self._names = folder, tuple(names)
 
     @contextlib.contextmanager
-    def lease(self, count: int, patience: float, holder: str) -> Iterator[Lease]:
-        """All of ``count`` devices or none. Raises DevicesBusy when they are not free within ``patience`` seconds."""
-        until = time.monotonic() + patience
+    def lock(self, count: int, timeout: float, holder: str) -> Iterator[LockedDevices]:
+        """Lock ``count`` devices, or none. Raise DevicesBusy if they are not free within ``timeout`` seconds."""
+        until = time.monotonic() + timeout
         held: dict[int, int] = {}
         try:
             with self._first_in_the_queue(until, count):
                 self._collect(held, count, until, holder)
-            yield Lease(tuple(held), tuple(held.values()))
+            yield LockedDevices(tuple(held), tuple(held.values()))
         finally:
             for descriptor in held.values():
                 os.close(descriptor)
@@ -57,7 +58,7 @@ class Leases:
     def _first_in_the_queue(self, until: float, count: int) -> Iterator[None]:
         while (descriptor := self._try(_QUEUE)) is None:
             if time.monotonic() > until:
-                raise DevicesBusy(f"{count} devices are wanted, and others still wait for theirs.")
+                raise DevicesBusy(f"{count} devices are needed, and other processes are ahead in the queue.")
             time.sleep(_POLL)
         try:
             yield
@@ -74,17 +75,18 @@ class Leases:
             if len(held) >= count:
                 return
             if time.monotonic() > until:
-                raise DevicesBusy(f"{count} devices are wanted, {len(held)} became free: {self._others(held)}")
+                raise DevicesBusy(f"{count} devices are needed, {len(held)} became free: {self._holders(held)}")
             time.sleep(_POLL)
 
-    def _others(self, held: dict[int, int]) -> str:
-        """Who has what, as the lock files say it. A device stays taken while a rank that used it cannot be killed."""
-        taken = [name for index, name in enumerate(self._names) if index not in held]
-        notes = [(name, (self._folder / name).read_text(encoding="utf-8").strip()) for name in taken]
+    def _holders(self, held: dict[int, int]) -> str:
+        """Return who holds the other devices, as the lock files say."""
+        # A device stays locked as long as a rank that uses it cannot be killed.
+        held_elsewhere = [name for index, name in enumerate(self._names) if index not in held]
+        notes = [(name, (self._folder / name).read_text(encoding="utf-8").strip()) for name in held_elsewhere]
         return "; ".join(f"device {name} is held by {note or 'a process'}" for name, note in notes)
 
     def _try(self, name: str) -> int | None:
-        """A descriptor with the lock, or None where another process has it."""
+        """Return a descriptor that holds the lock, or None if another process holds it."""
         import fcntl  # not on every platform that imports this module
 
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -97,13 +99,13 @@ class Leases:
         return descriptor
 
 
-def lease_folder(device_type: str) -> Path:
-    """One folder for all runs of this user on this machine."""
+def lock_folder(device_type: str) -> Path:
+    """Return the folder of lock files for all runs of this user on this machine."""
     return Path(tempfile.gettempdir()) / f"accelerator-conformance-{os.getuid()}" / device_type
 
 
 def physical_names(count: int, visible: str) -> list[str]:
-    """What to call devices 0 … count-1, where a variable such as CUDA_VISIBLE_DEVICES may have renumbered them."""
+    """Return names of devices 0 … count-1. A variable such as CUDA_VISIBLE_DEVICES may have renumbered them."""
     listed = [word.strip() for word in visible.split(",") if word.strip()]
     safe = all(word.replace("-", "").isalnum() for word in listed)
     return listed[:count] if safe and len(listed) >= count else [str(index) for index in range(count)]

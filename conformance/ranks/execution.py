@@ -1,4 +1,4 @@
-"""One round: one case on its ranks, from the work to the last rank's "done", or to the end of patience."""
+"""Execution of one case on its ranks, until every rank is done or has timed out."""
 
 from __future__ import annotations
 
@@ -8,42 +8,41 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from conformance.ranks.channel import Message
-from conformance.ranks.collective_recorder import ARRIVING, JOINING, Entry, proven_mismatch
-from conformance.ranks.messages import Done, End, Join, Leave, packed, unpacked
-from conformance.ranks.outcome import Evidence, Fate
-from conformance.verdicts import Seen
+from conformance.observation import Seen
+from conformance.ranks.channel import Done, End, Leave, Message, decode, encode
+from conformance.ranks.collective_recorder import ARRIVING, JOINING, CollectiveRecord, prove_mismatch
+from conformance.ranks.outcome import RankEnd, RankOutcome
 
-#: How long the others may take when one rank has failed, in seconds.
+#: Seconds that the other ranks have when one rank has failed.
 GRACE = 1.0
-#: How long giving back may take when all have passed.
+#: Seconds that the tear-down may take when all ranks have passed.
 _TEAR_DOWN = 10.0
-#: When it has been quiet for so long, the ledgers are compared; twice in a row makes a proof.
+#: Seconds without news after which the recorded collectives are compared. Two equal results in a row are a proof.
 _QUIET = 0.5
-#: How long stacks may take to be written.
+#: Seconds that a rank may take to write its stacks.
 _STACKS = 0.5
 _POLL = 0.01
 
 
 class Listener(Protocol):
-    """The pool's ears."""
+    """Receiver of messages from ranks: the pool."""
 
     def listen(self, seconds: float) -> bool:
-        """Wait for news of any rank and put it where it belongs; whether there was any."""
+        """Wait for messages of any rank and sort them into inboxes. Return whether there were any."""
 
 
-class Printed(Protocol):
-    """What a rank prints."""
+class RankOutput(Protocol):
+    """Captured output of a rank."""
 
     def drain(self) -> None:
-        """Take everything that is there."""
+        """Read everything that has arrived."""
 
     def text(self) -> str:
-        """Head and tail of what was taken."""
+        """Return the first and the last part of the output."""
 
 
 class RankProcess(Protocol):
-    """A rank as a round needs it: on this host a Member, elsewhere one behind a slot."""
+    """A rank as an execution needs it: a LocalRank on this host, a RemoteRank on another."""
 
     number: int
     ready: bool
@@ -55,7 +54,7 @@ class RankProcess(Protocol):
     inbox: list[Message]
 
     @property
-    def output(self) -> Printed: ...
+    def output(self) -> RankOutput: ...
 
     @property
     def where(self) -> str: ...
@@ -65,7 +64,7 @@ class RankProcess(Protocol):
 
     def send(self, message: Message, descriptors: Sequence[int] = ()) -> None: ...
 
-    def place(self) -> Entry: ...
+    def position(self) -> CollectiveRecord: ...
 
     def signal(self, number: signal.Signals) -> None: ...
 
@@ -79,95 +78,104 @@ class RankProcess(Protocol):
 
 
 @dataclass
-class _Part:
-    member: RankProcess
+class _Participant:
+    """State of one rank in an execution."""
+
+    process: RankProcess
     end: End | None = None
     done: Done | None = None
-    #: The ledger when the body had ended; giving back writes over it.
-    place: Entry | None = None
+    #: Record at the end of the body; the tear-down writes over it.
+    position: CollectiveRecord | None = None
     told_to_leave: bool = False
 
     @property
-    def over(self) -> bool:
-        return self.member.gone or self.done is not None
+    def finished(self) -> bool:
+        return self.process.gone or self.done is not None
 
-    def tell_to_leave(self, nonce: str, then: Join | None = None) -> None:
+    def tell_to_leave(self, nonce: str) -> None:
         if self.end and not self.told_to_leave:
             self.told_to_leave = True
-            self.member.send(packed(Leave(nonce, packed(then) if then else None)))
+            self.process.send(encode(Leave(nonce)))
 
     @property
     def failed(self) -> bool:
-        """Also by dying, or by skipping: the others may not have what they wait for."""
-        return self.member.gone or (self.end is not None and not self.passed)
+        # A rank that died or skipped counts too: other ranks may wait for its part of a collective.
+        return self.process.gone or (self.end is not None and not self.passed)
 
     @property
     def passed(self) -> bool:
         return self.end is not None and self.end.seen == Seen.RIGHT.name
 
 
-class Round:
-    """Follows one round. ``ranks[i]`` is rank i, and ``then[i]`` the group it makes next if all have passed."""
+class Execution:
+    """One case on its ranks. ``ranks[i]`` runs the body as rank i."""
 
-    def __init__(self, nonce: str, ranks: Sequence[RankProcess], ears: Listener, then: Sequence[Join] = ()) -> None:
-        self._nonce, self._ears = nonce, ears
-        self._then: Sequence[Join | None] = then or [None] * len(ranks)
-        self._parts = [_Part(member) for member in ranks]
-        self.before = tuple(dict.fromkeys(member.last_case for member in ranks if member.last_case))
+    def __init__(self, nonce: str, ranks: Sequence[RankProcess], listener: Listener) -> None:
+        self._nonce, self._listener = nonce, listener
+        self._participants = [_Participant(process) for process in ranks]
+        #: Cases that these processes have run before.
+        self.before = tuple(dict.fromkeys(process.last_case for process in ranks if process.last_case))
+        #: Why the pool did not wait for ranks that are stuck, or an empty string.
         self.cause = ""
 
-    def follow(self, deadline: float) -> list[Evidence]:
-        """Until every rank is done, or killed."""
+    def follow(self, deadline: float) -> list[RankOutcome]:
+        """Wait until every rank is done or ``deadline`` seconds have passed; return the outcome of each rank."""
         until = time.monotonic() + deadline
-        self._wait(lambda: all(part.end or part.member.gone for part in self._parts), until, watch=True)
+        self._wait(lambda: all(rank.end or rank.process.gone for rank in self._participants), until, watch=True)
         if self.passed:
-            for part, then in zip(self._parts, self._then, strict=True):
-                part.tell_to_leave(self._nonce, then)
+            for rank in self._participants:
+                rank.tell_to_leave(self._nonce)
             until = time.monotonic() + _TEAR_DOWN
-            if not self._wait(lambda: all(part.over for part in self._parts), until, watch=False):
-                self.cause = f"no end of giving back the group within {_TEAR_DOWN:.0f} s"
+            if not self._wait(lambda: all(rank.finished for rank in self._participants), until, watch=False):
+                self.cause = f"leaving the group did not end within {_TEAR_DOWN:.0f} s"
         else:
-            self._wait(self._all_failures_done, time.monotonic() + GRACE, watch=False)
-        self._hear_deaths()
-        return self._evidence()
+            self._wait(self._failed_ranks_finished, time.monotonic() + GRACE, watch=False)
+        self._wait_for_exit_statuses()
+        return self._outcomes()
 
     @property
     def passed(self) -> bool:
-        return all(part.passed for part in self._parts)
+        """Tell whether the body has passed on every rank."""
+        return all(rank.passed for rank in self._participants)
 
     @property
     def clean(self) -> bool:
-        """Whether the ranks may be used again: all passed or skipped, all are done, and alive."""
-        ends = {part.end.seen for part in self._parts if part.end}
-        alive = all(part.done and not part.member.gone for part in self._parts)
+        """Tell whether the ranks may be used again: all passed or all skipped, all are done and alive."""
+        ends = {rank.end.seen for rank in self._participants if rank.end}
+        alive = all(rank.done and not rank.process.gone for rank in self._participants)
         return alive and len(ends) == 1 and ends <= {Seen.RIGHT.name, Seen.ENVIRONMENT.name}
 
     def retired(self) -> list[RankProcess]:
-        return [part.member for part in self._parts if part.done and part.done.retire]
+        """Return the ranks that must not be used again, as they reported."""
+        return [rank.process for rank in self._participants if rank.done and rank.done.retire]
 
     def leaked(self) -> list[str]:
-        return sorted({name for part in self._parts if part.done for name in part.done.leaked})
+        """Return the names of process-wide state that the body has changed on any rank."""
+        return sorted({name for rank in self._participants if rank.done for name in rank.done.leaked})
 
-    def _all_failures_done(self) -> bool:
-        """Nobody waits here for a body that has not ended: it had its time."""
-        return all(part.over or part.passed or part.end is None for part in self._parts)
+    def _failed_ranks_finished(self) -> bool:
+        # A body that has not ended is not waited for: it has used up its time.
+        return all(rank.finished or rank.passed or rank.end is None for rank in self._participants)
 
     def _wait(self, finished: Callable[[], bool], until: float, *, watch: bool) -> bool:
-        """Listen until finished (True), or until time is up. A failure leaves the others a short grace."""
-        quiet_since, suspect, graced = time.monotonic(), None, not watch
+        """Listen until ``finished()`` (return True) or until the time is up (return False).
+
+        With ``watch`` a failure shortens the time to GRACE, and a proven mismatch of collectives ends the wait.
+        """
+        quiet_since, suspect, shortened = time.monotonic(), None, not watch
         while True:
-            self._sort()
+            self._take_messages()
             if finished():
                 return True
-            failed = any(part.failed for part in self._parts)
-            if failed and not graced:
-                until, graced = min(until, time.monotonic() + GRACE), True
+            failed = any(rank.failed for rank in self._participants)
+            if failed and not shortened:
+                until, shortened = min(until, time.monotonic() + GRACE), True
             now = time.monotonic()
             if now >= until:
                 return False
-            # A failed rank leaves once the others have joined: their calls then end, and none fails to join.
+            # A failed rank leaves only after the others have joined: then their calls end, and joining does not fail.
             held_back = failed and not self._release_failed()
-            if self._ears.listen(min(until - now, _POLL if held_back else _QUIET)):
+            if self._listener.listen(min(until - now, _POLL if held_back else _QUIET)):
                 quiet_since, suspect = time.monotonic(), None
             elif watch and not failed and time.monotonic() - quiet_since >= _QUIET:
                 found = self._mismatch()
@@ -177,80 +185,86 @@ class Round:
                 quiet_since, suspect = time.monotonic(), found
 
     def _release_failed(self) -> bool:
-        """Let failed ranks leave the group, unless a rank is still on its way into it."""
-        entries = [part.member.place() for part in self._parts if not part.end and not part.member.gone]
-        if any(entry.nonce != self._nonce or entry.stage in (ARRIVING, JOINING) for entry in entries):
+        """Let failed ranks leave the group. Return False, and do nothing, while a rank is still joining it."""
+        records = [rank.process.position() for rank in self._participants if not rank.end and not rank.process.gone]
+        if any(record.nonce != self._nonce or record.stage in (ARRIVING, JOINING) for record in records):
             return False
-        for part in self._parts:
-            if part.failed:
-                part.tell_to_leave(self._nonce)
+        for rank in self._participants:
+            if rank.failed:
+                rank.tell_to_leave(self._nonce)
         return True
 
-    def _sort(self) -> None:
-        """Take every rank's messages. An answer for another round is not an answer."""
-        for part in self._parts:
-            for message in part.member.inbox:
-                value = unpacked(message)
-                if isinstance(value, End) and value.nonce == self._nonce and part.end is None:
-                    part.end, part.place = value, part.member.place()
-                elif isinstance(value, Done) and value.nonce == self._nonce:
-                    part.done = value
-            part.member.inbox.clear()
+    def _take_messages(self) -> None:
+        """Take the messages of every rank; ignore messages of other executions."""
+        for rank in self._participants:
+            for raw in rank.process.inbox:
+                message = decode(raw)
+                if isinstance(message, End) and message.nonce == self._nonce and rank.end is None:
+                    rank.end, rank.position = message, rank.process.position()
+                elif isinstance(message, Done) and message.nonce == self._nonce:
+                    rank.done = message
+            rank.process.inbox.clear()
 
     def _mismatch(self) -> str | None:
-        standing = {rank: part.member.place() for rank, part in enumerate(self._parts) if not part.end}
-        left = {rank: part.place for rank, part in enumerate(self._parts) if part.end and part.place}
-        if any(entry.nonce != self._nonce for entry in standing.values()):
+        ranks = list(enumerate(self._participants))
+        running = {number: rank.process.position() for number, rank in ranks if not rank.end}
+        ended = {number: rank.position for number, rank in ranks if rank.end and rank.position}
+        if any(record.nonce != self._nonce for record in running.values()):
             return None
-        return proven_mismatch(standing, left)
+        return prove_mismatch(running, ended)
 
-    def _hear_deaths(self) -> None:
-        """Where a channel has ended, the zygote's word on how the process ended is a moment behind."""
+    def _wait_for_exit_statuses(self) -> None:
+        """Wait a moment for the exit status of dead ranks: the fork server reports it after the channel has ended."""
         until = time.monotonic() + GRACE
-        while any(p.member.lost and not p.member.exited for p in self._parts) and time.monotonic() < until:
-            self._ears.listen(_POLL)
-        self._ears.listen(0)
-        self._sort()
+        while self._exit_status_missing() and time.monotonic() < until:
+            self._listener.listen(_POLL)
+        self._listener.listen(0)
+        self._take_messages()
 
-    # --- evidence ---------------------------------------------------------------------------------------------------
+    def _exit_status_missing(self) -> bool:
+        return any(rank.process.lost and not rank.process.exited for rank in self._participants)
 
-    def _evidence(self) -> list[Evidence]:
-        places = [part.place or part.member.place() for part in self._parts]
+    # --- outcomes ---------------------------------------------------------------------------------------------------
+
+    def _outcomes(self) -> list[RankOutcome]:
+        positions = [rank.position or rank.process.position() for rank in self._participants]
         all_passed = self.passed
-        # Who has passed waits for the others: its stacks say nothing, unless all have and one cannot leave.
-        self._show_stacks([part for part in self._parts if not part.over and (all_passed or not part.passed)])
-        return [self._one(rank, part, places[rank]) for rank, part in enumerate(self._parts)]
+        # A rank that has passed waits for the others, so its stacks say nothing, unless all passed and one is stuck.
+        self._request_stacks(
+            [rank for rank in self._participants if not rank.finished and (all_passed or not rank.passed)]
+        )
+        return [self._outcome(number, rank, positions[number]) for number, rank in enumerate(self._participants)]
 
-    def _one(self, rank: int, part: _Part, place: Entry) -> Evidence:
-        part.member.output.drain()
-        return Evidence(
-            rank=rank,
-            fate=self._fate(part),
-            end=part.end,
-            done=part.done,
-            exit_status=part.member.exit_status,
-            place=place if place.nonce == self._nonce else Entry(stage="before the case"),
-            stacks=part.member.read_stacks(),
-            output=part.member.output.text(),
-            where=part.member.where,
+    def _outcome(self, number: int, rank: _Participant, position: CollectiveRecord) -> RankOutcome:
+        rank.process.output.drain()
+        return RankOutcome(
+            rank=number,
+            ending=self._ending(rank),
+            end=rank.end,
+            done=rank.done,
+            exit_status=rank.process.exit_status,
+            position=position if position.nonce == self._nonce else CollectiveRecord(stage="before the case"),
+            stacks=rank.process.read_stacks(),
+            output=rank.process.output.text(),
+            where=rank.process.where,
         )
 
-    def _fate(self, part: _Part) -> Fate:
-        if part.member.gone:
-            return Fate.DIED
-        if part.done:
-            return Fate.ENDED
-        others_failed = any(other.failed for other in self._parts if other is not part)
-        return Fate.CUT_SHORT if others_failed else Fate.STUCK
+    def _ending(self, rank: _Participant) -> RankEnd:
+        if rank.process.gone:
+            return RankEnd.DIED
+        if rank.done:
+            return RankEnd.ENDED
+        others_failed = any(peer.failed for peer in self._participants if peer is not rank)
+        return RankEnd.CUT_SHORT if others_failed else RankEnd.STUCK
 
-    def _show_stacks(self, parts: Sequence[_Part]) -> None:
-        """Ask every rank that is missing; done when all files have been written and no longer grow."""
-        for part in parts:
-            part.member.signal(signal.SIGUSR1)
-        until, sizes = time.monotonic() + _STACKS, [0] * len(parts)
-        while parts and time.monotonic() < until:
-            self._ears.listen(_POLL)
-            now = [part.member.stacks_size() for part in parts]
+    def _request_stacks(self, ranks: Sequence[_Participant]) -> None:
+        """Ask ranks for their stacks, and wait until the files have stopped growing."""
+        for rank in ranks:
+            rank.process.signal(signal.SIGUSR1)
+        until, sizes = time.monotonic() + _STACKS, [0] * len(ranks)
+        while ranks and time.monotonic() < until:
+            self._listener.listen(_POLL)
+            now = [rank.process.stacks_size() for rank in ranks]
             if all(now) and now == sizes:
                 return
             sizes = now

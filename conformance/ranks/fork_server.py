@@ -1,8 +1,13 @@
-"""The zygote: a clean interpreter that has imported what ranks need, forks them, and reaps them.
+"""Fork server: a clean interpreter that has imported what ranks need, forks them, and reaps them.
 
-It never touches an accelerator and has one thread, so a fork of it is as good as a fresh interpreter and takes
-milliseconds. It lives as long as the pytest process holds the other end of its channel; what ranks leave behind is
-adopted by it (a "child subreaper") and ended with them. Its parent is the guard, which does that for the zygote.
+    pytest ── guard ── fork server ── ranks ── processes that cases start
+
+The fork server never touches an accelerator and has one thread, so a fork of it is as good as a new interpreter and
+takes milliseconds. It lives as long as the pytest process holds the other end of its channel. It adopts the processes
+that ranks leave behind (it is a "child subreaper") and ends them.
+
+The guard is its parent, and does the same for the fork server. If the guard is killed, the kernel tells the fork
+server, which then ends its children and itself. So whichever process is killed with SIGKILL, the others clean up.
 """
 
 from __future__ import annotations
@@ -18,13 +23,12 @@ import sys
 import time
 from typing import NoReturn
 
-from conformance.process.children import LAST_WORDS, children, end_children
-from conformance.process.lifetime import adopt_orphans, die_with_parent
+from conformance.process.lifetime import CLEAN_UP_SECONDS, adopt_orphans, children, die_with_parent, end_children
 from conformance.process.state import collect_seldom
 from conformance.ranks.channel import Channel, Closed, Message
 from conformance.reports.json_files import collector_paused
 
-#: Imported before the first fork. What is missing here is imported by every rank anew.
+#: Modules imported before the first fork. Every rank imports by itself what is missing here.
 _WARM = (
     "numpy.random",
     "torch",
@@ -35,13 +39,41 @@ _WARM = (
     "conformance.fixtures.accelerator",
     "conformance.ranks.rank_main",
 )
+#: Exit status of a forked process that failed before it became a rank.
+_FORK_FAILED = 70
 
 
-def live() -> NoReturn:
-    """Be the zygote, in a process that the guard has just forked. Nothing may return into the guard."""
+def guard() -> None:
+    """Fork the fork server, wait for its end, and end what it leaves. The last argument is its socket's number."""
+    own_pid = os.getpid()
+    adopt_orphans()
+    guarded: list[int] = []
+
+    def pass_on(number: int, frame: object) -> None:
+        del frame
+        for pid in guarded:
+            os.kill(pid, number)
+
+    signal.signal(signal.SIGTERM, pass_on)
+    fork_server = os.fork()
+    if fork_server == 0:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        die_with_parent(parent=own_pid)
+        _run_and_exit()
+    guarded.append(fork_server)
+    socket.socket(fileno=int(sys.argv[-1])).close()  # only the fork server keeps this end
+    die_with_parent(signal.SIGTERM)
+    _, status = os.waitpid(fork_server, 0)
+    guarded.clear()
+    end_children(CLEAN_UP_SECONDS)
+    os._exit(abs(os.waitstatus_to_exitcode(status)))
+
+
+def _run_and_exit() -> NoReturn:
+    """Be the fork server in a process that the guard has just forked. Nothing returns into the guard's code."""
     status = 1
     try:
-        serve()
+        _serve()
         status = 0
     except SystemExit as end:
         sys.stderr.write(f"{end.code}\n")
@@ -52,66 +84,65 @@ def live() -> NoReturn:
         os._exit(status)
 
 
-def serve() -> None:
-    """Serve forks on the inherited socket whose number is the last argument."""
+def _serve() -> None:
     channel = Channel(socket.socket(fileno=int(sys.argv[-1])))
     with collector_paused():
         for name in _WARM:
             importlib.import_module(name)
-        prepare()
-        settle()
-    Zygote(channel).serve()
+        _prepare()
+        _make_forkable()
+    ForkServer(channel).serve()
 
 
-def settle() -> None:
-    """Be fit to fork after imports: nothing for the collector to walk through in every rank, and one thread."""
+def _make_forkable() -> None:
+    """Make forks cheap and safe: freeze garbage collection, and require a single thread."""
     gc.collect()
     collect_seldom()
     threads = len(os.listdir("/proc/self/task"))
     if threads != 1:
-        raise SystemExit(f"the zygote has {threads} threads; a fork of it would not be safe")
+        raise SystemExit(f"the fork server has {threads} threads, so a fork of it would not be safe")
 
 
-def prepare() -> None:
-    """What a process needs before it can be a rank, or fork one."""
+def _prepare() -> None:
+    """Set up what every rank needs, in the process that forks it or in the rank itself."""
     import torch
 
-    from conformance.ranks import collective_recorder as ledger
-    from conformance.ranks import rank_main as rank
+    from conformance.ranks.collective_recorder import record_collectives
+    from conformance.ranks.rank_main import rewrite_assertions
 
     torch.set_num_threads(1)
-    rank.rewrite_assertions()
-    ledger.record_collectives()
+    rewrite_assertions()
+    record_collectives()
 
 
 def become_rank() -> None:
-    """The program of a rank with an interpreter of its own; the arguments are the descriptors of ``live``."""
-    prepare()
-    from conformance.ranks.rank_main import live
+    """Run a rank in a new interpreter; the arguments are the descriptors of ``run_rank``."""
+    _prepare()
+    from conformance.ranks.rank_main import run_rank
 
-    live(*map(int, sys.argv[1:]))
+    run_rank(*map(int, sys.argv[1:]))
     sys.stderr.flush()
-    os._exit(0)  # as a forked rank ends: whatever a case has registered for the exit does not run
+    os._exit(0)  # as a forked rank ends: exit handlers that a case has registered do not run
 
 
-class Zygote:
-    """Forks, signals and reaps ranks, by the number that the pool gave each."""
+class ForkServer:
+    """Server that forks, signals and reaps ranks, which the pool numbers."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
-        self._ranks: dict[int, int] = {}  # process → the pool's number
+        self._ranks: dict[int, int] = {}  # process id → the pool's number
         self._strays_end = 0.0
         self._woken, self._waker = socket.socketpair()
 
     def serve(self) -> None:
-        """Until the pool's end is closed."""
+        """Serve until the pool closes its end or the guard dies."""
         adopt_orphans()
         self._woken.setblocking(False)
         self._waker.setblocking(False)
         signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, _only_wake)
-        signal.signal(signal.SIGTERM, _end_of_parent)
-        # From now on the guard's death, or its word, is an end of work, so that ranks' own children end as well.
+        signal.signal(signal.SIGCHLD, _ignore)
+        signal.signal(signal.SIGTERM, _raise_parent_died)
+        # From now on SIGTERM, from the kernel or from the guard, ends the work in order: ranks' children end as well.
         die_with_parent(signal.SIGTERM)
         try:
             self._channel.send({"kind": "up", "pid": os.getpid()})
@@ -121,18 +152,18 @@ class Zygote:
             self._end()
 
     def _step(self) -> None:
-        ears: list[Channel | socket.socket] = [self._channel, self._woken]
-        patience = 0.02 if self._strays_end else None
-        ready, _, _ = select.select(ears, [], [], patience)
+        sources: list[Channel | socket.socket] = [self._channel, self._woken]
+        timeout = 0.02 if self._strays_end else None
+        ready, _, _ = select.select(sources, [], [], timeout)
         if self._woken in ready:
             with contextlib.suppress(BlockingIOError):
                 self._woken.recv(4096)
         self._reap()
         if self._channel in ready:
             for message in self._channel.receive():
-                self._obey(message)
+                self._handle(message)
 
-    def _obey(self, message: Message) -> None:
+    def _handle(self, message: Message) -> None:
         if message["kind"] == "fork":
             self._fork(message)
             return
@@ -140,49 +171,50 @@ class Zygote:
             self._import(message["names"])
             return
         pid = next((pid for pid, number in self._ranks.items() if number == message["number"]), None)
-        if pid is not None:  # else it is dead, and the pool is being told
+        if pid is not None:  # else the rank is dead, and the pool gets a message about that
             os.kill(pid, int(message["signal"]))
 
     def _import(self, names: list[str]) -> None:
-        """Import what ranks would else import one by one. What is not there is the case's own failure, later."""
+        """Import modules once for all later forks. A missing module becomes the failure of the case that needs it."""
         with collector_paused():
             for name in names:
                 with contextlib.suppress(ImportError):
                     importlib.import_module(name)
-            settle()
+            _make_forkable()
 
     def _fork(self, message: Message) -> None:
-        zygote = os.getpid()
+        fork_server = os.getpid()
         pid = os.fork()
         if pid == 0:
-            self._become_rank(zygote, message)
+            self._become_rank(fork_server, message)
         self._ranks[pid] = int(message["number"])
         for descriptor in message["descriptors"]:
             os.close(descriptor)
 
-    def _become_rank(self, zygote: int, message: Message) -> None:
-        status = 70
+    def _become_rank(self, fork_server: int, message: Message) -> None:
+        status = _FORK_FAILED
         try:
             signal.set_wakeup_fd(-1)
             for number in (signal.SIGCHLD, signal.SIGTERM):
                 signal.signal(number, signal.SIG_DFL)
             os.setsid()
-            die_with_parent(parent=zygote)
+            die_with_parent(parent=fork_server)
             for end in (self._channel.connection, self._woken, self._waker):
                 end.close()
             if message["command"]:
                 _execute(message["command"], message["descriptors"], message["environment"])
-            from conformance.ranks.rank_main import live
+            from conformance.ranks.rank_main import run_rank
 
-            live(*message["descriptors"])
+            run_rank(*message["descriptors"])
             status = 0
-        except BaseException:  # noqa: BLE001 - the last frame of a process; nothing may return into the zygote's loop
+        except BaseException:  # noqa: BLE001 - the last frame of a process; nothing may return into the server's loop
             sys.excepthook(*sys.exc_info())
         finally:
             sys.stderr.flush()
             os._exit(status)
 
     def _reap(self) -> None:
+        """Reap ended children, report ranks among them, and start to end the processes that they left."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -193,14 +225,14 @@ class Zygote:
                 break
             number = self._ranks.pop(pid, None)
             if number is not None:
-                self._strays_end = time.monotonic() + LAST_WORDS
+                self._strays_end = time.monotonic() + CLEAN_UP_SECONDS
                 self._signal_strays(signal.SIGTERM)
                 self._channel.send({"kind": "exited", "number": number, "status": os.waitstatus_to_exitcode(status)})
         if self._strays_end:
-            self._press_strays()
+            self._end_strays()
 
-    def _press_strays(self) -> None:
-        """Python's resource tracker cleans up and leaves by itself; others may need more than a word."""
+    def _end_strays(self) -> None:
+        # Python's resource tracker ends by itself after it has cleaned up, so strays get SIGTERM and some time first.
         if not children() - set(self._ranks):
             self._strays_end = 0.0
         elif time.monotonic() > self._strays_end:
@@ -212,28 +244,28 @@ class Zygote:
                 os.kill(pid, number)
 
     def _end(self) -> None:
-        """Kill the ranks, give what they left a moment, kill that too."""
+        """Kill the ranks, and end every process that they have left."""
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         for pid in self._ranks:
             os.kill(pid, signal.SIGKILL)
-        end_children(LAST_WORDS)
+        end_children(CLEAN_UP_SECONDS)
 
 
 def _execute(command: list[str], descriptors: list[int], environment: dict[str, str]) -> None:
-    """Go on as another program. That its parent's death ends it is remembered by the kernel."""
+    """Replace this process by another program. The kernel still ends it when its parent dies."""
     for descriptor in descriptors:
         os.set_inheritable(descriptor, True)
     os.execve(command[0], [*command, *map(str, descriptors)], {**os.environ, **environment})  # noqa: S606 - the pool's own
 
 
 class ParentDied(Exception):
-    """The kernel's word that the guard is gone, or the guard's that pytest is."""
+    """SIGTERM has arrived: from the kernel, because the guard is dead, or from the guard, because pytest is."""
 
 
-def _end_of_parent(number: int, frame: object) -> None:
+def _raise_parent_died(number: int, frame: object) -> None:
     del number, frame
     raise ParentDied
 
 
-def _only_wake(number: int, frame: object) -> None:
-    """The wake-up descriptor does the work; without a handler the signal would be dropped."""
+def _ignore(number: int, frame: object) -> None:
+    """Ignore SIGCHLD. The handler exists so that the signal wakes select()."""

@@ -1,4 +1,4 @@
-"""The process group of one round on one rank: fresh for every case, given back off the critical path."""
+"""The process group of one case on one rank: a new group for every case, destroyed outside of the measured path."""
 
 from __future__ import annotations
 
@@ -10,78 +10,56 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-from conformance.ranks.gloo import share_devices
-from conformance.ranks.messages import Join
-
-#: The pool's deadline comes first; a time-out inside a collective would hide where the ranks were.
-_LONGER_THAN_THE_DEADLINE = 60.0
+#: Seconds that the group's own timeout exceeds the case's deadline. The pool's deadline has to come first: a timeout
+#: inside a collective would hide where the ranks were.
+_BEYOND_THE_DEADLINE = 60.0
 
 
-def identify(rank: int, world_size: int, local: Sequence[int] | None = None) -> None:
-    """Say who this process is, in the variables that launchers set and libraries read."""
+def set_rank_environment(rank: int, world_size: int, local: Sequence[int] | None = None) -> None:
+    """Set the variables that launchers set and libraries read: RANK, WORLD_SIZE and their local counterparts."""
     local_rank, local_world_size = local or (rank, world_size)
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
     os.environ.update(zip(names, map(str, (rank, world_size, local_rank, local_world_size)), strict=True))
 
 
 class Groups:
-    """Joins and leaves groups over one store, which every rank of the pool is a client of."""
+    """Creates and leaves process groups over one store, of which every rank of the pool is a client."""
 
     def __init__(self, store_host: str, store_port: int) -> None:
         from torch._C._distributed_c10d import TCPStore
 
         self._store = TCPStore(store_host, store_port, None, is_master=False, wait_for_workers=False)
-        share_devices()
-        self._graveyard: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._left: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._reaper = threading.Thread(target=self._reap, name="conformance-groups", daemon=True)
         self._reaper.start()
-        self._ahead = ""
-        self._trouble: Exception | None = None
-
-    def prepare(self, join: Join, backend: str) -> None:
-        """Make the group of a round before its work is there. What goes wrong is told to who joins."""
-        self._ahead = join.nonce
-        try:
-            self._make(join.nonce, backend, join.rank, join.world_size, join.deadline)
-        except Exception as error:  # noqa: BLE001 - kept, and raised where a case is there to fail of it
-            self._trouble = error
 
     def join(self, nonce: str, backend: str, rank: int, world_size: int, deadline: float) -> Any:
-        """A fresh default group, which may have been made ahead."""
-        import torch.distributed as dist
-
-        ahead, trouble = self._ahead, self._trouble
-        self._ahead, self._trouble = "", None
-        if nonce != ahead:
-            self._make(nonce, backend, rank, world_size, deadline)
-        elif trouble is not None:
-            raise trouble
-        return dist.group.WORLD
-
-    def _make(self, nonce: str, backend: str, rank: int, world_size: int, deadline: float) -> None:
-        """Become a member. Keys of earlier rounds are out of reach behind the nonce."""
+        """Create the default group of a case and return it. ``deadline`` is the case's, in seconds."""
         import torch.distributed as dist
         from torch._C._distributed_c10d import PrefixStore
 
         hook = sys.excepthook
         dist.init_process_group(
             backend,
+            # The nonce as a prefix hides the keys of earlier cases.
             store=PrefixStore(nonce, self._store),
             rank=rank,
             world_size=world_size,
-            timeout=timedelta(seconds=deadline + _LONGER_THAN_THE_DEADLINE),
+            timeout=timedelta(seconds=deadline + _BEYOND_THE_DEADLINE),
         )
-        sys.excepthook = hook  # each call wraps it once more
+        sys.excepthook = hook  # each call of init_process_group wraps the hook once more
+        return dist.group.WORLD
 
     def leave(self) -> None:
-        """Give back every group. Joining their threads takes 20 ms, so another thread drops the last reference."""
+        """Destroy all groups. Another thread drops the last reference, as joining a group's threads takes 20 ms."""
         import torch.distributed as dist
 
         if dist.is_initialized():
             world = dist.group.WORLD
             dist.destroy_process_group()
-            self._graveyard.put(world)
+            self._left.put(world)
 
     def _reap(self) -> None:
+        """Drop the references to groups that were left, for ever."""
         while True:
-            self._graveyard.get()
+            self._left.get()

@@ -1,4 +1,4 @@
-"""One rank as the pool sees it: its channel, what it prints, its stacks, its place in the ledger."""
+"""A rank of this host, as the pool sees it: its channel, output, stacks and recorded collectives."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from conformance.process.python import child_python
-from conformance.ranks.channel import Channel, Closed, Message
-from conformance.ranks.collective_recorder import Entry, Ledger
-from conformance.ranks.messages import Hello, packed
+from conformance.ranks.channel import Channel, Closed, Hello, Message, encode
+from conformance.ranks.collective_recorder import CollectiveRecord, CollectiveRecorder
 from conformance.ranks.output import Output
 
 _MOST_STACKS = 1 << 18
@@ -20,15 +19,18 @@ _OWN_INTERPRETER = "from conformance.ranks.fork_server import become_rank; becom
 
 
 @dataclass
-class Member:
-    """A rank's process. ``exit_status`` is set when the zygote has reaped it, ``lost`` when its channel has ended."""
+class LocalRank:
+    """Process of one rank.
+
+    ``exit_status`` is set when the fork server has reaped the process, ``lost`` when its channel has ended.
+    """
 
     number: int
-    zygote: Channel
+    fork_server: Channel
     channel: Channel
     output: Output
     stacks: int
-    ledger: Ledger
+    recorder: CollectiveRecorder
     ready: bool = False
     cases: int = 0
     last_case: str = ""
@@ -36,64 +38,72 @@ class Member:
     exited: bool = False
     lost: bool = False
     inbox: list[Message] = field(default_factory=list)
-    #: The name of its host; empty for the one on which pytest runs.
+    #: Name of its host; empty for the host on which pytest runs.
     where: str = ""
 
     @classmethod
-    def fork(cls, number: int, zygote: Channel, hello: Hello, environment: Mapping[str, str] | None = None) -> Member:
-        """Have the zygote fork one; it says Ready, or Unfit, when it has loaded the accelerator.
+    def fork(
+        cls, number: int, fork_server: Channel, hello: Hello, environment: Mapping[str, str] | None = None
+    ) -> LocalRank:
+        """Let the fork server fork a rank and return it. It sends Ready or LoadFailed when it has tried to load.
 
-        With an ``environment``, an empty one too, it gets an interpreter of its own, started with that.
+        With an ``environment``, even an empty one, the rank is a new interpreter, started with those variables.
         """
         ours, theirs = socket.socketpair()
         read, write = os.pipe()
-        # No file has a name, so nothing is left when everyone is killed. Both ends share the offset: append, always.
-        stacks, ledger = (_file(f"conformance-{what}-{number}") for what in ("stacks", "ledger"))
-        member = cls(number, zygote, Channel(ours), Output(read), stacks, Ledger(ledger))
+        # The files have no names, so nothing is left when all processes are killed. Both ends share the offset, so the
+        # files are opened for appending.
+        stacks, records = (_file(f"conformance-{name}-{number}") for name in ("stacks", "collectives"))
+        member = cls(number, fork_server, Channel(ours), Output(read), stacks, CollectiveRecorder(records))
         try:
             command = [] if environment is None else child_python(_OWN_INTERPRETER)
             request = {"kind": "fork", "number": number, "command": command, "environment": dict(environment or {})}
-            zygote.send(request, (theirs.fileno(), write, stacks, ledger))
+            fork_server.send(request, (theirs.fileno(), write, stacks, records))
         finally:
             theirs.close()
             os.close(write)
-            os.close(ledger)
-        member.channel.send(packed(hello))
+            os.close(records)
+        member.channel.send(encode(hello))
         return member
 
     @property
     def gone(self) -> bool:
+        """Tell whether the process has ended or can no longer be reached."""
         return self.exited or self.lost
 
     def send(self, message: Message, descriptors: Sequence[int] = ()) -> None:
-        """What cannot be delivered is not an error here: that the rank is gone comes as news of its own."""
+        """Send a message. If the rank is gone this is no error here: its death arrives as a message of its own."""
         with contextlib.suppress(Closed):
             self.channel.send(message, descriptors)
 
-    def place(self) -> Entry:
-        return self.ledger.read()
+    def position(self) -> CollectiveRecord:
+        """Return the rank's newest record."""
+        return self.recorder.read()
 
     def signal(self, number: signal.Signals) -> None:
-        """Through the zygote, which knows that the process is still that rank."""
+        """Send a signal through the fork server, which knows that the process is still this rank."""
         with contextlib.suppress(Closed):
-            self.zygote.send({"kind": "signal", "number": self.number, "signal": int(number)})
+            self.fork_server.send({"kind": "signal", "number": self.number, "signal": int(number)})
 
     def forget(self) -> None:
-        """Clear what belongs to earlier rounds."""
+        """Clear output and stacks of earlier cases."""
         self.output.drain()
         self.output.clear()
         os.ftruncate(self.stacks, 0)
 
     def stacks_size(self) -> int:
+        """Return how many bytes of stacks the rank has written."""
         return os.fstat(self.stacks).st_size
 
     def read_stacks(self) -> str:
+        """Return the stacks that the rank has written."""
         return os.pread(self.stacks, _MOST_STACKS, 0).decode(errors="replace")
 
     def close(self) -> None:
+        """Close all descriptors of the rank."""
         self.channel.close()
         self.output.close()
-        self.ledger.close()
+        self.recorder.close()
         os.close(self.stacks)
 
 

@@ -1,4 +1,4 @@
-"""What a rank prints: its head and its tail are kept, whatever lies between is counted."""
+"""Output of a rank: the first and the last part are kept, the lines between them are counted."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _CHUNK = 1 << 16
 
 
 class Output:
-    """The pool's end of a rank's stdout and stderr. It is read while the case runs, so that nobody blocks on it."""
+    """The pool's end of a rank's stdout and stderr. The pool reads it while the case runs, so that no rank blocks."""
 
     def __init__(self, descriptor: int) -> None:
         os.set_blocking(descriptor, False)
@@ -18,20 +18,22 @@ class Output:
         self.clear()
 
     def fileno(self) -> int:
+        """Return the descriptor, so that a selector can wait for output."""
         return self._descriptor
 
     @property
     def size(self) -> int:
-        """How many bytes there were since it was cleared."""
+        """Number of bytes since the output was cleared."""
         return self._total
 
     def clear(self) -> None:
+        """Forget everything that was read."""
         self._head = bytearray()
         self._tail: deque[bytes] = deque()
         self._in_tail = self._total = self._lines = 0
 
     def read(self) -> bool:
-        """Take one chunk of what is there; False at the end of the stream."""
+        """Read one chunk without waiting. Return False at the end of the stream."""
         try:
             data = os.read(self._descriptor, _CHUNK)
         except BlockingIOError:
@@ -40,7 +42,7 @@ class Output:
         return bool(data)
 
     def drain(self) -> None:
-        """Take everything that is there."""
+        """Read everything that has arrived."""
         total = -1
         while total != self._total:
             total = self._total
@@ -59,6 +61,7 @@ class Output:
             self._in_tail -= len(self._tail.popleft())
 
     def text(self) -> str:
+        """Return the first and the last part, with a note on what lies between them."""
         tail = b"".join(self._tail)
         hidden = self._total - len(self._head) - len(tail[-_KEPT_AT_EACH_END:])
         parts = [bytes(self._head)]
@@ -70,9 +73,10 @@ class Output:
         return b"".join([*parts, tail]).decode(errors="replace")
 
     def close(self) -> None:
+        """Close the descriptor."""
         os.close(self._descriptor)
 
 
 def tagged(rank: int, text: str) -> str:
-    """Every line with the rank that wrote it."""
+    """Return the text with the rank in front of every line."""
     return "\n".join(f"[rank {rank}] {line}" for line in text.splitlines())

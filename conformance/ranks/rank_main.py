@@ -1,4 +1,4 @@
-"""A rank's life: it loads the accelerator once, and then takes one case after the other."""
+"""Main loop of a rank: it loads the accelerator once, and then runs one case after the other."""
 
 from __future__ import annotations
 
@@ -16,22 +16,20 @@ from conformance.accelerators.registry import resolve
 from conformance.case import Case, seed_of
 from conformance.checker import Checker
 from conformance.errors import ConformanceError
-from conformance.process.rank_state import RankState
-from conformance.process.state import seed_everything
+from conformance.process.state import RankState, seed_everything
 from conformance.ranks import body
-from conformance.ranks.channel import Channel
-from conformance.ranks.collective_recorder import AHEAD, ARRIVING, JOINING, Ledger, open_ledger
-from conformance.ranks.group import Groups, identify
-from conformance.ranks.messages import Done, Hello, Join, Leave, Ready, Unfit, Work, packed, unpacked
+from conformance.ranks.channel import Channel, Done, Hello, Leave, LoadFailed, Ready, Work, decode, encode
+from conformance.ranks.collective_recorder import ARRIVING, JOINING, CollectiveRecorder, record_to
+from conformance.ranks.group import Groups, set_rank_environment
 
-#: What this signal asks for comes even from a rank that holds the GIL.
+#: Signal that makes a rank write its stacks, even while native code holds the GIL.
 SHOW_STACKS = signal.SIGUSR1
-#: The arguments that a rank makes itself; all others come from the pytest process.
+#: Arguments that a rank makes itself; all others come from the pytest process.
 RANK_SIDE = frozenset({"rank", "world_size", "group", "accelerator", "device", "declaration", "case", "check"})
 
 
 def rewrite_assertions() -> None:
-    """Let failed asserts show their values, as under pytest. Where pytest has moved its parts, they show none."""
+    """Let failed asserts show their values, as under pytest. Do nothing where pytest has moved these functions."""
     try:
         from _pytest.assertion import install_importhook
         from _pytest.config import get_config
@@ -41,43 +39,42 @@ def rewrite_assertions() -> None:
         return
 
 
-def live(control: int, output: int, stacks: int, ledger: int) -> None:
-    """Serve the pool until it closes its end."""
+def run_rank(control: int, output: int, stacks: int, records: int) -> None:
+    """Serve the pool until it closes its end. The arguments are descriptors that the pool has passed."""
     _redirect(output)
     faulthandler.enable(stacks, all_threads=True)
     faulthandler.register(SHOW_STACKS, file=stacks, all_threads=True, chain=False)
     channel = Channel(socket.socket(fileno=control))
     messages = channel.messages()
-    hello = unpacked(next(messages))
+    hello = decode(next(messages))
     assert isinstance(hello, Hello)
-    book = Ledger(ledger)
-    open_ledger(book)
-    book.stage("loading the accelerator")
+    recorder = CollectiveRecorder(records)
+    record_to(recorder)
+    recorder.stage("loading the accelerator")
     sys.path[:] = hello.module_path
     try:
-        rank = Rank(channel, hello, book)
+        rank = Rank(channel, hello, recorder)
     except ConformanceError as error:
-        channel.send(packed(Unfit(str(error))))
+        channel.send(encode(LoadFailed(str(error))))
         return
-    channel.send(packed(Ready(os.getpid())))
+    channel.send(encode(Ready(os.getpid())))
     for message in messages:
-        leases = message.pop("descriptors", [])
-        request = unpacked(message)
+        device_locks = message.pop("descriptors", [])
+        request = decode(message)
         if isinstance(request, Work):
-            rank.perform(request, leases)
-        elif isinstance(request, Join):
-            rank.join_ahead(request)
+            rank.perform(request, device_locks)
         elif isinstance(request, Leave):
             rank.leave(request)
 
 
 def _redirect(output: int) -> None:
+    """Send stdout and stderr to the pool, and read stdin from the null device."""
     with Path(os.devnull).open("rb") as nothing:
         os.dup2(nothing.fileno(), 0)
     os.dup2(output, 1)
     os.dup2(output, 2)
     os.close(output)
-    # A line at a time: what a rank has printed must not die with it.
+    # Line buffering: a rank that dies must not take its output with it.
     for name, descriptor in (("stdout", 1), ("stderr", 2)):
         stream = open(descriptor, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
         setattr(sys, name, stream)
@@ -85,35 +82,26 @@ def _redirect(output: int) -> None:
 
 
 class Rank:
-    """Performs cases. Its identity is part of the work: any process may be any rank."""
+    """A process that runs cases. Its rank comes with the work: any process may be any rank."""
 
-    def __init__(self, channel: Channel, hello: Hello, ledger: Ledger) -> None:
-        self._channel, self._hello, self._ledger = channel, hello, ledger
-        self._subject = resolve(hello.spec)
-        self._accelerator = self._subject.load()
+    def __init__(self, channel: Channel, hello: Hello, recorder: CollectiveRecorder) -> None:
+        self._channel, self._hello, self._recorder = channel, hello, recorder
+        self._spec = resolve(hello.spec)
+        self._accelerator = self._spec.load()
         self._backend = str(self._accelerator.communication_backend_name())
         self._groups = Groups(hello.store_host, hello.store_port)
         self._process = os.getpid()
-        self._state: RankState | None = None
         self._leaked: list[str] = []
         self._threads: list[str] = []
-        self._leases: list[int] = []
+        self._device_locks: list[int] = []
 
-    def join_ahead(self, join: Join) -> None:
-        """Make the group of the next case while pytest is between two cases."""
-        self._ledger.stage("joining a group ahead")
-        identify(join.rank, join.world_size, join.local)
-        self._groups.prepare(join, self._backend)
-        self._state = RankState.take()
-        self._ledger.stage(AHEAD)
-
-    def perform(self, work: Work, leases: list[int]) -> None:
-        """Join, run, say how it ended. The leases of its devices are kept until it has left."""
-        self._leases = leases
-        self._ledger.begin(work.nonce)
-        self._ledger.stage(ARRIVING)
-        identify(work.rank, work.world_size, work.local)
-        state, self._state = self._state or RankState.take(), None
+    def perform(self, work: Work, device_locks: list[int]) -> None:
+        """Join the group, run the body, and report how it ended. Hold the device locks until the rank has left."""
+        self._device_locks = device_locks
+        self._recorder.begin(work.nonce)
+        self._recorder.stage(ARRIVING)
+        set_rank_environment(work.rank, work.world_size, work.local)
+        state = RankState.take()
         checker = Checker()
         error: BaseException | None = None
         generated = False
@@ -124,30 +112,31 @@ class Rank:
         except BaseException as raised:  # noqa: BLE001 - SystemExit too: a body that ends the process has failed
             error = raised
         if os.getpid() != self._process:
-            os._exit(70)  # a fork that the body made has come back from it
+            os._exit(70)  # a fork that the body has made returned from the body
         end = body.end_of(work, error, checker, self._accelerator, generated=generated)
         if error is not None:
-            # Its frames hold the group, which the other ranks may be waiting in until the last reference is gone.
+            # Its frames hold the group, and the other ranks may wait until the last reference to it is gone.
             traceback.clear_frames(error.__traceback__)
             error = None
-        # The ledger keeps the last collective, and the rank its place in the group: the pool says when to leave.
-        self._channel.send(packed(end))
-        # Meanwhile the pool hears of it, and of the others.
+        # The record of the last collective and the membership in the group stay: the pool says when to leave.
+        self._channel.send(encode(end))
+        # The state is restored while the pool hears of the end of this rank and of the others.
         leaked, self._threads = state.give_back(), state.new_threads()
         self._leaked = [*leaked, "threads"] if self._threads else leaked
 
     def _run(self, work: Work, function: Callable[..., Any], checker: Checker) -> None:
         case = body.case_named(function, work.case_id)
         device = self._device(work)
-        self._ledger.stage(JOINING)
+        self._recorder.stage(JOINING)
         group = self._groups.join(work.nonce, self._backend, work.rank, work.world_size, work.deadline)
-        given = body.arguments(function, work.values, self._own(work, case, device, group, checker))
+        arguments = body.arguments(function, work.values, self._own(work, case, device, group, checker))
         seed_everything(seed_of(f"{case.id}@{work.rank}", self._hello.seed), self._accelerator)
-        self._ledger.stage("in the body")
-        function(**given)
+        self._recorder.stage("in the body")
+        function(**arguments)
         self._accelerator.synchronize()  # an asynchronous error belongs to the case that caused it
 
     def _own(self, work: Work, case: Case, device: Any, group: Any, checker: Checker) -> dict[str, Callable[[], Any]]:
+        """Return makers of the arguments that a rank makes itself."""
         return {
             "rank": lambda: work.rank,
             "world_size": lambda: work.world_size,
@@ -161,10 +150,10 @@ class Rank:
 
     def _declaration(self) -> Any:
         file = self._hello.capabilities
-        return self._subject.declaration(self._accelerator, Path(file) if file else None)
+        return self._spec.declaration(self._accelerator, Path(file) if file else None)
 
     def _device(self, work: Work) -> Any:
-        """The rank's leased device; where devices are shared, and fewer than ranks, they are taken in turn."""
+        """Return the rank's locked device. Where ranks share devices, take them in turn."""
         import torch
 
         count = max(1, int(self._accelerator.device_count()))
@@ -175,15 +164,11 @@ class Rank:
         return torch.empty(0, device=str(self._accelerator.current_device_name())).device
 
     def leave(self, leave: Leave) -> None:
-        """Give the group back, and say so. Who has kept a thread says that it must not be used again."""
-        self._ledger.stage("leaving the group")
+        """Leave the group and report it. A rank with leftover threads reports that it must not be used again."""
+        self._recorder.stage("leaving the group")
         self._groups.leave()
-        while self._leases:
-            os.close(self._leases.pop())
-        self._ledger.stage("idle")
-        kept = f"it kept threads: {', '.join(self._threads)}" if self._threads else ""
-        self._channel.send(packed(Done(leave.nonce, self._leaked, kept)))
-        if leave.then:
-            join = unpacked(leave.then)
-            assert isinstance(join, Join)
-            self.join_ahead(join)
+        while self._device_locks:
+            os.close(self._device_locks.pop())
+        self._recorder.stage("idle")
+        retire = f"it kept threads: {', '.join(self._threads)}" if self._threads else ""
+        self._channel.send(encode(Done(leave.nonce, self._leaked, retire)))

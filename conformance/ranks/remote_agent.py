@@ -1,10 +1,10 @@
-"""A slot: the process that torchrun started for one rank. It has a zygote, and forks that rank as often as it is told.
+"""Agent: the process that torchrun starts for one rank. It has a fork server, and forks that rank as often as asked.
 
-    pytest process ──── TCP ────▶ slot (one a rank, on any host) ── guard ── zygote ── rank
-    ProvidedPool                  forks, relays, tells its state
+    pytest process ──── TCP ────▶ agent (one per rank, on any host) ── guard ── fork server ── rank
+    RemotePool                    forks, relays, reports state
 
-So a rank on another host is replaced in milliseconds after a bad case, as here; its exit status, stacks and output
-come as messages. The slot ends with the pytest process, and everything it has started ends with it.
+So a rank on another host is replaced in milliseconds after a bad case, as on this host; its exit status, stacks and
+output arrive as messages. The agent ends with the pytest process, and everything that it has started ends with it.
 """
 
 from __future__ import annotations
@@ -19,20 +19,19 @@ from dataclasses import asdict
 from typing import Any
 
 from conformance.errors import ConformanceError, UsageError
-from conformance.ranks import rendezvous as meeting
-from conformance.ranks.channel import Channel, Closed, Message
-from conformance.ranks.fork_server_client import ZygoteProcess
-from conformance.ranks.local_rank import Member
-from conformance.ranks.messages import Hello, Unfit, packed, unpacked
+from conformance.ranks import rendezvous
+from conformance.ranks.channel import Channel, Closed, Hello, LoadFailed, Message, decode, encode
+from conformance.ranks.fork_server_client import ForkServerClient
+from conformance.ranks.local_rank import LocalRank
 
-#: How often the place of a rank is looked up when it says nothing, in seconds.
-_LOOK = 0.05
-#: How soon who connects has to say who it is, in seconds.
-_FIRST_WORD = 5.0
+#: Seconds between two looks at the position of a rank that sends nothing.
+_POLL = 0.05
+#: Seconds within which a client has to send the token.
+_TOKEN_TIMEOUT = 5.0
 
 
 def main() -> None:
-    """Come to torchrun's store, serve one pytest process, end with it."""
+    """Register with torchrun's store, serve one pytest process, and end with it."""
     signal.signal(signal.SIGTERM, _leave)
     try:
         _serve_one_run()
@@ -42,185 +41,186 @@ def main() -> None:
 
 
 def _serve_one_run() -> None:
-    address, port, numbers = meeting.from_torchrun(os.environ)
-    serves = numbers["RANK"] == 0 and not meeting.uses_agent_store()
-    store = meeting.open_store(address, port, serve=serves)
-    own = meeting.own_address(address, port)
+    address, port, numbers = rendezvous.from_torchrun(os.environ)
+    serves = numbers["RANK"] == 0 and not rendezvous.uses_agent_store()
+    store = rendezvous.open_store(address, port, serve=serves)
+    own = rendezvous.own_address(address, port)
     if "GLOO_SOCKET_IFNAME" not in os.environ:
-        interface = meeting.interface_of(own)
+        interface = rendezvous.interface_of(own)
         if interface is None:
             raise UsageError(f"no network interface has the address {own}. Set GLOO_SOCKET_IFNAME on this host.")
         os.environ["GLOO_SOCKET_IFNAME"] = interface
     listener = socket.create_server((own, 0), family=socket.AF_INET6 if ":" in own else socket.AF_INET)
-    zygote = ZygoteProcess()  # it imports torch while nobody is there yet
+    fork_server = ForkServerClient()  # it imports torch while no client is connected yet
     try:
-        slot = meeting.publish(store, numbers, listener)
-        if slot.rank == 0:
+        published = rendezvous.publish(store, numbers, listener)
+        if published.rank == 0:
             sys.stdout.write(f"{numbers['WORLD_SIZE']} ranks: pytest … --ranks-from {address}:{port}\n")
             sys.stdout.flush()
-        server = Server(_driver(listener, slot.token), zygote)
+        agent = Agent(_client(listener, published.token), fork_server)
         try:
-            server.serve()
+            agent.serve()
         finally:
-            zygote = server.zygote
+            fork_server = agent.fork_server
     finally:
-        zygote.close()
+        fork_server.close()
 
 
-def _driver(listener: socket.socket, token: str) -> Channel:
-    """The connection of the pytest process, which knows the token; whoever else comes is turned away."""
+def _client(listener: socket.socket, token: str) -> Channel:
+    """Wait for the pytest process, which knows the token, and return its channel. Turn away every other client."""
     while True:
         connection, _ = listener.accept()
-        connection.settimeout(_FIRST_WORD)
+        connection.settimeout(_TOKEN_TIMEOUT)
         channel = Channel(connection)
         with contextlib.suppress(Closed, TimeoutError, ValueError):
             if [message.get("token") for message in channel.receive()] == [token]:
-                meeting.lively(connection)
+                rendezvous.enable_keepalive(connection)
                 return channel
         channel.close()
 
 
-class Server:
-    """Does what the pytest process says with the one rank of this slot; ``number`` tells its forks apart."""
+class Agent:
+    """Server that starts, signals and watches one rank for the pytest process."""
 
-    def __init__(self, driver: Channel, zygote: ZygoteProcess) -> None:
-        self._driver, self.zygote = driver, zygote
-        self._member: Member | None = None
-        self._waiting: list[Message] = []  # for the zygote to be up
-        self._round = 0
-        self._told: dict[str, Any] = {}
-        self._news = selectors.DefaultSelector()
-        self._news.register(driver, selectors.EVENT_READ, self._hear_driver)
-        self._news.register(zygote.channel, selectors.EVENT_READ, self._hear_zygote)
+    def __init__(self, client: Channel, fork_server: ForkServerClient) -> None:
+        self._client, self.fork_server = client, fork_server
+        self._rank: LocalRank | None = None
+        self._waiting: list[Message] = []  # requests that need the fork server to be up
+        self._execution = 0
+        self._reported: dict[str, Any] = {}
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(client, selectors.EVENT_READ, self._hear_client)
+        self._selector.register(fork_server.channel, selectors.EVENT_READ, self._hear_fork_server)
 
     def serve(self) -> None:
-        """Until the pytest process is gone, or the zygote."""
+        """Serve until the pytest process or the fork server is gone."""
         with contextlib.suppress(Closed):
             while True:
-                for key, _ in self._news.select(_LOOK if self._member else None):
-                    if self._news.get_map().get(key.fd) is key:
+                for key, _ in self._selector.select(_POLL if self._rank else None):
+                    if self._selector.get_map().get(key.fd) is key:
                         key.data()
-                self._tell_state()
+                self._report_state()
 
     # --- from the pytest process ------------------------------------------------------------------------------------
 
-    def _hear_driver(self) -> None:
-        for message in self._driver.receive():
-            if message["kind"] in ("fork", "import") and not self.zygote.up:
+    def _hear_client(self) -> None:
+        for message in self._client.receive():
+            if message["kind"] in ("fork", "import") and not self.fork_server.up:
                 self._waiting.append(message)
             else:
-                self._obey(message)
+                self._handle(message)
 
-    def _obey(self, message: Message) -> None:
-        kind, member = message["kind"], self._member
+    def _handle(self, message: Message) -> None:
+        kind, rank = message["kind"], self._rank
         if kind == "fork":
             self._fork(message)
         elif kind == "import":
-            self.zygote.channel.send(message)
-        elif member is None or member.number != message["number"]:
-            return  # of a rank that is no more
+            self.fork_server.channel.send(message)
+        elif rank is None or rank.number != message["number"]:
+            return  # about a rank that no longer exists
         elif kind == "tell":
-            member.send(message["message"])
+            rank.send(message["message"])
         elif kind == "signal":
-            member.signal(signal.Signals(message["signal"]))
+            rank.signal(signal.Signals(message["signal"]))
         elif kind == "forget":
-            member.forget()
-            self._round, self._told = message["round"], {}
+            rank.forget()
+            self._execution, self._reported = message["execution"], {}
 
     def _fork(self, message: Message) -> None:
         self._drop()
-        hello = unpacked(message["hello"])
+        hello = decode(message["hello"])
         assert isinstance(hello, Hello)
-        member = Member.fork(message["number"], self.zygote.channel, hello, message["environment"])
-        self._member, self._round, self._told = member, 0, {}
-        self._news.register(member.channel, selectors.EVENT_READ, self._hear_rank)
-        self._news.register(member.output, selectors.EVENT_READ, self._hear_output)
+        rank = LocalRank.fork(message["number"], self.fork_server.channel, hello, message["environment"])
+        self._rank, self._execution, self._reported = rank, 0, {}
+        self._selector.register(rank.channel, selectors.EVENT_READ, self._hear_rank)
+        self._selector.register(rank.output, selectors.EVENT_READ, self._hear_output)
 
     def _drop(self) -> None:
-        """Whoever is there was killed by the pytest process, which has forgotten it."""
-        if self._member is None:
+        """Kill the current rank, which the pytest process has discarded."""
+        if self._rank is None:
             return
-        self._member.signal(signal.SIGKILL)
-        for part in (self._member.channel, self._member.output):
+        self._rank.signal(signal.SIGKILL)
+        for source in (self._rank.channel, self._rank.output):
             with contextlib.suppress(KeyError):
-                self._news.unregister(part)
-        self._member.close()
-        self._member = None
+                self._selector.unregister(source)
+        self._rank.close()
+        self._rank = None
 
     # --- from the rank ----------------------------------------------------------------------------------------------
 
     def _hear_rank(self) -> None:
-        assert self._member is not None
+        assert self._rank is not None
         try:
-            messages = self._member.channel.receive()
+            messages = self._rank.channel.receive()
         except Closed:
-            self._news.unregister(self._member.channel)
+            self._selector.unregister(self._rank.channel)
             self._say("lost")
             return
         for message in messages:
-            self._member.output.drain()
-            self._tell_state()
+            self._rank.output.drain()
+            self._report_state()
             self._say("said", message=message)
 
     def _hear_output(self) -> None:
-        assert self._member is not None
-        if not self._member.output.read():
-            self._news.unregister(self._member.output)
+        assert self._rank is not None
+        if not self._rank.output.read():
+            self._selector.unregister(self._rank.output)
 
-    def _hear_zygote(self) -> None:
+    def _hear_fork_server(self) -> None:
         try:
-            messages = self.zygote.channel.receive()
+            messages = self.fork_server.channel.receive()
         except Closed:
-            self._replace_zygote()
+            self._replace_fork_server()
             return
         for message in messages:
             if message["kind"] == "up":
-                self.zygote.up = True
+                self.fork_server.up = True
                 for waiting in self._waiting:
-                    self._obey(waiting)
+                    self._handle(waiting)
                 self._waiting.clear()
-            elif self._member is not None and message["number"] == self._member.number:
-                self._member.output.drain()
-                self._tell_state()
+            elif self._rank is not None and message["number"] == self._rank.number:
+                self._rank.output.drain()
+                self._report_state()
                 self._say("exited", status=message["status"])
 
-    def _replace_zygote(self) -> None:
-        """It has died, and its rank with it. One that does not even start has nobody to take its place."""
-        old = self.zygote
-        self._news.unregister(old.channel)
+    def _replace_fork_server(self) -> None:
+        """Start another fork server in place of a dead one. Raise Closed if the dead one never started."""
+        old = self.fork_server
+        self._selector.unregister(old.channel)
         if not old.up:
-            unfit = packed(Unfit(f"the zygote that forks ranks did not start: {old.last_words()}"))
+            failed = encode(LoadFailed(f"the fork server of the ranks did not start: {old.last_output()}"))
             for request in self._waiting:
-                self._driver.send({"kind": "said", "number": request.get("number"), "message": unfit})
+                self._client.send({"kind": "said", "number": request.get("number"), "message": failed})
             raise Closed
-        if self._member:
-            self._tell_state()
+        if self._rank:
+            self._report_state()
             self._say("lost")
             self._drop()
         old.close()
-        self.zygote = ZygoteProcess()
-        self._news.register(self.zygote.channel, selectors.EVENT_READ, self._hear_zygote)
+        self.fork_server = ForkServerClient()
+        self._selector.register(self.fork_server.channel, selectors.EVENT_READ, self._hear_fork_server)
 
     # --- to the pytest process --------------------------------------------------------------------------------------
 
-    def _tell_state(self) -> None:
-        """What the pool would see for itself, were the rank on its host; only what is new."""
-        member = self._member
-        if member is None:
+    def _report_state(self) -> None:
+        """Send position, stacks and output of the rank, if they have changed."""
+        rank = self._rank
+        if rank is None:
             return
-        place = asdict(member.place())
-        now = {"place": place, "stacks": member.stacks_size(), "output": member.output.size}
-        if now == self._told:
+        position = asdict(rank.position())
+        now = {"position": position, "stacks": rank.stacks_size(), "output": rank.output.size}
+        if now == self._reported:
             return
-        self._told = now
-        self._say("state", round=self._round, place=place, stacks=member.read_stacks(), output=member.output.text())
+        self._reported = now
+        stacks, output = rank.read_stacks(), rank.output.text()
+        self._say("state", execution=self._execution, position=position, stacks=stacks, output=output)
 
-    def _say(self, kind: str, **more: Any) -> None:
-        assert self._member is not None
-        self._driver.send({"kind": kind, "number": self._member.number, **more})
+    def _say(self, kind: str, **fields: Any) -> None:
+        assert self._rank is not None
+        self._client.send({"kind": kind, "number": self._rank.number, **fields})
 
 
 def _leave(number: int, frame: object) -> None:
-    """torchrun ends its processes with SIGTERM; what this one has started has to end first."""
+    """End this process in order: torchrun sends SIGTERM, and the processes that this one has started end first."""
     del frame
     raise SystemExit(128 + number)

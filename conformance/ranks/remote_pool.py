@@ -1,4 +1,4 @@
-"""Ranks that torchrun provides, on this host or on others: the same pool, over TCP."""
+"""Pool of ranks that torchrun provides, on this host or on other hosts, over TCP."""
 
 from __future__ import annotations
 
@@ -14,56 +14,57 @@ from typing import Any
 
 from conformance.case import Isolation
 from conformance.errors import UsageError
-from conformance.ranks import rendezvous as meeting
-from conformance.ranks.channel import Channel, Closed, Message
-from conformance.ranks.collective_recorder import Entry
-from conformance.ranks.device_locks import Lease
+from conformance.ranks import rendezvous
+from conformance.ranks.channel import Channel, Closed, Hello, Message, encode
+from conformance.ranks.collective_recorder import CollectiveRecord
+from conformance.ranks.device_locks import LockedDevices
 from conformance.ranks.execution import RankProcess
-from conformance.ranks.messages import Hello, packed
-from conformance.ranks.pool import Pool, PoolFailed, Seat, Start
-from conformance.ranks.rendezvous import Slot
+from conformance.ranks.pool import Pool, PoolFailed, RankSlot, RankStart
+from conformance.ranks.rendezvous import AgentAddress
 
 
 class RemoteOutput:
-    """What a rank has printed, as its slot has told."""
+    """Output of a remote rank, as its agent has last reported it."""
 
-    told = ""
+    reported = ""
 
     def text(self) -> str:
-        return self.told
+        """Return the first and the last part of the output."""
+        return self.reported
 
     def drain(self) -> None:
-        """It comes as messages."""
+        """Do nothing: output arrives in messages of the agent."""
 
 
 @dataclass(eq=False)
-class Place:
-    """One slot as the pool sees it: the connection, and the rank that runs there now."""
+class AgentConnection:
+    """Connection to one agent, with the rank that runs there now."""
 
-    slot: Slot
+    address: AgentAddress
     channel: Channel
-    member: RemoteMember | None = None
+    rank: RemoteRank | None = None
     dead: bool = False
 
     def send(self, message: Message) -> None:
-        """What cannot be delivered is not an error here: that the slot is gone comes as news of its own."""
+        """Send a message. If the agent is gone this is no error here: its end arrives as a message of its own."""
         try:
             self.channel.send(message)
         except Closed:
             self.lose()
 
     def lose(self) -> None:
+        """Note that the agent is gone, and its rank with it."""
         self.dead = True
-        if self.member:
-            self.member.lost = True
+        if self.rank:
+            self.rank.lost = True
 
 
 @dataclass(eq=False)
-class RemoteMember:
-    """A rank's process behind a slot."""
+class RemoteRank:
+    """Process of a rank behind an agent."""
 
     number: int
-    place_of_slot: Place
+    agent: AgentConnection
     ready: bool = False
     cases: int = 0
     last_case: str = ""
@@ -72,187 +73,189 @@ class RemoteMember:
     lost: bool = False
     inbox: list[Message] = field(default_factory=list)
     output: RemoteOutput = field(default_factory=RemoteOutput)
-    _round: int = 0
-    _entry: Entry = field(default_factory=Entry)
+    #: Number of the execution, so that late reports about an earlier one are recognised.
+    _execution: int = 0
+    _record: CollectiveRecord = field(default_factory=CollectiveRecord)
     _stacks: str = ""
 
     @property
     def where(self) -> str:
-        return self.place_of_slot.slot.host
+        """Name of the rank's host."""
+        return self.agent.address.host
 
     @property
     def gone(self) -> bool:
+        """Tell whether the process has ended or can no longer be reached."""
         return self.exited or self.lost
 
     def hear(self, message: Message) -> None:
-        """One message of the slot about this rank."""
+        """Take one message of the agent about this rank."""
         kind = message["kind"]
         if kind == "said":
-            # Hosts have clocks of their own: what counts is when it came.
+            # Hosts have different clocks, so the time of arrival counts.
             said = message["message"]
             self.inbox.append({**said, "at": time.monotonic()} if "at" in said else said)
         elif kind == "exited":
             self.exited, self.exit_status = True, int(message["status"])
         elif kind == "lost":
             self.lost = True
-        elif kind == "state" and message["round"] == self._round:
-            self._entry, self._stacks = Entry(**message["place"]), message["stacks"]
-            self.output.told = message["output"]
+        elif kind == "state" and message["execution"] == self._execution:
+            self._record, self._stacks = CollectiveRecord(**message["position"]), message["stacks"]
+            self.output.reported = message["output"]
 
     def send(self, message: Message, descriptors: Sequence[int] = ()) -> None:
-        del descriptors  # leases are of this host
+        """Send a message to the rank. Descriptors of device locks are of the pytest process's host only."""
+        del descriptors
         self._tell("tell", message=message)
 
-    def place(self) -> Entry:
-        return self._entry
+    def position(self) -> CollectiveRecord:
+        """Return the rank's newest record, as the agent has reported it."""
+        return self._record
 
     def signal(self, number: signal.Signals) -> None:
+        """Send a signal through the agent."""
         self._tell("signal", signal=int(number))
 
     def forget(self) -> None:
-        """Clear what belongs to earlier rounds; what the slot has told of them and is still on its way, too."""
-        self._round += 1
-        self._entry, self._stacks, self.output.told = Entry(), "", ""
-        self._tell("forget", round=self._round)
+        """Clear what belongs to earlier cases, also reports that are still on their way."""
+        self._execution += 1
+        self._record, self._stacks, self.output.reported = CollectiveRecord(), "", ""
+        self._tell("forget", execution=self._execution)
 
     def stacks_size(self) -> int:
+        """Return how many characters of stacks the agent has reported."""
         return len(self._stacks)
 
     def read_stacks(self) -> str:
+        """Return the stacks that the agent has reported."""
         return self._stacks
 
     def close(self) -> None:
-        """The slot closes what it has of it."""
+        """Do nothing: the agent closes the rank's descriptors."""
 
-    def _tell(self, kind: str, **more: Any) -> None:
-        self.place_of_slot.send({"kind": kind, "number": self.number, **more})
+    def _tell(self, kind: str, **fields: Any) -> None:
+        self.agent.send({"kind": kind, "number": self.number, **fields})
 
 
-class ProvidedPool(Pool):
-    """The pool over slots: each has one rank at most, and forks another when that one is no longer wanted."""
+class RemotePool(Pool):
+    """Pool over agents. Each agent has at most one rank, and forks another when that one is discarded."""
 
     def __init__(self, hello: Hello, endpoint: str, *, own_devices: bool) -> None:
         super().__init__(hello)
-        host, port = meeting.parsed(endpoint)
+        host, port = rendezvous.parsed(endpoint)
         self._hello = replace(hello, store_host=host, store_port=port)
         self._endpoint, self._own_devices = endpoint, own_devices
-        self._places = [self._connect(slot) for slot in meeting.slots_at(endpoint)]
+        self._agents = [self._connect(address) for address in rendezvous.agents_at(endpoint)]
 
     @property
     def most_ranks(self) -> int | None:
-        return len(self._places)
+        """Number of ranks that torchrun has started."""
+        return len(self._agents)
 
-    def _connect(self, slot: Slot) -> Place:
+    def _connect(self, address: AgentAddress) -> AgentConnection:
         try:
-            connection = socket.create_connection((slot.address, slot.port), timeout=meeting.PATIENCE)
+            connection = socket.create_connection((address.address, address.port), timeout=rendezvous.TIMEOUT)
         except OSError as error:
             raise UsageError(
-                f"rank {slot.rank} waits at {slot.address}:{slot.port} ({slot.host}), and cannot be reached: "
-                f"{error.strerror or 'no answer'}. Let the hosts reach each other on all ports."
+                f"rank {address.rank} listens at {address.address}:{address.port} ({address.host}), but cannot be "
+                f"reached: {error.strerror or 'no answer'}. Let the hosts reach each other on all ports."
             ) from None
-        place = Place(slot, Channel(meeting.lively(connection)))
-        place.send({"kind": "driver", "token": slot.token})
-        self._news.register(place.channel, selectors.EVENT_READ, place)
-        return place
+        agent = AgentConnection(address, Channel(rendezvous.enable_keepalive(connection)))
+        agent.send({"kind": "driver", "token": address.token})
+        self._selector.register(agent.channel, selectors.EVENT_READ, agent)
+        return agent
 
     def start(self) -> None:
-        """The slots have begun by themselves."""
+        """Do nothing: torchrun has started the agents."""
 
     def close(self) -> None:
-        """The slots end with their connections, and with them all they have started."""
-        for place in self._places:
-            place.channel.close()
-        self._news.close()
+        """Close the connections. Each agent then ends, and everything that it has started."""
+        for agent in self._agents:
+            agent.channel.close()
+        self._selector.close()
 
     # --- ranks ------------------------------------------------------------------------------------------------------
 
-    def _take(self, count: int, start: Start) -> list[Any]:
+    def _take(self, count: int, start: RankStart) -> list[Any]:
         for _ in range(3):
             while self.listen(0):
                 pass
-            places = self._spread(count)
+            agents = self._choose(count)
             new = start.imports - self._imported
             self._imported |= new
-            for place in self._places if new else ():
-                place.send({"kind": "import", "names": sorted(new)})
-                place.member = None  # forked without it
-            ranks = [self._warm_at(place, start) or self._forked(place, start) for place in places]
+            for agent in self._agents if new else ():
+                agent.send({"kind": "import", "names": sorted(new)})
+                agent.rank = None  # it was forked without these modules
+            ranks = [self._warm_rank(agent, start) or self._forked(agent, start) for agent in agents]
             self._wait_until_ready(ranks)
-            if not any(member.gone for member in ranks):
+            if not any(rank.gone for rank in ranks):
                 return ranks
             self._discard(ranks)
-        raise PoolFailed(f"{count} ranks of {self._endpoint} could not be had: they died three times")
+        raise PoolFailed(f"{count} ranks of {self._endpoint} could not be started: they died three times in a row")
 
-    def _spread(self, count: int) -> list[Place]:
-        """Slots of as many hosts as there are, in the order of their ranks."""
-        alive = [place for place in self._places if not place.dead]
+    def _choose(self, count: int) -> list[AgentConnection]:
+        """Return ``count`` agents on as many hosts as possible, in the order of their ranks."""
+        alive = [agent for agent in self._agents if not agent.dead]
         if len(alive) < count:
-            gone = ", ".join(f"rank {p.slot.rank} on {p.slot.host}" for p in self._places if p.dead)
+            gone = ", ".join(f"rank {a.address.rank} on {a.address.host}" for a in self._agents if a.dead)
             raise PoolFailed(
-                f"{count} ranks are wanted, and {len(alive)} of torchrun's {len(self._places)} at {self._endpoint} are "
+                f"{count} ranks are needed, and {len(alive)} of torchrun's {len(self._agents)} at {self._endpoint} are "
                 f"left; gone: {gone}. Start torchrun again, and then pytest with --resume."
             )
         turns: defaultdict[int, int] = defaultdict(int)
         order = []
-        for place in alive:
-            order.append((turns[place.slot.node], place.slot.rank, place))
-            turns[place.slot.node] += 1
-        chosen = [place for _, _, place in sorted(order, key=lambda one: one[:2])[:count]]
-        return sorted(chosen, key=lambda place: place.slot.rank)
+        for agent in alive:
+            order.append((turns[agent.address.node], agent.address.rank, agent))
+            turns[agent.address.node] += 1
+        chosen = [agent for _, _, agent in sorted(order, key=lambda entry: entry[:2])[:count]]
+        return sorted(chosen, key=lambda agent: agent.address.rank)
 
-    def _warm(self, count: int) -> list[Any]:
-        """Those that the next case would get, where all of them are warm."""
-        try:
-            members = [place.member for place in self._spread(count)]
-        except PoolFailed:
-            return []
-        return members if all(member and member.ready and not member.gone for member in members) else []
+    def _warm_rank(self, agent: AgentConnection, start: RankStart) -> RemoteRank | None:
+        rank = agent.rank
+        return rank if rank and not rank.gone and start.isolation is Isolation.REUSE else None
 
-    def _warm_at(self, place: Place, start: Start) -> RemoteMember | None:
-        member = place.member
-        return member if member and not member.gone and start.isolation is Isolation.REUSE else None
-
-    def _forked(self, place: Place, start: Start) -> RemoteMember:
-        place.member = RemoteMember(next(self._numbers), place)
-        hello = packed(replace(self._hello, module_path=list(sys.path)))
+    def _forked(self, agent: AgentConnection, start: RankStart) -> RemoteRank:
+        agent.rank = RemoteRank(next(self._numbers), agent)
+        hello = encode(replace(self._hello, module_path=list(sys.path)))
         variables = None if start.variables is None else dict(start.variables)
-        place.send({"kind": "fork", "number": place.member.number, "hello": hello, "environment": variables})
-        return place.member
+        agent.send({"kind": "fork", "number": agent.rank.number, "hello": hello, "environment": variables})
+        return agent.rank
 
     def _keep(self, ranks: Sequence[Any]) -> None:
-        """They stay where they are."""
+        """Do nothing: ranks stay with their agents."""
 
-    def _forget(self, one: RankProcess) -> None:
-        for place in self._places:
-            if place.member is one:
-                place.member = None
+    def _forget(self, process: RankProcess) -> None:
+        for agent in self._agents:
+            if agent.rank is process:
+                agent.rank = None
 
-    def _seat(self, rank: int, ranks: Sequence[Any], devices: Lease | None) -> Seat:
-        del devices  # those of this host are no concern of other hosts
-        slots = [member.place_of_slot.slot for member in ranks]
-        mine = slots[rank]
-        neighbours = [slot.rank for slot in slots if slot.node == mine.node]
-        return Seat(mine.local_rank if self._own_devices else None, (), (neighbours.index(mine.rank), len(neighbours)))
+    def _slot(self, number: int, ranks: Sequence[Any], devices: LockedDevices | None) -> RankSlot:
+        del devices  # locks of this host do not concern other hosts
+        addresses = [rank.agent.address for rank in ranks]
+        own = addresses[number]
+        same_host = [address.rank for address in addresses if address.node == own.node]
+        local = (same_host.index(own.rank), len(same_host))
+        return RankSlot(own.local_rank if self._own_devices else None, (), local)
 
-    # --- news -------------------------------------------------------------------------------------------------------
+    # --- messages ---------------------------------------------------------------------------------------------------
 
     def listen(self, seconds: float) -> bool:
+        """Wait for messages of any agent. Return whether there was more than output and positions."""
         heard = False
-        for key, _ in self._news.select(max(0.0, seconds)):
-            heard |= self._hear_place(key.data)
+        for key, _ in self._selector.select(max(0.0, seconds)):
+            heard |= self._hear_agent(key.data)
         return heard
 
-    def _hear_place(self, place: Place) -> bool:
-        """Whether there was anything but what a rank has printed, or where it is."""
+    def _hear_agent(self, agent: AgentConnection) -> bool:
         try:
-            messages = place.channel.receive()
+            messages = agent.channel.receive()
         except Closed:
-            place.lose()
-            self._news.unregister(place.channel)
+            agent.lose()
+            self._selector.unregister(agent.channel)
             return True
         heard = False
         for message in messages:
-            if place.member and place.member.number == message["number"]:
-                place.member.hear(message)
+            if agent.rank and agent.rank.number == message["number"]:
+                agent.rank.hear(message)
                 heard |= message["kind"] != "state"
         return heard

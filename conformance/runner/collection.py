@@ -1,4 +1,4 @@
-"""Collection: families become pytest items, filtered, ordered, and written down as the manifest."""
+"""Collection: case families become pytest items, which are filtered, ordered, and written to the manifest."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from conformance.selection import matches, selector
 
 
 def case_of(item: pytest.Item) -> Case | None:
-    """The case an item runs, or None for a plain test."""
+    """Return the case that an item runs, or None for a plain test."""
     spec = getattr(item, "callspec", None)
     case = spec.params.get("case") if spec else None
     return case if isinstance(case, Case) else None
 
 
 class Collection:
-    """Expands case families and puts probes last. The same on every worker."""
+    """Hooks that expand case families and put probes last. The result is the same on every worker."""
 
     def __init__(self, options: RunOptions, static: Declaration, done: frozenset[str], manifest: Path | None) -> None:
         self.options, self.static, self.done, self.manifest_path = options, static, done, manifest
@@ -44,18 +44,18 @@ class Collection:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> Generator[None, None, None]:
-        # An empty parameter set leaves one item that pytest skips; here it only means that nothing was selected.
+        # pytest leaves one item to skip for an empty parameter set; here it only means that no case was selected.
         items[:] = [item for item in items if case_of(item) or family_of(getattr(item, "function", None)) is None]
         items.sort(key=self._is_probe)
         yield
-        # What -k, -m and --deselect leave is what is planned.
+        # The plan is what -k, -m and --deselect leave.
         self.planned = [(case, item.nodeid) for item in items if (case := case_of(item))]
         if self.planned and self.manifest_path:
             write_manifest(make_manifest(self.planned), self.manifest_path)
         items[:] = [item for item in items if not ((case := case_of(item)) and case.id in self.done)]
 
     def _is_probe(self, item: pytest.Item) -> bool:
-        """Whether the item checks a "no" or a silence, as far as that is known without a device."""
+        """Tell whether the item checks a cell that is not declared supported, as far as is known without a device."""
         case = case_of(item)
         if case is None or not case.adaptive:
             return False
@@ -63,7 +63,7 @@ class Collection:
 
 
 def reject_unknown_cases(options: RunOptions, ids: Sequence[str]) -> None:
-    """A ``--case`` that names nothing is an error with suggestions, not an empty run."""
+    """Raise for a ``--case`` that matches no planned case, with suggestions."""
     planned = frozenset(ids)
     for pattern in options.cases:
         if pattern not in planned and not any(matches(pattern, id) for id in ids):
@@ -80,7 +80,7 @@ def _unknown_case(pattern: str) -> ConformanceError:
 
 
 class UnknownCase(UnknownName):
-    """A case nobody planned; thousands are registered, so only near ones are shown."""
+    """An id that no case has. The message shows only similar ids, because there are thousands."""
 
     def __init__(self, pattern: str, known: Sequence[str]) -> None:
         import difflib

@@ -1,40 +1,104 @@
-"""What every process of a run agrees on."""
+"""Context of a run: what its processes agree on, where its files are, and how to repeat one of its cases."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from conformance.accelerators.subject import Subject
+from conformance.accelerators.declaration import Declaration
+from conformance.accelerators.spec import AcceleratorSpec
+from conformance.errors import UsageError
 from conformance.reports.journal import JournalWriter, read_journal
+from conformance.reports.repro import repro
+from conformance.reports.waivers.model import Waiver
 from conformance.run_options import RunOptions
-from conformance.runner.layout import ReportFolder
 
-SETTINGS = pytest.StashKey["Settings"]()
+RUN_CONTEXT = pytest.StashKey["RunContext"]()
+UNDER_TEST = pytest.StashKey["AcceleratorUnderTest"]()
 
 
 @dataclass(frozen=True)
-class Settings:
-    """What every process of a run agrees on."""
+class AcceleratorUnderTest:
+    """The loaded accelerator of this process: the object, its declaration, and its device."""
+
+    accelerator: Any
+    declaration: Declaration
+    device: Any
+    #: Waivers that apply to this device.
+    waivers: tuple[Waiver, ...] = ()
+
+
+@dataclass(frozen=True)
+class ReportFolder:
+    """Report folder of one accelerator."""
+
+    path: Path
+
+    @property
+    def journal(self) -> Path:
+        """Return the file of the journal."""
+        return self.path / "journal.jsonl"
+
+    @property
+    def manifest(self) -> Path:
+        """Return the file of the manifest."""
+        return self.path / "manifest.json"
+
+    @property
+    def stacks(self) -> Path:
+        """Return the folder for the stacks of workers."""
+        return self.path / "stacks"
+
+    def new_manifest(self, run: str) -> Path:
+        """Return where workers write the manifest of a run before the controller has accepted it."""
+        return self.path / f"manifest.{run}.json"
+
+    def setup_error(self, run: str) -> Path:
+        """Return where a worker writes the sentence that says why the accelerator did not load."""
+        return self.path / f"setup-error.{run}.txt"
+
+    def facts(self, run: str) -> Path:
+        """Return where the first worker writes facts that only a process with the device knows."""
+        return self.path / f"facts.{run}.json"
+
+    def create(self) -> None:
+        """Create the folder. Raise UsageError if it cannot be written."""
+        try:
+            self.stacks.mkdir(parents=True, exist_ok=True)
+            probe = self.path / f".writable.{os.getpid()}"
+            probe.touch()
+            probe.unlink()
+        except OSError as error:
+            raise UsageError(
+                f"the report folder {self.path} cannot be written: {error.strerror}. "
+                "Choose another with --conformance-report DIR."
+            ) from error
+
+
+@dataclass(frozen=True)
+class RunContext:
+    """Values that are the same in every process of a run."""
 
     options: RunOptions
-    subject: Subject
+    accelerator: AcceleratorSpec
     folder: ReportFolder
+    #: Random name of the run.
     run: str
-    #: How much of an earlier journal counts as done; fixed at the start so that all workers collect the same.
+    #: Bytes of an earlier journal that count as done. Fixed at the start, so that all workers collect the same cases.
     journal_limit: int
-    #: The paths that were typed; without any, the bundled suites run.
+    #: Paths on the command line; without any, the bundled suites run.
     paths: tuple[str, ...]
-    #: The command line as it was typed; a worker's own sys.argv says nothing.
+    #: The command line as it was typed; sys.argv of a worker is another.
     argv: tuple[str, ...]
 
     @cached_property
     def claimed_answers(self) -> dict[str, str] | None:
-        """The answers of another run that are to be judged in place of this device's."""
+        """Answers of another run that are judged in place of this device's, or None."""
         if self.options.answers is None:
             return None
         from conformance.answers import read_answers
@@ -43,28 +107,59 @@ class Settings:
 
     @property
     def bundled(self) -> bool:
+        """Tell whether the bundled suites run."""
         return not self.paths
 
     @property
     def done(self) -> frozenset[str]:
+        """Return the ids of cases that already have a verdict in the journal that ``--resume`` continues."""
         if not self.options.resume or not self.folder.journal.exists():
             return frozenset()
         return frozenset(read_journal(self.folder.journal, self.journal_limit).ended)
 
 
 def is_worker(config: pytest.Config) -> bool:
+    """Tell whether this process is a worker of pytest-xdist."""
     return hasattr(config, "workerinput")
 
 
-def told_to_workers(settings: Settings) -> dict[str, Any]:
+def worker_input(context: RunContext) -> dict[str, Any]:
+    """Return what the controller sends to its workers; they read the same command line for the rest."""
     return {
-        "spec": settings.subject.spec,
-        "folder": str(settings.folder.path),
-        "run": settings.run,
-        "journal_limit": settings.journal_limit,
-        "paths": list(settings.paths),
+        "spec": context.accelerator.text,
+        "folder": str(context.folder.path),
+        "run": context.run,
+        "journal_limit": context.journal_limit,
+        "paths": list(context.paths),
     }
 
 
-def open_journal(settings: Settings) -> JournalWriter:
-    return JournalWriter(settings.folder.journal, os.environ.get("PYTEST_XDIST_WORKER", "main"))
+def open_journal(context: RunContext) -> JournalWriter:
+    """Open the journal for this process, which may be one of several writers."""
+    return JournalWriter(context.folder.journal, os.environ.get("PYTEST_XDIST_WORKER", "main"))
+
+
+def header_of(context: RunContext) -> dict[str, Any]:
+    """Return what was asked for, without absolute paths, which would reveal names of people and machines."""
+    options = context.options
+    return {
+        "accelerator": context.accelerator.name,
+        "spec": options.accelerator,
+        "paths": [redacted(path) for path in context.paths],
+        "argv": [redacted(word) for word in context.argv],
+        "seed": options.seed,
+        "challenge": options.challenge,
+        "strictness": options.strictness.value,
+        "rank_isolation": options.rank_isolation.value,
+        "profile": options.profile,
+    }
+
+
+def redacted(word: str) -> str:
+    """Return the word, with only the last part of an absolute path."""
+    return "…/" + Path(word).name if word.startswith("/") else word
+
+
+def repro_of(context: RunContext, case_id: str) -> str:
+    """Return the command line that repeats one case of this run."""
+    return repro(header_of(context), case_id)

@@ -1,4 +1,4 @@
-"""The controller: accepts the manifest, opens and closes the journal, and answers for the report and exit status."""
+"""Controller of a run: it accepts the manifest, opens and closes the journal, writes the report, sets the status."""
 
 from __future__ import annotations
 
@@ -21,51 +21,49 @@ from conformance.reports.model import Report
 from conformance.reports.redaction import selection
 from conformance.reports.writer import write_report
 from conformance.runner.collection import Collection, reject_unknown_cases
-from conformance.runner.context import Settings, open_journal, told_to_workers
+from conformance.runner.context import RunContext, header_of, open_journal, worker_input
 from conformance.runner.crashes import settle_hangs_of_a_dead_run
 from conformance.runner.facts import environment_facts, read_facts
 from conformance.runner.progress import Progress
-from conformance.runner.repro import header_of
 from conformance.runner.waivers import check_plan, waivers_of
 from conformance.runner.xdist_reports import tear_downs_matter
 
 EXIT_INTERRUPTED, EXIT_INTERNAL, EXIT_USAGE, EXIT_NO_TESTS = 2, 3, 4, 5
-#: Where output is no terminal (CI logs, files), the width the matrix is laid out for.
+#: Width of the matrix in columns where the output is no terminal (CI logs, files).
 _WIDTH_OF_A_LOG = 120
 
 
 class Controller:
-    """One per run. Knows what is planned as soon as a first worker has collected."""
+    """Hooks of the process that owns the report. The plan is known as soon as the first worker has collected."""
 
-    def __init__(self, config: pytest.Config, settings: Settings, collection: Collection) -> None:
-        self.config, self.settings, self.collection = config, settings, collection
+    def __init__(self, config: pytest.Config, context: RunContext, collection: Collection) -> None:
+        self.config, self.context, self.collection = config, context, collection
         self.manifest: dict[str, Any] | None = None
         self.report: Report | None = None
-        #: Node id → case id; filled when the plan is known, and read by whoever hears of a dead worker.
+        #: Node id → case id. Filled when the plan is known; the crash handler reads it.
         self.case_ids: dict[str, str] = {}
         self.progress = Progress(config)
 
     # --- before -----------------------------------------------------------------------------------------------------
 
     def pytest_report_header(self) -> list[str]:
-        options, subject = self.settings.options, self.settings.subject
+        options, accelerator = self.context.options, self.context.accelerator
         environment = environment_facts()["facts"]
-        cells = subject.static_declaration.cells.values()
+        cells = accelerator.static_declaration.cells.values()
         count = {state: sum(claim.state is state for claim in cells) for state in State}
         declared = f"{count[State.SUPPORTED]} cells and patterns supported, {count[State.UNSUPPORTED]} unsupported"
         versions = ", ".join(f"{name} {version}" for name, version in environment["packages"].items())
         return [
-            f"conformance: accelerator {subject.name}, strictness {options.strictness.value}, seed {options.seed}"
+            f"conformance: accelerator {accelerator.name}, strictness {options.strictness.value}, seed {options.seed}"
             + (f", profile {options.profile}" if options.profile else ""),
             f"conformance: declared {declared}",
             f"conformance: {versions}",
-            f"conformance: report in {os.path.relpath(self.settings.folder.path)}",
+            f"conformance: report in {os.path.relpath(self.context.folder.path)}",
         ]
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
-        told = told_to_workers(self.settings)
-        node.workerinput["conformance"] = told | {"tear_downs": tear_downs_matter(self.config)}
+        node.workerinput["conformance"] = worker_input(self.context) | {"tear_downs": tear_downs_matter(self.config)}
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self) -> None:
@@ -85,8 +83,8 @@ class Controller:
             _stop(str(error))
 
     def _accept(self) -> None:
-        """Take the workers' manifest as this run's, or say why not before anything is touched."""
-        folder, run = self.settings.folder, self.settings.run
+        """Take the workers' manifest as this run's. Raise ConformanceError before any earlier file changes."""
+        folder, run = self.context.folder, self.context.run
         setup_error = folder.setup_error(run)
         if setup_error.exists():
             sentence = setup_error.read_text()
@@ -98,27 +96,27 @@ class Controller:
             return
         manifest = json.loads(new.read_text())
         try:
-            reject_unknown_cases(self.settings.options, [entry["id"] for entry in manifest["cases"]])
-            complete = self.settings.bundled and not selection(self.settings.argv)
-            check_plan(waivers_of(self.settings.options.waivers), manifest["cases"], complete=complete)
+            reject_unknown_cases(self.context.options, [entry["id"] for entry in manifest["cases"]])
+            complete = self.context.bundled and not selection(self.context.argv)
+            check_plan(waivers_of(self.context.options.waivers), manifest["cases"], complete=complete)
             self._check_resume(manifest)
         except ConformanceError:
             new.unlink()
             raise
-        if not self.settings.options.resume and folder.journal.exists():
-            os.truncate(folder.journal, 0)  # not unlinked: workers hold it open already
+        if not self.context.options.resume and folder.journal.exists():
+            os.truncate(folder.journal, 0)  # not unlinked: workers have opened it already
         new.replace(folder.manifest)
         self.manifest = manifest
         self.case_ids.update({entry["nodeid"]: entry["id"] for entry in manifest["cases"]})
         self._open_journal()
-        self.progress.begin(len(manifest["cases"]) - len(self.settings.done), manifest["sha256"])
+        self.progress.begin(len(manifest["cases"]) - len(self.context.done), manifest["sha256"])
 
     def _accept_nothing(self) -> None:
-        reject_unknown_cases(self.settings.options, [])
+        reject_unknown_cases(self.context.options, [])
 
     def _check_resume(self, manifest: dict[str, Any]) -> None:
-        folder = self.settings.folder
-        if not self.settings.options.resume or not folder.journal.exists():
+        folder = self.context.folder
+        if not self.context.options.resume or not folder.journal.exists():
             return
         try:
             old = json.loads(folder.manifest.read_text())["sha256"]
@@ -134,21 +132,21 @@ class Controller:
             )
 
     def _open_journal(self) -> None:
-        options, journal = self.settings.options, open_journal(self.settings)
-        if self.settings.done or options.resume:
-            settle_hangs_of_a_dead_run(self.settings, journal)
+        options, journal = self.context.options, open_journal(self.context)
+        if self.context.done or options.resume:
+            settle_hangs_of_a_dead_run(self.context, journal)
         assert self.manifest is not None
         journal.run(
-            run=self.settings.run,
+            run=self.context.run,
             manifest=self.manifest["sha256"],
             suite=self.manifest["suite"],
             started=_now(),
-            **header_of(self.settings),
+            **header_of(self.context),
             workers=self.config.option.numprocesses or 0,
             environment=environment_facts(),
         )
-        facts = self.settings.folder.path / f"facts.{self.settings.run}.json"
-        journal.accelerator(name=self.settings.subject.name, **read_facts(facts))
+        facts = self.context.folder.facts(self.context.run)
+        journal.accelerator(name=self.context.accelerator.name, **read_facts(facts))
         facts.unlink(missing_ok=True)
         journal.close()
 
@@ -156,10 +154,10 @@ class Controller:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_report_teststatus(self, report: pytest.TestReport | pytest.CollectReport) -> tuple[str, str, str] | None:
-        # A file that cannot be collected has a report as well, which has no properties.
+        # A file that cannot be collected has a report too, which has no properties.
         if self.config.option.verbose > 0 or "conformance.id" not in dict(getattr(report, "user_properties", ())):
             return None
-        # Thousands of dots say nothing; Progress prints one line now and then.
+        # Thousands of dots tell nothing; Progress prints one line every ten seconds.
         return (report.outcome, "", "")
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -180,25 +178,27 @@ class Controller:
     def _finish(self, session: pytest.Session, exitstatus: int) -> None:
         with collector_paused():
             status = self._report(exitstatus)
-        gc.freeze()  # the process ends with what was made there: nobody looks through it for garbage any more
-        self._clean_up()  # workers that collected later have written the manifest once more
+        gc.freeze()  # the process ends soon, so these objects need no garbage collection
+        self._clean_up()  # workers that collected later have written the manifest again
         session.exitstatus = status
 
     def _report(self, exitstatus: int) -> int:
-        """Write the report of what the journal holds; the run's exit status."""
-        folder, finished = self.settings.folder, _now()
+        """Write the report of what the journal holds, and return the run's exit status."""
+        folder, finished = self.context.folder, _now()
         report = fold(self.manifest, read_journal(folder.journal))  # type: ignore[arg-type]
         status = run_status(exitstatus, int(report.exit_status()))
-        journal = open_journal(self.settings)
+        journal = open_journal(self.context)
         journal.finish(exit=status, finished=finished)
         journal.close()
-        self.report = replace(report, run=replace(report.run, finished=finished))  # as the journal says it now
+        self.report = replace(
+            report, run=replace(report.run, finished=finished)
+        )  # the journal has it since a moment ago
         write_report(self.report, folder.path)
         return status
 
     def _clean_up(self) -> None:
-        run = self.settings.run
-        for path in (self.settings.folder.new_manifest(run), self.settings.folder.path / f"facts.{run}.json"):
+        folder, run = self.context.folder, self.context.run
+        for path in (folder.new_manifest(run), folder.facts(run)):
             path.unlink(missing_ok=True)
 
     @pytest.hookimpl(trylast=True)
@@ -206,20 +206,20 @@ class Controller:
         from conformance.reports.views.text import body
 
         if self.report is None:
-            if self.settings.bundled and self.manifest is None and exitstatus == EXIT_NO_TESTS:
-                terminalreporter.write_line("nothing verified: the selection holds no case. See: conformance list")
+            if self.context.bundled and self.manifest is None and exitstatus == EXIT_NO_TESTS:
+                terminalreporter.write_line("nothing verified: the selection contains no case. See: conformance list")
             return
-        terminalreporter.write_sep("=", f"conformance of {self.settings.subject.name}")
+        terminalreporter.write_sep("=", f"conformance of {self.context.accelerator.name}")
         terminalreporter.write_line(body(self.report, width=_width(terminalreporter)))
-        terminalreporter.write_line(f"report: {os.path.relpath(self.settings.folder.path)}")
+        terminalreporter.write_line(f"report: {os.path.relpath(self.context.folder.path)}")
 
 
 def run_status(pytest_status: int, report_status: int) -> int:
-    """The run's exit status: an interruption stands, then the report's word, then failures of plain tests."""
+    """Return the run's exit status: an interruption counts first, then the report, then failures of plain tests."""
     if pytest_status in (EXIT_INTERRUPTED, EXIT_INTERNAL, EXIT_USAGE):
         return pytest_status
     if report_status == 0 and pytest_status == EXIT_NO_TESTS:
-        return 0  # a resumed run that had nothing left to do
+        return 0  # a resumed run for which no case was left
     return report_status or pytest_status
 
 

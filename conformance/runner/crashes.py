@@ -1,13 +1,17 @@
-"""Deaths of workers: the culprit gets a verdict, and what it had not begun runs elsewhere.
+"""Crashes and hangs: the case that ended a process gets a verdict, and the cases that had not begun run elsewhere.
 
-xdist names the item at the head of a dead worker's queue. The journal knows better: the culprit is the case that has
-a start line of that worker and no end line. A queue head without a start line is innocent and is scheduled again.
+xdist names the item at the head of a dead worker's queue. The journal is more exact: the culprit is the case with a
+start line of that worker and no end line. An item at the head of the queue without a start line is scheduled again.
+With ``-n0`` there is no controller, so a child process waits for the death of pytest and prints the culprit.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
+import select
 import signal
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,31 +23,30 @@ from conformance.reports.journal import CaseStart, JournalWriter, read_journal
 from conformance.reports.verdict import Outcome, Reason, Verdict
 from conformance.reports.waivers.applying import apply
 from conformance.runner.case_runner import POISONED_EXIT
-from conformance.runner.context import Settings, open_journal
+from conformance.runner.context import RunContext, open_journal, repro_of
 from conformance.runner.facts import environment_facts
-from conformance.runner.repro import repro_of
 from conformance.runner.waivers import for_device, today, waivers_of
 from conformance.verdicts import judge_death
 
-#: Workers that die this often in a row without ending a case will not do better.
+#: Number of workers that may die in a row without a new verdict; then the run stops.
 _MOST_DEATHS_WITHOUT_PROGRESS = 4
 
 
-class Crashes:
-    """Hears of every dead worker."""
+class CrashHandler:
+    """Hooks of the controller that handle dead workers."""
 
-    def __init__(self, config: pytest.Config, settings: Settings, case_ids: Mapping[str, str]) -> None:
-        self.config, self.settings, self.case_ids = config, settings, case_ids
+    def __init__(self, config: pytest.Config, context: RunContext, case_ids: Mapping[str, str]) -> None:
+        self.config, self.context, self.case_ids = config, context, case_ids
         self._ended_at_last_death = -1
-        self._fruitless = 0
+        self._deaths_without_verdict = 0
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
         send = node.sendcommand
 
         def send_to_the_living(name: str, **arguments: Any) -> None:
-            # When two workers die at once, xdist hands work to the second before it has heard of its death, and the
-            # broken pipe ends the run. The scheduler has noted the work already: it goes on when the news arrives.
+            # When two workers die at once, xdist sends work to the second before it knows of that death, and the broken
+            # pipe would end the run. The scheduler has noted the work and reassigns it when the death is reported.
             with contextlib.suppress(OSError):
                 send(name, **arguments)
 
@@ -52,31 +55,32 @@ class Crashes:
     @pytest.hookimpl(optionalhook=True)
     def pytest_handlecrashitem(self, crashitem: str, report: Any, sched: Any) -> None:
         worker = report.node.gateway.id
-        records = read_journal(self.settings.folder.journal)
-        culprit = next((s for s in records.in_flight.values() if s.worker == worker), None)
+        records = read_journal(self.context.folder.journal)
+        culprit = next((started for started in records.in_flight.values() if started.worker == worker), None)
         head = self.case_ids.get(crashitem)
         if culprit is not None:
-            verdict = self._convict(culprit, _exit_status(report.node))
+            verdict = self._judge(culprit, _exit_status(report.node))
             if culprit.id == head:
-                self._tell(report, culprit.id, verdict)
+                self._rewrite(report, culprit.id, verdict)
                 return
-        self._acquit(report)
+        self._reset(report)
         if head not in records.ended:
             sched.mark_test_pending(crashitem)
 
-    def _convict(self, culprit: CaseStart, status: int | None) -> Verdict:
-        stacks = read_stacks(stacks_path(self.settings.folder.path, culprit.worker))
-        verdict = death_verdict(culprit, stacks, status, self.settings)
-        journal = open_journal(self.settings)
+    def _judge(self, culprit: CaseStart, status: int | None) -> Verdict:
+        """Write the verdict of the case that ended a worker, and return it."""
+        stacks = read_stacks(stacks_path(self.context.folder.path, culprit.worker))
+        verdict = death_verdict(culprit, stacks, status, self.context)
+        journal = open_journal(self.context)
         journal.end(culprit.id, verdict, 0.0)
         journal.close()
         return verdict
 
-    def _tell(self, report: pytest.TestReport, case_id: str, verdict: Verdict) -> None:
-        """Rewrite xdist's report: an outcome of ours, without xdist's guess."""
+    def _rewrite(self, report: pytest.TestReport, case_id: str, verdict: Verdict) -> None:
+        """Replace the outcome in xdist's report by the verdict."""
         report.when = "call"
         report.outcome = {"pass": "passed", "skip": "skipped", "fail": "failed"}[verdict.outcome.value]  # type: ignore[assignment]
-        command = repro_of(self.settings, case_id)
+        command = repro_of(self.context, case_id)
         report.longrepr = f"{verdict.reason.value}: {verdict.message}\nrepro: {command}"
         if verdict.outcome is Outcome.SKIP:
             report.longrepr = (report.nodeid, 0, verdict.message)
@@ -86,7 +90,8 @@ class Crashes:
             ("conformance.reason", verdict.reason.value),
         ]
 
-    def _acquit(self, report: pytest.TestReport) -> None:
+    def _reset(self, report: pytest.TestReport) -> None:
+        """Turn xdist's report about an innocent case into a passed set-up, which counts as nothing."""
         report.when = "setup"
         report.outcome = "passed"
         report.longrepr = None
@@ -95,30 +100,30 @@ class Crashes:
     def pytest_testnodedown(self, node: Any, error: object) -> None:
         if not error:
             return
-        ended = len(read_journal(self.settings.folder.journal).ended) if self.settings.folder.journal.exists() else 0
-        self._fruitless = self._fruitless + 1 if ended == self._ended_at_last_death else 0
+        ended = len(read_journal(self.context.folder.journal).ended) if self.context.folder.journal.exists() else 0
+        self._deaths_without_verdict = self._deaths_without_verdict + 1 if ended == self._ended_at_last_death else 0
         self._ended_at_last_death = ended
-        if self._fruitless >= _MOST_DEATHS_WITHOUT_PROGRESS:
-            stacks = read_stacks(stacks_path(self.settings.folder.path, node.gateway.id))
+        if self._deaths_without_verdict >= _MOST_DEATHS_WITHOUT_PROGRESS:
+            stacks = read_stacks(stacks_path(self.context.folder.path, node.gateway.id))
             session = self.config.pluginmanager.getplugin("dsession")
-            session.shouldstop = f"workers keep dying before they end a case; the last one left:\n{readable(stacks)}"
+            session.shouldstop = f"workers die before any case ends; stacks of the last one:\n{readable(stacks)}"
 
 
-def death_verdict(culprit: CaseStart, stacks: str, status: int | None, settings: Settings) -> Verdict:
-    """Crash or hang, with what the process left behind."""
+def death_verdict(culprit: CaseStart, stacks: str, status: int | None, context: RunContext) -> Verdict:
+    """Return crash or hang as the verdict of a case, with the stacks that the process has left."""
     reason = Reason.HANG if was_hung(stacks) else Reason.CRASH
-    how = "no end before the deadline" if reason is Reason.HANG else _how_it_died(stacks, status)
+    how = "timed out: no end before the deadline" if reason is Reason.HANG else _how_it_died(stacks, status)
     message = f"{how}\n{readable(stacks)}".rstrip()
-    verdict = judge_death(State(culprit.claim) if culprit.claim else None, reason, message, settings.options.strictness)
-    return _waived(verdict, culprit.id, settings)
+    verdict = judge_death(State(culprit.claim) if culprit.claim else None, reason, message, context.options.strictness)
+    return _waived(verdict, culprit.id, context)
 
 
-def _waived(verdict: Verdict, case: str, settings: Settings) -> Verdict:
-    """The verdict that the waivers make of a death. That none names a case of the core was checked with the plan."""
-    waivers = waivers_of(settings.options.waivers)
+def _waived(verdict: Verdict, case: str, context: RunContext) -> Verdict:
+    """Return the verdict after the waivers. The plan has been checked: no waiver names a case of the core."""
+    waivers = waivers_of(context.options.waivers)
     if not waivers:
         return verdict
-    facts = read_journal(settings.folder.journal).accelerator or {}
+    facts = read_journal(context.folder.journal).accelerator or {}
     applying = for_device(waivers, facts, environment_facts()["facts"]["packages"].get("torch", ""))
     return apply(verdict, case, False, applying, today())
 
@@ -135,23 +140,99 @@ def _how_it_died(stacks: str, status: int | None) -> str:
 
 
 def _exit_status(node: Any) -> int | None:
-    """The worker's exit status, where execnet lets us see its process."""
+    """Return the worker's exit status, or None where execnet does not expose its process."""
     process = getattr(getattr(node.gateway, "_io", None), "popen", None)
     if process is None:
         return None
     try:
         status: int | None = process.wait(timeout=5)
-    except Exception:  # noqa: BLE001 - the status only decorates the message
+    except Exception:  # noqa: BLE001 - the status is only a detail of the message
         return None
     return status
 
 
-def settle_hangs_of_a_dead_run(settings: Settings, journal: JournalWriter) -> None:
-    """With ``-n0`` the watchdog ends the whole run; on resume the case that hung gets its verdict.
+def settle_hangs_of_a_dead_run(context: RunContext, journal: JournalWriter) -> None:
+    """Write the verdict of a case that hung in a run with ``-n0``, where the watchdog ends the whole run.
 
-    A case that merely was in flight when the run was killed is innocent, and runs again.
+    A case that was in flight when the run was killed for another reason has no verdict, and runs again.
     """
-    for culprit in read_journal(settings.folder.journal, settings.journal_limit).in_flight.values():
-        stacks = read_stacks(stacks_path(settings.folder.path, culprit.worker))
+    for culprit in read_journal(context.folder.journal, context.journal_limit).in_flight.values():
+        stacks = read_stacks(stacks_path(context.folder.path, culprit.worker))
         if culprit.worker == "main" and was_hung(stacks):
-            journal.end(culprit.id, death_verdict(culprit, stacks, None, settings), 0.0)
+            journal.end(culprit.id, death_verdict(culprit, stacks, None, context), 0.0)
+
+
+# --- Without workers ------------------------------------------------------------------------------------------------
+
+#: Not with -n0 again: the same case would end the resumed run as well.
+_NEXT_STEP = "No verdict is lost. Rerun with --resume -n1: then a crash ends only a worker."
+#: Seconds between two checks that the parent is alive. The pipe alone is not enough, because forks that a case has made
+#: hold it open.
+_POLL = 0.5
+
+
+class DeathWatcher:
+    """Child process that prints why pytest died, for runs with ``-n0``. It waits from ``begin`` to ``end``."""
+
+    def __init__(self, context: RunContext) -> None:
+        self._context = context
+        self._child = 0
+        self._pipe = -1
+
+    def begin(self) -> None:
+        """Start the child. Do nothing where processes cannot fork."""
+        if not hasattr(os, "fork"):
+            return
+        parent = os.getpid()
+        read_end, self._pipe = os.pipe()
+        with warnings.catch_warnings():
+            # From Python 3.12 on a fork beside threads warns. The child takes no lock that another thread may hold.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            self._child = os.fork()
+        if self._child:
+            os.close(read_end)
+            return
+        try:
+            os.close(self._pipe)
+            signal.signal(
+                signal.SIGINT, signal.SIG_IGN
+            )  # a terminal sends Ctrl-C to both processes, and pytest handles it
+            if _parent_dies(parent, read_end):
+                os.write(2, _death_notice(self._context, parent).encode(errors="replace"))
+        finally:
+            os._exit(0)
+
+    def end(self) -> None:
+        """End the child, because this process ends in order."""
+        if not self._child:
+            return
+        os.write(self._pipe, b".")
+        os.close(self._pipe)
+        os.waitpid(self._child, 0)
+        self._child = 0
+
+
+def _parent_dies(parent: int, read_end: int) -> bool:
+    """Wait until the parent says that it ends in order (return False) or dies (return True)."""
+    while not select.select([read_end], [], [], _POLL)[0]:
+        if os.getppid() != parent:
+            return True
+    return not os.read(read_end, 1)
+
+
+def _death_notice(context: RunContext, dead: int) -> str:
+    """Return what the journal and the stacks say about a run whose process ``dead`` has just died."""
+    stacks, culprit = read_stacks(stacks_path(context.folder.path, "main")), _in_flight(context, dead)
+    if culprit is None:
+        lines = ["conformance: pytest's process died, and no case was running.", readable(stacks)]
+    else:
+        verdict = death_verdict(culprit, stacks, None, context)
+        lines = [f"conformance: {culprit.id} has ended the run · {verdict.reason.value}", verdict.message]
+    return "\n".join(["", *lines, _NEXT_STEP, ""])
+
+
+def _in_flight(context: RunContext, process: int) -> CaseStart | None:
+    if not context.folder.journal.exists():
+        return None
+    records = read_journal(context.folder.journal)
+    return next((started for started in records.in_flight.values() if started.pid == process), None)

@@ -1,4 +1,4 @@
-"""A process that holds the device: loads the accelerator, registers fixtures and the case runner."""
+"""Host of the device: a process that loads the accelerator and registers the fixtures and the case runner."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ from conformance.fixtures import ranks as rank_fixtures
 from conformance.process.lifetime import die_with_parent
 from conformance.process.watchdog import Watchdog, stacks_path
 from conformance.reports.json_files import collector_paused
-from conformance.runner.case_runner import SUBJECT, CaseRunner, Subject
-from conformance.runner.context import Settings, is_worker, open_journal
-from conformance.runner.last_words import LastWords
+from conformance.runner.case_runner import CaseRunner
+from conformance.runner.context import UNDER_TEST, AcceleratorUnderTest, RunContext, is_worker, open_journal
+from conformance.runner.crashes import DeathWatcher
 from conformance.runner.rank_cases import RankCases
 from conformance.runner.waivers import for_device, waivers_of
 from conformance.runner.xdist_reports import BriefWorker
 
-#: Loading a vendor's stack may compile or probe; a hang there must end as well.
+#: Seconds that loading may take. A vendor's stack may compile or probe; a hang there must end as well.
 _LOAD_DEADLINE = 300.0
 
 
-class Host:
-    """Loads the accelerator once collection is about to begin, and never in a process that only plans."""
+class DeviceHost:
+    """Hooks that load the accelerator just before collection, never in a process that only plans."""
 
-    def __init__(self, config: pytest.Config, settings: Settings) -> None:
-        self._config, self._settings = config, settings
+    def __init__(self, config: pytest.Config, context: RunContext) -> None:
+        self._config, self._context = config, context
         self._failure: str | None = None
-        self._last_words = LastWords(settings)
+        self._death_watcher = DeathWatcher(context)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionstart(self) -> None:
         if is_worker(self._config):
             die_with_parent()
         else:
-            self._last_words.begin()
-        # Not earlier: pytest's own faulthandler plugin sends the stacks of a crash to stderr when it is configured.
-        watchdog = Watchdog(stacks_path(self._settings.folder.path, os.environ.get("PYTEST_XDIST_WORKER", "main")))
+            self._death_watcher.begin()
+        # Not earlier: pytest's faulthandler plugin, when it is configured, directs the stacks of a crash to stderr.
+        watchdog = Watchdog(stacks_path(self._context.folder.path, os.environ.get("PYTEST_XDIST_WORKER", "main")))
         watchdog.arm(_LOAD_DEADLINE)
         try:
             with collector_paused():
@@ -50,18 +50,18 @@ class Host:
         finally:
             watchdog.disarm()
         try:
-            ranks = RankCases(self._settings, subject, watchdog)
+            ranks = RankCases(self._context, subject, watchdog)
         except ConformanceError as error:
             self._fail(str(error))
             return
         manager = self._config.pluginmanager
-        self._config.stash[SUBJECT] = subject
-        if self._settings.bundled and manager.hasplugin("logging-plugin"):
-            # It adds a handler to each of torch's forty loggers six times a case; the bundled suites read no logs.
+        self._config.stash[UNDER_TEST] = subject
+        if self._context.bundled and manager.hasplugin("logging-plugin"):
+            # That plugin adds a handler to each of torch's forty loggers six times a case. Our suites read no logs.
             manager.unregister(name="logging-plugin")
         manager.register(fixtures, "conformance-fixtures")
         manager.register(rank_fixtures, "conformance-rank-fixtures")
-        runner = CaseRunner(self._settings, subject, open_journal(self._settings), watchdog)
+        runner = CaseRunner(self._context, subject, open_journal(self._context), watchdog)
         manager.register(runner, "conformance-runner")
         if is_worker(self._config) and BriefWorker.suits(self._config):
             told = self._config.workerinput["conformance"]  # type: ignore[attr-defined]
@@ -69,37 +69,37 @@ class Host:
         manager.register(ranks, "conformance-ranks")
 
     def pytest_unconfigure(self) -> None:
-        self._last_words.end()
+        self._death_watcher.end()
 
-    def _load(self) -> Subject:
+    def _load(self) -> AcceleratorUnderTest:
         import torch
 
         from conformance.runner.facts import accelerator_facts
 
         if is_worker(self._config):
-            # One thread a worker: the workers share the cores, and sums then come out in the same order every time.
+            # One thread per worker: workers share the cores, and sums are then added in the same order in every run.
             torch.set_num_threads(1)
-        accelerator = self._settings.subject.load()
-        declaration = self._settings.subject.declaration(accelerator, self._settings.options.capabilities)
+        accelerator = self._context.accelerator.load()
+        declaration = self._context.accelerator.declaration(accelerator, self._context.options.capabilities)
         device = _device(_device_name(accelerator))
-        facts = accelerator_facts(Subject(accelerator, declaration, device))
+        facts = accelerator_facts(AcceleratorUnderTest(accelerator, declaration, device))
         self._publish(facts)
-        waivers = for_device(waivers_of(self._settings.options.waivers), facts, torch.__version__)
-        return Subject(accelerator, declaration, device, waivers)
+        waivers = for_device(waivers_of(self._context.options.waivers), facts, torch.__version__)
+        return AcceleratorUnderTest(accelerator, declaration, device, waivers)
 
     def _publish(self, facts: dict[str, Any]) -> None:
-        """Facts for the report that only a process with the device knows. The first worker says them."""
+        """Write facts for the report that only a process with the device knows. The first worker does it."""
         if os.environ.get("PYTEST_XDIST_WORKER", "gw0") != "gw0":
             return
         from conformance.runner.facts import write_facts
 
-        write_facts(self._settings.folder.path / f"facts.{self._settings.run}.json", facts)
+        write_facts(self._context.folder.facts(self._context.run), facts)
 
     def _fail(self, sentence: str) -> None:
         if not is_worker(self._config):
             raise pytest.UsageError(sentence)
-        # A worker cannot end the run with a sentence: it leaves the sentence to the controller and collects nothing.
-        self._settings.folder.setup_error(self._settings.run).write_text(sentence)
+        # A worker cannot end the run: it leaves the sentence for the controller, and collects nothing.
+        self._context.folder.setup_error(self._context.run).write_text(sentence)
         self._failure = sentence
 
     @pytest.hookimpl(trylast=True)
@@ -109,7 +109,7 @@ class Host:
 
 
 def _device(name: str) -> Any:
-    """The device as tensors report it: a CPU tensor says ``cpu`` however it was asked for."""
+    """Return the device as tensors report it: a CPU tensor says ``cpu`` for any index."""
     import torch
 
     try:
@@ -121,7 +121,7 @@ def _device(name: str) -> Any:
         ) from error
     try:
         return torch.empty(0, device=device).device
-    except Exception:  # noqa: BLE001 - a device that cannot allocate is for the cases to judge
+    except Exception:  # noqa: BLE001 - cases judge a device that cannot allocate
         return device
 
 
@@ -134,12 +134,13 @@ def _names_itself(accelerator: Any) -> str:
 
 
 def _device_name(accelerator: Any) -> str:
-    """Where cases allocate. An incomplete subject is asked in more than one way; its gaps are verdicts later."""
+    """Return the name of the device on which cases allocate. Raise SetupError if the accelerator cannot say it."""
+    # An incomplete accelerator may answer only one of the two; cases report what is missing.
     errors = []
     for ask in (_names_current, _names_itself):
         try:
             return str(ask(accelerator))
-        except Exception as error:  # noqa: BLE001, PERF203 - any answer but a name moves on to the next way of asking
+        except Exception as error:  # noqa: BLE001, PERF203 - any exception leads to the next way of asking
             errors.append(f"{type(error).__name__}: {error}")
     raise SetupError(
         f"the accelerator cannot say its device's name: current_device_name() ended in {errors[0]}. "

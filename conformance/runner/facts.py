@@ -1,4 +1,4 @@
-"""Facts about the subject and this machine, from an allow-list: no host names, no user names, no absolute paths."""
+"""Facts about the accelerator and this machine, from an allow-list: no host names, user names or absolute paths."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from conformance.runner.case_runner import Subject
+from conformance.runner.context import AcceleratorUnderTest
 
 _PACKAGES = ("torch", "numpy", "scipy", "pytest", "pytest-xdist", "scikit-learn", "deepspeed", "triton")
 
 
-def accelerator_facts(subject: Subject) -> dict[str, Any]:
-    """What the accelerator reports of itself, and its merged declaration."""
+def accelerator_facts(subject: AcceleratorUnderTest) -> dict[str, Any]:
+    """Return what the accelerator reports about itself, and its merged declaration."""
     claims = subject.declaration.cells
     return {
         "device": str(subject.device),
@@ -34,15 +34,15 @@ def accelerator_facts(subject: Subject) -> dict[str, Any]:
 
 
 def product_names(device_type: str, count: int) -> list[str]:
-    """What the devices are called, as ``torch.<type>.get_device_name`` says; nothing where nothing says it."""
+    """Return the devices' product names, as ``torch.<type>.get_device_name`` says, or an empty list."""
     import torch
 
-    ask = getattr(getattr(torch, device_type, None), "get_device_name", None)
-    return list(dict.fromkeys(str(ask(index)) for index in range(count))) if callable(ask) else []
+    get_name = getattr(getattr(torch, device_type, None), "get_device_name", None)
+    return list(dict.fromkeys(str(get_name(index)) for index in range(count))) if callable(get_name) else []
 
 
 def environment_facts() -> dict[str, Any]:
-    """Versions and machine kind, with a fingerprint over them."""
+    """Return versions and the kind of machine, with a SHA-256 fingerprint of them."""
     facts = {
         "python": platform.python_version(),
         "system": platform.system(),
@@ -55,11 +55,12 @@ def environment_facts() -> dict[str, Any]:
 
 
 def write_facts(path: Path, facts: dict[str, Any]) -> None:
+    """Write facts as JSON."""
     path.write_text(json.dumps(facts))
 
 
 def read_facts(path: Path) -> dict[str, Any]:
-    """The facts a worker wrote; nothing if it never came so far."""
+    """Return the facts that a worker has written, or an empty dict if it died before."""
     try:
         facts: dict[str, Any] = json.loads(path.read_text())
     except (OSError, ValueError):
@@ -75,7 +76,7 @@ def _version(package: str) -> str | None:
 
 
 def _ask(question: Any) -> Any:
-    """An answer, or the exception's name: a broken member is a verdict elsewhere, not the end of the report."""
+    """Return an answer, or the exception's name. Cases judge a broken member; the report must not end because of it."""
     try:
         return question()
     except Exception as error:  # noqa: BLE001 - any answer is a fact

@@ -1,4 +1,4 @@
-"""Progress on long runs: one line now and then, with an estimate of the time left."""
+"""Progress of a run: one line every ten seconds, with an estimate of the time left."""
 
 from __future__ import annotations
 
@@ -12,26 +12,29 @@ _SECONDS_BETWEEN_LINES = 10.0
 
 
 class Progress:
-    """Counts outcomes. Rewrites one line on a terminal, and prints a new line every ten seconds elsewhere."""
+    """Counter of outcomes that prints a line every ten seconds."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
         self._counts: Counter[str] = Counter()
-        self._total, self._began, self._said = 0, time.monotonic(), 0.0
+        self._total, self._began, self._printed = 0, time.monotonic(), 0.0
 
     def begin(self, total: int, manifest: str) -> None:
-        self._total, self._began, self._said = total, time.monotonic(), time.monotonic()
+        """Print how many cases will run."""
+        self._total, self._began, self._printed = total, time.monotonic(), time.monotonic()
         self._write(f"conformance: {total} cases to run, manifest {manifest[:12]}")
 
     def step(self, outcome: str) -> None:
+        """Count one outcome, and print a line if the last one is ten seconds old."""
         self._counts[outcome] += 1
         now = time.monotonic()
-        if now - self._said < _SECONDS_BETWEEN_LINES:
+        if now - self._printed < _SECONDS_BETWEEN_LINES:
             return
-        self._said = now
+        self._printed = now
         self._write(progress_line(self._counts, self._total, now - self._began))
 
     def end(self) -> None:
+        """Print the last line."""
         self._write(progress_line(self._counts, self._total, time.monotonic() - self._began))
 
     def _write(self, line: str) -> None:
@@ -42,7 +45,7 @@ class Progress:
 
 
 def progress_line(counts: Counter[str], total: int, seconds: float) -> str:
-    """``[ 35%] 4210/12000 pass 4000 skip 200 fail 10, 2:30 left``."""
+    """Return a line such as ``[ 35%] 4210/12000 pass 4000 skip 200 fail 10 in 1:20, 2:30 left``."""
     done = sum(counts.values())
     left = "" if not done or done >= total else f", {_clock(seconds / done * (total - done))} left"
     outcomes = " ".join(f"{name} {counts[name]}" for name in ("pass", "skip", "fail"))

@@ -1,6 +1,6 @@
-"""A conformance run inside a pytest session: who plays which part.
+"""Set-up of a run: it gives each process of a pytest session its role.
 
-One *controller* owns the report. *Workers* run cases: xdist processes, or with ``-n0`` the controller itself.
+One *controller* owns the report. *Workers* run cases: processes of pytest-xdist, or with ``-n0`` the controller itself.
 """
 
 from __future__ import annotations
@@ -16,89 +16,91 @@ from conformance.errors import ConformanceError
 from conformance.plan import SUITES, area_names
 from conformance.run_options import read_options
 from conformance.runner.collection import Collection
-from conformance.runner.context import SETTINGS, Settings, is_worker
-from conformance.runner.layout import ReportFolder
+from conformance.runner.context import RUN_CONTEXT, ReportFolder, RunContext, is_worker
 from conformance.runner.waivers import waivers_of
 from conformance.selection import areas_of
 
 
 def prepare(config: pytest.Config) -> None:
-    """Before xdist reads its options: validate ours, and give every run worker processes unless told otherwise."""
+    """Validate the options, and choose the number of workers before pytest-xdist reads its own options."""
     if is_worker(config):
-        return  # a worker that started workers of its own would never end doing so
+        return  # a worker must not start workers of its own
     try:
-        settings = _settle(config)
+        context = _make_context(config)
     except ConformanceError as error:
         raise pytest.UsageError(str(error)) from None
-    config.stash[SETTINGS] = settings
+    config.stash[RUN_CONTEXT] = context
     option = config.option
-    if settings.options.ranks_from and option.numprocesses is None:
-        option.numprocesses = 0  # torchrun's ranks serve one process
-    wants_this_process = option.collectonly or option.usepdb or getattr(option, "trace", False)
-    if option.numprocesses is None and option.dist == "no" and not option.tx and not wants_this_process:
-        option.numprocesses = settings.subject.default_workers
+    if context.options.ranks_from and option.numprocesses is None:
+        option.numprocesses = 0  # ranks of torchrun serve one process
+    needs_this_process = option.collectonly or option.usepdb or getattr(option, "trace", False)
+    if option.numprocesses is None and option.dist == "no" and not option.tx and not needs_this_process:
+        # A crash or a hang needs a process of its own, or it ends the whole run.
+        option.numprocesses = context.accelerator.default_workers
     if option.numprocesses:
-        option.dist = "load"  # the group schedulers of xdist hang or multiply failures when a worker crashes
+        option.dist = "load"  # the group schedulers of xdist 3.8 hang, or multiply failures, when a worker crashes
         option.maxworkerrestart = option.maxworkerrestart or "100000"
 
 
 def activate(config: pytest.Config) -> None:
-    """Register what this process needs."""
-    settings = config.stash[SETTINGS] = config.stash.get(SETTINGS, None) or _settle_worker(config)
+    """Register the plugins of this process's role."""
+    context = config.stash[RUN_CONTEXT] = config.stash.get(RUN_CONTEXT, None) or _make_worker_context(config)
     pytest.register_assert_rewrite("conformance.suites")
-    if settings.bundled:
-        config.args[:] = [str(SUITES / area) for area in areas_of(settings.options, area_names())]
+    if context.bundled:
+        config.args[:] = [str(SUITES / area) for area in areas_of(context.options, area_names())]
     collection = Collection(
-        settings.options,
-        settings.subject.static_declaration,
-        settings.done,
-        None if config.option.collectonly else settings.folder.new_manifest(settings.run),
+        context.options,
+        context.accelerator.static_declaration,
+        context.done,
+        None if config.option.collectonly else context.folder.new_manifest(context.run),
     )
     config.pluginmanager.register(collection, "conformance-collection")
     if config.option.collectonly:
         return
-    runs_here = is_worker(config) or not config.option.numprocesses
+    runs_cases = is_worker(config) or not config.option.numprocesses
     if not is_worker(config):
-        _register_controller(config, settings, collection)
-    if runs_here:
-        from conformance.runner.device_host import Host
+        _register_controller(config, context, collection)
+    if runs_cases:
+        from conformance.runner.device_host import DeviceHost
 
-        config.pluginmanager.register(Host(config, settings), "conformance-host")
+        config.pluginmanager.register(DeviceHost(config, context), "conformance-host")
 
 
-def _register_controller(config: pytest.Config, settings: Settings, collection: Collection) -> None:
+def _register_controller(config: pytest.Config, context: RunContext, collection: Collection) -> None:
     from conformance.runner.controller import Controller
-    from conformance.runner.crashes import Crashes
+    from conformance.runner.crashes import CrashHandler
 
-    controller = Controller(config, settings, collection)
+    controller = Controller(config, context, collection)
     config.pluginmanager.register(controller, "conformance-controller")
     if config.option.numprocesses:
-        config.pluginmanager.register(Crashes(config, settings, controller.case_ids), "conformance-crashes")
+        config.pluginmanager.register(CrashHandler(config, context, controller.case_ids), "conformance-crashes")
 
 
-def _settle(config: pytest.Config) -> Settings:
+def _make_context(config: pytest.Config) -> RunContext:
+    """Return the context of a new run. Raise ConformanceError for wrong options before anything runs."""
     options = read_options(config)
-    waivers_of(options.waivers)  # what is wrong with the file is said before anything runs
-    subject = resolve(options.accelerator)
+    waivers_of(options.waivers)  # raises if the file is wrong
+    accelerator = resolve(options.accelerator)
     if not config.option.collectonly:
-        subject.preflight()
-    folder = ReportFolder(options.report / subject.name)
+        accelerator.preflight()
+    folder = ReportFolder(options.report / accelerator.name)
     if not config.option.collectonly:
         folder.create()
     paths = tuple(config.args) if config.args_source is pytest.Config.ArgsSource.ARGS else ()
     run = uuid.uuid4().hex[:12]
-    settings = Settings(options, subject, folder, run, _size(folder.journal), paths, _typed(config))
-    _ = settings.claimed_answers  # as with waivers: what is wrong with the file is said before anything runs
-    return settings
+    context = RunContext(options, accelerator, folder, run, _size(folder.journal), paths, _typed(config))
+    _ = context.claimed_answers  # raises if the file is wrong
+    return context
 
 
-def _settle_worker(config: pytest.Config) -> Settings:
-    """A worker reads the same command line and is told the rest by the controller."""
+def _make_worker_context(config: pytest.Config) -> RunContext:
+    """Return the context in a worker: it reads the same command line, and the controller sends the rest."""
     options = read_options(config)
-    told: dict[str, Any] = config.workerinput["conformance"]  # type: ignore[attr-defined]
-    subject = resolve(told["spec"])
-    folder = ReportFolder(Path(told["folder"]))
-    return Settings(options, subject, folder, told["run"], told["journal_limit"], tuple(told["paths"]), _typed(config))
+    sent: dict[str, Any] = config.workerinput["conformance"]  # type: ignore[attr-defined]
+    accelerator = resolve(sent["spec"])
+    folder = ReportFolder(Path(sent["folder"]))
+    paths = tuple(sent["paths"])
+    return RunContext(options, accelerator, folder, sent["run"], sent["journal_limit"], paths, _typed(config))
 
 
 def _typed(config: pytest.Config) -> tuple[str, ...]:

@@ -1,0 +1,1 @@
+"""Bundled conformance cases: one package for each area."""

@@ -1,7 +1,7 @@
-"""Tensors to and from files, many requests at a time: DeepSpeed's ``aio_handle``.
+"""Asynchronous I/O between tensors and files: DeepSpeed's ``aio_handle``.
 
-A compiled engine goes past the page cache with a queue of requests; a portable one uses Python's own calls. Both give
-the same bytes and refuse the same arguments. ``AsyncIOBuilder`` chooses between them.
+A compiled engine bypasses the page cache and keeps a queue of requests in flight; a portable one uses Python's own
+calls. Both give the same bytes and refuse the same arguments. ``AsyncIOBuilder`` chooses between them.
 """
 
 from conformance.kernels.async_io.engines import describe

@@ -1,4 +1,7 @@
-"""What moves bytes between an open file and memory: compiled, with a queue of requests, or by Python's own calls."""
+"""Engines that move bytes between an open file and memory.
+
+One is compiled and queues its requests; the other uses Python's own calls.
+"""
 
 from __future__ import annotations
 
@@ -9,30 +12,30 @@ import os
 from pathlib import Path
 from typing import Protocol
 
-from conformance.kernels.async_io.settings import Settings
+from conformance.kernels.async_io.settings import HandleSettings
 from conformance.kernels.native import shared_object
 
 _SOURCE = Path(__file__).parent / "csrc" / "async_io.cpp"
 
 
 class Engine(Protocol):
-    """One worker's way to move bytes; used by one thread at a time."""
+    """Mover of bytes between a file and memory; used by one thread at a time."""
 
     def move(self, writes: bool, direct: int, plain: int, address: int, bytes_: int, offset: int) -> int:
-        """Move ``bytes_`` between ``address`` and the file from ``offset`` on, and tell how many were moved.
+        """Move ``bytes_`` bytes between ``address`` and the file, starting at ``offset``; return how many were moved.
 
-        ``plain`` is the open file, ``direct`` the same file opened past the page cache, or -1. Fewer bytes are moved
-        only at the end of the file. Raises OSError. The interpreter lock is released.
+        ``plain`` is the descriptor of the open file. ``direct`` is the same file opened to bypass the page cache, or
+        -1. Fewer bytes are moved only at the end of the file. Raises OSError. The interpreter lock is released.
         """
 
     def close(self) -> None:
-        """Release what the engine holds; it is not used any more."""
+        """Release the engine's resources; it must not be used afterwards."""
 
 
 class NativeEngine:
-    """The compiled engine. ``queues=False`` does without the kernel's asynchronous I/O, as where it is forbidden."""
+    """Compiled engine. ``queues=False`` moves one request at a time, as where asynchronous I/O is forbidden."""
 
-    def __init__(self, settings: Settings, queues: bool = True) -> None:
+    def __init__(self, settings: HandleSettings, queues: bool = True) -> None:
         self._library = library()
         self._engine: int | None = self._library.engine_new(
             settings.block_size, settings.queue_depth, settings.single_submit, settings.overlap_events, queues
@@ -42,56 +45,59 @@ class NativeEngine:
 
     @property
     def why_not_queued(self) -> int:
-        """0 if the kernel queues the requests, otherwise the error number it gave when it was asked to."""
+        """Return 0 if the operating system queues the requests, otherwise its error number for the refused queue."""
         return int(self._library.engine_why_not(self._engine))
 
     def move(self, writes: bool, direct: int, plain: int, address: int, bytes_: int, offset: int) -> int:
+        """Move bytes as ``Engine.move`` says, with up to ``queue_depth`` requests in flight."""
         moved = int(self._library.engine_move(self._engine, writes, direct, plain, address, bytes_, offset))
         if moved < 0:
             raise OSError(-moved, os.strerror(-moved))
         return moved
 
     def close(self) -> None:
+        """Free the queue and the staging buffers. A second call does nothing."""
         engine, self._engine = self._engine, None
         if engine is not None:
             self._library.engine_delete(engine)
 
 
 class PortableEngine:
-    """Python's ``preadv`` and ``pwritev``, a block a call, through the page cache."""
+    """Engine of Python's ``preadv`` and ``pwritev``: one block a call, through the page cache."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: HandleSettings) -> None:
         self._block = settings.block_size
 
     def move(self, writes: bool, direct: int, plain: int, address: int, bytes_: int, offset: int) -> int:
+        """Move bytes as ``Engine.move`` says, one request after the other; ``direct`` is not used."""
         call = os.pwritev if writes else os.preadv
         memory = memoryview((ctypes.c_char * bytes_).from_address(address))
         done = 0
         while done < bytes_:
-            now = call(plain, [memory[done : done + self._block]], offset + done)
-            if now == 0:
+            moved = call(plain, [memory[done : done + self._block]], offset + done)
+            if moved == 0:  # the end of the file
                 break
-            done += now
+            done += moved
         return done
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: this engine holds no resources."""
 
 
 def describe() -> str:
-    """How the compiled engine moves bytes here, in one sentence. Raises SetupError without a compiler."""
-    engine = NativeEngine(Settings(queue_depth=1))
+    """Return one sentence on how the compiled engine moves bytes here. Raises SetupError without a compiler."""
+    engine = NativeEngine(HandleSettings(queue_depth=1))
     refused = engine.why_not_queued
     engine.close()
     if refused == 0:
         return "compiled, with the kernel's asynchronous I/O (io_submit)"
     name = errno.errorcode.get(refused, str(refused))
-    return f"compiled, one request at a time for each thread: the kernel refuses asynchronous I/O ({name})"
+    return f"compiled, one request at a time for each thread: the operating system refuses asynchronous I/O ({name})"
 
 
 @functools.cache
 def library() -> ctypes.CDLL:
-    """The compiled engine. Raises SetupError without a compiler."""
+    """Return the loaded library of the compiled engine. Raises SetupError without a compiler."""
     loaded = shared_object(_SOURCE, "the compiled part of asynchronous I/O", "preadv in threads does the work without")
     number, pointer = ctypes.c_int64, ctypes.c_void_p
     flag = ctypes.c_int

@@ -1,4 +1,4 @@
-"""A file opened for one transfer, twice where possible: through the page cache and past it."""
+"""Opening of files for one transfer, twice where possible: through the page cache and bypassing it."""
 
 from __future__ import annotations
 
@@ -10,24 +10,26 @@ from pathlib import Path
 
 from conformance.kernels.arguments import wrong
 
-Name = str | bytes | int
+#: A path, or the descriptor of an open file.
+FileName = str | bytes | int
 
 
 @dataclass(frozen=True)
 class OpenFile:
-    """``plain`` goes through the page cache; ``direct`` past it, and is -1 where the file system cannot do that."""
+    """Descriptors of one file: ``plain`` uses the page cache, ``direct`` bypasses it (-1 where that is impossible)."""
 
     plain: int
     direct: int
 
     def close(self) -> None:
+        """Close both descriptors."""
         os.close(self.plain)
         if self.direct >= 0:
             os.close(self.direct)
 
 
-def open_to_read(filename: Name, bytes_: int, offset: int) -> OpenFile:
-    """Raises UsageError unless the file is there and holds ``bytes_`` from ``offset`` on."""
+def open_to_read(filename: FileName, bytes_: int, offset: int) -> OpenFile:
+    """Open the file; raise UsageError unless it exists and holds ``bytes_`` bytes from ``offset`` on."""
     opened = _open(filename, os.O_RDONLY)
     status = os.fstat(opened.plain)
     if stat.S_ISREG(status.st_mode) and status.st_size >= offset + bytes_:
@@ -39,12 +41,12 @@ def open_to_read(filename: Name, bytes_: int, offset: int) -> OpenFile:
     raise wrong("filename", needed, f"{filename!r} with {status.st_size}")
 
 
-def open_to_write(filename: Name) -> OpenFile:
-    """The file is created if it is not there, and keeps what it has beyond the transfer. Raises UsageError."""
+def open_to_write(filename: FileName) -> OpenFile:
+    """Open the file, and create it if it does not exist; it is not truncated. Raises UsageError."""
     return _open(filename, os.O_WRONLY | os.O_CREAT)
 
 
-def _open(filename: Name, flags: int) -> OpenFile:
+def _open(filename: FileName, flags: int) -> OpenFile:
     path = _path_of(filename, flags) if isinstance(filename, int) else filename
     doing = "reading" if flags == os.O_RDONLY else "writing"
     try:
@@ -55,17 +57,20 @@ def _open(filename: Name, flags: int) -> OpenFile:
 
 
 def _direct(path: str | bytes, flags: int) -> int:
-    past_the_cache = getattr(os, "O_DIRECT", None)
-    if past_the_cache is None:
+    bypass = getattr(os, "O_DIRECT", None)
+    if bypass is None:
         return -1
     try:
-        return os.open(path, flags | past_the_cache, 0o664)
+        return os.open(path, flags | bypass, 0o664)
     except OSError:
-        return -1  # the page cache always works; tmpfs and network file systems have nothing else
+        return -1  # tmpfs and network file systems may refuse; the page cache works everywhere
 
 
 def _path_of(descriptor: int, flags: int) -> str | int:
-    """A path that opens the same file anew, so that its flags and position do not matter; else the number itself."""
+    """Return a path that opens the descriptor's file again, or the descriptor itself if there is none.
+
+    A file opened again has its own flags and position, so those of the caller's descriptor do not matter.
+    """
     try:
         mode = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE
     except OSError as error:

@@ -1,8 +1,10 @@
-"""``aio_handle``: reads and writes tensors, now or in the background.
+"""Asynchronous I/O handle (DeepSpeed's ``aio_handle``): reads and writes tensors, now or in the background.
 
-Differs from DeepSpeed's where that one answers success or -1 without having done the work: a device tensor's bytes
-arrive before ``wait`` returns, whatever the device; sizes and offsets need not be multiples of anything; what cannot be
-done is an error that names the argument.
+It differs from DeepSpeed's where that one returns success or -1 without having done the work:
+
+- The bytes of a device tensor arrive before ``wait`` returns, on every type of device.
+- Sizes and offsets need not be multiples of a block.
+- An impossible request is an error that names the argument.
 """
 
 from __future__ import annotations
@@ -19,16 +21,16 @@ from torch import Tensor
 from conformance.errors import UsageError
 from conformance.kernels.async_io.engines import Engine, NativeEngine, PortableEngine, library
 from conformance.kernels.async_io.operation import Engines, Operation, prepare
-from conformance.kernels.async_io.settings import Settings
+from conformance.kernels.async_io.settings import HandleSettings
 from conformance.kernels.pinned_memory import PinHandle
 
 
 class Handle(PinHandle):
-    """One queue of transfers, served by ``intra_op_parallelism`` threads.
+    """Queue of transfers, served by ``intra_op_parallelism`` threads.
 
-    Transfers in the background are in no order: wait before reading what was written. Their tensors must be left alone
-    until ``wait``; a device tensor may be changed as soon as a write was started. A handle belongs to the process that
-    made it, and may be used by several of its threads.
+    Transfers in the background run in no order: call ``wait`` before reading a file that was written. Do not touch
+    their tensors until ``wait``; only a device tensor may be changed as soon as its write has started. A handle belongs
+    to the process that made it, and several threads of it may use the handle.
     """
 
     _engine: ClassVar[type[NativeEngine] | type[PortableEngine]]
@@ -41,14 +43,15 @@ class Handle(PinHandle):
         overlap_events: bool = False,
         intra_op_parallelism: int = 1,
     ) -> None:
-        """``block_size`` bytes a request, ``queue_depth`` requests in flight for each thread.
+        """Make a handle with ``block_size`` bytes a request and ``queue_depth`` requests in flight for each thread.
 
-        With ``single_submit`` each request has a system call of its own; with ``overlap_events`` the queue is refilled
-        as requests end, otherwise when all have ended. Neither changes what is read or written. Raises UsageError.
+        With ``single_submit`` each request has a system call of its own. With ``overlap_events`` the queue is refilled
+        as requests end, otherwise when all have ended. Neither changes the bytes. Raises UsageError.
         """
+        # These two come first: __del__ needs them, also when the next lines raise.
         self._pending: list[Operation] = []
         self._open = False
-        self._settings = Settings(block_size, queue_depth, single_submit, overlap_events, intra_op_parallelism)
+        self._settings = HandleSettings(block_size, queue_depth, single_submit, overlap_events, intra_op_parallelism)
         self._process, self._lock = os.getpid(), threading.Lock()
         self._engines: Engines = queue.SimpleQueue()
         self._made: list[Engine] = [self._engine(self._settings) for _ in range(intra_op_parallelism)]
@@ -58,62 +61,67 @@ class Handle(PinHandle):
         self._open = True
 
     def get_block_size(self) -> int:
+        """Return the bytes of a request."""
         return self._settings.block_size
 
     def get_queue_depth(self) -> int:
+        """Return the number of requests in flight for each thread."""
         return self._settings.queue_depth
 
     def get_single_submit(self) -> bool:
+        """Return True if each request has a system call of its own."""
         return self._settings.single_submit
 
     def get_overlap_events(self) -> bool:
+        """Return True if the queue is refilled as requests end."""
         return self._settings.overlap_events
 
     def get_intra_op_parallelism(self) -> int:
+        """Return the number of threads."""
         return self._settings.intra_op_parallelism
 
     def get_alignment(self) -> int:
-        """What sizes are multiples of where a file is shared out evenly, in bytes; others work as well."""
+        """Return the bytes whose multiples are shared out evenly over the threads; other sizes work as well."""
         return 512 * self._settings.intra_op_parallelism
 
     def read(self, buffer: Tensor, filename: Any, validate: bool = False, file_offset: int = 0) -> int:
-        """Fill ``buffer`` from the file; 0. With ``validate`` the file is read again by other means and compared."""
+        """Fill ``buffer`` from the file and return 0. ``validate`` reads the file again by other means and compares."""
         self._now(False, buffer, filename, validate, file_offset)
         return 0
 
     def write(self, buffer: Tensor, filename: Any, validate: bool = False, file_offset: int = 0) -> int:
-        """Write ``buffer`` into the file; 0. What the file has beyond it stays."""
+        """Write ``buffer`` into the file and return 0. The file keeps its other bytes."""
         self._now(True, buffer, filename, validate, file_offset)
         return 0
 
     def pread(self, buffer: Tensor, filename: Any, validate: bool, asynchronous: bool, file_offset: int = 0) -> int:
-        """Read in the background (0) or now (the number of completed operations, 1)."""
+        """Start to read in the background and return 0, or read now and return 1 (completed operation)."""
         return (self._later if asynchronous else self._now)(False, buffer, filename, validate, file_offset)
 
     def pwrite(self, buffer: Tensor, filename: Any, validate: bool, asynchronous: bool, file_offset: int = 0) -> int:
-        """Write in the background (0) or now (the number of completed operations, 1)."""
+        """Start to write in the background and return 0, or write now and return 1 (completed operation)."""
         return (self._later if asynchronous else self._now)(True, buffer, filename, validate, file_offset)
 
     def sync_pread(self, buffer: Tensor, filename: Any, file_offset: int = 0) -> int:
-        """Read now: 1, the completed operation. Operations in the background stay pending."""
+        """Read now and return 1, the number of completed operations. Those in the background stay pending."""
         return self._now(False, buffer, filename, False, file_offset)
 
     def sync_pwrite(self, buffer: Tensor, filename: Any, file_offset: int = 0) -> int:
-        """Write now: 1, the completed operation. Operations in the background stay pending."""
+        """Write now and return 1, the number of completed operations. Those in the background stay pending."""
         return self._now(True, buffer, filename, False, file_offset)
 
     def async_pread(self, buffer: Tensor, filename: Any, file_offset: int = 0) -> int:
-        """Start to read: 0. The buffer has its values after ``wait``."""
+        """Start to read and return 0. The buffer has its values after ``wait``."""
         return self._later(False, buffer, filename, False, file_offset)
 
     def async_pwrite(self, buffer: Tensor, filename: Any, file_offset: int = 0) -> int:
-        """Start to write: 0. The file has the values after ``wait``."""
+        """Start to write and return 0. The file has the values after ``wait``."""
         return self._later(True, buffer, filename, False, file_offset)
 
     def wait(self) -> int:
-        """The number of operations that have completed since the last call, all of them.
+        """Wait for all pending operations, and return how many there were.
 
-        Raises OSError if one failed, after all have ended, and UsageError if nothing is pending.
+        Raises OSError if one of them failed, after all have ended. Raises UsageError if nothing is pending.
         """
         self._check_usable()
         if not self._pending:
@@ -121,7 +129,8 @@ class Handle(PinHandle):
         return self._wait()
 
     def close(self) -> None:
-        """Wait for what is pending, and release threads and queues; a closed handle refuses everything."""
+        """Wait for pending operations, then release threads and queues. A closed handle refuses every call."""
+        # A forked child has none of the threads, so it cannot wait for them; the parent's handle is not touched.
         if not self._open or os.getpid() != self._process:
             return
         self._open = False
@@ -137,12 +146,12 @@ class Handle(PinHandle):
         forgotten = len(self._pending)
         self.close()
         if forgotten and os.getpid() == self._process:
-            text = f"a handle went away with {forgotten} operations pending, which were waited for; call wait()"
+            text = f"a handle was deleted with {forgotten} operations pending; they were completed first. Call wait()"
             warnings.warn(text, ResourceWarning, stacklevel=2)
 
     def _now(self, writes: bool, buffer: Tensor, filename: Any, validate: bool, offset: int) -> int:
         operation, parts = self._begin(writes, buffer, filename, validate, offset)
-        if len(parts) == 1:
+        if len(parts) == 1:  # in this thread, which saves the way to a worker thread and back
             operation.run(self._engines, *parts[0])
         else:
             self._share_out(operation, parts)
@@ -182,7 +191,7 @@ class Handle(PinHandle):
 
     def _check_usable(self) -> None:
         if not self._open:
-            raise UsageError("this handle is closed; make another one")
+            raise UsageError("this handle is closed.\n  make a new one")
         if os.getpid() != self._process:
             raise UsageError(
                 f"this handle belongs to process {self._process}, and this is {os.getpid()}.\n"
@@ -191,18 +200,21 @@ class Handle(PinHandle):
 
 
 class NativeHandle(Handle):
-    """The compiled one: past the page cache where the file system can, with the kernel's queue where it may."""
+    """Handle of the compiled engine.
+
+    It bypasses the page cache where the file system can, and queues requests where the operating system allows it.
+    """
 
     _engine = NativeEngine
 
 
 class PortableHandle(Handle):
-    """The reference: Python's own calls in threads."""
+    """Reference handle: Python's own calls in threads."""
 
     _engine = PortableEngine
 
 
 def native_handle() -> type[NativeHandle]:
-    """The compiled one, built. Raises SetupError without a compiler."""
+    """Build the compiled engine and return its handle class. Raises SetupError without a compiler."""
     library()
     return NativeHandle

@@ -1,4 +1,4 @@
-"""One transfer between a tensor and a file, in parts that workers share."""
+"""Transfer between a tensor and a file, in parts that worker threads share."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from conformance.kernels.arguments import wrong
 from conformance.kernels.async_io.engines import Engine
-from conformance.kernels.async_io.files import Name, OpenFile, open_to_read, open_to_write
+from conformance.kernels.async_io.files import FileName, OpenFile, open_to_read, open_to_write
 from conformance.kernels.async_io.settings import BLOCK, check_buffer, check_filename, check_offset, host_bytes
 
 Engines = queue.SimpleQueue[Engine]
@@ -25,29 +25,30 @@ Engines = queue.SimpleQueue[Engine]
 
 @dataclass(frozen=True)
 class Transfer:
-    """What goes where. ``memory`` is bytes on the host: the buffer's own, or those of a copy for a device tensor."""
+    """Description of a transfer. ``memory`` is uint8 on the host: the buffer's own bytes, or a device tensor's copy."""
 
     writes: bool
     buffer: Tensor
     memory: Tensor
-    filename: Name
+    filename: FileName
     offset: int
     validate: bool
 
     @property
     def sentence(self) -> str:
+        """Return the transfer as the subject of an error's sentence."""
         direction = "writing {} bytes to" if self.writes else "reading {} bytes of"
         return f"{direction.format(self.memory.numel())} {self.filename!r} from {self.offset} on"
 
     def parts(self, number: int) -> list[tuple[int, int]]:
-        """The range cut into at most ``number`` parts where blocks of the file begin."""
+        """Return (start, stop) of at most ``number`` parts of the range, cut where blocks of the file begin."""
         total = self.memory.numel()
-        cuts = {min(total, _up(self.offset + total * i // number, BLOCK) - self.offset) for i in range(1, number)}
+        cuts = {min(total, _round_up(self.offset + total * i // number) - self.offset) for i in range(1, number)}
         edges = sorted({0, total, *cuts})
         return list(itertools.pairwise(edges))
 
     def deliver(self) -> None:
-        """What was read arrives in the buffer; what was asked to be checked is checked."""
+        """Compare the file if ``validate`` is set, and copy bytes that were read to a device tensor."""
         if self.validate:
             self._compare()
         if not self.writes and self.buffer.device.type != "cpu":
@@ -56,6 +57,7 @@ class Transfer:
     def _compare(self) -> None:
         opened = open_to_read(self.filename, self.memory.numel(), self.offset)
         try:
+            # In pieces of 1 MiB, so that the comparison needs little memory.
             for start in range(0, self.memory.numel(), 1 << 20):
                 expected = self.memory[start : start + (1 << 20)].numpy().tobytes()
                 if os.pread(opened.plain, len(expected), self.offset + start) != expected:
@@ -65,7 +67,7 @@ class Transfer:
 
 
 def prepare(writes: bool, buffer: Any, filename: Any, offset: Any, validate: Any) -> tuple[Transfer, OpenFile]:
-    """Check everything, then open the file. Raises UsageError, and then nothing has been touched."""
+    """Check all arguments, then open the file. If it raises UsageError, nothing has been touched."""
     buffer, offset, filename = check_buffer(buffer), check_offset(offset), check_filename(filename)
     if not isinstance(validate, (bool, int)):
         raise wrong("validate", "True or False", repr(validate))
@@ -75,7 +77,7 @@ def prepare(writes: bool, buffer: Any, filename: Any, offset: Any, validate: Any
 
 
 class Operation:
-    """A transfer under way. Its file is closed when the last part has ended, whoever waits for it."""
+    """Transfer in progress. Its file is closed when the last part has ended, even if no thread waits for it."""
 
     def __init__(self, transfer: Transfer, opened: OpenFile, parts: Sequence[tuple[int, int]]) -> None:
         self.transfer, self._opened, self._left = transfer, opened, len(parts)
@@ -85,7 +87,7 @@ class Operation:
             opened.close()
 
     def run(self, engines: Engines, start: int, stop: int) -> None:
-        """Move one part with the next engine that is free. Raises OSError."""
+        """Move the part from ``start`` to ``stop`` with the next free engine. Raises OSError."""
         try:
             engine = engines.get()
             try:
@@ -96,7 +98,7 @@ class Operation:
             self._end_part()
 
     def outcome(self) -> Exception | None:
-        """Wait for all parts and deliver; what went wrong first, for the caller to raise."""
+        """Wait for all parts and deliver; return the first error, for the caller to raise, or None."""
         errors = [error for future in self.futures if (error := future.exception()) is not None]
         try:
             if errors:
@@ -107,14 +109,14 @@ class Operation:
         return None
 
     def _move(self, engine: Engine, start: int, stop: int) -> None:
-        asked, opened = self.transfer, self._opened
-        address = asked.memory.data_ptr() + start
+        transfer, opened = self.transfer, self._opened
+        address, offset = transfer.memory.data_ptr() + start, transfer.offset + start
         try:
-            moved = engine.move(asked.writes, opened.direct, opened.plain, address, stop - start, asked.offset + start)
+            moved = engine.move(transfer.writes, opened.direct, opened.plain, address, stop - start, offset)
         except OSError as error:
-            raise OSError(error.errno, f"{asked.sentence}: {error.strerror}") from None
+            raise OSError(error.errno, f"{transfer.sentence}: {error.strerror}") from None
         if moved != stop - start:
-            raise OSError(errno.ENODATA, f"{asked.sentence}: the file ends after {start + moved} of them")
+            raise OSError(errno.ENODATA, f"{transfer.sentence}: the file ends after {start + moved} of them")
 
     def _end_part(self) -> None:
         with self._lock:
@@ -127,7 +129,7 @@ class Operation:
 def _on_the_host(buffer: Tensor, writes: bool) -> Tensor:
     if buffer.device.type == "cpu":
         return host_bytes(buffer)
-    # It starts at a block, so that the storage reaches it without one more copy.
+    # The copy starts at a multiple of BLOCK in memory, so that direct I/O needs no staging buffer.
     space = torch.empty(buffer.nbytes + BLOCK, dtype=torch.uint8)
     first = -space.data_ptr() % BLOCK
     memory = space[first : first + buffer.nbytes]
@@ -136,5 +138,6 @@ def _on_the_host(buffer: Tensor, writes: bool) -> Tensor:
     return memory
 
 
-def _up(number: int, unit: int) -> int:
-    return -(-number // unit) * unit
+def _round_up(offset: int) -> int:
+    """Return the beginning of the next block, or ``offset`` if a block begins there."""
+    return -(-offset // BLOCK) * BLOCK

@@ -1,4 +1,4 @@
-"""How a handle works, and the checks of what it is given."""
+"""Settings of a handle, and checks of its arguments."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from conformance.kernels.pinned_memory import is_fake
 
 #: Parts of a transfer begin at multiples of this in the file, so that only its ends miss whole blocks.
 BLOCK = 4096
-_MOST_REQUESTS = 65536  # what the kernel gives to all processes together, unless told otherwise
+_MOST_REQUESTS = 65536  # Linux's default limit for all processes together (fs.aio-max-nr)
 
 
 @dataclass(frozen=True)
-class Settings:
-    """The arguments of ``aio_handle``; block sizes are in bytes."""
+class HandleSettings:
+    """Arguments of ``aio_handle``; ``block_size`` is in bytes."""
 
     block_size: int = 1 << 20
     queue_depth: int = 128
@@ -39,7 +39,7 @@ class Settings:
 
 
 def check_buffer(buffer: Any) -> Tensor:
-    """``buffer``, detached, if its bytes can be moved as they lie in memory. Raises UsageError."""
+    """Return ``buffer``, detached; raise UsageError unless its bytes can be moved as they lie in memory."""
     tensor = check_tensor("buffer", buffer, contiguous=False)
     if tensor.layout is not torch.strided or tensor.is_meta or is_fake(tensor):
         raise wrong("buffer", "a strided tensor with memory", f"a {tensor.layout} tensor on {tensor.device}")
@@ -50,19 +50,19 @@ def check_buffer(buffer: Any) -> Tensor:
 
 
 def host_bytes(tensor: Tensor) -> Tensor:
-    """The bytes of a contiguous host tensor: a flat uint8 view."""
+    """Return the bytes of a contiguous host tensor as a flat uint8 view."""
     return tensor.reshape(-1).view(torch.uint8)
 
 
 def check_offset(offset: Any) -> int:
-    """``offset`` in bytes. Raises UsageError."""
+    """Return ``offset`` in bytes; raise UsageError unless it is a whole number from 0 on."""
     if not _is_integer(offset) or not 0 <= offset < 1 << 62:
         raise wrong("file_offset", "a number of bytes from 0 on", repr(offset))
     return int(offset)
 
 
 def check_filename(filename: Any) -> str | bytes | int:
-    """A path, or the number of an open file. Raises UsageError."""
+    """Return ``filename`` as a path or as the descriptor of an open file. Raises UsageError."""
     if _is_integer(filename) and filename >= 0:
         return int(filename)
     if not isinstance(filename, (str, bytes, os.PathLike)) or not os.fspath(filename):

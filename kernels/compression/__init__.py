@@ -1,4 +1,4 @@
-"""One-bit communication: packed signs, an all-reduce with error feedback, and the optimizers that use it."""
+"""One-bit communication: packed signs, an all-reduce with error feedback, and optimizers that use it."""
 
 from conformance.kernels.compression.all_reduce import CompressedAllReduce, Feedback
 from conformance.kernels.compression.one_bit_adam import OneBitAdam

@@ -1,4 +1,4 @@
-"""Mean over ranks with one bit an element on the wire, and what was lost on the way kept for the next call.
+"""Compressed all-reduce: the mean over ranks with one bit an element on the wire, and error feedback.
 
 Tang et al., 1-bit Adam, 2021, arXiv:2102.02888, sections 3 and 4; the steps, their order, and the scale are those of
 DeepSpeed's compressed backend.
@@ -20,7 +20,7 @@ from conformance.kernels.groups import member_of
 
 @dataclass
 class Feedback:
-    """What compression has lost so far: added to the next input, and replaced by what that call loses.
+    """Error feedback: the loss of the last call, which is added to the input of the next one.
 
     ``worker`` is float32 of shape (padded,), ``server`` of shape (padded / ranks,); see ``CompressedAllReduce.padded``.
     """
@@ -30,35 +30,36 @@ class Feedback:
 
 
 class CompressedAllReduce:
-    """The mean over the ranks of ``group`` (all ranks if None), with one bit an element and direction.
+    """Mean over the ranks of ``group`` (all ranks if None), with one bit an element in each direction.
 
-    Any backend with ``all_to_all_single`` of uint8 and ``all_gather`` of uint8 and float32 carries it, on the buffers'
-    own device. ``bytes_sent`` counts what this rank has sent to others so far.
+    It needs a backend with ``all_to_all_single`` of uint8 and ``all_gather`` of uint8 and float32, on the buffers' own
+    device. ``bytes_sent`` counts the bytes that this rank has sent to others.
     """
 
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:
-        """Raises UsageError without an initialized process group, and on a rank outside ``group``."""
+        """Raise UsageError without an initialized process group, and on a rank outside ``group``."""
         self.rank, self.world_size = member_of(group)
         self.bytes_sent = 0
         self._group = group
 
     def padded(self, numel: int) -> int:
-        """``numel`` rounded up to a multiple of 8 × ranks: whole bytes for every rank's chunk."""
+        """Return ``numel`` rounded up to a multiple of 8 × ranks, so that every rank's chunk has whole bytes."""
         unit = 8 * self.world_size
         return (numel + unit - 1) // unit * unit
 
     def feedback(self, buffer: Tensor) -> Feedback:
-        """Zeros of the sizes that ``buffer`` needs, on its device."""
+        """Return feedback of zeros for ``buffer``, on its device."""
         padded = self.padded(buffer.numel())
         worker = torch.zeros(padded, dtype=torch.float32, device=buffer.device)
         return Feedback(worker, torch.zeros(padded // self.world_size, dtype=torch.float32, device=buffer.device))
 
     def all_reduce(self, buffer: Tensor, feedback: Feedback) -> Tensor:
-        """Replace ``buffer`` by the compressed mean, ``feedback`` by what is lost, and return ``buffer``.
+        """Replace ``buffer`` by the compressed mean and ``feedback`` by the loss; return ``buffer``.
 
-        ``buffer`` is float32 of any shape and strides, the same number of elements on all ranks. All ranks get the same
-        bits. The mean over ranks of (input + worker feedback), plus the server feedbacks in the order of ranks, is the
-        same before and after. Zeros that pad the buffer take part in the scale. With no element the feedback is zeroed.
+        ``buffer`` is float32 of any shape and strides, with the same number of elements on all ranks. All ranks get
+        the same bits. The mean over ranks of (input + worker feedback), plus the server feedbacks in the order of
+        ranks, is the same before and after. Zeros that pad the buffer count in the scale. If the buffer has no element,
+        the feedback is zeroed.
 
         Raises UsageError, with nothing changed, for another dtype or feedback of the wrong size or device.
         """
@@ -70,36 +71,37 @@ class CompressedAllReduce:
         with torch.no_grad():
             padded = feedback.worker.new_zeros(feedback.worker.numel())
             padded[: buffer.numel()] = buffer.detach().reshape(-1)
-            mean = self._server(self._worker(padded, feedback), feedback)
-            buffer.copy_(self._spread(*mean)[: buffer.numel()].view(buffer.shape))
+            packed_mean = self._reduce_chunk(self._pack_own(padded, feedback), feedback)
+            buffer.copy_(self._gather_chunks(*packed_mean)[: buffer.numel()].view(buffer.shape))
         return buffer
 
-    def _worker(self, padded: Tensor, feedback: Feedback) -> tuple[Tensor, Tensor]:
-        """Packed signs of this rank, and its scale; the loss goes into the feedback."""
+    def _pack_own(self, padded: Tensor, feedback: Feedback) -> tuple[Tensor, Tensor]:
+        """Return this rank's packed signs and their scale; store the loss in the worker feedback."""
         compensated = padded + feedback.worker
         scale = _scale(compensated)
         feedback.worker.copy_(compensated - scale * signs(compensated))
         return _packed(compensated), scale
 
-    def _server(self, worker: tuple[Tensor, Tensor], feedback: Feedback) -> tuple[Tensor, Tensor]:
-        """Packed signs of the mean of this rank's chunk, and its scale; the loss goes into the feedback."""
+    def _reduce_chunk(self, worker: tuple[Tensor, Tensor], feedback: Feedback) -> tuple[Tensor, Tensor]:
+        """Return packed signs and scale of the mean of this rank's chunk; store the loss in the server feedback."""
         packed, scale = worker
         received = torch.empty_like(packed)
         dist.all_to_all_single(received, packed, group=self._group)
         scales = self._gathered(scale.view(1))
+        # Each rank keeps its own chunk, so it sends all but one of world_size parts.
         self.bytes_sent += packed.numel() * (self.world_size - 1) // self.world_size
         chunks = _unpacked(received).view(self.world_size, -1)
         compensated = feedback.server.clone()
-        for chunk, of_rank in zip(chunks, scales, strict=True):
-            compensated += chunk * (of_rank / self.world_size)
+        for chunk, rank_scale in zip(chunks, scales, strict=True):
+            compensated += chunk * (rank_scale / self.world_size)
         scale = _scale(compensated)
         feedback.server.copy_(compensated - scale * signs(compensated))
         return _packed(compensated), scale
 
-    def _spread(self, packed: Tensor, scale: Tensor) -> Tensor:
-        """Every rank's chunk of the mean, one after the other."""
-        everyone, scales = self._gathered(packed), self._gathered(scale.view(1))
-        chunks = _unpacked(everyone).view(self.world_size, -1)
+    def _gather_chunks(self, packed: Tensor, scale: Tensor) -> Tensor:
+        """Return the whole mean: the chunks of all ranks in their order."""
+        packed_chunks, scales = self._gathered(packed), self._gathered(scale.view(1))
+        chunks = _unpacked(packed_chunks).view(self.world_size, -1)
         return (chunks * scales.view(-1, 1)).view(-1)
 
     def _gathered(self, own: Tensor) -> Tensor:
@@ -132,6 +134,6 @@ def _unpacked(bits: Tensor) -> Tensor:
 
 
 def _scale(tensor: Tensor) -> Tensor:
-    """The root mean square: with it, ±scale has the norm of the tensor."""
+    """Return the root mean square, a float32 scalar: the signs times it have the norm of the tensor."""
     norm: Tensor = torch.linalg.vector_norm(tensor)
     return norm / math.sqrt(tensor.numel())

@@ -2,34 +2,36 @@
 
 from __future__ import annotations
 
-import torch.distributed as dist
+from typing import TYPE_CHECKING
+
 from torch import Tensor
 
-from conformance.kernels.compression.optimizer import Group, OneBitOptimizer, Parameters, moments, update_of
+from conformance.kernels.compression.optimizer import (
+    CommonOptions,
+    Group,
+    OneBitOptimizer,
+    Parameters,
+    moments,
+    update_of,
+)
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack  # typing has it from Python 3.11 on
 
 
 class OneBitAdam(OneBitOptimizer):
-    """Adam for ``freeze_step`` steps; then the second moment stays, and only the first is communicated, compressed.
+    """Optimizer that runs Adam for ``freeze_step`` steps, then freezes the second moment and compresses the first.
 
-    Tang et al., 2021, arXiv:2102.02888, algorithm 1. In the warm-up gradients are averaged exactly. Afterwards each
-    rank updates the averaged moment with its own gradient, and the compressed mean of the results is every rank's next
+    Tang et al., 2021, arXiv:2102.02888, algorithm 1. In the warm-up, gradients are averaged exactly. Afterwards each
+    rank updates the averaged moment with its own gradient. The compressed mean of the results is every rank's next
     moment.
     """
 
     def __init__(
-        self,
-        params: Parameters,
-        lr: float = 1e-3,
-        *,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 0.0,
-        freeze_step: int = 100_000,
-        group: dist.ProcessGroup | None = None,
+        self, params: Parameters, lr: float = 1e-3, *, freeze_step: int = 100_000, **common: Unpack[CommonOptions]
     ) -> None:
-        """``freeze_step`` counts steps, ``group`` None is all ranks. Raises UsageError for numbers out of range."""
-        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "freeze_step": freeze_step}
-        super().__init__(params, defaults, group)
+        """Make an optimizer that freezes after ``freeze_step`` steps. Raises UsageError for numbers out of range."""
+        super().__init__(params, {"freeze_step": freeze_step}, lr, **common)
 
     def _update(self) -> None:
         for group, parameter in self._parameters():

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from conformance.kernels.compression.optimizer import (
+    CommonOptions,
     Group,
     OneBitOptimizer,
     Parameters,
@@ -15,15 +17,20 @@ from conformance.kernels.compression.optimizer import (
     update_of,
 )
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack  # typing has it from Python 3.11 on
+
 
 class OneBitLamb(OneBitOptimizer):
-    """LAMB for ``freeze_step`` steps; then its trust ratios follow a second moment rebuilt from compressed first ones.
+    """Optimizer that runs LAMB for ``freeze_step`` steps, then communicates compressed first moments only.
 
-    Li et al., 2021, arXiv:2104.06069, algorithm 1. In the warm-up gradients are averaged exactly, the trust ratio
-    |p| / |update| is clamped to [``min_coeff``, ``max_coeff``], and its moving average is kept. Afterwards all first
-    moments go through the wire as one tensor, each scaled to the same root mean square; the gradient that the new
-    moment stands for renews ``exp_avg_sq_fresh``, and the largest ratio of the frozen root to the fresh one scales the
-    kept average, within [``factor_min``, ``factor_max``] and ``factor_threshold`` of the step before.
+    Li et al., 2021, arXiv:2104.06069, algorithm 1. In the warm-up, gradients are averaged exactly. The trust ratio
+    |p| / |update| is clamped to [``min_coeff``, ``max_coeff``], and its moving average is kept.
+
+    Afterwards all first moments are communicated as one tensor, each scaled to the same root mean square. The gradient
+    that explains the new moment updates a second moment, ``exp_avg_sq_fresh``. The trust ratio is then the kept average
+    times a factor: the largest ratio of the frozen moment's root to the fresh one's. The factor stays within
+    [``factor_min``, ``factor_max``], and changes by at most a share of ``factor_threshold`` in one step.
     """
 
     def __init__(
@@ -31,9 +38,6 @@ class OneBitLamb(OneBitOptimizer):
         params: Parameters,
         lr: float = 1e-3,
         *,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 0.0,
         freeze_step: int = 100_000,
         max_coeff: float = 10.0,
         min_coeff: float = 0.01,
@@ -41,11 +45,11 @@ class OneBitLamb(OneBitOptimizer):
         factor_max: float = 4.0,
         factor_min: float = 0.5,
         factor_threshold: float = 0.1,
-        group: dist.ProcessGroup | None = None,
+        **common: Unpack[CommonOptions],
     ) -> None:
-        """``freeze_step`` counts steps, ``group`` None is all ranks. Raises UsageError for numbers out of range."""
-        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "freeze_step": freeze_step}
-        ratios = {
+        """Make an optimizer that freezes after ``freeze_step`` steps. Raises UsageError for numbers out of range."""
+        specific = {
+            "freeze_step": freeze_step,
             "max_coeff": max_coeff,
             "min_coeff": min_coeff,
             "coeff_beta": coeff_beta,
@@ -53,7 +57,7 @@ class OneBitLamb(OneBitOptimizer):
             "factor_min": factor_min,
             "factor_threshold": factor_threshold,
         }
-        super().__init__(params, {**defaults, **ratios}, group)
+        super().__init__(params, specific, lr, **common)
 
     def _update(self) -> None:
         frozen: list[tuple[Group, Tensor, State]] = []
@@ -77,7 +81,7 @@ class OneBitLamb(OneBitOptimizer):
         square.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
         update = update_of(moment, square, parameter, group)
         coeff = _trust_ratio(parameter, update, group)
-        if coeff != 1.0:  # 1 says that there was no ratio
+        if coeff != 1.0:  # _trust_ratio returns 1 where there is no ratio; that does not count in the average
             kept = group["coeff_beta"] * state["lamb_coeff_freeze"] + (1 - group["coeff_beta"]) * coeff
             state["lamb_coeff_freeze"] = kept
         parameter.add_(update, alpha=-group["lr"] * coeff)
@@ -96,9 +100,9 @@ class OneBitLamb(OneBitOptimizer):
             self._step_with(last, group, parameter, state)
 
     def _communicate(self, frozen: list[tuple[Group, Tensor, State]]) -> None:
-        """All first moments through the wire as one tensor, each scaled to the same size; feedback is the first's."""
+        """Replace all first moments by their compressed mean: one tensor, with the first parameter's feedback."""
         flat = torch.cat([(state["exp_avg"] * state["scaling_coeff"]).view(-1) for _, _, state in frozen])
-        self._compress(flat, {"mask": None}, frozen[0][2])
+        self._compress(flat, {"mask": None}, frozen[0][2])  # each parameter's mask is applied after the split
         for part, (group, _, state) in zip(torch.split(flat, [p.numel() for _, p, _ in frozen]), frozen, strict=True):
             state["exp_avg"].copy_(part.view_as(state["exp_avg"]) / state["scaling_coeff"])
             if group["mask"] is not None:
@@ -122,16 +126,19 @@ def _trust_ratio(parameter: Tensor, update: Tensor, group: Group) -> float:
 
 
 def _set_scales(states: list[State]) -> None:
-    """Once each: the factor that brings a first moment to the mean of all root mean squares; a moment of 0 stays."""
-    own = [float(torch.linalg.vector_norm(state["exp_avg"])) / state["exp_avg"].numel() ** 0.5 for state in states]
-    united = sum(own) / len(own)
-    for state, size in zip(states, own, strict=True):
+    """Set each state's factor that scales its first moment to the mean root mean square of all; 1 for a moment of 0.
+
+    A factor is set once and then kept.
+    """
+    roots = [float(torch.linalg.vector_norm(state["exp_avg"])) / state["exp_avg"].numel() ** 0.5 for state in states]
+    mean_root = sum(roots) / len(roots)
+    for state, root in zip(states, roots, strict=True):
         if "scaled" not in state:
-            state.update(scaling_coeff=united / size if size > 0 else 1.0, scaled=True)
+            state.update(scaling_coeff=mean_root / root if root > 0 else 1.0, scaled=True)
 
 
 def _factor(update: Tensor, group: Group, state: State) -> float:
-    """How much the trust ratio has changed since the freeze; it is kept in ``state`` as the next step's reference."""
+    """Return how much the trust ratio has changed since the freeze, and keep it in ``state`` for the next step."""
     frozen_root, fresh_root = (state[name].sqrt() + group["eps"] for name in ("exp_avg_sq", "exp_avg_sq_fresh"))
     factor = float((frozen_root / fresh_root).max())
     if group["weight_decay"] > 0:

@@ -1,7 +1,7 @@
-"""Signs of floats as bits, and back: a portable reference in PyTorch, and a compiled kernel for the CPU.
+"""Packing of floats' signs as bits, and unpacking: a portable reference in PyTorch, and a compiled kernel for the CPU.
 
-The sign is s(x) = +1 if x >= 0, else -1: of -0.0 it is +1 and of NaN -1, in both and everywhere in this package.
-A packer that looks at the sign bit instead breaks the sums of compressed communication by twice the scale.
+Everywhere in this package the sign is s(x) = +1 if x >= 0, else -1. So it is +1 for -0.0 and -1 for NaN. A packer that
+reads the sign bit instead makes sums of compressed communication wrong by twice the scale.
 """
 
 from __future__ import annotations
@@ -19,46 +19,46 @@ from conformance.kernels.arguments import check_number, check_tensor, wrong
 from conformance.kernels.native import shared_object
 
 _SOURCE = Path(__file__).parent / "csrc" / "packbits.cpp"
-#: Of the bits in a byte, from the first element to the last.
-_PLACES = (128, 64, 32, 16, 8, 4, 2, 1)
-#: ``packbits`` or ``unpackbits``.
+#: Values of the bits in a byte, from the first element to the last.
+_BIT_VALUES = (128, 64, 32, 16, 8, 4, 2, 1)
+#: Type of ``packbits`` and ``unpackbits``.
 Packing = Callable[[Tensor, int, int], Tensor]
 
 
 def signs(tensor: Tensor) -> Tensor:
-    """s(x) of every element, in the tensor's own dtype and shape."""
+    """Return s(x) of every element, in the tensor's own dtype and shape."""
     return torch.where(tensor >= 0, 1.0, -1.0).to(tensor.dtype)
 
 
 def packbits(tensor: Tensor, numel: int, rank: int = 0) -> Tensor:
-    """The signs of the first ``numel`` elements: uint8 of shape (ceil(numel / 8),), most significant bit first.
+    """Return the signs of the first ``numel`` elements: uint8 of shape (ceil(numel / 8),), most significant bit first.
 
     1-bit Adam (Tang et al., 2021, arXiv:2102.02888) sends them; the signature is that of DeepSpeed's XPU builder.
-    ``tensor`` is float32 of any shape and strides, on any device; 1 stands for x >= 0, and bits past ``numel`` are 0.
+    ``tensor`` is float32 of any shape and strides, on any device. A bit is 1 for x >= 0; bits past ``numel`` are 0.
     ``rank`` has no effect.
     """
     bits = torch.zeros((numel + 7) // 8 * 8, dtype=torch.int32, device=tensor.device)
     bits[:numel] = tensor.detach().reshape(-1)[:numel] >= 0
-    return (bits.view(-1, 8) * bits.new_tensor(_PLACES)).sum(dim=1).to(torch.uint8)
+    return (bits.view(-1, 8) * bits.new_tensor(_BIT_VALUES)).sum(dim=1).to(torch.uint8)
 
 
 def unpackbits(packed: Tensor, n_bytes: int, rank: int = 0) -> Tensor:
-    """Floats of 1 and -1 for the bits of the first ``n_bytes`` bytes: float32 of shape (8 * n_bytes,).
+    """Return 1 or -1 for each bit of the first ``n_bytes`` bytes: float32 of shape (8 * n_bytes,).
 
     ``packed`` is uint8 of any shape and strides, on any device. ``rank`` has no effect.
     """
     flat = packed.reshape(-1)[:n_bytes]
-    return torch.where((flat.view(-1, 1) & flat.new_tensor(_PLACES)) != 0, 1.0, -1.0).to(torch.float32).view(-1)
+    return torch.where((flat.view(-1, 1) & flat.new_tensor(_BIT_VALUES)) != 0, 1.0, -1.0).to(torch.float32).view(-1)
 
 
 def check_floats(tensor: object, numel: object) -> None:
-    """What ``packbits`` takes; raises UsageError before anything is read."""
+    """Raise UsageError unless these are arguments of ``packbits``."""
     found = check_tensor("tensor", tensor, dtypes=(torch.float32,), contiguous=False)
     _check_count("numel", numel, found)
 
 
 def check_bytes(packed: object, n_bytes: object) -> None:
-    """What ``unpackbits`` takes; raises UsageError before anything is read."""
+    """Raise UsageError unless these are arguments of ``unpackbits``."""
     found = check_tensor("packed", packed, dtypes=(torch.uint8,), contiguous=False)
     _check_count("n_bytes", n_bytes, found)
 
@@ -70,11 +70,11 @@ def _check_count(argument: str, count: object, tensor: Tensor) -> None:
 
 
 def compiled_packbits() -> Packing:
-    """``packbits`` for the CPU. Raises SetupError where it cannot be built."""
+    """Return ``packbits`` compiled for the CPU. Raises SetupError where it cannot be built."""
     compiled = library()
 
     def pack(tensor: Tensor, numel: int, rank: int = 0) -> Tensor:
-        flat = tensor.detach().reshape(-1)[:numel].contiguous()  # named, so that it outlives the call
+        flat = tensor.detach().reshape(-1)[:numel].contiguous()  # a variable, so that it lives until the call returns
         packed = torch.empty((numel + 7) // 8, dtype=torch.uint8)
         compiled.pack_signs(flat.data_ptr(), numel, packed.data_ptr())
         return packed
@@ -83,7 +83,7 @@ def compiled_packbits() -> Packing:
 
 
 def compiled_unpackbits() -> Packing:
-    """``unpackbits`` for the CPU. Raises SetupError where it cannot be built."""
+    """Return ``unpackbits`` compiled for the CPU. Raises SetupError where it cannot be built."""
     compiled = library()
 
     def unpack(packed: Tensor, n_bytes: int, rank: int = 0) -> Tensor:
@@ -97,18 +97,19 @@ def compiled_unpackbits() -> Packing:
 
 @functools.cache
 def fastest(device_type: str) -> tuple[Packing, Packing]:
-    """``packbits`` and ``unpackbits`` for tensors of that type: compiled for the CPU where there is a compiler."""
+    """Return ``packbits`` and ``unpackbits`` for tensors on ``device_type``: compiled for the CPU if possible."""
     if device_type == "cpu":
         try:
             return compiled_packbits(), compiled_unpackbits()
         except SetupError:
-            # The numbers are the same; the builder's description tells why.
+            # The values are the same. The builder's description says why there is no compiled kernel.
             return packbits, unpackbits
     return packbits, unpackbits
 
 
 @functools.cache
 def library() -> ctypes.CDLL:
+    """Return the loaded library. Raises SetupError if it cannot be built."""
     loaded = shared_object(_SOURCE, "the packbits kernel", "PyTorch operators do the work without it")
     for function in (loaded.pack_signs, loaded.unpack_signs):
         function.argtypes, function.restype = [ctypes.c_void_p, ctypes.c_uint64, ctypes.c_void_p], None

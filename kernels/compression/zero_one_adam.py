@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from conformance.kernels.compression.optimizer import (
+    CommonOptions,
     Group,
     OneBitOptimizer,
     Parameters,
@@ -15,16 +17,22 @@ from conformance.kernels.compression.optimizer import (
     update_of,
 )
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack  # typing has it from Python 3.11 on
+
 
 class ZeroOneAdam(OneBitOptimizer):
-    """Adam whose second moment is renewed ever more rarely, then never, and which then communicates ever more rarely.
+    """Adam that updates its second moment at growing intervals, then freezes it and synchronizes at growing intervals.
 
-    Lu et al., 2022, arXiv:2202.06009, with DeepSpeed's schedule. Up to step ``var_freeze_step``: every ``var_interval``
-    steps gradients are averaged exactly and renew both moments, else their compressed mean renews the first; after
-    ``var_update_scaler`` renewals the interval doubles. Then ranks step on their own and add up their updates, and
-    every ``local_step_interval`` steps the compressed mean of the sums replaces them and gives the first moment; after
-    ``local_step_scaler`` steps that interval doubles, up to ``local_step_clipper``. Between two of these the ranks'
-    parameters differ.
+    Lu et al., 2022, arXiv:2202.06009, with DeepSpeed's schedule.
+
+    Up to step ``var_freeze_step`` all ranks make the same steps. Every ``var_interval`` steps, exactly averaged
+    gradients update both moments. In the other steps, their compressed mean updates the first moment only. The interval
+    doubles after ``var_update_scaler`` updates of the second moment.
+
+    Afterwards each rank steps on its own and adds up its updates, so the ranks' parameters differ for a time. Every
+    ``local_step_interval`` steps the compressed mean of the sums replaces them, and also gives the first moment. That
+    interval doubles after ``local_step_scaler`` steps, up to ``local_step_clipper``.
     """
 
     def __init__(
@@ -32,24 +40,20 @@ class ZeroOneAdam(OneBitOptimizer):
         params: Parameters,
         lr: float = 1e-3,
         *,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 0.0,
         var_freeze_step: int = 100_000,
         var_update_scaler: int = 16,
         local_step_scaler: int = 32_678,
         local_step_clipper: int = 16,
-        group: dist.ProcessGroup | None = None,
+        **common: Unpack[CommonOptions],
     ) -> None:
-        """All of the schedule counts steps, ``group`` None is all ranks. Raises UsageError for numbers out of range."""
-        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        """Make an optimizer with this schedule, counted in steps. Raises UsageError for numbers out of range."""
         schedule = {
             "var_freeze_step": var_freeze_step,
             "var_update_scaler": var_update_scaler,
             "local_step_scaler": local_step_scaler,
             "local_step_clipper": local_step_clipper,
         }
-        super().__init__(params, {**defaults, **schedule}, group)
+        super().__init__(params, schedule, lr, **common)
 
     def _update(self) -> None:
         for group, parameter in self._parameters():
@@ -61,12 +65,12 @@ class ZeroOneAdam(OneBitOptimizer):
                 state["accumulated"] = torch.zeros_like(parameter, memory_format=torch.contiguous_format)
             state["step"] += 1
             if state["step"] <= group["var_freeze_step"]:
-                self._together(group, parameter, state)
+                self._common_step(group, parameter, state)
             else:
-                self._alone(group, parameter, state)
+                self._local_step(group, parameter, state)
 
-    def _together(self, group: Group, parameter: Tensor, state: State) -> None:
-        """A step before the freeze: all ranks make the same one."""
+    def _common_step(self, group: Group, parameter: Tensor, state: State) -> None:
+        """Make a step before the freeze, the same on all ranks."""
         beta1, beta2 = group["betas"]
         moment, square = moments(state, parameter)
         renews = state["step"] % state["var_interval"] == 0
@@ -82,10 +86,10 @@ class ZeroOneAdam(OneBitOptimizer):
         if state["var_counter"] == group["var_update_scaler"]:
             state.update(var_counter=0, var_interval=2 * state["var_interval"])
         if state["step"] == group["var_freeze_step"]:
-            self._forget(state)  # it is of gradients, and what follows are updates
+            self._forget(state)  # this feedback is of gradients; from now on updates are compressed
 
-    def _alone(self, group: Group, parameter: Tensor, state: State) -> None:
-        """A step after the freeze: by this rank's own gradient, and perhaps then together."""
+    def _local_step(self, group: Group, parameter: Tensor, state: State) -> None:
+        """Make a step after the freeze with this rank's own gradient, and synchronize the ranks if it is time."""
         beta1, _ = group["betas"]
         moment, square = moments(state, parameter)
         moment.mul_(beta1).add_(self._gradient(parameter), alpha=1 - beta1)
@@ -101,13 +105,14 @@ class ZeroOneAdam(OneBitOptimizer):
             state.update(local_step_counter=0, local_step_interval=longer)
 
     def _synchronize(self, group: Group, parameter: Tensor, state: State) -> None:
-        """Replace what this rank has added up by the compressed mean of all ranks' sums."""
+        """Replace the updates that this rank has added up by the compressed mean of all ranks' sums."""
         moment, square = moments(state, parameter)
         accumulated, root = state["accumulated"], square.sqrt() + group["eps"]
         parameter.sub_(accumulated)
-        accumulated.mul_(root)  # in the moment's own scale all elements are alike, as a compressor wants it
+        # In the first moment's scale elements have similar magnitudes, and the compressor has one scale for all.
+        accumulated.mul_(root)
         self._compress(accumulated, group, state)
-        if state["lrs"] > 0:  # a learning rate of 0 moved nothing, and tells nothing about the moment
+        if state["lrs"] > 0:  # steps with a learning rate of 0 move nothing, so they say nothing about the moment
             moment.copy_(accumulated / -state["lrs"])
         parameter.add_(accumulated / root)
         accumulated.zero_()

@@ -1,7 +1,7 @@
-// float16 and bfloat16 as they lie in memory, widened to float32 and narrowed to the nearest, ties to even.
+// Conversions of float16 and bfloat16 in memory: to float32, and back to the nearest number, ties to even.
 //
-// A NaN stays one: narrowed to bfloat16 it is 0x7fc0. What is built of a file that includes this one is named by its
-// content as well.
+// A NaN stays a NaN; as bfloat16 it is 0x7fc0. The content of this file is part of the build key of every library that
+// includes it.
 #pragma once
 
 #include <cstdint>
@@ -45,7 +45,7 @@ inline float wide(Half one) {
   const uint32_t sign = uint32_t(one.bits & 0x8000u) << 16;
   const uint32_t rest = one.bits & 0x7fffu;
   if (rest >= 0x7c00u) return float_of(sign | 0x7f800000u | ((rest & 0x3ffu) << 13));
-  // As a float32 the bits stand for a number 2^112 times too small, subnormal ones included.
+  // Read as a float32, the bits stand for a number that is too small by 2^112, also for subnormal numbers.
   return float_of(sign | bits_of(float_of(rest << 13) * 0x1p112f));
 }
 
@@ -53,9 +53,9 @@ inline Half narrow_half(float value) {
   const uint32_t bits = bits_of(value);
   const uint32_t sign = (bits >> 16) & 0x8000u, magnitude = bits & 0x7fffffffu;
   if (magnitude > 0x7f800000u) return {uint16_t(sign | 0x7e00u)};
-  if (magnitude >= 0x477ff000u) return {uint16_t(sign | 0x7c00u)};  // 65520 and more
+  if (magnitude >= 0x477ff000u) return {uint16_t(sign | 0x7c00u)};  // 65520 and more round to infinity
   if (magnitude < 0x38800000u) {
-    // Beside 1/2 the last place of a float32 is that of a subnormal float16.
+    // After adding 1/2, the last bit of the float32 is the last bit of a subnormal float16; the addition rounds.
     return {uint16_t(sign | (bits_of(float_of(magnitude) + 0.5f) - bits_of(0.5f)))};
   }
   const uint32_t moved = magnitude - (112u << 23);
@@ -70,25 +70,25 @@ inline __m256 widen_eight(const BFloat16* source) {
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(packed), 16));
 }
 
-// Eight numbers as narrow_bfloat16 has them before it takes their upper half, which is the rounded number but of a NaN.
+// Eight numbers before narrow_bfloat16 takes their upper halves. The upper half is the rounded number, except of a NaN.
 inline __m256i raised(__m256 values) {
   const __m256i bits = _mm256_castps_si256(values);
   const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
   return _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), odd);
 }
 
-// The same with the NaN put right.
+// The same, with 0x7fc0 in the upper half of every NaN.
 inline __m256i no_nan(__m256 values, __m256i raised) {
   const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(values, values, _CMP_UNORD_Q));
   return _mm256_blendv_epi8(raised, _mm256_set1_epi32(0x7fc00000), nan);
 }
 
-// narrow_bfloat16 of eight numbers, each in the low half of its place.
+// narrow_bfloat16 of eight numbers, each in the low half of its 32-bit lane.
 inline __m256i narrow_eight(__m256 values) { return _mm256_srli_epi32(no_nan(values, raised(values)), 16); }
 
 inline void narrow_sixteen(__m256 first, __m256 second, BFloat16* target) {
   const __m256i packed = _mm256_packus_epi32(narrow_eight(first), narrow_eight(second));
-  // Packing works on halves of 128 bits, whose order has to be put right.
+  // The pack instruction works on 128-bit halves separately; the permutation restores the order of the numbers.
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(target), _mm256_permute4x64_epi64(packed, 0xd8));
 }
 
@@ -116,11 +116,12 @@ inline void narrow_sixteen(__m256 first, __m256 second, Half* target) {
 }
 #endif
 
-// --- sixteen numbers, wherever each stands --------------------------------------------------------------------------
+// --- sixteen numbers in any order -----------------------------------------------------------------------------------
 
 #if defined(__AVX2__) && defined(__F16C__)
-// For arithmetic that does not ask which number stands where. Of bfloat16 one register has the even places and the other
-// the odd ones, which are widened and narrowed without moving anything; of other types they are first and second.
+// Sixteen numbers for element-wise arithmetic, which does not depend on their order. For bfloat16, `one` has the even
+// elements and `other` the odd ones: so they are widened and narrowed without moving them between lanes. For other
+// types, they have the first and the second eight.
 struct Sixteen {
   __m256 one, other;
 };

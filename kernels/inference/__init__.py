@@ -1,1 +1,1 @@
-"""What the specifications of the transformer inference kernels share: formulas, the KV cache, shapes, error bounds."""
+"""Shared parts of the transformer inference kernels' specifications: formulas, KV cache, shapes, error bounds."""

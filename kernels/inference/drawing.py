@@ -1,4 +1,4 @@
-"""Arguments of samples: numbers of either sign from the generator that a sample is given."""
+"""Arguments of samples and refusals: random tensors, and changes that make an argument invalid."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from conformance.kernels.specification import Arguments, Refusal, Sample
+from conformance.kernels.specification import Arguments, KernelSample, Refusal
 
 Draw = Callable[..., Tensor]
 
 
 def drawing(generator: torch.Generator, dtype: torch.dtype) -> Draw:
-    """``draw(*shape, scale=1, offset=0)``: normal numbers in that dtype."""
+    """Return a function ``draw(*shape, scale=1, offset=0)`` of normally distributed numbers in ``dtype``."""
 
     def draw(*shape: int, scale: float = 1.0, offset: float = 0.0) -> Tensor:
         numbers = torch.randn(shape, generator=generator, dtype=torch.float64)
@@ -24,14 +24,14 @@ def drawing(generator: torch.Generator, dtype: torch.dtype) -> Draw:
     return draw
 
 
-#: What goes wrong with these goes wrong in every dtype, and float32 shows it best.
+#: Samples of shapes and flags. Their errors show in every dtype, and best in float32.
 _IN_FLOAT32 = ("long", "empty", "single", "one", "rows", "transposed", "three-ranks", "unbiased", "positions")
 
 
-def samples(make: Callable[..., Arguments], named: dict[str, dict[str, Any]]) -> tuple[Sample, ...]:
-    """``make(draw, dtype, **settings)`` for each of the settings. Shapes and flags alone are tried in float32 alone."""
+def samples(make: Callable[..., Arguments], named: dict[str, dict[str, Any]]) -> tuple[KernelSample, ...]:
+    """Return a sample ``make(draw, dtype, **settings)`` for each of ``named``; some run in float32 only."""
     return tuple(
-        Sample(name, functools.partial(_made, make, settings), ("float32",) if name in _IN_FLOAT32 else ())
+        KernelSample(name, functools.partial(_made, make, settings), ("float32",) if name in _IN_FLOAT32 else ())
         for name, settings in named.items()
     )
 
@@ -43,7 +43,7 @@ def _made(
 
 
 def spoiled(name: str, argument: str, change: Callable[[Any], Any]) -> Refusal:
-    """A call whose ``argument`` went through ``change``."""
+    """Return a refusal: a call whose ``argument`` is replaced by the result of ``change``."""
     return Refusal(name, argument, functools.partial(_changed, argument, change))
 
 
@@ -52,25 +52,27 @@ def _changed(argument: str, change: Callable[[Any], Any], given: Arguments) -> A
 
 
 def other_dtype(tensor: Tensor) -> Tensor:
+    """Return ``tensor`` in another floating-point dtype."""
     return tensor.to(torch.bfloat16 if tensor.dtype is not torch.bfloat16 else torch.float16)
 
 
 def longer(tensor: Tensor) -> Tensor:
-    """Its last dimension has one element more."""
+    """Return ``tensor`` with one more element in its last dimension."""
     return torch.cat([tensor, tensor[..., :1]], dim=-1)
 
 
 def strided(tensor: Tensor) -> Tensor:
-    """The same values, every other element of a larger tensor."""
+    """Return a tensor that is not contiguous and has the same values."""
     return torch.stack([tensor, tensor], dim=-1)[..., 0]
 
 
 def elsewhere(tensor: Tensor) -> Tensor:
+    """Return ``tensor`` on another device: the meta device, which every machine has."""
     return tensor.to("meta")
 
 
 def put(value: Any) -> Callable[[Any], Any]:
-    """That value, whatever it was."""
+    """Return a change that replaces any argument by ``value``."""
 
     def change(_: Any) -> Any:
         return value

@@ -1,8 +1,8 @@
-"""The memory of attention during generation: keys and values of the tokens so far, per layer. One for the process.
+"""KV cache of attention during generation: keys and values of the tokens so far, for each layer; one for the process.
 
-``allocate_workspace_*`` sets its size; ``softmax_context_*`` fills it. A prompt starts a sequence, single tokens go on
-with it; the last layer's call ends the step. A vendor's attention keeps a workspace of its own, which is given the
-same calls, in the same order, before it is used (``follow``).
+``allocate_workspace_*`` sets its size, and ``softmax_context_*`` fills it. A prompt starts a sequence, and single
+tokens continue it. The last layer's call ends the step. A vendor's attention keeps a workspace of its own; ``follow``
+makes the same calls there, in the same order, before the vendor's attention is used.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _NEXT = "nothing was changed; call allocate_workspace_* with what you need, then
 
 
 @dataclass(frozen=True)
-class Size:
-    """What was allocated. ``heads`` are this rank's."""
+class WorkspaceSize:
+    """Size of an allocated workspace. ``heads`` are those of this rank; ``width`` is in channels a head."""
 
     dtype: torch.dtype
     heads: int
@@ -35,43 +35,43 @@ class Size:
 
 @dataclass
 class Workspace:
-    """Keys and values by layer, and how many tokens all layers have seen."""
+    """Keys and values by layer, and the number of tokens that all layers have ``seen``."""
 
-    size: Size | None = None
+    size: WorkspaceSize | None = None
     released: bool = False
     seen: int = 0
     caches: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
-    #: Every call since the last allocation, for a vendor's workspace. ``allocations`` counts them.
+    #: Every call since the last allocation, to be repeated on a vendor's workspace. ``allocations`` counts allocations.
     journal: list[tuple[str, tuple[Any, ...]]] = field(default_factory=list)
     allocations: int = 0
-    #: A vendor's attention has computed since the last allocation: keys and values are in its own workspace.
+    #: True if a vendor's attention has computed last: then keys and values are in the vendor's own workspace.
     elsewhere: bool = False
 
-    def allocate(self, name: str, size: Size, arguments: tuple[Any, ...]) -> None:
-        """Another workspace, and what the old one held is gone. Memory is taken when the first keys arrive."""
+    def allocate(self, name: str, size: WorkspaceSize, arguments: tuple[Any, ...]) -> None:
+        """Start an empty workspace of ``size``. Memory is allocated when the first keys arrive."""
         self.size, self.released, self.seen, self.elsewhere = size, False, 0, False
         self.caches.clear()
         self.journal, self.allocations = [(name, arguments)], self.allocations + 1
 
     def release(self) -> None:
-        """Its memory is given back; the size stays known."""
+        """Free the memory, and keep the size."""
         self.released, self.seen = True, 0
         self.caches.clear()
         self._note("release_workspace")
 
     def retake(self) -> bool:
-        """Memory of the same size, with nothing in it. True, as long as there is a size."""
+        """Make the released workspace usable again, empty; return False if none was ever allocated."""
         self.released = False
         self._note("retake_workspace")
         return self.size is not None
 
     def reset(self) -> None:
-        """The next token is the first of a sequence."""
+        """Forget the tokens so far: the next token is the first of a sequence."""
         self.seen = 0
         self._note("reset_cache")
 
     def keep(self, layer: int, first: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Put (batch, heads, tokens, channels) behind the ``first`` tokens; all tokens so far, as views."""
+        """Store (batch, heads, tokens, channels) after the ``first`` tokens; return views of all tokens so far."""
         size = self._fitting(layer, first, keys)
         self.elsewhere = False
         if layer not in self.caches or self.caches[layer][0].device != keys.device:
@@ -80,14 +80,17 @@ class Workspace:
         batch, total = keys.shape[0], first + keys.shape[2]
         for cache, new in zip(self.caches[layer], (keys, values), strict=True):
             cache[:batch, :, first:total] = new
-        held, valued = self.caches[layer]
-        return held[:batch, :, :total], valued[:batch, :, :total]
+        all_keys, all_values = self.caches[layer]
+        return all_keys[:batch, :, :total], all_values[:batch, :, :total]
 
-    def check_repeat(self, sources: int, repeats: int) -> Size:
-        """The size, if all layers have a prompt of ``sources`` sequences and room for each ``repeats`` times."""
+    def check_repeat(self, sources: int, repeats: int) -> WorkspaceSize:
+        """Return the size if all layers have a prompt, and ``sources * repeats`` sequences fill the workspace.
+
+        Raises UsageError otherwise, and NotImplementedError if a vendor's workspace has the keys and values.
+        """
         size = self.size
         if self.elsewhere:
-            raise NotImplementedError("keys and values are in the vendor's own workspace, which repeats none")
+            raise NotImplementedError("keys and values are in the vendor's own workspace, which cannot repeat them")
         if size is None or self.released or not self.seen or len(self.caches) < size.layers:
             raise UsageError(f"no prompt has gone through all layers.\n  {_NEXT}")
         if sources < 1:
@@ -97,7 +100,7 @@ class Workspace:
         return size
 
     def repeat(self, sources: int, repeats: int) -> list[Tensor]:
-        """Sequence i of the workspace becomes what sequence i / repeats was: keys and values so far, layer by layer."""
+        """Copy sequence i // repeats to sequence i; return views of keys and values so far, layer by layer."""
         size = self.check_repeat(sources, repeats)
         found = []
         for layer in range(size.layers):
@@ -107,8 +110,11 @@ class Workspace:
                 found.append(held)
         return found
 
-    def check(self, layer: int, first: int, shape: tuple[int, int, int, int], dtype: torch.dtype) -> Size:
-        """The size, if (batch, heads, tokens, channels) of that dtype fit behind the ``first`` tokens."""
+    def check(self, layer: int, first: int, shape: tuple[int, int, int, int], dtype: torch.dtype) -> WorkspaceSize:
+        """Return the size if keys of ``shape`` (batch, heads, tokens, channels) fit after the ``first`` tokens.
+
+        Raises UsageError otherwise.
+        """
         size, name = self.size, "query_key_value"
         if size is None or self.released:
             state = "released" if size else "not allocated"
@@ -126,16 +132,17 @@ class Workspace:
             raise wrong(name, f"at most {size.tokens} tokens, {first} of which are there", tokens, _NEXT)
         return size
 
-    def _fitting(self, layer: int, first: int, keys: Tensor) -> Size:
+    def _fitting(self, layer: int, first: int, keys: Tensor) -> WorkspaceSize:
         batch, heads, tokens, width = keys.shape
         return self.check(layer, first, (batch, heads, tokens, width), keys.dtype)
 
     def _note(self, name: str) -> None:
+        # Before the first allocation there is nothing to repeat. The same call twice in a row has no more effect.
         if self.journal and self.journal[-1][0] != name:
             self.journal.append((name, ()))
 
 
-#: As in the kernels this stands in for, there is one.
+#: There is one for the process, as in the kernels that it replaces.
 WORKSPACE = Workspace()
 
 
@@ -154,9 +161,10 @@ def _allocate(word: str, dtype: torch.dtype) -> Callable[..., None]:
         max_out_tokens: int,
         min_out_tokens: int,
     ) -> None:
-        """Keys and values of up to ``max_out_tokens`` tokens, for ``num_heads`` heads of ``mp_size`` ranks in all.
+        """Allocate keys and values of up to ``max_out_tokens`` tokens, for ``num_heads`` heads on ``mp_size`` ranks.
 
-        With an ``external_cache`` the caller keeps them, and nothing is kept here. ``rank`` has no effect.
+        With ``external_cache`` the caller keeps them, and nothing is kept here. ``rank`` has no effect. Raises
+        UsageError for sizes that do not fit.
         """
         numbers = {
             "hidden_dim": hidden_dim, "num_heads": num_heads, "batch_size": batch_size, "num_layers": num_layers,
@@ -170,7 +178,7 @@ def _allocate(word: str, dtype: torch.dtype) -> Callable[..., None]:
         if max(prompt_length, min_out_tokens) > max_out_tokens:
             raise wrong("max_out_tokens", f"at least {max(prompt_length, min_out_tokens)}", max_out_tokens)
         layers = 0 if external_cache else num_layers
-        size = Size(dtype, num_heads // mp_size, hidden_dim // num_heads, batch_size, layers, max_out_tokens)
+        size = WorkspaceSize(dtype, num_heads // mp_size, hidden_dim // num_heads, batch_size, layers, max_out_tokens)
         given = (
             hidden_dim, num_heads, prompt_length, batch_size, num_layers, mp_size, external_cache, rank,
             max_out_tokens, min_out_tokens,
@@ -181,21 +189,21 @@ def _allocate(word: str, dtype: torch.dtype) -> Callable[..., None]:
 
 
 def release_workspace() -> None:
-    """Give the memory back."""
+    """Free the memory of the workspace."""
     WORKSPACE.release()
 
 
 def retake_workspace() -> bool:
-    """Take memory of the same size again; what was in it is gone. False if there never was any."""
+    """Make the released workspace usable again, empty; return False if none was ever allocated."""
     return WORKSPACE.retake()
 
 
 def reset_cache() -> None:
-    """Forget the tokens so far: the next one is the first."""
+    """Forget the tokens so far: the next token is the first of a sequence."""
     WORKSPACE.reset()
 
 
-#: What a builder offers beside the kernels.
+#: Functions that the builder offers beside the kernels.
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     **{f"allocate_workspace_{word}": _allocate(word, getattr(torch, dtype)) for dtype, word in WORDS.items()},
     "release_workspace": release_workspace,
@@ -205,17 +213,21 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 
 
 def follow(find: Callable[[str], Callable[..., Any]], operator: Callable[..., Any]) -> Callable[..., Any]:
-    """A vendor's ``operator``, whose own workspace first gets the calls that this one got, by what ``find`` finds."""
-    done = (0, 0)
+    """Return a vendor's ``operator``, wrapped so that its own workspace follows this one.
+
+    Before each call, the calls that this workspace got in the meantime are made on the vendor's functions, which
+    ``find`` returns by name.
+    """
+    done = (0, 0)  # the allocation, and how many calls of its journal have been repeated
 
     def softmax_context(*arguments: Any) -> Any:
         nonlocal done
-        place = done[1] if done[0] == WORKSPACE.allocations else 0
-        for name, given in WORKSPACE.journal[place:]:
+        start = done[1] if done[0] == WORKSPACE.allocations else 0
+        for name, given in WORKSPACE.journal[start:]:
             find(name)(*given)
         done = (WORKSPACE.allocations, len(WORKSPACE.journal))
-        answer = operator(*arguments)
+        result = operator(*arguments)
         WORKSPACE.elsewhere = True
-        return answer
+        return result
 
     return softmax_context

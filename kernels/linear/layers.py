@@ -1,4 +1,4 @@
-"""The layers; what they mean is said in ``conformance.kernels.linear``."""
+"""Frozen and LoRA linear layers; ``conformance.kernels.linear`` describes their meaning."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _HINT = "make the layer with another one"
 
 
 class FrozenLinear(nn.Module):
-    """A linear layer whose weight is stored as ``codec`` says, cut over ``shards``, and never trained.
+    """Linear layer whose weight is never trained, quantized by ``codec`` and sharded over ``shards``.
 
-    ``weight`` is what is stored: the weight itself, a flat part of it, or rows of bytes. ``linear`` keeps its own
-    weight; its bias, a parameter, becomes this layer's.
+    The buffer ``weight`` is the stored form: the weight itself, a flat part of it, or rows of bytes. ``linear`` keeps
+    its own weight; its bias, a parameter, becomes this layer's.
     """
 
     weight: Tensor
@@ -31,13 +31,13 @@ class FrozenLinear(nn.Module):
         self.out_features, self.in_features = linear.weight.shape
         self.codec, self.shards = codec, shards
         self.bias: nn.Parameter | None = linear.bias
-        # Bytes have no dtype to convert: an empty tensor follows the module's.
+        # Rows of bytes do not change in module.to(dtype). This empty tensor does, and so keeps the module's dtype.
         self.register_buffer("_like", linear.weight.detach().new_empty(0), persistent=False)
         self.register_buffer("weight", self._stored(linear.weight.detach()))
 
     @property
     def dtype(self) -> torch.dtype:
-        """What the weight comes back in: that of the module."""
+        """Return the dtype of the decoded weight: that of the module."""
         return self._like.dtype
 
     @property
@@ -45,17 +45,18 @@ class FrozenLinear(nn.Module):
         return Layout((self.out_features, self.in_features), self.shards.size if self.shards else 1)
 
     def forward(self, source: Tensor) -> Tensor:
+        """Return ``source`` (..., inputs) times the decoded weight, plus the bias: (..., outputs)."""
         return functional.linear(source, self.full_weight(), self.bias)
 
     @torch.no_grad()
     def full_weight(self) -> Tensor:
-        """(outputs, inputs), as it comes back of what is stored; on all ranks, which have to call it together."""
+        """Return the decoded weight (outputs, inputs); if it is sharded, all ranks have to call this together."""
         if self.codec is None and self.shards is None:
             return self.weight
         stored = self.weight if self.shards is None else self.shards.gathered(self.weight)
         layout = self._layout
         if self.codec is not None:
-            # Each rank's last group is filled up.
+            # The padding of each rank's last group is removed.
             parts = self.codec.decoded(stored, self.dtype).view(layout.world_size, -1)
             stored = parts[:, : layout.length].reshape(-1)
         return layout.whole(stored)
@@ -73,20 +74,24 @@ class FrozenLinear(nn.Module):
         return self.codec.coded(part.reshape(-1))
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        """A whole weight is stored as this layer stores it. Copied into bytes as it is, it would be cut to integers."""
+        """Load a checkpoint; a whole weight in it is converted to this layer's stored form.
+
+        Without the conversion, floats copied into a tensor of bytes would be cut to integers.
+        """
         name, errors = f"{prefix}weight", rest[-1]
         given = state_dict.get(name)
         if isinstance(given, Tensor) and given.is_floating_point() and (self.codec or self.shards):
             if tuple(given.shape) == (self.out_features, self.in_features):
                 state_dict = {**state_dict, name: self._stored(given.to(self.weight.device, self.dtype))}
             elif self.codec:
-                errors.append(f"{name} holds floats of shape {tuple(given.shape)}, and neither the whole nor bytes.")
+                shapes = f"the whole weight {(self.out_features, self.in_features)}, or rows of bytes"
+                errors.append(f"{name} holds floats of shape {tuple(given.shape)}; expected {shapes}.")
                 state_dict = {**state_dict, name: self.weight}
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
 
 class LoRALinear(nn.Module):
-    """A frozen layer, and beside it a product of two small matrices, which are trained: ``down`` (A) and ``up`` (B)."""
+    """Frozen layer, plus the product of two small trained matrices: ``down`` (A) and ``up`` (B)."""
 
     def __init__(self, base: FrozenLinear | nn.Linear, rank: int = 64, alpha: float = 16.0) -> None:
         super().__init__()
@@ -103,29 +108,30 @@ class LoRALinear(nn.Module):
 
     @property
     def merged(self) -> bool:
-        """Whether it computes with one matrix: A and B get no gradient then."""
+        """Return True if the layer computes with one merged matrix; A and B get no gradient then."""
         return self._merged is not None
 
     def forward(self, source: Tensor) -> Tensor:
+        """Return the base layer's output (..., outputs) plus the low-rank product, or that of the merged matrix."""
         if self._merged is not None:
             return functional.linear(source, self._merged, self.base.bias)
-        beside = functional.linear(functional.linear(source, self.down), self.up)
-        found: Tensor = self.base(source) + self.scaling * beside
+        low_rank = functional.linear(functional.linear(source, self.down), self.up)
+        found: Tensor = self.base(source) + self.scaling * low_rank
         return found
 
     @torch.no_grad()
     def merge(self) -> None:
-        """One matrix from here on, made of A and B as they are now. The base stays beside it."""
+        """Compute with one matrix from now on, made of the base and the current A and B. The base is kept."""
         base = self.base.full_weight()
         wide = torch.promote_types(base.dtype, torch.float32)
         self._merged = (base.to(wide) + self.scaling * (self.up.to(wide) @ self.down.to(wide))).to(base.dtype)
 
     def unmerge(self) -> None:
-        """The base, A and B again."""
+        """Compute with the base, A and B again."""
         self._merged = None
 
     def _apply(self, fn: Any, recurse: bool = True) -> LoRALinear:
-        """What is merged is of the device and dtype that it was made on: it goes when the layer moves."""
+        """Unmerge, then apply ``fn``: the merged matrix would stay on the old device and in the old dtype."""
         self.unmerge()
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         return self

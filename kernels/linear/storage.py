@@ -1,4 +1,4 @@
-"""How a weight is kept: in few bits, and in parts on several ranks."""
+"""Storage of a weight: quantized, and in parts on several ranks."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from conformance.kernels.specifications.quantization import kind_of
 
 _SCALE_BYTES = 4
 _HINT = "choose another one; see conformance.kernels.linear"
-#: Dtypes that the kernels of each kind of number take.
+#: Dtypes of weights that the quantizers take, for floating-point and for integer codes.
 _WEIGHTS = {"fp": (torch.float16, torch.bfloat16), "int": (torch.float32, torch.float16, torch.bfloat16)}
 
 
 class StoredAs(Enum):
-    """The numbers of a quantized weight: bits, and those of the mantissa."""
+    """Number format of a quantized weight: (bits, bits of the mantissa)."""
 
     INT8 = (8, 0)
     FP6 = (6, 2)
@@ -34,15 +34,15 @@ class StoredAs(Enum):
 
 
 def loaded(builder: str) -> Any:
-    """This project's own kernels, for whatever device the tensors are on."""
+    """Return the functions of this project's own ``builder``, which work on any device."""
     return find_builder(builder)().load()
 
 
 @dataclass(frozen=True)
 class Codec:
-    """Floats as rows of bytes and back: each group's codes, and behind them its scale in float32.
+    """Codec of floats as rows of bytes: a row has the codes of a group, followed by its scale in float32.
 
-    ``load`` gives what the builder of that name loads: an accelerator's own, or this project's.
+    ``load(name)`` returns the functions of the builder ``name``: an accelerator's own, or this project's.
     """
 
     stored_as: StoredAs = StoredAs.FP8
@@ -50,12 +50,13 @@ class Codec:
     load: Callable[[str], Any] = loaded
 
     def __post_init__(self) -> None:
+        # Four codes of 6 bits, or two of 12 bits, fill three bytes; a group has to end at such a boundary.
         bits, unit = self.stored_as.value[0], 3 if self.stored_as in (StoredAs.FP6, StoredAs.FP12) else 1
         if self.group_size < 1 or self.group_size * bits % (8 * unit):
             raise wrong("group_size", f"a number of {bits}-bit numbers that fills {unit} bytes", self.group_size, _HINT)
 
     def __deepcopy__(self, memo: Any) -> Codec:
-        """Kernels are not copied."""
+        """Return this object: kernels are not copied."""
         return self
 
     @property
@@ -63,31 +64,31 @@ class Codec:
         return self.stored_as is not StoredAs.INT8
 
     def check(self, dtype: torch.dtype) -> None:
-        """Raises UsageError for weights of another dtype than the kernels take."""
+        """Raise UsageError for a weight whose dtype the quantizer does not take."""
         allowed = _WEIGHTS["fp" if self._is_float else "int"]
         if dtype not in allowed:
             raise wrong("weight", " or ".join(map(str, allowed)), dtype, _HINT)
 
     def coded(self, flat: Tensor) -> Tensor:
-        """uint8 of shape (groups, bytes); zeros fill the last group."""
+        """Return the flat numbers as uint8 of shape (groups, bytes); zeros fill the last group."""
         rest = -flat.numel() % self.group_size
         rows = functional.pad(flat, (0, rest)).view(-1, self.group_size).contiguous()
         if self._is_float:
             bits, mantissa = self.stored_as.value
-            room = rows.new_zeros(len(rows), self.group_size * bits // 8 + _SCALE_BYTES, dtype=torch.uint8)
-            self.load("FPQuantizerBuilder").quantize(room, rows, self.group_size, 0, bits, mantissa)
-            return room
+            out = rows.new_zeros(len(rows), self.group_size * bits // 8 + _SCALE_BYTES, dtype=torch.uint8)
+            self.load("FPQuantizerBuilder").quantize(out, rows, self.group_size, 0, bits, mantissa)
+            return out
         functions = self.load("QuantizerBuilder")
         data, steps = functions.quantize(rows, len(rows), 8, kind_of(functions, 0))
         return torch.cat([data.view(torch.uint8), steps.contiguous().view(torch.uint8).view(len(rows), -1)], dim=1)
 
     def decoded(self, rows: Tensor, dtype: torch.dtype) -> Tensor:
-        """The flat numbers, with what filled the last group."""
+        """Return the flat numbers in ``dtype``, including the padding of the last group."""
         if self._is_float:
             kind = format_of(*self.stored_as.value)
             found = torch.empty(len(rows), self.group_size, dtype=dtype, device=rows.device)
-            load = self.load("FPQuantizerBuilder")
-            load.dequantize(found, rows, self.group_size, kind.mantissa, kind.exponent)
+            functions = self.load("FPQuantizerBuilder")
+            functions.dequantize(found, rows, self.group_size, kind.mantissa, kind.exponent)
             return found.view(-1)
         functions = self.load("QuantizerBuilder")
         data = rows[:, : self.group_size].contiguous().view(torch.int8)
@@ -98,7 +99,7 @@ class Codec:
 
 @dataclass(frozen=True)
 class Shards:
-    """The ranks that share a weight; all ranks if ``group`` is None. Raises UsageError without a process group."""
+    """Ranks that share a weight; all ranks if ``group`` is None. Raises UsageError without a process group."""
 
     group: dist.ProcessGroup | None = None
 
@@ -106,19 +107,21 @@ class Shards:
         member_of(self.group)
 
     def __deepcopy__(self, memo: Any) -> Shards:
-        """Process groups are not copied."""
+        """Return this object: process groups are not copied."""
         return self
 
     @property
     def rank(self) -> int:
+        """Return this process's rank in the group."""
         return member_of(self.group)[0]
 
     @property
     def size(self) -> int:
+        """Return the number of ranks in the group."""
         return member_of(self.group)[1]
 
     def gathered(self, own: Tensor) -> Tensor:
-        """What all ranks have, one after the other in the first dimension."""
+        """Return the tensors of all ranks, concatenated in the first dimension; they have to be of one shape."""
         every = own.new_empty(self.size * len(own), *own.shape[1:])
         dist.all_gather(list(every.chunk(self.size)), own.contiguous(), group=self.group)
         return every

@@ -1,5 +1,5 @@
 """All-reduce between the ranks of one host, over shared memory."""
 
-from conformance.kernels.low_latency.all_reduce import Implementation, LowLatencyAllReduce
+from conformance.kernels.low_latency.all_reduce import LowLatencyAllReduce, Transport
 
-__all__ = ["Implementation", "LowLatencyAllReduce"]
+__all__ = ["LowLatencyAllReduce", "Transport"]

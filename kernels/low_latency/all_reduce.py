@@ -1,4 +1,4 @@
-"""All-reduce of CPU tensors for ranks that share a host: the public class, and what it refuses."""
+"""All-reduce of CPU tensors for ranks that share a host: the public class and its argument checks."""
 
 from __future__ import annotations
 
@@ -15,25 +15,27 @@ from conformance.kernels.groups import member_of
 from conformance.kernels.low_latency import reference
 from conformance.kernels.low_latency.segment import Segment, Tuning, agree
 
-#: The order is the library's numbering.
+#: The index is the dtype's number in the compiled library.
 DTYPES = (
     torch.float32, torch.float64, torch.float16, torch.bfloat16,
     torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64,
 )  # fmt: skip
+#: The index is the operation's number in the compiled library.
 OPERATIONS = (dist.ReduceOp.SUM, dist.ReduceOp.AVG, dist.ReduceOp.MIN, dist.ReduceOp.MAX)
 _DTYPE_CODES = {dtype: code for code, dtype in enumerate(DTYPES)}
 _OPERATION_CODES = {operation: code for code, operation in enumerate(OPERATIONS)}
+_AVERAGE = OPERATIONS.index(dist.ReduceOp.AVG)
 
 
-class Implementation(Enum):
-    """Who does the work."""
+class Transport(Enum):
+    """Transport of the data between ranks."""
 
     SHARED_MEMORY = "shared memory"
     REFERENCE = "torch.distributed"
 
 
-class Status(Enum):
-    """How a call into the library ended; the library's numbering."""
+class CallStatus(Enum):
+    """Status of a call into the compiled library, with the library's numbers."""
 
     DONE = 0
     TIMED_OUT = 1
@@ -44,18 +46,20 @@ class Status(Enum):
 
 
 class LowLatencyAllReduce:
-    """All-reduce in place between the ranks of ``group`` (all ranks if None), made and closed by all of them together.
+    """In-place all-reduce between the ranks of ``group`` (all ranks if None). All of them make and close it together.
 
-    Where the ranks share a host and a C++ compiler is there, the data goes through shared memory without a name, which
-    the kernel frees with the last process that has it. Else ``torch.distributed`` carries it and the arithmetic is the
-    same. ``implementation`` says which it is and ``why`` says why, in one sentence; all ranks have the same.
+    If the ranks share a host and a C++ compiler is installed, the data goes through anonymous shared memory, which the
+    operating system frees with the last process that maps it. Otherwise the data goes through ``torch.distributed``,
+    with the same arithmetic. ``transport`` says which one is used, and ``why`` gives the reason in one sentence. Both
+    are the same on all ranks.
 
-    16-bit types are summed in float32 and rounded once, to the nearest even; other types are combined in their own
+    16-bit types are summed in float32 and rounded once, to the nearest even. Other types are combined in their own
     width, and integers wrap around. Ranks are combined in their order, so all of them get the same bits. A NaN on any
-    rank is a NaN in the result of every operation.
+    rank makes the result NaN, for every operation.
 
-    ``timeout`` is in seconds, for a call as a whole. A rank that waits longer raises TimeoutError; one whose peer died
-    or left raises ConnectionError within some 20 ms. After either the object is closed. One thread uses it at a time.
+    ``timeout`` is in seconds and covers a whole call. A rank that waits longer raises TimeoutError. A rank whose peer
+    died or left raises ConnectionError within about 20 ms. After either error the object is closed. Do not use it from
+    several threads at a time.
     """
 
     def __init__(
@@ -66,27 +70,30 @@ class LowLatencyAllReduce:
         portable: str = "",
         tuning: Tuning | None = None,
     ) -> None:
-        """``portable``, where not empty, is a reason to use ``torch.distributed`` even where shared memory would do.
+        """Agree with the other ranks on the transport.
 
-        Raises UsageError without an initialized process group, on a rank outside ``group``, and for a time-out that
-        is not positive.
+        ``portable``, if not empty, is a reason to use ``torch.distributed`` where shared memory would be possible.
+        Raises UsageError without an initialized process group, on a rank outside ``group``, and for a timeout that is
+        not positive.
         """
         self.rank, self.world_size = member_of(group)
         if not timeout > 0:
-            raise UsageError(f"the time-out is {timeout} seconds.\n  give a number above 0")
+            raise UsageError(f"the timeout is {timeout} seconds.\n  give a number above 0")
         self._group, self._timeout, self._closed = group, timeout, ""
         self._segment: Segment | None
         self._segment, self.why = agree(group, portable, tuning or Tuning())
-        self.implementation = Implementation.SHARED_MEMORY if self._segment else Implementation.REFERENCE
+        self.transport = Transport.SHARED_MEMORY if self._segment else Transport.REFERENCE
 
     def all_reduce(self, tensor: Tensor, operation: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM) -> Tensor:
-        """Combine ``tensor`` of all ranks into every rank's own, in place, and return it.
+        """Replace ``tensor`` on every rank by the combination of all ranks' tensors, and return it.
 
-        Any shape and strides, 0 elements too; all ranks give the same shape, dtype and operation, but not the same
-        strides. Operations: SUM, AVG (floating-point only), MIN, MAX. Gradients do not flow through it.
+        The tensor may have any shape and strides, and also 0 elements. Shape, dtype and operation have to be the same
+        on all ranks; strides may differ. Operations: SUM, AVG (floating-point only), MIN, MAX. Autograd does not record
+        the call.
 
-        Raises UsageError, with nothing changed on any rank, for what it cannot do, and on all ranks if they disagree
-        about the number of elements, the dtype or the operation (through ``torch.distributed`` this is not seen).
+        Raises UsageError, with nothing changed on any rank, for an unsupported tensor or operation. Raises it on all
+        ranks if they disagree on the number of elements, the dtype or the operation; ``torch.distributed`` does not
+        detect that.
         """
         dtype, code = _DTYPE_CODES.get(tensor.dtype), _OPERATION_CODES.get(operation)
         if dtype is None or code is None or self._closed or not _fits(tensor, code):
@@ -104,7 +111,7 @@ class LowLatencyAllReduce:
         return tensor
 
     def close(self) -> None:
-        """Give the memory back. A rank that still waits for this one raises ConnectionError."""
+        """Free the memory. A rank that still waits for this one raises ConnectionError."""
         self._closed = self._closed or "it was closed"
         if self._segment is not None:
             self._segment.close()
@@ -118,40 +125,44 @@ class LowLatencyAllReduce:
         self.close()
 
     def __repr__(self) -> str:
-        return f"<all-reduce of rank {self.rank} of {self.world_size} by {self.implementation.value}: {self.why}>"
+        return f"<all-reduce of rank {self.rank} of {self.world_size} by {self.transport.value}: {self.why}>"
 
     def _through(self, segment: Segment, dense: Tensor, dtype: int, code: int) -> None:
         library, handle = segment.library, segment.handle
         timeout = int(self._timeout * 1e9)
         try:
             status = library.low_latency_all_reduce(handle, dense.data_ptr(), dense.numel(), dtype, code, timeout)
-            while status == Status.INTERRUPTED.value:  # Python runs its signal handlers here, and they may raise
+            # Between two calls Python runs the handlers of the signal that interrupted the first; they may raise.
+            while status == CallStatus.INTERRUPTED.value:
                 status = library.low_latency_resume(handle)
         except BaseException:
             self._closed = "a call was interrupted"
             library.low_latency_give_up(handle)
             raise
-        if status != Status.DONE.value:
-            self._fail(segment, Status(status), dense, OPERATIONS[code])
+        if status != CallStatus.DONE.value:
+            self._fail(segment, CallStatus(status), dense, OPERATIONS[code])
 
-    def _fail(self, segment: Segment, status: Status, dense: Tensor, operation: object) -> None:
+    def _fail(self, segment: Segment, status: CallStatus, dense: Tensor, operation: object) -> None:
         culprit: int = segment.library.low_latency_culprit(segment.handle)
-        told = f"all-reduce of {_described(dense.numel(), dense.dtype, operation)} on rank {self.rank}: rank {culprit}"
+        call = _described(dense.numel(), dense.dtype, operation)
+        fact = f"all-reduce of {call} on rank {self.rank}: rank {culprit}"
         process = f"process {segment.processes[culprit]}"
         again = "all ranks must make a new object"
-        theirs = _call_of(segment, culprit) if status is Status.MISMATCH else ""
+        # Read before close(), which unmaps the other rank's call.
+        theirs = _call_of(segment, culprit) if status is CallStatus.MISMATCH else ""
         self._closed = "a call failed"
         self.close()
-        if status is Status.TIMED_OUT:
-            raise TimeoutError(f"{told} ({process}) did not come within {self._timeout:g} s.\n  {again}")
-        if status is Status.MISMATCH:
-            raise UsageError(f"{told} calls it for {theirs}.\n  call it alike on all ranks; {again}")
-        how = "has ended" if status is Status.DIED else "has closed it or failed"
-        raise ConnectionError(f"{told} ({process}) {how}.\n  {again}")
+        if status is CallStatus.TIMED_OUT:
+            raise TimeoutError(f"{fact} ({process}) did not make the call within {self._timeout:g} s.\n  {again}")
+        if status is CallStatus.MISMATCH:
+            raise UsageError(f"{fact} calls it for {theirs}.\n  make the same call on all ranks; {again}")
+        how = "has ended" if status is CallStatus.DIED else "has closed it or failed"
+        raise ConnectionError(f"{fact} ({process}) {how}.\n  {again}")
 
     def _refusal(self, tensor: Tensor, operation: object) -> Exception:
         if self._closed:
-            return UsageError(f"this all-reduce can no longer be used: {self._closed}.\n  all ranks must make another")
+            fact = f"this all-reduce can no longer be used: {self._closed}"
+            return UsageError(f"{fact}.\n  all ranks must make a new object")
         fact, step = _obstacle(tensor, operation)
         return UsageError(f"all-reduce {fact}.\n  {step}")
 
@@ -159,16 +170,17 @@ class LowLatencyAllReduce:
 def _fits(tensor: Tensor, code: int) -> bool:
     if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
         return False
-    if code == 1 and not tensor.is_floating_point():
+    if code == _AVERAGE and not tensor.is_floating_point():
         return False
     return tensor.is_contiguous() or not _overlaps(tensor)
 
 
 def _overlaps(tensor: Tensor) -> bool:
-    """Whether two elements may be one place in memory, as after ``expand``."""
-    places = sorted((stride, size) for stride, size in zip(tensor.stride(), tensor.shape, strict=True) if size > 1)
+    """Return True if two elements may share an address, as after ``expand``."""
+    dimensions = sorted((stride, size) for stride, size in zip(tensor.stride(), tensor.shape, strict=True) if size > 1)
+    # The distance of the first and the last element of the dimensions so far; the next stride has to be larger.
     reach = 0
-    for stride, size in places:
+    for stride, size in dimensions:
         if stride <= reach:
             return True
         reach += stride * (size - 1)
@@ -190,16 +202,17 @@ def _call_of(segment: Segment, rank: int) -> str:
 
 
 def _obstacle(tensor: Tensor, operation: object) -> tuple[str, str]:
-    """What is wrong with this pair, and what to do."""
+    """Return why this tensor or operation is refused, and the next step."""
     if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
-        fact = f"works on dense CPU tensors; this one is {tensor.layout} on {tensor.device}"
+        fact = f"needs a dense CPU tensor; this tensor is {tensor.layout} on {tensor.device}"
         return fact, "move it to the CPU, or use torch.distributed.all_reduce"
     if tensor.dtype not in _DTYPE_CODES:
         known = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
-        return f"does not know {tensor.dtype}", f"it knows {known}"
+        return f"does not support {tensor.dtype}", f"supported dtypes: {known}"
     if operation not in _OPERATION_CODES:
-        return f"does not know the operation {_named(operation)}", f"it knows {', '.join(map(_named, OPERATIONS))}"
+        supported = f"supported operations: {', '.join(map(_named, OPERATIONS))}"
+        return f"does not support the operation {_named(operation)}", supported
     if operation == dist.ReduceOp.AVG and not tensor.is_floating_point():
-        return f"has no AVG of {tensor.dtype}", "use SUM, and divide as the program needs it"
-    fact = f"would write one place several times: shape {tuple(tensor.shape)}, strides {tensor.stride()}"
-    return fact, "give it tensor.contiguous()"
+        return f"does not support AVG of {tensor.dtype}", "use SUM, and divide the result"
+    fact = f"would write an address several times: shape {tuple(tensor.shape)}, strides {tensor.stride()}"
+    return fact, "pass tensor.contiguous()"

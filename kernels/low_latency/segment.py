@@ -1,7 +1,8 @@
-"""The memory that ranks share, and how they agree on it.
+"""Shared memory between ranks, and the agreement of the ranks to use it.
 
-It is a Linux memfd, which has no name: nothing is left in ``/dev/shm``, whose size does not matter either, and the
-kernel frees the pages with the last process that maps them, however that ends.
+The memory is a Linux memfd, which has no name in the file system. So nothing is left in ``/dev/shm``, and its size
+limit does not apply. The operating system frees the pages when the last process that maps them has ended, however it
+ended.
 """
 
 from __future__ import annotations
@@ -23,19 +24,21 @@ from conformance.kernels.native import shared_object
 SOURCE = Path(__file__).parent / "csrc" / "all_reduce.cpp"
 MAX_RANKS = 64
 _TOKEN = 16
-#: The token's place, one memory page before everything else.
+#: Bytes in front of the segment's data: one memory page, which begins with the token.
 _TOKEN_SPACE = mmap.PAGESIZE
 
 
 @dataclass(frozen=True)
 class Tuning:
-    """Sizes in bytes, and how often a waiting rank looks before it gives way, and gives way before it sleeps.
+    """Tuning parameters: sizes in bytes, and how a waiting rank spins and yields before it sleeps.
 
-    A tensor of at most ``whole`` bytes a rank is reduced whole by every rank, a larger one in slices: it spares a
-    second wait, and costs reading every rank's all. Rank 0's numbers hold for all.
+    A waiting rank reads the word ``spins`` times, then yields the core ``yields`` times, then sleeps. Every rank
+    reduces a tensor of up to ``whole`` bytes, divided by the number of ranks, completely. A larger tensor is reduced in
+    slices. Reducing it completely saves a second wait, and costs reading all of every rank's tensor. All ranks use rank
+    0's parameters.
 
-    Measured with two ranks on two cores that others wanted as well: few looks and many times giving way is the fastest
-    (1 KiB in 20 µs at the median; 168 µs with ten times the looks, 114 µs if it sleeps at once).
+    Measured with two ranks on two cores with other load: few spins and many yields are fastest (1 KiB in 20 µs at the
+    median; 168 µs with ten times the spins, 114 µs if a rank sleeps at once).
     """
 
     chunk: int = 1 << 19
@@ -44,12 +47,12 @@ class Tuning:
     yields: int = 200
 
     def whole_limit(self, ranks: int) -> int:
-        """Bytes up to which ``ranks`` ranks reduce everything each."""
+        """Return the size in bytes up to which each of ``ranks`` ranks reduces the whole tensor."""
         return min(self.chunk, self.whole // ranks)
 
 
 class Segment:
-    """This rank's mapping of the shared memory, and the library's handle on it."""
+    """Mapping of the shared memory on this rank, and the compiled library's handle on it."""
 
     def __init__(self, memory: mmap.mmap, rank: int, processes: list[int], tuning: Tuning) -> None:
         self.library, self.processes, self._memory = library(), processes, memory
@@ -62,14 +65,14 @@ class Segment:
                 len(processes),
                 tuning.chunk,
                 tuning.whole_limit(len(processes)),
-                0 if crowded else tuning.spins,  # whom this rank waits for may need its core
+                0 if crowded else tuning.spins,  # the awaited rank may need the core on which this rank would spin
                 tuning.yields,
                 (ctypes.c_int * len(processes))(*processes),
             )
         )
 
     def close(self) -> None:
-        """Leave and unmap; a second time does nothing."""
+        """Leave the segment and unmap the memory. A second call does nothing."""
         if self.handle is not None:
             self.library.low_latency_close(self.handle)
             self.handle = self._view = None
@@ -77,8 +80,8 @@ class Segment:
 
 
 @dataclass(frozen=True)
-class _Member:
-    """What a rank tells the others first. ``obstacle`` is empty if it could use shared memory."""
+class _RankFacts:
+    """Facts that every rank sends to the others first. ``obstacle`` is empty if the rank can use shared memory."""
 
     machine: str
     process: int
@@ -87,8 +90,8 @@ class _Member:
 
 
 @dataclass(frozen=True)
-class _Offer:
-    """Where the others find rank 0's memory."""
+class _MemoryOffer:
+    """Path of rank 0's memory, and the token in it; or the ``error`` why there is none."""
 
     path: str
     token: bytes
@@ -96,7 +99,7 @@ class _Offer:
 
 
 def library() -> ctypes.CDLL:
-    """The compiled library with its signatures. Raises SetupError if it cannot be built here."""
+    """Return the compiled library with its signatures. Raises SetupError if it cannot be built here."""
     loaded = shared_object(SOURCE, "the shared-memory all-reduce", "torch.distributed does the work without it")
     pointer, size, word = ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint32
     loaded.low_latency_bytes.argtypes, loaded.low_latency_bytes.restype = [ctypes.c_int, size], size
@@ -112,12 +115,15 @@ def library() -> ctypes.CDLL:
 
 
 def agree(group: dist.ProcessGroup | None, portable: str, tuning: Tuning) -> tuple[Segment | None, str]:
-    """A segment on every rank of ``group``, or None on every rank; and why, the same sentence on all of them."""
+    """Return a segment on every rank of ``group``, or None on every rank; and the reason, the same on all ranks.
+
+    Every rank has to call it: ranks exchange their facts, map rank 0's memory, and use it only if all could map it.
+    """
     rank, size = dist.get_rank(group), dist.get_world_size(group)
     if size == 1:
-        return None, "there is one rank, and nothing to do"
-    mine = _Member(_machine(), os.getpid(), portable or _obstacle(size), tuning)
-    members: list[_Member] = _gathered(mine, group)
+        return None, "there is only one rank"
+    mine = _RankFacts(_machine(), os.getpid(), portable or _obstacle(size), tuning)
+    members: list[_RankFacts] = _gathered(mine, group)
     why = _first(f"rank {index}: {member.obstacle}" for index, member in enumerate(members) if member.obstacle)
     if not why and len({member.machine for member in members}) > 1:
         why = "the ranks are on several hosts"
@@ -125,10 +131,11 @@ def agree(group: dist.ProcessGroup | None, portable: str, tuning: Tuning) -> tup
         return None, why
     agreed = members[0].tuning
     memory, descriptor, offer = _create(size, agreed) if rank == 0 else (None, -1, None)
-    found: list[_Offer | None] = _gathered(offer, group)
+    found: list[_MemoryOffer | None] = _gathered(offer, group)
     assert found[0] is not None
     memory, error = (memory, found[0].error) if rank == 0 else _attach(found[0])
     errors: list[str] = _gathered(error, group)
+    # Only now have all ranks mapped the memory, whose path leads through rank 0's descriptor.
     if descriptor >= 0:
         os.close(descriptor)
     why = _first(f"rank {index}: {error}" for index, error in enumerate(errors) if error)
@@ -151,7 +158,7 @@ def _first(reasons: Any) -> str:
 
 
 def _machine() -> str:
-    """The same text for two processes that run under one kernel."""
+    """Return the boot id, which is the same for two processes under one operating system kernel; "" if unknown."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
@@ -172,24 +179,25 @@ def _obstacle(ranks: int) -> str:
     return ""
 
 
-def _create(ranks: int, tuning: Tuning) -> tuple[mmap.mmap | None, int, _Offer]:
+def _create(ranks: int, tuning: Tuning) -> tuple[mmap.mmap | None, int, _MemoryOffer]:
     size = _TOKEN_SPACE + library().low_latency_bytes(ranks, tuning.chunk)
     descriptor = -1
     try:
         descriptor = os.memfd_create("low_latency_all_reduce")
-        os.posix_fallocate(descriptor, 0, size)  # no memory is an error here, and a signal later
+        # Without this, missing memory would not be an error here but a SIGBUS at the first access.
+        os.posix_fallocate(descriptor, 0, size)
         memory = _mapped(descriptor, size)
     except OSError as error:
-        reason = f"{size >> 10} KiB of shared memory cannot be had: {error.strerror}"
-        return None, descriptor, _Offer("", b"", reason)
+        reason = f"{size >> 10} KiB of shared memory cannot be allocated: {error.strerror}"
+        return None, descriptor, _MemoryOffer("", b"", reason)
     token = secrets.token_bytes(_TOKEN)
     memory[:_TOKEN] = token
-    return memory, descriptor, _Offer(f"/proc/{os.getpid()}/fd/{descriptor}", token)
+    return memory, descriptor, _MemoryOffer(f"/proc/{os.getpid()}/fd/{descriptor}", token)
 
 
-def _attach(offer: _Offer) -> tuple[mmap.mmap | None, str]:
+def _attach(offer: _MemoryOffer) -> tuple[mmap.mmap | None, str]:
     if offer.error:
-        return None, ""  # rank 0 has said it
+        return None, ""  # rank 0 reports its own error
     try:
         descriptor = os.open(offer.path, os.O_RDWR | os.O_CLOEXEC)
     except OSError as error:
@@ -201,9 +209,9 @@ def _attach(offer: _Offer) -> tuple[mmap.mmap | None, str]:
     finally:
         os.close(descriptor)
     if memory[:_TOKEN] != offer.token:
-        # Ranks in two containers may number their processes alike.
+        # In two containers the same process id may stand for two processes.
         memory.close()
-        return None, "rank 0's memory is not what its process number shows here"
+        return None, "rank 0's process id stands for another process here, as in another container"
     return memory, ""
 
 

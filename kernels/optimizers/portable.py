@@ -1,6 +1,6 @@
 """Optimizer steps of one parameter by PyTorch's operators, in place, on any device.
 
-Arithmetic is in float32 or wider whatever the storage, so that 16-bit numbers lose nothing on the way.
+Arithmetic is in float32 or wider for every storage dtype, so that 16-bit numbers are rounded only when they are stored.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class AdamSettings:
-    """What one Adam step depends on. ``decoupled``: decay shrinks the parameter, else it is added to the gradient."""
+    """Settings of one Adam step. If ``decoupled``, decay shrinks the parameter; else it is added to the gradient."""
 
     lr: float
     beta1: float
@@ -24,29 +24,17 @@ class AdamSettings:
     bias_correction: bool
     decoupled: bool
 
-    @classmethod
-    def of_call(
-        cls,
-        lr: float,
-        beta1: float,
-        beta2: float,
-        epsilon: float,
-        step: int,
-        mode: int,
-        bias_correction: int,
-        weight_decay: float,
-    ) -> AdamSettings:
-        """Those of ``multi_tensor_adam``, in the order of its arguments: ``mode`` 1 is decoupled."""
-        return cls(lr, beta1, beta2, epsilon, weight_decay, step, bool(bias_correction), mode == 1)
-
     @property
     def corrections(self) -> tuple[float, float]:
-        """1 - beta^step, or 1: from the step alone, so that a step that is taken twice is the same step."""
+        """Return 1 - beta^step for both betas, or 1 without bias correction.
+
+        They depend on the step number only, so two calls with one step number make the same step.
+        """
         return (1 - self.beta1**self.step, 1 - self.beta2**self.step) if self.bias_correction else (1.0, 1.0)
 
 
 def adam(parameter: Tensor, gradient: Tensor, mean: Tensor, square: Tensor, settings: AdamSettings) -> None:
-    """One step of Adam or AdamW."""
+    """Make one step of Adam or AdamW, in place."""
     g, p, m, v = (wide(tensor) for tensor in (gradient, parameter, mean, square))
     if not settings.decoupled:
         g = g + settings.weight_decay * p
@@ -60,7 +48,7 @@ def adam(parameter: Tensor, gradient: Tensor, mean: Tensor, square: Tensor, sett
 
 
 def adam_back(parameter: Tensor, gradient: Tensor, mean: Tensor, square: Tensor, settings: AdamSettings) -> None:
-    """Undo that step, given the gradient it was taken with."""
+    """Undo the step that ``adam`` made with the same gradient and settings, in place."""
     g, p, m, v = (wide(tensor) for tensor in (gradient, parameter, mean, square))
     p = p + settings.lr * _direction(m, v, settings)
     if settings.decoupled:
@@ -74,7 +62,7 @@ def adam_back(parameter: Tensor, gradient: Tensor, mean: Tensor, square: Tensor,
 
 
 def adagrad(parameter: Tensor, gradient: Tensor, total: Tensor, lr: float, epsilon: float, weight_decay: float) -> None:
-    """One step of Adagrad; decay is added to the gradient."""
+    """Make one step of Adagrad, in place; decay is added to the gradient."""
     g, p, v = (wide(tensor) for tensor in (gradient, parameter, total))
     g = g + weight_decay * p
     v = v + g * g
@@ -85,7 +73,7 @@ def adagrad(parameter: Tensor, gradient: Tensor, total: Tensor, lr: float, epsil
 def lion(
     parameter: Tensor, gradient: Tensor, mean: Tensor, lr: float, beta1: float, beta2: float, weight_decay: float
 ) -> None:
-    """One step of Lion; the sign of 0 is 0."""
+    """Make one step of Lion, in place; the sign of 0 is 0."""
     g, p, m = (wide(tensor) for tensor in (gradient, parameter, mean))
     direction = (beta1 * m + (1 - beta1) * g).sign()
     parameter.copy_(p - lr * (direction + weight_decay * p))
@@ -93,7 +81,7 @@ def lion(
 
 
 def wide(tensor: Tensor) -> Tensor:
-    """At least float32."""
+    """Return ``tensor`` in float32, or in its own dtype if that is wider."""
     return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 

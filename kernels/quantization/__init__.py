@@ -1,1 +1,1 @@
-"""Numbers of few bits, group by group: the portable arithmetic, the compiled one, and the exact one for oracles."""
+"""Group-wise quantization to few bits: portable arithmetic, compiled arithmetic, and exact arithmetic for oracles."""

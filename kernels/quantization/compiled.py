@@ -21,7 +21,7 @@ _POINTER, _INT, _LONG = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
 
 @functools.cache
 def library() -> ctypes.CDLL:
-    """The functions. Raises SetupError, with a sentence, where there is no compiler."""
+    """Return the loaded library, with OpenMP if the compiler has it. Raises SetupError if it cannot be built."""
     try:
         loaded = shared_object(_SOURCE, _WHO, _WITHOUT, ("-fopenmp",))
     except SetupError:
@@ -34,7 +34,7 @@ def library() -> ctypes.CDLL:
 
 
 def quantize(vals: Tensor, groups: int, num_bits: int, quant_type: int) -> list[Tensor]:
-    """As the portable reference; ``vals`` is contiguous."""
+    """Quantize as the portable reference does; ``vals`` is contiguous. Returns bytes and parameters."""
     source = vals.detach()
     data = torch.empty((*vals.shape[:-1], vals.shape[-1] * num_bits // 8), dtype=torch.int8)
     params = torch.empty((groups, 1 + int(quant_type)), dtype=torch.float32)
@@ -46,7 +46,7 @@ def quantize(vals: Tensor, groups: int, num_bits: int, quant_type: int) -> list[
 
 
 def dequantizer(dtype: torch.dtype) -> Callable[[Tensor, Tensor, int, int, int], Tensor]:
-    """To float32 or float16, as the portable references; tensors are contiguous."""
+    """Return a function that dequantizes contiguous tensors to ``dtype`` (float32 or float16), as the references do."""
 
     def dequantize(data: Tensor, params: Tensor, groups: int, num_bits: int, quant_type: int) -> Tensor:
         values = torch.empty((*data.shape[:-1], data.shape[-1] * 8 // num_bits), dtype=dtype)

@@ -1,8 +1,8 @@
-"""Quantization in float64 on the host, for oracles: from the formulas, and written on its own.
+"""Quantization in float64 on the host, for oracles: written from the formulas, independently of the implementations.
 
-Rounding jumps: where a number lies as near to a tie as float32 arithmetic may move it, both neighbours are right.
-``slack`` says how far apart they are there, and is 0 everywhere else. A step that is a power of two moves nothing, so
-there every code is exact, ties included.
+Rounding is not continuous. If a number is so near to a tie that float32 arithmetic may cross it, both neighbouring
+codes are right. ``slack`` is the distance of these codes, and 0 everywhere else. If the step is a power of two, the
+arithmetic has no rounding error, so every code is exact, also at ties.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from torch import Tensor
 
 #: Roundings of float32 between a number and its position in steps: the range, the step, the quotient, the difference.
 ROUNDINGS = 4
-_U = 2.0**-24
+_U = 2.0**-24  # unit roundoff of float32
 
 
 @dataclass(frozen=True)
-class Exact:
-    """Of shape (groups, elements): codes, how far another right code may be off, and what a code stands for."""
+class ExactQuantization:
+    """Codes of shape (groups, elements), the ``slack`` of each code, and ``step`` and ``offset`` of each group."""
 
     codes: Tensor
     slack: Tensor
@@ -28,21 +28,22 @@ class Exact:
 
     @property
     def values(self) -> Tensor:
+        """Return the numbers that the codes stand for."""
         return self.codes * self.step + self.offset
 
     @property
     def scale(self) -> Tensor:
-        """The magnitudes of the terms of a value."""
+        """Return the sum of the magnitudes of the terms of each value."""
         return (self.codes * self.step).abs() + self.offset.abs()
 
 
 def rows(tensor: Tensor, groups: int) -> Tensor:
-    """Consecutive parts, in float64."""
+    """Return consecutive parts of equal size as rows (groups, elements), in float64."""
     return tensor.detach().double().view(groups, tensor.numel() // groups)
 
 
-def quantize(numbers: Tensor, num_bits: int, asymmetric: bool, noise: Tensor | float = 0.0) -> Exact:
-    """Signed codes. ``noise`` is the absolute error that the numbers themselves carry already."""
+def quantize(numbers: Tensor, num_bits: int, asymmetric: bool, noise: Tensor | float = 0.0) -> ExactQuantization:
+    """Return the signed codes of rows of numbers. ``noise`` is the absolute error that the numbers already have."""
     half = float(1 << (num_bits - 1))
     top, bottom = numbers.max(1, keepdim=True).values, numbers.min(1, keepdim=True).values
     span = top - bottom if asymmetric else 2.0 * torch.maximum(top.abs(), bottom.abs())
@@ -52,11 +53,14 @@ def quantize(numbers: Tensor, num_bits: int, asymmetric: bool, noise: Tensor | f
     moved = ROUNDINGS * _U * (position.abs() + (numbers.abs() + offset.abs()) / step * float(asymmetric))
     moved = torch.where(_is_power_of_two(step) & (offset == 0.0), 0.0, moved)
     codes, slack = rounded(position, -half, half - 1.0, moved + noise / step)
-    return Exact(codes, slack, step, offset)
+    return ExactQuantization(codes, slack, step, offset)
 
 
 def rounded(position: Tensor, low: float, high: float, moved: Tensor) -> tuple[Tensor, Tensor]:
-    """To the nearest integer, ties to even, within the limits; and the slack."""
+    """Return positions rounded to the nearest integer within the limits (ties to even), and the slack.
+
+    ``moved`` is how far float32 arithmetic may move a position.
+    """
     below, above = position.floor().clamp(low, high), position.ceil().clamp(low, high)
     tied = ((position - position.floor()) - 0.5).abs() <= moved
     return position.round().clamp(low, high), torch.where(tied & (moved > 0.0), above - below, 0.0)

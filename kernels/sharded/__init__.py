@@ -1,4 +1,4 @@
-"""Parameters and gradients cut over ranks: what DeepCompile's runtime does, for any device of torch.distributed."""
+"""Parameters and gradients sharded over ranks, as in DeepCompile's runtime, for any device of torch.distributed."""
 
 from conformance.kernels.sharded.buckets import GradientBuckets
 from conformance.kernels.sharded.host_copies import HostCopies

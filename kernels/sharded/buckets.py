@@ -1,4 +1,4 @@
-"""Gradients, reduced over ranks in buckets, each rank keeping its shard of the mean."""
+"""Gradient buckets: gradients are reduced over ranks, and each rank keeps its shard of the mean."""
 
 from __future__ import annotations
 
@@ -24,30 +24,31 @@ class _Gradient:
 
 @dataclass
 class _Buffer:
-    """Row r of ``rows`` goes to rank r; the first ``used`` columns are taken, by ``tasks`` of so many columns each."""
+    """Buffer of one collective: row r of ``rows`` goes to rank r, and ``gradients`` fill the first ``used`` columns."""
 
     rows: Tensor
     used: int = 0
-    tasks: list[_Gradient] = field(default_factory=list)
+    gradients: list[_Gradient] = field(default_factory=list)
     work: Any = None
     received: Tensor | None = None
 
 
 class GradientBuckets:
-    """The mean over ranks of gradients, this rank's shard of each, added up over backward passes.
+    """Buckets that reduce gradients to this rank's shard of their mean over ranks, added up over backward passes.
 
-    Gradients are copied into a bucket of ``elements`` elements (a dtype has its own), which is reduced by one
-    collective when the next does not fit. With ``double_buffer`` it is on its way while a second one fills; the numbers
+    Gradients are copied into a bucket of ``elements`` elements; each dtype has its own. One collective reduces the
+    bucket when the next gradient does not fit. With ``double_buffer`` a second bucket fills in the meantime; the values
     are the same. A gradient larger than a bucket makes that bucket grow. Gradients are divided by the number of ranks
     before they are added up, so a 16-bit sum overflows only where the mean nearly does.
 
-    All ranks call everything alike and in the same order. ``collectives`` counts, ``bytes_sent`` is what a ring needs.
+    All ranks have to make the same calls in the same order. ``collectives`` counts collectives, and ``bytes_sent`` the
+    bytes that a ring sends for them.
     """
 
     def __init__(self, elements: int, group: dist.ProcessGroup | None = None, *, double_buffer: bool = True) -> None:
-        """Raises UsageError for a size below 1, without a process group, and on a rank outside ``group``."""
+        """Raise UsageError for a size below 1, without a process group, and on a rank outside ``group``."""
         if elements < 1:
-            raise UsageError(f"a bucket of {elements} elements holds nothing.\n  give at least 1")
+            raise UsageError(f"a bucket of {elements} elements cannot hold a gradient.\n  give at least 1")
         self.rank, self.world_size = member_of(group)
         self.bytes_sent = self.collectives = 0
         self._columns = -(-elements // self.world_size)
@@ -58,19 +59,19 @@ class GradientBuckets:
     def add(
         self, name: str, like: Tensor, *, wire: torch.dtype | None = None, dtype: torch.dtype = torch.float32
     ) -> None:
-        """Expect gradients of ``like``'s shape and device under ``name``.
+        """Register gradients of the shape and device of ``like`` under ``name``.
 
-        ``wire`` is the dtype they are reduced in, or None for the one each comes in; ``dtype`` is that of the shard
-        they add up to.
+        They are reduced in the dtype ``wire``, or in their own if it is None. ``dtype`` is the dtype of the shard.
+        Raises UsageError for a name that is already used.
         """
         if name in self._gradients:
-            raise UsageError(f"gradient '{name}' is there already.\n  choose another name")
+            raise UsageError(f"gradient '{name}' was already added.\n  choose another name")
         layout = Layout(tuple(like.shape), self.world_size)
         shard = torch.zeros(layout.length, dtype=dtype, device=like.device)
         self._gradients[name] = _Gradient(layout, shard, wire)
 
     def reduce(self, name: str, gradient: Tensor) -> None:
-        """Take this rank's ``gradient``, of any strides; it may be changed afterwards.
+        """Put this rank's ``gradient``, of any strides, into a bucket; it may be changed afterwards.
 
         Raises UsageError, with nothing changed, for another shape or device and for a dtype that is not floating-point.
         """
@@ -81,24 +82,28 @@ class GradientBuckets:
                 f"{target.layout.shape} on {target.shard.device}.\n  give the gradient of the tensor it was added with"
             )
         if not gradient.is_floating_point() or gradient.layout is not torch.strided:
-            raise UsageError(f"gradient '{name}' is {gradient.dtype}, {gradient.layout}.\n  give a dense floating one")
+            fact = f"gradient '{name}' is {gradient.dtype}, {gradient.layout}"
+            raise UsageError(f"{fact}.\n  give a dense floating-point tensor")
         with torch.no_grad():
             self._put(target, gradient.detach().to(target.wire or gradient.dtype))
 
     def end_backward(self) -> None:
-        """Reduce what is still in a bucket, and wait for all of it: ``shard`` is complete."""
+        """Reduce the gradients that are still in buckets, and wait for all collectives. Then ``shard`` is complete."""
         for ring in self._rings.values():
             self._flush(ring)
             for buffer in ring:
                 self._settle(buffer)
 
     def shard(self, name: str) -> Tensor:
-        """A view of this rank's part of the flat mean gradient since ``clear``, without padding; zeros if none came."""
+        """Return a view of this rank's part of the flat mean gradient, summed since ``clear``, without padding.
+
+        It is zeros if no gradient came.
+        """
         target = self._find(name)
         return target.shard[: target.layout.own(self.rank)]
 
     def clear(self) -> None:
-        """The parameters are updated: the next gradients replace the shards instead of adding to them."""
+        """Zero the shards after an update of the parameters, so that the next gradients do not add to them."""
         self.end_backward()
         for gradient in self._gradients.values():
             gradient.accumulated = False
@@ -115,11 +120,11 @@ class GradientBuckets:
         if ring[0].used and ring[0].used + length > ring[0].rows.shape[1]:
             self._flush(ring)
         buffer = ring[0]
-        if length > buffer.rows.shape[1]:
+        if length > buffer.rows.shape[1]:  # the bucket is empty here, so it can be replaced by a larger one
             buffer.rows = buffer.rows.new_empty(self.world_size, length)
         buffer.rows[:, buffer.used : buffer.used + length].copy_(target.layout.rows(gradient))
         buffer.used += length
-        buffer.tasks.append(target)
+        buffer.gradients.append(target)
 
     def _ring(self, gradient: Tensor) -> list[_Buffer]:
         key = (gradient.dtype, gradient.device)
@@ -129,7 +134,7 @@ class GradientBuckets:
         return self._rings[key]
 
     def _flush(self, ring: list[_Buffer]) -> None:
-        """Send the first buffer off, and put the one that has had the most time in its place, empty."""
+        """Start the collective of the first buffer, and put the oldest one in its place, empty."""
         buffer = ring[0]
         if buffer.used:
             taken = buffer.rows[:, : buffer.used]
@@ -142,16 +147,16 @@ class GradientBuckets:
         self._settle(ring[0])
 
     def _settle(self, buffer: _Buffer) -> None:
-        """Wait for a buffer that is on its way, and add what it brings to the shards."""
+        """Wait for the buffer's collective, if there is one, and add its results to the shards."""
         if buffer.work is None or buffer.received is None:
             return
         buffer.work.wait()
-        parts = torch.split(buffer.received, [task.layout.length for task in buffer.tasks])
-        for task, part in zip(buffer.tasks, parts, strict=True):
-            if task.accumulated:
-                task.shard.add_(part.to(task.shard.dtype))
+        parts = torch.split(buffer.received, [gradient.layout.length for gradient in buffer.gradients])
+        for gradient, part in zip(buffer.gradients, parts, strict=True):
+            if gradient.accumulated:
+                gradient.shard.add_(part.to(gradient.shard.dtype))
             else:
-                task.shard.copy_(part)
-            task.accumulated = True
+                gradient.shard.copy_(part)
+            gradient.accumulated = True
         buffer.used, buffer.work, buffer.received = 0, None, None
-        buffer.tasks.clear()
+        buffer.gradients.clear()

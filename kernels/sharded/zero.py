@@ -1,4 +1,4 @@
-"""ZeRO's stages 1 and 2: the gradients of parameters, reduced to shards behind backward passes or in them."""
+"""ZeRO stages 1 and 2: gradients are reduced to shards after backward passes (1) or during them (2)."""
 
 from __future__ import annotations
 
@@ -15,14 +15,17 @@ STAGES = (1, 2)
 
 
 class ZeroGradients:
-    """Feeds the gradients of ``parameters`` to buckets of ``elements`` elements, as a ZeRO stage does.
+    """Reduction of the gradients of ``parameters`` as in ZeRO, through buckets of ``elements`` elements.
 
-    Stage 1: each parameter keeps its gradient, which adds up over backward passes as usual; ``reduce`` sends what has
-    come together through the buckets, once an update. Stage 2: a gradient goes into a bucket as soon as backward has
-    it, and is released; the shards add up. One collective more a pass, and no whole gradients between passes.
+    In stage 1 each parameter keeps its gradient, which adds up over backward passes as usual. ``reduce`` sends the sums
+    through the buckets, once an update.
 
-    Both give the same shards where the sums are exact. Gradients have to come in the same order on all ranks: the same
-    parameters take part in the same passes. Raises UsageError for another stage and as GradientBuckets does.
+    In stage 2 a gradient goes into a bucket as soon as backward has computed it, and is then released. The shards add
+    up. This costs collectives in every pass, and saves the memory of whole gradients between passes.
+
+    Both stages give the same shards if the sums are exact. Gradients have to come in the same order on all ranks, so
+    the same parameters have to take part in the same passes. Raises UsageError for another stage, and in the same cases
+    as GradientBuckets.
     """
 
     def __init__(
@@ -35,7 +38,7 @@ class ZeroGradients:
         double_buffer: bool = True,
     ) -> None:
         if stage not in STAGES:
-            raise UsageError(f"stage {stage} does not shard gradients alone.\n  give 1 or 2")
+            raise UsageError(f"stage {stage} is not one that shards gradients only.\n  give 1 or 2")
         self.buckets = GradientBuckets(elements, group, double_buffer=double_buffer)
         self._parameters, self._stage = dict(parameters), stage
         for name, parameter in self._parameters.items():
@@ -47,7 +50,7 @@ class ZeroGradients:
         ]
 
     def reduce(self) -> None:
-        """Behind the last backward pass before an update: afterwards every ``shard`` is complete."""
+        """Complete every ``shard``. Call it after the last backward pass before an update."""
         if self._stage == 1:
             for name, parameter in self._parameters.items():
                 if parameter.grad is not None:
@@ -55,17 +58,17 @@ class ZeroGradients:
         self.buckets.end_backward()
 
     def shard(self, name: str) -> Tensor:
-        """This rank's part of the flat mean over ranks, added up over the passes since ``clear``."""
+        """Return this rank's part of the flat mean over ranks, added up over the passes since ``clear``."""
         return self.buckets.shard(name)
 
     def clear(self) -> None:
-        """The parameters are updated: the next passes begin anew."""
+        """Delete gradients and shards after an update of the parameters."""
         self.buckets.clear()
         for parameter in self._parameters.values():
             parameter.grad = None
 
     def close(self) -> None:
-        """Leave the parameters alone from now on."""
+        """Remove the hooks from the parameters."""
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
@@ -73,4 +76,4 @@ class ZeroGradients:
     def _take(self, name: str, parameter: Tensor) -> None:
         assert parameter.grad is not None
         self.buckets.reduce(name, parameter.grad)
-        parameter.grad = None  # it is in the bucket, which has copied it
+        parameter.grad = None  # the bucket has copied it

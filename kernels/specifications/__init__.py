@@ -1,4 +1,7 @@
-"""The kernels, one file per kernel or family. Each file offers ``SPECIFICATIONS``; nothing else lists them."""
+"""Specifications of all kernels, one file per kernel or family.
+
+Each file defines ``SPECIFICATIONS``. The files are discovered; no list names them.
+"""
 
 from __future__ import annotations
 
@@ -12,30 +15,30 @@ from conformance.kernels.specification import KernelSpecification
 
 @functools.cache
 def specifications() -> tuple[KernelSpecification, ...]:
-    """All of them, in the order of their files' names."""
+    """Return all specifications, in the order of the file names. Raises ValueError if two have the same name."""
     found = []
-    for module in sorted(one.name for one in pkgutil.iter_modules(__path__)):
+    for module in sorted(info.name for info in pkgutil.iter_modules(__path__)):
         found += importlib.import_module(f"{__name__}.{module}").SPECIFICATIONS
-    names = [one.name for one in found]
+    names = [kernel.name for kernel in found]
     if twice := {name for name in names if names.count(name) > 1}:
-        raise ValueError(f"kernels are specified twice: {', '.join(sorted(twice))}")
+        raise ValueError(f"kernels are specified more than once: {', '.join(sorted(twice))}")
     return tuple(found)
 
 
 def specification(name: str) -> KernelSpecification:
-    """The kernel of that name; an unknown name is an error with suggestions."""
-    for one in specifications():
-        if one.name == name:
-            return one
-    raise UnknownName("kernel", name, (one.name for one in specifications()), "see docs/kernels.md")
+    """Return the specification of that name. Raises UnknownName with suggestions."""
+    for kernel in specifications():
+        if kernel.name == name:
+            return kernel
+    raise UnknownName("kernel", name, (kernel.name for kernel in specifications()), "see docs/kernels.md")
 
 
 def of_builder(class_name: str) -> tuple[KernelSpecification, ...]:
-    """The entry points of one builder."""
-    return tuple(one for one in specifications() if one.builder == class_name)
+    """Return the specifications of one builder's entry points."""
+    return tuple(kernel for kernel in specifications() if kernel.builder == class_name)
 
 
 @functools.cache
 def builder_names() -> tuple[str, ...]:
-    """The builders that have a specified entry point."""
-    return tuple(sorted({one.builder for one in specifications()}))
+    """Return the class names of all builders that have a specified entry point."""
+    return tuple(sorted({kernel.builder for kernel in specifications()}))

@@ -1,8 +1,9 @@
-"""Tensors to and from files. Cases of their own (``ops.aio_handle…``) call what these entry points give: a handle has a
-state, and its results lie in files.
+"""Asynchronous file I/O of tensors.
 
-Where implementations in use disagree, this is decided: a tensor on a device arrives or the call raises; sizes and
-offsets are free; what fails raises, and no number stands for an error.
+Separate cases (``ops.aio_handle…``) call these entry points, because a handle has state and its results are in files.
+
+Implementations in use disagree on some points. This specification decides: a device tensor is transferred, or the call
+raises. Sizes and offsets are arbitrary. A failure raises an exception; no return value stands for an error.
 """
 
 from __future__ import annotations
@@ -17,7 +18,14 @@ from torch import Tensor
 from conformance.accelerators.backends import builtin_names
 from conformance.accelerators.capabilities import Mode
 from conformance.kernels.async_io import Handle, PortableHandle, describe, native_handle
-from conformance.kernels.specification import Arguments, ErrorBudget, Expected, KernelSpecification, Native, Place
+from conformance.kernels.specification import (
+    Arguments,
+    ErrorBudget,
+    Expected,
+    KernelSpecification,
+    Native,
+    TensorLocation,
+)
 
 _COMPILED = "compiled, with the kernel's asynchronous I/O where that is allowed"
 _EXACT = ErrorBudget(rounding=0.0, conditioning=0.0, source="bytes are moved, not computed")
@@ -34,7 +42,7 @@ def aio_read(
     overlap_events: bool,
     validate: bool,
 ) -> int:
-    """Fill the tensor from the beginning of the file, with a handle of its own: 0. Raises as the handle does."""
+    """Fill the tensor from the beginning of the file, with a temporary handle. Returns 0. Raises as the handle does."""
     settings = (block_size, queue_depth, single_submit, overlap_events)
     return _read(PortableHandle, buffer, filename, settings, validate)
 
@@ -48,7 +56,7 @@ def aio_write(
     overlap_events: bool,
     validate: bool,
 ) -> int:
-    """Write the tensor to the beginning of the file, with a handle of its own: 0. Raises as the handle does."""
+    """Write the tensor to the beginning of the file, with a temporary handle. Returns 0. Raises as the handle does."""
     settings = (block_size, queue_depth, single_submit, overlap_events)
     return _write(PortableHandle, buffer, filename, settings, validate)
 
@@ -69,14 +77,14 @@ def _write(kind: type[Handle], buffer: Tensor, filename: Name, settings: _Settin
         handle.close()
 
 
-def _compiled(once: Callable[..., int]) -> Callable[..., int]:
-    """The same call with the compiled handle. Raises SetupError without a compiler."""
+def _compiled(transfer: Callable[..., int]) -> Callable[..., int]:
+    """Return the call with the compiled handle. Raises SetupError without a compiler."""
     kind = native_handle()
-    return lambda buffer, filename, *settings: once(kind, buffer, filename, settings[:-1], settings[-1])
+    return lambda buffer, filename, *settings: transfer(kind, buffer, filename, settings[:-1], settings[-1])
 
 
 def _no_tensors(given: Arguments) -> Mapping[str, Expected]:
-    """There are no samples: what a call leaves behind lies in a file."""
+    """Return no results: the kernel has no samples, because a call's results are in a file."""
     return {}
 
 
@@ -92,9 +100,9 @@ def _entry(
         oracle=_no_tensors,
         budget=_EXACT,
         reference=reference,
-        # The bytes pass through the host, wherever the tensor is.
+        # The bytes go through host memory, so one compiled implementation serves every device type.
         native=(Native(load, _COMPILED, frozenset(builtin_names())),),
-        place=Place.HOST,
+        location=TensorLocation.HOST,
         companions=MappingProxyType({"implementation": describe}),
     )
 

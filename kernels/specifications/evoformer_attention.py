@@ -1,13 +1,14 @@
-"""Attention of the Evoformer (Jumper et al., 2021, AlphaFold 2): every row of an alignment attends to itself, with one
-bias for each key of a row and one for each pair of places, which all rows share; forward and backward.
+"""Evoformer attention, forward and backward (Jumper et al., 2021, AlphaFold 2).
 
-Source: DeepSpeed's DS4Sci_EvoformerAttention, whose Python code makes all tensors and calls the two entry points.
-Where implementations in use leave it open, this is decided:
+Every row of an alignment attends to itself. One bias exists for each key of a row, and one for each pair of positions,
+which all rows share. Source: DeepSpeed's DS4Sci_EvoformerAttention, whose Python code allocates all tensors and calls
+the two entry points. Implementations in use leave some points open. This specification decides:
 
-- float32 works as 16 bits do, and any length and number of channels.
-- ``lse`` holds natural logarithms. Behind a row's queries, and where everything is hidden from a query by -inf, it is
-  +inf (as in FlashAttention 2, Dao, 2023, arXiv:2307.08691); such a query's output is 0, and it passes on no gradient.
-- ``delta`` is memory for the kernel. What is in it afterwards means nothing.
+- float32 works as 16-bit dtypes do. Any length and any number of channels are allowed.
+- ``lse`` holds natural logarithms. It is +inf in the padding after a row's queries, and for a query whose keys are all
+  hidden by -inf (as in FlashAttention 2, Dao, 2023, arXiv:2307.08691). The output of such a query is 0, and it
+  contributes no gradient.
+- ``delta`` is working memory of the kernel. Its content after the call is not defined.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from conformance.kernels.arguments import check_tensor, wrong
 from conformance.kernels.inference.decoding import probabilities
 from conformance.kernels.inference.drawing import Draw, drawing, elsewhere, other_dtype, samples, spoiled, strided
 from conformance.kernels.inference.formulas import wide
-from conformance.kernels.inference.rounding import UNIT, Bounded
+from conformance.kernels.inference.rounding import UNIT, BoundedValue
 from conformance.kernels.inference.shapes import FLOATING
 from conformance.kernels.specification import Arguments, ErrorBudget, Expected, KernelSpecification, Property
 
-#: ``lse`` and ``delta`` have room for so many queries, or a multiple of them.
+#: The last dimension of ``lse`` and ``delta`` is the number of queries, rounded up to a multiple of this.
 _ROWS = 32
-#: (batch, rows, places, heads, channels) twice: queries by keys.
+#: Einsum equations over tensors (batch, rows, positions, heads, channels): b, n, i or j, h, d; i are queries, j keys.
 _PAIRS, _BY_KEYS, _BY_QUERIES = "bnihd,bnjhd->bnhij", "bnhij,bnjhd->bnihd", "bnhij,bnihd->bnjhd"
 _BUDGET = ErrorBudget(
     rounding=1.0,
@@ -43,11 +44,12 @@ _BUDGET = ErrorBudget(
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, bias1: Tensor, bias2: Tensor, o: Tensor, lse: Tensor) -> None:
-    """softmax(q kᵀ / √channels + bias1 + bias2) v into ``o``, and the logarithms of the softmax's sums into ``lse``.
+    """Write softmax(q kᵀ / √channels + bias1 + bias2) v to ``o``, and the logarithms of the softmax sums to ``lse``.
 
-    q, k, v and o are (batch, rows, places, heads, channels), of one dtype. ``bias1`` is (batch, rows, 1, 1, places),
-    for each key; ``bias2`` (batch, 1, heads, places, places), for each query and key; in the same dtype, and without
-    elements where there is none. ``lse`` is float32 of (batch * rows, heads, places rounded up to 32).
+    q, k, v and o are (batch, rows, positions, heads, channels) of one dtype. ``bias1`` is (batch, rows, 1, 1,
+    positions), one value for each key. ``bias2`` is (batch, 1, heads, positions, positions), one value for each query
+    and key. Biases have the same dtype; one without elements means none. ``lse`` is float32 of shape (batch * rows,
+    heads, positions rounded up to a multiple of 32).
     """
     scores = _scores(q, k, bias1, bias2)
     total = torch.logsumexp(scores, -1)
@@ -73,18 +75,19 @@ def attention_bwd(
     db1: Tensor,
     db2: Tensor,
 ) -> None:
-    """The gradients behind ``attention``, for ``do`` of its output ``o``: into dq, dk, dv, and the biases' db1 and db2.
+    """Write the gradients of ``attention`` for the gradient ``do`` of its output ``o``.
 
-    dq, dk and dv are as q, k and v. ``db1`` and ``db2`` are float32, come as zeros of their bias's shape, and have no
-    elements where no gradient is asked for. ``delta`` has the shape and dtype of ``lse``.
+    dq, dk and dv have the shape and dtype of q, k and v. ``db1`` and ``db2`` are float32 and arrive as zeros of their
+    bias's shape; without elements, no gradient is requested. ``delta`` has the shape and dtype of ``lse``.
     """
     length, scale = q.shape[2], q.shape[4] ** -0.5
-    given = wide(do)
+    upstream = wide(do)
     weights = torch.exp(_scores(q, k, bias1, bias2) - _of_queries(lse, q)[..., None])
-    along = (given * wide(o)).sum(-1).transpose(2, 3)
-    changes = weights * (torch.einsum(_PAIRS, given, wide(v)) - along[..., None])
+    # Gradient of the softmax: the sum of each row of weights * d(weights) equals the sum over channels of do * o.
+    along = (upstream * wide(o)).sum(-1).transpose(2, 3)
+    changes = weights * (torch.einsum(_PAIRS, upstream, wide(v)) - along[..., None])
     delta[..., :length] = along.flatten(0, 1)
-    dv.copy_(torch.einsum(_BY_QUERIES, weights, given))
+    dv.copy_(torch.einsum(_BY_QUERIES, weights, upstream))
     dq.copy_(torch.einsum(_BY_KEYS, changes, wide(k)) * scale)
     dk.copy_(torch.einsum(_BY_QUERIES, changes, wide(q)) * scale)
     if db1.numel():
@@ -94,7 +97,7 @@ def attention_bwd(
 
 
 def _scores(q: Tensor, k: Tensor, *biases: Tensor) -> Tensor:
-    """(batch, rows, heads, queries, keys), wide."""
+    """Return the scores with all biases: (batch, rows, heads, queries, keys), in float32 or wider."""
     scores: Tensor = torch.einsum(_PAIRS, wide(q), wide(k)) * q.shape[4] ** -0.5
     for bias in biases:
         scores = scores + wide(bias) if bias.numel() else scores
@@ -102,62 +105,62 @@ def _scores(q: Tensor, k: Tensor, *biases: Tensor) -> Tensor:
 
 
 def _of_queries(sums: Tensor, q: Tensor) -> Tensor:
-    """(batch, rows, heads, places) of what is (batch * rows, heads, places and more)."""
+    """Return ``lse``-like sums without padding: (batch, rows, heads, positions)."""
     return sums[..., : q.shape[2]].reshape(*q.shape[:2], *sums.shape[1:-1], q.shape[2])
 
 
 # --- oracles, in float64 on the host ----------------------------------------------------------------------------------
 
 
-def scores_of(given: Arguments) -> Bounded:
-    """Products, channel by channel, and biases."""
+def scores_of(given: Arguments) -> BoundedValue:
+    """Return the scores with their error bounds."""
     q, k = given["q"], given["k"]
-    found = Bounded.exact(q).contracted(_PAIRS, Bounded.exact(k), q.shape[4]).scaled(q.shape[4] ** -0.5)
+    found = BoundedValue.exact(q).contracted(_PAIRS, BoundedValue.exact(k), q.shape[4]).scaled(q.shape[4] ** -0.5)
     for name in ("bias1", "bias2"):
         if given[name].numel():
-            found = found + Bounded.exact(given[name].expand(found.value.shape))
+            found = found + BoundedValue.exact(given[name].expand(found.value.shape))
     return found
 
 
-def attended(given: Arguments) -> tuple[Bounded, Bounded]:
-    """The output, and the logarithm of each query's sum: (batch, rows, heads, places)."""
+def attended(given: Arguments) -> tuple[BoundedValue, BoundedValue]:
+    """Return the output, and the logarithm of each query's sum: (batch, rows, heads, positions)."""
     scores, length = scores_of(given), given["q"].shape[2]
     weights = probabilities(scores, torch.ones(scores.value.shape, dtype=torch.bool))
     top = scores.value.amax(-1)
     shifted = torch.exp(scores.value - torch.where(top.isfinite(), top, 0.0)[..., None])
     sums = torch.where(top == -torch.inf, torch.inf, shifted.sum(-1).log() + top)
     error = (weights.value * scores.error).sum(-1) + UNIT * (length + 8 + 8 * sums.abs())
-    output = weights.stored(given["q"].dtype).contracted(_BY_KEYS, Bounded.exact(given["v"]), length)
-    return output, Bounded(sums, torch.where(sums.isfinite(), error, 0.0))
+    output = weights.stored(given["q"].dtype).contracted(_BY_KEYS, BoundedValue.exact(given["v"]), length)
+    return output, BoundedValue(sums, torch.where(sums.isfinite(), error, 0.0))
 
 
-def gradients(given: Arguments, output: Bounded, sums: Bounded) -> dict[str, Bounded]:
-    """By the chain rule, of q, k, v and both biases, for an output and sums that are known so well."""
+def gradients(given: Arguments, output: BoundedValue, sums: BoundedValue) -> dict[str, BoundedValue]:
+    """Return the gradients of q, k, v and both biases by the chain rule, from an output and sums with error bounds."""
     q, dtype, length = given["q"], given["q"].dtype, given["q"].shape[2]
-    upstream, scale = Bounded.exact(given["do"]), q.shape[4] ** -0.5
-    weights = _risen(scores_of(given) - sums.moved(lambda one: one[..., None]))
-    along = upstream.contracted("bnihd,bnihd->bnhi", output, q.shape[4]).moved(lambda one: one[..., None])
-    brought = upstream.contracted(_PAIRS, Bounded.exact(given["v"]), q.shape[4])
+    upstream, scale = BoundedValue.exact(given["do"]), q.shape[4] ** -0.5
+    weights = _exponential(scores_of(given) - sums.moved(lambda tensor: tensor[..., None]))
+    along = upstream.contracted("bnihd,bnihd->bnhi", output, q.shape[4]).moved(lambda tensor: tensor[..., None])
+    brought = upstream.contracted(_PAIRS, BoundedValue.exact(given["v"]), q.shape[4])
     changes, stored = (weights * (brought - along)).stored(dtype), weights.stored(dtype)
     ones = torch.ones(q.shape[3], length), torch.ones(q.shape[1])
     return {
-        "dq": changes.contracted(_BY_KEYS, Bounded.exact(given["k"]), length).scaled(scale),
-        "dk": changes.contracted(_BY_QUERIES, Bounded.exact(q), length).scaled(scale),
+        "dq": changes.contracted(_BY_KEYS, BoundedValue.exact(given["k"]), length).scaled(scale),
+        "dk": changes.contracted(_BY_QUERIES, BoundedValue.exact(q), length).scaled(scale),
         "dv": stored.contracted(_BY_QUERIES, upstream, length),
-        "db1": changes.contracted("bnhij,hi->bnj", Bounded.exact(ones[0]), ones[0].numel()).moved(
-            lambda one: one[:, :, None, None]
+        "db1": changes.contracted("bnhij,hi->bnj", BoundedValue.exact(ones[0]), ones[0].numel()).moved(
+            lambda tensor: tensor[:, :, None, None]
         ),
-        "db2": changes.contracted("bnhij,n->bhij", Bounded.exact(ones[1]), len(ones[1])).moved(
-            lambda one: one[:, None]
+        "db2": changes.contracted("bnhij,n->bhij", BoundedValue.exact(ones[1]), len(ones[1])).moved(
+            lambda tensor: tensor[:, None]
         ),
     }
 
 
-def _risen(scores: Bounded) -> Bounded:
-    """exp, whose relative error is its argument's absolute one."""
+def _exponential(scores: BoundedValue) -> BoundedValue:
+    """Return exp(scores). Its relative error is the absolute error of the argument."""
     found = torch.exp(scores.value)
     relative = torch.expm1(scores.error) + 8 * UNIT * (1 + scores.value.abs())
-    return Bounded(found, torch.where(found > 0, found * relative, 0.0))
+    return BoundedValue(found, torch.where(found > 0, found * relative, 0.0))
 
 
 def _forward_oracle(given: Arguments) -> Mapping[str, Expected]:
@@ -165,23 +168,26 @@ def _forward_oracle(given: Arguments) -> Mapping[str, Expected]:
     return {"o": output.expected(given["q"].dtype), "lse": _padded(sums, given["lse"]).expected(torch.float32)}
 
 
-def _padded(sums: Bounded, like: Tensor) -> Bounded:
-    """As ``lse`` lies in memory: +inf behind the queries."""
+def _padded(sums: BoundedValue, like: Tensor) -> BoundedValue:
+    """Return the sums in the shape of ``lse``, padded with +inf."""
     value, error = torch.full(like.shape, torch.inf).double(), torch.zeros(like.shape).double()
     length = sums.value.shape[-1]
     value[..., :length], error[..., :length] = sums.value.flatten(0, 1), sums.error.flatten(0, 1)
-    return Bounded(value, error)
+    return BoundedValue(value, error)
 
 
 def _backward_oracle(given: Arguments) -> Mapping[str, Expected]:
-    sums = Bounded.exact(_of_queries(given["lse"], given["q"]))
-    return _wanted(given, gradients(given, Bounded.exact(given["o"]), sums))
+    sums = BoundedValue.exact(_of_queries(given["lse"], given["q"]))
+    return _wanted(given, gradients(given, BoundedValue.exact(given["o"]), sums))
 
 
-def _wanted(given: Arguments, found: Mapping[str, Bounded]) -> dict[str, Expected]:
-    """Nothing where no gradient is asked for."""
+def _wanted(given: Arguments, found: Mapping[str, BoundedValue]) -> dict[str, Expected]:
+    """Return the expected gradients; a gradient that is not requested has no elements."""
     nothing = Expected(torch.zeros(0).double())
-    return {name: one.expected(given[name].dtype) if given[name].numel() else nothing for name, one in found.items()}
+    return {
+        name: gradient.expected(given[name].dtype) if given[name].numel() else nothing
+        for name, gradient in found.items()
+    }
 
 
 # --- samples ----------------------------------------------------------------------------------------------------------
@@ -195,7 +201,10 @@ def _forward(
     biases: str = "12",
     hidden: bool = False,
 ) -> Arguments:
-    """Queries of the last row see no key at all if something is ``hidden``; others lose some."""
+    """Return arguments of ``attention``.
+
+    With ``hidden`` every third key is hidden from all queries, and all keys from the queries of the last row.
+    """
     batch, rows, length, heads, _ = shape
     nothing = torch.zeros(0, dtype=dtype)
     bias1 = draw(batch, rows, 1, 1, length)
@@ -211,28 +220,28 @@ def _forward(
     }  # fmt: skip
 
 
-def _backward(draw: Draw, dtype: torch.dtype, *, asked: str = "12", **settings: Any) -> Arguments:
-    """Output and sums are the oracle's, rounded."""
+def _backward(draw: Draw, dtype: torch.dtype, *, requested: str = "12", **settings: Any) -> Arguments:
+    """Return arguments of ``attention_bwd``; output and sums come from the oracle, rounded to their dtypes."""
     ahead = _forward(draw, dtype, **settings)
     output, sums = attended(ahead)
     ahead["o"].copy_(output.value)
     ahead["lse"].copy_(_padded(sums, ahead["lse"]).value)
-    return _asked(ahead, draw(*ahead["q"].shape), asked)
+    return _backward_of(ahead, draw(*ahead["q"].shape), requested)
 
 
-def _asked(ahead: Arguments, upstream: Tensor, asked: str) -> Arguments:
-    """The arguments of ``attention_bwd``, behind those of ``attention``."""
+def _backward_of(ahead: Arguments, upstream: Tensor, requested: str) -> Arguments:
+    """Return arguments of ``attention_bwd`` for those of ``attention``; ``requested`` names biases with a gradient."""
     into = {f"d{name}": torch.full_like(ahead[name], 7.0) for name in "qkv"}
-    for place in "12":
-        bias = ahead[f"bias{place}"]
-        wanted = place in asked and bias.numel()
-        into[f"db{place}"] = torch.zeros(bias.shape if wanted else (0,), device=bias.device)
+    for number in "12":
+        bias = ahead[f"bias{number}"]
+        wanted = number in requested and bias.numel()
+        into[f"db{number}"] = torch.zeros(bias.shape if wanted else (0,), device=bias.device)
     kept = {name: ahead[name] for name in ("q", "k", "v", "o", "lse")}
     biases = {name: ahead[name] for name in ("bias1", "bias2")}
     return {"do": upstream, **kept, "delta": torch.zeros_like(ahead["lse"]), **biases, **into}
 
 
-#: Lengths around 32 and 64, which kernels in use cut queries and keys into.
+#: Lengths around 32 and 64, the block sizes of queries and keys in kernels in use.
 _SAMPLES: dict[str, dict[str, Any]] = {
     "both": {},
     "first": {"biases": "1", "shape": (1, 2, 17, 3, 16)},
@@ -241,25 +250,25 @@ _SAMPLES: dict[str, dict[str, Any]] = {
     "hidden": {"hidden": True},
     "65": {"shape": (1, 2, 65, 1, 64)},
 }
-_BACKWARD: dict[str, dict[str, Any]] = {**_SAMPLES, "unasked": {"asked": "2"}}
+_BACKWARD: dict[str, dict[str, Any]] = {**_SAMPLES, "unasked": {"requested": "2"}}
 
 
 def _trains(
     functions: Any, device: torch.device, dtype: torch.dtype, generator: torch.Generator
 ) -> Iterator[tuple[str, Tensor, Expected]]:
-    """Backward behind the same module's forward: what it keeps between the two is what it needs."""
+    """Check the backward pass with the output and sums of the same module's forward pass."""
     draw = drawing(generator, dtype)
     given, upstream = _forward(draw, dtype), draw(2, 3, 33, 2, 8)
     ahead = {name: tensor.to(device) for name, tensor in given.items()}
 
     functions.attention(*ahead.values())
-    behind = _asked(ahead, upstream.to(device), "12")
-    functions.attention_bwd(*behind.values())
+    backward = _backward_of(ahead, upstream.to(device), "12")
+    functions.attention_bwd(*backward.values())
 
     output, sums = attended(given)
     found = gradients({**given, "do": upstream}, output.stored(dtype), sums.stored(torch.float32))
-    for name, expected in _wanted(behind, found).items():
-        yield name, behind[name], expected
+    for name, expected in _wanted(backward, found).items():
+        yield name, backward[name], expected
 
 
 # --- bad arguments, and the table -------------------------------------------------------------------------------------
@@ -268,18 +277,18 @@ def _trains(
 def _check(given: Arguments) -> None:
     q = check_tensor("q", given["q"], dtypes=FLOATING)
     if q.dim() != 5:
-        raise wrong("q", "shape (batch, rows, places, heads, channels)", tuple(q.shape))
+        raise wrong("q", "shape (batch, rows, positions, heads, channels)", tuple(q.shape))
     for name in ("k", "v", "o", "do", "dq", "dk", "dv"):
         if name in given:
             check_tensor(name, given[name], dtypes=(q.dtype,), like=q, device=q.device)
     batch, rows, length, heads, _ = q.shape
     shapes = {"1": (batch, rows, 1, 1, length), "2": (batch, 1, heads, length, length)}
-    for place, shape in shapes.items():
-        bias = check_tensor(f"bias{place}", given[f"bias{place}"], dtypes=(q.dtype,), device=q.device)
+    for number, shape in shapes.items():
+        bias = check_tensor(f"bias{number}", given[f"bias{number}"], dtypes=(q.dtype,), device=q.device)
         if bias.numel() and tuple(bias.shape) != shape:
-            raise wrong(f"bias{place}", f"shape {shape}, or no elements", tuple(bias.shape))
+            raise wrong(f"bias{number}", f"shape {shape}, or no elements", tuple(bias.shape))
         if "do" in given:
-            _check_gradient(f"db{place}", given[f"db{place}"], bias)
+            _check_gradient(f"db{number}", given[f"db{number}"], bias)
     room = (batch * rows, heads, (length + _ROWS - 1) // _ROWS * _ROWS)
     for name in ("lse", "delta"):
         if name in given:
@@ -291,13 +300,13 @@ def _check(given: Arguments) -> None:
 def _check_gradient(name: str, gradient: object, bias: Tensor) -> None:
     found = check_tensor(name, gradient, dtypes=(torch.float32,), device=bias.device)
     if found.numel() and found.shape != bias.shape:
-        raise wrong(name, f"shape {tuple(bias.shape)}, as its bias, or no elements", tuple(found.shape))
+        raise wrong(name, f"shape {tuple(bias.shape)} of its bias, or no elements", tuple(found.shape))
 
 
 _REFUSED = (
-    spoiled("places", "k", lambda one: one[:, :, :-1].contiguous()),
-    spoiled("first-shape", "bias1", lambda one: one[..., 0, :]),
-    spoiled("second-shape", "bias2", lambda one: one.expand(-1, 3, -1, -1, -1).contiguous()),
+    spoiled("places", "k", lambda key: key[:, :, :-1].contiguous()),
+    spoiled("first-shape", "bias1", lambda bias: bias[..., 0, :]),
+    spoiled("second-shape", "bias2", lambda bias: bias.expand(-1, 3, -1, -1, -1).contiguous()),
     spoiled("dtypes", "bias2", other_dtype),
     spoiled("devices", "v", elsewhere),
     spoiled("strides", "q", strided),
@@ -315,7 +324,7 @@ SPECIFICATIONS = (
         oracle=_forward_oracle,
         reference=attention,
         changes=("o", "lse"),
-        refusals=(*_REFUSED, spoiled("room", "lse", lambda one: one[..., :33].contiguous())),
+        refusals=(*_REFUSED, spoiled("room", "lse", lambda sums: sums[..., :33].contiguous())),
         properties=(Property("trains", _trains),),
         **_COMMON,
     ),
@@ -330,8 +339,8 @@ SPECIFICATIONS = (
         refusals=(
             *_REFUSED,
             spoiled("narrow", "db1", torch.Tensor.half),
-            spoiled("gradients-shape", "db2", lambda one: one[0]),
-            spoiled("room", "delta", lambda one: one[..., :33].contiguous()),
+            spoiled("gradients-shape", "db2", lambda gradient: gradient[0]),
+            spoiled("room", "delta", lambda delta: delta[..., :33].contiguous()),
         ),
         **_COMMON,
     ),

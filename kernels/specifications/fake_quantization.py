@@ -1,17 +1,18 @@
-"""Fake quantization, in place: every number becomes the nearest that a few bits can hold, and stays a float.
+"""Fake quantization in place: every number is rounded to a value of a few bits and stays a float.
 
-Sources: the quantization-aware training of DeepSpeed's compression and MoQ (csrc/quantization), Jacob et al., 2018,
-arXiv:1712.05877, and for stochastic rounding Gupta et al., 2015, arXiv:1502.02551. Where implementations in use
-disagree, this is decided:
+Sources: the quantization-aware training of DeepSpeed's compression and MoQ (csrc/quantization); Jacob et al., 2018,
+arXiv:1712.05877; for stochastic rounding Gupta et al., 2015, arXiv:1502.02551. Implementations in use disagree on some
+points. This specification decides:
 
-- A result is a multiple of the group's step. DeepSpeed's CUDA kernel for float32 rounds it to an integer once more,
-  which makes zeros of most weights.
-- b bits hold 2^b numbers. The asymmetric kernel in use lets the largest number take one more than there are.
-- Every group size is quantized. Kernels in use return groups of more than 2^20 elements as they came, and say nothing.
+- A result is a multiple of the group's step. DeepSpeed's CUDA kernel for float32 rounds the result to an integer once
+  more, which turns most weights into zeros.
+- b bits have 2^b codes. The asymmetric kernel in use gives the largest number a code beyond them.
+- Every group size is quantized. Kernels in use return groups of more than 2^20 elements unchanged, without an error.
 - Asymmetric stochastic rounding is asymmetric. The kernel in use launches the symmetric one under that name.
-- Random numbers are those of the device's default generator, so that torch.manual_seed repeats them.
-- The range is that of the numbers, wherever they lie: kernels in use start from -10000 and 10000.
-- A group with NaN or infinity becomes NaN: it has no step, and an overflow that vanishes is one that nobody skips.
+- Random numbers come from the device's default generator, so that torch.manual_seed repeats them.
+- The range is computed from the numbers only. Kernels in use start their search at -10000 and 10000.
+- A group with NaN or infinity becomes NaN, because it has no step. If it became finite, the overflow would go unnoticed
+  and the training step would not be skipped.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ from conformance.kernels.specification import (
     Arguments,
     ErrorBudget,
     Expected,
+    KernelSample,
     KernelSpecification,
     Property,
     Refusal,
-    Sample,
 )
 
-#: Keeps the step of a group of zeros, or of equal numbers, above 0.
+#: Added to the range, so that a group of equal numbers has a step above 0.
 _TINY = 1e-5
 _BITS = (2, 16)
 BUDGET = ErrorBudget(
@@ -48,7 +49,7 @@ BUDGET = ErrorBudget(
     source="one rounding to the storage dtype, and half a dozen float32 operations each within u of its terms: "
     "the range, the step, the code's product and the sum (Higham, 2nd ed., 3.1)",
 )
-#: Standard deviations that the mean of a sample may be away; beyond six there is one in 5e8.
+#: Allowed distance of a sample's mean, in standard deviations. A correct kernel exceeds six once in 5e8 times.
 SIGMAS = 6.0
 
 
@@ -56,29 +57,32 @@ SIGMAS = 6.0
 
 
 def ds_quantize(vals: Tensor, groups: int, num_bits: int) -> Tensor:
-    """Round ``vals`` to multiples of each group's step, in place, ties to even; returns ``vals``.
+    """Round ``vals`` to multiples of each group's step, in place, ties to even. Returns ``vals``.
 
-    The step is (2 * largest magnitude + 1e-5) / 2^num_bits, codes are clamped to [-2^(b-1), 2^(b-1) - 1]. Groups are
-    ``groups`` equal consecutive parts. Arithmetic is in float32.
+    The step is (2 * largest magnitude + 1e-5) / 2^num_bits. Codes are clamped to [-2^(b-1), 2^(b-1) - 1]. The groups
+    are ``groups`` equal consecutive parts. Arithmetic is in float32.
     """
     return _symmetric(vals, groups, num_bits, torch.round)
 
 
 def ds_sr_quantize(vals: Tensor, groups: int, num_bits: int) -> Tensor:
-    """The same with stochastic rounding: up with the probability of the fraction, so that the mean is the number."""
+    """Round ``vals`` as ``ds_quantize`` does, but stochastically. Returns ``vals``.
+
+    A code is rounded up with the probability of its fraction, so that the expected result is the number.
+    """
     return _symmetric(vals, groups, num_bits, _at_random)
 
 
 def ds_quantize_asym(vals: Tensor, groups: int, num_bits: int) -> Tensor:
-    """Round ``vals`` to the group's smallest number plus multiples of its step, in place; returns ``vals``.
+    """Round ``vals`` to each group's smallest number plus multiples of its step, in place. Returns ``vals``.
 
-    The step is (largest - smallest + 1e-5) / 2^num_bits, codes are clamped to [0, 2^b - 1].
+    The step is (largest - smallest + 1e-5) / 2^num_bits. Codes are clamped to [0, 2^b - 1].
     """
     return _asymmetric(vals, groups, num_bits, torch.round)
 
 
 def ds_sr_quantize_asym(vals: Tensor, groups: int, num_bits: int) -> Tensor:
-    """The same with stochastic rounding."""
+    """Round ``vals`` as ``ds_quantize_asym`` does, but stochastically. Returns ``vals``."""
     return _asymmetric(vals, groups, num_bits, _at_random)
 
 
@@ -86,6 +90,7 @@ def _symmetric(vals: Tensor, groups: int, num_bits: int, to_integer: Callable[[T
     rows = grouped(vals, groups)
     scale = 2.0**num_bits / (2 * rows.abs().amax(dim=1, keepdim=True) + _TINY)
     codes = to_integer(rows * scale).clamp(*limits(num_bits))
+    # detach: a parameter that requires a gradient cannot be changed in place otherwise.
     vals.detach().copy_((codes / scale).view(vals.shape))
     return vals
 
@@ -100,7 +105,7 @@ def _asymmetric(vals: Tensor, groups: int, num_bits: int, to_integer: Callable[[
 
 
 def _at_random(position: Tensor) -> Tensor:
-    """Adding the random number before taking the floor would lose it beside a large position."""
+    # floor(position + random) would lose the random number where the position is large.
     below = position.floor()
     return below + (torch.rand_like(position) < position - below)
 
@@ -109,7 +114,10 @@ def _at_random(position: Tensor) -> Tensor:
 
 
 def _oracle(given: Arguments, *, asymmetric: bool, stochastic: bool) -> Mapping[str, Expected]:
-    """Where float32 may see a tie, or a whole number under stochastic rounding, both neighbours are right."""
+    """Return the rounded numbers, with errors that allow for float32.
+
+    Both neighbouring codes are accepted where float32 may see a tie, or, in stochastic rounding, an integer.
+    """
     numbers = exact.rows(given["vals"], given["groups"])
     steps = float(2 ** given["num_bits"])
     top, bottom = numbers.max(1, keepdim=True).values, numbers.min(1, keepdim=True).values
@@ -131,7 +139,7 @@ def _oracle(given: Arguments, *, asymmetric: bool, stochastic: bool) -> Mapping[
 
 
 def _rounding(dtype: torch.dtype, magnitude: Tensor, scale: Tensor) -> Tensor:
-    """The budget, which ``allowed`` replaces, and a subnormal step."""
+    """Return the error of the budget, which ``allowed`` replaces, plus one subnormal step of float16."""
     u = torch.finfo(dtype).eps / 2
     allowed: Tensor = BUDGET.rounding * u * magnitude + BUDGET.conditioning * 2.0**-24 * scale + 2.0**-24
     return allowed
@@ -165,49 +173,52 @@ def _nonfinite(rows: Tensor) -> Tensor:
     return rows
 
 
-#: One more than 2^20, and no multiple of a vector.
+#: More elements than 2^20, and no multiple of a vector width.
 _HUGE = 2**20 + 5
 SAMPLES = (
-    Sample("3x67-8", functools.partial(_call, shape=(3, 67), groups=3, num_bits=8)),
-    Sample("one-4", functools.partial(_call, shape=(2, 5, 13), groups=1, num_bits=4)),
-    Sample("singles-8", functools.partial(_call, shape=(7,), groups=7, num_bits=8)),
-    Sample("pairs-2", functools.partial(_call, shape=(6, 64), groups=192, num_bits=2)),
-    Sample("many-16", functools.partial(_call, shape=(8, 128), groups=8, num_bits=16), ("float32",)),
-    Sample("small-8", functools.partial(_call, shape=(4, 66), groups=4, num_bits=8, change=lambda rows: rows / 64)),
-    Sample("large-8", functools.partial(_call, shape=(2, 66), groups=2, num_bits=8,
-                                        change=lambda rows: 25000 + 2500 * rows.clamp(-3, 3))),
-    Sample("zeros-8", functools.partial(_call, shape=(4, 66), groups=4, num_bits=8, change=_zero_group)),
-    Sample("nonfinite-8", functools.partial(_call, shape=(5, 66), groups=5, num_bits=8, change=_nonfinite)),
+    KernelSample("3x67-8", functools.partial(_call, shape=(3, 67), groups=3, num_bits=8)),
+    KernelSample("one-4", functools.partial(_call, shape=(2, 5, 13), groups=1, num_bits=4)),
+    KernelSample("singles-8", functools.partial(_call, shape=(7,), groups=7, num_bits=8)),
+    KernelSample("pairs-2", functools.partial(_call, shape=(6, 64), groups=192, num_bits=2)),
+    KernelSample("many-16", functools.partial(_call, shape=(8, 128), groups=8, num_bits=16), ("float32",)),
+    KernelSample("small-8", functools.partial(_call, shape=(4, 66), groups=4, num_bits=8,
+                                              change=lambda rows: rows / 64)),
+    KernelSample("large-8", functools.partial(_call, shape=(2, 66), groups=2, num_bits=8,
+                                              change=lambda rows: 25000 + 2500 * rows.clamp(-3, 3))),
+    KernelSample("zeros-8", functools.partial(_call, shape=(4, 66), groups=4, num_bits=8, change=_zero_group)),
+    KernelSample("nonfinite-8", functools.partial(_call, shape=(5, 66), groups=5, num_bits=8, change=_nonfinite)),
 )  # fmt: skip
-#: Drawing and comparing a million numbers costs more than all others; what gives up above a size does in one of them.
-HUGE = Sample("huge-8", functools.partial(_call, shape=(_HUGE,), groups=1, num_bits=8), ("float32",))
+#: A million numbers cost more time than all other samples, so the sample is used with one dtype and two kernels.
+HUGE = KernelSample("huge-8", functools.partial(_call, shape=(_HUGE,), groups=1, num_bits=8), ("float32",))
 
 
 # --- properties -------------------------------------------------------------------------------------------------------
 
-Seen = Iterable[tuple[str, Tensor, Expected]]
+#: Observations of a property: description, tensor, expected result.
+Observations = Iterable[tuple[str, Tensor, Expected]]
 
 
-def _returns_its_argument(name: str, functions: Any, device: torch.device, dtype: torch.dtype, _: Any) -> Seen:
-    """Who keeps the result keeps the tensor that was given."""
+def _returns_its_argument(name: str, functions: Any, device: torch.device, dtype: torch.dtype, _: Any) -> Observations:
+    """Check that the result is the given tensor: a write to the result changes the argument."""
     vals = torch.linspace(-1, 1, 66).to(device, dtype)
     result = _of(functions, name, dtype)(vals, 3, 8)
     result.fill_(7.0)
-    yield "the tensor behind the result", vals, Expected(torch.full((66,), 7.0).double())
+    yield "the argument after a write to the result", vals, Expected(torch.full((66,), 7.0).double())
 
 
-#: Where between two codes the numbers of a group lie.
+#: Positions of the numbers between two codes.
 _FRACTIONS = (0.0625, 0.25, 0.5, 0.75, 0.9375)
 _DRAWS = 4096
 
 
 def _is_unbiased(
     name: str, functions: Any, device: torch.device, dtype: torch.dtype, generator: torch.Generator
-) -> Seen:
-    """The mean of many equal numbers is the number, within SIGMAS deviations of a mean of that many."""
+) -> Observations:
+    """Check that the mean of many equal numbers is the number, within SIGMAS standard deviations of such a mean."""
+    # The kernel draws from the device's default generator; this seed makes the check repeatable.
     torch.manual_seed(int(torch.randint(1 << 30, (), generator=generator)))
-    fractions = torch.tensor([*_FRACTIONS, *(-f for f in _FRACTIONS)]).double()
-    # The ends of each group give a step of about 2/16; the others lie a little above or below its codes.
+    fractions = torch.tensor([*_FRACTIONS, *(-fraction for fraction in _FRACTIONS)]).double()
+    # The last two numbers of each group, 1 and -1, make the step about 2/16. The others lie between two codes.
     inner = (fractions + 2.0) / 8.0
     rows = torch.cat([inner[:, None].expand(-1, _DRAWS), torch.tensor([[1.0, -1.0]]).double().expand(10, -1)], dim=1)
     vals = rows.to(dtype).contiguous()
@@ -215,28 +226,31 @@ def _is_unbiased(
     asymmetric = "asym" in name
     step = (2.0 + _TINY) / 16
     origin = -1.0 if asymmetric else 0.0
-    there = vals[:, 0].double()
-    fraction = ((there - origin) / step) % 1.0
+    exact_mean = vals[:, 0].double()
+    fraction = ((exact_mean - origin) / step) % 1.0
     spread = SIGMAS * step * (fraction * (1 - fraction) / _DRAWS).sqrt()
 
     result = _of(functions, name, dtype)(vals.to(device).view(-1), given["groups"], given["num_bits"])
 
     means = result.detach().view(len(rows), -1)[:, :_DRAWS].cpu().double().mean(dim=1)
-    rounded = torch.finfo(dtype).eps / 2 * there.abs() + 2.0**-24
-    yield "the mean of each group", means, Expected(there, allowed=spread + rounded + exact.ROUNDINGS * 2.0**-24)
+    rounded = torch.finfo(dtype).eps / 2 * exact_mean.abs() + 2.0**-24
+    allowed = spread + rounded + exact.ROUNDINGS * 2.0**-24
+    yield "mean of each group", means, Expected(exact_mean, allowed=allowed)
 
 
-def _repeats(name: str, functions: Any, device: torch.device, dtype: torch.dtype, generator: torch.Generator) -> Seen:
-    """The same seed gives the same numbers, and without seeding again they are others."""
+def _repeats(
+    name: str, functions: Any, device: torch.device, dtype: torch.dtype, generator: torch.Generator
+) -> Observations:
+    """Check that the same seed repeats the results, and that a further call without a seed gives other results."""
     vals = torch.randn(5, 131, generator=generator).to(dtype)
-    function, seen = _of(functions, name, dtype), []
+    function, results = _of(functions, name, dtype), []
     for seed in (3, 3, None):
         if seed is not None:
             torch.manual_seed(seed)
-        seen.append(function(vals.to(device, copy=True), 5, 4).cpu())
-    yield "under the same seed", seen[1], Expected(seen[0].double(), allowed=torch.zeros(5, 131).double())
-    differ = (seen[1] != seen[2]).any().double()
-    yield "whether a second draw differs", differ, Expected(torch.ones(()).double())
+        results.append(function(vals.to(device, copy=True), 5, 4).cpu())
+    yield "results with the same seed", results[1], Expected(results[0].double(), allowed=torch.zeros(5, 131).double())
+    differ = (results[1] != results[2]).any().double()
+    yield "a call without a new seed gives other results (1: yes)", differ, Expected(torch.ones(()).double())
 
 
 def _of(functions: Any, name: str, dtype: torch.dtype) -> Callable[..., Tensor]:
@@ -267,7 +281,7 @@ REFUSALS = (
 def _specification(reference: Callable[..., Tensor]) -> KernelSpecification:
     name = reference.__name__
     stochastic = "_sr_" in name
-    properties: dict[str, Callable[..., Seen]] = {"in-place": _returns_its_argument}
+    properties: dict[str, Callable[..., Observations]] = {"in-place": _returns_its_argument}
     if stochastic:
         properties |= {"unbiased": _is_unbiased, "repeats": _repeats}
     return KernelSpecification(

@@ -1,16 +1,17 @@
 """Quantization to floating-point numbers of 4, 6, 8 and 12 bits, with a scale in the last four bytes of every group.
 
-Source: DeepSpeed's FP quantizer (csrc/fp_quantizer, and its Triton kernel), which its quantized linear layers use; the
-formats are those of the Open Compute Project's MX specification 1.0 where it has them, with one exponent more instead
-of infinity and NaN, so that the largest numbers are 6, 28, 480 and 114688. Where implementations in use disagree, this
-is decided:
+Source: DeepSpeed's FP quantizer (csrc/fp_quantizer and its Triton kernel), which its quantized linear layers use. The
+formats follow the Open Compute Project's MX specification 1.0 where it defines them. The codes for infinity and NaN
+hold one more exponent instead, so that the largest numbers are 6, 28, 480 and 114688. Implementations in use disagree
+on some points. This specification decides:
 
-- Zero is zero, and small numbers are subnormal. The CUDA kernel in use has no code for zero, so that zeros come back
-  as a small number, and rounds what is small up to the smallest normal number.
-- A group of zeros has scale 0 and comes back as zeros; a group with NaN or infinity comes back as NaN.
-- Stochastic rounding goes up with the probability of the fraction. The kernel in use adds bits that are not uniform.
-- How codes of 4, 6 and 12 bits share bytes is the module's own; only the round trip through one module is judged. Here
-  they lie one after the other, lowest bits first. Codes of 8 bits are bytes: sign, exponent, mantissa from the top.
+- Zero is zero, and small numbers are subnormal. The CUDA kernel in use has no code for zero: zeros come back as a small
+  number. It rounds small numbers up to the smallest normal number.
+- A group of zeros has scale 0 and comes back as zeros. A group with NaN or infinity comes back as NaN.
+- Stochastic rounding rounds up with the probability of the fraction. The kernel in use adds bits that are not uniform.
+- A module chooses how codes of 4, 6 and 12 bits share bytes; only the round trip through one module is judged. In this
+  implementation codes follow each other, lowest bits first. An 8-bit code is one byte: sign, exponent, mantissa from
+  the highest bit.
 """
 
 from __future__ import annotations
@@ -32,13 +33,13 @@ from conformance.kernels.specification import (
     Arguments,
     ErrorBudget,
     Expected,
+    KernelSample,
     KernelSpecification,
     Property,
     Refusal,
-    Sample,
 )
 from conformance.kernels.specifications.fake_quantization import SIGMAS
-from conformance.kernels.specifications.quantization import Seen, altered
+from conformance.kernels.specifications.quantization import Observations, altered
 
 _SCALE_BYTES = 4
 BUDGET = ErrorBudget(
@@ -54,17 +55,19 @@ BUDGET = ErrorBudget(
 def quantize(
     out: Tensor, val: Tensor, group_size: int, stochastic_rounding: int, q_bits: int, q_mantisa_bits: int
 ) -> Tensor:
-    """Codes of ``val`` and the groups' scales, into ``out``, which is returned.
+    """Write the codes of ``val`` and the scales of its groups into ``out``, and return ``out``.
 
-    ``out`` is uint8 of shape (groups, group_size * q_bits / 8 + 4): a group's codes, then its scale as float32, which
-    is the largest magnitude over 6, 28, 480 (3 bits of mantissa) or 114688 (2), 510 for 4, 6, 8 and 12 bits. A code
-    stands for the number of its format nearest to x / scale, ties to even; or for one of the two around it, the upper
-    one with the probability of the fraction, if ``stochastic_rounding``. Arithmetic is in float32.
+    ``out`` is uint8 of shape (groups, group_size * q_bits / 8 + 4): a group's codes, then its scale as float32. The
+    scale is the group's largest magnitude divided by the largest number of the format. That number is 6 for 4 bits, 28
+    for 6 bits, 480 for 8 bits with 3 bits of mantissa, 114688 for 8 bits with 2, and 510 for 12 bits. A code is the
+    number of the format nearest to x / scale, ties to even. With ``stochastic_rounding`` it is one of the two
+    neighbours, the upper one with the probability of the fraction. Arithmetic is in float32.
     """
     kind = format_of(q_bits, q_mantisa_bits)
     rows = val.detach().reshape(-1, group_size).float()
     largest = rows.abs().amax(dim=1, keepdim=True)
     scale = torch.where(largest < NEGLIGIBLE, 0.0, largest / kind.reach)
+    # NaN has no code. A non-finite scale makes the whole group NaN when it is dequantized.
     numbers = torch.where(scale == 0, 0.0, rows / scale).nan_to_num(nan=0.0)
     codes = to_bytes(encoded(numbers, kind, bool(stochastic_rounding)), q_bits)
     out.copy_(torch.cat([codes, scale.contiguous().view(torch.uint8).view(-1, _SCALE_BYTES)], dim=1).view(out.shape))
@@ -72,16 +75,16 @@ def quantize(
 
 
 def dequantize(val: Tensor, val_q: Tensor, group_size: int, q_mantisa_bits: int, q_exponent_bits: int) -> None:
-    """What ``quantize`` wrote, into ``val`` in its dtype: code * scale in float32, rounded once."""
+    """Write the values of ``quantize``'s codes into ``val``: code * scale in float32, rounded once to its dtype."""
     val.copy_(_values(val_q, group_size, q_mantisa_bits, q_exponent_bits).view(val.shape))
 
 
 def selective_dequantize(
     val: Tensor, val_q: Tensor, indexes: Tensor, group_size: int, q_mantisa_bits: int, q_exponent_bits: int
 ) -> None:
-    """The rows at ``indexes`` (int32) of what ``quantize`` wrote, into ``val``: val[i] is row indexes[i].
+    """Write the values of selected rows into ``val``: val[i] gets row indexes[i] of ``quantize``'s output.
 
-    A row of ``val`` is a whole number of groups. Indexes may repeat, and come in any order.
+    ``indexes`` is int32. Indexes may repeat and may be in any order. A row of ``val`` is a whole number of groups.
     """
     groups = val[0].numel() // group_size
     chosen = val_q.view(-1, groups, val_q.shape[-1])[indexes.long()].reshape(-1, val_q.shape[-1])
@@ -89,12 +92,13 @@ def selective_dequantize(
 
 
 def get_scales(out: Tensor, num_groups: int) -> Tensor:
-    """The scales in the last four bytes of every row of ``out``: float32 of shape (num_groups, 1).
+    """Return the scales in the last four bytes of every row of ``out``: float32 of shape (num_groups, 1).
 
-    Callers pass what ``quantize`` wrote, or its last four columns alone; the kernel in use reads the first four bytes
-    of a row, which are the same only in the second case.
+    Callers pass the output of ``quantize``, or only its last four columns. The kernel in use reads the first four bytes
+    of a row, which is right in the second case only.
     """
     rows = out.view(num_groups, -1)[:, -_SCALE_BYTES:]
+    # Four bytes become one float32 in contiguous memory only.
     return rows.contiguous().view(-1).view(torch.float32).view(num_groups, 1)
 
 
@@ -105,7 +109,7 @@ def _values(data: Tensor, group_size: int, mantissa: int, exponent: int) -> Tens
 
 
 def format_of(bits: int, mantissa: int) -> Format:
-    """The format of so many bits."""
+    """Return the format with that number of bits in all and in the mantissa."""
     return next(kind for kind in FORMATS if (kind.bits, kind.mantissa) == (bits, mantissa))
 
 
@@ -113,13 +117,17 @@ def format_of(bits: int, mantissa: int) -> Format:
 
 
 def nearest(numbers: Tensor, kind: Format) -> tuple[Tensor, Tensor]:
-    """The numbers of the format nearest to float64 numbers, from a list of all of them; and how far apart two are."""
+    """Return the nearest numbers of the format, and the distances between the two neighbours of each number.
+
+    ``numbers`` is float64. All numbers of the format are listed and searched.
+    """
     positive = torch.tensor(sorted({_number(code, kind) for code in range(2 ** (kind.bits - 1))})).double()
-    place = torch.searchsorted(positive, numbers.abs().contiguous()).clamp(1, len(positive) - 1)
-    below, above = positive[place - 1], positive[place]
+    index = torch.searchsorted(positive, numbers.abs().contiguous()).clamp(1, len(positive) - 1)
+    below, above = positive[index - 1], positive[index]
     up = numbers.abs() - below > above - numbers.abs()
+    # Ties go to the even code. The list is sorted, so a number's index is its code.
     tied = numbers.abs() - below == above - numbers.abs()
-    up = torch.where(tied, place % 2 == 0, up)
+    up = torch.where(tied, index % 2 == 0, up)
     return torch.where(up, above, below).copysign(numbers), above - below
 
 
@@ -130,13 +138,13 @@ def _number(code: int, kind: Format) -> float:
 
 
 def round_trip(rows: Tensor, kind: Format, dtype: torch.dtype) -> Expected:
-    """What comes back of rows of numbers. Near a tie, as float32 sees it, both neighbours are right."""
+    """Return the expected result of quantize and dequantize. Near a tie, as float32 sees it, both neighbours pass."""
     numbers = rows.double()
     scale = numbers.abs().max(1, keepdim=True).values / kind.reach
     exact = torch.where(scale == 0, 0.0, numbers / scale)
     found, apart = nearest(exact, kind)
     moved = 4 * 2.0**-24 * exact.abs()
-    # Halfway between two neighbours the way to either is half of what lies between them.
+    # At a tie the distance to either neighbour is half of their distance from each other.
     slack = torch.where((exact - found).abs() >= apart / 2 - moved, apart, 0.0)
     value = found * scale
     u = torch.finfo(dtype).eps / 2
@@ -145,7 +153,10 @@ def round_trip(rows: Tensor, kind: Format, dtype: torch.dtype) -> Expected:
 
 
 def _quantize_oracle(given: Arguments) -> Mapping[str, Expected]:
-    """The scale's bytes: samples make it a power of two, so that only one value is right. Properties judge codes."""
+    """Return the bytes of the scales. Codes are not compared here; the properties judge them.
+
+    Samples make every scale a power of two, so that exactly one value is right.
+    """
     val, size = given["val"], given["group_size"]
     kind = format_of(given["q_bits"], given["q_mantisa_bits"])
     scale = (val.double().view(-1, size).abs().amax(1) / kind.reach).float()
@@ -153,15 +164,15 @@ def _quantize_oracle(given: Arguments) -> Mapping[str, Expected]:
     expected[:, -_SCALE_BYTES:] = scale.view(-1, 1).view(torch.uint8).double()
     allowed = torch.full(expected.shape, 255.0).double()
     allowed[:, -_SCALE_BYTES:] = 0.0
-    one = Expected(expected, allowed=allowed)
-    return {"out": one, "result": one}
+    written = Expected(expected, allowed=allowed)
+    return {"out": written, "result": written}
 
 
 def _dequantize_oracle(given: Arguments) -> Mapping[str, Expected]:
-    """One byte after the other, by a table of all 256 codes."""
+    """Return code * scale, with a table of all 256 codes."""
     kind = format_of(8, given["q_mantisa_bits"])
-    sides = [_number(code, kind) for code in range(128)]
-    table = torch.tensor([*sides, *(-one for one in sides)]).double()
+    positive = [_number(code, kind) for code in range(128)]
+    table = torch.tensor([*positive, *(-number for number in positive)]).double()
     data = given["val_q"]
     values = table[data[:, :-_SCALE_BYTES].long()] * _scales(data).double()
     if "indexes" in given:
@@ -184,11 +195,15 @@ def _scales(data: Tensor) -> Tensor:
 def _values_to_quantize(
     generator: torch.Generator, dtype: torch.dtype, *, shape: tuple[int, ...], size: int, bits: int, mantissa: int
 ) -> Arguments:
-    """Each group's largest number is its format's times a power of two, and is positive or negative."""
+    """Return arguments of ``quantize``, in which every group's scale is a power of two.
+
+    The number with the largest magnitude is positive in every second group and negative in the others.
+    """
     reach = format_of(bits, mantissa).reach
     rows = torch.rand(shape, generator=generator, dtype=torch.float64).mul(1.75).sub(0.875).view(-1, size)
     rows[:, 0] = torch.where(torch.arange(len(rows)) % 2 == 0, 1.0, -1.0)
     rows *= reach * 2.0 ** (-11 - torch.arange(len(rows)).double()[:, None] % 3)
+    # Filled with bytes that are not zero, so that bytes which are never written are seen.
     out = torch.full((len(rows), size * bits // 8 + _SCALE_BYTES), 170, dtype=torch.uint8)
     return {
         "out": out, "val": rows.view(shape).to(dtype), "group_size": size,
@@ -196,10 +211,12 @@ def _values_to_quantize(
     }  # fmt: skip
 
 
-#: Group size, bits and mantissa.
+#: Group size, bits, and bits of the mantissa.
 _KINDS = {"fp8": (512, 8, 3), "fp8-wide": (36, 8, 2), "fp6": (132, 6, 2), "fp12": (66, 12, 4), "fp4": (66, 4, 1)}
 QUANTIZE_SAMPLES = tuple(
-    Sample(name, functools.partial(_values_to_quantize, shape=(3, 2, size), size=size, bits=bits, mantissa=mantissa))
+    KernelSample(
+        name, functools.partial(_values_to_quantize, shape=(3, 2, size), size=size, bits=bits, mantissa=mantissa)
+    )
     for name, (size, bits, mantissa) in _KINDS.items()
 )
 
@@ -207,7 +224,7 @@ QUANTIZE_SAMPLES = tuple(
 def _bytes_to_read(
     generator: torch.Generator, dtype: torch.dtype, *, size: int, mantissa: int, indexes: tuple[int, ...] = ()
 ) -> Arguments:
-    """All codes of 8 bits, in rows of two groups."""
+    """Return arguments of the dequantizers: all 8-bit codes, in rows of two groups."""
     rows, groups = 4, 2
     codes = torch.randperm(max(256, rows * groups * size), generator=generator)[: rows * groups * size] % 256
     scale = torch.rand(rows * groups, 1, generator=generator) / 256 + 2.0**-10
@@ -220,13 +237,13 @@ def _bytes_to_read(
 
 
 DEQUANTIZE_SAMPLES = (
-    Sample("fp8", functools.partial(_bytes_to_read, size=67, mantissa=3)),
-    # The largest number of this format, times the scale, leaves float16.
-    Sample("fp8-wide", functools.partial(_bytes_to_read, size=36, mantissa=2)),
+    KernelSample("fp8", functools.partial(_bytes_to_read, size=67, mantissa=3)),
+    # The largest number of this format times the scale exceeds float16's range.
+    KernelSample("fp8-wide", functools.partial(_bytes_to_read, size=36, mantissa=2)),
 )
 SELECTIVE_SAMPLES = (
-    Sample("some", functools.partial(_bytes_to_read, size=67, mantissa=3, indexes=(2, 0, 3, 2, 1))),
-    Sample("last", functools.partial(_bytes_to_read, size=36, mantissa=3, indexes=(3,))),
+    KernelSample("some", functools.partial(_bytes_to_read, size=67, mantissa=3, indexes=(2, 0, 3, 2, 1))),
+    KernelSample("last", functools.partial(_bytes_to_read, size=36, mantissa=3, indexes=(3,))),
 )
 
 
@@ -237,8 +254,8 @@ def _rows_with_scales(generator: torch.Generator, dtype: torch.dtype, *, width: 
 
 
 SCALES_SAMPLES = (
-    Sample("alone", functools.partial(_rows_with_scales, width=0)),
-    Sample("behind-codes", functools.partial(_rows_with_scales, width=66)),
+    KernelSample("alone", functools.partial(_rows_with_scales, width=0)),
+    KernelSample("behind-codes", functools.partial(_rows_with_scales, width=66)),
 )
 
 
@@ -248,7 +265,7 @@ SCALES_SAMPLES = (
 def _there_and_back(
     functions: Any, device: torch.device, rows: Tensor, kind: Format, stochastic: int = 0
 ) -> tuple[Tensor, Tensor]:
-    """What comes back of rows, one group each, and the bytes in between."""
+    """Quantize and dequantize rows, one group each. Return the result and the quantized bytes."""
     size = rows.shape[1]
     out = torch.full((len(rows), size * kind.bits // 8 + _SCALE_BYTES), 170, dtype=torch.uint8, device=device)
     out = functions.quantize(out, rows.to(device), size, stochastic, kind.bits, kind.mantissa)
@@ -257,46 +274,46 @@ def _there_and_back(
     return back, out
 
 
-def _round_trips(functions: Any, device: torch.device, dtype: torch.dtype, generator: torch.Generator) -> Seen:
-    """Every number comes back as the nearest of its format, from the largest down to subnormal ones, and zero as zero.
+def _round_trips(functions: Any, device: torch.device, dtype: torch.dtype, generator: torch.Generator) -> Observations:
+    """Check that every number comes back as the nearest one of its format, also subnormal numbers and zeros.
 
-    Rows that are chosen come back bit by bit as they do among all.
+    Selected rows must have the same bits as in the dequantization of all rows.
     """
     for kind in FORMATS:
         spread = 2.0 ** torch.randint(-10, 1, (4, 132), generator=generator)
         rows = (torch.randn(4, 132, generator=generator) * spread).to(dtype)
         rows[1, ::3], rows[2] = 0.0, 0.0
         back, out = _there_and_back(functions, device, rows, kind)
-        word = f"{kind.bits} bits, {kind.mantissa} of mantissa"
-        yield word, back, round_trip(rows, kind, dtype)
+        what = f"{kind.bits} bits, {kind.mantissa} of mantissa"
+        yield what, back, round_trip(rows, kind, dtype)
         chosen = torch.full((3, 132), 7.0, dtype=dtype, device=device)
         indexes = torch.tensor([3, 0, 3], dtype=torch.int32, device=device)
         functions.selective_dequantize(chosen, out, indexes, 132, kind.mantissa, kind.exponent)
         all_of_them = back.detach().cpu().double()[[3, 0, 3]]
-        yield f"{word}, chosen", chosen, Expected(all_of_them, allowed=torch.zeros_like(all_of_them))
+        yield f"{what}, selected rows", chosen, Expected(all_of_them, allowed=torch.zeros_like(all_of_them))
 
 
-def _non_finite(functions: Any, device: torch.device, dtype: torch.dtype, generator: torch.Generator) -> Seen:
-    """One NaN or infinity makes its whole group NaN, and no other group."""
+def _non_finite(functions: Any, device: torch.device, dtype: torch.dtype, generator: torch.Generator) -> Observations:
+    """Check that one NaN or infinity makes its whole group NaN, and no other group."""
     rows = torch.randn(4, 36, generator=generator).to(dtype)
     rows[0, 3], rows[2, 0], rows[3, 35] = float("nan"), float("inf"), -float("inf")
-    lost = torch.tensor([True, False, True, True])[:, None].expand(4, 36).double()
+    expected = torch.tensor([True, False, True, True])[:, None].expand(4, 36).double()
     for kind in FORMATS:
         back, _ = _there_and_back(functions, device, rows, kind)
-        yield f"{kind.bits} bits", back.detach().cpu().isnan().double(), Expected(lost)
+        yield f"{kind.bits} bits", back.detach().cpu().isnan().double(), Expected(expected)
 
 
 _DRAWS = 4096
 
 
-def _is_unbiased(functions: Any, device: torch.device, dtype: torch.dtype, generator: torch.Generator) -> Seen:
-    """The mean of many equal numbers is the number, within SIGMAS deviations of a mean of that many."""
+def _is_unbiased(functions: Any, device: torch.device, dtype: torch.dtype, generator: torch.Generator) -> Observations:
+    """Check that the mean of many equal numbers is the number, within SIGMAS standard deviations of such a mean."""
     torch.manual_seed(int(torch.randint(1 << 30, (), generator=generator)))
     for kind in FORMATS:
         steps = torch.tensor([0.0625, 0.25, 0.5, 0.9375, -0.25, -0.75]).double()
         numbers = (1 + steps.abs() / 2**kind.mantissa).copysign(steps)
         rows = numbers[:, None].repeat(1, _DRAWS)
-        rows[:, -1] = kind.reach  # and so the scale is a power of two
+        rows[:, -1] = kind.reach  # makes the scale a power of two
         rows = (rows / 2.0**11).to(dtype)
         back, _ = _there_and_back(functions, device, rows, kind, stochastic=1)
         exact = rows.double()[:, 0]
@@ -305,7 +322,7 @@ def _is_unbiased(functions: Any, device: torch.device, dtype: torch.dtype, gener
         spread = SIGMAS * apart * (fraction * (1 - fraction) / (_DRAWS - 1)).sqrt()
         means = back.detach().cpu().double()[:, :-1].mean(dim=1)
         allowed = spread + torch.finfo(dtype).eps * exact.abs()
-        yield f"the mean of each group, {kind.bits} bits", means, Expected(exact, allowed=allowed)
+        yield f"mean of each group, {kind.bits} bits", means, Expected(exact, allowed=allowed)
 
 
 # --- bad arguments ----------------------------------------------------------------------------------------------------
@@ -323,8 +340,9 @@ def _check_quantize(given: Arguments) -> None:
 
 def _check_bytes(name: str, data: Tensor, numbers: int, group_size: int, bits: int) -> None:
     check_positive({"group_size": group_size}, "group_size")
+    # Four 6-bit or two 12-bit codes share three bytes.
     if group_size * bits % (24 if bits in (6, 12) else 8):
-        raise wrong("group_size", f"whole bytes of {bits}-bit numbers, filled", group_size)
+        raise wrong("group_size", f"a number of {bits}-bit codes that fills whole bytes", group_size)
     if numbers == 0 or numbers % group_size:
         raise wrong("val", f"a whole number of groups of {group_size}", f"{numbers} elements")
     expected = numbers // group_size * (group_size * bits // 8 + _SCALE_BYTES)
@@ -350,10 +368,10 @@ def _check_dequantize(given: Arguments) -> None:
 def _check_indexes(given: Arguments, data: Tensor, val: Tensor, bits: int) -> None:
     indexes = check_tensor("indexes", given["indexes"], dtypes=(torch.int32,), device=data.device)
     if val.dim() < 2 or len(val) != indexes.numel():
-        raise wrong("val", f"a row for each of {indexes.numel()} indexes", f"shape {tuple(val.shape)}")
+        raise wrong("val", f"one row for each of {indexes.numel()} indexes", f"shape {tuple(val.shape)}")
     row = val[0].numel() // given["group_size"] * (given["group_size"] * bits // 8 + _SCALE_BYTES)
     if row == 0 or val[0].numel() % given["group_size"] or data.numel() % row:
-        raise wrong("val_q", f"rows of {row} bytes, as many groups as a row of val", f"{data.numel()} bytes")
+        raise wrong("val_q", f"rows of {row} bytes, with as many groups as a row of val", f"{data.numel()} bytes")
     if indexes.numel() and not 0 <= int(indexes.min()) <= int(indexes.max()) < data.numel() // row:
         raise wrong(
             "indexes", f"rows from 0 to {data.numel() // row - 1}", f"{int(indexes.min())} to {int(indexes.max())}"
@@ -370,21 +388,21 @@ def _check_scales(given: Arguments) -> None:
 QUANTIZE_REFUSALS = (
     Refusal("bits", "q_bits", altered("q_bits", 5)),
     Refusal("mantissa", "q_mantisa_bits", altered("q_mantisa_bits", 4)),
-    Refusal("room", "out", altered("out", lambda one: one[:, :-4].contiguous())),
+    Refusal("room", "out", altered("out", lambda data: data[:, :-4].contiguous())),
     Refusal("groups", "val", altered("group_size", 500)),
-    Refusal("dtypes", "val", altered("val", lambda one: one.double())),
+    Refusal("dtypes", "val", altered("val", lambda tensor: tensor.double())),
 )
 DEQUANTIZE_REFUSALS = (
     Refusal("format", "q_mantisa_bits", altered("q_exponent_bits", 5)),
-    Refusal("room", "val_q", altered("val_q", lambda one: one[:, :-4].contiguous())),
-    Refusal("dtypes", "val_q", altered("val_q", lambda one: one.short())),
+    Refusal("room", "val_q", altered("val_q", lambda data: data[:, :-4].contiguous())),
+    Refusal("dtypes", "val_q", altered("val_q", lambda data: data.short())),
 )
 
 
 def _specification(
     reference: Callable[..., Any],
     oracle: Callable[[Arguments], Mapping[str, Expected]],
-    samples: tuple[Sample, ...],
+    samples: tuple[KernelSample, ...],
     validate: Callable[[Arguments], None],
     **settings: Any,
 ) -> KernelSpecification:
@@ -432,8 +450,8 @@ SPECIFICATIONS = (
         changes=("val",),
         refusals=(
             *DEQUANTIZE_REFUSALS,
-            Refusal("outside", "indexes", altered("indexes", lambda one: one + 2)),
-            Refusal("rows", "val", altered("indexes", lambda one: one[1:].clone())),
+            Refusal("outside", "indexes", altered("indexes", lambda indexes: indexes + 2)),
+            Refusal("rows", "val", altered("indexes", lambda indexes: indexes[1:].clone())),
         ),
     ),
     _specification(

@@ -1,9 +1,11 @@
-"""Optimizer steps over lists of tensors, in one call: Adam, LAMB and Lion.
+"""Optimizer steps over lists of tensors, in one call: Adam and Lion.
 
-Where implementations in use disagree, this is decided: arithmetic is in float32 or wider whatever the storage, because
-in float16 a second moment of 1e-6 is 0 and so is an epsilon of 1e-8. A set ``noop_flag`` leaves everything as it is:
-the flag says that an overflow was found, the step would write NaN over parameters nobody has saved, and of the
-implementations in use some obey it and some ignore it, so that only a caller who never relies on it is safe today.
+Implementations in use disagree on two points. This specification decides:
+
+* Arithmetic is in float32 or wider for every storage dtype. In float16 a second moment of 1e-6 has almost no precision,
+  and an epsilon of 1e-8 is 0.
+* A non-zero ``noop_flag`` leaves all tensors unchanged. The flag reports a gradient overflow; the step would overwrite
+  parameters with NaN. Some implementations ignore the flag, so a caller cannot rely on it with them.
 """
 
 from __future__ import annotations
@@ -19,78 +21,63 @@ from conformance.accelerators.capabilities import Mode
 from conformance.kernels.arguments import check_choice, check_number, check_tensor_lists
 from conformance.kernels.native import WHAT
 from conformance.kernels.optimizers import compiled, oracles, portable
+from conformance.kernels.optimizers.multi_tensor import TensorLists, adam_signature, lion_signature
+from conformance.kernels.optimizers.oracles import BUDGET, away_from_zero
 from conformance.kernels.optimizers.portable import AdamSettings
-from conformance.kernels.optimizers.sampling import BUDGET, away_from_zero
 from conformance.kernels.specification import (
     Arguments,
     Expected,
+    KernelSample,
     KernelSpecification,
     Native,
     Refusal,
-    Sample,
 )
 from conformance.kernels.triton.offering import triton_kernel
 
 _DTYPES = ("float32", "float16", "bfloat16")
 _STORED = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
-#: Around vector widths, blocks of 512 and 16-bit counters.
+#: Sizes around vector widths, blocks of 512 elements and 16-bit counters.
 SIZES = (1, 2, 7, 511, 512, 513, 65535, 65537)
-#: Generating and comparing the large ones costs most of the time, and what loses a tail loses it in every dtype.
+#: Large samples take most of the time. A kernel that loses a tail loses it in every dtype, so one dtype is enough.
 _LARGE_ONLY_IN = ("float32",)
 MIXED = (3, 513, 1, 0, 1024)
 
-#: Powers of two, so that 1 - beta is exact in float32 too: who passes scalars as float32 is not judged by that.
+#: Betas and 1 - beta are exact in float32, so that an implementation that passes scalars as float32 loses nothing.
 _BETA1, _BETA2, _EPS, _RATE, _DECAY = 0.875, 0.984375, 2.0**-10, 0.125, 0.25
 
 
 # --- semantics ------------------------------------------------------------------------------------------------------
 
 
-def multi_tensor_adam(
-    chunk_size: int,
-    noop_flag: Tensor,
-    tensor_lists: Sequence[Sequence[Tensor]],
-    lr: float,
-    beta1: float,
-    beta2: float,
-    epsilon: float,
-    step: int,
-    mode: int,
-    bias_correction: int,
-    weight_decay: float,
-) -> None:
-    """One Adam step on lists of gradients, parameters, first and second moments, in place.
+@adam_signature
+def multi_tensor_adam(noop_flag: Tensor, tensor_lists: TensorLists, settings: AdamSettings) -> None:
+    """Update parameters and both moments in place by one Adam step.
 
-    ``mode`` 0 adds the decay to the gradient (Kingma and Ba, 2015, arXiv:1412.6980, algorithm 1), 1 decays the
-    parameter on its own (Loshchilov and Hutter, 2019, arXiv:1711.05101, algorithm 2). ``epsilon`` is added to the
-    root of the corrected second moment. Infinities and NaN in gradients propagate. A non-zero ``noop_flag`` (a
-    gradient overflowed) leaves everything as it is. ``chunk_size`` has no effect on values.
+    ``tensor_lists`` are gradients, parameters, first and second moments. ``mode`` 0 adds the decay to the gradient
+    (Kingma and Ba, 2015, arXiv:1412.6980, algorithm 1). ``mode`` 1 decays the parameter separately (Loshchilov and
+    Hutter, 2019, arXiv:1711.05101, algorithm 2). ``epsilon`` is added to the root of the corrected second moment.
+    Infinities and NaN in gradients propagate. A non-zero ``noop_flag`` (a gradient overflowed) leaves all tensors
+    unchanged. ``chunk_size`` has no effect on values.
     """
-    settings = AdamSettings.of_call(lr, beta1, beta2, epsilon, step, mode, bias_correction, weight_decay)
     _each(portable.adam, noop_flag, tensor_lists, settings)
 
 
+@lion_signature
 def multi_tensor_lion(
-    chunk_size: int,
-    noop_flag: Tensor,
-    tensor_lists: Sequence[Sequence[Tensor]],
-    lr: float,
-    beta1: float,
-    beta2: float,
-    step: int,
-    weight_decay: float,
+    noop_flag: Tensor, tensor_lists: TensorLists, lr: float, beta1: float, beta2: float, weight_decay: float
 ) -> None:
-    """One Lion step on lists of gradients, parameters and moments, in place (Chen et al., 2023, arXiv:2302.06675).
+    """Update parameters and moments in place by one Lion step (Chen et al., 2023, arXiv:2302.06675).
 
-    The sign of the interpolated moment moves the parameter, decoupled decay shrinks it, and the moment follows
-    with ``beta2``. The sign of 0 is 0, as in the paper and in torch.sign: a parameter that never had a gradient does
-    not move. ``step`` and ``chunk_size`` have no effect on values; ``noop_flag`` as for Adam.
+    ``tensor_lists`` are gradients, parameters and moments. The parameter moves against the sign of the moment that
+    ``beta1`` blends with the gradient. Decoupled decay shrinks the parameter. Then ``beta2`` updates the moment. The
+    sign of 0 is 0, as in the paper and in torch.sign: a parameter that never had a gradient does not move. ``step`` and
+    ``chunk_size`` have no effect on values. A non-zero ``noop_flag`` leaves all tensors unchanged.
     """
     _each(portable.lion, noop_flag, tensor_lists, lr, beta1, beta2, weight_decay)
 
 
-def _each(step: Callable[..., None], noop_flag: Tensor, tensor_lists: Sequence[Sequence[Tensor]], *rest: Any) -> None:
-    """The step of every row, unless an overflow was found."""
+def _each(step: Callable[..., None], noop_flag: Tensor, tensor_lists: TensorLists, *rest: Any) -> None:
+    """Run the step for the tensors of each parameter, unless an overflow was found."""
     if int(noop_flag) != 0:
         return
     for gradient, parameter, *state in zip(*tensor_lists, strict=True):
@@ -98,36 +85,28 @@ def _each(step: Callable[..., None], noop_flag: Tensor, tensor_lists: Sequence[S
 
 
 def _compiled_adam() -> Callable[..., None]:
+    # Build the library now, so that a missing compiler is an error of loading and not of the first step.
     compiled.library()
-
-    def steps(chunk_size: int, noop_flag: Tensor, tensor_lists: Sequence[Sequence[Tensor]], *numbers: Any) -> None:
-        _each(compiled.adam, noop_flag, tensor_lists, AdamSettings.of_call(*numbers))
-
-    return steps
+    return adam_signature(functools.partial(_each, compiled.adam))
 
 
 def _compiled_lion() -> Callable[..., None]:
     compiled.library()
-
-    def steps(chunk_size: int, noop_flag: Tensor, tensor_lists: Sequence[Sequence[Tensor]], *numbers: Any) -> None:
-        lr, beta1, beta2, _, weight_decay = numbers
-        _each(compiled.lion, noop_flag, tensor_lists, lr, beta1, beta2, weight_decay)
-
-    return steps
+    return lion_signature(functools.partial(_each, compiled.lion))
 
 
 # --- oracles, in float64 on the host ----------------------------------------------------------------------------------
 
 
 def adam_oracle(given: Arguments) -> Mapping[str, Expected]:
-    """Row by row."""
-    names = ("lr", "beta1", "beta2", "epsilon", "step", "mode", "bias_correction", "weight_decay")
-    settings = AdamSettings.of_call(*(given[name] for name in names))
+    """Return the results of each parameter's Adam step, by path."""
+    names = ("lr", "beta1", "beta2", "epsilon", "weight_decay", "step", "bias_correction")
+    settings = AdamSettings(**{name: given[name] for name in names}, decoupled=given["mode"] == 1)
     return _rows(given, 3, lambda grad, old, mean, square: oracles.adam(old, grad, mean, square, settings))
 
 
 def lion_oracle(given: Arguments) -> Mapping[str, Expected]:
-    """Row by row."""
+    """Return the results of each parameter's Lion step, by path."""
     numbers = [given[name] for name in ("lr", "beta1", "beta2", "weight_decay")]
     return _rows(given, 2, lambda grad, old, mean: oracles.lion(old, grad, mean, *numbers))
 
@@ -143,7 +122,7 @@ def _rows(given: Arguments, lists: int, step: Callable[..., tuple[Expected, ...]
 
 
 def _unchanged(given: Arguments, lists: int) -> Mapping[str, Expected]:
-    """Every tensor but the gradients, as it is and without any error."""
+    """Expect every tensor except the gradients unchanged, without any error."""
     return {
         f"tensor_lists[{position}][{row}]": Expected(tensor.double(), allowed=torch.zeros(tensor.shape).double())
         for position in range(1, lists + 1)
@@ -154,12 +133,12 @@ def _unchanged(given: Arguments, lists: int) -> Mapping[str, Expected]:
 # --- samples ----------------------------------------------------------------------------------------------------------
 
 
-def _as_they_are(lists: list[list[Tensor]]) -> None:
-    """The usual lists."""
+def _unmodified(lists: list[list[Tensor]]) -> None:
+    """Change nothing."""
 
 
 def _adam_lists(generator: torch.Generator, sizes: Sequence[int], dtype: torch.dtype) -> list[list[Tensor]]:
-    """Gradients, parameters, moments. The rows of a moment of a later step: v is at least m squared."""
+    """Return gradients, parameters and both moments of a later step: a second moment is at least the first squared."""
     gradients = [away_from_zero(generator, size).to(dtype) for size in sizes]
     parameters = [away_from_zero(generator, size).to(dtype) for size in sizes]
     means = [away_from_zero(generator, size).to(dtype) * 0.5 for size in sizes]
@@ -175,7 +154,7 @@ def _adam(
     mode: int = 1,
     bias_correction: int = 1,
     step: int = 3,
-    change: Callable[[list[list[Tensor]]], None] = _as_they_are,
+    change: Callable[[list[list[Tensor]]], None] = _unmodified,
     noop: int = 0,
     **numbers: float,
 ) -> Arguments:
@@ -197,31 +176,32 @@ def _adam(
 
 
 def _dtypes_at(size: int) -> tuple[str, ...]:
+    # Only 65535 and 65537 are above this limit.
     return _LARGE_ONLY_IN if size > 1 << 12 else ()
 
 
 def _zero_state(lists: list[list[Tensor]]) -> None:
-    """What a first step starts from."""
+    """Zero the moments, as before a first step."""
     for tensors in lists[2:]:
         for tensor in tensors:
             tensor.zero_()
 
 
 def _tiny(lists: list[list[Tensor]]) -> None:
-    """Gradients whose squares vanish in float16."""
+    """Zero the moments, and scale gradients down so that their squares underflow in float16."""
     _zero_state(lists)
     for tensor in lists[0]:
         tensor.mul_(2.0**-10)
 
 
 def _special(lists: list[list[Tensor]]) -> None:
-    """NaN, infinities, zeros of both signs, and elements that stay usual."""
+    """Set the first gradients to NaN, infinities and zeros of both signs; the other elements stay finite."""
     for tensor in lists[0]:
         tensor[:5] = torch.tensor([float("nan"), float("inf"), -float("inf"), 0.0, -0.0])
 
 
 def _zeros(lists: list[list[Tensor]]) -> None:
-    """Rows that never had a gradient."""
+    """Zero the moments and every second gradient, as for elements that never had a gradient."""
     _zero_state(lists)
     for tensor in lists[0]:
         tensor[::2] = 0.0
@@ -235,22 +215,22 @@ _STEPS: dict[str, dict[str, Any]] = {
     "uncorrected": {"bias_correction": 0, "step": 2},
 }
 ADAM_SAMPLES = (
-    Sample("mixed", functools.partial(_adam, sizes=MIXED)),
+    KernelSample("mixed", functools.partial(_adam, sizes=MIXED)),
     *(
-        Sample(f"{word}-{size}", functools.partial(_adam, sizes=(size,), mode=mode), _dtypes_at(size))
+        KernelSample(f"{word}-{size}", functools.partial(_adam, sizes=(size,), mode=mode), _dtypes_at(size))
         for word, mode in _ADAM.items()
         for size in SIZES
     ),
     *(
-        Sample(f"{word}-{what}", functools.partial(_adam, sizes=MIXED, mode=mode, **settings))
+        KernelSample(f"{word}-{what}", functools.partial(_adam, sizes=MIXED, mode=mode, **settings))
         for word, mode in _ADAM.items()
         for what, settings in _STEPS.items()
     ),
-    Sample("empty", functools.partial(_adam, sizes=())),
-    Sample("special", functools.partial(_adam, sizes=(67,), change=_special)),
-    Sample("zeros", functools.partial(_adam, sizes=(67,), change=_zeros)),
-    Sample("tiny", functools.partial(_adam, sizes=(67,), step=1, change=_tiny, epsilon=1e-8, weight_decay=0.0)),
-    Sample("overflow", functools.partial(_adam, sizes=(67,), noop=1)),
+    KernelSample("empty", functools.partial(_adam, sizes=())),
+    KernelSample("special", functools.partial(_adam, sizes=(67,), change=_special)),
+    KernelSample("zeros", functools.partial(_adam, sizes=(67,), change=_zeros)),
+    KernelSample("tiny", functools.partial(_adam, sizes=(67,), step=1, change=_tiny, epsilon=1e-8, weight_decay=0.0)),
+    KernelSample("overflow", functools.partial(_adam, sizes=(67,), noop=1)),
 )
 
 
@@ -259,14 +239,13 @@ def _lion(
     dtype: torch.dtype,
     *,
     sizes: Sequence[int],
-    change: Callable[[list[list[Tensor]]], None] = _as_they_are,
+    change: Callable[[list[list[Tensor]]], None] = _unmodified,
     noop: int = 0,
 ) -> Arguments:
-    # The sign of moment and gradient is the same in three of four places; where it is not, the moment decides:
-    # beta1 * 1/8 exceeds (1 - beta1) * 13/16.
+    # Where the signs of moment and gradient differ, the moment decides: beta1 * 1/8 exceeds (1 - beta1) * 13/16.
     gradients = [away_from_zero(generator, size) * 0.8125 for size in sizes]
     lists = [
-        [one.to(dtype) for one in gradients],
+        [gradient.to(dtype) for gradient in gradients],
         [away_from_zero(generator, size).to(dtype) for size in sizes],
         [away_from_zero(generator, size).to(dtype) for size in sizes],
     ]
@@ -284,12 +263,12 @@ def _lion(
 
 
 LION_SAMPLES = (
-    Sample("mixed", functools.partial(_lion, sizes=MIXED)),
-    *(Sample(str(size), functools.partial(_lion, sizes=(size,)), _dtypes_at(size)) for size in SIZES),
-    Sample("empty", functools.partial(_lion, sizes=())),
-    Sample("special", functools.partial(_lion, sizes=(67,), change=_special)),
-    Sample("zeros", functools.partial(_lion, sizes=(67,), change=_zeros)),
-    Sample("overflow", functools.partial(_lion, sizes=(67,), noop=1)),
+    KernelSample("mixed", functools.partial(_lion, sizes=MIXED)),
+    *(KernelSample(str(size), functools.partial(_lion, sizes=(size,)), _dtypes_at(size)) for size in SIZES),
+    KernelSample("empty", functools.partial(_lion, sizes=())),
+    KernelSample("special", functools.partial(_lion, sizes=(67,), change=_special)),
+    KernelSample("zeros", functools.partial(_lion, sizes=(67,), change=_zeros)),
+    KernelSample("overflow", functools.partial(_lion, sizes=(67,), noop=1)),
 )
 
 
@@ -323,26 +302,27 @@ def _drop_list(lists: list[list[Tensor]]) -> None:
 
 
 def _halve_moment(lists: list[list[Tensor]]) -> None:
-    other = torch.bfloat16 if lists[2][0].dtype is torch.float16 else torch.float16
-    lists[2][0] = lists[2][0].to(other)
+    dtype = torch.bfloat16 if lists[2][0].dtype is torch.float16 else torch.float16
+    lists[2][0] = lists[2][0].to(dtype)
 
 
 def _stride_parameter(lists: list[list[Tensor]]) -> None:
     lists[:] = [[torch.stack([tensor, tensor], dim=-1)[..., 0] for tensor in tensors] for tensors in lists]
 
 
-def _shorten(lists: list[list[Tensor]]) -> None:
+def _lengthen(lists: list[list[Tensor]]) -> None:
     lists[1][0] = lists[1][0].repeat(2)
 
 
 def _elsewhere(lists: list[list[Tensor]]) -> None:
+    # Every machine has the meta device.
     lists[1][0] = lists[1][0].to("meta")
 
 
 REFUSALS = (
     Refusal("lengths", "tensor_lists[1]", functools.partial(_with_lists, change=_drop_last)),
     Refusal("dtypes", "tensor_lists[2][0]", functools.partial(_with_lists, change=_halve_moment)),
-    Refusal("shapes", "tensor_lists[1][0]", functools.partial(_with_lists, change=_shorten)),
+    Refusal("shapes", "tensor_lists[1][0]", functools.partial(_with_lists, change=_lengthen)),
     Refusal("strides", "tensor_lists[0][0]", functools.partial(_with_lists, change=_stride_parameter)),
     Refusal("devices", "tensor_lists[1][0]", functools.partial(_with_lists, change=_elsewhere)),
     Refusal("lists", "tensor_lists", functools.partial(_with_lists, change=_drop_list)),

@@ -1,7 +1,7 @@
-"""Products of many matrices in one call, each with its own rows: the experts of a mixture.
+"""Grouped matrix products: many products in one call, each with its own rows, as for a mixture of experts.
 
-Where implementations in use leave it open, this is decided: rows behind the last group are zero. Left as they were
-allocated they hold another tensor's values, NaN among them, and a sum over all rows spreads these.
+Implementations in use leave one point open. This specification decides: rows after the last group are zero.
+Uninitialized rows hold values of other tensors, possibly NaN, and a sum over all rows spreads them.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from conformance.kernels.specification import (
     Arguments,
     ErrorBudget,
     Expected,
+    KernelSample,
     KernelSpecification,
     Property,
     Refusal,
-    Sample,
 )
 
 _STORED = (torch.float32, torch.float16, torch.bfloat16)
-#: The longest sum of the samples; an error budget that grows with each sample's would say little more.
+#: Length of the longest sum in the samples. A budget per sample would be hardly tighter.
 _LONGEST = 67
 _BUDGET = ErrorBudget(
     rounding=1.0,
@@ -37,12 +37,12 @@ _BUDGET = ErrorBudget(
 
 
 def grouped_mm(mat_a: Tensor, mat_b: Tensor, offs: Tensor) -> Tensor:
-    """Group ``g`` of the rows of ``mat_a`` times ``mat_b[g]``, as torch's own function of that name computes it.
+    """Multiply each group ``g`` of rows of ``mat_a`` by ``mat_b[g]``, as torch's function of the same name does.
 
-    ``offs`` (int32) holds the ends of the groups, which follow each other and may be empty. With ``mat_a`` (rows, k)
-    and ``mat_b`` (groups, k, n) the result is (rows, n), and 0 behind the last group. With ``mat_a`` (m, rows) and
-    ``mat_b`` (rows, n), the product for the weights' gradients, groups are of columns of ``mat_a`` and rows of
-    ``mat_b``, and the result is (groups, m, n). Products are added up in float32 or wider.
+    ``offs`` (int32) holds the end of each group. Groups are adjacent and may be empty. With ``mat_a`` (rows, k) and
+    ``mat_b`` (groups, k, n) the result is (rows, n), with zeros after the last group. With ``mat_a`` (m, rows) and
+    ``mat_b`` (rows, n), the product for the gradients of weights, a group is a range of columns of ``mat_a`` and of
+    rows of ``mat_b``; the result is (groups, m, n). Products are summed in float32 or wider.
     """
     ends = offs.tolist()
     groups = list(zip([0, *ends], ends, strict=False))
@@ -55,15 +55,18 @@ def grouped_mm(mat_a: Tensor, mat_b: Tensor, offs: Tensor) -> Tensor:
 
 
 def _row_by_row(given: Arguments) -> Mapping[str, Expected]:
-    """By membership: each row knows its group, and products are sums over the whole of a padded tensor."""
+    """Compute the products by a 0/1 matrix of group membership: one einsum over all rows and groups."""
     left, right, ends = given["mat_a"].double(), given["mat_b"].double(), given["offs"].tolist()
     rows = left.shape[0] if right.dim() == 3 else right.shape[0]
+    # A row's group is the number of ends at or before it. Rows after the last end match no group.
     groups = [sum(row >= end for end in ends) for row in range(rows)]
     member = torch.tensor([[float(own == group) for group in range(len(ends))] for own in groups]).double()
+    # Without rows, the tensor of an empty list has one dimension.
     member = member.reshape(rows, len(ends))
-    what = "rk,gkn,rg->rn" if right.dim() == 3 else "mr,rn,rg->gmn"
-    value = torch.einsum(what, left, right, member)
-    return {"result": Expected(value, torch.einsum(what, left.abs(), right.abs(), member), dtype=given["mat_a"].dtype)}
+    equation = "rk,gkn,rg->rn" if right.dim() == 3 else "mr,rn,rg->gmn"
+    value = torch.einsum(equation, left, right, member)
+    scale = torch.einsum(equation, left.abs(), right.abs(), member)
+    return {"result": Expected(value, scale, dtype=given["mat_a"].dtype)}
 
 
 def _forward(
@@ -88,7 +91,7 @@ def _gradient(generator: torch.Generator, dtype: torch.dtype, *, rows: Sequence[
 def _same_as_alone(
     functions: Any, device: torch.device, dtype: torch.dtype, generator: torch.Generator
 ) -> Iterator[tuple[str, Tensor, Expected]]:
-    """A group's rows do not depend on what other groups hold: NaN in one of them stays there."""
+    """Check that NaN in one group's rows does not reach the results of other groups."""
     given = _forward(generator, dtype, rows=(5, 16, 3), k=33, n=17)
     expected = _row_by_row(given)["result"]
     given["mat_a"][5:21] = float("nan")
@@ -98,7 +101,7 @@ def _same_as_alone(
     for start, stop in ((0, 5), (21, 24)):
         assert expected.scale is not None
         part = Expected(expected.value[start:stop], expected.scale[start:stop], dtype=dtype)
-        yield f"rows {start}…{stop} beside a group of NaN", result[start:stop], part
+        yield f"rows {start} to {stop - 1}, next to a group of NaN", result[start:stop], part
 
 
 def _check(given: Arguments) -> None:
@@ -131,11 +134,11 @@ SPECIFICATIONS = (
         mode=Mode.TRAINING,
         dtypes=("float32", "float16", "bfloat16"),
         samples=(
-            Sample("experts", functools.partial(_forward, rows=_ROWS, k=_LONGEST, n=33)),
-            Sample("one-row", functools.partial(_forward, rows=(1,), k=1, n=1)),
-            Sample("behind", functools.partial(_forward, rows=(3, 5), k=16, n=8, behind=4)),
-            Sample("no-rows", functools.partial(_forward, rows=(0, 0), k=16, n=8)),
-            Sample("gradient", functools.partial(_gradient, rows=_ROWS, m=9, n=33)),
+            KernelSample("experts", functools.partial(_forward, rows=_ROWS, k=_LONGEST, n=33)),
+            KernelSample("one-row", functools.partial(_forward, rows=(1,), k=1, n=1)),
+            KernelSample("behind", functools.partial(_forward, rows=(3, 5), k=16, n=8, behind=4)),
+            KernelSample("no-rows", functools.partial(_forward, rows=(0, 0), k=16, n=8)),
+            KernelSample("gradient", functools.partial(_gradient, rows=_ROWS, m=9, n=33)),
         ),
         oracle=_row_by_row,
         budget=_BUDGET,

@@ -1,11 +1,15 @@
-"""Softmax over attention scores, and attention with the keys and values of earlier tokens.
+"""Softmax over attention scores, and attention with a key-value cache.
 
-Where implementations in use disagree, this is decided: a query sees the same keys whether its token came with a prompt
-or alone, so a window of w is the last w tokens, itself included (in decoding on CUDA it is w - 1); with more keys than
-queries the last query stands at the last key; a row in which everything is hidden gives zeros, never NaN; scale and
-ALiBi count in float32 too (CUDA's float32 kernel drops them); ``num_kv`` is the number of key heads (not how often they
-repeat); ``is_prompt`` starts a sequence of one token as well, and a call without tokens is refused; positions count
-what is in the cache.
+Implementations in use disagree on some points. This specification decides:
+
+* A query sees the same keys, whether its token came with a prompt or alone. A window of w is the last w tokens,
+  including the query's own token. (CUDA's kernel uses w - 1 in decoding.)
+* With more keys than queries, the last query is at the position of the last key.
+* A row in which all keys are hidden gives zeros, never NaN.
+* Scale and ALiBi apply in float32 too. (CUDA's float32 kernel drops them.)
+* ``num_kv`` is the number of key heads, not the number of their repetitions.
+* ``is_prompt`` also starts a sequence of one token. A call without tokens is refused.
+* Positions count the tokens in the cache.
 """
 
 from __future__ import annotations
@@ -22,19 +26,18 @@ from conformance.kernels.arguments import check_number, check_tensor, wrong
 from conformance.kernels.inference import attention
 from conformance.kernels.inference.decoding import PROPERTIES, oracle, probabilities
 from conformance.kernels.inference.drawing import Draw, elsewhere, other_dtype, put, samples, spoiled, strided
-from conformance.kernels.inference.formulas import wide
-from conformance.kernels.inference.layouts import split_heads
-from conformance.kernels.inference.rotary import rotated
-from conformance.kernels.inference.rounding import Bounded
-from conformance.kernels.inference.shapes import FLOATING
+from conformance.kernels.inference.formulas import rotated, wide
+from conformance.kernels.inference.rounding import BoundedValue
+from conformance.kernels.inference.shapes import FLOATING, split_heads
 from conformance.kernels.inference.workspace import FUNCTIONS, WORKSPACE
 from conformance.kernels.specification import WORDS, Arguments, ErrorBudget, Expected, KernelSpecification
 
 _BUDGET = ErrorBudget(
     rounding=1.0,
     conditioning=1.0,
-    source="running error analysis in float32 (kernels/inference/rounding.py): a score's error is a weight's relative "
-    "error; implementations add 1e-6 to the sum; scores, weights and rotated keys may be stored in the dtype",
+    source="running error analysis in float32 (kernels/inference/rounding.py): the error of a score is the relative "
+    "error of its weight; implementations add 1e-6 to the sum; scores, weights and rotated keys may be stored in the "
+    "dtype",
 )
 
 
@@ -54,12 +57,13 @@ def softmax(
     head_offset: int,
     mp_size: int,
 ) -> Tensor:
-    """Attention weights of (batch, heads, queries, keys), over ``attn_scores``.
+    """Write attention weights over ``attn_scores``, and return it.
 
-    softmax(scores * layer_scale + alibi + mask). ``attn_mask`` is added: (batch, keys), or (batch, 1, 1 or queries,
-    keys). ``alibi`` (Press et al., 2022, arXiv:2108.12409) is (batch * heads of all ``mp_size`` ranks, 1, keys), and
-    this rank's heads begin at ``head_offset``. Either is none if it has fewer than two dimensions. ``triangular`` hides
-    later keys, ``local_attention`` all but the last ``window_size``. ``recompute`` and ``async_op`` have no effect.
+    Weights are softmax(scores * layer_scale + alibi + mask). ``attn_scores`` is (batch, heads, queries, keys).
+    ``attn_mask`` is added to the scores; it is (batch, keys) or (batch, 1, 1 or queries, keys). ``alibi`` (Press et
+    al., 2022, arXiv:2108.12409) is (batch * heads of all ``mp_size`` ranks, 1, keys); the heads of this rank start at
+    ``head_offset``. A mask or ALiBi with fewer than two dimensions means none. ``triangular`` hides later keys.
+    ``local_attention`` hides all but the last ``window_size`` keys. ``recompute`` and ``async_op`` have no effect.
     """
     batch, heads, queries, keys = attn_scores.shape
     shifts = None
@@ -93,28 +97,33 @@ def softmax_context(
     token_idx: None,
     position_ids: Tensor | None,
 ) -> list[Tensor]:
-    """Attention of new tokens to themselves and to those in the workspace: (batch, tokens, heads * channels).
+    """Return attention of new tokens to themselves and to the tokens in the workspace, and all keys and values.
 
-    Vaswani et al., 2017, arXiv:1706.03762, with weights as ``softmax`` says, of scores norm_factor² q·k.
-    ``query_key_value`` is (batch, tokens, (heads + 2 key heads) * channels): queries, keys, values. There are
-    ``num_kv`` key heads (as many as heads if it is below 1), each for heads / num_kv neighbouring heads (Ainslie et
-    al., 2023, arXiv:2305.13245). Several tokens, or ``is_prompt``, begin a sequence; one token goes on with it. The
-    call for the last of ``num_layers`` layers ends the step. Queries and keys are turned (see
-    ``apply_rotary_pos_emb``) in halves or every two channels, at their places in the sequence, or at ``position_ids``
-    (batch, tokens). Neither flag: nothing turns. ``no_masking`` ignores the mask. The keys and values so far,
-    (batch, heads, all tokens, channels), come second and third.
+    Vaswani et al., 2017, arXiv:1706.03762. Scores are norm_factor² q·k; weights are computed as in ``softmax``.
+
+    * ``query_key_value`` is (batch, tokens, (heads + 2 * key heads) * channels): queries, keys, values. There are
+      ``num_kv`` key heads, or as many as heads if it is below 1. Each serves heads / num_kv adjacent heads (Ainslie et
+      al., 2023, arXiv:2305.13245).
+    * Several tokens, or ``is_prompt``, start a sequence. One token continues it. The call for the last of
+      ``num_layers`` layers ends the step.
+    * ``rotate_half`` and ``rotate_every_two`` rotate queries and keys (see ``apply_rotary_pos_emb``), in halves or in
+      adjacent channels. Positions are those in the sequence, or ``position_ids`` (batch, tokens). Without either flag
+      nothing is rotated.
+    * ``no_masking`` ignores the mask.
+
+    The first result is (batch, tokens, heads * channels). Keys and values so far, each (batch, heads, all tokens,
+    channels), are the second and third.
     """
     batch, count, _ = query_key_value.shape
     first = 0 if is_prompt or count > 1 else WORKSPACE.seen
     queries, keys, values = _heads(query_key_value, heads, num_kv)
-    turn = rotate_half or rotate_every_two
-    if rotary_dim > 0 and turn:
+    if rotary_dim > 0 and (rotate_half or rotate_every_two):
         device = query_key_value.device
-        places = torch.arange(first, first + count, device=device) if position_ids is None else position_ids
-        queries = rotated(queries, places, rotary_dim, rotate_half, rope_theta)
-        keys = rotated(keys, places, rotary_dim, rotate_half, rope_theta)
+        positions = torch.arange(first, first + count, device=device) if position_ids is None else position_ids
+        queries = rotated(queries, positions, rotary_dim, rotate_half, rope_theta)
+        keys = rotated(keys, positions, rotary_dim, rotate_half, rope_theta)
     shared = heads // keys.shape[1]
-    keys, values = (one.repeat_interleave(shared, dim=1).to(query_key_value.dtype) for one in (keys, values))
+    keys, values = (part.repeat_interleave(shared, dim=1).to(query_key_value.dtype) for part in (keys, values))
     keys, values = WORKSPACE.keep(layer_id, first, keys, values)
     scores = queries @ wide(keys).transpose(-1, -2) * norm_factor**2
     shifts = None if alibi is None or alibi.dim() < 2 else wide(alibi).reshape(batch, heads, 1, -1)
@@ -128,7 +137,7 @@ def softmax_context(
 
 
 def _heads(together: Tensor, heads: int, num_kv: int) -> Iterator[Tensor]:
-    """Queries, keys, values: (batch, heads or key heads, tokens, channels), wide."""
+    """Yield queries, keys and values: (batch, heads or key heads, tokens, channels), in float32 or wider."""
     pairs = num_kv if num_kv > 0 else heads
     width = together.shape[2] // (heads + 2 * pairs)
     every = split_heads(wide(together), width)
@@ -140,18 +149,18 @@ def _heads(together: Tensor, heads: int, num_kv: int) -> Iterator[Tensor]:
 
 
 def _softmax_oracle(given: Arguments) -> Mapping[str, Expected]:
-    found, (batch, heads, queries, keys) = Bounded.exact(given["attn_scores"]), given["attn_scores"].shape
+    found, (batch, heads, queries, keys) = BoundedValue.exact(given["attn_scores"]), given["attn_scores"].shape
     found = found.scaled(given["layer_scale"])
     if given["alibi"].dim() > 1:
         every, first = given["alibi"].reshape(batch, -1, 1, keys), given["head_offset"]
-        found = found + Bounded.exact(every[:, first : first + heads].expand(found.value.shape))
+        found = found + BoundedValue.exact(every[:, first : first + heads].expand(found.value.shape))
     if given["attn_mask"].dim() > 1:
         rows = given["attn_mask"].reshape(batch, 1, -1, keys)
-        found = found + Bounded.exact(rows.expand(found.value.shape))
+        found = found + BoundedValue.exact(rows.expand(found.value.shape))
     window = given["window_size"] if given["local_attention"] else keys
     seen = torch.zeros(queries, keys, dtype=torch.bool)
     for row in range(queries):
-        last = keys - queries + row
+        last = keys - queries + row  # the last query is at the position of the last key
         end = last if given["triangular"] else keys - 1
         seen[row, max(0, last - window + 1) : end + 1] = True
     result = probabilities(found, seen).expected(given["attn_scores"].dtype)
@@ -187,7 +196,11 @@ def _scores(
 
 
 def _mask(kind: str, batch: int, queries: int, keys: int, dtype: torch.dtype) -> Tensor:
-    """Padding in front by -10000, which DeepSpeed masks with; or by -inf, with rows where nothing is left."""
+    """Return an additive mask.
+
+    "padding" hides leading keys by -10000, DeepSpeed's mask value; in the second sequence it hides all keys. "rows"
+    hides keys by -inf, in some rows all of them.
+    """
     if not kind:
         return torch.zeros(1, dtype=dtype)
     if kind == "padding":
@@ -256,11 +269,12 @@ _CONTEXT: dict[str, dict[str, Any]] = {
 
 @contextmanager
 def _allocated(functions: Any, given: Arguments) -> Iterator[None]:
-    """A workspace larger than needed, around one call."""
+    """Allocate a workspace that is larger than needed, for one call."""
     together, heads = given["query_key_value"], given["heads"]
     width = together.shape[2] // (heads + 2 * (given["num_kv"] or heads))
     word = WORDS.get(str(together.dtype).removeprefix("torch."), "fp32")
     allocate = getattr(functions, f"allocate_workspace_{word}")
+    # Two sequences, three layers, one rank, at most 16 tokens; rank and the other lengths have no effect on values.
     allocate(heads * width, heads, 1, 2, 3, 1, False, 0, 16, 1)
     try:
         yield
@@ -277,7 +291,7 @@ def _validate_softmax(given: Arguments) -> None:
         raise wrong("attn_scores", "shape (batch, heads, queries, keys)", tuple(scores.shape))
     batch, heads, queries, keys = scores.shape
     if queries > keys and (given["triangular"] or given["local_attention"]):
-        raise wrong("attn_scores", f"no more than {keys} queries, one for each key", queries)
+        raise wrong("attn_scores", f"at most {keys} queries, one for each key", queries)
     check_number("mp_size", given["mp_size"], at_least=1)
     attention.check_mask("attn_mask", given["attn_mask"], batch, queries, keys, scores)
     attention.check_alibi("alibi", given["alibi"], batch * heads * given["mp_size"], keys, scores)
@@ -299,7 +313,7 @@ def _validate_context(given: Arguments) -> None:
     if given["rotary_dim"] % 2 or given["rotary_dim"] > width:
         raise wrong("rotary_dim", f"an even number up to {width}", given["rotary_dim"])
     if given["rotate_half"] and given["rotate_every_two"]:
-        raise wrong("rotate_every_two", "one way to turn", "rotate_half as well")
+        raise wrong("rotate_every_two", "one kind of rotation", "rotate_half as well")
     if given["token_idx"] is not None:
         raise wrong("token_idx", "None, since the workspace counts the tokens", given["token_idx"])
     if given["layer_id"] >= given["num_layers"]:
@@ -309,13 +323,13 @@ def _validate_context(given: Arguments) -> None:
         attention.check_mask("attn_mask", given["attn_mask"], batch, count, first + count, together)
     attention.check_alibi("alibi", given["alibi"], batch * heads, first + count, together)
     attention.check_window(given["local_attention"], given["window_size"])
-    places = given["position_ids"]
-    if places is not None and tuple(places.shape) != (batch, count):
-        raise wrong("position_ids", f"shape {(batch, count)}", tuple(places.shape))
+    positions = given["position_ids"]
+    if positions is not None and tuple(positions.shape) != (batch, count):
+        raise wrong("position_ids", f"shape {(batch, count)}", tuple(positions.shape))
 
 
 def _fits(given: Arguments) -> None:
-    """Before anything is modified: the workspace is there and large enough."""
+    """Check the arguments, and that the workspace exists and is large enough."""
     _validate_context(given)
     heads, (batch, count, together) = given["heads"], given["query_key_value"].shape
     pairs = given["num_kv"] if given["num_kv"] > 0 else heads
@@ -340,10 +354,10 @@ SPECIFICATIONS = (
         validate=_validate_softmax,
         refusals=(
             spoiled("strides", "attn_scores", strided),
-            spoiled("shapes", "attn_mask", lambda one: one.new_zeros(2, 8)),
-            spoiled("dtypes", "attn_mask", lambda one: other_dtype(one.new_zeros(2, 7))),
-            spoiled("devices", "attn_mask", lambda one: elsewhere(one.new_zeros(2, 7))),
-            spoiled("slopes", "alibi", lambda one: one.new_zeros(3, 1, 7)),
+            spoiled("shapes", "attn_mask", lambda mask: mask.new_zeros(2, 8)),
+            spoiled("dtypes", "attn_mask", lambda mask: other_dtype(mask.new_zeros(2, 7))),
+            spoiled("devices", "attn_mask", lambda mask: elsewhere(mask.new_zeros(2, 7))),
+            spoiled("slopes", "alibi", lambda alibi: alibi.new_zeros(3, 1, 7)),
         ),
         **_TYPED,
     ),
@@ -358,7 +372,7 @@ SPECIFICATIONS = (
             spoiled("heads", "num_kv", put(10)),
             spoiled("strides", "query_key_value", strided),
             spoiled("layers", "layer_id", put(3)),
-            spoiled("overflow", "query_key_value", lambda one: one.repeat(1, 3, 1)),
+            spoiled("overflow", "query_key_value", lambda tensor: tensor.repeat(1, 3, 1)),
             spoiled("turning", "rotary_dim", put(3)),
         ),
         properties=PROPERTIES,

@@ -1,7 +1,7 @@
-"""Keys and values of a prompt for several continuations of it: one prompt, many answers.
+"""Repetition of the key-value cache of a prompt, for several continuations of one prompt.
 
-Where implementations in use leave it open, this is decided: a prompt has to have gone through all layers; a wrong
-number of sequences is refused before anything is copied; how many tokens there are is the workspace's business.
+Implementations in use leave some points open. This specification decides: the prompt must have passed through all
+layers. A wrong number of sequences is refused before anything is copied. The workspace counts the tokens.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from conformance.accelerators.capabilities import Mode
 from conformance.errors import UsageError
-from conformance.kernels.inference.decoding import Seen, Session, Setting, attended
+from conformance.kernels.inference.decoding import DecodingSession, DecodingSettings, Observations, attended
 from conformance.kernels.inference.workspace import WORKSPACE
 from conformance.kernels.specification import (
     WORDS,
@@ -30,23 +30,23 @@ from conformance.kernels.specification import (
 _BUDGET = ErrorBudget(
     rounding=0.0, conditioning=0.0, source="keys and values are moved; attention brings its own bounds"
 )
-_SETTING = Setting(rotary="halves", num_kv=2, batch=6, layers=2, tokens=8)
+_SETTING = DecodingSettings(rotary="halves", num_kv=2, batch=6, layers=2, tokens=8)
 _SOURCES, _REPEATS = 2, 3
 
 
 def repeat_kv_cache(source_batch_size: int, repeats: int) -> list[Tensor]:
-    """Give each of the first ``source_batch_size`` sequences of the workspace ``repeats`` neighbouring places in it.
+    """Repeat the cache of each of the first ``source_batch_size`` sequences ``repeats`` times, in adjacent slots.
 
-    DeepSpeed's hybrid engine calls it after a prompt (csrc/transformer/inference, pt_binding.cpp): sequence i goes on
-    with the keys and values of sequence i / repeats, in every layer. The workspace was allocated for
-    ``source_batch_size * repeats`` sequences. The answer has keys and values of layer 0, of layer 1 and so on, each
+    DeepSpeed's hybrid engine calls it after a prompt (csrc/transformer/inference, pt_binding.cpp). In every layer,
+    sequence i continues with the keys and values of sequence i / repeats. The workspace must be allocated for
+    ``source_batch_size * repeats`` sequences. Returns keys and values of layer 0, of layer 1 and so on, each
     (all sequences, heads, tokens so far, channels), as views of the workspace.
     """
     return WORKSPACE.repeat(source_batch_size, repeats)
 
 
 def _nothing(given: Arguments) -> Mapping[str, Expected]:
-    """It takes no tensors: properties set a workspace up, and look at what is in it."""
+    """Return no results: the kernel takes no tensors, and properties check the workspace."""
     return {}
 
 
@@ -54,63 +54,69 @@ def _nothing(given: Arguments) -> Mapping[str, Expected]:
 
 
 def _branching(generator: torch.Generator, dtype: torch.dtype) -> list[Tensor]:
-    """Six sequences, of which each three begin with the same prompt."""
+    """Return the layers of six sequences; three of them start with one prompt and three with another."""
     layers = _SETTING.sequences(generator, dtype)
     for whole in layers:
         whole[:, : _SETTING.prompt] = whole[::_REPEATS, : _SETTING.prompt].repeat_interleave(_REPEATS, dim=0)
     return layers
 
 
-def _session(functions: Any, device: torch.device, layers: list[Tensor]) -> tuple[Session, Callable[..., list[Tensor]]]:
-    session = Session(functions, device, _SETTING, layers)
+def _session(
+    functions: Any, device: torch.device, layers: list[Tensor]
+) -> tuple[DecodingSession, Callable[..., list[Tensor]]]:
+    session = DecodingSession(functions, device, _SETTING, layers)
     session.allocate()
     return session, getattr(functions, f"repeat_kv_cache_{WORDS[str(layers[0].dtype).removeprefix('torch.')]}")
 
 
 def _prompt(functions: Any, device: torch.device, layers: list[Tensor]) -> None:
-    """The prompts of the two sources through all layers; what attention answers is judged elsewhere."""
+    """Run the prompts of both sources through all layers. Other properties check the results of attention."""
     sources = [whole[::_REPEATS, : _SETTING.prompt].contiguous() for whole in layers]
     alone = dataclasses.replace(_SETTING, batch=_SOURCES, tokens=_SETTING.prompt)
-    short = Session(functions, device, alone, sources)
+    short = DecodingSession(functions, device, alone, sources)
     for _ in short.steps("the prompt", _SETTING.prompt):
         pass
 
 
-def _goes_on(functions: Any, device: torch.device, dtype: torch.dtype, generator: torch.Generator) -> Seen:
-    """Two prompts become six sequences, which go on with tokens of their own as if each had had its prompt."""
+def _goes_on(functions: Any, device: torch.device, dtype: torch.dtype, generator: torch.Generator) -> Observations:
+    """Check that two prompts become six sequences, and that each continues as if it had its own prompt."""
     layers = _branching(generator, dtype)
     session, repeat = _session(functions, device, layers)
     try:
         _prompt(functions, device, layers)
         found = repeat(_SOURCES, _REPEATS)
-        yield "keys and values of two layers", torch.tensor(len(found)), Expected(torch.tensor(2 * len(layers)))
+        yield (
+            "number of returned tensors: keys and values of two layers",
+            torch.tensor(len(found)),
+            Expected(torch.tensor(2 * len(layers))),
+        )
         for layer, whole in enumerate(layers):
             _, keys, values = attended(_SETTING.arguments(dtype), whole)
             part = partial(torch.narrow, dim=2, start=0, length=_SETTING.prompt)
             yield f"keys of layer {layer}", found[2 * layer], keys.moved(part).expected(dtype)
             exact = part(values.double())
             yield f"values of layer {layer}", found[2 * layer + 1], Expected(exact, allowed=torch.zeros_like(exact))
-        yield from session.steps("after it was repeated", _SETTING.prompt, begun=True)
+        yield from session.steps("after it was repeated", _SETTING.prompt, prompt_done=True)
     finally:
         functions.release_workspace()
 
 
-def _refuses(functions: Any, device: torch.device, dtype: torch.dtype, generator: torch.Generator) -> Seen:
-    """Before a prompt, and with wrong numbers, it raises; then the prompt's sequences go on as they were."""
+def _refuses(functions: Any, device: torch.device, dtype: torch.dtype, generator: torch.Generator) -> Observations:
+    """Check that calls before a prompt or with wrong numbers raise, and that later steps are still right."""
     layers = _branching(generator, dtype)
     session, repeat = _session(functions, device, layers)
     try:
         yield from _refused("before a prompt", repeat, _SOURCES, _REPEATS)
         _prompt(functions, device, layers)
         for sources, repeats in ((2, 2), (1, 7), (0, 3), (6, 0)):
-            yield from _refused(f"{sources} times {repeats} sequences", repeat, sources, repeats)
+            yield from _refused(f"for {sources} times {repeats} sequences", repeat, sources, repeats)
         repeat(_SOURCES, _REPEATS)
-        yield from session.steps("after refusals", _SETTING.prompt, begun=True)
+        yield from session.steps("after refusals", _SETTING.prompt, prompt_done=True)
     finally:
         functions.release_workspace()
 
 
-def _refused(what: str, repeat: Callable[..., list[Tensor]], sources: int, repeats: int) -> Seen:
+def _refused(circumstance: str, repeat: Callable[..., list[Tensor]], sources: int, repeats: int) -> Observations:
     try:
         repeat(sources, repeats)
     except NotImplementedError:
@@ -119,7 +125,7 @@ def _refused(what: str, repeat: Callable[..., list[Tensor]], sources: int, repea
         raised = True
     else:
         raised = False
-    yield f"whether it raises {what}", torch.tensor([raised]), Expected(torch.tensor([True]))
+    yield f"an error is raised {circumstance}", torch.tensor([raised]), Expected(torch.tensor([True]))
 
 
 def _check(given: Arguments) -> None:

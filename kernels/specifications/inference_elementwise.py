@@ -1,9 +1,9 @@
-"""What transformer layers do around their products, element by element: biases, activations, gates, residual sums.
+"""Element-wise operations of transformer layers: biases, activations, gates, residual sums.
 
-DeepSpeed's kernels write the result over their input and return it; some callers read the one, some the other, so both
-are held to it. Where implementations in use disagree, this is decided: arithmetic is in float32 whatever the dtype;
-``bias_residual`` adds (its CUDA launch is commented out, and the input comes back unchanged); ``bias_gelu`` is the tanh
-form, and the gate of ``gated_activation`` the erf form, as on CUDA.
+DeepSpeed's kernels write the result over their input and return it. Some callers read the input, some the returned
+tensor, so both are checked. Implementations in use disagree on some points. This specification decides: arithmetic is
+in float32 for every dtype. ``bias_residual`` adds; its CUDA launch is commented out, so that the input comes back
+unchanged. ``bias_gelu`` uses the tanh form of GELU and ``gated_activation`` the erf form, as on CUDA.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from conformance.accelerators.capabilities import Mode
 from conformance.kernels.arguments import check_choice, check_number, wrong
 from conformance.kernels.inference.drawing import Draw, elsewhere, longer, other_dtype, put, samples, spoiled, strided
 from conformance.kernels.inference.formulas import GATED, Activation, gated, gelu_tanh, wide
-from conformance.kernels.inference.rounding import Bounded
+from conformance.kernels.inference.rounding import BoundedValue
 from conformance.kernels.inference.shapes import check_shapes
 from conformance.kernels.specification import Arguments, ErrorBudget, Expected, KernelSpecification
 
@@ -36,34 +36,38 @@ _BUDGET = ErrorBudget(
 
 
 def bias_add(input: Tensor, bias: Tensor) -> Tensor:
-    """x + bias, over ``input``."""
+    """Write x + bias over ``input``, and return it."""
     return input.copy_(wide(input) + wide(bias))
 
 
 def bias_gelu(input: Tensor, bias: Tensor) -> Tensor:
-    """gelu(x + bias) in the tanh form (Hendrycks and Gimpel, 2016, arXiv:1606.08415), over ``input``."""
+    """Write gelu(x + bias) over ``input``, and return it.
+
+    This is the tanh form of GELU (Hendrycks and Gimpel, 2016, arXiv:1606.08415).
+    """
     return input.copy_(gelu_tanh(wide(input) + wide(bias)))
 
 
 def bias_relu(input: Tensor, bias: Tensor) -> Tensor:
-    """max(x + bias, 0), over ``input``."""
+    """Write max(x + bias, 0) over ``input``, and return it."""
     return input.copy_((wide(input) + wide(bias)).relu())
 
 
 def bias_residual(input: Tensor, residual: Tensor, bias: Tensor) -> Tensor:
-    """x + residual + bias, over ``input``."""
+    """Write x + residual + bias over ``input``, and return it."""
     return input.copy_(wide(input) + wide(residual) + wide(bias))
 
 
 def vector_add(a: Tensor, b: Tensor, gamma: float) -> Tensor:
-    """gamma * a + b, over ``a``; DeepSpeed's ``_vector_add``."""
+    """Write gamma * a + b over ``a``, and return it. DeepSpeed calls this ``_vector_add``."""
     return a.copy_(gamma * wide(a) + wide(b))
 
 
 def gated_activation(activation: Tensor, bias: Tensor, actFun: int) -> Tensor:  # noqa: N803 - the caller's name
-    """(x + bias) in halves of the last dimension: the first, times the activation of the second.
+    """Return first half * act(second half) of x + bias, split along the last dimension.
 
-    Shazeer, 2020, arXiv:2002.05202. ``actFun`` is 3 for GELU (the erf form) and 4 for SiLU.
+    Shazeer, 2020, arXiv:2002.05202. ``actFun`` is 3 for GELU (the erf form) and 4 for SiLU. The last dimension of the
+    result is half that of ``activation``.
     """
     return gated(wide(activation) + wide(bias), actFun).to(activation.dtype)
 
@@ -79,13 +83,17 @@ def residual_add_bias(
     add_bias: bool,
     preln: bool,
 ) -> Tensor:
-    """What a layer adds up at its end, over ``residual``. What every rank has is divided by ``mp_size``.
+    """Write the sum at the end of a layer over ``residual``, and return it.
 
-    Attention, then MLP (``mlp_after_attn``): hidden + (residual + attention + both biases) / mp_size if norms come
-    first (``preln``), hidden + residual + final_bias otherwise. Both side by side: hidden + attention +
-    (residual + final_bias) / mp_size, and attention_bias / mp_size if ``add_bias``.
+    Terms that every rank holds are divided by ``mp_size``, because the ranks' sums are added up later.
+
+    * MLP after attention (``mlp_after_attn``), norms first (``preln``): hidden + (residual + attention + both biases) /
+      mp_size.
+    * MLP after attention, norms last: hidden + residual + final_bias.
+    * MLP beside attention: hidden + attention + (residual + final_bias) / mp_size, plus attention_bias / mp_size if
+      ``add_bias``.
     """
-    hidden, rest, attention = (wide(one) for one in (hidden_state, residual, attention_output))
+    hidden, rest, attention = (wide(tensor) for tensor in (hidden_state, residual, attention_output))
     first, final = wide(attention_bias), wide(final_bias)
     if not mlp_after_attn:
         shared = rest + final + first if add_bias else rest + final
@@ -96,9 +104,9 @@ def residual_add_bias(
 
 
 def moe_res_matmul(moe_res: Tensor, coef: Tensor, output: Tensor) -> Tensor:
-    """moe_res * coef[:h] + output * coef[h:], channel by channel, over ``output``.
+    """Write moe_res * coef[:h] + output * coef[h:], channel by channel, over ``output``, and return it.
 
-    A residual mixture of experts (Rajbhandari et al., 2022, arXiv:2201.05596) as its CUDA kernel reads the
+    Residual mixture of experts (Rajbhandari et al., 2022, arXiv:2201.05596). The CUDA kernel defines the layout of the
     coefficients: 2 * h numbers, the same for all tokens.
     """
     left, right = wide(coef).reshape(-1).chunk(2)
@@ -109,19 +117,20 @@ def moe_res_matmul(moe_res: Tensor, coef: Tensor, output: Tensor) -> Tensor:
 
 
 def gelu_tanh_exact(x: Tensor) -> Tensor:
-    """x / (1 + exp(-2z)), z = sqrt(2/pi) (x + 0.044715 x³): the same as x/2 (1 + tanh z)."""
+    """Return x / (1 + exp(-2z)), z = sqrt(2/pi) (x + 0.044715 x³). This equals x/2 (1 + tanh z)."""
     return x * torch.sigmoid(2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))
 
 
 def gelu_erf_exact(x: Tensor) -> Tensor:
+    """Return 0.5 x erfc(-x / sqrt(2)). For x far below 0, erfc keeps digits that 1 + erf loses."""
     found: Tensor = 0.5 * x * torch.special.erfc(-x / math.sqrt(2))
     return found
 
 
-def gated_exact(both: Bounded, activation: int, dtype: torch.dtype) -> Bounded:
-    """Halves and gate, each of which may be stored."""
+def gated_exact(both: BoundedValue, activation: int, dtype: torch.dtype) -> BoundedValue:
+    """Return first half * act(second half). Halves and gate may each be stored in ``dtype``."""
     half = both.value.shape[-1] // 2
-    left, right = both.moved(lambda one: one[..., :half]), both.moved(lambda one: one[..., half:])
+    left, right = both.moved(lambda tensor: tensor[..., :half]), both.moved(lambda tensor: tensor[..., half:])
     gate = gelu_erf_exact if activation == Activation.GATED_GELU else _silu_exact
     return left.stored(dtype) * right.stored(dtype).through(gate).stored(dtype)
 
@@ -130,40 +139,40 @@ def _silu_exact(x: Tensor) -> Tensor:
     return x / (1 + torch.exp(-x))
 
 
-def _sum_over_input(given: Arguments) -> Bounded:
-    total = Bounded.exact(given["input"])
+def _sum_over_input(given: Arguments) -> BoundedValue:
+    total = BoundedValue.exact(given["input"])
     for name in ("residual", "bias"):
-        total = total + Bounded.exact(given[name]) if name in given else total
+        total = total + BoundedValue.exact(given[name]) if name in given else total
     return total
 
 
-def _in_place(name: str, formula: Callable[[Arguments], Bounded], given: Arguments) -> Mapping[str, Expected]:
-    """The argument of that name holds the result, and so does what is returned."""
+def _in_place(name: str, formula: Callable[[Arguments], BoundedValue], given: Arguments) -> Mapping[str, Expected]:
+    """Expect the result in the argument of that name and in the returned tensor."""
     found = formula(given).expected(given[name].dtype)
     return {name: found, "result": found}
 
 
-def _gelu(given: Arguments) -> Bounded:
+def _gelu(given: Arguments) -> BoundedValue:
     return _sum_over_input(given).through(gelu_tanh_exact)
 
 
-def _relu(given: Arguments) -> Bounded:
-    return _sum_over_input(given).through(lambda one: torch.where(one <= 0, 0.0, one), roundings=0)
+def _relu(given: Arguments) -> BoundedValue:
+    return _sum_over_input(given).through(lambda x: torch.where(x <= 0, 0.0, x), roundings=0)
 
 
-def _vector(given: Arguments) -> Bounded:
-    return Bounded.exact(given["a"]).scaled(given["gamma"]) + Bounded.exact(given["b"])
+def _vector(given: Arguments) -> BoundedValue:
+    return BoundedValue.exact(given["a"]).scaled(given["gamma"]) + BoundedValue.exact(given["b"])
 
 
 def _gated(given: Arguments) -> Mapping[str, Expected]:
     dtype = given["activation"].dtype
-    both = Bounded.exact(given["activation"]) + Bounded.exact(given["bias"])
+    both = BoundedValue.exact(given["activation"]) + BoundedValue.exact(given["bias"])
     return {"result": gated_exact(both, given["actFun"], dtype).expected(dtype)}
 
 
-def _layer_end(given: Arguments) -> Bounded:
+def _layer_end(given: Arguments) -> BoundedValue:
     names = ("hidden_state", "residual", "attention_output", "attention_bias", "final_bias")
-    hidden, rest, attention, first, final = (Bounded.exact(given[name]) for name in names)
+    hidden, rest, attention, first, final = (BoundedValue.exact(given[name]) for name in names)
     share = 1.0 / given["mp_size"]
     if given["mlp_after_attn"]:
         return (rest + attention + first + final).scaled(share) + hidden if given["preln"] else rest + hidden + final
@@ -171,17 +180,17 @@ def _layer_end(given: Arguments) -> Bounded:
     return hidden + attention + (shared + final).scaled(share)
 
 
-def _experts(given: Arguments) -> Bounded:
+def _experts(given: Arguments) -> BoundedValue:
     halves = given["coef"].reshape(2, -1)
-    return Bounded.exact(given["moe_res"]) * Bounded.exact(halves[0]) + Bounded.exact(given["output"]) * Bounded.exact(
-        halves[1]
-    )
+    return BoundedValue.exact(given["moe_res"]) * BoundedValue.exact(halves[0]) + BoundedValue.exact(
+        given["output"]
+    ) * BoundedValue.exact(halves[1])
 
 
 # --- samples ----------------------------------------------------------------------------------------------------------
 
 _SHAPES: dict[str, dict[str, Any]] = {"odd": {}, "long": {"shape": (1, 2, 1027)}, "empty": {"shape": (0, 3, 8)}}
-#: x³ leaves float16's range long before x does; both tails have to be exact.
+#: x³ exceeds float16's range long before x does; both tails have to be exact.
 _TAILS: dict[str, dict[str, Any]] = {"tails": {"scale": 200.0}}
 _SPECIAL: dict[str, dict[str, Any]] = {"special": {"special": True}}
 
@@ -308,7 +317,7 @@ def _kernel(name: str, reference: Callable[..., Any], **fields: Any) -> KernelSp
 def _bias_kernel(
     name: str,
     reference: Callable[..., Any],
-    formula: Callable[[Arguments], Bounded],
+    formula: Callable[[Arguments], BoundedValue],
     more: dict[str, dict[str, Any]],
     shapes: dict[str, str],
 ) -> KernelSpecification:

@@ -1,8 +1,8 @@
-"""Matrix products with the norms, biases and activations around them: what a transformer layer asks for in one call.
+"""Matrix products fused with norms, biases and activations, as a transformer layer calls them.
 
-Where implementations in use disagree, this is decided: results between the steps may be stored in the dtype, sums may
-not; ``mlp_gemm`` heeds the activation it is asked for (its portable fallback elsewhere always takes the erf form of
-GELU), and works with ``mlp_after_attn`` off.
+Implementations in use disagree on some points. This specification decides: results between the steps may be stored in
+the dtype, sums may not. ``mlp_gemm`` applies the requested activation; a portable fallback in use always applies the
+erf form of GELU. ``mlp_gemm`` also works without ``mlp_after_attn``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from conformance.kernels.arguments import check_choice, wrong
 from conformance.kernels.inference import formulas
 from conformance.kernels.inference.drawing import Draw, longer, put, samples, spoiled
 from conformance.kernels.inference.formulas import GATED, Activation, product, wide
-from conformance.kernels.inference.rounding import Bounded
+from conformance.kernels.inference.rounding import BoundedValue
 from conformance.kernels.specification import Arguments, Expected
 from conformance.kernels.specifications.inference_elementwise import gated_exact, gelu_tanh_exact
 from conformance.kernels.specifications.inference_norms import normalised
@@ -46,7 +46,7 @@ def qkv_gemm(
     q_int8: bool,
     transposed_mode: bool,
 ) -> list[Tensor]:
-    """LayerNorm(input) times weight, plus bias if ``add_bias``; and the norm."""
+    """Return LayerNorm(input) times weight, plus bias if ``add_bias``, and the norm."""
     norm = formulas.layer_norm(input, gamma, beta, epsilon).to(input.dtype)
     found = product(norm, weight, q_scale, q_int8, transposed_mode)
     return [(found + wide(bias) if add_bias else found).to(input.dtype), norm]
@@ -61,7 +61,7 @@ def rms_qkv_gemm(
     q_int8: bool,
     transposed_mode: bool,
 ) -> list[Tensor]:
-    """RMSNorm(input) times weight; and the norm."""
+    """Return RMSNorm(input) times weight, and the norm."""
     norm = formulas.rms_norm(input, gamma, epsilon).to(input.dtype)
     return [product(norm, weight, q_scale, q_int8, transposed_mode).to(input.dtype), norm]
 
@@ -76,7 +76,7 @@ def fused_gemm_gelu(
     q_int8: bool,
     transposed_mode: bool,
 ) -> Tensor:
-    """gelu(input times weight + bias) times weight_out, with the tanh form of GELU."""
+    """Return gelu(input times weight + bias) times weight_out, with the tanh form of GELU."""
     middle = formulas.gelu_tanh(product(input, weight, weight_scale, q_int8, transposed_mode) + wide(bias))
     return product(middle.to(input.dtype), weight_out, weight_out_scale, q_int8, transposed_mode).to(input.dtype)
 
@@ -99,7 +99,7 @@ def mlp_gemm(
     activation_type: int,
     transposed_mode: bool,
 ) -> list[Tensor]:
-    """act(norm times weight_interm + bias) times weight_out; and the norm.
+    """Return act(norm times weight_interm + bias) times weight_out, and the norm.
 
     The norm is LayerNorm(input + input_bias + residual), or LayerNorm(residual) without ``mlp_after_attn``.
     ``activation_type`` is 1 for GELU (the tanh form) and 2 for ReLU. ``preLayerNorm`` has no effect.
@@ -125,10 +125,11 @@ def rms_mlp_gemm(
     activation_type: int,
     transposed_mode: bool,
 ) -> list[Tensor]:
-    """act(RMSNorm(input + residual) times weight_interm) times weight_out; and the sum, which is also left in residual.
+    """Return act(RMSNorm(input + residual) times weight_interm) times weight_out, and the sum input + residual.
 
-    ``activation_type`` is 1 for GELU (the tanh form), 2 for ReLU; 3 and 4 are gates of the second half of the columns
-    on the first, by GELU (the erf form) and SiLU (Shazeer, 2020, arXiv:2002.05202).
+    The sum is also written over ``residual``. ``activation_type`` is 1 for GELU (the tanh form) and 2 for ReLU. 3 and 4
+    are gates: first half of the columns * act(second half), with GELU (the erf form) for 3 and SiLU for 4 (Shazeer,
+    2020, arXiv:2002.05202).
     """
     total = wide(input) + wide(residual)
     norm = formulas.rms_norm(total, gamma, epsilon).to(input.dtype)
@@ -141,17 +142,17 @@ def rms_mlp_gemm(
     return [found.to(input.dtype), residual.copy_(total)]
 
 
-def _activated(middle: Bounded, activation: int, dtype: torch.dtype) -> Bounded:
+def _activated(middle: BoundedValue, activation: int, dtype: torch.dtype) -> BoundedValue:
     if activation in GATED:
         return gated_exact(middle.stored(dtype), activation, dtype)
     if activation == Activation.GELU:
         return middle.stored(dtype).through(gelu_tanh_exact).stored(dtype)
-    return middle.through(lambda one: one.clamp(min=0.0)).stored(dtype)
+    return middle.through(lambda x: x.clamp(min=0.0)).stored(dtype)
 
 
 def _qkv_oracle(given: Arguments) -> Mapping[str, Expected]:
     dtype = given["input"].dtype
-    norm = normalised(Bounded.exact(given["input"]), given["gamma"], given.get("beta"), given["epsilon"])
+    norm = normalised(BoundedValue.exact(given["input"]), given["gamma"], given.get("beta"), given["epsilon"])
     found = times(norm.stored(dtype), given, "weight", "q_scale")
     if given.get("add_bias"):
         found = plus(found.stored(dtype), given["bias"])
@@ -160,13 +161,15 @@ def _qkv_oracle(given: Arguments) -> Mapping[str, Expected]:
 
 def _gelu_oracle(given: Arguments) -> Mapping[str, Expected]:
     dtype = given["input"].dtype
-    middle = plus(times(Bounded.exact(given["input"]), given, "weight", "weight_scale").stored(dtype), given["bias"])
+    middle = plus(
+        times(BoundedValue.exact(given["input"]), given, "weight", "weight_scale").stored(dtype), given["bias"]
+    )
     found = times(_activated(middle, Activation.GELU, dtype), given, "weight_out", "weight_out_scale")
     return {"result": found.expected(dtype)}
 
 
 def _mlp_oracle(given: Arguments) -> Mapping[str, Expected]:
-    dtype, total = given["input"].dtype, Bounded.exact(given["residual"])
+    dtype, total = given["input"].dtype, BoundedValue.exact(given["residual"])
     if given["mlp_after_attn"]:
         total = plus(total, given["input"], given["input_bias"])
     norm = normalised(total, given["gamma"], given["beta"], given["epsilon"])
@@ -177,7 +180,7 @@ def _mlp_oracle(given: Arguments) -> Mapping[str, Expected]:
 
 def _rms_mlp_oracle(given: Arguments) -> Mapping[str, Expected]:
     dtype = given["input"].dtype
-    total = plus(Bounded.exact(given["input"]), given["residual"])
+    total = plus(BoundedValue.exact(given["input"]), given["residual"])
     norm = normalised(total, given["gamma"], None, given["epsilon"]).stored(dtype)
     middle = times(norm, given, "weight_interm", "q_scale")
     found = times(_activated(middle, given["activation_type"], dtype), given, "weight_out", "q_scale1")
@@ -257,8 +260,9 @@ def _validate_mlp(allowed: tuple[Activation, ...], given: Arguments) -> None:
         shapes |= {"bias": "m", "beta": "i", "input_bias": "i"}
     scales = {"weight_interm": "q_scale", "weight_out": "q_scale1"}
     check_products(shapes, scales, given)
-    turned = given["transposed_mode"] or given["q_int8"]
-    columns, rows = given["weight_interm"].shape[0 if turned else 1], given["weight_out"].shape[1 if turned else 0]
+    transposed = given["transposed_mode"] or given["q_int8"]
+    columns = given["weight_interm"].shape[0 if transposed else 1]
+    rows = given["weight_out"].shape[1 if transposed else 0]
     if gate and columns != 2 * rows:
         raise wrong("weight_out", f"{columns / 2:g} rows, half the columns of weight_interm", rows)
 

@@ -1,7 +1,8 @@
-"""Rotary positions, and heads where flash attention wants them.
+"""Rotary position embeddings, and the memory layout of heads for flash attention.
 
-Where implementations in use disagree, this is decided: tensors are read as their sizes say, (batch, tokens, heads *
-channels); ``rotate_half`` off turns neighbouring channels (on CUDA it is ignored); bfloat16 is not read as float16.
+Implementations in use disagree on some points. This specification decides: tensors are (batch, tokens, heads *
+channels), as their sizes say. Without ``rotate_half`` adjacent channels are rotated; CUDA's kernel ignores the flag.
+bfloat16 is not read as float16.
 """
 
 from __future__ import annotations
@@ -16,10 +17,8 @@ from conformance.accelerators.capabilities import Mode
 from conformance.kernels.arguments import check_number, wrong
 from conformance.kernels.inference.decoding import turned
 from conformance.kernels.inference.drawing import Draw, elsewhere, other_dtype, put, samples, spoiled, strided
-from conformance.kernels.inference.formulas import wide
-from conformance.kernels.inference.layouts import ROWS, heads_first, padded, padded_width, split_heads
-from conformance.kernels.inference.rotary import rotated
-from conformance.kernels.inference.shapes import check_shapes
+from conformance.kernels.inference.formulas import rotated, wide
+from conformance.kernels.inference.shapes import ROWS, check_shapes, heads_first, padded, padded_width, split_heads
 from conformance.kernels.specification import Arguments, ErrorBudget, Expected, KernelSpecification
 
 _MOVED = ErrorBudget(rounding=0.0, conditioning=0.0, source="elements are moved, not computed")
@@ -43,30 +42,35 @@ def apply_rotary_pos_emb(
     rotate_half: bool,
     rope_theta: float,
 ) -> list[Tensor]:
-    """Queries and keys (batch, tokens, heads * channels), turned in place, and returned.
+    """Rotate queries and keys (batch, tokens, heads * channels) in place, and return both.
 
-    Su et al., 2021, arXiv:2104.09864: token t stands at ``offset`` + t, and pair i of the first ``rotary_dim``
-    channels of a head turns by its place / rope_theta^(2i / rotary_dim). Pairs are channels i and i + rotary_dim / 2
-    with ``rotate_half`` (as in Llama), 2i and 2i + 1 without (as in GPT-J).
+    Su et al., 2021, arXiv:2104.09864. Token t has position ``offset`` + t. Pair i of the first ``rotary_dim`` channels
+    of a head is rotated by the angle position / rope_theta^(2i / rotary_dim). A pair is channels i and
+    i + rotary_dim / 2 with ``rotate_half`` (as in Llama), and channels 2i and 2i + 1 without (as in GPT-J).
     """
-    places = torch.arange(offset, offset + mixed_query.shape[1], device=mixed_query.device)
+    positions = torch.arange(offset, offset + mixed_query.shape[1], device=mixed_query.device)
     width = mixed_query.shape[2] // num_heads
     for tensor in (mixed_query, key_layer):
         heads = split_heads(wide(tensor), width)
-        tensor.copy_(rotated(heads, places, rotary_dim, rotate_half, rope_theta).transpose(1, 2).flatten(2))
+        tensor.copy_(rotated(heads, positions, rotary_dim, rotate_half, rope_theta).transpose(1, 2).flatten(2))
     return [mixed_query, key_layer]
 
 
 def add_padding(query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
-    """(batch, heads, tokens, channels) with zeros behind the channels, up to 32, 64 or 128; keys and values also get
-    128 rows.
+    """Return tensors (batch, heads, tokens, channels) padded with zeros to 32, 64 or 128 channels.
+
+    Fewer than 32 channels become 32, fewer than 64 become 64, all others 128. Keys and values are also padded to 128
+    tokens.
     """
     width = padded_width(query.shape[3])
     return [padded(query, query.shape[2], width), padded(key, ROWS, width), padded(value, ROWS, width)]
 
 
 def pad_transform(query: Tensor, key: Tensor, value: Tensor, heads: int, add_padding: bool) -> list[Tensor]:
-    """(batch, tokens, heads * channels) as (batch, heads, tokens, channels), padded as by ``add_padding`` if asked."""
+    """Return tensors (batch, tokens, heads * channels) as (batch, heads, tokens, channels).
+
+    With ``add_padding`` they are padded as the kernel of that name does.
+    """
     width = query.shape[2] // heads
     wanted, rows = (padded_width(width), ROWS) if add_padding else (width, 0)
     return [
@@ -85,17 +89,17 @@ def _rotary_oracle(given: Arguments) -> Mapping[str, Expected]:
         batch, tokens, channels = given[name].shape
         width = given["mixed_query"].shape[2] // given["num_heads"]
         heads = given[name].reshape(batch, tokens, channels // width, width).permute(0, 2, 1, 3)
-        places = torch.arange(tokens) + given["offset"]
+        positions = torch.arange(tokens) + given["offset"]
         settings = (given["rotary_dim"], given["rotate_half"], given["rope_theta"])
-        back = turned(heads, places, *settings).moved(
-            lambda one: one.permute(0, 2, 1, 3).reshape(one.shape[0], one.shape[2], -1)
+        back = turned(heads, positions, *settings).moved(
+            lambda part: part.permute(0, 2, 1, 3).reshape(part.shape[0], part.shape[2], -1)
         )
         found[name] = found[f"result[{index}]"] = back.expected(given[name].dtype)
     return found
 
 
 def _layout_oracle(given: Arguments) -> Mapping[str, Expected]:
-    """Element by element: what is not there is 0."""
+    """Copy each tensor into a larger tensor of zeros."""
     found = {}
     for index, name in enumerate(("query", "key", "value")):
         tensor, padding = given[name].double(), given.get("add_padding", True)
@@ -195,7 +199,7 @@ SPECIFICATIONS = (
         budget=_MOVED, reference=add_padding, validate=_validate_padding,
         refusals=(
             spoiled("dtypes", "key", other_dtype), spoiled("devices", "value", elsewhere),
-            spoiled("shapes", "value", lambda one: one[:, :, :-1].contiguous()),
+            spoiled("shapes", "value", lambda value: value[:, :, :-1].contiguous()),
         ),
         **_COMMON,
     ),

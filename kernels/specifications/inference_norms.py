@@ -1,7 +1,7 @@
-"""Norms of the last dimension, alone and with the sums that transformer layers make before them.
+"""Norms over the last dimension, alone and with the residual sums that transformer layers compute before them.
 
-Where implementations in use disagree, this is decided: sums and statistics are in float32 whatever the dtype, a row of
-equal values gives ``beta`` (LayerNorm) and a row of zeros gives zeros (RMSNorm), and any length of a row is right.
+Implementations in use disagree on some points. This specification decides: sums and statistics are in float32 for every
+dtype. A row of equal values gives ``beta`` (LayerNorm). A row of zeros gives zeros (RMSNorm). Rows may have any length.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from conformance.accelerators.capabilities import Mode
 from conformance.kernels.arguments import check_number
 from conformance.kernels.inference import formulas
 from conformance.kernels.inference.drawing import Draw, elsewhere, longer, other_dtype, samples, spoiled, strided
-from conformance.kernels.inference.rounding import Bounded
+from conformance.kernels.inference.rounding import BoundedValue
 from conformance.kernels.inference.shapes import check_shapes
 from conformance.kernels.specification import Arguments, ErrorBudget, Expected, KernelSpecification
 from conformance.kernels.triton.offering import triton_kernel
@@ -35,9 +35,9 @@ _BUDGET = ErrorBudget(
 
 
 def layer_norm(input: Tensor, gamma: Tensor, beta: Tensor, epsilon: float) -> Tensor:
-    """(x - mean) / sqrt(variance + epsilon) * gamma + beta over the last dimension (Ba et al., 2016, arXiv:1607.06450).
+    """Return (x - mean) / sqrt(variance + epsilon) * gamma + beta over the last dimension.
 
-    The variance is the mean of squared deviations, without Bessel's correction.
+    Ba et al., 2016, arXiv:1607.06450. The variance is the mean of squared deviations, without Bessel's correction.
     """
     return formulas.layer_norm(input, gamma, beta, epsilon).to(input.dtype)
 
@@ -45,49 +45,52 @@ def layer_norm(input: Tensor, gamma: Tensor, beta: Tensor, epsilon: float) -> Te
 def layer_norm_residual(
     input: Tensor, bias: Tensor, residual: Tensor, gamma: Tensor, beta: Tensor, epsilon: float
 ) -> Tensor:
-    """LayerNorm of input + bias + residual; DeepSpeed's ``_layer_norm_residual``. The sum stays in float32."""
+    """Return LayerNorm of input + bias + residual. The sum stays in float32. DeepSpeed: ``_layer_norm_residual``."""
     return formulas.layer_norm(_sum(input, bias, residual), gamma, beta, epsilon).to(input.dtype)
 
 
 def layer_norm_residual_store_pre_ln_res(
     input: Tensor, bias: Tensor, residual: Tensor, gamma: Tensor, beta: Tensor, epsilon: float
 ) -> list[Tensor]:
-    """LayerNorm of input + bias + residual, and that sum: the next layer's residual."""
+    """Return LayerNorm of input + bias + residual, and that sum, which is the next layer's residual."""
     total = _sum(input, bias, residual)
     return [formulas.layer_norm(total, gamma, beta, epsilon).to(input.dtype), total.to(input.dtype)]
 
 
 def rms_norm(input: Tensor, gamma: Tensor, epsilon: float) -> Tensor:
-    """x / sqrt(mean(x²) + epsilon) * gamma over the last dimension (Zhang and Sennrich, 2019, arXiv:1910.07467)."""
+    """Return x / sqrt(mean(x²) + epsilon) * gamma over the last dimension.
+
+    Zhang and Sennrich, 2019, arXiv:1910.07467.
+    """
     return formulas.rms_norm(input, gamma, epsilon).to(input.dtype)
 
 
 def pre_rms_norm(input: Tensor, residual: Tensor, gamma: Tensor, epsilon: float) -> list[Tensor]:
-    """RMSNorm of input + residual, and that sum."""
+    """Return RMSNorm of input + residual, and that sum."""
     total = formulas.wide(input) + formulas.wide(residual)
     return [formulas.rms_norm(total, gamma, epsilon).to(input.dtype), total.to(input.dtype)]
 
 
 def _sum(*terms: Tensor) -> Tensor:
-    first, *others = (formulas.wide(term) for term in terms)
-    for other in others:
-        first = first + other
-    return first
+    total, *others = (formulas.wide(term) for term in terms)
+    for term in others:
+        total = total + term
+    return total
 
 
 # --- oracles, in float64 on the host ----------------------------------------------------------------------------------
 
 
-def normalised(source: Bounded, gamma: Tensor, beta: Tensor | None, epsilon: float) -> Bounded:
-    """By the definition: centred if there is a ``beta``, then divided by the root of the mean square."""
+def normalised(source: BoundedValue, gamma: Tensor, beta: Tensor | None, epsilon: float) -> BoundedValue:
+    """Return the norm by its definition: LayerNorm with a ``beta``, RMSNorm without."""
     centred = source - source.averaged() if beta is not None else source
     square = (centred * centred).averaged()
-    found = centred * Bounded(square.value + epsilon, square.error).reciprocal_root() * Bounded.exact(gamma)
-    return found if beta is None else found + Bounded.exact(beta)
+    found = centred * BoundedValue(square.value + epsilon, square.error).reciprocal_root() * BoundedValue.exact(gamma)
+    return found if beta is None else found + BoundedValue.exact(beta)
 
 
 def _oracle(kept: bool, given: Arguments) -> Mapping[str, Expected]:
-    terms = [Bounded.exact(given[name]) for name in ("input", "bias", "residual") if name in given]
+    terms = [BoundedValue.exact(given[name]) for name in ("input", "bias", "residual") if name in given]
     total = terms[0]
     for term in terms[1:]:
         total = total + term
@@ -109,7 +112,10 @@ def _call(
     still: bool = False,
     epsilon: float = 2.0**-16,
 ) -> Arguments:
-    """``still`` makes the first row constant: its deviations are all zero."""
+    """Return the arguments ``names``, and epsilon.
+
+    ``still`` zeroes the first row of every summand, so that the row has no deviations from its mean.
+    """
     width = shape[-1]
     made: Arguments = {}
     for name in names.split():
@@ -126,7 +132,7 @@ def _call(
 _SETTINGS: dict[str, dict[str, Any]] = {
     "odd": {},
     "long": {"shape": (1, 2, 1027)},
-    # A variance as mean(x²) - mean(x)² loses everything here.
+    # Here the one-pass variance mean(x²) - mean(x)² loses all digits.
     "offset": {"shape": (1, 3, 64), "offset": 128.0},
     "still": {"shape": (2, 2, 33), "still": True, "epsilon": 2.0**-10},
     "single": {"shape": (1, 1, 1)},

@@ -1,8 +1,8 @@
 """Matrix products of transformer layers, with dense and with int8 weights.
 
-Where implementations in use disagree, this is decided: sums are in float32 whatever the dtype; int8 weights are
-(out, in) with a scale for each group of rows, in every dtype; ``dequantize_fp32`` and ``_bf16`` answer in the dtype of
-their name (on CUDA they write it into memory for float16).
+Implementations in use disagree on some points. This specification decides: sums are in float32 for every dtype. int8
+weights are (out, in) with one scale for each group of rows, in every dtype. ``dequantize_fp32`` and ``dequantize_bf16``
+return the dtype of their name; on CUDA they write that dtype into memory for float16.
 """
 
 from __future__ import annotations
@@ -19,9 +19,8 @@ from conformance.kernels.arguments import check_number, wrong
 from conformance.kernels.inference import formulas
 from conformance.kernels.inference.drawing import Draw, elsewhere, longer, other_dtype, put, samples, spoiled, strided
 from conformance.kernels.inference.formulas import check_quantized, product, wide
-from conformance.kernels.inference.layouts import heads_first, padded_width
-from conformance.kernels.inference.rounding import Bounded
-from conformance.kernels.inference.shapes import check_shapes
+from conformance.kernels.inference.rounding import BoundedValue
+from conformance.kernels.inference.shapes import check_shapes, heads_first, padded_width
 from conformance.kernels.specification import WORDS, Arguments, ErrorBudget, Expected, KernelSpecification, Refusal
 
 BUDGET = ErrorBudget(
@@ -36,16 +35,17 @@ BUDGET = ErrorBudget(
 
 
 def einsum_sec_sm_ecm(Q: Tensor, W: Tensor) -> Tensor:  # noqa: N803 - the caller's names
-    """out[e, c, m] = sum over s of Q[s, e, c] W[s, m]: tokens to the places that experts have for them."""
+    """Return out[e, c, m] = sum over s of Q[s, e, c] W[s, m]: tokens dispatched to the capacity slots of experts."""
     return torch.einsum("sec,sm->ecm", wide(Q), wide(W)).to(Q.dtype)
 
 
 def vector_matmul(
     input: Tensor, weight: Tensor, async_op: bool, q_scale: Tensor, q_int8: bool, transposed_mode: bool
 ) -> Tensor:
-    """input times weight. The weight is (in, out), or (out, in) in ``transposed_mode`` and where it is int8.
+    """Return input times weight.
 
-    int8 rows come in as many groups as ``q_scale`` has elements. ``async_op`` has no effect on values.
+    The weight is (in, out). It is (out, in) in ``transposed_mode`` and for int8. The rows of an int8 weight form as
+    many groups as ``q_scale`` has elements. ``async_op`` has no effect on values.
     """
     return product(input, weight, q_scale, q_int8, transposed_mode).to(input.dtype)
 
@@ -60,11 +60,11 @@ def linear_layer(
     transposed_mode: bool,
     rope_theta: float,
 ) -> Tensor:
-    """input times weight, plus bias if ``add_bias``. Nothing is rotated, whatever ``rope_theta``.
+    """Return input times weight, plus bias if ``add_bias``. ``rope_theta`` has no effect: nothing is rotated.
 
-    With ``do_flash_attn`` the product is queries, keys and values side by side, and comes back as
-    (3, batch, heads, tokens, width of a head); widths that are no multiple of 64, nor 32, get zeros behind them, up to
-    32, 64 or 128.
+    With ``do_flash_attn`` the product holds queries, keys and values side by side, and is returned as
+    (3, batch, heads, tokens, width of a head). A width other than 32 or a multiple of 64 is padded with zeros to 32, 64
+    or 128.
     """
     found = product(input, weight, input, False, transposed_mode)
     found = (found + wide(bias) if add_bias else found).to(input.dtype)
@@ -77,7 +77,7 @@ def linear_layer(
 
 def _dequantize(dtype: torch.dtype) -> Callable[..., Tensor]:
     def dequantize(weight: Tensor, qscale: Tensor, groups: int) -> Tensor:
-        """int8 rows, in ``groups`` groups of equal size, each times its group's scale; in the dtype of the name."""
+        """Return int8 rows times the scale of their group, in the dtype of the name. Groups have equal sizes."""
         return formulas.dequantized(weight, qscale).to(dtype)
 
     return dequantize
@@ -91,14 +91,14 @@ def _flash_width(width: int) -> int:
 # --- oracles, in float64 on the host ----------------------------------------------------------------------------------
 
 
-def times(source: Bounded, given: Arguments, weight: str, scale: str) -> Bounded:
-    """By sums over the named index; int8 weights may be stored in the dtype after they are scaled."""
-    dtype, matrix = _first(given).dtype, Bounded.exact(given[weight])
+def times(source: BoundedValue, given: Arguments, weight: str, scale: str) -> BoundedValue:
+    """Return ``source`` times a weight. Scaled int8 weights may be stored in the dtype of the first argument."""
+    dtype, matrix = _first(given).dtype, BoundedValue.exact(given[weight])
     rows_first = given.get("transposed_mode", False)
     if given.get("q_int8", False):
         each = given[weight].shape[0] // given[scale].numel()
         scales = given[scale].double().repeat_interleave(each)[:, None].expand(given[weight].shape)
-        matrix, rows_first = (matrix * Bounded.exact(scales)).stored(dtype), True
+        matrix, rows_first = (matrix * BoundedValue.exact(scales)).stored(dtype), True
     return source.contracted("bsi,oi->bso" if rows_first else "bsi,io->bso", matrix, source.value.shape[-1])
 
 
@@ -107,33 +107,36 @@ def _first(given: Arguments) -> Tensor:
     return found
 
 
-def plus(total: Bounded, *terms: Tensor) -> Bounded:
+def plus(total: BoundedValue, *terms: Tensor) -> BoundedValue:
+    """Return the sum of ``total`` and exact terms."""
     for term in terms:
-        total = total + Bounded.exact(term)
+        total = total + BoundedValue.exact(term)
     return total
 
 
 def _einsum_oracle(given: Arguments) -> Mapping[str, Expected]:
-    found = Bounded.exact(given["Q"]).contracted("sec,sm->ecm", Bounded.exact(given["W"]), given["Q"].shape[0])
+    found = BoundedValue.exact(given["Q"]).contracted(
+        "sec,sm->ecm", BoundedValue.exact(given["W"]), given["Q"].shape[0]
+    )
     return {"result": found.expected(given["Q"].dtype)}
 
 
 def _matmul_oracle(given: Arguments) -> Mapping[str, Expected]:
-    found = times(Bounded.exact(given["input"]), given, "weight", "q_scale")
+    found = times(BoundedValue.exact(given["input"]), given, "weight", "q_scale")
     return {"result": found.expected(given["input"].dtype)}
 
 
 def _linear_oracle(given: Arguments) -> Mapping[str, Expected]:
     source, heads = given["input"], given["num_heads"]
-    found = times(Bounded.exact(source), given, "weight", "")
+    found = times(BoundedValue.exact(source), given, "weight", "")
     if given["add_bias"]:
         found = plus(found.stored(source.dtype), given["bias"])
     if given["do_flash_attn"]:
         batch, tokens, hidden = source.shape
         width = hidden // heads
-        behind = {24: 8, 40: 24, 80: 48, 64: 0}[width]  # zeros up to 32, 64 and 128; what fits stays
-        found = found.moved(lambda one: one.reshape(batch, tokens, 3, heads, width).permute(2, 0, 3, 1, 4))
-        found = found.moved(lambda one: torch.cat([one, one.new_zeros(*one.shape[:-1], behind)], dim=-1))
+        zeros = {24: 8, 40: 24, 80: 48, 64: 0}[width]  # the widths of the samples, padded to 32, 64, 128 and 64
+        found = found.moved(lambda part: part.reshape(batch, tokens, 3, heads, width).permute(2, 0, 3, 1, 4))
+        found = found.moved(lambda part: torch.cat([part, part.new_zeros(*part.shape[:-1], zeros)], dim=-1))
     return {"result": found.expected(source.dtype)}
 
 
@@ -145,14 +148,14 @@ def _dequantize_oracle(dtype: torch.dtype, given: Arguments) -> Mapping[str, Exp
             for row in range(rows)
         ]
     )
-    return {"result": Bounded.exact(found).scaled(1.0).expected(dtype)}
+    return {"result": BoundedValue.exact(found).scaled(1.0).expected(dtype)}
 
 
 # --- samples ----------------------------------------------------------------------------------------------------------
 
 
 def matrix(draw: Draw, into: int, out: int, transposed: bool, groups: int = 0) -> tuple[Tensor, Tensor]:
-    """A weight of that size and its scales; int8 in so many groups, if any."""
+    """Return a weight and its scales. With ``groups`` it is int8 of shape (out, into), with one scale per group."""
     if not groups:
         shape = (out, into) if transposed else (into, out)
         return draw(*shape, scale=into**-0.5), torch.zeros(1)
@@ -197,10 +200,13 @@ def _stored(draw: Draw, dtype: torch.dtype, *, groups: int = 3, rows: int = 9, c
 
 
 def check_products(shapes: Mapping[str, str], scales: Mapping[str, str], given: Arguments) -> None:
-    """``shapes`` of weights are those of (in, out) matrices; they are turned round where the call says so."""
+    """Check the shapes of all tensors, and the scales of int8 weights.
+
+    ``shapes`` gives weights as (in, out) matrices. They are reversed if the call transposes weights or uses int8.
+    """
     quantized = bool(given.get("q_int8", False))
-    turned = quantized or bool(given.get("transposed_mode", False))
-    fitting = {name: one[::-1] if turned and name in scales else one for name, one in shapes.items()}
+    transposed = quantized or bool(given.get("transposed_mode", False))
+    fitting = {name: shape[::-1] if transposed and name in scales else shape for name, shape in shapes.items()}
     check_shapes(given, fitting, integers=scales if quantized else ())
     for weight, scale in scales.items():
         if quantized:
@@ -216,7 +222,9 @@ def _validate_linear(given: Arguments) -> None:
     heads, hidden = given["num_heads"], given["input"].shape[2]
     out = given["weight"].shape[0 if given["transposed_mode"] else 1]
     if given["do_flash_attn"] and (heads < 1 or hidden % heads or out != 3 * hidden or hidden // heads > 128):
-        raise wrong("num_heads", f"heads of at most 128 channels in {hidden}, and {3 * hidden} columns", (heads, out))
+        raise wrong(
+            "num_heads", f"heads of at most 128 channels that divide {hidden}, and {3 * hidden} columns", (heads, out)
+        )
 
 
 def _validate_stored(given: Arguments) -> None:
@@ -227,6 +235,7 @@ def _validate_stored(given: Arguments) -> None:
 
 
 def product_kernel(name: str, reference: Callable[..., Any], **fields: Any) -> KernelSpecification:
+    """Return a specification with the fields that all products share; ``fields`` replace them."""
     return KernelSpecification(**{
         "name": name, "attribute": f"{name}_{{dtype}}", "builder": "InferenceBuilder", "mode": Mode.INFERENCE,
         "dtypes": ("float32", "float16", "bfloat16"), "budget": BUDGET, "reference": reference, **fields,
@@ -238,7 +247,7 @@ GROUPED: dict[str, dict[str, Any]] = {"plain": {}, "transposed": {"transposed": 
 
 
 def mismatched(weight: str) -> tuple[Refusal, ...]:
-    """A weight of another dtype, with strides, or on another device."""
+    """Return refusals of a weight with another dtype, with gaps in memory, or on another device."""
     return (
         spoiled("dtypes", weight, other_dtype),
         spoiled("strides", weight, strided),
@@ -258,7 +267,7 @@ SPECIFICATIONS = (
             _matmul, {**WAYS, "int8-grouped": {"out": 36, "groups": 4}, "long": {"into": 1027, "tokens": 1}}
         ),
         validate=partial(check_products, {"input": "bsi", "weight": "io"}, {"weight": "q_scale"}),
-        refusals=(*mismatched("weight"), spoiled("shapes", "weight", lambda one: one[:-1])),
+        refusals=(*mismatched("weight"), spoiled("shapes", "weight", lambda weight: weight[:-1])),
     ),
     product_kernel(
         "linear_layer", linear_layer, oracle=_linear_oracle,
@@ -277,8 +286,9 @@ SPECIFICATIONS = (
             samples=samples(_stored, {"thirds": {}, "whole": {"groups": 1}, "nine": {"groups": 9}}),
             validate=_validate_stored,
             refusals=(
-                spoiled("dtypes", "weight", lambda one: one.float()), spoiled("groups", "groups", put(2)),
-                spoiled("scales", "qscale", lambda one: one.repeat(2, 1)[:4]), spoiled("devices", "qscale", elsewhere),
+                spoiled("dtypes", "weight", lambda weight: weight.float()), spoiled("groups", "groups", put(2)),
+                spoiled("scales", "qscale", lambda scale: scale.repeat(2, 1)[:4]),
+                spoiled("devices", "qscale", elsewhere),
             ),
         )
         for dtype, word in WORDS.items()

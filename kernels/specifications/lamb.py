@@ -1,4 +1,4 @@
-"""One LAMB step of one tensor: Adam's direction, scaled by a trust ratio of norms."""
+"""LAMB step of one tensor: Adam's direction, scaled by a trust ratio of norms."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from conformance.kernels.specification import (
     Arguments,
     ErrorBudget,
     Expected,
+    KernelSample,
     KernelSpecification,
     Refusal,
-    Sample,
 )
 from conformance.kernels.triton.offering import triton_kernel
 
@@ -43,15 +43,16 @@ def lamb(
     bias_correction: int,
     weight_decay: float,
 ) -> Tensor:
-    """One LAMB step in place; returns the trust ratio, float32 of shape (1,) on the tensors' device.
+    """Update p, m and v in place by one LAMB step. Returns the trust ratio: float32, shape (1,), on p's device.
 
     You et al., 2020, arXiv:1904.00962, algorithm 2, with DeepSpeed's variations. The gradient is divided by
-    ``combined_scale``; m and v are its moments. The direction is u = m / d + weight_decay * p with d = sqrt(v + eps)
-    for ``eps_mode`` 0 and sqrt(v) + eps for 1. The ratio is |p| / |u| (2-norms over all elements), clamped to
-    [``min_coeff``, ``max_coeff``], and 1 where one of the norms is 0. Then p -= rate * ratio * u. Bias correction
-    multiplies the rate by sqrt(1 - beta2^step) / (1 - beta1^step), and leaves the direction alone.
-    p, m and v are float32. Where ``p_copy`` has elements it gets the new p in its own dtype, whatever the gradient's
-    dtype: a caller that gives one reads it. Implementations in use disagree about that for float32 gradients.
+    ``combined_scale``; m and v are its moments. The direction is u = m / d + weight_decay * p, with d = sqrt(v + eps)
+    for ``eps_mode`` 0 and d = sqrt(v) + eps for 1. The ratio is |p| / |u| (2-norms over all elements), clamped to
+    [``min_coeff``, ``max_coeff``]. It is 1 if one of the norms is 0. Then p -= rate * ratio * u. Bias correction
+    multiplies the rate by sqrt(1 - beta2^step) / (1 - beta1^step) and does not change the direction.
+
+    p, m and v are float32. If ``p_copy`` has elements, it gets the new p in its own dtype, for every gradient dtype.
+    Implementations in use disagree about the copy for float32 gradients; a caller that passes one reads it.
     """
     scaled = g.float() / combined_scale
     m.mul_(beta1).add_(scaled, alpha=1 - beta1)
@@ -68,7 +69,7 @@ def lamb(
 
 
 def lamb_oracle(given: Arguments) -> Mapping[str, Expected]:
-    """By increments, and with norms of float64."""
+    """Compute the step in float64, with the moments written as increments: m + (1 - beta)(g - m)."""
     old, mean, square, grad = (given[name].double().reshape(-1) for name in ("p", "m", "v", "g"))
     beta1, beta2, eps, decay = (given[name] for name in ("beta1", "beta2", "eps", "weight_decay"))
     grad = grad / given["combined_scale"]
@@ -76,13 +77,13 @@ def lamb_oracle(given: Arguments) -> Mapping[str, Expected]:
     second = square + (1 - beta2) * (grad.square() - square)
     bottom = torch.sqrt(second + eps) if given["eps_mode"] == 0 else torch.sqrt(second) + eps
     update = first / bottom + decay * old
-    lengths = [math.sqrt(float(one @ one)) for one in (old, update)]
+    lengths = [math.sqrt(float(vector @ vector)) for vector in (old, update)]
     ratio = min(max(lengths[0] / lengths[1], given["min_coeff"]), given["max_coeff"]) if all(lengths) else 1.0
     rate = given["lr"]
     if given["bias_correction"]:
         rate *= math.sqrt(1 - beta2 ** given["step"]) / (1 - beta1 ** given["step"])
     first_scale = beta1 * mean.abs() + (1 - beta1) * grad.abs()
-    # A sum of n squares in float32 is known to about log2(n) roundings when it is added up in any sensible order.
+    # A sum of n squares in float32 has an error of about log2(n) roundings if it is added up in blocks.
     sums = 1 + math.log2(1 + old.numel())
     scale = old.abs() + rate * ratio * (first_scale / bottom + decay * old.abs() + update.abs() * sums)
     new, shape = old - rate * ratio * update, given["p"].shape
@@ -107,7 +108,10 @@ def _call(
     change: Callable[[Arguments], None] | None = None,
     **numbers: Any,
 ) -> Arguments:
-    """``parameter`` scales p; ``still`` leaves nothing that could move it."""
+    """Return the arguments of one call.
+
+    ``parameter`` scales p. ``still`` zeroes gradient and first moment, so that only decay can move p.
+    """
 
     def draw() -> Tensor:
         return torch.rand(size, generator=generator, dtype=torch.float64) * 1.5 - 0.75
@@ -118,6 +122,7 @@ def _call(
         "p_copy": torch.zeros(size if copied else 0, dtype=dtype),
         "m": mean * moving,
         "v": (mean.double().square() * 1.25 + 2.0**-6).float(),
+        # The gradient arrives multiplied by the scale, as under loss scaling.
         "g": (draw() * moving * numbers.get("combined_scale", 1.0)).to(dtype),
         "lr": 0.125, "beta1": 0.875, "beta2": 0.984375, "max_coeff": 10.0, "min_coeff": 0.01, "eps": 2.0**-10,
         "combined_scale": 1.0, "step": 3, "eps_mode": 1, "bias_correction": 1, "weight_decay": 0.25,
@@ -128,12 +133,12 @@ def _call(
 
 
 def _heavy_end(given: Arguments) -> None:
-    """The last elements make up most of the norm, so that a reduction that stops before them is seen."""
+    """Make the last elements most of the norm, so that a reduction that loses them gives a wrong ratio."""
     given["p"][-64:] *= 64
 
 
-def _spoiled(given: Arguments, name: str, change: Callable[[Tensor], Tensor]) -> Arguments:
-    return {**given, name: change(given[name])}
+def _refusal(case: str, name: str, change: Callable[[Tensor], Tensor]) -> Refusal:
+    return Refusal(case, name, lambda given: {**given, name: change(given[name])})
 
 
 def _validate(given: Arguments) -> None:
@@ -153,27 +158,27 @@ def _validate(given: Arguments) -> None:
         check_choice(name, given[name], (0, 1))
 
 
-#: More than 512 blocks of 512 threads can reduce in one go, with a tail.
+#: More elements than one reduction of 512 blocks of 512 threads takes, with a tail.
 _LARGE = 512 * 512 + 1027
 _SAMPLES = (
-    *(Sample(str(size), functools.partial(_call, size=size)) for size in (513, 1, 7)),
-    Sample(str(_LARGE), functools.partial(_call, size=_LARGE, change=_heavy_end), ("float32",)),
-    Sample("without-copy", functools.partial(_call, size=67, copied=False)),
-    Sample("scaled", functools.partial(_call, size=67, combined_scale=16.0)),
-    Sample("epsilon-inside", functools.partial(_call, size=67, eps_mode=0)),
-    Sample("uncorrected", functools.partial(_call, size=67, bias_correction=0)),
-    Sample("thousandth", functools.partial(_call, size=67, step=1000)),
-    Sample("clamped-above", functools.partial(_call, size=67, max_coeff=0.0625)),
-    Sample("clamped-below", functools.partial(_call, size=67, parameter=2.0**-12)),
-    Sample("zero-parameter", functools.partial(_call, size=67, parameter=0.0)),
-    Sample("zero-update", functools.partial(_call, size=67, still=True, weight_decay=0.0)),
+    *(KernelSample(str(size), functools.partial(_call, size=size)) for size in (513, 1, 7)),
+    KernelSample(str(_LARGE), functools.partial(_call, size=_LARGE, change=_heavy_end), ("float32",)),
+    KernelSample("without-copy", functools.partial(_call, size=67, copied=False)),
+    KernelSample("scaled", functools.partial(_call, size=67, combined_scale=16.0)),
+    KernelSample("epsilon-inside", functools.partial(_call, size=67, eps_mode=0)),
+    KernelSample("uncorrected", functools.partial(_call, size=67, bias_correction=0)),
+    KernelSample("thousandth", functools.partial(_call, size=67, step=1000)),
+    KernelSample("clamped-above", functools.partial(_call, size=67, max_coeff=0.0625)),
+    KernelSample("clamped-below", functools.partial(_call, size=67, parameter=2.0**-12)),
+    KernelSample("zero-parameter", functools.partial(_call, size=67, parameter=0.0)),
+    KernelSample("zero-update", functools.partial(_call, size=67, still=True, weight_decay=0.0)),
 )
 _REFUSALS = (
-    Refusal("dtypes", "m", functools.partial(_spoiled, name="m", change=lambda one: one.half())),
-    Refusal("shapes", "g", functools.partial(_spoiled, name="g", change=lambda one: one[:-1].clone())),
-    Refusal("strides", "p", functools.partial(_spoiled, name="p", change=lambda one: one.repeat(2)[::2])),
-    Refusal("devices", "v", functools.partial(_spoiled, name="v", change=lambda one: one.to("meta"))),
-    Refusal("copies", "p_copy", functools.partial(_spoiled, name="p_copy", change=lambda one: one[:3].clone())),
+    _refusal("dtypes", "m", lambda tensor: tensor.half()),
+    _refusal("shapes", "g", lambda tensor: tensor[:-1].clone()),
+    _refusal("strides", "p", lambda tensor: tensor.repeat(2)[::2]),
+    _refusal("devices", "v", lambda tensor: tensor.to("meta")),
+    _refusal("copies", "p_copy", lambda tensor: tensor[:3].clone()),
 )
 
 SPECIFICATIONS = (
@@ -188,7 +193,7 @@ SPECIFICATIONS = (
             rounding=1.0,
             conditioning=16.0,
             source="a dozen float32 operations each within u of the terms they add (Higham, Accuracy and Stability of "
-            "Numerical Algorithms, 2nd ed., 3.1), the two norms by their sums' own terms; betas are exact in float32",
+            "Numerical Algorithms, 2nd ed., 3.1), the two norms by the terms of their sums; betas are exact in float32",
         ),
         reference=lamb,
         changes=("p", "p_copy", "m", "v"),

@@ -1,7 +1,8 @@
-"""Signs of floats as bits, and back: what 1-bit communication sends.
+"""Packing of signs into bits and back, as 1-bit communication needs it.
 
-Where implementations in use disagree, this is decided: zero is positive, whatever its sign bit says, and NaN is
-negative (a packer that looks at the sign bit breaks the sums of compressed communication by twice the scale).
+Implementations in use disagree on special values. This specification decides: zero is positive, whatever its sign bit
+is, and NaN is negative. A packer that reads the sign bit makes sums of compressed communication wrong by twice the
+scale.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ from conformance.kernels.specification import (
     Arguments,
     ErrorBudget,
     Expected,
+    KernelSample,
     KernelSpecification,
     Native,
     Property,
     Refusal,
-    Sample,
 )
 
-_EXACT = ErrorBudget(rounding=0.0, conditioning=0.0, source="a sign is right or wrong")
-#: What the sign bit alone would get wrong, and what arithmetic would.
+_EXACT = ErrorBudget(rounding=0.0, conditioning=0.0, source="a sign is right or wrong; nothing is rounded")
+#: Values for which the sign bit, or arithmetic on the value, gives a wrong sign; and two ordinary values.
 _SPECIAL = (0.0, -0.0, 1e-45, -1e-45, float("inf"), -float("inf"), float("nan"), 3.0, -2.0)
 
 
@@ -37,9 +38,11 @@ _SPECIAL = (0.0, -0.0, 1e-45, -1e-45, float("inf"), -float("inf"), float("nan"),
 
 def _packed(given: Arguments) -> Mapping[str, Expected]:
     numbers = given["tensor"].reshape(-1)[: given["numel"]].tolist()
+    # NaN pads the last byte: its sign is negative, so the bits are 0.
     whole = numbers + [float("nan")] * (-len(numbers) % 8)
+    # The first number is in the highest bit.
     codes = [
-        sum((number >= 0) << (7 - place) for place, number in enumerate(whole[at : at + 8]))
+        sum((number >= 0) << (7 - index) for index, number in enumerate(whole[at : at + 8]))
         for at in range(0, len(whole), 8)
     ]
     return {"result": Expected(torch.tensor(codes, dtype=torch.uint8), dtype=torch.uint8)}
@@ -71,7 +74,7 @@ def _bytes(
     return {"packed": codes.view(-1, 8).t() if across else codes, "n_bytes": size if taken < 0 else taken, "rank": 0}
 
 
-#: Around a byte and a vector of eight floats; part of a tensor; a view that is not in the order of memory.
+#: Sizes around one byte and a vector of eight floats; a part of a tensor; a view that is not in memory order.
 _FLOATS: dict[str, dict[str, Any]] = {
     "1001": {"size": 1001}, "0": {"size": 0}, "1": {"size": 1}, "7": {"size": 7}, "8": {"size": 8}, "9": {"size": 9},
     "65537": {"size": 65537}, "part": {"size": 48, "taken": 21}, "transposed": {"size": 48, "across": True},
@@ -85,7 +88,7 @@ _BYTES: dict[str, dict[str, Any]] = {
 def _signs_come_back(
     functions: Any, device: torch.device, dtype: torch.dtype, generator: torch.Generator
 ) -> Iterator[tuple[str, Tensor, Expected]]:
-    """What was packed is unpacked as the signs, and as -1 behind them, on the tensor's own device."""
+    """Check that unpacking returns the packed signs, and -1 for the padding bits, on the tensor's own device."""
     given = _floats(generator, dtype, size=1001)
     signs = torch.full((1008,), -1.0).double()
     signs[:1001][given["tensor"] >= 0] = 1.0
@@ -94,8 +97,8 @@ def _signs_come_back(
     unpacked = functions.unpackbits(packed, packed.numel(), 0)
 
     yield "signs of 1001 floats", unpacked, Expected(signs, allowed=torch.zeros_like(signs), dtype=torch.float32)
-    there = torch.tensor([one.device.type == device.type for one in (packed, unpacked)])
-    yield "whether bits and signs are on the device", there, Expected(torch.tensor([True, True]))
+    on_device = torch.tensor([tensor.device.type == device.type for tensor in (packed, unpacked)])
+    yield "bits and signs are on the device", on_device, Expected(torch.tensor([True, True]))
 
 
 # --- bad arguments, and the table -------------------------------------------------------------------------------------
@@ -112,7 +115,7 @@ _COMMON: dict[str, Any] = {
 SPECIFICATIONS = (
     KernelSpecification(
         name="packbits",
-        samples=tuple(Sample(name, functools.partial(_floats, **one)) for name, one in _FLOATS.items()),
+        samples=tuple(KernelSample(name, functools.partial(_floats, **settings)) for name, settings in _FLOATS.items()),
         oracle=_packed,
         reference=packing.packbits,
         validate=lambda given: packing.check_floats(given["tensor"], given["numel"]),
@@ -127,7 +130,7 @@ SPECIFICATIONS = (
     ),
     KernelSpecification(
         name="unpackbits",
-        samples=tuple(Sample(name, functools.partial(_bytes, **one)) for name, one in _BYTES.items()),
+        samples=tuple(KernelSample(name, functools.partial(_bytes, **settings)) for name, settings in _BYTES.items()),
         oracle=_unpacked,
         reference=packing.unpackbits,
         validate=lambda given: packing.check_bytes(given["packed"], given["n_bytes"]),

@@ -1,15 +1,15 @@
-"""Quantization to 4 and 8 bits: integers as bytes, with float32 parameters per group, and back.
+"""Quantization to 4 and 8 bits and back: integer codes in bytes, with float32 parameters for each group.
 
 Sources: DeepSpeed's csrc/quantization, as ZeRO++ uses it (Wang et al., 2023, arXiv:2306.10209), and the weight-only
-quantization of its inference engine. Where implementations in use disagree, this is decided:
+quantization of its inference engine. Implementations in use disagree on some points. This specification decides:
 
-- Input of any floating dtype is converted to float32, which is exact for the 16-bit ones. The CUDA kernel in use reads
-  the bytes of whatever it gets as float16.
-- Which half of a byte holds the first of two 4-bit numbers is nobody's business but the module's: what it quantizes it
-  has to dequantize, and only that round trip is judged. Here the first one is in the high half.
-- Offsets are added in float32: through float16 they lose what a small step beside a large offset had gained.
-- A group of zeros, or of equal numbers, has step 1. A group with NaN or infinity has parameters that are not finite,
-  so that all of it is NaN when it comes back.
+- Input of any floating-point dtype is converted to float32, which is exact for 16-bit dtypes. The CUDA kernel in use
+  reads the bytes of every input as float16.
+- A module chooses which half of a byte holds the first of two 4-bit numbers. It has to dequantize what it quantizes;
+  only this round trip is judged. In this implementation the high half holds the first number.
+- Offsets are added in float32. In float16 a large offset would lose the precision of a small step.
+- A group of equal numbers, zeros for example, has step 1. A group with NaN or infinity has non-finite parameters, so
+  that the whole group dequantizes to NaN.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ from conformance.kernels.specification import (
     Arguments,
     ErrorBudget,
     Expected,
+    KernelSample,
     KernelSpecification,
     Native,
     Property,
     Refusal,
-    Sample,
 )
 from conformance.kernels.triton.offering import triton_kernel
 
@@ -59,7 +59,7 @@ BUDGET = ErrorBudget(
     source="a step and an offset are a difference or sum and one product, a value a product and a sum, each within u "
     "of its terms in float32 (Higham, 2nd ed., 3.1), rounded once to the result's dtype",
 )
-#: Bytes whose order is the module's own are not compared.
+#: Allowed error of bytes that are not compared, because the module chooses the order of their halves.
 _ANY_BYTE = 255.0
 
 
@@ -67,12 +67,13 @@ _ANY_BYTE = 255.0
 
 
 def quantize(vals: Tensor, groups: int, num_bits: int, quant_type: int) -> list[Tensor]:
-    """Codes of ``groups`` equal consecutive parts of ``vals``: [data, params].
+    """Quantize ``groups`` equal consecutive parts of ``vals``. Returns [data, params].
 
-    data is int8 with the shape of ``vals``, or half its last dimension for 4 bits; params is float32 (groups, 1) or
-    (groups, 2): the step, and the offset for ``quant_type`` 1 (asymmetric). With b bits the step is
-    2 * largest magnitude / 2^b and the offset 0, or (max - min) / 2^b and (max + min) / 2. A code is
-    (x - offset) / step to the nearest integer, ties to even, clamped to [-2^(b-1), 2^(b-1) - 1].
+    data is int8 with the shape of ``vals``; for 4 bits the last dimension is halved. params is float32: the step,
+    (groups, 1), for ``quant_type`` 0 (symmetric); step and offset, (groups, 2), for 1 (asymmetric). With b bits the
+    symmetric step is 2 * largest magnitude / 2^b and the offset 0. The asymmetric step is (max - min) / 2^b and the
+    offset (max + min) / 2. A code is (x - offset) / step, rounded to the nearest integer, ties to even, and clamped to
+    [-2^(b-1), 2^(b-1) - 1].
     """
     result = quantized(grouped(vals, groups), num_bits, quant_type)
     shape = (*vals.shape[:-1], vals.shape[-1] * num_bits // 8)
@@ -80,12 +81,15 @@ def quantize(vals: Tensor, groups: int, num_bits: int, quant_type: int) -> list[
 
 
 def dequantize(data: Tensor, params: Tensor, groups: int, num_bits: int, quant_type: int) -> Tensor:
-    """What ``quantize`` made, as float16: code * step + offset in float32, rounded once."""
+    """Return the values of ``quantize``'s codes as float16: code * step + offset in float32, rounded once."""
     return dequantize_fp32(data, params, groups, num_bits, quant_type).half()
 
 
 def dequantize_fp32(data: Tensor, params: Tensor, groups: int, num_bits: int, quant_type: int) -> Tensor:
-    """What ``quantize`` made, as float32: code * step + offset. The last dimension doubles for 4 bits."""
+    """Return the values of ``quantize``'s codes as float32: code * step + offset.
+
+    For 4 bits the last dimension is doubled.
+    """
     values = decoded(loaded(data.view(torch.int8), num_bits, groups), params.view(groups, -1))
     return values.reshape(*data.shape[:-1], data.shape[-1] * 8 // num_bits)
 
@@ -93,9 +97,9 @@ def dequantize_fp32(data: Tensor, params: Tensor, groups: int, num_bits: int, qu
 def dequantize_int4_to_half_experimental(
     data_in: Tensor, scale_buffer: Tensor, min_val_buffer: Tensor, num_group: int, group_size: int
 ) -> Tensor:
-    """Weights of 4 bits, two a byte, the first in the high half: float16 of shape (num_group, group_size).
+    """Dequantize 4-bit weights as ``dequantize_int8_to_half_experimental`` does: float16, (num_group, group_size).
 
-    As ``dequantize_int8_to_half_experimental``. The bytes are made by DeepSpeed's Python code, so the order is given.
+    A byte holds two weights, the first in the high half. The order is fixed: DeepSpeed's Python code packs the bytes.
     """
     pairs = data_in.view(torch.uint8)
     numbers = torch.stack([pairs >> 4, pairs & 15], dim=-1)
@@ -105,10 +109,10 @@ def dequantize_int4_to_half_experimental(
 def dequantize_int8_to_half_experimental(
     data_in: Tensor, scale_buffer: Tensor, min_val_buffer: Tensor, num_group: int, group_size: int
 ) -> Tensor:
-    """Weights of 8 bits: q / scale + min of each group, float16 of shape (num_group, group_size).
+    """Dequantize 8-bit weights: q / scale + min of each group, float16 of shape (num_group, group_size).
 
-    q are unsigned bytes. ``scale_buffer`` holds codes per unit, (2^b - 1) / (max - min), as DeepSpeed's weight
-    quantizer computes it: weights are divided by it.
+    q are unsigned bytes. ``scale_buffer`` holds (2^b - 1) / (max - min) for each group, as DeepSpeed's weight quantizer
+    computes it: codes are divided by it, not multiplied.
     """
     return _weights(data_in.view(torch.uint8), scale_buffer, min_val_buffer, num_group, group_size)
 
@@ -122,16 +126,16 @@ def _weights(numbers: Tensor, scale: Tensor, least: Tensor, num_group: int, grou
 
 
 def quantize_oracle(given: Arguments) -> Mapping[str, Expected]:
-    """Codes are compared for 8 bits, with what float32 leaves open; parameters always."""
+    """Return codes and parameters. Codes are compared for 8 bits only, with both neighbours of a tie accepted."""
     vals, groups, num_bits = given["vals"], given["groups"], given["num_bits"]
-    right = exact.quantize(exact.rows(vals, groups), num_bits, bool(given["quant_type"]))
+    expected = exact.quantize(exact.rows(vals, groups), num_bits, bool(given["quant_type"]))
     shape = (*vals.shape[:-1], vals.shape[-1] * num_bits // 8)
-    codes, slack = (one.reshape(-1)[:: 8 // num_bits].reshape(shape) for one in (right.codes, right.slack))
+    codes, slack = (tensor.reshape(-1)[:: 8 // num_bits].reshape(shape) for tensor in (expected.codes, expected.slack))
     allowed = slack if num_bits == 8 else torch.full(shape, _ANY_BYTE).double()
     numbers = exact.rows(vals, groups)
     magnitude = numbers.abs().max(1, keepdim=True).values
-    params = [right.step] if not given["quant_type"] else [right.step, right.offset]
-    scales = [right.step + magnitude * 2.0 ** (1 - num_bits), magnitude][: len(params)]
+    params = [expected.step] if not given["quant_type"] else [expected.step, expected.offset]
+    scales = [expected.step + magnitude * 2.0 ** (1 - num_bits), magnitude][: len(params)]
     return {
         "result[0]": Expected(codes, allowed=allowed, dtype=torch.int8),
         "result[1]": Expected(torch.cat(params, 1), torch.cat(scales, 1), dtype=torch.float32),
@@ -139,7 +143,10 @@ def quantize_oracle(given: Arguments) -> Mapping[str, Expected]:
 
 
 def dequantize_oracle(given: Arguments, *, dtype: torch.dtype) -> Mapping[str, Expected]:
-    """Samples of 4 bits have twice the same number in every byte, so their order does not matter."""
+    """Return code * step + offset.
+
+    In 4-bit samples both halves of a byte hold the same number, so their order does not matter.
+    """
     data, groups = given["data"], given["groups"]
     if given["num_bits"] == 4:
         high = torch.div(data.double(), 16, rounding_mode="floor")
@@ -154,7 +161,7 @@ def dequantize_oracle(given: Arguments, *, dtype: torch.dtype) -> Mapping[str, E
 
 
 def weights_oracle(given: Arguments, *, num_bits: int) -> Mapping[str, Expected]:
-    """By divmod with 16, where two numbers share a byte."""
+    """Return q / scale + min; two numbers of one byte are separated by divmod with 16."""
     numbers = given["data_in"].double().reshape(given["num_group"], -1)
     if num_bits == 4:
         high = torch.div(numbers, 16, rounding_mode="floor")
@@ -183,19 +190,19 @@ def _numbers(
 
 
 def _ties(rows: Tensor) -> Tensor:
-    """Steps of 2^-5 for 8 bits, and numbers halfway between two codes."""
+    """Return rows whose step is 2^-5 for 8 bits, with numbers halfway between two codes."""
     halves = torch.arange(rows.shape[1]).double() - rows.shape[1] // 2 + 0.5
     return torch.cat([torch.full((len(rows), 1), 4.0).double(), halves[1:].expand(len(rows), -1) / 32], dim=1)
 
 
 def _flat_groups(rows: Tensor) -> Tensor:
-    """Zeros, equal numbers, and negative ones only."""
+    """Make the first rows zeros, equal numbers, and negative numbers only."""
     rows[0], rows[1], rows[2] = 0.0, -1.5, -rows[2].abs() - 0.25
     return rows
 
 
-def _sample(name: str, **settings: Any) -> Sample:
-    return Sample(name, functools.partial(_numbers, **settings))
+def _sample(name: str, **settings: Any) -> KernelSample:
+    return KernelSample(name, functools.partial(_numbers, **settings))
 
 
 QUANTIZE_SAMPLES = (
@@ -222,6 +229,7 @@ def _codes(
 ) -> Arguments:
     low, high = (-128, 128) if num_bits == 8 else (-8, 8)
     numbers = torch.randint(low, high, shape, generator=generator)
+    # For 4 bits, times 17 writes the number into both halves of the byte.
     data = numbers if num_bits == 8 else (numbers & 15) * 17
     step = torch.rand(groups, 1, generator=generator) / 64 + 2.0**-9
     offset = 1000.0 * torch.randn(groups, 1, generator=generator)
@@ -236,7 +244,9 @@ _STORED: Mapping[str, Mapping[str, Any]] = {
     "sym4": {"shape": (2, 5, 13), "groups": 10, "num_bits": 4, "quant_type": 0},
     "asym4": {"shape": (2, 5, 13), "groups": 2, "num_bits": 4, "quant_type": 1},
 }
-DEQUANTIZE_SAMPLES = tuple(Sample(name, functools.partial(_codes, **one)) for name, one in _STORED.items())
+DEQUANTIZE_SAMPLES = tuple(
+    KernelSample(name, functools.partial(_codes, **settings)) for name, settings in _STORED.items()
+)
 
 
 def _weight_bytes(
@@ -251,22 +261,25 @@ def _weight_bytes(
     }  # fmt: skip
 
 
-def _weight_samples(num_bits: int) -> tuple[Sample, ...]:
+def _weight_samples(num_bits: int) -> tuple[KernelSample, ...]:
     sizes = {"3x64": (3, 64), "1x8": (1, 8), "33x24": (33, 24)}
     return tuple(
-        Sample(name, functools.partial(_weight_bytes, groups=groups, size=size, num_bits=num_bits))
+        KernelSample(name, functools.partial(_weight_bytes, groups=groups, size=size, num_bits=num_bits))
         for name, (groups, size) in sizes.items()
     )
 
 
 # --- properties -------------------------------------------------------------------------------------------------------
 
-#: What a property yields.
-Seen = Iterable[tuple[str, Tensor, Expected]]
+#: Observations of a property: description, tensor, expected result.
+Observations = Iterable[tuple[str, Tensor, Expected]]
 
 
 def kind_of(functions: Any, quant_type: int) -> Any:
-    """The module's own constant, as DeepSpeed's code passes it: compiled modules take no number there."""
+    """Return the module's own constant for a quantization type.
+
+    DeepSpeed's code passes that constant; compiled modules accept no plain number.
+    """
     name = QuantizationType(quant_type).name
     holder = functions if hasattr(functions, name) else getattr(functions, "QuantizationType", QuantizationType)
     return getattr(holder, name)
@@ -274,29 +287,34 @@ def kind_of(functions: Any, quant_type: int) -> Any:
 
 @contextmanager
 def their_constants(functions: Any, given: Arguments) -> Iterator[None]:
-    """Around a call: the type of quantization is the module's own constant."""
+    """Replace ``quant_type`` by the module's own constant for one call. Invalid types stay as they are."""
     if given["quant_type"] in (0, 1):
         given["quant_type"] = kind_of(functions, given["quant_type"])
     yield
 
 
-def _round_trip(functions: Any, device: torch.device, dtype: torch.dtype, generator: torch.Generator) -> Seen:
-    """Every number comes back as its code's value, in its own place; twice two neighbours that differ share a byte."""
+def _round_trip(functions: Any, device: torch.device, dtype: torch.dtype, generator: torch.Generator) -> Observations:
+    """Check that every number comes back as its code's value, at its own position.
+
+    With 4 bits, two different neighbours share a byte, so that swapped halves are detected.
+    """
     vals = torch.randn(4, 6, 22, generator=generator).to(dtype)
     for num_bits in (8, 4):
         for quant_type in (0, 1):
-            what, kind = f"{num_bits} bits, {QuantizationType(quant_type).name}", kind_of(functions, quant_type)
+            what = f"{num_bits} bits, {QuantizationType(quant_type).name}"
+            kind = kind_of(functions, quant_type)
             data, params = functions.quantize(vals.to(device), 12, num_bits, kind)
             back = functions.dequantize_fp32(data, params, 12, num_bits, kind)
-            right = exact.quantize(exact.rows(vals, 12), num_bits, bool(quant_type))
-            allowed = right.slack * right.step + BUDGET.conditioning * 2.0**-23 * (right.scale + right.step * 128)
-            yield what, back, Expected(right.values.view(vals.shape), allowed=allowed.view(vals.shape))
+            expected = exact.quantize(exact.rows(vals, 12), num_bits, bool(quant_type))
+            rounding = BUDGET.conditioning * 2.0**-23 * (expected.scale + expected.step * 128)
+            allowed = expected.slack * expected.step + rounding
+            yield what, back, Expected(expected.values.view(vals.shape), allowed=allowed.view(vals.shape))
             half = functions.dequantize(data, params, 12, num_bits, kind)
             yield f"{what}, as float16", half, _same(back.detach().cpu().half())
 
 
-def _non_finite(functions: Any, device: torch.device, dtype: torch.dtype, generator: torch.Generator) -> Seen:
-    """One NaN or infinity makes its whole group NaN, and no other group."""
+def _non_finite(functions: Any, device: torch.device, dtype: torch.dtype, generator: torch.Generator) -> Observations:
+    """Check that one NaN or infinity makes its whole group NaN, and no other group."""
     vals = torch.randn(4, 34, generator=generator).to(dtype)
     vals[0, 3], vals[1, 0], vals[3, 33] = float("nan"), float("inf"), -float("inf")
     for quant_type in (0, 1):
@@ -330,13 +348,13 @@ def _check_weights(given: Arguments, *, num_bits: int) -> None:
     if data.numel() * 8 != numbers * num_bits:
         raise wrong("data_in", f"{numbers} numbers of {num_bits} bits", f"{data.numel()} bytes")
     for name in ("scale_buffer", "min_val_buffer"):
-        one = check_tensor(name, given[name], dtypes=(torch.float16,), device=data.device)
-        if one.numel() != given["num_group"]:
-            raise wrong(name, f"{given['num_group']} elements", one.numel())
+        buffer = check_tensor(name, given[name], dtypes=(torch.float16,), device=data.device)
+        if buffer.numel() != given["num_group"]:
+            raise wrong(name, f"{given['num_group']} elements", buffer.numel())
 
 
 def altered(name: str, value: Any) -> Callable[[Arguments], Arguments]:
-    """Spoils one argument: replaced, or sent through a function."""
+    """Return a function that replaces one argument by ``value``, or by ``value(argument)`` if it is callable."""
     return lambda given: {**given, name: value(given[name]) if callable(value) else value}
 
 
@@ -344,23 +362,24 @@ QUANTIZE_REFUSALS = (
     Refusal("groups", "vals", altered("groups", 2)),
     Refusal("bits", "num_bits", altered("num_bits", 3)),
     Refusal("bytes-across-groups", "vals", altered("num_bits", 4)),
-    Refusal("dtypes", "vals", altered("vals", lambda one: one.to(torch.int32))),
-    Refusal("strides", "vals", altered("vals", lambda one: one.t())),
+    Refusal("dtypes", "vals", altered("vals", lambda tensor: tensor.to(torch.int32))),
+    Refusal("strides", "vals", altered("vals", lambda tensor: tensor.t())),
 )
 DEQUANTIZE_REFUSALS = (
     Refusal("groups", "data", altered("groups", 2)),
-    Refusal("params", "params", altered("params", lambda one: one[:-1].clone())),
-    Refusal("params-dtype", "params", altered("params", lambda one: one.half())),
-    Refusal("dtypes", "data", altered("data", lambda one: one.float())),
+    Refusal("params", "params", altered("params", lambda tensor: tensor[:-1].clone())),
+    Refusal("params-dtype", "params", altered("params", lambda tensor: tensor.half())),
+    Refusal("dtypes", "data", altered("data", lambda tensor: tensor.float())),
 )
 WEIGHT_REFUSALS = (
     Refusal("sizes", "data_in", altered("group_size", 32)),
-    Refusal("scales", "scale_buffer", altered("scale_buffer", lambda one: one[:-1].clone())),
-    Refusal("dtypes", "min_val_buffer", altered("min_val_buffer", lambda one: one.float())),
+    Refusal("scales", "scale_buffer", altered("scale_buffer", lambda tensor: tensor[:-1].clone())),
+    Refusal("dtypes", "min_val_buffer", altered("min_val_buffer", lambda tensor: tensor.float())),
 )
 
 
 def _compiled_quantize() -> Callable[..., list[Tensor]]:
+    # Build the library now, so that a missing compiler is an error of loading and not of the first call.
     compiled.library()
     return compiled.quantize
 
@@ -401,8 +420,8 @@ def _weight_dequantizer(reference: Callable[..., Tensor], num_bits: int) -> Kern
         budget=ErrorBudget(
             rounding=1.0,
             conditioning=1.5 * 2.0**13,
-            source="quotient and sum may each be rounded to float16 (u = 2^13 of float32's), as DeepSpeed's kernel and "
-            "its own fallback do; a byte itself is exact in it",
+            source="quotient and sum may each be rounded to float16 (u is 2^13 times float32's), as DeepSpeed's kernel "
+            "and its own fallback do; a byte is exact in float16",
         ),
         reference=reference,
         validate=functools.partial(_check_weights, num_bits=num_bits),

@@ -1,14 +1,15 @@
-"""Layers that work on a random part of the tokens (random-LTD, Yao et al., 2022, arXiv:2211.11586): choosing tokens,
-taking them out, and putting them back. Values are moved and never changed, so every result is exact.
+"""Random layerwise token dropping (random-LTD, Yao et al., 2022, arXiv:2211.11586): sort, gather and scatter tokens.
 
-Where implementations in use leave it open, this is decided: an index outside the sequence is refused, because on a
-device it reads or overwrites somebody else's memory.
+Values are moved and never changed, so every result is exact. Implementations in use leave one point open. This
+specification decides: an index outside the sequence is refused, because a device kernel would read or overwrite other
+memory.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -20,10 +21,10 @@ from conformance.kernels.specification import (
     Arguments,
     ErrorBudget,
     Expected,
+    KernelSample,
     KernelSpecification,
     Property,
     Refusal,
-    Sample,
 )
 
 _DTYPES = ("float32", "float16", "bfloat16")
@@ -34,18 +35,18 @@ _EXACT = ErrorBudget(rounding=0.0, conditioning=0.0, source="values are moved, n
 
 
 def token_sort_(unsorted_token_ids: Tensor, original_tokens: int) -> Tensor:
-    """Sort the last dimension of int32 ids (layers, batch, kept) in place, ascending; returns the same tensor.
+    """Sort the last dimension of int32 ids (layers, batch, kept) in place, ascending. Returns the same tensor.
 
-    Ids are below ``original_tokens``, the length of the sequence.
+    All ids are below ``original_tokens``, the length of the sequence.
     """
     return unsorted_token_ids.copy_(unsorted_token_ids.sort(dim=-1).values)
 
 
 def token_gather(activations: Tensor, sorted_indices: Tensor, batch_first: bool) -> Tensor:
-    """The tokens at ``sorted_indices`` (batch, kept; int32) of ``activations``, in that order.
+    """Return the tokens of ``activations`` at ``sorted_indices`` (batch, kept; int32), in that order.
 
-    Activations are (batch, sequence, channels) if ``batch_first``, else (sequence, batch, channels); so is the result,
-    with ``kept`` in the sequence's place.
+    Activations are (batch, sequence, channels) if ``batch_first``, else (sequence, batch, channels). The result has the
+    same layout, with kept instead of sequence.
     """
     index, dim = _spread(sorted_indices, activations, batch_first)
     return torch.gather(activations, dim, index)
@@ -54,15 +55,19 @@ def token_gather(activations: Tensor, sorted_indices: Tensor, batch_first: bool)
 def token_scatter_(
     all_activations: Tensor, layer_activations: Tensor, sorted_indices: Tensor, batch_first: bool
 ) -> Tensor:
-    """Put tokens back where ``token_gather`` took them from, in place; returns ``all_activations``. Others stay."""
+    """Write tokens back to the positions where ``token_gather`` read them, in place. Returns ``all_activations``.
+
+    Tokens at other positions stay unchanged.
+    """
     index, dim = _spread(sorted_indices, all_activations, batch_first)
     return all_activations.scatter_(dim, index, layer_activations)
 
 
 def mask_gather_bert(dense_mask: Tensor, sorted_indices: Tensor) -> Tensor:
-    """Rows and columns of attention masks (batch, 1, sequence, sequence) for the tokens that each layer keeps.
+    """Return the rows and columns of attention masks for the tokens that each layer keeps.
 
-    ``sorted_indices`` is (layers, batch, kept), int32; the result (layers, batch, 1, kept, kept).
+    ``dense_mask`` is (batch, 1, sequence, sequence), ``sorted_indices`` is (layers, batch, kept) of int32. The result
+    is (layers, batch, 1, kept, kept).
     """
     batch = torch.arange(dense_mask.shape[0], device=dense_mask.device)
     ids = sorted_indices.long()
@@ -70,13 +75,15 @@ def mask_gather_bert(dense_mask: Tensor, sorted_indices: Tensor) -> Tensor:
 
 
 def mask_gather_gpt(dense_mask: Tensor, truncated_seq_len: int) -> Tensor:
-    """The first rows and columns of masks (batch, 1, sequence, sequence), in memory of its own: a causal mask's
-    entries depend on the order of tokens alone."""
+    """Return a copy of the first rows and columns of masks (batch, 1, sequence, sequence).
+
+    The first ones are right for any tokens: a causal mask depends on the order of the tokens only.
+    """
     return dense_mask[:, :, :truncated_seq_len, :truncated_seq_len].clone(memory_format=torch.contiguous_format)
 
 
 def _spread(sorted_indices: Tensor, activations: Tensor, batch_first: bool) -> tuple[Tensor, int]:
-    """The indices with a value for each channel, and the sequence's dimension."""
+    """Return the indices expanded to every channel, and the dimension of the sequence."""
     index = (sorted_indices if batch_first else sorted_indices.t()).long()
     return index.unsqueeze(-1).expand(-1, -1, activations.shape[2]), 1 if batch_first else 0
 
@@ -92,24 +99,26 @@ def _sorted(given: Arguments) -> Mapping[str, Expected]:
 
 def _gathered(given: Arguments) -> Mapping[str, Expected]:
     source, ids = given["activations"], given["sorted_indices"].tolist()
-    rows = [[_token(source, n, at, given["batch_first"]) for at in row] for n, row in enumerate(ids)]
+    rows = [[_token(source, batch, at, given["batch_first"]) for at in row] for batch, row in enumerate(ids)]
     value = torch.stack([torch.stack(row) for row in rows]).double()
     return {"result": Expected(value if given["batch_first"] else value.transpose(0, 1), dtype=source.dtype)}
 
 
 def _scattered(given: Arguments) -> Mapping[str, Expected]:
     value = given["all_activations"].double().clone()
-    for n, row in enumerate(given["sorted_indices"].tolist()):
+    for batch, row in enumerate(given["sorted_indices"].tolist()):
         for position, at in enumerate(row):
-            _token(value, n, at, given["batch_first"]).copy_(
-                _token(given["layer_activations"], n, position, given["batch_first"])
+            _token(value, batch, at, given["batch_first"]).copy_(
+                _token(given["layer_activations"], batch, position, given["batch_first"])
             )
     return {"all_activations": Expected(value), "result": Expected(value, dtype=given["all_activations"].dtype)}
 
 
 def _masks(given: Arguments) -> Mapping[str, Expected]:
     mask, ids = given["dense_mask"].double(), given["sorted_indices"].tolist()
-    value = torch.stack([torch.stack([mask[n, :, row][:, :, row] for n, row in enumerate(layer)]) for layer in ids])
+    value = torch.stack(
+        [torch.stack([mask[batch, :, row][:, :, row] for batch, row in enumerate(layer)]) for layer in ids]
+    )
     return {"result": Expected(value, dtype=given["dense_mask"].dtype)}
 
 
@@ -121,21 +130,19 @@ def _first_masks(given: Arguments) -> Mapping[str, Expected]:
     }
 
 
-def _token(tensor: Tensor, n: int, at: int, batch_first: bool) -> Tensor:
-    return tensor[n, at] if batch_first else tensor[at, n]
+def _token(tensor: Tensor, batch: int, at: int, batch_first: bool) -> Tensor:
+    return tensor[batch, at] if batch_first else tensor[at, batch]
 
 
 # --- samples ----------------------------------------------------------------------------------------------------------
 
 
 def _ids(generator: torch.Generator, *shape: int, tokens: int) -> Tensor:
-    """Different ids below ``tokens`` in each row, ascending."""
-    rows = [torch.randperm(tokens, generator=generator)[: shape[-1]].sort().values for _ in range(_product(shape[:-1]))]
+    """Return int32 ids of that shape below ``tokens``; each row is ascending without repeats."""
+    rows = [
+        torch.randperm(tokens, generator=generator)[: shape[-1]].sort().values for _ in range(math.prod(shape[:-1]))
+    ]
     return torch.stack(rows).reshape(shape).to(torch.int32)
-
-
-def _product(numbers: tuple[int, ...]) -> int:
-    return functools.reduce(lambda left, right: left * right, numbers, 1)
 
 
 def _sort(generator: torch.Generator, dtype: torch.dtype, *, tokens: int, kept: int) -> Arguments:
@@ -154,6 +161,7 @@ def _activations(
 ) -> Tensor:
     shape = (3, tokens, channels) if batch_first != strided else (tokens, 3, channels)
     values = torch.randn(shape, generator=generator).to(dtype)
+    # Moved values keep every bit: NaN and the sign of zero survive.
     values[1, 1, 0], values[0, 1, -1] = float("nan"), -0.0
     return values.transpose(0, 1) if strided else values
 
@@ -183,7 +191,7 @@ def _scatter(generator: torch.Generator, dtype: torch.dtype, *, kept: int = 17, 
     }
 
 
-#: Those that every dtype goes through, and those that show nothing new after the first.
+#: Samples for every dtype. The others show nothing new after the first dtype.
 _EVERYWHERE = ("batch-first", "odd-channels")
 _SHAPES: Mapping[str, Mapping[str, Any]] = {
     "batch-first": {},
@@ -194,8 +202,11 @@ _SHAPES: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-def _dtypes_of(sample: str) -> tuple[str, ...]:
-    return () if sample in _EVERYWHERE else _DTYPES[:1]
+def _samples(make: Callable[..., Arguments]) -> tuple[KernelSample, ...]:
+    return tuple(
+        KernelSample(name, functools.partial(make, **shape), () if name in _EVERYWHERE else _DTYPES[:1])
+        for name, shape in _SHAPES.items()
+    )
 
 
 def _bert(generator: torch.Generator, dtype: torch.dtype, *, tokens: int, kept: int) -> Arguments:
@@ -210,7 +221,7 @@ def _gpt(generator: torch.Generator, dtype: torch.dtype, *, tokens: int, kept: i
 def _round_trip(
     functions: Any, device: torch.device, dtype: torch.dtype, generator: torch.Generator
 ) -> Iterator[tuple[str, Tensor, Expected]]:
-    """What was taken out and put back is where it was, and so is everything else."""
+    """Check that gathered tokens return to their positions, and that scatter writes to exactly these positions."""
     for batch_first in (True, False):
         given = _gather(generator, dtype, batch_first=batch_first)
         whole, ids = given["activations"].to(device, copy=True), given["sorted_indices"].to(device)
@@ -219,9 +230,13 @@ def _round_trip(
         back = functions.token_scatter_(whole.clone(), taken, ids, batch_first)
         zeroed = functions.token_scatter_(whole.clone(), torch.zeros_like(taken), ids, batch_first)
 
-        yield "taken and put back", back, Expected(given["activations"].double(), dtype=dtype)
+        yield "activations after gather and scatter", back, Expected(given["activations"].double(), dtype=dtype)
         kept = functions.token_gather(zeroed, ids, batch_first)
-        yield "zeros put into their places", kept, Expected(torch.zeros(taken.shape).double(), dtype=dtype)
+        yield (
+            "tokens gathered after zeros were scattered",
+            kept,
+            Expected(torch.zeros(taken.shape).double(), dtype=dtype),
+        )
 
 
 # --- bad arguments ----------------------------------------------------------------------------------------------------
@@ -230,7 +245,7 @@ def _round_trip(
 def _check_ids(given: Arguments, dims: int, tokens: int, batch: int, device: torch.device) -> None:
     ids = check_tensor("sorted_indices", given["sorted_indices"], dtypes=(torch.int32,), device=device)
     if ids.dim() != dims or ids.shape[dims - 2] != batch:
-        raise wrong("sorted_indices", f"{dims} dimensions, the last but one of {batch}", tuple(ids.shape))
+        raise wrong("sorted_indices", f"{dims} dimensions, the second last of size {batch}", tuple(ids.shape))
     _check_range("sorted_indices", ids, tokens)
 
 
@@ -242,14 +257,14 @@ def _check_range(argument: str, ids: Tensor, tokens: int) -> None:
 def _check_sort(given: Arguments) -> None:
     ids = check_tensor("unsorted_token_ids", given["unsorted_token_ids"], dtypes=(torch.int32,))
     if ids.dim() != 3:
-        raise wrong("unsorted_token_ids", "3 dimensions: layers, batch, kept", tuple(ids.shape))
+        raise wrong("unsorted_token_ids", "3 dimensions (layers, batch, kept)", tuple(ids.shape))
     _check_range("unsorted_token_ids", ids, given["original_tokens"])
 
 
 def _check_tokens(given: Arguments, argument: str) -> None:
     tensor = check_tensor(argument, given[argument], contiguous=False)
     if tensor.dim() != 3 or not tensor.is_floating_point():
-        raise wrong(argument, "3 dimensions of floating numbers", f"{tuple(tensor.shape)} of {tensor.dtype}")
+        raise wrong(argument, "3 dimensions of a floating-point dtype", f"{tuple(tensor.shape)} of {tensor.dtype}")
     batch, tokens = tensor.shape[:2] if given["batch_first"] else (tensor.shape[1], tensor.shape[0])
     _check_ids(given, 2, tokens, batch, tensor.device)
 
@@ -277,7 +292,7 @@ def _check_masks(given: Arguments) -> None:
 
 def _last_beyond(given: Arguments) -> Arguments:
     ids = given["sorted_indices"].clone()
-    ids[..., -1] = 1 << 20
+    ids[..., -1] = 1 << 20  # beyond the sequences of all samples
     return {**given, "sorted_indices": ids}
 
 
@@ -296,11 +311,12 @@ def _kernel(name: str, **fields: Any) -> KernelSpecification:
 SPECIFICATIONS = (
     _kernel(
         "token_sort_",
-        dtypes=("float32",),  # there are only ids; it is claimed with the activations
+        # The kernel takes int32 ids only; float32 is the dtype of activations under which it is claimed.
+        dtypes=("float32",),
         samples=(
-            Sample("2048", functools.partial(_sort, tokens=2048, kept=1025)),
-            Sample("5", functools.partial(_sort, tokens=5, kept=5)),
-            Sample("one", functools.partial(_sort, tokens=70, kept=1)),
+            KernelSample("2048", functools.partial(_sort, tokens=2048, kept=1025)),
+            KernelSample("5", functools.partial(_sort, tokens=5, kept=5)),
+            KernelSample("one", functools.partial(_sort, tokens=70, kept=1)),
         ),
         oracle=_sorted,
         reference=token_sort_,
@@ -316,7 +332,7 @@ SPECIFICATIONS = (
     ),
     _kernel(
         "token_gather",
-        samples=tuple(Sample(n, functools.partial(_gather, **shape), _dtypes_of(n)) for n, shape in _SHAPES.items()),
+        samples=_samples(_gather),
         oracle=_gathered,
         reference=token_gather,
         validate=functools.partial(_check_tokens, argument="activations"),
@@ -325,7 +341,7 @@ SPECIFICATIONS = (
     ),
     _kernel(
         "token_scatter_",
-        samples=tuple(Sample(n, functools.partial(_scatter, **shape), _dtypes_of(n)) for n, shape in _SHAPES.items()),
+        samples=_samples(_scatter),
         oracle=_scattered,
         reference=token_scatter_,
         changes=("all_activations",),
@@ -340,8 +356,8 @@ SPECIFICATIONS = (
     _kernel(
         "mask_gather_bert",
         samples=(
-            Sample("33", functools.partial(_bert, tokens=33, kept=17)),
-            Sample("one", functools.partial(_bert, tokens=5, kept=1)),
+            KernelSample("33", functools.partial(_bert, tokens=33, kept=17)),
+            KernelSample("one", functools.partial(_bert, tokens=5, kept=1)),
         ),
         oracle=_masks,
         reference=mask_gather_bert,
@@ -351,8 +367,8 @@ SPECIFICATIONS = (
     _kernel(
         "mask_gather_gpt",
         samples=(
-            Sample("33", functools.partial(_gpt, tokens=33, kept=17)),
-            Sample("all", functools.partial(_gpt, tokens=5, kept=5)),
+            KernelSample("33", functools.partial(_gpt, tokens=33, kept=17)),
+            KernelSample("all", functools.partial(_gpt, tokens=5, kept=5)),
         ),
         oracle=_first_masks,
         reference=mask_gather_gpt,

@@ -1,7 +1,7 @@
-"""Biases of images whose channels are last in memory, added in one pass: diffusion models' kernels.
+"""Bias additions for images in channels-last memory format, as diffusion models use them.
 
-Where implementations in use leave it open, this is decided: float32 and bfloat16 work as float16 does; a tensor in
-another memory format is refused, because its bytes would be read in the wrong order.
+Implementations in use leave some points open. This specification decides: float32 and bfloat16 work as float16 does. A
+tensor in another memory format is refused, because a kernel would read its elements in the wrong order.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from conformance.kernels.specification import (
     Arguments,
     ErrorBudget,
     Expected,
+    KernelSample,
     KernelSpecification,
     Property,
     Refusal,
-    Sample,
 )
 
 _DTYPES = ("float32", "float16", "bfloat16")
@@ -30,8 +30,8 @@ _STORED = (torch.float32, torch.float16, torch.bfloat16)
 _BUDGET = ErrorBudget(
     rounding=1.0,
     conditioning=3.0,
-    source="each addition rounds once to the storage dtype, in any order, as kernels in use add: within u of the sum "
-    "of the magnitudes (Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., 4.2), as the oracle gives it",
+    source="each addition rounds once to the storage dtype, in any order, as kernels in use do: within u of the sum "
+    "of the magnitudes (Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., 4.2), which the oracle gives",
 )
 
 
@@ -39,21 +39,21 @@ _BUDGET = ErrorBudget(
 
 
 def nhwc_bias_add(input: Tensor, bias: Tensor) -> Tensor:
-    """``input`` plus the bias of each channel, in ``input``'s dtype and memory format; ``input`` keeps its values.
+    """Return ``input`` plus the bias of each channel, in ``input``'s dtype and memory format.
 
-    It is (batch, channels, height, width) with channels last in memory, or (batch, pixels, channels). Additions may
-    round to the storage dtype each.
+    ``input`` is (batch, channels, height, width) in channels-last format, or (batch, pixels, channels). It stays
+    unchanged. Each addition may round to the storage dtype.
     """
     return _sum(input, bias)
 
 
 def nhwc_bias_add_add(input: Tensor, bias: Tensor, other: Tensor) -> Tensor:
-    """``nhwc_bias_add`` plus ``other``, which has the shape and memory format of ``input``."""
+    """Return ``input`` plus the bias plus ``other``, which has the shape and memory format of ``input``."""
     return _sum(input, bias, other)
 
 
 def nhwc_bias_add_bias_add(input: Tensor, bias: Tensor, other: Tensor, other_bias: Tensor) -> Tensor:
-    """``nhwc_bias_add_add`` plus a bias of ``other`` for each channel."""
+    """Return ``input`` plus the bias plus ``other`` plus the bias of ``other`` for each channel."""
     return _sum(input, bias, other, other_bias)
 
 
@@ -72,7 +72,7 @@ def _for_channels(bias: Tensor, input: Tensor) -> Tensor:
 
 
 def _channel_by_channel(given: Arguments) -> Mapping[str, Expected]:
-    """Each channel is a slice. The bound is one rounding for each addition."""
+    """Add the biases channel by channel. The bound allows one rounding for each addition."""
     dim, info = (1 if given["input"].dim() == 4 else 2), torch.finfo(given["input"].dtype)
     value, scale = given["input"].double(), given["input"].double().abs()
     if "other" in given:
@@ -83,13 +83,14 @@ def _channel_by_channel(given: Arguments) -> Mapping[str, Expected]:
                 added = given[name][channel].double()
                 value.select(dim, channel).add_(added)
                 scale.select(dim, channel).add_(added.abs())
+    # One rounding for each added tensor, and the smallest normal number where subnormal results are flushed.
     allowed = (len(given) - 1) * info.eps / 2 * scale + info.tiny
     return {"result": Expected(value, allowed=allowed, dtype=given["input"].dtype)}
 
 
 # --- samples ----------------------------------------------------------------------------------------------------------
 
-#: Those that every dtype goes through; the others show nothing new after the first.
+#: Samples for every dtype. The others show nothing new after the first dtype.
 _EVERYWHERE = ("image", "sequence")
 _SHAPES: Mapping[str, tuple[int, ...]] = {
     "image": (2, 64, 9, 7),
@@ -113,7 +114,7 @@ def _arguments(
     for name in names:
         bias = name.endswith("bias")
         values = torch.randn((channels,) if bias else shape, generator=generator).to(dtype)
-        # The number of dimensions tells whether there is a format to have.
+        # torch.channels_last exists for four dimensions only.
         made[name] = values.contiguous(memory_format=torch.channels_last) if values.dim() == 4 else values
     return made
 
@@ -121,7 +122,7 @@ def _arguments(
 def _layout(
     functions: Any, device: torch.device, dtype: torch.dtype, generator: torch.Generator
 ) -> Iterator[tuple[str, Tensor, Expected]]:
-    """The next layer reads the result's memory in the same order: it lies as ``input`` does, elsewhere."""
+    """Check that the result has the strides of ``input``, which the next layer expects, and memory of its own."""
     given = _arguments(generator, dtype, shape=(2, 6, 5, 3), names=("input", "bias"))
     image = given["input"].to(device)
 
@@ -129,7 +130,7 @@ def _layout(
 
     yield "strides", torch.tensor(result.stride()), Expected(torch.tensor(image.stride()))
     apart = result.untyped_storage().data_ptr() != image.untyped_storage().data_ptr()
-    yield "whether the result has memory of its own", torch.tensor([apart]), Expected(torch.tensor([True]))
+    yield "the result has memory of its own", torch.tensor([apart]), Expected(torch.tensor([True]))
 
 
 # --- bad arguments ----------------------------------------------------------------------------------------------------
@@ -138,13 +139,13 @@ def _layout(
 def _check(given: Arguments) -> None:
     image = check_tensor("input", given["input"], dtypes=_STORED, contiguous=False)
     if image.dim() not in (3, 4):
-        raise wrong("input", "4 dimensions with channels last in memory, or 3", tuple(image.shape))
+        raise wrong("input", "4 dimensions in channels-last format, or 3", tuple(image.shape))
     for name in ("bias", "other_bias"):
         if name in given:
             bias = check_tensor(name, given[name], dtypes=(image.dtype,), device=image.device)
             channels = image.shape[1 if image.dim() == 4 else 2]
             if tuple(bias.shape) != (channels,):
-                raise wrong(name, f"shape ({channels},), a number for each channel", tuple(bias.shape))
+                raise wrong(name, f"shape ({channels},), one value per channel", tuple(bias.shape))
     for name in ("input", "other"):
         if name in given:
             tensor = check_tensor(
@@ -152,7 +153,7 @@ def _check(given: Arguments) -> None:
             )
             if image.dim() == 4 and not tensor.is_contiguous(memory_format=torch.channels_last):
                 raise wrong(
-                    name, "channels last in memory", f"strides {tensor.stride()} for shape {tuple(tensor.shape)}"
+                    name, "channels-last memory format", f"strides {tensor.stride()} for shape {tuple(tensor.shape)}"
                 )
 
 
@@ -167,7 +168,7 @@ def _shortened(given: Arguments, name: str) -> Arguments:
 def _kernel(reference: Callable[..., Tensor]) -> KernelSpecification:
     names = _TERMS[reference]
     samples = (
-        Sample(
+        KernelSample(
             name, functools.partial(_arguments, shape=shape, names=names), () if name in _EVERYWHERE else _DTYPES[:1]
         )
         for name, shape in _SHAPES.items()
@@ -184,11 +185,11 @@ def _kernel(reference: Callable[..., Tensor]) -> KernelSpecification:
         reference=reference,
         validate=_check,
         refusals=(
-            *(Refusal(f"{one}-format", one, functools.partial(_channels_first, name=one)) for one in images),
+            *(Refusal(f"{name}-format", name, functools.partial(_channels_first, name=name)) for name in images),
             *(
-                Refusal(f"{one}-size", one, functools.partial(_shortened, name=one))
-                for one in names
-                if one not in images
+                Refusal(f"{name}-size", name, functools.partial(_shortened, name=name))
+                for name in names
+                if name not in images
             ),
         ),
         properties=(Property("layout", _layout),) if reference is nhwc_bias_add else (),

@@ -1,13 +1,14 @@
-"""Quantized gradients on their way between ranks: reordered and quantized, reduced, with and without error feedback.
+"""Quantized gradient communication: reordering with quantization, and reduction, with and without error feedback.
 
 Sources: ZeRO++ (Wang et al., 2023, arXiv:2306.10209, section 4.3) and LoCo (Xie et al., 2024, arXiv:2407.04480) as
-DeepSpeed implements them (csrc/quantization). Where implementations in use disagree, this is decided:
+DeepSpeed implements them (csrc/quantization). Implementations in use disagree on some points. This specification
+decides:
 
-- Sums and errors are computed in float32: the kernels in use add in float16, which overflows at 65504 and loses what
-  the error feedback was to keep.
-- The error feedback lies in the order of the result, after the reordering, so that nothing moves from step to step.
-- LoCo's reordering is that of ``swizzle_quant`` for every ``pipeline_size``; the kernel in use leaves slices inside
-  their part, so that with more than one slice its parts would not be those that are sent together.
+- Sums and errors are computed in float32. The kernels in use add in float16, which overflows at 65504 and loses the
+  small errors that the feedback has to keep.
+- The error feedback has the order of the result, after the reordering, so that it never moves between steps.
+- LoCo reorders as ``swizzle_quant`` does, for every ``pipeline_size``. The kernel in use leaves slices inside their
+  part. With more than one slice its parts would not be the ones that are sent together.
 """
 
 from __future__ import annotations
@@ -41,16 +42,16 @@ from conformance.kernels.quantization.groups import (
     stored,
     swizzled,
 )
-from conformance.kernels.specification import Arguments, Expected, KernelSpecification, Property, Refusal, Sample
+from conformance.kernels.specification import Arguments, Expected, KernelSample, KernelSpecification, Property, Refusal
 from conformance.kernels.specifications.quantization import (
     BUDGET,
-    Seen,
+    Observations,
     altered,
     kind_of,
     their_constants,
 )
 
-#: A sum of a few ranks' values, and the error on top, before it is quantized: roundings of float32, each within u.
+#: Float32 roundings in a sum of a few ranks' values plus the error feedback, before it is quantized.
 _SUM_ROUNDINGS = 8
 
 
@@ -60,10 +61,10 @@ _SUM_ROUNDINGS = 8
 def swizzle_quant(
     vals: Tensor, groups: int, num_bits: int, quant_type: int, pipeline_size: int, nodes: int, devices_per_node: int
 ) -> list[Tensor]:
-    """``quantize`` with the groups reordered: [data, scales], both in the new order, data flat.
+    """Reorder the groups and quantize them. Returns [data, scales] in the new order; data is flat.
 
-    Groups that lie as (node, device, slice, group) become (slice, device, node, group): what goes to the same device
-    of every node lies together, slice by slice. There are ``pipeline_size`` slices in each rank's part.
+    Groups in the order (node, device, slice, group) get the order (slice, device, node, group). The groups for the same
+    device of every node are then adjacent, slice by slice. Each rank's part has ``pipeline_size`` slices.
     """
     rows = swizzled(grouped(vals, groups), pipeline_size, nodes, devices_per_node)
     result = quantized(rows, num_bits, quant_type)
@@ -79,10 +80,10 @@ def quantized_reduction(
     quant_type: int,
     devices_per_node: int,
 ) -> list[Tensor]:
-    """Dequantize, add up, quantize again: [data, scales] of the sum, whose last dimension is that much smaller.
+    """Dequantize, add up, and quantize the sum. Returns [data, scales] of the sum.
 
-    ``data`` holds ``devices_per_node`` tensors of equal size one after the other, ``in_groups`` groups in all. The sum
-    has ``out_groups`` groups.
+    ``data`` holds ``devices_per_node`` tensors of equal size, one after the other, with ``in_groups`` groups in all.
+    The sum has ``out_groups`` groups. Its last dimension is smaller by the factor ``devices_per_node``.
     """
     total = _total(data, scales, in_groups, num_bits, devices_per_node)
     result = quantized(total.view(out_groups, -1), num_bits, quant_type)
@@ -101,11 +102,12 @@ def loco_swizzle_quant(
     nodes: int,
     devices_per_node: int,
 ) -> list[Tensor]:
-    """``swizzle_quant`` of the numbers plus the error of former steps, which is updated in place.
+    """Add the error of former steps to the reordered numbers, quantize, and update the error in place.
 
-    With s = swizzle(vals) + err the new error is err_beta * err + (1 - err_beta) * (s - dequantize(result)). For
-    ``err_beta`` 0 nothing is lost: swizzle(vals) + old err = dequantize(result) + new err. ``err`` has as many
-    elements as ``vals``, in the order of the result.
+    Returns [data, scales] as ``swizzle_quant`` does. With s = swizzle(vals) + err, the new error is
+    err_beta * err + (1 - err_beta) * (s - dequantize(result)). For ``err_beta`` 0 nothing is lost:
+    swizzle(vals) + old err = dequantize(result) + new err. ``err`` has as many elements as ``vals``, in the order of
+    the result.
     """
     rows = swizzled(grouped(vals, groups), pipeline_size, nodes, devices_per_node)
     result = _with_feedback(rows, err, err_beta, num_bits, quant_type)
@@ -123,7 +125,10 @@ def loco_quantized_reduction(
     quant_type: int,
     devices_per_node: int,
 ) -> list[Tensor]:
-    """``quantized_reduction`` of the sum plus the error of former steps, which is updated as in loco_swizzle_quant."""
+    """Reduce as ``quantized_reduction`` does, with error feedback added to the sum. Returns [data, scales].
+
+    The error is updated in place as in ``loco_swizzle_quant``.
+    """
     total = _total(data, scales, in_groups, num_bits, devices_per_node)
     result = _with_feedback(total.view(out_groups, -1), err, err_beta, num_bits, quant_type)
     shape = (*data.shape[:-1], data.shape[-1] // devices_per_node)
@@ -147,20 +152,20 @@ def _with_feedback(rows: Tensor, err: Tensor, beta: float, num_bits: int, quant_
 
 
 def swizzle_oracle(given: Arguments) -> Mapping[str, Expected]:
-    """One group after the other, each to its place."""
+    """Move one group after the other, then quantize."""
     rows = _reordered(given)
     right = exact.quantize(rows, given["num_bits"], bool(given["quant_type"]))
     return _stored(given, right, rows, (-1,))
 
 
 def loco_swizzle_oracle(given: Arguments) -> Mapping[str, Expected]:
-    """The same with the error on top."""
+    """Move one group after the other, add the error, then quantize."""
     rows = _reordered(given)
     return _fed_back(given, rows, rows.abs(), (-1,))
 
 
 def reduction_oracle(given: Arguments) -> Mapping[str, Expected]:
-    """Rank by rank."""
+    """Add up the values rank by rank, then quantize."""
     rows, magnitude = _summed(given)
     noise = _SUM_ROUNDINGS * 2.0**-24 * magnitude
     right = exact.quantize(rows, given["num_bits"], bool(given["quant_type"]), noise)
@@ -168,7 +173,7 @@ def reduction_oracle(given: Arguments) -> Mapping[str, Expected]:
 
 
 def loco_reduction_oracle(given: Arguments) -> Mapping[str, Expected]:
-    """The same with the error on top."""
+    """Add up the values rank by rank, add the error, then quantize."""
     return _fed_back(given, *_summed(given), _reduced_shape(given))
 
 
@@ -180,16 +185,16 @@ def _reordered(given: Arguments) -> Tensor:
     for group in range(len(rows)):
         part, inside = divmod(group, run * slices)
         node, device = divmod(part, devices)
-        piece, place = divmod(inside, run)
-        moved[((piece * devices + device) * nodes + node) * run + place] = rows[group]
+        piece, position = divmod(inside, run)
+        moved[((piece * devices + device) * nodes + node) * run + position] = rows[group]
     return moved
 
 
 def _summed(given: Arguments) -> tuple[Tensor, Tensor]:
-    """The sum of all ranks' values as the result's groups, and the sum of their terms' magnitudes."""
+    """Return the sum of all ranks' values in the result's groups, and the sum of the magnitudes of its terms."""
     data, groups, ranks = given["data"].reshape(-1), given["in_groups"], given["devices_per_node"]
     codes = data.double()
-    if given["num_bits"] == 4:  # both halves are equal, see the samples
+    if given["num_bits"] == 4:  # samples put the same number into both halves of a byte
         codes = torch.div(codes, 16, rounding_mode="floor").repeat_interleave(2)
     table, per_group = given["scales"].double().view(groups, -1), len(codes) // groups
     steps = table[:, 0].repeat_interleave(per_group) * codes
@@ -216,16 +221,18 @@ def _fed_back(given: Arguments, rows: Tensor, magnitude: Tensor, shape: tuple[in
     new = beta * old + (1 - beta) * (wanted - right.values)
     u = torch.finfo(given["err"].dtype).eps / 2
     around = 16 * 2.0**-24 * (terms + right.scale + right.step * 2.0 ** given["num_bits"])
-    # Where another code is right as well, the error is another by a step.
+    # Where a neighbouring code is accepted too, the error differs by one step.
     allowed = u * (new.abs() + right.step) + around + (1 - beta) * right.slack * right.step + 2.0**-24
     fed = Expected(new.view(given["err"].shape), allowed=allowed.view(given["err"].shape))
     return {**_stored(given, right, terms, shape), "err": fed}
 
 
-def _stored(given: Arguments, right: exact.Exact, terms: Tensor, shape: tuple[int, ...]) -> Mapping[str, Expected]:
-    """Codes are compared for 8 bits; parameters always, with the magnitudes of what they are made of."""
+def _stored(
+    given: Arguments, right: exact.ExactQuantization, terms: Tensor, shape: tuple[int, ...]
+) -> Mapping[str, Expected]:
+    """Return the expected codes and parameters. Codes are compared for 8 bits only."""
     share = 8 // given["num_bits"]
-    codes, slack = (one.reshape(-1)[::share].reshape(shape) for one in (right.codes, right.slack))
+    codes, slack = (tensor.reshape(-1)[::share].reshape(shape) for tensor in (right.codes, right.slack))
     allowed = slack if share == 1 else torch.full(codes.shape, 255.0).double()
     largest = terms.abs().max(1, keepdim=True).values
     params = [right.step] if not given["quant_type"] else [right.step, right.offset]
@@ -250,9 +257,12 @@ def _numbers(
     layout: tuple[int, int, int],
     err_beta: float | None = None,
 ) -> Arguments:
-    """``layout`` is slices, nodes, devices. With ``err_beta`` there is an error feedback of the numbers' dtype."""
+    """Return arguments of the swizzling kernels.
+
+    ``layout`` is (slices, nodes, devices). With ``err_beta`` there is an error feedback of the numbers' dtype.
+    """
     slices, nodes, devices = layout
-    # Each group has a size of its own, so that one in another's place is seen in its parameters.
+    # Groups differ in magnitude, so that the parameters show a group at a wrong position.
     sizes = (1.0 + torch.arange(groups).double()).repeat_interleave(elements)
     vals = (torch.randn(groups * elements, generator=generator, dtype=torch.float64) * sizes).to(dtype)
     given: Arguments = {"vals": vals}
@@ -271,10 +281,12 @@ _LAYOUTS: Mapping[str, Mapping[str, Any]] = {
     "asym": {"elements": 65, "groups": 12, "layout": (1, 2, 3), "quant_type": 1},
     "4-bits": {"elements": 66, "groups": 6, "layout": (1, 3, 2), "num_bits": 4},
 }
-SWIZZLE_SAMPLES = tuple(Sample(name, functools.partial(_numbers, **one)) for name, one in _LAYOUTS.items())
+SWIZZLE_SAMPLES = tuple(
+    KernelSample(name, functools.partial(_numbers, **settings)) for name, settings in _LAYOUTS.items()
+)
 LOCO_SWIZZLE_SAMPLES = (
-    *(Sample(name, functools.partial(_numbers, **one, err_beta=0.0)) for name, one in _LAYOUTS.items()),
-    Sample("decaying", functools.partial(_numbers, **_LAYOUTS["2x4"], err_beta=0.75)),
+    *(KernelSample(name, functools.partial(_numbers, **settings, err_beta=0.0)) for name, settings in _LAYOUTS.items()),
+    KernelSample("decaying", functools.partial(_numbers, **_LAYOUTS["2x4"], err_beta=0.75)),
 )
 
 
@@ -290,11 +302,14 @@ def _from_ranks(
     quant_type: int = 0,
     err_beta: float | None = None,
 ) -> Arguments:
-    """Bytes of 4 bits hold the same number twice, because the order of two is the module's own."""
+    """Return arguments of the reductions.
+
+    With 4 bits both halves of a byte hold the same number, because a module chooses the order of the halves.
+    """
     numbers = torch.randint(-128, 128, shape, generator=generator)
     data = numbers if num_bits == 8 else (numbers & 15) * 17
     data = torch.where(data > 127, data - 256, data).to(torch.int8)
-    # Ranks differ in size, so that a sum over others is another.
+    # Ranks differ in magnitude, so that a sum over wrong ranks is wrong.
     steps = (torch.rand(in_groups, 1, generator=generator) + 0.5) * (1 + torch.arange(in_groups)[:, None]) / 64
     offsets = torch.randn(in_groups, 1, generator=generator)
     given: Arguments = {"data": data, "scales": torch.cat([steps, offsets], 1) if quant_type else steps}
@@ -313,28 +328,30 @@ _SUMS: Mapping[str, Mapping[str, Any]] = {
     "asym": {"shape": (2 * 130,), "ranks": 2, "in_groups": 10, "out_groups": 2, "quant_type": 1},
     "4-bits": {"shape": (3 * 66,), "ranks": 3, "in_groups": 3, "out_groups": 2, "num_bits": 4},
 }
-REDUCTION_SAMPLES = tuple(Sample(name, functools.partial(_from_ranks, **one)) for name, one in _SUMS.items())
+REDUCTION_SAMPLES = tuple(
+    KernelSample(name, functools.partial(_from_ranks, **settings)) for name, settings in _SUMS.items()
+)
 LOCO_REDUCTION_SAMPLES = (
-    *(Sample(name, functools.partial(_from_ranks, **one, err_beta=0.0)) for name, one in _SUMS.items()),
-    Sample("decaying", functools.partial(_from_ranks, **_SUMS["3-ranks"], err_beta=0.75)),
+    *(KernelSample(name, functools.partial(_from_ranks, **settings, err_beta=0.0)) for name, settings in _SUMS.items()),
+    KernelSample("decaying", functools.partial(_from_ranks, **_SUMS["3-ranks"], err_beta=0.75)),
 )
 
 
 # --- properties -------------------------------------------------------------------------------------------------------
 
 
-def _whole_way(functions: Any, device: torch.device, dtype: torch.dtype, generator: torch.Generator) -> Seen:
-    """Quantized by one function, reduced by another, read by a third: the sum's codes, whatever the bytes' order."""
+def _whole_way(functions: Any, device: torch.device, dtype: torch.dtype, generator: torch.Generator) -> Observations:
+    """Check the sum after swizzle, reduction and dequantization, for any order of the halves of a byte."""
     nodes, ranks, groups = 1, 3, 6
     vals = torch.randn(396, generator=generator).to(dtype)
     for num_bits in (8, 4):
         for quant_type in (0, 1):
             kind = kind_of(functions, quant_type)
             sent = functions.swizzle_quant(vals.to(device), groups, num_bits, kind, 1, nodes, ranks)
-            there = functions.dequantize_fp32(*sent, groups, num_bits, kind).detach().cpu().double()
+            values = functions.dequantize_fp32(*sent, groups, num_bits, kind).detach().cpu().double()
             reduced = functions.quantized_reduction(*sent, groups, 2, num_bits, kind, ranks)
             found = functions.dequantize_fp32(*reduced, 2, num_bits, kind)
-            rows, terms = (one.reshape(ranks, -1).sum(0).view(2, -1) for one in (there, there.abs()))
+            rows, terms = (tensor.reshape(ranks, -1).sum(0).view(2, -1) for tensor in (values, values.abs()))
             noise = _SUM_ROUNDINGS * 2.0**-24 * terms
             right = exact.quantize(rows, num_bits, bool(quant_type), noise)
             allowed = right.slack * right.step + 2 * noise + BUDGET.conditioning * 2.0**-24 * right.scale
@@ -342,8 +359,8 @@ def _whole_way(functions: Any, device: torch.device, dtype: torch.dtype, generat
             yield what, found.reshape(2, -1), Expected(right.values, allowed=allowed)
 
 
-def _conserves(functions: Any, device: torch.device, dtype: torch.dtype, generator: torch.Generator) -> Seen:
-    """Of many steps nothing is lost: all that was put in has come out, or is in the error feedback."""
+def _conserves(functions: Any, device: torch.device, dtype: torch.dtype, generator: torch.Generator) -> Observations:
+    """Check that several steps lose nothing: results plus the error feedback add up to the inputs."""
     nodes, ranks, steps = 2, 2, 5
     size, groups = 264, 4
     for num_bits in (8, 4):
@@ -358,7 +375,7 @@ def _conserves(functions: Any, device: torch.device, dtype: torch.dtype, generat
             sent = functions.loco_swizzle_quant(vals.to(device), err, 0.0, groups, num_bits, kind, 1, nodes, ranks)
             left += functions.dequantize_fp32(*sent, groups, num_bits, kind).detach().cpu().double().reshape(-1)
             largest = max(largest, float(moved.abs().max()))
-        # Each step rounds the error once to its dtype; it is below one step of the codes, or two at the upper end.
+        # Each call rounds the error once to its dtype. The error is below one step of the codes, or two at the top end.
         u = torch.finfo(dtype).eps / 2
         allowed = steps * (u * 4 * largest / 2 ** (num_bits - 1) + 32 * 2.0**-24 * largest)
         total = left + err.detach().cpu().double()
@@ -395,15 +412,15 @@ def _check_reduction(given: Arguments) -> None:
 SWIZZLE_REFUSALS = (
     Refusal("groups", "groups", altered("nodes", 3)),
     Refusal("bits", "num_bits", altered("num_bits", 6)),
-    Refusal("dtypes", "vals", altered("vals", lambda one: one.to(torch.int16))),
+    Refusal("dtypes", "vals", altered("vals", lambda tensor: tensor.to(torch.int16))),
 )
 REDUCTION_REFUSALS = (
     Refusal("ranks", "in_groups", altered("devices_per_node", 3)),
-    Refusal("scales", "scales", altered("scales", lambda one: one[1:].clone())),
+    Refusal("scales", "scales", altered("scales", lambda scales: scales[1:].clone())),
     Refusal("out-groups", "out_groups", altered("out_groups", 5)),
 )
 FEEDBACK_REFUSALS = (
-    Refusal("errors", "err", altered("err", lambda one: one[:-1].clone())),
+    Refusal("errors", "err", altered("err", lambda errors: errors[:-1].clone())),
     Refusal("rate", "err_beta", altered("err_beta", 1.5)),
 )
 
@@ -411,7 +428,7 @@ FEEDBACK_REFUSALS = (
 def _specification(
     reference: Callable[..., list[Tensor]],
     oracle: Callable[[Arguments], Mapping[str, Expected]],
-    samples: tuple[Sample, ...],
+    samples: tuple[KernelSample, ...],
     refusals: tuple[Refusal, ...],
     properties: tuple[Property, ...] = (),
 ) -> KernelSpecification:

@@ -1,1 +1,1 @@
-"""Kernels in Triton, for every device whose accelerator declares it. ``offering`` alone is imported without Triton."""
+"""Triton kernels, for every device whose accelerator declares Triton. Only ``offering`` is imported without Triton."""

@@ -1,7 +1,7 @@
-"""LAMB in passes: the moments and each block's share of two norms, sums of shares until one is left, the parameters.
+"""LAMB in three passes: moments with partial sums of two norms, reduction of the partial sums, parameters.
 
-Shares are written to memory, one place for each block, and added up as a tree. Adding them with atomics would give
-other bits every time, and one last block of fixed size would lose what does not fit into it.
+Each block writes its partial sums to memory; they are added up as a tree. Atomic additions would give different bits
+every time. A single last block of fixed size would lose the partial sums that do not fit.
 """
 
 from __future__ import annotations
@@ -32,28 +32,30 @@ def _moments(
     decay: tl.tensor, divisor: tl.tensor,
     EPSILON_INSIDE: tl.constexpr, BLOCK: tl.constexpr,
 ) -> None:  # fmt: skip
-    places = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    inside = places < count
-    p = tl.load(parameters + places, mask=inside, other=0.0)
-    m = tl.load(means + places, mask=inside, other=0.0)
-    v = tl.load(squares + places, mask=inside, other=0.0)
-    g = tl.div_rn(tl.load(gradients + places, mask=inside, other=0.0).to(tl.float32), divisor)
+    # 64-bit offsets: a tensor may have 2^31 elements or more.
+    offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = offsets < count
+    p = tl.load(parameters + offsets, mask=inside, other=0.0)
+    m = tl.load(means + offsets, mask=inside, other=0.0)
+    v = tl.load(squares + offsets, mask=inside, other=0.0)
+    g = tl.div_rn(tl.load(gradients + offsets, mask=inside, other=0.0).to(tl.float32), divisor)
     m = beta1 * m + rest1 * g
     v = beta2 * v + rest2 * g * g
-    tl.store(means + places, m, mask=inside)
-    tl.store(squares + places, v, mask=inside)
-    # Past the end the direction is 0 / 0 where epsilon is 0.
+    tl.store(means + offsets, m, mask=inside)
+    tl.store(squares + offsets, v, mask=inside)
+    # Past the end of the tensor the direction is 0 / 0 = NaN if epsilon is 0.
     update = tl.where(inside, _direction(p, m, v, epsilon, decay, EPSILON_INSIDE), 0.0)
+    # Row 0 holds the partial sums of the parameter's norm, row 1 those of the direction's norm.
     tl.store(shares + tl.program_id(0), tl.sum(p * p))
     tl.store(shares + tl.num_programs(0) + tl.program_id(0), tl.sum(update * update))
 
 
 @triton.jit
 def _add_up(shares: tl.tensor, target: tl.tensor, count: tl.tensor, BLOCK: tl.constexpr) -> None:
-    """One row for each norm."""
-    places = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    """Add up blocks of partial sums, one row for each norm."""
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     row = tl.program_id(1)
-    numbers = tl.load(shares + row * count + places, mask=places < count, other=0.0)
+    numbers = tl.load(shares + row * count + offsets, mask=offsets < count, other=0.0)
     tl.store(target + row * tl.num_programs(0) + tl.program_id(0), tl.sum(numbers))
 
 
@@ -65,21 +67,23 @@ def _move(
 ) -> None:  # fmt: skip
     norm, length = tl.sqrt_rn(tl.load(sums)), tl.sqrt_rn(tl.load(sums + 1))
     ratio = tl.div_rn(norm, length)
-    # Comparisons keep NaN, which minimum and maximum of some targets do not.
+    # Comparisons keep NaN; minimum and maximum of some targets do not.
     ratio = tl.where(ratio < least, least, ratio)
     ratio = tl.where(ratio > most, most, ratio)
     ratio = tl.where((norm != 0) & (length != 0), ratio, 1.0)
+    # Every program computes the same ratio; one writes it.
     if tl.program_id(0) == 0:
         tl.store(ratios, ratio)
-    places = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    inside = places < count
-    p = tl.load(parameters + places, mask=inside, other=0.0)
-    m = tl.load(means + places, mask=inside, other=0.0)
-    v = tl.load(squares + places, mask=inside, other=0.0)
+    offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = offsets < count
+    p = tl.load(parameters + offsets, mask=inside, other=0.0)
+    m = tl.load(means + offsets, mask=inside, other=0.0)
+    v = tl.load(squares + offsets, mask=inside, other=0.0)
+    # The direction is computed again: the first pass stored moments only.
     p -= rate * ratio * _direction(p, m, v, epsilon, decay, EPSILON_INSIDE)
-    tl.store(parameters + places, p, mask=inside)
+    tl.store(parameters + offsets, p, mask=inside)
     if COPIED:
-        tl.store(copies + places, p, mask=inside)
+        tl.store(copies + offsets, p, mask=inside)
 
 
 def lamb(
@@ -100,7 +104,7 @@ def lamb(
     bias_correction: int,
     weight_decay: float,
 ) -> Tensor:
-    """As specified."""
+    """Run one LAMB step as specified."""
     ratio = torch.ones(1, dtype=torch.float32, device=p.device)
     if not p.numel():
         return ratio
@@ -119,7 +123,7 @@ def lamb(
 
 
 def _added_up(shares: Tensor) -> Tensor:
-    """Every row's sum: by as many rounds as it takes until one number is left."""
+    """Return the sum of each row, shape (2, 1), in as many rounds as needed."""
     while shares.shape[1] > 1:
         blocks = triton.cdiv(shares.shape[1], BLOCK)
         sums = shares.new_empty(2, blocks)

@@ -1,4 +1,4 @@
-"""What the launches of all families share."""
+"""Block size and current device for kernel launches."""
 
 from __future__ import annotations
 
@@ -8,14 +8,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-#: Elements of one program in kernels that go through memory once: of four warps of 32 threads each has 8, which is
-#: one access of 16 bytes in a 16-bit dtype and two in float32. Smaller blocks leave accesses narrow; larger ones need
-#: more registers, since Adam keeps four numbers for each element.
+#: Elements per program in kernels that pass over memory once. A program has four warps of 32 threads, so each thread
+#: has 8 elements: one 16-byte access in a 16-bit dtype, two in float32. Smaller blocks make accesses narrower. Larger
+#: blocks need more registers, since Adam keeps four numbers per element.
 BLOCK = 1024
 
 
 def current(tensor: Tensor) -> AbstractContextManager[Any]:
-    """The tensor's device as the current one: Triton launches there, wherever the pointers lead."""
+    """Return a context manager that makes the tensor's device current.
+
+    Triton launches on the current device, even if the pointers belong to another one.
+    """
+    # A device module without such a guard (torch.cpu) needs none.
     guard = getattr(getattr(torch, tensor.device.type), "device", None)
     here: AbstractContextManager[Any] = nullcontext() if guard is None else guard(tensor.device)
     return here

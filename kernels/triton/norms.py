@@ -1,7 +1,7 @@
-"""LayerNorm and RMSNorm of the last dimension, alone and with the sums made before them: one program for each row.
+"""LayerNorm and RMSNorm over the last dimension, with optional residual sums; one program per row.
 
-Statistics are in float32 and in passes over the row, which the cache holds after the first: a variance as
-mean(x²) - mean(x)² loses everything where the mean is large.
+Statistics are in float32. Mean and variance take separate passes over the row; the cache holds it after the first.
+The one-pass variance mean(x²) - mean(x)² loses all digits where the mean is large.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from torch import Tensor
 
 from conformance.kernels.triton.launching import current
 
-#: The longest part of a row that is kept in registers at once: 32 numbers for each thread of four warps. Longer rows go
-#: through in several parts.
+#: Longest part of a row that is held in registers: 32 numbers for each thread of four warps. Longer rows are processed
+#: in several parts.
 LONGEST = 4096
 
 
@@ -23,7 +23,7 @@ def _row(
     source: tl.tensor, bias: tl.tensor, residual: tl.tensor, base: tl.tensor, columns: tl.tensor, inside: tl.tensor,
     BIASED: tl.constexpr, RESIDUAL: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
-    """Part of one row, with what is added to it before the norm."""
+    """Load a part of one row, and add bias and residual to it."""
     found = tl.load(source + base + columns, mask=inside, other=0.0).to(tl.float32)
     if BIASED:
         found += tl.load(bias + columns, mask=inside, other=0.0).to(tl.float32)
@@ -52,7 +52,7 @@ def _norm(
         columns = start + lanes
         inside = columns < width
         x = _row(source, bias, residual, base, columns, inside, BIASED, RESIDUAL)
-        # Past the end there is no 0 to subtract the mean from.
+        # Past the end of the row x is 0, and 0 - mean must not enter the sum.
         away = tl.where(inside, x - mean, 0.0)
         squares += away * away
     factor = tl.div_rn(1.0, tl.sqrt_rn(tl.sum(squares) / width + epsilon))
@@ -69,31 +69,31 @@ def _norm(
 
 
 def layer_norm(input: Tensor, gamma: Tensor, beta: Tensor, epsilon: float) -> Tensor:
-    """As specified."""
+    """Compute LayerNorm as specified."""
     return _run(input, None, None, gamma, beta, epsilon, kept=False)[0]
 
 
 def layer_norm_residual(
     input: Tensor, bias: Tensor, residual: Tensor, gamma: Tensor, beta: Tensor, epsilon: float
 ) -> Tensor:
-    """As specified."""
+    """Compute LayerNorm of input + bias + residual as specified."""
     return _run(input, bias, residual, gamma, beta, epsilon, kept=False)[0]
 
 
 def layer_norm_residual_store_pre_ln_res(
     input: Tensor, bias: Tensor, residual: Tensor, gamma: Tensor, beta: Tensor, epsilon: float
 ) -> list[Tensor]:
-    """As specified."""
+    """Compute LayerNorm of input + bias + residual, and the sum, as specified."""
     return _run(input, bias, residual, gamma, beta, epsilon, kept=True)
 
 
 def rms_norm(input: Tensor, gamma: Tensor, epsilon: float) -> Tensor:
-    """As specified."""
+    """Compute RMSNorm as specified."""
     return _run(input, None, None, gamma, None, epsilon, kept=False)[0]
 
 
 def pre_rms_norm(input: Tensor, residual: Tensor, gamma: Tensor, epsilon: float) -> list[Tensor]:
-    """As specified."""
+    """Compute RMSNorm of input + residual, and the sum, as specified."""
     return _run(input, None, residual, gamma, None, epsilon, kept=True)
 
 
@@ -107,16 +107,17 @@ def _run(
     *,
     kept: bool,
 ) -> list[Tensor]:
-    """The norm, and the sum that it is of if that is kept."""
+    """Return the norm, and also the sum that was normalised if ``kept``."""
     width = source.shape[-1]
     results = [torch.empty_like(source) for _ in range(1 + kept)]
     if source.numel():
-        # A pointer has to lead somewhere, also where nothing is read from it.
-        bias_at, residual_at, beta_at = (source if one is None else one for one in (bias, residual, beta))
+        # Every pointer must be valid, even if the kernel reads nothing from it.
+        bias_at, residual_at, beta_at = (source if tensor is None else tensor for tensor in (bias, residual, beta))
         with current(source):
             _norm[(source.numel() // width,)](
                 source, bias_at, residual_at, gamma, beta_at, results[0], results[-1], width, float(epsilon),
                 CENTRED=beta is not None, BIASED=bias is not None, RESIDUAL=residual is not None, KEPT=kept,
+                # Triton's ranges have a power of two as length.
                 BLOCK=min(triton.next_power_of_2(width), LONGEST),
             )  # fmt: skip
     return results

@@ -1,7 +1,7 @@
-"""How a specification offers a Triton kernel: by what the accelerator declares, and after a trial on its device.
+"""Triton kernels for specifications: available if the accelerator declares Triton and a trial kernel runs.
 
-Triton is imported when such a kernel is loaded, never before. It may be missing, have no code generator for the device,
-or find no compiler for its own launchers, and only a launch tells: a kernel of one block is tried first.
+Triton is imported only when such a kernel is loaded. It may be missing, may have no code generator for the device, or
+may find no compiler for its launchers. Only a launch shows this, so a kernel of one block runs first.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _WITHOUT = "the portable reference computes without it"
 
 
 def triton_kernel(family: str, name: str, dtypes: Iterable[str] = ()) -> Native:
-    """The function ``name`` of ``kernels/triton/<family>.py``, on the devices that declare Triton."""
+    """Return the implementation ``name`` of ``kernels/triton/<family>.py``, for accelerators that declare Triton."""
     load = functools.partial(_function, family, name)
     return Native(load, WHAT, devices=frozenset(), dtypes=frozenset(dtypes), needs=TRITON, trial=try_on)
 
@@ -40,11 +40,11 @@ def _function(family: str, name: str) -> Callable[..., Any]:
 
 @functools.cache
 def try_on(device_type: str) -> None:
-    """Run the smallest kernel on such a device. Raises SetupError, with a sentence, where it does not run rightly."""
+    """Run the trial kernel on that device type. Raises SetupError if it fails or writes wrong numbers."""
     blocks = _function("trial", "blocks_written")
     try:
         with warnings.catch_warnings():
-            # What Triton says about its own settings at its first launch is no refusal, also where warnings are errors.
+            # Triton warns about its own settings at its first launch. Where warnings are errors, that is no failure.
             warnings.simplefilter("default")
             written = blocks(device_type)
     except Exception as error:  # noqa: BLE001 - each target's compiler and driver has exceptions of its own

@@ -1,7 +1,7 @@
-"""Fused Adam, AdamW and Lion: a tensor's whole step in one pass over memory, in float32 whatever the storage.
+"""Fused Adam, AdamW and Lion: one tensor's step in one pass over memory, in float32 for every storage dtype.
 
-Quotients and roots are the correctly rounded ones: the fast ones flush subnormal numbers, and memory is what is waited
-for. The overflow flag is read on the device, so that no step waits for the host.
+Quotients and roots are correctly rounded. The fast ones flush subnormal numbers, and they would save nothing: memory
+is the bottleneck. The overflow flag is read on the device, so that no step waits for the host.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from conformance.kernels.optimizers.multi_tensor import TensorLists, adam_signature, lion_signature
 from conformance.kernels.optimizers.portable import AdamSettings
 from conformance.kernels.triton.launching import BLOCK, current
 
@@ -25,13 +26,13 @@ def _adam(
     rest2: tl.tensor, epsilon: tl.tensor, correction1: tl.tensor, correction2: tl.tensor,
     DECOUPLED: tl.constexpr, BLOCK: tl.constexpr,
 ) -> None:  # fmt: skip
-    # In 64 bits: a tensor of 2^31 elements and more is addressed by them.
-    places = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    inside = places < tl.where(tl.load(flag) == 0, count, 0)
-    g = tl.load(gradients + places, mask=inside, other=0.0).to(tl.float32)
-    p = tl.load(parameters + places, mask=inside, other=0.0).to(tl.float32)
-    m = tl.load(means + places, mask=inside, other=0.0).to(tl.float32)
-    v = tl.load(squares + places, mask=inside, other=0.0).to(tl.float32)
+    # 64-bit offsets: a tensor may have 2^31 elements or more.
+    offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = offsets < tl.where(tl.load(flag) == 0, count, 0)
+    g = tl.load(gradients + offsets, mask=inside, other=0.0).to(tl.float32)
+    p = tl.load(parameters + offsets, mask=inside, other=0.0).to(tl.float32)
+    m = tl.load(means + offsets, mask=inside, other=0.0).to(tl.float32)
+    v = tl.load(squares + offsets, mask=inside, other=0.0).to(tl.float32)
     if not DECOUPLED:
         g += decay * p
     m = beta1 * m + rest1 * g
@@ -39,9 +40,9 @@ def _adam(
     update = tl.div_rn(tl.div_rn(m, correction1), tl.sqrt_rn(tl.div_rn(v, correction2)) + epsilon)
     if DECOUPLED:
         update += decay * p
-    tl.store(parameters + places, p - rate * update, mask=inside)
-    tl.store(means + places, m, mask=inside)
-    tl.store(squares + places, v, mask=inside)
+    tl.store(parameters + offsets, p - rate * update, mask=inside)
+    tl.store(means + offsets, m, mask=inside)
+    tl.store(squares + offsets, v, mask=inside)
 
 
 @triton.jit
@@ -50,52 +51,38 @@ def _lion(
     decay: tl.tensor, beta1: tl.tensor, rest1: tl.tensor, beta2: tl.tensor, rest2: tl.tensor,
     BLOCK: tl.constexpr,
 ) -> None:  # fmt: skip
-    places = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    inside = places < tl.where(tl.load(flag) == 0, count, 0)
-    g = tl.load(gradients + places, mask=inside, other=0.0).to(tl.float32)
-    p = tl.load(parameters + places, mask=inside, other=0.0).to(tl.float32)
-    m = tl.load(means + places, mask=inside, other=0.0).to(tl.float32)
+    offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = offsets < tl.where(tl.load(flag) == 0, count, 0)
+    g = tl.load(gradients + offsets, mask=inside, other=0.0).to(tl.float32)
+    p = tl.load(parameters + offsets, mask=inside, other=0.0).to(tl.float32)
+    m = tl.load(means + offsets, mask=inside, other=0.0).to(tl.float32)
     blend = beta1 * m + rest1 * g
-    # What is neither above nor below 0 stays: 0, whose sign is 0, and NaN.
+    # 0 and NaN are neither above nor below 0 and stay as they are.
     direction = tl.where(blend > 0, 1.0, tl.where(blend < 0, -1.0, blend))
-    tl.store(parameters + places, p - rate * (direction + decay * p), mask=inside)
-    tl.store(means + places, beta2 * m + rest2 * g, mask=inside)
+    tl.store(parameters + offsets, p - rate * (direction + decay * p), mask=inside)
+    tl.store(means + offsets, beta2 * m + rest2 * g, mask=inside)
 
 
-def multi_tensor_adam(
-    chunk_size: int,
-    noop_flag: Tensor,
-    tensor_lists: Sequence[Sequence[Tensor]],
-    lr: float,
-    beta1: float,
-    beta2: float,
-    epsilon: float,
-    step: int,
-    mode: int,
-    bias_correction: int,
-    weight_decay: float,
-) -> None:
-    """As specified; one launch for each tensor."""
-    settings = AdamSettings.of_call(lr, beta1, beta2, epsilon, step, mode, bias_correction, weight_decay)
-    numbers = (lr, weight_decay, beta1, 1 - beta1, beta2, 1 - beta2, epsilon, *settings.corrections)
+@adam_signature
+def multi_tensor_adam(noop_flag: Tensor, tensor_lists: TensorLists, settings: AdamSettings) -> None:
+    """Run the Adam or AdamW step as specified, with one launch for each parameter."""
+    numbers = (*_rates(settings.lr, settings.beta1, settings.beta2, settings.weight_decay), settings.epsilon)
     for row in zip(*tensor_lists, strict=True):
-        _step(_adam, row, noop_flag, numbers, DECOUPLED=settings.decoupled)
+        _step(_adam, row, noop_flag, (*numbers, *settings.corrections), DECOUPLED=settings.decoupled)
 
 
+@lion_signature
 def multi_tensor_lion(
-    chunk_size: int,
-    noop_flag: Tensor,
-    tensor_lists: Sequence[Sequence[Tensor]],
-    lr: float,
-    beta1: float,
-    beta2: float,
-    step: int,
-    weight_decay: float,
+    noop_flag: Tensor, tensor_lists: TensorLists, lr: float, beta1: float, beta2: float, weight_decay: float
 ) -> None:
-    """As specified; one launch for each tensor."""
-    numbers = (lr, weight_decay, beta1, 1 - beta1, beta2, 1 - beta2)
+    """Run the Lion step as specified, with one launch for each parameter."""
+    numbers = _rates(lr, beta1, beta2, weight_decay)
     for row in zip(*tensor_lists, strict=True):
         _step(_lion, row, noop_flag, numbers)
+
+
+def _rates(lr: float, beta1: float, beta2: float, weight_decay: float) -> tuple[float, ...]:
+    return (lr, weight_decay, beta1, 1 - beta1, beta2, 1 - beta2)
 
 
 def _step(kernel: Any, tensors: Sequence[Tensor], flag: Tensor, numbers: Sequence[float], **constants: bool) -> None:
@@ -104,7 +91,7 @@ def _step(kernel: Any, tensors: Sequence[Tensor], flag: Tensor, numbers: Sequenc
         return
     here = flag.to(leading.device, torch.int32)
     with current(leading):
-        # As floats: an int among them would be compiled in as an integer.
+        # Triton specializes on the types of arguments: an int would be compiled as an integer.
         kernel[(triton.cdiv(leading.numel(), BLOCK),)](
             *tensors, here, leading.numel(), *map(float, numbers), BLOCK=BLOCK, **constants
         )

@@ -1,4 +1,4 @@
-"""Quantization to 4 and 8 bits and back, symmetric and asymmetric: one program for each group, in passes over it."""
+"""Quantization to 4 and 8 bits and back, symmetric and asymmetric. One program quantizes one group, in two passes."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from torch import Tensor
 from conformance.kernels.quantization.groups import NEGLIGIBLE
 from conformance.kernels.triton.launching import BLOCK, current
 
-#: Below it is nothing that a step could be made of; the portable reference draws the line at the same place.
+#: A narrower range gives no usable step. The portable reference uses the same limit.
 _NEGLIGIBLE = tl.constexpr(NEGLIGIBLE)
-#: Added to a number below 2^22 and taken off again, it leaves the nearest integer, ties to even: float32 has no digits
-#: behind the point there. Targets have this by different names, or not at all.
+#: Adding this number to x, |x| < 2^22, and subtracting it again rounds x to the nearest integer, ties to even: float32
+#: has no fractional digits there. A rounding function has different names on different targets, or is missing.
 _ROUNDER = tl.constexpr(1.5 * 2.0**23)
 
 
 @triton.jit
 def _code(x: tl.tensor, offset: tl.tensor, scale: tl.tensor, BITS: tl.constexpr) -> tl.tensor:
-    """The nearest integer of so many bits; 0 for what is not a number."""
+    """Return the nearest integer of ``BITS`` bits; 0 for NaN."""
     limit: tl.constexpr = 2.0 ** (BITS - 1)
     found = (x - offset) * scale
     found = tl.where(found == found, found, 0.0)
-    # Before it is rounded: the way of rounding has limits of its own.
+    # Clamp before rounding: the rounding trick is valid below 2^22 only.
     found = tl.where(found < -limit, -limit, tl.where(found > limit - 1, limit - 1, found))
     return ((found + _ROUNDER) - _ROUNDER).to(tl.int32)
 
@@ -43,10 +43,10 @@ def _quantize(
         x = tl.load(source + group * size + start + lanes, mask=inside, other=0.0).to(tl.float32)
         least = tl.where(inside & (x < least), x, least)
         most = tl.where(inside & (x > most), x, most)
-        # 0, or NaN where a number is infinite or NaN; comparisons pass over the latter.
+        # Adds 0, or NaN where x is infinite or NaN. The comparisons above ignore NaN.
         spoiled += x * 0.0
     low, high, poison = tl.min(least), tl.max(most), tl.sum(spoiled)
-    # The width and how many steps it has: from 0 to the largest magnitude, or from the smallest to the largest number.
+    # The width is divided into ``steps`` steps. Symmetric: 0 to the largest magnitude; asymmetric: minimum to maximum.
     steps: tl.constexpr = 2.0 ** (BITS - 1 + ASYMMETRIC)
     offset = poison
     if ASYMMETRIC:
@@ -68,6 +68,7 @@ def _quantize(
             pair = source + group * size + (start + lanes) * 2
             first = tl.load(pair, mask=inside, other=0.0).to(tl.float32)
             second = tl.load(pair + 1, mask=inside, other=0.0).to(tl.float32)
+            # The first number is in the high half, as in the portable reference.
             byte = (_code(first, offset, scale, BITS) << 4) | (_code(second, offset, scale, BITS) & 15)
         tl.store(codes + group * count + start + lanes, byte.to(tl.int8), mask=inside)
 
@@ -77,27 +78,27 @@ def _dequantize(
     codes: tl.tensor, params: tl.tensor, values: tl.tensor, count: tl.tensor, parts: tl.tensor,
     ASYMMETRIC: tl.constexpr, BITS: tl.constexpr, BLOCK: tl.constexpr,
 ) -> None:  # fmt: skip
-    """A part of one group's ``count`` bytes; ``parts`` programs for each group."""
+    """Dequantize a part of one group's ``count`` bytes; each group has ``parts`` programs."""
     group = (tl.program_id(0) // parts).to(tl.int64)
-    place = (tl.program_id(0) % parts) * BLOCK + tl.arange(0, BLOCK)
-    inside = place < count
-    byte = tl.load(codes + group * count + place, mask=inside, other=0).to(tl.int32)
+    index = (tl.program_id(0) % parts) * BLOCK + tl.arange(0, BLOCK)
+    inside = index < count
+    byte = tl.load(codes + group * count + index, mask=inside, other=0).to(tl.int32)
     offset = 0.0
     step = tl.load(params + group * (1 + ASYMMETRIC))
     if ASYMMETRIC:
         offset = tl.load(params + group * 2 + 1)
     if BITS == 8:
-        tl.store(values + group * count + place, byte.to(tl.float32) * step + offset, mask=inside)
+        tl.store(values + group * count + index, byte.to(tl.float32) * step + offset, mask=inside)
     else:
-        # A shift to the right keeps the sign; the low half becomes the high one of 32 bits first.
+        # A right shift keeps the sign. The low half is shifted to the top of 32 bits first, so that it has a sign.
         first, second = byte >> 4, (byte << 28) >> 28
-        pair = values + (group * count + place) * 2
+        pair = values + (group * count + index) * 2
         tl.store(pair, first.to(tl.float32) * step + offset, mask=inside)
         tl.store(pair + 1, second.to(tl.float32) * step + offset, mask=inside)
 
 
 def quantize(vals: Tensor, groups: int, num_bits: int, quant_type: int) -> list[Tensor]:
-    """As specified."""
+    """Quantize as specified."""
     source = vals.detach()
     data = torch.empty((*vals.shape[:-1], vals.shape[-1] * num_bits // 8), dtype=torch.int8, device=vals.device)
     params = torch.empty((groups, 1 + int(quant_type)), dtype=torch.float32, device=vals.device)
@@ -109,12 +110,12 @@ def quantize(vals: Tensor, groups: int, num_bits: int, quant_type: int) -> list[
 
 
 def dequantize(data: Tensor, params: Tensor, groups: int, num_bits: int, quant_type: int) -> Tensor:
-    """As specified: to float16."""
+    """Dequantize to float16 as specified."""
     return _values(torch.float16, data, params, groups, num_bits, quant_type)
 
 
 def dequantize_fp32(data: Tensor, params: Tensor, groups: int, num_bits: int, quant_type: int) -> Tensor:
-    """As specified: to float32."""
+    """Dequantize to float32 as specified."""
     return _values(torch.float32, data, params, groups, num_bits, quant_type)
 
 

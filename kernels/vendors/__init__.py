@@ -1,7 +1,7 @@
-"""Vendors' own kernels, as tables: which operator of theirs is which entry point. One file per library.
+"""Tables of vendors' own kernels: the vendor's operator for each entry point. One file per library.
 
-A table imports nothing. The vendor's package is imported when a kernel is loaded, and an operator that is not
-registered is said to be missing: the caller then takes another implementation.
+A table imports nothing. The vendor's package is imported when a kernel is loaded. An operator that is not registered
+raises NotImplementedError, and the caller takes another implementation.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from typing import Any
 
 from conformance.errors import SetupError, UsageError
 
-#: ``adapt(operator)`` gives a function with the specification's signature.
+#: ``adapt(operator)`` returns a function with the specification's signature.
 Adapt = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def as_it_is(operator: Callable[..., Any]) -> Callable[..., Any]:
-    """The operator takes the specification's arguments, in its order."""
+    """Return the operator itself: it takes the specification's arguments in the specification's order."""
     return operator
 
 
 @dataclass(frozen=True)
-class Operator:
-    """One operator: ``path`` from the torch or vendor module that holds it. No dtypes mean all.
+class VendorOperator:
+    """Operator of a vendor. ``path`` starts at a module: ``torch.ops.acme.lamb``. No dtypes mean all.
 
-    ``or_path`` is where it is looked for next: vendors register one operator for all dtypes that is asked for by one
-    name for each.
+    ``or_path`` is the second path to try. DeepSpeed asks for one name per dtype, and some vendors register one operator
+    for all dtypes.
     """
 
     path: str
@@ -40,17 +40,17 @@ class Operator:
 
 @dataclass(frozen=True)
 class VendorLibrary:
-    """Operators of one vendor: builder → entry point → operator. Importing ``package`` registers them."""
+    """Operators of one vendor, by builder and entry point. Importing ``package`` registers them."""
 
     device_type: str
     package: str
-    builders: Mapping[str, Mapping[str, Operator]]
+    builders: Mapping[str, Mapping[str, VendorOperator]]
 
     def operator(self, builder: str, name: str, dtype: str = "") -> tuple[str, Callable[..., Any]]:
-        """What it is, and the function with the specification's signature.
+        """Return the operator's path and a function with the specification's signature.
 
-        Raises SetupError if the package is not installed or does not load, NotImplementedError if it has no such
-        operator, or not for that dtype.
+        Raises SetupError if the package is not installed or does not load. Raises NotImplementedError if the operator
+        is not registered or does not take that dtype.
         """
         found = self.builders[builder][name]
         if dtype and found.dtypes and dtype not in found.dtypes:
@@ -70,16 +70,19 @@ def _import(package: str) -> None:
     except ImportError as error:
         raise SetupError(
             f"the vendor's kernels need the package {package}, which cannot be imported: {error}.\n"
-            "  install it, or the portable reference computes"
+            "  install it; without it the portable reference computes"
         ) from None
 
 
 def find(path: str) -> Callable[..., Any]:
-    """The operator at a path such as ``torch.ops.deepspeed.lamb``."""
+    """Return the operator at a path such as ``torch.ops.deepspeed.lamb``.
+
+    Raises NotImplementedError if it is not registered.
+    """
     first, *rest = path.split(".")
     value: Any = importlib.import_module(first)
     for index, name in enumerate(rest):
-        # torch.ops makes namespaces up, and says AttributeError for an operator that nobody registered.
+        # torch.ops creates any namespace on access, and raises AttributeError for an operator that is not registered.
         value = getattr(value, name, None)
         if value is None:
             raise NotImplementedError(f"{'.'.join([first, *rest[: index + 1]])} is not registered")
@@ -89,7 +92,11 @@ def find(path: str) -> Callable[..., Any]:
 
 @functools.cache
 def library_of(device_type: str, named: str = "") -> VendorLibrary | None:
-    """The library for tensors of that type: the one at ``module:NAME``, else this folder's; None if there is none."""
+    """Return the library for tensors of that device type, or None.
+
+    ``named`` is ``module:NAME`` of a declaration's own table. Without it, the table of this package is taken. Raises
+    UsageError if ``named`` is not a VendorLibrary.
+    """
     if named:
         module, colon, name = named.partition(":")
         library = getattr(importlib.import_module(module), name, None) if colon else None
@@ -98,6 +105,7 @@ def library_of(device_type: str, named: str = "") -> VendorLibrary | None:
                 f"kernel_library {named!r} names no VendorLibrary.\n  write it as module:NAME; see docs/kernels.md"
             )
         return library if library.device_type == device_type else None
+    # find_spec instead of a caught ImportError, which could also come from inside a table.
     if importlib.util.find_spec(f"{__name__}.{device_type}") is None:
         return None
     library = importlib.import_module(f"{__name__}.{device_type}").LIBRARY

@@ -1,12 +1,14 @@
-"""NVIDIA and AMD: PyTorch's own fused optimizers. They compute in float32 whatever the storage."""
+"""NVIDIA and AMD: PyTorch's own fused optimizers, which compute in float32 for every storage dtype."""
 
 from __future__ import annotations
 
 from conformance.kernels.adapting import through_torchs_fused_adam
-from conformance.kernels.vendors import Operator, VendorLibrary
+from conformance.kernels.vendors import VendorLibrary, VendorOperator
 
 LIBRARY = VendorLibrary(
     device_type="cuda",
     package="torch",
-    builders={"FusedAdamBuilder": {"multi_tensor_adam": Operator("torch._fused_adam_", through_torchs_fused_adam)}},
+    builders={
+        "FusedAdamBuilder": {"multi_tensor_adam": VendorOperator("torch._fused_adam_", through_torchs_fused_adam)}
+    },
 )

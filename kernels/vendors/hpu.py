@@ -1,4 +1,4 @@
-"""Intel Gaudi: ``torch.ops.hpu.*``. Not run on such a device here."""
+"""Intel Gaudi: operators of ``torch.ops.hpu``. This table has not been run on such a device."""
 
 from __future__ import annotations
 
@@ -10,38 +10,32 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from conformance.kernels.vendors import Operator, VendorLibrary
+from conformance.kernels.optimizers.multi_tensor import TensorLists, adam_signature
+from conformance.kernels.optimizers.portable import AdamSettings
+from conformance.kernels.vendors import VendorLibrary, VendorOperator
 
 
 def through_adamw(operator: Callable[..., Any]) -> Callable[..., Any]:
-    """``optimizer_adamw`` takes a negative step size, and the factor that decay leaves of a parameter.
+    """Return ``multi_tensor_adam`` on top of ``optimizer_adamw``.
 
-    It corrects no bias, so both corrections go into the step size. Epsilon then has to shrink with the second one, or
-    it weighs more than the formula says; and decay in the gradient (mode 0) has to be added before.
+    The operator takes a negative step size, and the factor by which decay scales a parameter. It does not correct the
+    bias, so both corrections are part of the step size. Epsilon is multiplied by the root of the second correction;
+    otherwise it would weigh more than in the formula. Decay in the gradient (mode 0) is added before the call.
     """
 
-    def multi_tensor_adam(
-        chunk_size: int,
-        noop_flag: Tensor,
-        tensor_lists: Any,
-        lr: float,
-        beta1: float,
-        beta2: float,
-        epsilon: float,
-        step: int,
-        mode: int,
-        bias_correction: int,
-        weight_decay: float,
-    ) -> None:
+    @adam_signature
+    def multi_tensor_adam(noop_flag: Tensor, tensor_lists: TensorLists, settings: AdamSettings) -> None:
         gradients, parameters, means, squares = tensor_lists
+        # The operator takes no flag. Reading it here waits for the device.
         if int(noop_flag) != 0 or not parameters:
             return
-        first, root = (1 - beta1**step, math.sqrt(1 - beta2**step)) if bias_correction else (1.0, 1.0)
-        if mode == 0 and weight_decay:
-            gradients = torch._foreach_add(gradients, parameters, alpha=weight_decay)
-        kept = 1.0 - lr * weight_decay if mode == 1 else 1.0
-        size = _scalar(-lr * root / first, parameters[0])
-        numbers = (size, beta1, beta2, epsilon * root)
+        first, root = settings.corrections[0], math.sqrt(settings.corrections[1])
+        if not settings.decoupled and settings.weight_decay:
+            gradients = torch._foreach_add(list(gradients), list(parameters), alpha=settings.weight_decay)
+        kept = 1.0 - settings.lr * settings.weight_decay if settings.decoupled else 1.0
+        size = _scalar(-settings.lr * root / first, parameters[0])
+        numbers = (size, settings.beta1, settings.beta2, settings.epsilon * root)
+        # In lazy mode the operator takes the decay factor as a number, in eager mode as a tensor with a flag.
         if importlib.import_module("habana_frameworks.torch.utils.internal").is_lazy():
             operator(gradients, parameters, means, squares, *numbers, kept)
         else:
@@ -57,5 +51,7 @@ def _scalar(value: float, like: Tensor) -> Tensor:
 LIBRARY = VendorLibrary(
     device_type="hpu",
     package="habana_frameworks.torch.core",
-    builders={"FusedAdamBuilder": {"multi_tensor_adam": Operator("torch.ops.hpu.optimizer_adamw", through_adamw)}},
+    builders={
+        "FusedAdamBuilder": {"multi_tensor_adam": VendorOperator("torch.ops.hpu.optimizer_adamw", through_adamw)}
+    },
 )

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import fnmatch
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
-from conformance.reports.model import DeclaredCell, Report
+from conformance.claim_lookup import SUPPORTED, ClaimLookup
+from conformance.reports.model import Report
+from conformance.reports.plain_text import one_line
 from conformance.reports.verdict import Outcome
 
-_SUPPORTED = "supported"
+_LONGEST_PROBLEM: Final = 400
 
 
 @dataclass(frozen=True)
@@ -25,30 +25,36 @@ class ClaimCheck:
         return len(self.verified) + len(self.unverified)
 
 
+def claims_of(report: Report) -> ClaimLookup:
+    """Return the lookup of the claims in the report's declaration."""
+    return ClaimLookup((row.cell, row.state, row.detail) for row in report.declaration.cells)
+
+
+def self_contradiction(report: Report, lookup: ClaimLookup) -> str:
+    """Return how the declaration contradicts itself, as the end of a sentence, or an empty string if it does not.
+
+    A run cannot start with such a declaration. A report with one was edited.
+    """
+    problems = list(lookup.contradictions(cell for case in report.cases for cell in case.requires))
+    if not problems:
+        return ""
+    more = f" ({len(problems)} cells in all)" if len(problems) > 1 else ""
+    return f"contradicts itself{more}: {one_line(problems[0], _LONGEST_PROBLEM)}"
+
+
 def check_claims(report: Report) -> ClaimCheck:
-    """Sort the report's supported claims. A pattern is verified by any cell that it covers."""
-    passing = _by_axes(cell for case in report.cases if case.outcome is Outcome.PASS for cell in case.requires)
-    claims = [claim for claim in report.declaration.cells if claim.state == _SUPPORTED]
-    verified = tuple(claim.cell for claim in claims if _is_exercised(claim, passing))
-    return ClaimCheck(verified, tuple(claim.cell for claim in claims if claim.cell not in set(verified)))
+    """Sort the report's supported claims by whether a passing case verifies them.
 
-
-def _by_axes(cells: Iterable[str]) -> Mapping[str, frozenset[str]]:
-    found: defaultdict[str, set[str]] = defaultdict(set)
-    for cell in cells:
-        subject, axes = _parts(cell)
-        found[axes].add(subject)
-    return {axes: frozenset(subjects) for axes, subjects in found.items()}
-
-
-def _parts(cell: str) -> tuple[str, str]:
-    subject, _, axes = cell.partition("[")
-    return subject, axes.rstrip("]")
-
-
-def _is_exercised(claim: DeclaredCell, passing: Mapping[str, frozenset[str]]) -> bool:
-    subject, axes = _parts(claim.cell)
-    subjects = passing.get(axes, frozenset())
-    if "*" in subject:
-        return any(fnmatch.fnmatchcase(one, subject) for one in subjects)
-    return subject in subjects
+    A passing case verifies only the claims that hold for its cells. Under ``operators.*`` and ``operators.linalg.*``
+    a passing ``operators.linalg.det`` verifies the longer pattern alone.
+    """
+    lookup = claims_of(report)
+    passing = {
+        (cell, case.in_reference) for case in report.cases if case.outcome is Outcome.PASS for cell in case.requires
+    }
+    holding = {written for cell, in_reference in passing for written in lookup.find(cell, in_reference).written}
+    claims = [claim.cell for claim in report.declaration.cells if claim.state == SUPPORTED]
+    return ClaimCheck(
+        verified=tuple(cell for cell in claims if cell in holding),
+        unverified=tuple(cell for cell in claims if cell not in holding),
+    )

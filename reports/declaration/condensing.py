@@ -7,11 +7,12 @@ That is only done when the run saw every planned cell: a pattern also speaks for
 
 from __future__ import annotations
 
-import fnmatch
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from conformance.claim_lookup import FoundClaim
+from conformance.reports.declaration.claims import claims_of
 from conformance.reports.declaration.corrections import NOT_THERE, PROBE, SUPPORTED, UNSUPPORTED, Corrections
 from conformance.reports.model import DeclaredCell, Report
 from conformance.reports.verdict import Reason
@@ -82,14 +83,20 @@ def _columns(
     """The leaves of every column in which something is corrected and all patterns are beginnings of names."""
     touched = {column_of(cell) for cell in wanted} - {""}
     odd = {column_of(cell) for cell in written if "*" in cell and not _is_prefix(_subject(cell))}
+    lookup = claims_of(report)
     columns: defaultdict[str, dict[str, Leaf]] = defaultdict(dict)
     for case in sorted(report.cases, key=lambda case: not case.adaptive):
         for cell in case.requires:
             if (column := column_of(cell)) in touched - odd and cell not in columns[column]:
-                claim = wanted.get(cell) or effective(written, cell, case.in_reference)
+                claim = wanted.get(cell) or _holding(written, lookup.claim(cell, case.in_reference), cell)
                 refused = case.reason is Reason.UNDECLARED and case.metrics.get(PROBE) in NOT_THERE
                 columns[column][cell] = Leaf(claim, case.in_reference, refused)
     return {column: list(leaves.values()) for column, leaves in columns.items()}
+
+
+def _holding(written: Mapping[str, DeclaredCell], found: FoundClaim, cell: str) -> DeclaredCell:
+    """Return the claim that was found for a cell, as if it had been written for the cell itself."""
+    return replace(written[found.written[0]], cell=cell) if found.written else DeclaredCell(cell, *_SILENT)
 
 
 def _subject(cell: str) -> str:
@@ -98,22 +105,6 @@ def _subject(cell: str) -> str:
 
 def _is_prefix(subject: str) -> bool:
     return subject.endswith(".*") and "*" not in subject[:-1]
-
-
-def effective(written: Mapping[str, DeclaredCell], cell: str, in_reference: bool) -> DeclaredCell:
-    """What is declared for a cell: by its name, or by the longest pattern that reaches it."""
-    if cell in written:
-        return written[cell]
-    patterns = [claim for claim in written.values() if "*" in claim.cell and _covers(claim.cell, cell)]
-    best = max(patterns, key=lambda claim: len(_subject(claim.cell)), default=None)
-    if best is None or (best.state == SUPPORTED and not in_reference):
-        return DeclaredCell(cell, *_SILENT)
-    return replace(best, cell=cell)
-
-
-def _covers(pattern: str, cell: str) -> bool:
-    same_axes = pattern.partition("[")[2] == cell.partition("[")[2]
-    return same_axes and fnmatch.fnmatchcase(_subject(cell), _subject(pattern))
 
 
 # --- one column -----------------------------------------------------------------------------------------------------

@@ -7,11 +7,13 @@ not a capability, and is listed instead.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 
-from conformance.reports.declaration.condensing import Leaf, Node, column_of, describe, effective, state_of, tree
+from conformance.claim_lookup import ClaimLookup
+from conformance.reports.declaration.claims import claims_of
+from conformance.reports.declaration.condensing import Leaf, Node, column_of, describe, state_of, tree
 from conformance.reports.declaration.corrections import (
     BROKEN,
     NOT_THERE,
@@ -66,14 +68,14 @@ class FirstDeclaration:
 def first_declaration(report: Report) -> FirstDeclaration:
     """What the report's adaptive cases show. The core is left out: it is run whatever is declared."""
     judges = [case for case in report.cases if case.adaptive and len(case.requires) == 1]
-    written = {claim.cell: claim for claim in report.declaration.cells}
-    claims_of = {case.requires[0]: _claim(case, written) for case in judges}
+    lookup = claims_of(report)
+    claim_of = {case.requires[0]: _claim(case, lookup) for case in judges}
     features = [case for case in judges if not column_of(case.requires[0])]
-    cells = [claim for case in features if case.level != "core" and (claim := claims_of[case.requires[0]])]
+    cells = [claim for case in features if case.level != "core" and (claim := claim_of[case.requires[0]])]
     columns = []
     for column, cases in _by_column(judges).items():
         names = [case.requires[0] for case in cases]
-        leaves = [Leaf(claims_of[name] or DeclaredCell(name, _UNKNOWN)) for name in names]
+        leaves = [Leaf(claim_of[name] or DeclaredCell(name, _UNKNOWN)) for name in names]
         claims = list(_patterns(tree(leaves), column.split(".*", 1)[1]))
         cells += claims
         columns.append(_summary(column, cases, claims))
@@ -106,11 +108,12 @@ def _lacks_core(case: CaseRecord, what: ProbedState) -> bool:
     return what is ProbedState.MISSING and case.level == "core"
 
 
-def _claim(case: CaseRecord, written: Mapping[str, DeclaredCell]) -> DeclaredCell | None:
+def _claim(case: CaseRecord, lookup: ClaimLookup) -> DeclaredCell | None:
     """The claim of one cell; None if nothing can be said of it."""
     what, cell = what_was_seen(case), case.requires[0]
     if case.reason is Reason.EMULATED:
-        return effective(written, cell, case.in_reference)  # what passes like that was declared so
+        found = lookup.claim(cell, case.in_reference)  # what passes like that was declared so
+        return DeclaredCell(cell, found.state, found.detail)
     if what is ProbedState.WORKS:
         on_host = case.reason is Reason.FALLBACK or case.metrics.get(PROBE) == "fallback"
         return DeclaredCell(cell, SUPPORTED, "host" if on_host else "native")

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 
-from conformance.reports.declaration.claim_book import ClaimBook
+from conformance.claim_lookup import ClaimLookup
+from conformance.reports.declaration.claims import claims_of
 from conformance.reports.gate.manifests import RELEASES, Manifest
 from conformance.reports.groups import CaseGroup, grouped
 from conformance.reports.model import CaseRecord, Report, manifest_sha256
@@ -94,8 +95,9 @@ class GateEvidence:
         return self.manifest is None or id in self.cases or id in self.manifest.cases
 
     @cached_property
-    def claims(self) -> ClaimBook:
-        return ClaimBook(self.report.declaration.cells)
+    def claims(self) -> ClaimLookup:
+        """Return the lookup of the report's claims."""
+        return claims_of(self.report)
 
     @cached_property
     def waiver_outcome(self) -> WaiverOutcome:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from conformance.accelerators.capabilities import Cell
-from conformance.accelerators.declaration import Claim, Declaration, Detail, Source, State, supported, unsupported
+from conformance.accelerators.declaration import Claim, ClaimSource, Declaration, Detail, State, supported, unsupported
 from conformance.accelerators.declaration_file import dump, parse_declaration, read_declaration
 from conformance.accelerators.registry import names, resolve
 from conformance.errors import DeclarationError
@@ -46,7 +46,7 @@ def test_a_complete_file_becomes_claims():
         "operators.matmul[float16-training]": ("supported", "native"),
         "workloads.gpt[float32-training]": ("supported", "native"),
     }
-    assert {claim.source for claim in declaration.cells.values()} == {Source.FILE}
+    assert {claim.source for claim in declaration.cells.values()} == {ClaimSource.FILE}
 
 
 def test_a_longer_pattern_wins():
@@ -67,18 +67,18 @@ def test_what_is_written_reads_back_the_same(text):
 def test_every_builtin_round_trips(name):
     declaration = resolve(name).static_declaration
 
-    assert parse_declaration(dump(declaration), Source.CAPABILITIES) == declaration
+    assert parse_declaration(dump(declaration), ClaimSource.CAPABILITIES) == declaration
 
 
 def test_awkward_reasons_round_trip():
-    claim = unsupported('says "no",\n\tC:\\path \x01 – ünïcode', Detail.NOT_YET, Source.FILE)
+    claim = unsupported('says "no",\n\tC:\\path \x01 – ünïcode', Detail.NOT_YET, ClaimSource.FILE)
     declaration = Declaration.of([(Cell("triton"), claim), (Cell("operators.x", "bool", "inference"), claim)])
 
     assert parse_declaration(dump(declaration)) == declaration
 
 
 def test_a_reason_of_a_supported_claim_round_trips():
-    claim = Claim(State.SUPPORTED, Detail.EMULATED, "in float32", Source.FILE)
+    claim = Claim(State.SUPPORTED, Detail.EMULATED, "in float32", ClaimSource.FILE)
     declaration = Declaration.of([(Cell("triton"), claim), (Cell("operators.x", "bool", "inference"), claim)])
 
     assert parse_declaration(dump(declaration)) == declaration
@@ -86,7 +86,7 @@ def test_a_reason_of_a_supported_claim_round_trips():
 
 def test_undeclared_claims_are_not_written():
     declaration = Declaration.of(
-        [(Cell("triton"), Claim(State.UNDECLARED)), (Cell("stream"), supported(source=Source.FILE))]
+        [(Cell("triton"), Claim(State.UNDECLARED)), (Cell("stream"), supported(source=ClaimSource.FILE))]
     )
 
     assert dump(declaration) == '[capabilities]\n"stream" = "native"\n'
@@ -95,7 +95,7 @@ def test_undeclared_claims_are_not_written():
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("[capabilities\n", r"f.toml is no valid TOML: .*line 1.*\. Mend that line"),
+        ("[capabilities\n", r"f.toml is not valid TOML: .*line 1.*\. Fix that line"),
         ('[capabilites]\nstream = "native"', "line 1: table 'capabilites'.*did you mean 'capabilities'"),
         ('\n[capabilities]\nstraem = "native"', "line 3: capability 'straem'.*did you mean 'stream'"),
         ('[capabilities]\nstream = "nativ"', "line 2: kind of support 'nativ'.*did you mean 'native'"),
@@ -105,7 +105,7 @@ def test_undeclared_claims_are_not_written():
         ('[capabilities]\nstream = { reason = "x" }', "does not say what is unsupported"),
         ('[capabilities]\nstream = { as = "native", unsupported = "hardware", reason = "x" }', "both supported and"),
         ('[capabilities]\nstream = { unsuported = "hardware" }', "key 'unsuported'.*did you mean 'unsupported'"),
-        ('[capabilities]\n"operators.add" = "native"', r"line 2: 'operators.add' belongs into \[operators\]"),
+        ('[capabilities]\n"operators.add" = "native"', r"line 2: 'operators.add' belongs in \[operators\]"),
         ('[capabilities]\n"dtype[floot32]" = "native"', "dtype 'floot32'.*did you mean 'float32'"),
         ('[capabilities]\n"workload[float32-train]" = "native"', "mode 'train'.*did you mean 'training'"),
         ('[dtypes]\nfloat33 = "native"', "line 2: dtype 'float33'.*did you mean 'float32'"),

@@ -15,7 +15,7 @@ needs_deepspeed = pytest.mark.skipif(not INSTALLED, reason="needs deepspeed: pip
 
 
 def test_without_deepspeed_the_package_is_named(monkeypatch):
-    monkeypatch.setattr("conformance.accelerators.origins.is_installed", lambda package: False)
+    monkeypatch.setattr("conformance.accelerators.sources.is_installed", lambda package: False)
 
     with pytest.raises(SetupError, match=r"(?s)needs the package deepspeed.*pip install deepspeed"):
         resolve("deepspeed:cpu").preflight()

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from conformance.accelerators.capabilities import VOCABULARY, Cell
-from conformance.accelerators.declaration import Source, State
+from conformance.accelerators.declaration import ClaimSource, State
 from conformance.accelerators.derivation import from_methods
 
 
@@ -29,7 +29,7 @@ def test_listed_dtypes_are_claimed_with_their_operators():
     assert declaration.supports(Cell("dtype", "bfloat16"))
     assert declaration.supports(Cell("operators.add", "bfloat16", "training"))
     assert not declaration.supports(Cell("operators.add", "int8", "training"))
-    assert {claim.source for claim in declaration.cells.values()} == {Source.METHODS}
+    assert {claim.source for claim in declaration.cells.values()} == {ClaimSource.METHODS}
 
 
 def test_a_clear_no_is_a_claim_and_none_is_silence():

@@ -9,7 +9,7 @@ import pytest
 
 from conformance.accelerators.backends import builtin
 from conformance.accelerators.interface import MEMBERS, Accelerator
-from conformance.accelerators.live import members_of
+from conformance.accelerators.proxy import members_of
 
 
 def test_every_member_is_documented():

@@ -6,10 +6,9 @@ import pytest
 import torch
 
 from conformance.accelerators.backends import builtin
-from conformance.accelerators.lint import Severity, lint
-from conformance.accelerators.origins import ObjectOrigin
+from conformance.accelerators.lint import LintSeverity, lint
 from conformance.accelerators.registry import names, resolve
-from conformance.accelerators.subject import Subject
+from conformance.accelerators.sources import ObjectSpec
 from tests.accelerators.subjects import Explodes
 
 
@@ -23,7 +22,7 @@ class Sound:
 
 
 def ids(kind, file=None):
-    return {finding.id for finding in lint(Subject("x:X", "x", ObjectOrigin("x:X", kind)), file)}
+    return {finding.id for finding in lint(ObjectSpec("x:X", "x", kind), file)}
 
 
 def test_a_sound_accelerator_has_no_findings():
@@ -32,7 +31,7 @@ def test_a_sound_accelerator_has_no_findings():
 
 @pytest.mark.parametrize("name", names())
 def test_our_own_have_neither_errors_nor_warnings(name):
-    assert [str(f) for f in lint(resolve(name)) if f.severity is not Severity.NOTE] == []
+    assert [str(f) for f in lint(resolve(name)) if f.severity is not LintSeverity.NOTE] == []
 
 
 def test_the_worst_comes_first():
@@ -43,11 +42,11 @@ def test_the_worst_comes_first():
         def is_fp16_supported(self):
             return None
 
-    severities = [finding.severity for finding in lint(Subject("x", "x", ObjectOrigin("x", Mixed)))]
+    severities = [finding.severity for finding in lint(ObjectSpec("x", "x", Mixed))]
 
-    assert severities == sorted(severities, key=list(Severity).index)
-    assert Severity.ERROR in severities
-    assert Severity.NOTE in severities
+    assert severities == sorted(severities, key=list(LintSeverity).index)
+    assert LintSeverity.ERROR in severities
+    assert LintSeverity.NOTE in severities
 
 
 def test_l01_a_listed_dtype_is_denied():
@@ -142,11 +141,11 @@ def test_l10_a_missing_member():
         def device_name(self, device_index=None):
             return f"cpu:{device_index}"
 
-    findings = lint(Subject("x", "x", ObjectOrigin("x", Bare)))
+    findings = lint(ObjectSpec("x", "x", Bare))
 
     missing = {f.sentence: f.severity for f in findings if f.id == "L10"}
-    assert missing["synchronize is missing"] is Severity.ERROR
-    assert missing["is_fp64_supported is missing"] is Severity.WARNING
+    assert missing["synchronize is missing"] is LintSeverity.ERROR
+    assert missing["is_fp64_supported is missing"] is LintSeverity.WARNING
 
 
 def test_l11_sources_that_contradict(tmp_path):
@@ -192,6 +191,6 @@ def test_l15_silence():
 
 
 def test_l16_cannot_be_built_here():
-    findings = lint(Subject("x", "x", ObjectOrigin("x", Explodes)))
+    findings = lint(ObjectSpec("x", "x", Explodes))
 
     assert [finding.id for finding in findings] == ["L15", "L16"]

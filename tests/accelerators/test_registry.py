@@ -47,7 +47,7 @@ def test_resolving_a_builtin_imports_no_torch_and_no_vendor():
 def test_a_subject_remembers_its_spec_and_has_a_safe_name(spec, name):
     subject = resolve(spec)
 
-    assert (subject.spec, subject.name) == (spec, name)
+    assert (subject.text, subject.name) == (spec, name)
 
 
 @pytest.mark.parametrize(

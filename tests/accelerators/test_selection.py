@@ -60,5 +60,5 @@ def test_an_accelerator_can_be_set():
 
 @pytest.mark.parametrize("thing", [None, 3, "cpu", object()])
 def test_what_is_no_accelerator_cannot_be_set(thing):
-    with pytest.raises(TypeError, match="is no accelerator"):
+    with pytest.raises(TypeError, match="is not an accelerator"):
         set_accelerator(thing)

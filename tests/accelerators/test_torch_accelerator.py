@@ -318,7 +318,7 @@ def test_visible_devices_change_the_given_environment_alone():
 def test_an_unknown_compile_backend_is_refused_and_the_old_one_stays():
     before = CPU.get_compile_backend()
 
-    with pytest.raises(ValueError, match=r"'nonsense' is no torch\.compile backend"):
+    with pytest.raises(ValueError, match=r"'nonsense' is not a registered torch\.compile backend"):
         CPU.set_compile_backend("nonsense")
 
     assert CPU.get_compile_backend() == before == "inductor"

@@ -9,7 +9,7 @@ from enum import Enum
 
 from conformance.accelerators.capabilities import Cell
 from conformance.accelerators.claims import parse_cell
-from conformance.accelerators.declaration import Claim, Declaration, Detail, Source, State, supported, unsupported
+from conformance.accelerators.declaration import Claim, ClaimSource, Declaration, Detail, State, supported, unsupported
 from conformance.accelerators.registry import resolve
 from conformance.case import Case
 from conformance.plan import bundled_cases
@@ -88,8 +88,8 @@ class Candidate:
 def truth(name: str) -> Declaration:
     """What is true of the stubbed accelerator: what the healthy one declares, without what is a stub."""
     reason = "the member does nothing"
-    stubs = [(Cell(stub), unsupported(reason, Detail.NOT_YET, Source.FILE)) for stub in STUBS[name]]
-    on_host = [(case.requires[0], supported(Detail.HOST, Source.FILE)) for case in _host_cases(name)]
+    stubs = [(Cell(stub), unsupported(reason, Detail.NOT_YET, ClaimSource.FILE)) for stub in STUBS[name]]
+    on_host = [(case.requires[0], supported(Detail.HOST, ClaimSource.FILE)) for case in _host_cases(name)]
     return resolve(name).static_declaration.overridden_by(Declaration.of([*stubs, *on_host]))
 
 
@@ -156,12 +156,12 @@ def _fits(kind: Kind, one: Candidate) -> bool:
 
 def _lie(kind: Kind, one: Candidate) -> Lie:
     if kind is Kind.FALLBACK:
-        return Lie(kind, one.cell, supported(source=Source.FILE), one.record.id, Reason.FALLBACK)
+        return Lie(kind, one.cell, supported(source=ClaimSource.FILE), one.record.id, Reason.FALLBACK)
     if one.works:
-        claim = unsupported("it is said not to be there", Detail.HARDWARE, Source.FILE)
+        claim = unsupported("it is said not to be there", Detail.HARDWARE, ClaimSource.FILE)
         return Lie(kind, one.cell, claim, one.record.id, Reason.UNDER_DECLARED)
     assert one.refusal is not None
-    return Lie(kind, one.cell, supported(source=Source.FILE), one.record.id, one.refusal)
+    return Lie(kind, one.cell, supported(source=ClaimSource.FILE), one.record.id, one.refusal)
 
 
 def told(declaration: Declaration, lies: Iterable[Lie]) -> Declaration:

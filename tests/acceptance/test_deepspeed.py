@@ -10,9 +10,9 @@ import pytest
 from .running import run
 
 DEFECTS = {
-    "accelerator.device.current_under_launcher": "'1'; it must be an int",
-    "accelerator.device.torch_device": "None, which is no torch.device",
-    "accelerator.device.out_of_range[far]": "does not raise",
+    "accelerator.device.current_under_launcher": "'1'; it must return an int",
+    "accelerator.device.torch_device": "returned None; it must return a torch.device",
+    "accelerator.device.out_of_range[far]": "did not raise",
     "accelerator.device.name_index": "is 'cpu'",
     "accelerator.rng.state_index": "takes 1 positional argument but 2 were given",
 }

@@ -95,7 +95,7 @@ def test_the_number_of_devices_is_the_environments(tmp_path: Path) -> None:
     ("variables", "sentence"),
     [
         ({}, "accelerator 'supa' needs the package torch_supa, which is not installed here"),
-        ({**INSTALLED, "SUPA_DEVICES": "many"}, "SUPA_DEVICES='many' is no number of devices"),
+        ({**INSTALLED, "SUPA_DEVICES": "many"}, "SUPA_DEVICES='many' is not a number of devices"),
         ({**INSTALLED, "SUPA_VISIBLE_DEVICES": ""}, "accelerator 'supa' finds no device"),
     ],
     ids=["not-installed", "nonsense", "no-device"],

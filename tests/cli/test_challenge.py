@@ -58,7 +58,7 @@ def test_wrong_and_missing_answers_are_named_and_right_ones_are_counted(
     assert status == 1, wrong
     assert sorted(line.split(": ")[0] for line in wrong) == sorted([SUM, TRAINED])
     assert any("elements differ" in line for line in wrong)
-    assert any("has not the places" in line for line in wrong)
+    assert any("does not have the values" in line for line in wrong)
     assert summary == (
         "4 passing cases computed again on cpu: 1 answered rightly, 2 wrongly, 1 have nothing to answer, "
         "0 cannot run here"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from conformance.accelerators.lint import LintFinding, Severity
+from conformance.accelerators.lint import LintFinding, LintSeverity
 from conformance.cli.main import main
 
 Captured = pytest.CaptureFixture[str]
@@ -26,14 +26,14 @@ def test_a_clean_declaration_says_so(findings: list[LintFinding], capsys: Captur
 
 
 def test_a_warning_is_printed_and_does_not_fail(findings: list[LintFinding], capsys: Captured) -> None:
-    findings.append(LintFinding("L11", Severity.WARNING, "is_fp16_supported() is a\nconstant\x1b[0m."))
+    findings.append(LintFinding("L11", LintSeverity.WARNING, "is_fp16_supported() is a\nconstant\x1b[0m."))
 
     assert main(["lint", "cpu"]) == 0
     assert capsys.readouterr().out == "L11 warning: is_fp16_supported() is a constant.\n"
 
 
 def test_an_error_fails(findings: list[LintFinding], capsys: Captured) -> None:
-    findings.append(LintFinding("L01", Severity.ERROR, "float16 is listed, but is_fp16_supported() is false."))
+    findings.append(LintFinding("L01", LintSeverity.ERROR, "float16 is listed, but is_fp16_supported() is false."))
 
     assert main(["lint", "cpu"]) == 1
 

@@ -206,7 +206,7 @@ def test_a_device_that_crashes_in_a_probe_loses_that_probe(tmp_path: Path) -> No
     assert "#   capabilities.ranges: " in text
     assert "crash" in text
     assert claims.claim(Cell("ranges")).state is State.UNDECLARED
-    assert claims.claim(Cell("lazy-call")).reason.endswith("lazy_call() takes a callback and never runs it")
+    assert claims.claim(Cell("lazy-call")).reason.endswith("lazy_call() accepts a callback and does not run it")
     assert claims.claim(Cell("memory.stats")).state is State.UNSUPPORTED
     assert claims.supports(Cell("rng.state"))
     assert claims.supports(Cell("dtype", "bfloat16"))
@@ -222,7 +222,7 @@ def test_a_device_that_crashes_in_a_probe_loses_that_probe(tmp_path: Path) -> No
         (["cpu", "--cells=0"], "--cells 0: expected a positive number"),
         (["cpu", "--time-budget=0"], "--time-budget 0: expected a positive number"),
         (["cpu", "-o", "there.toml"], "there.toml exists and is not overwritten"),
-        (["json:JSONDecoder"], "'json:JSONDecoder' is no accelerator"),
+        (["json:JSONDecoder"], "'json:JSONDecoder' is not an accelerator"),
         (["aborting:Thing"], "aborting:Thing cannot be probed: loading it ended the process with SIGABRT"),
     ],
 )

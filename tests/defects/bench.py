@@ -16,12 +16,12 @@ from conformance.accelerators.claims import Element, declaration_of
 from conformance.accelerators.registry import resolve
 from conformance.case import Case, seed_of
 from conformance.checker import Checker
+from conformance.observation import observe_body
 from conformance.plan import BundledCase, bundled_cases, family_of
 from conformance.process.state import ProcessState, seed_everything
 from conformance.reports.verdict import Outcome, Reason, Verdict
 from conformance.run_options import Strictness
-from conformance.runner.case_runner import observe_body
-from conformance.runner.health_check import Canary
+from conformance.runner.case_runner import HealthCheck
 from conformance.selection import matches
 from conformance.verdicts import gate, judge, judge_death
 
@@ -78,7 +78,7 @@ class Bench:
         self.declaration = declared.overridden_by(declaration_of(claims))
         self.strictness = strictness
         self.device = torch.empty(0, device=self.accelerator.current_device_name()).device
-        self._canary = Canary(self.accelerator, self.device)
+        self._health_check = HealthCheck(self.accelerator, self.device)
 
     def run(self, case_id: str) -> Verdict:
         """The verdict that the plugin would give."""
@@ -90,7 +90,7 @@ class Bench:
         error = self._error_of(one, checker)
         seen = observe_body(error, checker, self.accelerator, generated=_is_generated(one))
         verdict = judge(one.case, self.declaration, seen, self.strictness)
-        return self._after_canary(one.case, replace(verdict, metrics={**verdict.metrics, **checker.metrics}))
+        return self._after_health_check(one.case, replace(verdict, metrics={**verdict.metrics, **checker.metrics}))
 
     def _error_of(self, one: BundledCase, checker: Checker) -> BaseException | None:
         state = ProcessState.take()
@@ -120,8 +120,8 @@ class Bench:
             **dict(case.axes),
         }
 
-    def _after_canary(self, case: Case, verdict: Verdict) -> Verdict:
-        complaint = self._canary.complaint() if self._canary.trusted else None
+    def _after_health_check(self, case: Case, verdict: Verdict) -> Verdict:
+        complaint = self._health_check.complaint() if self._health_check.active else None
         if complaint is None:
             return verdict
         state = self.declaration.claim(case.requires[0]).state if case.adaptive else None

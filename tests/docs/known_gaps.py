@@ -7,9 +7,9 @@ from pathlib import Path
 
 from conformance.accelerators.capabilities import VOCABULARY
 from conformance.case import Case
-from conformance.kernels.planned import unspecified
 from conformance.kernels.specifications import specifications
 from conformance.plan import area_names, bundled_cases
+from tests.docs.entry_points import unspecified
 
 PAGE = Path(__file__).parents[2] / "docs" / "known-gaps.md"
 BEGIN, END = "<!-- gaps:begin -->", "<!-- gaps:end -->"
@@ -40,15 +40,15 @@ def table(cases: Iterable[Case], areas: Iterable[str]) -> str:
 
 
 def kernels() -> list[str]:
-    """Entry points of builders that training engines ask for and that have no specification."""
-    there = [(one.builder, name) for one in specifications() for name in (*one.attributes, *one.companions)]
+    """Return the lines about entry points that training engines load and that have no specification."""
+    there = [(kernel.builder, name) for kernel in specifications() for name in (*kernel.attributes, *kernel.companions)]
     missing = list(unspecified(there))
     return [
         f"{sum(len(names) for _, names, _ in missing)} entry points of operator builders have no specification:",
         "",
         "| builder | entry points | why |",
         "|---|---|---|",
-        *(f"| `{builder}` | {', '.join(f'`{one}`' for one in names)} | {why} |" for builder, names, why in missing),
+        *(f"| `{builder}` | {', '.join(f'`{name}`' for name in names)} | {why} |" for builder, names, why in missing),
     ]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from conformance.accelerators.declaration_file import parse_declaration
-from conformance.accelerators.lint import Severity, lint
+from conformance.accelerators.lint import LintSeverity, lint
 from conformance.accelerators.registry import resolve
 from conformance.errors import SetupError
 from tests.acceptance.running import run
@@ -50,7 +50,7 @@ def test_the_declared_accelerator_resolves_and_is_without_contradiction(
 
     findings = lint(subject)
     assert subject.name == "acme"
-    assert [finding for finding in findings if finding.severity is not Severity.NOTE] == []
+    assert [finding for finding in findings if finding.severity is not LintSeverity.NOTE] == []
     assert page is README or all(f"\n{finding}\n" in text(page) for finding in findings)
     with pytest.raises(SetupError, match="'acme' needs the package torch_acme, which is not installed here") as said:
         subject.preflight()

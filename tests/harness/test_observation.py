@@ -9,11 +9,10 @@ import pytest
 
 from conformance.accelerators.interface import MissingMember
 from conformance.finding import EnvironmentLacks, Finding, Refused
+from conformance.observation import Seen, contradicts_out_of_memory, observe
 from conformance.reports.verdict import Reason
-from conformance.runner.case_runner import observe, unexplained
 from conformance.runner.controller import run_status
 from conformance.runner.progress import progress_line
-from conformance.verdicts import Seen
 
 
 class OutOfMemoryError(RuntimeError):
@@ -65,7 +64,7 @@ class Memory:
     ],
 )
 def test_a_device_with_room_has_no_excuse(memory: Memory, complaint: str | None) -> None:
-    assert unexplained(memory) == complaint
+    assert contradicts_out_of_memory(memory) == complaint
 
 
 def test_an_asserts_own_sentence_is_enough() -> None:

@@ -26,11 +26,11 @@ from conformance.accelerators.torch_accelerator import TorchAccelerator
 from conformance.case import seed_of
 from conformance.checker import Checker
 from conformance.kernels.implementation import Implementation
-from conformance.kernels.specification import KernelSpecification, Sample
+from conformance.kernels.specification import KernelSample, KernelSpecification
 from conformance.kernels.specifications import specifications
 from conformance.kernels.triton import lamb, norms, offering, optimizers, quantizer
 from conformance.numerics.trees import mapped
-from conformance.suites.ops.judging import Judge
+from conformance.suites.ops.judging import KernelJudge
 
 if os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("runs Triton's interpreter: set TRITON_INTERPRET=1", allow_module_level=True)
@@ -80,13 +80,13 @@ class Guarded:
         return all(bool((end == UNTOUCHED).all()) for room in self._rooms for end in (room[:GUARD], room[-GUARD:]))
 
 
-def accepted(kernel: KernelSpecification, sample: Sample, dtype: str, function: Callable[..., Any]) -> bool:
+def accepted(kernel: KernelSpecification, sample: KernelSample, dtype: str, function: Callable[..., Any]) -> bool:
     generator = torch.Generator().manual_seed(seed_of(f"{kernel.name}/{sample.name}"))
     given, guarded = sample.make(generator, getattr(torch, dtype)), Guarded()
     arguments = mapped(given, guarded.copy)
     result = function(*arguments.values())
     try:
-        Judge(Checker(), kernel.budget, "it").call(kernel, given, arguments, result)
+        KernelJudge(Checker(), kernel.budget, "it").call(kernel, given, arguments, result)
     except AssertionError:
         return False
     return guarded.is_whole()
@@ -127,7 +127,7 @@ def _lamb(module: ModuleType, monkeypatch: pytest.MonkeyPatch, **changes: float)
         cut = {name: given[name][-4101:].clone() for name in ("p", "p_copy", "m", "v", "g")}
         return {**given, **cut, **changes}
 
-    return accepted(KERNELS["lamb"], Sample("rounds", make), "float32", module.lamb)
+    return accepted(KERNELS["lamb"], KernelSample("rounds", make), "float32", module.lamb)
 
 
 def test_lambs_norms_are_whole_after_several_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,7 +143,7 @@ def _properties(module: ModuleType) -> list[str]:
     kernel, wrong = KERNELS["quantize"], []
     functions = SimpleNamespace(**{name: getattr(module, name) for name in CODES}, **kernel.companions)
     for one in kernel.properties:
-        judge = Judge(Checker(), kernel.budget, "it")
+        judge = KernelJudge(Checker(), kernel.budget, "it")
         try:
             for seen in one.run(functions, torch.device("cpu"), torch.float32, torch.Generator().manual_seed(3)):
                 judge.tensor(*seen)
@@ -212,15 +212,16 @@ def broken(tmp_path: Path) -> Iterator[Callable[[str, str, str], ModuleType]]:
         del sys.modules[name]
 
 
-MASK = "inside = places < tl.where(tl.load(flag) == 0, count, 0)"
+MASK = "inside = offsets < tl.where(tl.load(flag) == 0, count, 0)"
 BREAKS = {
-    "no tail mask": ("multi_tensor_adam", MASK, "inside = places < tl.where(tl.load(flag) == 0, count + BLOCK, 0)"),
-    "a lost tail": ("multi_tensor_adam", MASK, "inside = places < tl.where(tl.load(flag) == 0, count // 64 * 64, 0)"),
-    "a flag that is ignored": ("multi_tensor_adam", MASK, "inside = places < count"),
+    "no tail mask": ("multi_tensor_adam", MASK, "inside = offsets < tl.where(tl.load(flag) == 0, count + BLOCK, 0)"),
+    "a lost tail": ("multi_tensor_adam", MASK, "inside = offsets < tl.where(tl.load(flag) == 0, count // 64 * 64, 0)"),
+    "a flag that is ignored": ("multi_tensor_adam", MASK, "inside = offsets < count"),
     "no correction of the first moment": ("multi_tensor_adam", "tl.div_rn(m, correction1)", "m"),
     "no correction of the second moment": ("multi_tensor_adam", "tl.div_rn(v, correction2)", "v"),
     "decay that is always decoupled": ("multi_tensor_adam", "if not DECOUPLED:", "if False:"),
-    "no tail mask in lion": ("multi_tensor_lion", MASK, "inside = places < tl.where(tl.load(flag) == 0, count + 3, 0)"),
+    "no tail mask in lion": ("multi_tensor_lion", MASK,
+                             "inside = offsets < tl.where(tl.load(flag) == 0, count + 3, 0)"),
     "a sign of 0 that is not 0": ("multi_tensor_lion", "tl.where(blend < 0, -1.0, blend)", "-1.0"),
     "a moment that follows with beta1": ("multi_tensor_lion", "beta2 * m + rest2 * g", "beta1 * m + rest1 * g"),
     "shares that are not added up": ("lamb", "sums = _added_up(shares)", "sums = shares"),

@@ -16,7 +16,7 @@ from conformance.errors import UsageError
 from conformance.kernels import async_io
 from conformance.kernels.async_io import engines, files
 from conformance.kernels.async_io.operation import Transfer
-from conformance.kernels.async_io.settings import Settings
+from conformance.kernels.async_io.settings import HandleSettings
 from conformance.kernels.builders import find_builder
 from conformance.kernels.implementation import Implementation
 from conformance.kernels.kernel import Kernel
@@ -31,9 +31,9 @@ MODES = ((False, False, 1), (False, True, 3), (True, False, 2), (True, True, 1))
 
 
 class OneByOne(engines.NativeEngine):
-    """The compiled engine as it is where the kernel forbids io_setup."""
+    """The compiled engine as it is where the operating system forbids io_setup."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: HandleSettings) -> None:
         super().__init__(settings, queues=False)
 
 
@@ -270,7 +270,7 @@ def test_a_handle_that_goes_away_waits_and_says_so(kind, file):
     handle, source = [kind(4096, 1)], noise(1 << 20)
     handle[0].async_pwrite(source, file)
 
-    with pytest.warns(ResourceWarning, match="1 operations pending, which were waited for"):
+    with pytest.warns(ResourceWarning, match="1 operations pending; they were completed first"):
         handle.clear()
 
     assert file.read_bytes() == source.numpy().tobytes()
@@ -401,7 +401,7 @@ def test_without_a_compiler_the_builder_gives_the_portable_one_and_says_why(monk
 def test_it_says_whether_the_kernel_queues(monkeypatch):
     assert async_io.describe().startswith("compiled, ")
     monkeypatch.setattr(engines.NativeEngine, "why_not_queued", errno.EPERM)
-    assert "the kernel refuses asynchronous I/O (EPERM)" in async_io.describe()
+    assert "the operating system refuses asynchronous I/O (EPERM)" in async_io.describe()
 
 
 def test_the_example_of_the_page_works():

@@ -68,10 +68,10 @@ def test_a_row_that_sees_nothing_is_zero_and_passes_nothing_on():
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"q": torch.zeros(3, 4, 5)}, r"argument q: expected shape \(batch, rows, places, heads, channels\)"),
+        ({"q": torch.zeros(3, 4, 5)}, r"argument q: expected shape \(batch, rows, positions, heads, channels\)"),
         ({"bias1": torch.zeros(2, 3, 1, 33)}, r"argument bias1: expected shape \(2, 3, 1, 1, 33\), or no elements"),
         ({"lse": torch.zeros(6, 2, 33)}, r"argument lse: expected shape \(6, 2, 64\), got \(6, 2, 33\)"),
-        ({"db2": torch.zeros(2, 2, 33, 33)}, r"argument db2: expected shape \(2, 1, 2, 33, 33\), as its bias"),
+        ({"db2": torch.zeros(2, 2, 33, 33)}, r"argument db2: expected shape \(2, 1, 2, 33, 33\) of its bias"),
     ],
 )
 def test_wrong_arguments_are_named(change, sentence):

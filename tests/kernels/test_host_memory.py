@@ -14,8 +14,9 @@ import pytest
 import torch
 
 from conformance.errors import UsageError
-from conformance.kernels import byte_casts, pinned_memory
+from conformance.kernels import pinned_memory
 from conformance.kernels.builders import find_builder
+from conformance.kernels.specifications.host_memory import cast_to_byte_tensor
 
 
 @pytest.fixture
@@ -57,11 +58,11 @@ def test_a_tensor_that_reaches_beyond_locked_memory_is_not_pinned(handle):
     pages = torch.frombuffer(mmap.mmap(-1, 4 * mmap.PAGESIZE), dtype=torch.uint8)
     locked = handle.new_cpu_locked_tensor(mmap.PAGESIZE, torch.zeros(1, dtype=torch.uint8))
     start = pages.data_ptr()
-    pinned_memory._LOCKED._pieces[start] = mmap.PAGESIZE  # as if the first page were locked
+    pinned_memory._LOCKED._ranges[start] = mmap.PAGESIZE  # as if the first page were locked
 
     answers = [handle.is_pinned(view) for view in (pages[:5], pages[mmap.PAGESIZE - 1 :], pages[mmap.PAGESIZE :])]
 
-    pinned_memory._LOCKED._pieces.pop(start)
+    pinned_memory._LOCKED._ranges.pop(start)
     assert answers == [True, False, False]
     assert handle.is_pinned(locked)
 
@@ -88,7 +89,7 @@ def test_freeing_by_address(handle):
 
 
 def test_memory_goes_back_with_its_last_view(handle):
-    before, pieces = locked_kilobytes(), len(pinned_memory._LOCKED._pieces)
+    before, pieces = locked_kilobytes(), len(pinned_memory._LOCKED._ranges)
     view = handle.new_cpu_locked_tensor(100_000, torch.zeros(1))[5:7]
     gc.collect()
     assert handle.is_pinned(view)
@@ -97,7 +98,7 @@ def test_memory_goes_back_with_its_last_view(handle):
     gc.collect()
 
     assert locked_kilobytes() == before
-    assert len(pinned_memory._LOCKED._pieces) == pieces
+    assert len(pinned_memory._LOCKED._ranges) == pieces
 
 
 def test_a_fork_has_no_locked_memory(handle):
@@ -140,7 +141,7 @@ def test_a_refused_lock_is_an_error_and_never_pageable_memory(handle, monkeypatc
         def mlock(self, address: int, size: int) -> int:
             return -1
 
-    pieces = len(pinned_memory._LOCKED._pieces)
+    pieces = len(pinned_memory._LOCKED._ranges)
     monkeypatch.setattr(pinned_memory, "_libc", NoLocks)
 
     with pytest.raises(
@@ -148,7 +149,7 @@ def test_a_refused_lock_is_an_error_and_never_pageable_memory(handle, monkeypatc
     ):
         handle.new_cpu_locked_tensor(10, torch.zeros(1))
 
-    assert len(pinned_memory._LOCKED._pieces) == pieces
+    assert len(pinned_memory._LOCKED._ranges) == pieces
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.bool, torch.complex64, torch.int64])
@@ -168,18 +169,18 @@ def test_a_byte_cast_is_the_same_memory(dtype, shape):
 def test_a_list_of_tensors_gives_a_list_of_views():
     tensors = [torch.ones(3), torch.ones(2, dtype=torch.float16, requires_grad=True)]
 
-    views = byte_casts.cast_to_byte_tensor(tensors)
+    views = cast_to_byte_tensor(tensors)
 
     assert [view.data_ptr() for view in views] == [tensor.data_ptr() for tensor in tensors]
     assert [view.numel() for view in views] == [12, 4]
-    assert byte_casts.cast_to_byte_tensor([]) == []
+    assert cast_to_byte_tensor([]) == []
 
 
 def test_byte_casts_name_what_is_wrong():
     with pytest.raises(UsageError, match=r"tensor: expected a contiguous tensor, got strides \(1, 3\)"):
-        byte_casts.cast_to_byte_tensor(torch.zeros(2, 3).t())
+        cast_to_byte_tensor(torch.zeros(2, 3).t())
     with pytest.raises(UsageError, match=r"tensor\[1\]: expected a tensor, got float"):
-        byte_casts.cast_to_byte_tensor([torch.zeros(2), 1.0])
+        cast_to_byte_tensor([torch.zeros(2), 1.0])
 
 
 def test_memcpy_copies_bytes_or_says_why_not():

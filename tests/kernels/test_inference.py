@@ -11,11 +11,11 @@ from conformance.errors import UsageError
 from conformance.kernels.builders import find_builder
 from conformance.kernels.inference import workspace
 from conformance.kernels.inference.decoding import attended
-from conformance.kernels.inference.rotary import rotated
-from conformance.kernels.inference.rounding import Bounded
+from conformance.kernels.inference.formulas import rotated
+from conformance.kernels.inference.rounding import BoundedValue
 from conformance.kernels.inference.shapes import check_shapes
 from conformance.kernels.specifications import specification
-from conformance.kernels.vendors import Operator, VendorLibrary
+from conformance.kernels.vendors import VendorLibrary, VendorOperator
 
 FUNCTIONS = find_builder("InferenceBuilder")().load()
 
@@ -181,7 +181,7 @@ def test_a_vendors_workspace_gets_the_same_calls_before_it_is_used():
 
 
 def test_an_operator_is_looked_for_under_two_names():
-    table = {"missing": Operator("torch.ops.aten.nowhere", or_path="torch.ops.aten.relu")}
+    table = {"missing": VendorOperator("torch.ops.aten.nowhere", or_path="torch.ops.aten.relu")}
     library = VendorLibrary("cpu", "torch", {"InferenceBuilder": table})
 
     path, function = library.operator("InferenceBuilder", "missing")
@@ -193,7 +193,7 @@ def test_an_operator_is_looked_for_under_two_names():
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_bounds_hold_for_float32_and_are_not_wide(seed):
     left, right = numbers(7, 33, seed=seed).float(), numbers(33, 5, seed=seed + 9).float()
-    exact = Bounded.exact(left).contracted("ik,kj->ij", Bounded.exact(right), 33)
+    exact = BoundedValue.exact(left).contracted("ik,kj->ij", BoundedValue.exact(right), 33)
 
     for found in (left @ right, sum(left[:, k, None] * right[k] for k in range(33))):
         assert bool(((found.double() - exact.value).abs() <= exact.error).all())
@@ -201,7 +201,7 @@ def test_bounds_hold_for_float32_and_are_not_wide(seed):
 
 
 def test_bounds_know_no_error_of_what_is_exact_or_infinite():
-    source = Bounded.exact(torch.tensor([1.0, torch.inf, torch.nan]))
+    source = BoundedValue.exact(torch.tensor([1.0, torch.inf, torch.nan]))
     total = source + source
 
     assert source.error.tolist() == [0.0, 0.0, 0.0]

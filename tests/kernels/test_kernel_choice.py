@@ -22,7 +22,7 @@ from conformance.kernels.kernel import Kernel
 from conformance.kernels.optimizers import compiled
 from conformance.kernels.specification import Native
 from conformance.kernels.specifications import specification
-from conformance.kernels.vendors import Operator, VendorLibrary, hpu, library_of, mlu, sdaa
+from conformance.kernels.vendors import VendorLibrary, VendorOperator, hpu, library_of, mlu, sdaa
 
 from .test_specifications import ADAM, _accepted, _made
 
@@ -41,7 +41,7 @@ def _stub(*arguments: Any) -> None:
 fused = specification("multi_tensor_adam").reference
 assert fused is not None
 VENDOR = VendorLibrary(
-    "cpu", "acme_kernels", {"FusedAdamBuilder": {"multi_tensor_adam": Operator("acme_kernels.adam")}}
+    "cpu", "acme_kernels", {"FusedAdamBuilder": {"multi_tensor_adam": VendorOperator("acme_kernels.adam")}}
 )
 
 

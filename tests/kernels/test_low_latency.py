@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from conformance.errors import SetupError, UsageError
-from conformance.kernels.low_latency import Implementation, LowLatencyAllReduce
+from conformance.kernels.low_latency import LowLatencyAllReduce, Transport
 from conformance.kernels.low_latency import segment as shared
 from conformance.kernels.low_latency.all_reduce import DTYPES, OPERATIONS
 from conformance.kernels.low_latency.reference import in_order
@@ -48,7 +48,7 @@ def equals_reference(rank: int, size: int, counts: tuple[int, ...]) -> dict[str,
     """Every dtype, operation and count against the host's own arithmetic; the results' bits, for the other ranks."""
     results = {}
     with LowLatencyAllReduce(tuning=SMALL) as communicator:
-        assert communicator.implementation is Implementation.SHARED_MEMORY, communicator.why
+        assert communicator.transport is Transport.SHARED_MEMORY, communicator.why
         for dtype in DTYPES:
             for operation in OPERATIONS:
                 if operation == dist.ReduceOp.AVG and not dtype.is_floating_point:
@@ -139,14 +139,14 @@ def portable(rank: int, size: int) -> tuple[str, str, bytes]:
         given = samples(torch.bfloat16, 199, rank)
         communicator.all_reduce(given)
         communicator.all_reduce(torch.zeros(0))
-        return communicator.implementation.value, communicator.why, bits(given)
+        return communicator.transport.value, communicator.why, bits(given)
 
 
 def compiled(rank: int, size: int) -> tuple[str, str, bytes]:
     with LowLatencyAllReduce() as communicator:
         given = samples(torch.bfloat16, 199, rank)
         communicator.all_reduce(given)
-        return communicator.implementation.value, communicator.why, bits(given)
+        return communicator.transport.value, communicator.why, bits(given)
 
 
 def test_one_rank_without_shared_memory_takes_all_ranks_to_torch_distributed():
@@ -185,7 +185,7 @@ def failing(rank: int, size: int, how: str) -> tuple[str, str, float]:
     [
         ("killed", "ConnectionError", "rank 1 (process"),
         ("closed", "ConnectionError", "has closed it or failed"),
-        ("late", "TimeoutError", "did not come within 0.5 s"),
+        ("late", "TimeoutError", "did not make the call within 0.5 s"),
         ("mismatch", "UsageError", "rank 1 calls it for 6 × float32 with SUM"),
     ],
 )
@@ -261,9 +261,9 @@ def test_what_it_cannot_do_is_refused_before_anything_happens(size):
     sentences = run_ranks(refusals, size)[0]
 
     facts = (
-        "does not know torch.complex64",
+        "does not support torch.complex64",
         "operation PRODUCT",
-        "no AVG of torch.int32",
+        "does not support AVG of torch.int32",
         "several times",
         "meta",
         "sparse",

@@ -235,13 +235,13 @@ def refusals(rank: int, size: int) -> int:
     buckets.add("there", torch.empty(3))
     buckets.reduce("there", torch.ones(3))
     wrong: list[tuple[Any, type[Exception], str]] = [
-        (lambda: parameters.add("there", torch.ones(2)), UsageError, "there already"),
+        (lambda: parameters.add("there", torch.ones(2)), UsageError, "already added"),
         (lambda: parameters.add("int", torch.ones(2).int()), UsageError, "only floating-point"),
         (lambda: parameters.gather("their"), UnknownName, "did you mean 'there'"),
         (lambda: parameters.gather("there", torch.int8), UsageError, "cannot be gathered as"),
         (lambda: parameters.prefetch({"there": torch.int8}), UsageError, "cannot be gathered as"),
         (lambda: GradientBuckets(0), UsageError, "give at least 1"),
-        (lambda: buckets.add("there", torch.ones(2)), UsageError, "there already"),
+        (lambda: buckets.add("there", torch.ones(2)), UsageError, "already added"),
         (lambda: buckets.reduce("their", torch.ones(2)), UnknownName, "did you mean 'there'"),
         (lambda: buckets.reduce("there", torch.ones(4)), UsageError, r"has shape \(4,\)"),
         (lambda: buckets.reduce("there", torch.ones(3).int()), UsageError, "dense floating"),

@@ -18,12 +18,12 @@ from conformance.checker import Checker
 from conformance.errors import UnknownName
 from conformance.kernels.optimizers import oracles
 from conformance.kernels.optimizers.portable import AdamSettings
-from conformance.kernels.planned import ASKED, unspecified
-from conformance.kernels.specification import KernelSpecification, Place, Sample
+from conformance.kernels.specification import KernelSample, KernelSpecification, TensorLocation
 from conformance.kernels.specifications import fused_optimizers, specification, specifications
 from conformance.suites.ops import planned
 from conformance.suites.ops.execution import on_device
-from conformance.suites.ops.judging import Judge
+from conformance.suites.ops.judging import KernelJudge
+from tests.docs.entry_points import UPSTREAM, unspecified
 
 ADAM = specification("multi_tensor_adam")
 BY_NAME = {one.name: one for one in specifications()}
@@ -141,17 +141,17 @@ def test_the_right_adam_passes_all() -> None:
     assert not wrong
 
 
-def _made(kernel: KernelSpecification, sample: Sample, dtype: str) -> dict[str, Any]:
+def _made(kernel: KernelSpecification, sample: KernelSample, dtype: str) -> dict[str, Any]:
     generator = torch.Generator().manual_seed(seed_of(f"{kernel.name}/{sample.name}"))
     return sample.make(generator, getattr(torch, dtype))
 
 
-def _accepted(kernel: KernelSpecification, sample: Sample, dtype: str, function: Callable[..., Any]) -> bool:
+def _accepted(kernel: KernelSpecification, sample: KernelSample, dtype: str, function: Callable[..., Any]) -> bool:
     given = _made(kernel, sample, dtype)
     arguments = on_device(given, torch.device("cpu"))
     result = function(*arguments.values())
     try:
-        Judge(Checker(), kernel.budget, "it").call(kernel, given, arguments, result)
+        KernelJudge(Checker(), kernel.budget, "it").call(kernel, given, arguments, result)
     except AssertionError:
         return False
     return True
@@ -164,7 +164,7 @@ def test_what_is_compiled_for_the_host_is_claimed_everywhere() -> None:
     expected = {
         Cell(f"kernels.{one.name}", dtype, one.mode.value)
         for one in specifications()
-        if one.place is Place.HOST and one.native and one.dtypes != ("uint8",)
+        if one.location is TensorLocation.HOST and one.native and one.dtypes != ("uint8",)
         for dtype in one.dtypes
     }
     claimed = set(declaration_of(COMPILED_FOR_HOST).cells)
@@ -183,7 +183,7 @@ def test_a_kernel_that_is_claimed_is_specified_in_that_dtype_and_mode(name: str)
 
 
 def test_a_specified_name_leaves_the_list_of_gaps_by_itself() -> None:
-    everything = [(asked.builder, name) for asked in ASKED for name in asked.names]
+    everything = [(entry_points.builder, name) for entry_points in UPSTREAM for name in entry_points.names]
 
     missing = {(builder, names) for builder, names, _ in unspecified(everything[1:])}
 
@@ -206,12 +206,12 @@ def test_an_unknown_kernel_is_an_error_with_suggestions() -> None:
 
 
 def test_two_samples_of_one_name_are_refused() -> None:
-    sample = Sample("one", lambda generator, dtype: {})
+    sample = KernelSample("one", lambda generator, dtype: {})
     make = functools.partial(
         KernelSpecification, "k", "KBuilder", ADAM.mode, ("float32",), oracle=lambda given: {}, budget=ADAM.budget
     )
 
-    with pytest.raises(ValueError, match="one name"):
+    with pytest.raises(ValueError, match="the same name"):
         make(samples=(sample, sample), reference=_does_nothing)
     with pytest.raises(ValueError, match="gives the signature"):
         make(samples=(sample,), reference=None)

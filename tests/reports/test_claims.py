@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from conformance.reports.declaration.claims import check_claims
@@ -42,3 +44,26 @@ def test_a_failure_and_a_skip_verify_nothing(outcome: Outcome, reason: Reason) -
 
     assert check.unverified == ("stream",)
     assert check.total == 1
+
+
+def test_a_claim_is_verified_only_where_it_is_the_one_that_holds() -> None:
+    every, linalg = "operators.*[float32-inference]", "operators.linalg.*[float32-inference]"
+
+    check = check_claims(report(every, linalg, cases=(case("operators.linalg.det[float32-inference]"),)))
+
+    assert (check.verified, check.unverified) == ((linalg,), (every,))
+
+
+def test_a_pattern_is_not_verified_by_a_cell_that_is_claimed_by_name() -> None:
+    every, add = "operators.*[float32-inference]", "operators.add[float32-inference]"
+
+    check = check_claims(report(every, add, cases=(case(add),)))
+
+    assert (check.verified, check.unverified) == ((add,), (every,))
+
+
+def test_a_declaration_that_contradicts_itself_verifies_nothing_and_still_gets_its_view() -> None:
+    contradicting = (DeclaredCell("operators.a*", "supported", "native"), DeclaredCell("operators.*d", "unsupported"))
+    odd = replace(report(cases=(case("operators.add"),)), declaration=DeclarationRecord("", contradicting))
+
+    assert check_claims(odd).unverified == ("operators.a*",)

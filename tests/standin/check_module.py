@@ -51,10 +51,10 @@ def test_cuda_is_answered_by_the_vendors_device():
     torch.supa.set_device(1)
     try:
         assert torch.cuda.is_available()
-        assert torch.cuda.device_count() == torch.supa.device_count() == torch_supa.FACE.devices
+        assert torch.cuda.device_count() == torch.supa.device_count() == torch_supa.PROFILE.devices
         assert torch.cuda.current_device() == 1
         assert torch.cuda.get_device_name() == torch.supa.get_device_name()
-        assert torch.cuda.get_device_properties(0).total_memory == torch_supa.FACE.memory
+        assert torch.cuda.get_device_properties(0).total_memory == torch_supa.PROFILE.memory
     finally:
         torch.supa.set_device(0)
     assert all(hasattr(torch.cuda, name) for name in impersonation.ANSWERED)

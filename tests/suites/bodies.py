@@ -1,4 +1,4 @@
-"""Runs the body of a bundled case against any object, as the plugin would, in this process."""
+"""Runner of case bodies: calls a bundled case with any accelerator object, in this process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ AREAS = ("accelerator", "capabilities", "profiling", "ulysses_alst", "utils")
 
 
 class Options:
-    """What a body asks pytest's configuration for."""
+    """Stand-in for pytest's configuration, with the one option that bodies read."""
 
     def getoption(self, name: str) -> str:
         assert name == "--accelerator"
@@ -29,7 +29,7 @@ class Options:
 
 @functools.cache
 def planned() -> dict[str, BundledCase]:
-    return {one.case.id: one for one in bundled_cases(AREAS)}
+    return {planned_case.case.id: planned_case for planned_case in bundled_cases(AREAS)}
 
 
 @functools.cache
@@ -38,21 +38,21 @@ def cpu_declaration() -> Declaration:
 
 
 def run_body(case_id: str, accelerator: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Call the body of one case with what it asks for; its exception, if any, comes out."""
-    one = planned()[case_id]
+    """Call the body of a case with the fixtures it asks for; an exception of the body is not caught."""
+    planned_case = planned()[case_id]
     offered = {
         "accelerator": accelerator,
         "device": torch.device("cpu"),
         "declaration": cpu_declaration(),
-        "case": one.case,
+        "case": planned_case.case,
         "check": Checker(),
         "monkeypatch": monkeypatch,
         "pytestconfig": Options(),
-        **dict(one.case.axes),
+        **dict(planned_case.case.axes),
     }
     torch.manual_seed(seed_of(case_id))
     state = ProcessState.take()
     try:
-        one.function(**{name: offered[name] for name in inspect.signature(one.function).parameters})
+        planned_case.function(**{name: offered[name] for name in inspect.signature(planned_case.function).parameters})
     finally:
         state.give_back()

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from conformance.suites.operators.execution import Sample, call, host_gradients
+from conformance.suites.operators.execution import OperatorSample, call, host_gradients
 
 
 @dataclass(frozen=True)
@@ -30,19 +30,19 @@ class Defect:
 def after(spoil: Callable[[torch.Tensor], Any]) -> Callable[..., Any]:
     """The right result, spoiled, for plain calls only: variants with ``out`` stay right."""
 
-    def execute(function, sample: Sample, **extra):
+    def execute(function, sample: OperatorSample, **extra):
         result = call(function, sample, **extra)
         return result if extra or not isinstance(result, torch.Tensor) else spoil(result)
 
     return execute
 
 
-def before(change: Callable[[Sample], Sample]) -> Callable[..., Any]:
+def before(change: Callable[[OperatorSample], OperatorSample]) -> Callable[..., Any]:
     return lambda function, sample, **extra: call(function, change(sample), **extra)
 
 
 def in_place_only(spoil) -> Callable[..., Any]:
-    def execute(function, sample: Sample, **extra):
+    def execute(function, sample: OperatorSample, **extra):
         name = getattr(function, "__name__", "")
         result = call(function, sample, **extra)
         return spoil(result) if name.endswith("_") and not name.endswith("__") else result
@@ -58,7 +58,7 @@ def _is_last(result):
     return (torch.arange(result.numel()) == result.numel() - 1).reshape(result.shape)
 
 
-def tf32(sample: Sample) -> Sample:
+def tf32(sample: OperatorSample) -> OperatorSample:
     """Inputs cut to ten bits of mantissa, as tensor cores do."""
     cut = sample.on(torch.device("cpu"))
     for tensor in cut.tensors:
@@ -66,7 +66,7 @@ def tf32(sample: Sample) -> Sample:
     return cut
 
 
-def narrow_accumulation(function, sample: Sample, **extra):
+def narrow_accumulation(function, sample: OperatorSample, **extra):
     if extra:
         return call(function, sample, **extra)
     left, right = sample.input, sample.args[0]
@@ -76,7 +76,7 @@ def narrow_accumulation(function, sample: Sample, **extra):
     return total
 
 
-def strides_ignored(sample: Sample) -> Sample:
+def strides_ignored(sample: OperatorSample) -> OperatorSample:
     tensor = sample.input
     if tensor.is_contiguous():
         return sample
@@ -84,14 +84,14 @@ def strides_ignored(sample: Sample) -> Sample:
     return sample.with_arguments((tensor.as_strided(tensor.shape, dense), sample.args, sample.kwargs))
 
 
-def input_mutated(function, sample: Sample, **extra):
+def input_mutated(function, sample: OperatorSample, **extra):
     result = call(function, sample, **extra)
     if not extra and isinstance(sample.input, torch.Tensor) and not getattr(function, "__name__", "").endswith("_"):
         sample.input.zero_()
     return result
 
 
-def out_not_resized(function, sample: Sample, **extra):
+def out_not_resized(function, sample: OperatorSample, **extra):
     if "out" in extra:
         right = call(function, sample)
         if extra["out"].shape != right.shape:
@@ -99,35 +99,35 @@ def out_not_resized(function, sample: Sample, **extra):
     return call(function, sample, **extra)
 
 
-def out_ignored(function, sample: Sample, **extra):
+def out_ignored(function, sample: OperatorSample, **extra):
     return call(function, sample)
 
 
-def out_of_integers_accepted(function, sample: Sample, **extra):
+def out_of_integers_accepted(function, sample: OperatorSample, **extra):
     if "out" in extra and extra["out"].dtype is torch.int64:
         return extra["out"].copy_(call(function, sample))
     return call(function, sample, **extra)
 
 
-def errors_swallowed(function, sample: Sample, **extra):
+def errors_swallowed(function, sample: OperatorSample, **extra):
     try:
         return call(function, sample, **extra)
     except RuntimeError:
         return torch.zeros(())
 
 
-def truncated_division(function, sample: Sample, **extra):
+def truncated_division(function, sample: OperatorSample, **extra):
     if extra or getattr(function, "__name__", "").endswith("_"):
         return call(function, sample, **extra)
     return torch.div(sample.input, *sample.args, rounding_mode="trunc").to(torch.int32)
 
 
-def half_the_dropout(sample: Sample) -> Sample:
+def half_the_dropout(sample: OperatorSample) -> OperatorSample:
     p = sample.kwargs.get("p", 0.5)
     return sample.with_arguments((sample.input, sample.args, {**sample.kwargs, "p": p / 2}))
 
 
-def seed_ignored(function, sample: Sample, **extra):
+def seed_ignored(function, sample: OperatorSample, **extra):
     torch.manual_seed(0)
     return call(function, sample, **extra)
 
@@ -135,7 +135,7 @@ def seed_ignored(function, sample: Sample, **extra):
 def unseeded():
     state = torch.Generator().manual_seed(5)
 
-    def execute(function, sample: Sample, **extra):
+    def execute(function, sample: OperatorSample, **extra):
         torch.manual_seed(int(torch.randint(2**31, (), generator=state)))
         return call(function, sample, **extra)
 
@@ -169,11 +169,11 @@ def cotangents_ignored(outputs, inputs, cotangents):
     return host_gradients(outputs, inputs, [torch.ones_like(each) for each in cotangents])
 
 
-def first_is_returned(function, sample: Sample, **extra):
+def first_is_returned(function, sample: OperatorSample, **extra):
     return call(function, sample, **extra) if extra else sample.input
 
 
-def biased_variance(function, sample: Sample, **extra):
+def biased_variance(function, sample: OperatorSample, **extra):
     result = call(function, sample, **extra)
     n = max(sample.input.numel() // max(result.numel(), 1), 1)
     return result if extra else result * (n - 1) / n
@@ -214,7 +214,9 @@ DEFECTS = [
     Defect("division truncates", P + "floor_divide[int32-inference]", truncated_division, message="elements differ"),
     Defect("dropout rate", P + "nn.functional.dropout[float32-inference]", before(half_the_dropout)),
     Defect("seed ignored", P + "rand_like[float32-inference]", seed_ignored, message="another seed gave the same"),
-    Defect("seed without effect", P + "rand_like[float32-inference]", unseeded(), message="the same seed gave other"),
+    Defect(
+        "seed without effect", P + "rand_like[float32-inference]", unseeded(), message="the same seed gave different"
+    ),
     Defect("wrong device", P + "add[float32-inference]", after(lambda r: r.to("meta")), message="is on meta"),
     Defect("graph cut", P + "sin[float32-training]", after(torch.Tensor.detach), message="requires_grad"),
     Defect("zero gradient", P + "mul[float32-training]", gradients=spoiled_gradients(torch.zeros_like)),

@@ -1,4 +1,4 @@
-"""The accelerator cases are red where an accelerator has a defect, and green where it has none."""
+"""The accelerator cases fail on an accelerator with a defect and pass on one without."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from conformance.accelerators.capabilities import DTYPES, VOCABULARY
 from conformance.accelerators.registry import resolve
 from conformance.case import PER_DTYPE
 from conformance.finding import EnvironmentLacks, Refused
-from conformance.suites import accelerator, capabilities, profiling, utils
+from conformance.suites import accelerator, capabilities, profiling, shared_bodies, utils
 from tests.acceptance.running import run
 
 from .accelerator_defects import DEFECTS, Altered, Defect
@@ -19,14 +19,14 @@ from .bodies import planned, run_body
 from .late_device import LateDevice
 
 ROOT = Path(__file__).parents[2]
-#: Cases that are red on a healthy late device as well, because it is not synchronous and not ordered.
+#: Cases that fail on a correct late device as well, because it is neither synchronous nor ordered.
 NOT_CLAIMED = {"accelerator.flags.ordered", "accelerator.flags.synchronous_values"}
 UNSUPPORTED_ON_HOST = {"accelerator.memory.allocated_follows[65537]"}
 
 
 @pytest.mark.parametrize("defect", DEFECTS, ids=lambda defect: f"{defect.name}: {defect.case}")
 def test_a_defect_turns_its_case_red(defect: Defect, monkeypatch):
-    # What pytest.raises itself raises is no Exception.
+    # pytest.fail.Exception does not derive from Exception; a nested pytest.raises raises it.
     with pytest.raises((Exception, pytest.fail.Exception)) as caught:
         run_body(defect.case, defect.make(), monkeypatch)
 
@@ -46,7 +46,7 @@ RECORDS = ("accelerator.event.record_again", "accelerator.event.record_default")
 
 
 def late_cases() -> list[str]:
-    """Every case of streams, events and graphs that needs no allocator, no second device and no record_stream."""
+    """Return the stream, event and graph cases that need no allocator, second device or record_stream()."""
     found = [
         name
         for name in planned()
@@ -63,7 +63,7 @@ LATE_PROBES = [
 
 @pytest.mark.parametrize("case_id", [*late_cases(), *LATE_PROBES])
 def test_a_late_device_is_right(case_id, monkeypatch):
-    """A device whose streams are as late as they may be passes every case that waits where it must."""
+    """Check that a device whose work runs as late as allowed passes every case that waits correctly."""
     if case_id in NEED_ANOTHER_DEVICE:
         pytest.skip("two devices, or one without graphs")
 
@@ -71,9 +71,9 @@ def test_a_late_device_is_right(case_id, monkeypatch):
 
 
 def test_every_capability_has_exactly_one_probe():
-    probes = [one.case for one in planned().values() if one.case.area == "capabilities"]
+    probes = [item.case for item in planned().values() if item.case.area == "capabilities"]
     cells = [str(probe.requires[0]) for probe in probes]
-    # What collectives can do beyond all_reduce takes ranks: area comm has its own adaptive cases.
+    # Other collectives than all_reduce need several ranks: area comm has its own adaptive cases for them.
     expected = {name for name in VOCABULARY if name not in PER_DTYPE and not name.startswith("comm.")}
     expected |= {f"dtype[{dtype}]" for dtype in DTYPES}
     expected |= {f"precision.accumulate-wide[{dtype}]" for dtype in ("float16", "bfloat16")}
@@ -85,8 +85,14 @@ def test_every_capability_has_exactly_one_probe():
 
 SUITES = [Path(area.__path__[0]) for area in (accelerator, capabilities, profiling, utils)]
 FILES = sorted(path for folder in SUITES for path in folder.glob("*.py") if path.name != "__init__.py")
+FILES.append(Path(shared_bodies.__file__))
 #: Helpers of the suites that fail where a body would: calling one is an assertion.
-ASSERTING = {"assert_ordered_without_waiting", "check_member"}
+ASSERTING = {
+    "assert_event_covers_work",
+    "assert_ordered_without_waiting",
+    "assert_survives_running_out",
+    "check_member",
+}
 
 
 def functions_of(path: Path) -> list[ast.FunctionDef]:
@@ -111,7 +117,7 @@ def test_every_body_can_fail_and_says_what_it_checks(path):
     assert bodies or not path.name.startswith("test_"), f"{path.name} holds no case"
     for function in bodies:
         assert can_fail(function), f"{path.name}:{function.lineno}: {function.name} cannot fail"
-        assert ast.get_docstring(function), f"{path.name}:{function.lineno}: {function.name} says not what it checks"
+        assert ast.get_docstring(function), f"{path.name}:{function.lineno}: {function.name} has no docstring"
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.name}")
@@ -122,9 +128,9 @@ def test_what_asserts_does_assert(path):
 
 
 def test_through_the_plugin(tmp_path):
-    """A defective class that is named on the command line fails with the verdict of its case."""
+    """Check that a defective class named on the command line fails with the verdict of its case."""
     red = ("accelerator.device.current", "accelerator.rng.state_index")
-    # Only the tests may be found by path: beside them stands a folder conformance/ that is not the installed package.
+    # Link only the tests into the path: the folder conformance/ beside them is not the installed package.
     (tmp_path / "tests").symlink_to(ROOT / "tests")
     finished = run(
         "--accelerator=tests.suites.accelerator_defects:StringDevice",

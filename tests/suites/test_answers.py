@@ -65,11 +65,11 @@ def test_an_answer_of_another_challenge_or_none_at_all_is_wrong(case: str) -> No
     text = answer(case)
     others = " ".join(f"{number:08x}=1" for number in range(VALUES))
 
-    with pytest.raises(AssertionError, match="has not the places"):
+    with pytest.raises(AssertionError, match="does not have the values"):
         answer(case, "")
-    with pytest.raises(AssertionError, match="has not the places"):
+    with pytest.raises(AssertionError, match="does not have the values"):
         answer(case, " ".join(text.split()[1:]))
-    with pytest.raises(AssertionError, match="has not the places"):
+    with pytest.raises(AssertionError, match="does not have the values"):
         answer(case, others)
 
 

@@ -1,4 +1,4 @@
-"""The cases about data types are red on a device whose copies, casts or arithmetic are wrong."""
+"""The cases about data types fail on a device whose copies, casts or arithmetic are wrong."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from .bodies import run_body
 Spoil = Callable[[torch.Tensor, tuple[Any, ...]], "torch.Tensor | None"]
 COPIES = ("_to_copy", "clone", "copy_")
 PRODUCTS = ("mm", "bmm", "addmm")
-#: Where numbers added in the dtype itself stall.
+#: Largest sum of ones that is accumulated in the dtype itself.
 STALLS = {torch.float16: 2048.0, torch.bfloat16: 256.0}
 
 
 class Spoiled(TorchDispatchMode):
-    """Spoils the results of some operations: all of them, or only the one with that number.
+    """Dispatch mode that makes the results of some operations wrong: all of them, or only call number ``only``.
 
-    Here the host is the device as well, so the expected values are computed by the same operations. A number keeps
-    the defect to the device's part.
+    The host is the device as well here, so the expected values are computed by the same operations. A call number
+    limits the defect to the device's part.
     """
 
     def __init__(self, names: tuple[str, ...], spoil: Spoil, only: int | None = None) -> None:
@@ -54,7 +54,7 @@ def write(target: torch.Tensor, where: torch.Tensor, value: float) -> None:
 
 
 def quiet_nan(result: torch.Tensor, args: tuple[Any, ...]) -> None:
-    """Every NaN becomes the same NaN."""
+    """Replace every NaN with the same NaN."""
     if is_floating(result):
         write(result, result.isnan(), float("nan"))
 
@@ -65,19 +65,19 @@ def unsigned_zero(result: torch.Tensor, args: tuple[Any, ...]) -> None:
 
 
 def flush(result: torch.Tensor, args: tuple[Any, ...]) -> None:
-    """Subnormal numbers become zero."""
+    """Replace subnormal numbers with zero."""
     if is_floating(result):
         write(result, result.abs() < torch.finfo(result.dtype).smallest_normal, 0.0)
 
 
 def lose_tail(result: torch.Tensor, args: tuple[Any, ...]) -> None:
-    """What does not fill a vector of 64 elements is not copied."""
+    """Zero the elements that do not fill a vector of 64."""
     if result.dim() == 1 and result.numel() > 64:
         result[result.numel() // 64 * 64 :] = 0
 
 
 def overrun(result: torch.Tensor, args: tuple[Any, ...]) -> None:
-    """One element too many is copied."""
+    """Write one element beyond the result."""
     end = result.storage_offset() + result.numel()
     if (
         result.dim() == 1
@@ -88,30 +88,30 @@ def overrun(result: torch.Tensor, args: tuple[Any, ...]) -> None:
 
 
 def ignore_strides(result: torch.Tensor, args: tuple[Any, ...]) -> None:
-    """A strided target is written as if it were contiguous."""
+    """Write a strided target as if it were contiguous."""
     if not result.is_contiguous() and result.dim() == 2:
         result.as_strided((result.numel(),), (1,), 0).copy_(args[1].contiguous().flatten())
 
 
 def truncate(result: torch.Tensor, args: tuple[Any, ...]) -> torch.Tensor | None:
-    """bfloat16 is the upper half of float32, without rounding."""
+    """Return the upper half of a float32 as bfloat16, without rounding."""
     if result.dtype is torch.bfloat16 and args[0].dtype is torch.float32:
         return args[0].contiguous().view(torch.int16).view(-1, 2)[:, 1].clone().view(torch.bfloat16).view(result.shape)
     return None
 
 
 def saturate(result: torch.Tensor, args: tuple[Any, ...]) -> torch.Tensor | None:
-    """Casts to float16 clamp instead of overflowing to infinity."""
+    """Clamp casts to float16 instead of overflowing to infinity."""
     return result.clamp(-65504.0, 65504.0) if result.dtype is torch.float16 else None
 
 
 def stall(result: torch.Tensor, args: tuple[Any, ...]) -> torch.Tensor | None:
-    """Sums are accumulated in the dtype itself."""
+    """Limit sums to the value at which an accumulator of the same dtype stops."""
     return result.clamp_max(STALLS[result.dtype]) if result.dtype in STALLS else None
 
 
 def half_mantissa(result: torch.Tensor, args: tuple[Any, ...]) -> torch.Tensor:
-    """Products have the precision of bfloat16."""
+    """Return products in the precision of bfloat16."""
     return result.bfloat16().to(result.dtype)
 
 
@@ -120,22 +120,22 @@ def off_by_one(result: torch.Tensor, args: tuple[Any, ...]) -> torch.Tensor:
 
 
 def narrow(result: torch.Tensor, args: tuple[Any, ...]) -> torch.Tensor | None:
-    """float64 is silently replaced by float32."""
+    """Return float32 in place of float64."""
     return result.float() if result.dtype is torch.float64 else None
 
 
 def float32_inside(result: torch.Tensor, args: tuple[Any, ...]) -> torch.Tensor | None:
-    """float64 is computed in float32."""
+    """Return float64 results in the precision of float32."""
     return result.float().double() if result.dtype is torch.float64 else None
 
 
 def widen(result: torch.Tensor, args: tuple[Any, ...]) -> torch.Tensor:
-    """Autocast is ignored."""
+    """Return float32, as if autocast were ignored."""
     return result.float()
 
 
 def noise(result: torch.Tensor, args: tuple[Any, ...]) -> torch.Tensor:
-    """Another order of additions each time: last bits differ."""
+    """Change the last bits at random, like another order of additions each time."""
     generator = torch.Generator()
     generator.seed()
     return result * (1 + 2.0**-20 * torch.rand(result.shape, generator=generator))
@@ -191,7 +191,7 @@ SKIPS = (EnvironmentLacks, Refused, torch.OutOfMemoryError)
 
 @pytest.mark.parametrize(("case_id", "names", "spoil", "only"), DEFECTS, ids=NAMES)
 def test_wrong_data_turns_its_case_red(case_id, names, spoil, only, monkeypatch):
-    # An assertion, and no exception of the defect itself: that the body fails is not enough.
+    # AssertionError only: an exception that the defect itself raises does not show that the case detects it.
     with Spoiled(names, spoil, only), pytest.raises(AssertionError) as caught:
         run_body(case_id, resolve("cpu").load(), monkeypatch)
 

@@ -21,11 +21,11 @@ from conformance.checker import Checker
 from conformance.finding import Finding
 from conformance.numerics import placement
 from conformance.numerics.placement import Call, HostWork, Operand, host_work
+from conformance.observation import observe
 from conformance.reports.verdict import Reason, Verdict
 from conformance.run_options import Strictness
-from conformance.runner.case_runner import observe
 from conformance.suites.operators import catalogue, cell, execution
-from conformance.suites.operators.execution import Sample, call
+from conformance.suites.operators.execution import OperatorSample, call
 from conformance.verdicts import judge
 from tests.acceptance.running import run as user_run
 
@@ -149,7 +149,7 @@ def test_everything_on_the_host_is_a_fallback_everywhere(name: str, device: torc
 def test_python_around_the_operators_is_seen(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
     """A vendor that replaces PyTorch's Python function: no operator of the device is involved."""
 
-    def execute(function: Any, sample: Sample, **extra: Any) -> Any:
+    def execute(function: Any, sample: OperatorSample, **extra: Any) -> Any:
         if extra or function.__name__.endswith("_"):
             return call(function, sample, **extra)
         moved = sample.with_arguments(pytree.tree_map(detours.to_host, sample.arguments))
@@ -329,15 +329,15 @@ def test_torch_that_does_not_tell_overloads(name: str, device: torch.device, mon
 # --- stubs ----------------------------------------------------------------------------------------------------------
 
 
-def returns_nothing(function: Any, sample: Sample, **extra: Any) -> Any:
+def returns_nothing(function: Any, sample: OperatorSample, **extra: Any) -> Any:
     call(function, sample, **extra)
 
 
-def ignores_out(function: Any, sample: Sample, **extra: Any) -> Any:
+def ignores_out(function: Any, sample: OperatorSample, **extra: Any) -> Any:
     return call(function, sample)
 
 
-def changes_a_copy(function: Any, sample: Sample, **extra: Any) -> Any:
+def changes_a_copy(function: Any, sample: OperatorSample, **extra: Any) -> Any:
     in_place = getattr(function, "__name__", "").endswith("_")
     return call(function, sample.on(sample.device), **extra) if in_place else call(function, sample, **extra)
 

@@ -1,4 +1,4 @@
-"""The cases about memory are green on an allocator that counts, and red on one that counts wrongly."""
+"""The cases about memory pass on an allocator that counts correctly and fail on one that counts wrongly."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class CountsViews(CountingDevice):
 
 
 class SamplesThePeak(CountingDevice):
-    """The peak is the largest number that anybody asked for."""
+    """Defect: the peak is the largest value at the times when it was read."""
 
     def take(self, size: int) -> None:
         before = self._peak
@@ -62,7 +62,7 @@ class NeverResets(CountingDevice):
 
 
 class PeakOfFactories(CountingDevice):
-    """The peak follows tensors that the user makes, and misses results."""
+    """Defect: the peak covers tensors that the user creates and misses results of operations."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         before = self._peak
@@ -102,8 +102,8 @@ class CacheGrows(CountingDevice):
 
 class CacheTakesLiveTensors(CountingDevice):
     def empty_cache(self) -> None:
-        for one in list(self._live.values()):
-            storage = one()
+        for reference in list(self._live.values()):
+            storage = reference()
             if storage is not None:
                 torch.empty(0, dtype=torch.uint8).set_(storage).zero_()
 
@@ -146,7 +146,7 @@ class HarmsWhenOut(CacheTakesLiveTensors):
 
 
 class DeadWhenOut(CountingDevice):
-    """After running out, nothing can be allocated any more."""
+    """Defect: after running out of memory nothing can be allocated any more."""
 
     _dead = False
 
@@ -158,7 +158,7 @@ class DeadWhenOut(CountingDevice):
         super().run_out(size)
 
 
-#: What the harness takes for the machine's fault, or for a clean no.
+#: Exceptions that the harness counts as a lack of the machine or as a clean refusal.
 SKIPS = (EnvironmentLacks, Refused, torch.OutOfMemoryError)
 
 DEFECTS: tuple[tuple[type[CountingDevice], str], ...] = (
@@ -198,7 +198,7 @@ DEFECTS: tuple[tuple[type[CountingDevice], str], ...] = (
     (DeadWhenOut, "profiling.oom.single"),
     (DeadWhenOut, "capabilities.memory.oom"),
 )
-#: Two devices; and host tensors that, counted like the device's, would not fit.
+#: Not run here: one case needs two devices, and one counts host tensors like device tensors, which do not fit.
 ELSEWHERE = {"accelerator.memory.per_device", "accelerator.memory.holds_values[33554433]"}
 PREFIXES = ("accelerator.memory.", "profiling.memory.", "profiling.oom.", "capabilities.memory.", "ulysses_alst.peak")
 
@@ -219,9 +219,9 @@ def test_an_allocator_that_counts_is_right(case_id, monkeypatch):
 
 @pytest.mark.parametrize(("device", "case_id"), DEFECTS, ids=[f"{kind.__name__}: {name}" for kind, name in DEFECTS])
 def test_a_wrong_allocator_is_red(device, case_id, monkeypatch):
-    assert case_id in about_memory(), f"{case_id} is not seen green"
+    assert case_id in about_memory(), f"{case_id} is not among the cases that pass on the correct allocator"
 
-    # What pytest.raises itself raises is no Exception.
+    # pytest.fail.Exception does not derive from Exception; a nested pytest.raises raises it.
     with pytest.raises((Exception, pytest.fail.Exception)) as caught:
         run_on(device(), case_id, monkeypatch)
 

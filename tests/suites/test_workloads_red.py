@@ -87,7 +87,7 @@ def test_a_sound_device_passes(run: Any, subject: str) -> None:
         ("gpt.generate", "bfloat16", defects.no_causal_mask, "the logits of a forward pass"),
         ("gpt.generate", "float32", defects.cache_off_by_one, "decoding with a cache"),
         ("gpt.generate", "bfloat16", defects.cache_off_by_one, "decoding with a cache"),
-        ("gpt.generate", "float32", defects.wrong_maximum, "behind the best one"),
+        ("gpt.generate", "float32", defects.wrong_maximum, "below the best logit"),
         ("gpt.train", "float32", defects.short_products, "the gradient of"),
         ("gpt.generate", "float32", defects.short_products, "the logits of a forward pass"),
         ("vit.train", "float32", defects.short_products, "the gradient of"),
@@ -111,7 +111,7 @@ def test_a_dropped_update_is_found(run: Any, monkeypatch: pytest.MonkeyPatch, dr
     sound = Trainer.update
 
     def update(self: Trainer) -> None:
-        if self.place.accelerator is None or self.taken != dropped_at:
+        if self.run_device.accelerator is None or self.taken != dropped_at:
             sound(self)
         else:
             self.taken += 1
@@ -127,7 +127,7 @@ def test_a_parameter_that_is_not_updated_is_found(run: Any, monkeypatch: pytest.
     sound = Trainer.update
 
     def update(self: Trainer) -> None:
-        if self.place.accelerator is not None:
+        if self.run_device.accelerator is not None:
             self.model.head.bias.grad = None
         sound(self)
 
@@ -223,7 +223,7 @@ def test_not_a_number_is_no_agreement(run: Any, monkeypatch: pytest.MonkeyPatch)
     sound = Trainer.loss
 
     def loss(self: Trainer, *batch: torch.Tensor) -> torch.Tensor:
-        return sound(self, *batch) * (float("nan") if self.place.accelerator is not None else 1.0)
+        return sound(self, *batch) * (float("nan") if self.run_device.accelerator is not None else 1.0)
 
     tasks.reference("vit")
     monkeypatch.setattr(Trainer, "loss", loss)

@@ -12,7 +12,7 @@ import torch
 from torch.nn import functional as F
 
 from conformance.suites.workloads import generation, test_vit
-from conformance.suites.workloads.loop import Place, Trainer
+from conformance.suites.workloads.loop import RunDevice, Trainer
 from conformance.suites.workloads.models.gpt import GPT
 
 Defect = Callable[[], contextlib.AbstractContextManager[Any]]
@@ -20,7 +20,7 @@ Defect = Callable[[], contextlib.AbstractContextManager[Any]]
 
 def afflict(monkeypatch: pytest.MonkeyPatch, defect: Defect) -> None:
     """Let ``defect`` act in every training step, forward pass and decoding step on the accelerator."""
-    _wrap(monkeypatch, Trainer, "_step", defect, lambda arguments: arguments[0].place)
+    _wrap(monkeypatch, Trainer, "_step", defect, lambda arguments: arguments[0].run_device)
     for owner, name in ((generation, "generate"), (generation, "full_logits"), (test_vit, "_logits")):
         _wrap(monkeypatch, owner, name, defect, lambda arguments: arguments[1])
     # test_gpt imported the two by name.
@@ -31,12 +31,12 @@ def afflict(monkeypatch: pytest.MonkeyPatch, defect: Defect) -> None:
 
 
 def _wrap(
-    monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, defect: Defect, place_of: Callable[[Any], Place]
+    monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, defect: Defect, run_device_of: Callable[[Any], RunDevice]
 ) -> None:
     sound = getattr(owner, name)
 
     def afflicted(*arguments: Any, **more: Any) -> Any:
-        on_host = place_of(arguments).accelerator is None
+        on_host = run_device_of(arguments).accelerator is None
         with contextlib.nullcontext() if on_host else defect():
             return sound(*arguments, **more)
 

@@ -1,5 +1,5 @@
-// Collectives: PyTorch's own host backend (gloo) works on host views of device memory, in its own threads. On the
-// device they run on a stream of their own: whoever uses a result without wait() reads poison.
+// Collectives. PyTorch's host backend (gloo) works on host views of device memory, in its own threads. On the device,
+// collectives run on a separate stream: a program that uses a result without wait() reads poison.
 #include <ATen/core/ivalue.h>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <torch/library.h>
@@ -10,7 +10,7 @@ namespace sim {
 
 namespace {
 
-// gloo's point-to-point work may be waited for once only: a second wait expects a second message.
+// gloo's point-to-point work accepts one wait() only: a second one waits for a second message.
 class WaitedOnce {
  public:
   explicit WaitedOnce(c10::intrusive_ptr<c10d::Work> inner) : inner_(std::move(inner)) {}
@@ -20,7 +20,7 @@ class WaitedOnce {
     if (!done_) inner_->wait(timeout);
     done_ = true;
   }
-  // Without waiting: somebody who waits is not done.
+  // Never blocks. While another thread waits, the work is not finished.
   bool finished() {
     std::unique_lock<std::mutex> turn(mutex_, std::try_to_lock);
     return turn.owns_lock() && (done_ || inner_->isCompleted());
@@ -59,7 +59,7 @@ class CollectiveWork final : public c10d::Work {
   void blockCurrentStream() override { wait(kNoTimeout); }
   void abort() override { inner_->inner().abort(); }
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
-    // A future's callbacks run on any thread, so the waiting happens here, on the caller's stream.
+    // A future's callbacks run on any thread. The wait is therefore here, on the caller's stream.
     wait(kNoTimeout);
     auto future = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
     future->markCompleted(c10::IValue(outputs_));
@@ -69,7 +69,7 @@ class CollectiveWork final : public c10d::Work {
  private:
   void order_current_stream() {
     if (broken(Switch::comm_wait_ignored)) return;
-    Guard lock(engine_mutex());
+    Guard lock(simulator_mutex());
     timeline().wait(timeline().state(timeline().current(device_)), done_);
   }
 
@@ -79,7 +79,7 @@ class CollectiveWork final : public c10d::Work {
   EventState done_;
 };
 
-// gloo may hold the view after the device tensor is gone.
+// gloo may keep the view after the device tensor was freed.
 at::Tensor owning_alias(const at::Tensor& tensor) {
   auto* keep = new c10::Storage(tensor.storage());
   c10::DataPtr data(
@@ -90,7 +90,7 @@ at::Tensor owning_alias(const at::Tensor& tensor) {
   return raw_alias(tensor).set_(std::move(storage), tensor.storage_offset(), tensor.sizes(), tensor.strides());
 }
 
-// c10d's schemas do not say what they write: it is the first argument of everything but send and barrier.
+// c10d's schemas do not mark written arguments. All operators write their first one, except send and barriers.
 bool writes_first(const std::string& name) {
   return name != "c10d::send" && name != "c10d::barrier" && name != "c10d::monitored_barrier_" && name != "c10d::check_for_nan";
 }
@@ -126,7 +126,7 @@ void run_collective(const c10::OperatorHandle& op, const OpProfile& profile, Sta
   auto kernel = [&op](Stack& s) { op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &s); };
   auto around = arounds().find(profile.name);
   if (around == arounds().end()) return kernel(stack);
-  // A fault sees, and may change, the finished result.
+  // A fault gets the finished result and may change it.
   around->second(profile, stack, [&](Stack& s) {
     kernel(s);
     for (auto& value : s) {
@@ -138,7 +138,7 @@ void run_collective(const c10::OperatorHandle& op, const OpProfile& profile, Sta
 }  // namespace
 
 void collective(const c10::OperatorHandle& op, Stack* stack) {
-  memory().let_go_of_finished();
+  memory().release_finished();
   const auto& profile = profile_of(op);
   auto count = op.schema().arguments().size();
   auto arguments = torch::jit::last(*stack, count);
@@ -148,14 +148,14 @@ void collective(const c10::OperatorHandle& op, Stack* stack) {
   refuse_in_capture(device, "a collective");
   auto& comm = timeline().state(device, kCommStream);
   {
-    Guard lock(engine_mutex());
+    Guard lock(simulator_mutex());
     ++*profile.calls;
     timeline().order(comm, timeline().state(timeline().current(device)));
   }
   Launch launch(device, comm);
   launch.named(profile.name.c_str());
   for (auto& [range, write] : seen.ranges) {
-    // An unordered input spoils what everybody receives; there is one true buffer, so it is poisoned in place.
+    // An unordered input makes the results of all ranks wrong. There is only one buffer, so it is poisoned in place.
     if (!(write ? launch.writes(range) : launch.reads(range))) std::memset(range.block->data + range.lo, kPoison, range.hi - range.lo);
   }
   launch.end();
@@ -166,8 +166,8 @@ void collective(const c10::OperatorHandle& op, Stack* stack) {
   try {
     run_collective(op, profile, *stack);
   } catch (...) {
-    // It was refused: nothing will write what was announced, and whoever gets the memory next need not wait for it.
-    Guard lock(engine_mutex());
+    // gloo refused the collective, so nothing will write the announced ranges. Later users of the memory need no wait.
+    Guard lock(simulator_mutex());
     timeline().order(timeline().state(timeline().current(device)), comm);
     throw;
   }
@@ -180,7 +180,7 @@ void collective(const c10::OperatorHandle& op, Stack* stack) {
       continue;
     }
     auto inner = std::make_shared<WaitedOnce>(work_of(value));
-    Guard lock(engine_mutex());
+    Guard lock(simulator_mutex());
     for (auto& [range, write] : seen.ranges) {
       if (!range.block) continue;
       memory().hold(range.block, {range.lo, range.hi, write, [inner] { inner->wait(); }, [inner] { return inner->finished(); }});
@@ -194,8 +194,8 @@ struct SilentWarnings final : c10::WarningHandler {
   void process(const c10::Warning&) override {}
 };
 
-// PyTorch has kernels of its own for these, which hand device tensors to the backend. Ours replace them; saying so in
-// a warning to every user would help nobody.
+// PyTorch's own kernels for these operators pass device tensors to the backend. Ours replace them. PyTorch warns about
+// each replacement; the warnings are suppressed, because no user can act on them.
 void register_collectives() {
   static auto* library = new torch::Library(
       torch::Library::IMPL, "c10d", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);

@@ -2,13 +2,13 @@
 
 namespace sim {
 
-// Singletons are leaked on purpose: tensors and autograd threads outlive static destructors.
+// Singletons are never destroyed, because tensors and autograd threads outlive static destructors.
 Config& config() {
   static auto* instance = new Config();
   return *instance;
 }
 
-std::recursive_mutex& engine_mutex() {
+std::recursive_mutex& simulator_mutex() {
   static auto* instance = new std::recursive_mutex();
   return *instance;
 }

@@ -1,4 +1,4 @@
-// What a face of the engine is made of, and the switches that break it on purpose.
+// Configuration of the simulated device, and the switches that inject faults.
 #pragma once
 
 #include <array>
@@ -16,13 +16,13 @@
 
 namespace sim {
 
-// One process has one PrivateUse1 device type, hence one configuration. Set once, before the first tensor.
+// The configuration is set once, before the first tensor: a process has one PrivateUse1 device type.
 struct Config {
   std::string device = "sim";
   int devices = 2;
   size_t memory = size_t{4} << 30;
   std::unordered_set<c10::ScalarType> dtypes;     // empty: every dtype
-  std::unordered_set<std::string> missing;        // operators that answer "not implemented"
+  std::unordered_set<std::string> missing;        // operators that raise NotImplementedError
   bool streams = true;                            // false: every stream is the default stream
   double launch_ns = 1000;                        // host time per launch
   double kernel_ns = 2000;                        // shortest kernel; longer than a launch, so the device runs behind
@@ -32,16 +32,16 @@ struct Config {
 
 Config& config();
 
-// One lock for all bookkeeping. Kernels run outside it; it is recursive because freeing a tensor can happen
-// inside any of them.
-std::recursive_mutex& engine_mutex();
+// One lock for all bookkeeping. Kernels run outside the lock. It is recursive, because code that holds it can free a
+// tensor, and freeing takes the lock again.
+std::recursive_mutex& simulator_mutex();
 using Guard = std::lock_guard<std::recursive_mutex>;
 
-// Poison is a byte whose repetition is NaN in every IEEE format, -1 in signed integers, the maximum in unsigned.
+// The poison byte. Repeated, it is NaN in every IEEE format, -1 in signed integers and the maximum in unsigned ones.
 constexpr int kPoison = 0xFF;
 
 // --- faults -----------------------------------------------------------------------------------------------------
-// A switch is a name and a number; NaN means off. What each number means is said in faults.py (SWITCHES).
+// A switch is a name and a number; NaN means off. SWITCHES in faults.py gives the meaning of each number.
 #define SIM_SWITCHES(_)                                                                                       \
   _(stream_wait_ignored) _(stream_query_true) _(stream_sync_ignored) _(stream_order_ignored)                  \
   _(event_wait_ignored) _(event_query_true) _(event_sync_ignored) _(event_elapsed_scale)                      \
@@ -79,7 +79,7 @@ Switches& switches();
 inline bool broken(Switch s) { return switches().on(s); }
 
 // --- counters ---------------------------------------------------------------------------------------------------
-// What the engine was asked to do; the harness's own detection is checked against these numbers.
+// Numbers of operations that the simulator performed. Tests compare the harness's own counts with them.
 struct Counters {
   std::unordered_map<std::string, uint64_t> ops;
   uint64_t launches = 0, host_to_device = 0, device_to_host = 0, device_to_device = 0, host_syncs = 0;

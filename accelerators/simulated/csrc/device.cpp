@@ -1,4 +1,4 @@
-// The interfaces PyTorch asks: device guard (streams, events), hooks, allocators.
+// The interfaces that PyTorch calls: device guard (streams, events), hooks, allocators.
 #include <Python.h>
 #include <unistd.h>
 
@@ -44,7 +44,7 @@ struct DeviceGuard final : c10::impl::DeviceGuardImplInterface {
   bool isStreamCapturing(const c10::Stream& stream) const override { return capturing(stream.device_index()) != nullptr; }
 
   bool queryStream(const c10::Stream& stream) const override {
-    Guard lock(engine_mutex());
+    Guard lock(simulator_mutex());
     refuse_in_capture(stream.device_index(), "querying a stream");
     auto& state = timeline().state(stream);
     if (broken(Switch::stream_query_true) || state.seq == 0) return true;
@@ -52,41 +52,41 @@ struct DeviceGuard final : c10::impl::DeviceGuardImplInterface {
   }
   void synchronizeStream(const c10::Stream& stream) const override {
     {
-      Guard lock(engine_mutex());
+      Guard lock(simulator_mutex());
       refuse_in_capture(stream.device_index(), "synchronizing a stream");
       timeline().host_sync(timeline().state(stream));
     }
-    memory().let_go_of_finished();
+    memory().release_finished();
   }
   void synchronizeDevice(const c10::DeviceIndex device) const override {
     {
-      Guard lock(engine_mutex());
+      Guard lock(simulator_mutex());
       refuse_in_capture(device, "synchronizing the device");
       timeline().host_sync_device(device < 0 ? current_device() : device);
     }
-    memory().let_go_of_finished();
+    memory().release_finished();
   }
 
   void record(void** event, const c10::Stream& stream, const c10::DeviceIndex, const c10::EventFlag) const override {
-    Guard lock(engine_mutex());
+    Guard lock(simulator_mutex());
     if (!*event) *event = new EventState();
     timeline().record(*static_cast<EventState*>(*event), timeline().state(stream));
   }
   void block(void* event, const c10::Stream& stream) const override {
     if (!event) return;
-    Guard lock(engine_mutex());
+    Guard lock(simulator_mutex());
     timeline().wait(timeline().state(stream), *static_cast<EventState*>(event));
   }
   bool queryEvent(void* event) const override {
     if (!event || broken(Switch::event_query_true)) return true;
-    Guard lock(engine_mutex());
+    Guard lock(simulator_mutex());
     auto& state = *static_cast<EventState*>(event);
     refuse_in_capture(state.device, "querying an event");
     return timeline().poll(state.clock, state.stream, state.seq, state.time);
   }
   void synchronizeEvent(void* event) const override {
     if (!event) return;
-    Guard lock(engine_mutex());
+    Guard lock(simulator_mutex());
     refuse_in_capture(static_cast<EventState*>(event)->device, "synchronizing an event");
     timeline().host_sync(*static_cast<EventState*>(event));
   }
@@ -119,7 +119,7 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   const at::Generator& getDefaultGenerator(c10::DeviceIndex device) const override { return default_generator(device); }
   at::Generator getNewGenerator(c10::DeviceIndex device) const override { return new_generator(device); }
   c10::Device getDeviceFromPtr(void* data) const override {
-    Guard lock(engine_mutex());
+    Guard lock(simulator_mutex());
     auto* block = memory().find(data);
     TORCH_CHECK(block, "the pointer does not belong to ", config().device);
     return {kType, block->device};
@@ -134,7 +134,7 @@ struct Hooks final : at::PrivateUse1HooksInterface {
 void Hooks::resizePrivateUse1Bytes(const c10::Storage& storage, size_t bytes) const {
   auto fresh = memory().allocate_on(storage.device().index(), bytes, true);
   auto kept = std::min(bytes, storage.nbytes());
-  Guard lock(engine_mutex());
+  Guard lock(simulator_mutex());
   if (kept && !broken(Switch::storage_resize_loses_data)) {
     auto& stream = timeline().state(timeline().current(storage.device().index()));
     timeline().launch(stream);
@@ -147,9 +147,9 @@ void Hooks::resizePrivateUse1Bytes(const c10::Storage& storage, size_t bytes) co
   storage.unsafeGetStorageImpl()->set_nbytes(bytes);
 }
 
-// Autograd's device threads ask for Python's lock once more when they end. If the interpreter is gone by then, they
-// are unwound by force inside a noexcept function, and the whole process aborts at exit – sometimes, and only after
-// everything is done (every PrivateUse1 device has this with Python < 3.12). Such a thread is put to sleep instead.
+// Autograd's device threads take Python's lock once more when they end. If the interpreter is already finalized, Python
+// unwinds the thread inside a noexcept function, and the process aborts at exit. Every PrivateUse1 device has this race
+// with Python < 3.12. The handler below puts such a thread to sleep instead.
 void survive_exit() {
   static std::terminate_handler before = std::set_terminate([] {
     while (!std::current_exception() && !Py_IsInitialized()) ::pause();

@@ -10,7 +10,7 @@ namespace sim {
 
 namespace {
 
-// Operators whose host kernels (and CUDA's) accept host tensors of any shape beside device tensors.
+// Operators whose host kernels (and CUDA's) accept host tensors of any shape together with device tensors.
 const std::unordered_set<std::string> kTakesHostTensors = {
     "aten::index", "aten::index_put_", "aten::_index_put_impl_", "aten::index_put", "aten::_unsafe_index",
     "aten::_unsafe_index_put", "aten::_fused_adam_", "aten::_fused_adamw_", "aten::_fused_sgd_", "aten::_foreach_add_",
@@ -90,7 +90,7 @@ c10::DeviceIndex device_of(const OpProfile& profile, at::ArrayRef<c10::IValue> a
   return chosen && *chosen >= 0 ? *chosen : current_device();
 }
 
-// Matrix products are the only work whose time is not proportional to the bytes they touch.
+// Only for matrix products the time is not proportional to the number of bytes.
 double flops_of(const OpProfile& profile, at::ArrayRef<c10::IValue> inputs, const Stack& outputs) {
   bool conv = profile.name == "aten::convolution_overrideable" || profile.name == "aten::_slow_conv2d_forward";
   if (!conv && profile.name.find("mm") == std::string::npos) return 0;
@@ -101,7 +101,7 @@ double flops_of(const OpProfile& profile, at::ArrayRef<c10::IValue> inputs, cons
   return 2.0 * static_cast<double>(outputs[0].toTensor().numel()) * static_cast<double>(inner);
 }
 
-// A host kernel may have resized an out= argument: give the device tensor the same shape and, if needed, memory.
+// A host kernel may resize an out= argument. Gives the device tensor the same shape and, if needed, more memory.
 void follow_resize(Launch& launch, const at::Tensor& tensor, const at::Tensor& alias) {
   const auto& host = alias.storage();
   auto* impl = tensor.unsafeGetTensorImpl();
@@ -124,13 +124,13 @@ struct Call {
   Launch launch;
   std::vector<std::pair<at::Tensor, at::Tensor>> pairs;          // device tensor, its host view
   std::vector<std::pair<at::Tensor, at::Tensor>> written;
-  std::vector<std::pair<Range, bool>> accesses;                   // for replay: range, is it written
+  std::vector<std::pair<Range, bool>> accesses;                   // for replay: the range, and whether it is written
   std::vector<std::pair<const c10::StorageImpl*, c10::Storage>> storages;
   std::unordered_set<const c10::TensorImpl*> also_written;         // tensors that some argument writes
 
   at::Tensor host_view(const at::Tensor& t, bool write) {
     if (!is_device(t)) return t;
-    // x.add_(y) passes x twice, as input and as output; host kernels check shapes by asking whether it is one tensor.
+    // x.add_(y) passes x twice, as input and as output. Host kernels check whether both are the same tensor.
     write = write || also_written.count(t.unsafeGetTensorImpl()) > 0;
     for (const auto& [tensor, alias] : pairs) {
       if (tensor.is_same(t)) return alias;
@@ -150,7 +150,7 @@ struct Call {
     for (const auto& [device, host] : storages) {
       if (device == storage) return host;
     }
-    // What is written may have to grow.
+    // The storage of a written tensor may have to grow.
     storages.emplace_back(storage, host_storage(t.storage(), !also_written.empty()));
     return storages.back().second;
   }
@@ -193,7 +193,7 @@ void host_arguments(Call& call, Stack& stack, size_t count) {
   }
 }
 
-// Re-runs a captured operator on the addresses of the capture.
+// A captured operator that runs again on the addresses of the capture.
 struct ReplayStep {
   c10::OperatorHandle op;
   const OpProfile* profile;
@@ -231,14 +231,14 @@ void refuse(const OpProfile& profile) {
 }  // namespace
 
 const OpProfile& profile_of(const c10::OperatorHandle& op) {
-  Guard lock(engine_mutex());
+  Guard lock(simulator_mutex());
   auto& profile = profiles()[&op.schema()];
   if (!profile) profile = make_profile(op);
   return *profile;
 }
 
 void forget_profiles() {
-  Guard lock(engine_mutex());
+  Guard lock(simulator_mutex());
   for (auto& [key, profile] : profiles()) profile->missing = config().missing.count(profile->name) > 0;
 }
 
@@ -279,7 +279,7 @@ c10::IValue map_tensors(const c10::IValue& value, const std::function<at::Tensor
 }
 
 void run_on_host(const c10::OperatorHandle& op, const OpProfile& profile, Stack& stack, c10::DeviceIndex device) {
-  // Device kernels are invisible to Python dispatch modes, to the profiler and to autocast; so are these.
+  // Python dispatch modes, the profiler and autocast do not see device kernels. They must not see these either.
   at::AutoDispatchBelowADInplaceOrView below_autograd;
   c10::impl::ExcludeDispatchKeyGuard hidden(c10::DispatchKeySet(
       {c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot, c10::DispatchKey::AutocastCPU,

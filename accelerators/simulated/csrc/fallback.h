@@ -1,4 +1,4 @@
-// How every operator is computed: on host views of device memory, by the host's kernel, below the dispatcher.
+// Computation of every operator: the host's kernel runs on host views of device memory, below the dispatcher.
 #pragma once
 
 #include <functional>
@@ -12,11 +12,11 @@ namespace sim {
 
 using torch::jit::Stack;
 
-// What the engine needs to know about an operator; worked out once from its schema.
+// Properties of an operator, derived once from its schema.
 struct OpProfile {
   std::string name;                 // "aten::add"
   std::vector<bool> writes;         // per argument
-  std::vector<int> returns;         // per return: the argument it is (in-place, out=), or -1
+  std::vector<int> returns;         // per return: index of the same argument (in-place, out=), or -1
   bool is_view = false;
   bool draws = false;               // draws random numbers
   int generator = -1;               // index of its generator argument
@@ -28,7 +28,7 @@ struct OpProfile {
 const OpProfile& profile_of(const c10::OperatorHandle& op);
 void forget_profiles();
 
-// A fault around an operator: called instead of the host kernel, with the stack of host views.
+// A fault around an operator. It is called instead of the host kernel, with the stack of host views.
 using Kernel = std::function<void(Stack&)>;
 using Around = std::function<void(const OpProfile&, Stack&, const Kernel&)>;
 std::unordered_map<std::string, Around>& arounds();

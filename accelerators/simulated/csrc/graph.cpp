@@ -26,7 +26,7 @@ uint64_t Graph::new_pool() {
 Graph::~Graph() { reset(); }
 
 void Graph::begin(uint64_t pool) {
-  Guard lock(engine_mutex());
+  Guard lock(simulator_mutex());
   TORCH_CHECK(!capturing_ && !captured_, config().device, ": this graph was captured already; reset() it first");
   device_ = current_device();
   TORCH_CHECK(!capturing(device_), config().device, ": device ", int(device_), " is already capturing a graph");
@@ -52,7 +52,7 @@ void Graph::will_write(const Range& range) {
 }
 
 void Graph::end() {
-  Guard lock(engine_mutex());
+  Guard lock(simulator_mutex());
   TORCH_CHECK(capturing_, config().device, ": no capture is under way on this graph");
   capturing_ = false;
   captured_ = true;
@@ -84,7 +84,7 @@ void Graph::replay() {
 }
 
 void Graph::reset() {
-  Guard lock(engine_mutex());
+  Guard lock(simulator_mutex());
   if (capturing_) {
     captures()[device_] = nullptr;
     memory().set_pool(device_, 0);
@@ -93,7 +93,7 @@ void Graph::reset() {
   steps_.clear();
   for (auto* block : held_) --block->graph_holds;
   held_.clear();
-  // The last graph of a pool gives its memory back to everybody.
+  // The last graph of a pool returns the pool's memory to the general pool.
   bool shared = false;
   for (auto* block : memory().blocks_of_pool(pool_)) shared = shared || block->graph_holds > 0;
   if (pool_ && !shared) memory().release_pool(pool_);

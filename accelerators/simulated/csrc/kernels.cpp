@@ -1,4 +1,5 @@
-// Operators the engine implements itself: memory, views, copies, scalars; and the cells PyTorch routes to devices only.
+// Operators that the simulator implements itself: memory, views, copies, scalars, and recurrent cells, which PyTorch
+// dispatches to devices only.
 #include <cstring>
 
 #include <ATen/EmptyTensor.h>
@@ -20,7 +21,7 @@ using OptBool = std::optional<bool>;
 
 constexpr c10::DispatchKeySet kKeys(c10::DispatchKey::PrivateUse1);
 
-// Copies on host views: no autograd, no Python, no profiler entry of their own.
+// Guards for copies on host views: no autograd, no Python dispatch, no profiler entry.
 struct BelowEverything {
   at::AutoDispatchBelowADInplaceOrView below;
   at::DisableRecordFunctionGuard unrecorded;
@@ -37,14 +38,14 @@ at::ScalarType checked_dtype(OptDtype dtype) {
   return chosen;
 }
 
-// torch.empty(device="sim") means the current device; allocation follows the guard.
+// torch.empty(device="sim") means the current device. The guard decides where the allocation happens.
 c10::DeviceGuard guard_for(OptDevice device) {
   auto index = device && device->index() >= 0 ? device->index() : current_device();
   return c10::DeviceGuard(c10::Device(c10::DeviceType::PrivateUse1, index));
 }
 
 void count(const char* name) {
-  Guard lock(engine_mutex());
+  Guard lock(simulator_mutex());
   ++counters().ops[name];
 }
 
@@ -65,7 +66,7 @@ Tensor empty_strided(at::IntArrayRef size, at::IntArrayRef stride, OptDtype dtyp
   return at::detail::empty_strided_generic(size, stride, &memory(), kKeys, checked_dtype(dtype));
 }
 
-// A tensor of zeros that owns no memory; PyTorch fills it in when somebody looks.
+// A tensor of zeros without memory. PyTorch materializes it on first use.
 struct NoMemory final : at::Allocator {
   at::DataPtr allocate(size_t) override { return {nullptr, c10::Device(c10::DeviceType::PrivateUse1, current_device())}; }
   at::DeleterFnPtr raw_deleter() const override { return nullptr; }
@@ -130,7 +131,7 @@ Tensor& set_empty(Tensor& self) {
   return set_storage(self, std::move(storage), 0, {0}, {});
 }
 
-// Lets `module.to(device)` move parameters in place, so what two modules share stays shared.
+// Lets `module.to(device)` move parameters in place, so that modules still share a parameter afterwards.
 bool has_compatible_shallow_copy_type(const Tensor& self, const Tensor& from) {
   auto plain = [](const Tensor& t) { return t.layout() == at::kStrided && (t.is_cpu() || t.is_privateuseone()); };
   return plain(self) && plain(from);
@@ -142,7 +143,7 @@ void record_stream(Tensor& self, at::Stream stream) { memory().recordStream(self
 
 const void* first_byte(const Tensor& host) { return host.numel() ? host.const_data_ptr() : nullptr; }
 
-// Faults that lay out the source wrongly.
+// The source of a copy, with a wrong layout if a fault asks for it.
 Tensor laid_out(const Tensor& source) {
   if (broken(Switch::copy_ignores_strides) && !source.is_contiguous() && source.numel())
     return source.as_strided(source.sizes(), c10::contiguous_strides(source.sizes()), source.storage_offset());
@@ -152,7 +153,7 @@ Tensor laid_out(const Tensor& source) {
 }
 
 void copy_on_device(const Tensor& self, const Tensor& dst) {
-  // Between devices both current streams take part, so the copy is ordered with the work on either side.
+  // A copy between devices is ordered with the current streams of both devices.
   Launch launch(self.device().index());
   bool peers = self.device() != dst.device();
   auto& other = timeline().state(timeline().current(dst.device().index()));
@@ -178,7 +179,7 @@ void copy_on_device(const Tensor& self, const Tensor& dst) {
   }
 }
 
-// The source of an asynchronous copy from pinned memory must stay untouched until the copy is known to be complete.
+// The program must not change the source of an asynchronous copy from pinned memory before the copy is complete.
 void watch_source(const Tensor& host, const Tensor& dst, StreamState& stream) {
   auto source = host.detach();
   auto snapshot = source.contiguous().clone();
@@ -200,7 +201,7 @@ void copy_to_device(const Tensor& host, const Tensor& dst, bool non_blocking) {
   if (!non_blocking) refuse_in_capture(device, "a blocking copy from the host");
   Launch launch(device);
   {
-    Guard lock(engine_mutex());
+    Guard lock(simulator_mutex());
     if (host.numel()) timeline().settle_host_range(first_byte(host), host.nbytes());
   }
   auto to = launch.write(dst);
@@ -208,7 +209,7 @@ void copy_to_device(const Tensor& host, const Tensor& dst, bool non_blocking) {
   if (broken(Switch::copy_h2d_poison) && non_blocking && to.numel()) launch.wrote(range_of(dst));
   launch.end();
   ++counters().host_to_device;
-  Guard lock(engine_mutex());
+  Guard lock(simulator_mutex());
   if (graph) {
     auto written = range_of(dst);
     graph->add([=, to_raw = raw_alias(dst)]() mutable {
@@ -231,7 +232,7 @@ void copy_to_host(const Tensor& self, const Tensor& host, bool non_blocking) {
   Launch launch(device);
   auto from = laid_out(launch.read(self));
   launch.end();
-  Guard lock(engine_mutex());
+  Guard lock(simulator_mutex());
   ++counters().device_to_host;
   if (host.numel()) timeline().settle_host_range(first_byte(host), host.nbytes());
   if (!non_blocking || host.numel() == 0) {
@@ -239,7 +240,7 @@ void copy_to_host(const Tensor& self, const Tensor& host, bool non_blocking) {
     timeline().host_sync(launch.stream());
     return;
   }
-  // Until the host is ordered after the copy, its buffer holds poison – pinned or not.
+  // The host's buffer holds poison until the host is ordered after the copy, pinned or not.
   auto snapshot = at::empty_like(host, host.options(), at::MemoryFormat::Contiguous);
   snapshot.copy_(from.expand(host.sizes()));
   auto junk = at::empty_like(snapshot);
@@ -281,14 +282,14 @@ at::Scalar local_scalar_dense(const Tensor& self) {
   Launch launch(device);
   auto value = at::native::_local_scalar_dense_cpu(launch.read(self));
   launch.end();
-  Guard lock(engine_mutex());
+  Guard lock(simulator_mutex());
   ++counters().device_to_host;
   timeline().host_sync(launch.stream());
   if (broken(Switch::item_truncates) && value.isFloatingPoint()) return at::Scalar(std::trunc(value.toDouble()));
   return value;
 }
 
-// --- recurrent cells: routed to devices only, so the host has no kernel for them --------------------------------
+// --- recurrent cells: PyTorch dispatches them to devices only, so the host has no kernel for them ---------------
 
 Tensor with_bias(const Tensor& gates, const std::optional<Tensor>& bias) {
   return bias && bias->defined() ? gates + *bias : gates;
@@ -368,7 +369,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("_thnn_fused_lstm_cell_backward_impl", sim::lstm_cell_backward);
   m.impl("_thnn_fused_gru_cell", sim::gru_cell);
   m.impl("_thnn_fused_gru_cell_backward", sim::gru_cell_backward);
-  // Their composite kernels look for a device library or decompose; the host's own choice of algorithm is wanted.
+  // Their composite kernels look for a device library or decompose. The host's own choice of algorithm is needed.
   for (auto* name :
        {"convolution", "convolution_backward", "native_layer_norm", "native_group_norm", "addr", "addr.out", "mode.values",
         "silu_backward", "mish_backward", "_conj_physical", "conj_physical_", "conj_physical.out"}) {
@@ -376,6 +377,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   }
 }
 
-// Copies resolve conjugation and negation themselves; materialising first would call the copy again, for ever.
+// Copies resolve conjugation and negation themselves. PyTorch's fallback would materialize first, which calls the copy
+// again without end.
 TORCH_LIBRARY_IMPL(aten, Conjugate, m) { m.impl("_copy_from", torch::CppFunction::makeFallthrough()); }
 TORCH_LIBRARY_IMPL(aten, Negative, m) { m.impl("_copy_from", torch::CppFunction::makeFallthrough()); }

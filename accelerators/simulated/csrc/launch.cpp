@@ -20,18 +20,18 @@ at::Tensor view_over(const at::Tensor& like, c10::Storage storage, int64_t offse
   auto alias = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), keys, like.dtype());
   auto* impl = alias.unsafeGetTensorImpl();
   impl->set_sizes_and_strides(like.sizes(), like.strides(), offset);
-  // TensorIterator's type promotion treats wrapped Python numbers differently.
+  // TensorIterator's type promotion has different rules for wrapped Python numbers.
   if (like.unsafeGetTensorImpl()->is_wrapped_number()) impl->set_wrapped_number(true);
   return alias;
 }
 
-// A collective in another thread may still work on this memory. Its bytes must be there before we look at them,
-// whether or not the program ordered them: what an unordered reader sees is decided by the clocks alone.
+// A collective in another thread may still work on this memory. This waits for its bytes even if the program did not
+// order the access: only the clocks decide whether an unordered reader sees poison.
 void wait_for_externals(const Range& range, bool write) {
   if (range.block->externals.empty()) return;
   std::vector<External> due;
   {
-    Guard lock(engine_mutex());
+    Guard lock(simulator_mutex());
     std::erase_if(range.block->externals, [&](External& e) {
       bool conflict = (write || e.write) && e.lo < range.hi && range.lo < e.hi;
       if (conflict) due.push_back(e);
@@ -72,14 +72,14 @@ Launch::Launch(c10::DeviceIndex device) : Launch(device, timeline().state(timeli
 
 Launch::Launch(c10::DeviceIndex device, StreamState& stream)
     : device_(device), stream_(&stream), capturing_(capturing(device) != nullptr) {
-  Guard lock(engine_mutex());
+  Guard lock(simulator_mutex());
   timeline().launch(stream);
 }
 
 bool Launch::reads(const Range& range) {
   if (!range.block) return true;
   wait_for_externals(range, false);
-  Guard lock(engine_mutex());
+  Guard lock(simulator_mutex());
   bytes_ += static_cast<double>(range.hi - range.lo);
   if (capturing_) {
     capturing(device_)->hold(range.block);
@@ -93,7 +93,7 @@ bool Launch::reads(const Range& range) {
 bool Launch::writes(const Range& range) {
   if (!range.block) return true;
   wait_for_externals(range, true);
-  Guard lock(engine_mutex());
+  Guard lock(simulator_mutex());
   bytes_ += static_cast<double>(range.hi - range.lo);
   if (capturing_) {
     capturing(device_)->hold(range.block);
@@ -131,7 +131,7 @@ at::Tensor Launch::adopt(const at::Tensor& result) {
 }
 
 void Launch::end(double flops) {
-  Guard lock(engine_mutex());
+  Guard lock(simulator_mutex());
   for (const auto& range : spoiled_) std::memset(range.block->data + range.lo, kPoison, range.hi - range.lo);
   auto before = stream_->busy_until;
   timeline().finish(*stream_, bytes_, flops);

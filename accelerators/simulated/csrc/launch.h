@@ -1,4 +1,4 @@
-// One unit of device work: orders its accesses, hands out host views of device memory, accounts time.
+// One unit of device work. It orders its accesses, returns host views of device memory, and accounts time.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -8,12 +8,12 @@
 
 namespace sim {
 
-// A host tensor over the same bytes, without any ordering. `resizable`: the host kernel may replace the storage.
+// A host tensor over the same bytes, without any ordering. With `resizable` the host kernel may replace the storage.
 at::Tensor raw_alias(const at::Tensor& device_tensor, bool resizable = false);
-// The host storage under such views; views that share it are seen to overlap, as their device tensors do.
+// The host storage of such views. Host kernels detect the overlap of views that share it.
 c10::Storage host_storage(const c10::Storage& device_storage, bool resizable);
 at::Tensor alias_on(const at::Tensor& device_tensor, c10::Storage host);
-// Poison in the shape of a tensor.
+// A tensor of the same shape, filled with poison.
 at::Tensor poison_like(const at::Tensor& tensor);
 
 class Launch {
@@ -25,10 +25,10 @@ class Launch {
   at::Tensor read(const at::Tensor& tensor);
   // A host view for writing (and reading). An unordered write is poisoned when the launch ends.
   at::Tensor write(const at::Tensor& tensor);
-  // Ordering alone, for memory that is read or written by other means.
+  // Ordering only, for memory that is read or written without a view.
   bool reads(const Range& range);
   bool writes(const Range& range);
-  // Moves a fresh host result into device memory: same sizes, strides and offset.
+  // Moves a new host result into device memory, with the same sizes, strides and offset.
   at::Tensor adopt(const at::Tensor& result);
   void wrote(const Range& range) { spoiled_.push_back(range); }
   void end(double flops = 0);
@@ -44,13 +44,13 @@ class Launch {
   bool capturing_;
   bool ordered_ = true;
   double bytes_ = 0;
-  const char* name_ = "memcpy";     // what a profile shows
+  const char* name_ = "memcpy";     // name in a profile
   std::vector<Range> spoiled_;
 };
 
 // --- graphs -----------------------------------------------------------------------------------------------------
-// During capture kernels do run, to learn shapes, and everything they did is undone when the capture ends: old
-// memory gets its bytes back, the graph's own memory is poisoned, generators are rewound.
+// Kernels run during capture, because their results have shapes that are needed. When the capture ends, all effects
+// are undone: old memory gets its bytes back, the graph's own memory is poisoned, and generators are rewound.
 class Graph {
  public:
   explicit Graph() = default;
@@ -65,8 +65,8 @@ class Graph {
   uint64_t pool() const { return pool_; }
 
   void add(std::function<void()> step) { steps_.push_back(std::move(step)); }
-  void hold(Block* block);             // replays use this address
-  void will_write(const Range& range); // keep the bytes, to undo the capture
+  void hold(Block* block);             // replays use its address
+  void will_write(const Range& range); // saves the bytes, to undo the capture
   static uint64_t new_pool();
 
  private:

@@ -11,14 +11,14 @@ namespace sim {
 namespace {
 
 constexpr size_t kGranularity = 512;
-constexpr size_t kPoisonedWhole = 1 << 20;         // larger memory is poisoned sparsely: filling it would double the cost
+constexpr size_t kPoisonedWhole = 1 << 20;         // larger blocks are poisoned sparsely: filling them would double the cost
 constexpr size_t kPoisonStride = 4096;
-constexpr size_t kPoisonedPlaces = 1 << 14;        // a page fault each: filling up the device would take seconds
+constexpr size_t kPoisonedPlaces = 1 << 14;        // each place is a page fault: filling the device would take seconds
 constexpr size_t kManyRecords = 48;
 
 size_t round_up(size_t bytes) { return std::max<size_t>(1, (bytes + kGranularity - 1) / kGranularity) * kGranularity; }
 
-// Large blocks come straight from the system, untouched pages cost nothing; small ones would exhaust its map table.
+// Large blocks are mapped by the system, so untouched pages cost nothing. Small blocks would use up its map table.
 void* take_pages(size_t bytes) {
   if (bytes < kPoisonedWhole) return std::aligned_alloc(kGranularity, bytes);
   auto* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -42,7 +42,7 @@ bool seen(const StreamState& stream, const Record& record) {
   return record.stream == stream.key || stream.clock.covers(record.stream, record.seq);
 }
 
-// Everything the host has seen is ordered for every later launch: such records carry no information.
+// Accesses that the host has synchronized with are ordered before every later launch. Their records are not needed.
 void forget_seen(Block& block) {
   if (block.records.size() < kManyRecords) return;
   std::erase_if(block.records, [](const Record& r) { return timeline().host_sees(r.stream, r.seq); });
@@ -147,7 +147,7 @@ bool DeviceMemory::reusable(const Block& block) {
 }
 
 bool DeviceMemory::BySize::operator()(const Block* a, const Block* b) const {
-  // A graph's pool is private to captures; the streams inside one capture share it.
+  // A graph's pool is for captures only. All streams inside one capture share it.
   auto key = [](const Block* x) { return std::make_tuple(x->pool, x->pool ? 0 : x->stream, x->size, x->data); };
   return key(a) < key(b);
 }
@@ -207,7 +207,7 @@ Block* DeviceMemory::reserve(c10::DeviceIndex index, size_t bytes, int stream) {
   auto& d = device(index);
   auto fits = [&] { return d.stats.reserved_bytes[0].current + bytes <= config().memory; };
   if (!fits() && !broken(Switch::alloc_no_limit)) {
-    // As real caching allocators do: wait for the device, give the cache back, try once more.
+    // Like real caching allocators: wait for the device, release the cache, and try once more.
     if (d.pool == 0) timeline().host_sync_device(index);
     ++d.stats.num_alloc_retries;
     release_cached(d, 0);
@@ -215,7 +215,7 @@ Block* DeviceMemory::reserve(c10::DeviceIndex index, size_t bytes, int stream) {
   }
   auto* data = take_pages(bytes);
   if (!data) out_of_memory(index, bytes);
-  auto* block = new Block();   // never deleted: streams may still remember what they wrote into it
+  auto* block = new Block();   // never deleted: records of streams may still point to it
   block->data = static_cast<char*>(data);
   block->size = bytes;
   by_address_[reinterpret_cast<uintptr_t>(data)] = block;
@@ -228,7 +228,7 @@ Block* DeviceMemory::reserve(c10::DeviceIndex index, size_t bytes, int stream) {
 c10::DataPtr DeviceMemory::allocate(size_t bytes) { return allocate_on(current_device(), bytes, true); }
 
 c10::DataPtr DeviceMemory::allocate_on(c10::DeviceIndex index, size_t bytes, bool fill) {
-  Guard lock(engine_mutex());
+  Guard lock(simulator_mutex());
   if (broken(Switch::alloc_on_device_zero)) index = 0;
   c10::Device where(c10::DeviceType::PrivateUse1, index);
   if (bytes == 0) return {nullptr, nullptr, &delete_block, where};
@@ -257,7 +257,7 @@ c10::DataPtr DeviceMemory::allocate_on(c10::DeviceIndex index, size_t bytes, boo
 
 void DeviceMemory::free(Block* block) {
   if (!block) return;
-  Guard lock(engine_mutex());
+  Guard lock(simulator_mutex());
   auto& d = device(block->device);
   block->live = false;
   block->externals.clear();
@@ -272,14 +272,14 @@ void DeviceMemory::free(Block* block) {
 }
 
 void DeviceMemory::hold(Block* block, External work) {
-  Guard lock(engine_mutex());
+  Guard lock(simulator_mutex());
   block->externals.push_back(std::move(work));
   held_.insert(block);
 }
 
-void DeviceMemory::let_go_of_finished() {
-  std::vector<External> finished;   // destroyed without the lock: with them go tensors, groups and their threads
-  Guard lock(engine_mutex());
+void DeviceMemory::release_finished() {
+  std::vector<External> finished;   // destroyed without the lock, because this frees tensors and joins threads of groups
+  Guard lock(simulator_mutex());
   for (auto block = held_.begin(); block != held_.end();) {
     auto& works = (*block)->externals;
     auto first = std::partition(works.begin(), works.end(), [](External& work) { return !work.finished(); });
@@ -290,7 +290,7 @@ void DeviceMemory::let_go_of_finished() {
 }
 
 c10::DeleterFnPtr DeviceMemory::raw_deleter() const {
-  return nullptr;   // the context is a Block, not the address
+  return nullptr;   // not the address: the context is a Block
 }
 
 void DeviceMemory::copy_data(void* dest, const void* src, std::size_t count) const { std::memcpy(dest, src, count); }
@@ -309,7 +309,7 @@ Block* DeviceMemory::find(const void* address) {
 }
 
 void DeviceMemory::emptyCache(c10::MempoolId_t) {
-  Guard lock(engine_mutex());
+  Guard lock(simulator_mutex());
   for (int i = 0; i < config().devices; ++i) {
     timeline().host_sync_device(static_cast<c10::DeviceIndex>(i));
     release_cached(device(static_cast<c10::DeviceIndex>(i)), 0);
@@ -321,7 +321,7 @@ void DeviceMemory::emptyCache(c10::MempoolId_t) {
 }
 
 void DeviceMemory::recordStream(const c10::DataPtr& ptr, c10::Stream stream) {
-  Guard lock(engine_mutex());
+  Guard lock(simulator_mutex());
   auto* block = find(ptr);
   if (!block || broken(Switch::record_stream_ignored)) return;
   auto key = timeline().state(stream).key;
@@ -329,7 +329,7 @@ void DeviceMemory::recordStream(const c10::DataPtr& ptr, c10::Stream stream) {
 }
 
 c10::CachingDeviceAllocator::DeviceStats DeviceMemory::getDeviceStats(c10::DeviceIndex index) {
-  Guard lock(engine_mutex());
+  Guard lock(simulator_mutex());
   auto stats = device(index).stats;
   auto& allocated = stats.allocated_bytes[0];
   auto& reserved = stats.reserved_bytes[0];
@@ -340,7 +340,7 @@ c10::CachingDeviceAllocator::DeviceStats DeviceMemory::getDeviceStats(c10::Devic
 }
 
 void DeviceMemory::resetAccumulatedStats(c10::DeviceIndex index) {
-  Guard lock(engine_mutex());
+  Guard lock(simulator_mutex());
   auto& s = device(index).stats;
   for (auto* stat : {&s.allocation, &s.segment, &s.allocated_bytes, &s.reserved_bytes, &s.active_bytes, &s.requested_bytes})
     (*stat)[0].reset_accumulated();
@@ -348,14 +348,14 @@ void DeviceMemory::resetAccumulatedStats(c10::DeviceIndex index) {
 }
 
 void DeviceMemory::resetPeakStats(c10::DeviceIndex index) {
-  Guard lock(engine_mutex());
+  Guard lock(simulator_mutex());
   auto& s = device(index).stats;
   for (auto* stat : {&s.allocation, &s.segment, &s.allocated_bytes, &s.reserved_bytes, &s.active_bytes, &s.requested_bytes})
     (*stat)[0].reset_peak();
 }
 
 std::pair<size_t, size_t> DeviceMemory::getMemoryInfo(c10::DeviceIndex index) {
-  Guard lock(engine_mutex());
+  Guard lock(simulator_mutex());
   return {config().memory - device(index).stats.reserved_bytes[0].current, config().memory};
 }
 
@@ -388,7 +388,7 @@ PinnedMemory& pinned() {
 }
 
 c10::DataPtr PinnedMemory::allocate(size_t bytes) {
-  Guard lock(engine_mutex());
+  Guard lock(simulator_mutex());
   if (bytes == 0) return {nullptr, nullptr, &delete_pinned, c10::Device(c10::DeviceType::CPU)};
   void* data = nullptr;
   TORCH_CHECK(posix_memalign(&data, 4096, bytes) == 0, config().device, ": no memory left for ", bytes, " pinned bytes");
@@ -400,7 +400,7 @@ c10::DataPtr PinnedMemory::allocate(size_t bytes) {
 
 void PinnedMemory::free(void* address) {
   if (!address) return;
-  Guard lock(engine_mutex());
+  Guard lock(simulator_mutex());
   auto it = ranges_.find(reinterpret_cast<uintptr_t>(address));
   if (it != ranges_.end()) {
     stats_.allocated_bytes.decrease(it->second);
@@ -411,7 +411,7 @@ void PinnedMemory::free(void* address) {
 }
 
 bool PinnedMemory::contains(const void* address) const {
-  Guard lock(engine_mutex());
+  Guard lock(simulator_mutex());
   if (broken(Switch::pin_flag)) return switches().value(Switch::pin_flag) != 0;
   auto at = reinterpret_cast<uintptr_t>(address);
   auto it = ranges_.upper_bound(at);

@@ -14,7 +14,7 @@
 
 namespace sim {
 
-// One remembered access of a byte range. A later access by another stream must be ordered after it.
+// One recorded access of a byte range. A later access by another stream must be ordered after it.
 struct Record {
   size_t lo, hi;
   int stream;
@@ -22,7 +22,7 @@ struct Record {
   bool write;
 };
 
-// Work outside the engine that touches a range in its own time (a collective in another thread).
+// Work outside the simulator that accesses a range at an unknown time, such as a collective in another thread.
 struct External {
   size_t lo, hi;
   bool write;
@@ -33,32 +33,32 @@ struct External {
 struct Block {
   char* data = nullptr;
   size_t size = 0;         // bytes held
-  size_t requested = 0;    // bytes asked for, rounded to the granularity: what counts as allocated
+  size_t requested = 0;    // requested bytes, rounded to the granularity; they count as allocated
   c10::DeviceIndex device = 0;
-  int stream = 0;          // key of the stream it was allocated on; reused on that stream only
-  uint64_t pool = 0;       // 0: the general pool; otherwise a graph's
-  uint64_t generation = 0; // changes when the block is handed out again
+  int stream = 0;          // key of the stream that allocated it; only that stream reuses it
+  uint64_t pool = 0;       // 0: the general pool; otherwise the pool of a graph
+  uint64_t generation = 0; // changes when the block is reused
   bool live = false;
-  int graph_holds = 0;     // graphs that replay on this address; never given back while held
+  int graph_holds = 0;     // graphs that replay on this address; the block is not released while there are any
   std::vector<Record> records;
   std::vector<std::pair<int, uint64_t>> used_by;   // record_stream: reuse only after these
   std::vector<int> stream_uses;
   std::vector<External> externals;
 };
 
-// A byte range of a block, the unit of ordering.
+// A byte range of a block: the unit of ordering.
 struct Range {
   Block* block = nullptr;
   size_t lo = 0, hi = 0;
 };
 
-// True when ordered. An unordered read is the caller's to poison.
+// Returns whether the read is ordered. The caller poisons the result of an unordered read.
 bool record_read(const Range& range, StreamState& stream);
-// False when an unordered write is pending: the result of this write is to be poisoned. Work of other streams that
-// reads the range and is not ordered before this write is spoilt here.
+// Returns whether the write is ordered. The caller poisons the result of an unordered write. This function poisons
+// results of other streams that read the range and are not ordered before this write.
 bool record_write(const Range& range, StreamState& stream);
 
-// What a stream wrote since `seq` was computed from data that has been overwritten under it: poison it.
+// Poisons everything that a stream wrote since `seq`: its inputs were overwritten before it had read them.
 void spoil_results(int stream_key, uint64_t seq);
 
 class DeviceMemory final : public c10::DeviceAllocator {
@@ -79,9 +79,9 @@ class DeviceMemory final : public c10::DeviceAllocator {
   Block* find(const void* address);
   void free(Block* block);
 
-  // Until it has finished, outside work holds its memory; afterwards it would hold it, and itself, for ever.
+  // Outside work holds its memory until it has finished. Finished work is released, or it would keep itself alive.
   void hold(Block* block, External work);
-  void let_go_of_finished();
+  void release_finished();
 
   void set_pool(c10::DeviceIndex device, uint64_t pool);
   uint64_t pool(c10::DeviceIndex device);
@@ -133,8 +133,8 @@ class PinnedMemory final : public at::HostAllocator {
 
 PinnedMemory& pinned();
 
-// The byte range of a tensor inside its block. Gaps between strided elements count: two streams may not write
-// interleaved columns unordered.
+// The byte range of a tensor inside its block, with the gaps between strided elements. Two streams must therefore not
+// write interleaved columns without ordering.
 Range range_of(const at::Tensor& tensor);
 void poison(void* data, size_t bytes);
 

@@ -1,4 +1,4 @@
-// The Python face of the engine.
+// Python bindings of the simulator.
 #include <torch/csrc/utils/pybind.h>
 
 #include <torch/csrc/jit/python/pybind_utils.h>
@@ -28,7 +28,7 @@ void configure(const py::dict& options) {
   register_profiler();
 }
 
-// In-place and out= results are arguments: what a fault returns instead is written into them.
+// In-place and out= results are arguments, so the values that a fault returns are written into them.
 void keep_outputs(const OpProfile& profile, const Stack& before, Stack& results) {
   for (size_t i = 0; i < results.size() && i < before.size() && i < profile.returns.size(); ++i) {
     if (profile.returns[i] < 0 || !results[i].isTensor() || !before[i].isTensor()) continue;
@@ -37,7 +37,7 @@ void keep_outputs(const OpProfile& profile, const Stack& before, Stack& results)
   }
 }
 
-// fault(call, args) -> results: `call(args)` runs the operator's host kernel; tensors are host views of device memory.
+// fault(call, args) -> results. `call(args)` runs the operator's host kernel. Tensors are host views of device memory.
 void set_around(const std::string& name, py::object fault) {
   if (fault.is_none()) {
     arounds().erase(name);
@@ -48,7 +48,7 @@ void set_around(const std::string& name, py::object fault) {
     py::gil_scoped_acquire gil;
     py::list arguments;
     for (const auto& value : stack) arguments.append(torch::jit::toPyObject(value));
-    py::tuple untouched(arguments);   // the fault may change the list it gets
+    py::tuple untouched(arguments);   // the fault may change its list
     auto before = stack;
     auto call = py::cpp_function([&](const py::list& given) {
       Stack inner = before;
@@ -78,7 +78,7 @@ void set_around(const std::string& name, py::object fault) {
 }
 
 py::dict read_counters() {
-  Guard lock(engine_mutex());
+  Guard lock(simulator_mutex());
   auto& c = counters();
   py::dict all;
   all["ops"] = py::cast(c.ops);
@@ -92,9 +92,9 @@ py::dict read_counters() {
   return all;
 }
 
-// Profiles point at their counters, so these are set to zero and never removed.
+// Profiles point to their counters. Counters are therefore set to zero and never removed.
 void reset_counters() {
-  Guard lock(engine_mutex());
+  Guard lock(simulator_mutex());
   auto ops = std::move(counters().ops);
   for (auto& [name, calls] : ops) calls = 0;
   counters() = Counters();

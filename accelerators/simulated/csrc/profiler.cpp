@@ -23,7 +23,7 @@ struct Kernel_ {
   std::string name;
   int device, stream;
   int64_t start, duration;
-  uint64_t operator_id;   // what the profiler calls the operator that launched it
+  uint64_t operator_id;   // the profiler's id of the operator that launched it
 };
 
 std::atomic<bool> g_profiling{false};
@@ -35,7 +35,7 @@ thread_local std::vector<uint64_t> g_operators;
 class Session final : public libkineto::IActivityProfilerSession {
  public:
   void start() override {
-    Guard lock(engine_mutex());
+    Guard lock(simulator_mutex());
     g_kernels.clear();
     begin_ = c10::getTime();
     g_profiling = true;
@@ -52,7 +52,7 @@ class Session final : public libkineto::IActivityProfilerSession {
   }
   void processTrace(
       libkineto::ActivityLogger& logger, libkineto::getLinkedActivityCallback operator_of, int64_t, int64_t) override {
-    Guard lock(engine_mutex());
+    Guard lock(simulator_mutex());
     buffer_->span = libkineto::TraceSpan(begin_ / 1000, end_ / 1000, config().device);
     buffer_->gpuOpCount = static_cast<int>(g_kernels.size());
     int32_t id = 1;
@@ -108,11 +108,11 @@ class ActivityProfiler final : public libkineto::IActivityProfiler {
 
 struct Markers final : torch::profiler::impl::ProfilerStubs {
   void record(c10::DeviceIndex* device, torch::profiler::impl::ProfilerVoidEventStub* event, int64_t* cpu_ns) const override {
-    Guard lock(engine_mutex());
+    Guard lock(simulator_mutex());
     auto made = std::make_shared<EventState>();
     auto index = current_device();
     if (device) *device = index;
-    // The profiler observes: unlike an event of the program, it adds no work to the stream.
+    // Unlike an event of the program, a marker of the profiler adds no work to the stream.
     made->time = timeline().state(timeline().current(index)).busy_until;
     *event = made;
     if (cpu_ns) *cpu_ns = std::chrono::steady_clock::now().time_since_epoch().count();

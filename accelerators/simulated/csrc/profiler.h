@@ -1,4 +1,4 @@
-// What torch.profiler sees of the device.
+// Activities of the device for torch.profiler.
 #pragma once
 
 #include <cstdint>
@@ -7,9 +7,9 @@
 
 namespace sim {
 
-// Whether a profile is being recorded.
+// Returns whether a profile is being recorded.
 bool profiling();
-// One kernel: its operator's name, where it ran, and how long in device nanoseconds.
+// Records one kernel: its operator's name, device and stream, and its duration in device nanoseconds.
 void profile_kernel(const char* name, int device, int stream, int64_t duration);
 void register_profiler();
 

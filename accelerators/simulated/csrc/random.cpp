@@ -77,7 +77,7 @@ struct BorrowedHostGenerator::State {
   std::optional<float> next_float;
   std::optional<double> next_double;
 
-  // Reading the cached normal samples clears them, so taking and putting back is one step.
+  // Reading the cached normal samples clears them, so they are saved together with the engine.
   static State take(at::CPUGeneratorImpl& g) {
     std::lock_guard<std::mutex> lock(g.mutex_);
     return {g.engine(), g.next_float_normal_sample(), g.next_double_normal_sample()};

@@ -1,4 +1,4 @@
-// One generator per device, and the way the host's kernels are made to draw from it.
+// One generator per device, and the adapter through which the host's kernels draw from it.
 #pragma once
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -31,11 +31,11 @@ class DeviceGenerator final : public c10::GeneratorImpl {
 const at::Generator& default_generator(c10::DeviceIndex device);
 at::Generator new_generator(c10::DeviceIndex device);
 
-// The host generator a kernel on `device` draws from, for a generator argument that was given or left out.
+// Returns the host generator from which a kernel draws, for a generator argument that was given or left out.
 at::Generator host_generator_of(const at::Generator& given);
 
-// Some kernels draw from the host's default generator without asking. While this lives, that generator holds the
-// device's state; afterwards the host's own state is back and the device's has moved on.
+// Some kernels always draw from the host's default generator. While this object exists, that generator has the device's
+// state. Its destructor stores the advanced state in the device's generator and restores the host's own state.
 class BorrowedHostGenerator {
  public:
   explicit BorrowedHostGenerator(c10::DeviceIndex device);

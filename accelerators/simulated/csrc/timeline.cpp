@@ -13,7 +13,7 @@ namespace {
 thread_local c10::DeviceIndex g_device = 0;
 thread_local std::vector<c10::StreamId> g_streams;
 
-constexpr int64_t kFirstTick = 20'000;             // a poll costs 20 us of host time, and twice as much each time
+constexpr int64_t kFirstTick = 20'000;             // a poll costs 20 us of host time, and each further poll twice as much
 constexpr int64_t kLastTick = 1'000'000'000;
 constexpr int64_t kLongestNap = 200'000'000;
 constexpr size_t kWritesKept = 2048;
@@ -96,7 +96,7 @@ c10::Stream Timeline::exchange(const c10::Stream& stream) {
 }
 
 c10::Stream Timeline::fresh(c10::DeviceIndex device) {
-  Guard lock(engine_mutex());
+  Guard lock(simulator_mutex());
   ensure();
   if (device < 0) device = g_device;
   check_device(device);
@@ -140,7 +140,7 @@ void Timeline::wait(StreamState& later, const EventState& event) {
 }
 
 void Timeline::record(EventState& event, StreamState& stream) {
-  // Recording is work of its own: it takes its turn on the stream, and is not complete before the host looks.
+  // Recording is a launch of its own on the stream. It is not complete until the host queries or waits.
   event.seq = launch(stream);
   finish(stream, 0, 0);
   event.stream = stream.key;
@@ -149,8 +149,8 @@ void Timeline::record(EventState& event, StreamState& stream) {
   event.time = stream.busy_until;
 }
 
-// The device's clock never runs ahead of the wall's: a host that waits for the device really waits. Kernels take
-// longer to compute here than the clock says, so there is rarely anything left to wait for.
+// The device's clock never runs ahead of the wall clock: a host that waits for the device really waits. Kernels usually
+// take longer to compute here than their device time, so the wait is usually zero.
 void Timeline::keep_pace() {
   auto now = [] { return std::chrono::steady_clock::now().time_since_epoch().count(); };
   auto ahead = (host_time_ - paced_virtual_) - (now() - paced_real_);
@@ -195,7 +195,7 @@ bool Timeline::poll(const Clock& clock, int stream, uint64_t seq, int64_t due) {
     return true;
   }
   host_time_ += tick_;
-  paced_virtual_ += tick_;   // looking costs no wall time
+  paced_virtual_ += tick_;   // a query costs no wall time
   tick_ = std::min(tick_ * 2, kLastTick);
   return false;
 }
@@ -204,7 +204,7 @@ void Timeline::defer(PendingCopy copy) { pending_.push_back(std::move(copy)); }
 
 void Timeline::finish_visible_copies() {
   if (pending_.empty() || broken(Switch::copy_d2h_never)) return;
-  // In launch order: two copies into one buffer leave the later one's bytes.
+  // In launch order: after two copies into one buffer, the buffer has the bytes of the later copy.
   std::vector<PendingCopy> left;
   for (auto& copy : pending_) {
     if (host_.covers(copy.stream, copy.seq)) {

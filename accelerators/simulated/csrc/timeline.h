@@ -1,8 +1,8 @@
-// Streams, events and the device clock – in virtual time, with no threads.
+// Streams, events and the device clock, in virtual time and without threads.
 //
-// Every kernel is computed at once, in the order the host launched it. What makes streams matter is *visibility*:
-// each launch gets a sequence number on its stream, and each stream (and the host) keeps a vector clock of the
-// launches it has been ordered after. memory.h asks the clocks whether an access is ordered; if not, it is poisoned.
+// Every kernel is computed immediately, in launch order. Streams matter only for *visibility*: each launch gets a
+// sequence number on its stream, and each stream (and the host) keeps a vector clock of the launches it is ordered
+// after. memory.h checks every access against these clocks and poisons the data of an unordered one.
 #pragma once
 
 #include <deque>
@@ -27,7 +27,7 @@ struct Clock {
   void join(const Clock& other);
 };
 
-// What a stream wrote lately, so that a later unordered overwrite of its inputs can spoil the results.
+// A recent write of a stream. If its inputs are overwritten later without ordering, the written data is poisoned.
 struct Written {
   uint64_t seq;
   Block* block;
@@ -42,7 +42,7 @@ struct StreamState {
   Clock clock;
   uint64_t seq = 0;
   int64_t busy_until = 0;
-  uint64_t host_version = 0;   // version of the host clock already joined
+  uint64_t host_version = 0;   // version of the host clock that is already merged
   std::deque<Written> writes;
 };
 
@@ -54,8 +54,8 @@ struct EventState {
   c10::DeviceIndex device = 0;
 };
 
-// A copy to the host that was launched without waiting: the destination holds poison until the host is ordered
-// after it. `finish` writes the true bytes.
+// An asynchronous copy to the host. The destination holds poison until the host is ordered after the copy. `finish`
+// writes the true bytes.
 struct PendingCopy {
   int stream;
   uint64_t seq;
@@ -65,8 +65,8 @@ struct PendingCopy {
   std::function<void()> spoil;
 };
 
-constexpr int kPoolStreams = 32;                   // like CUDA: new streams come round-robin from a pool
-constexpr int kCommStream = kPoolStreams + 1;      // collectives of a device run here
+constexpr int kPoolStreams = 32;                   // like CUDA: new streams are taken round-robin from a pool
+constexpr int kCommStream = kPoolStreams + 1;      // the collectives of a device run on this stream
 constexpr int kStreamsPerDevice = kPoolStreams + 2;
 
 class Timeline {
@@ -80,16 +80,16 @@ class Timeline {
   c10::Stream fresh(c10::DeviceIndex device);
   static c10::Stream handle(c10::DeviceIndex device, c10::StreamId id);
 
-  // Starts a launch: orders it after everything the host knows, returns its sequence number.
+  // Starts a launch, orders it after everything the host is ordered after, and returns its sequence number.
   uint64_t launch(StreamState& stream);
-  // Accounts its duration.
+  // Adds the launch's duration to the device clock.
   void finish(StreamState& stream, double bytes, double flops);
 
   void order(StreamState& later, const StreamState& earlier);      // wait_stream without an event
   void wait(StreamState& later, const EventState& event);
   void record(EventState& event, StreamState& stream);
 
-  // The host waits.
+  // Orders the host after the work: the host waits.
   void host_sync(StreamState& stream);
   void host_sync(const EventState& event);
   void host_sync_device(c10::DeviceIndex device);
@@ -97,7 +97,8 @@ class Timeline {
 
   bool host_sees(int stream, uint64_t seq) const { return host_.covers(stream, seq); }
   void defer(PendingCopy copy);
-  void settle_host_range(const void* lo, size_t bytes);            // the device reads host memory: finish copies into it
+  // Finishes pending copies into host memory that the device is about to read.
+  void settle_host_range(const void* lo, size_t bytes);
   void spoil_copies(int stream, uint64_t from_seq);
 
  private:
@@ -112,7 +113,7 @@ class Timeline {
   uint64_t host_version_ = 1;
   int64_t host_time_ = 0;
   int64_t tick_ = 0;
-  int64_t paced_virtual_ = 0, paced_real_ = 0;   // both clocks when they last agreed
+  int64_t paced_virtual_ = 0, paced_real_ = 0;   // both clocks at their last synchronization
   std::vector<PendingCopy> pending_;
 };
 
@@ -123,7 +124,7 @@ void set_current_device(c10::DeviceIndex device);
 void check_device(c10::DeviceIndex device);
 c10::DeviceIndex device_count();
 
-// Refused while a graph is being captured, as on real devices: the host cannot wait for what does not run.
+// Raises while a graph is being captured, like real devices: the host cannot wait for work that does not run.
 void refuse_in_capture(c10::DeviceIndex device, const char* what);
 
 }  // namespace sim

@@ -1,4 +1,4 @@
-// Everything in one translation unit: PyTorch's headers cost far more to read than all of this to compile.
+// One translation unit for everything: parsing PyTorch's headers takes far longer than compiling this code.
 #include "config.cpp"  // NOLINT: see above
 #include "timeline.cpp"
 #include "memory.cpp"

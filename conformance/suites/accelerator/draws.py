@@ -1,4 +1,4 @@
-"""Random functions as the rng cases draw from them: ``draw(count, device)`` gives ``count`` numbers."""
+"""Random functions that the rng cases call: ``draw(count, device)`` returns ``count`` numbers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DRAWS = {
 
 
 def differing(left: torch.Tensor, right: torch.Tensor) -> int:
-    """How many elements differ; all of them if the shapes do."""
+    """Return the number of elements that differ; all elements count if the shapes differ."""
     if left.shape != right.shape:
         return max(left.numel(), right.numel())
     return int((left.cpu() != right.cpu()).sum())

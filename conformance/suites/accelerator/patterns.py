@@ -1,21 +1,25 @@
-"""Bit patterns that copies must keep."""
+"""Bit patterns that copies must preserve."""
 
 from __future__ import annotations
 
 import torch
 
-#: What viewing a dtype's own bits as integers needs.
+#: Integer dtype that holds the bit patterns of a float dtype, by bytes per element.
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
-    """The bytes of a contiguous host tensor."""
+    """Return the bytes of a host tensor as a flat uint8 tensor, in logical element order."""
     return tensor.detach().contiguous().flatten().view(torch.uint8)
 
 
 def random_bits(dtype: torch.dtype, count: int) -> torch.Tensor:
-    """A host tensor of every kind of value the dtype has, numbers or not."""
+    """Return ``count`` elements of ``dtype`` on the host with random bits, NaN payloads included.
+
+    The seed is ``count``, so equal sizes give equal bits. A bool gets only the bits of False and True.
+    """
     generator = torch.Generator().manual_seed(count)
+    # Any other byte than 0 or 1 is no valid bool, and operations on it are undefined.
     if dtype is torch.bool:
         return torch.randint(0, 2, (count,), generator=generator).to(torch.bool)
     size = torch.empty(0, dtype=dtype).element_size()
@@ -23,7 +27,10 @@ def random_bits(dtype: torch.dtype, count: int) -> torch.Tensor:
 
 
 def edge_values(dtype: torch.dtype) -> torch.Tensor:
-    """Zeros, infinities, NaN with payloads, the extremes and subnormals, each with both signs."""
+    """Return the edge values of a float dtype on the host, each with both signs.
+
+    They are zero, the smallest and largest subnormal and normal numbers, infinity, and NaN with several payloads.
+    """
     bits = torch.finfo(dtype).bits
     mantissa = {"float8_e4m3fn": 3, "float8_e5m2": 2, "float16": 10, "bfloat16": 7, "float32": 23, "float64": 52}
     fraction = mantissa[str(dtype).removeprefix("torch.")]
@@ -34,13 +41,14 @@ def edge_values(dtype: torch.dtype) -> torch.Tensor:
         1,  # the smallest subnormal
         ones,  # the largest subnormal
         1 << fraction,  # the smallest normal number
-        exponent_mask - (1 << fraction) | ones,  # below the last exponent: the largest number of most formats
+        exponent_mask - (1 << fraction) | ones,  # the largest number of the formats that have infinities
         exponent_mask,  # infinity, where the format has it
         exponent_mask | 1 << (fraction - 1),  # a quiet NaN
         exponent_mask | 1,  # a signalling NaN
         exponent_mask | ones,  # a NaN with every bit of payload
-        exponent_mask | (ones >> 1),  # another payload
+        exponent_mask | (ones >> 1),  # a NaN with the quiet bit clear and all other payload bits set
     )
     patterns = [sign << (bits - 1) | value for value in positive for sign in (0, 1)]
-    signed = [p - (1 << bits) if p >> (bits - 1) and bits > 8 else p for p in patterns]
+    # The integer dtypes above are signed, except uint8: a pattern with the top bit set is a negative number.
+    signed = [value - (1 << bits) if value >> (bits - 1) and bits > 8 else value for value in patterns]
     return torch.tensor(signed, dtype=_INTEGERS[bits // 8]).view(dtype)

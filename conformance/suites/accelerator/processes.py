@@ -1,4 +1,4 @@
-"""Programs that need a process of their own: what importing does, and what the environment decides."""
+"""Programs that need a process of their own, because they test imports and environment variables."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import subprocess
 
 from conformance.process.python import child_python
 
-#: The collector would take a fifth of the time that torch needs to be imported, and these processes live for seconds.
+#: The garbage collector would take a fifth of torch's import time. These processes live for seconds only.
 _PREAMBLE = """
 import gc; gc.disable()
 import json, os, sys, warnings
@@ -24,15 +24,18 @@ def answer(name, question):
 
 @functools.cache
 def run_python(program: str, spec: str, timeout: float = 100.0, **environment: str | None) -> dict:
-    """Run a program that knows ``spec`` and answers with ``tell(name=value)``; None removes a variable.
+    """Run a Python program in a new process and return the answers that it prints as a dict.
 
-    ``answer(name, question)`` tells what a function returns, or what it raises. Cases that ask the same program get
-    the answers of one process: importing torch takes seconds.
+    The program knows ``spec``, the accelerator's specification. It calls ``tell(name=value)`` to answer, or
+    ``answer(name, function)`` to tell what the function returns or raises. Keyword arguments set environment
+    variables; None removes one. ``timeout`` is in seconds.
+
+    The result is cached, so cases that run the same program share one process: importing torch takes seconds.
     """
-    variables = {**os.environ, **{k: v for k, v in environment.items() if v is not None}}
-    for name in (k for k, v in environment.items() if v is None):
+    variables = {**os.environ, **{name: value for name, value in environment.items() if value is not None}}
+    for name in (name for name, value in environment.items() if value is None):
         variables.pop(name, None)
-    done = subprocess.run(
+    finished = subprocess.run(
         child_python(_PREAMBLE + program, spec),
         env=variables,
         capture_output=True,
@@ -40,14 +43,14 @@ def run_python(program: str, spec: str, timeout: float = 100.0, **environment: s
         timeout=timeout,
         check=False,
     )
-    answers = [line.removeprefix("ANSWERS") for line in done.stdout.splitlines() if line.startswith("ANSWERS")]
-    # A process may die at its exit, after it has answered; what it answered counts.
-    assert answers, f"the process ended with status {done.returncode}: {done.stderr.strip()[-800:]}"
+    answers = [line.removeprefix("ANSWERS") for line in finished.stdout.splitlines() if line.startswith("ANSWERS")]
+    # A process may die at exit, after it has answered. Those answers count, so the exit status is not checked.
+    assert answers, f"the process ended with exit status {finished.returncode}: {finished.stderr.strip()[-800:]}"
     return {name: value for line in answers for name, value in json.loads(line).items()}
 
 
-#: What a process that is told its accelerator by DS_ACCELERATOR finds; nothing is loaded before the first answer.
-_FINDS = """
+#: Program for a process whose accelerator is set by DS_ACCELERATOR. Nothing is loaded before the first answer.
+_REPORT = """
 import torch
 def modes():
     return [torch.are_deterministic_algorithms_enabled(), str(torch.get_default_dtype()), torch.is_grad_enabled()]
@@ -72,15 +75,18 @@ answer("refused", lambda: [refused(wrong) for wrong in (None, object(), "name")]
 """
 
 
-def told_by_another(spec: str) -> dict:
-    """What a new process finds: ``device``, ``again``, ``count``, ``dtypes``; modes ``before`` and ``after``; and more.
+def answers_of_new_process(spec: str) -> dict:
+    """Return the answers of a new process whose accelerator is set by DS_ACCELERATOR.
 
-    Every name is there, with a sentence where there is no answer.
+    ``device``, ``count`` and ``dtypes`` describe the accelerator. ``before`` and ``after`` are torch's modes before and
+    after loading it. ``again``, ``kept`` and ``refused`` are results of get_accelerator() and set_accelerator().
+    Every key is present; a sentence stands for an answer that is missing.
     """
-    found = run_python(_FINDS, spec, DS_ACCELERATOR=spec)
+    answers = run_python(_REPORT, spec, DS_ACCELERATOR=spec)
     names = ("before", "device", "after", "again", "count", "dtypes", "kept", "refused")
-    return {name: found.get(name, "the process had ended by then") for name in names}
+    return {name: answers.get(name, "the process ended before this answer") for name in names}
 
 
 def spec_of(pytestconfig) -> str:
+    """Return the accelerator's specification from the command line."""
     return pytestconfig.getoption("--accelerator")

@@ -1,4 +1,4 @@
-"""Autocast: products in a 16-bit dtype inside the context, everything else as it was, also after an exception."""
+"""Autocast: products in a 16-bit dtype inside the context, and no other change."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ SIXTEEN_BITS = ("float16", "bfloat16")
 
 
 def autocast_to(accelerator, device, name):
-    """The context for that dtype; the accelerator's own list says whether it can compute in it."""
+    """Return the autocast context for a dtype name.
+
+    Skip the case if the dtype is not in supported_dtypes(): the device may lack it on this machine.
+    """
     dtype = getattr(torch, name)
     if dtype not in accelerator.supported_dtypes():
         environment_lacks(f"{name} is not in supported_dtypes() on this machine")
@@ -21,13 +24,16 @@ def autocast_to(accelerator, device, name):
 
 
 def small_integers(device, rows, columns):
-    """Exact in every float format, and so are products of them over a few columns."""
+    """Return a float32 matrix of the integers -3 to 3 on ``device``.
+
+    They are exact in every float format, and so are products over a few columns.
+    """
     return ((torch.arange(rows * columns) % 7) - 3).to(torch.float32).view(rows, columns).to(device)
 
 
 @case("accelerator.autocast.products", requires=[AUTOCAST, DTYPE], axes={"dtype": SIXTEEN_BITS})
 def test_products(accelerator, device, dtype):
-    """Matrix products are computed in the 16-bit dtype and right; sums of float32 stay float32."""
+    """Inside autocast, matrix products use the 16-bit dtype and are right, and sums of float32 stay float32."""
     left, right = small_integers(device, 9, 5), small_integers(device, 5, 11)
     expected = left.cpu() @ right.cpu()
 
@@ -37,6 +43,7 @@ def test_products(accelerator, device, dtype):
             "linear": torch.nn.functional.linear(left, right.t()),
             "bmm": torch.bmm(left[None], right[None])[0],
         }
+        # A sum is not on autocast's list of operations in lower precision.
         kept = left + left
 
     for name, result in results.items():
@@ -48,13 +55,15 @@ def test_products(accelerator, device, dtype):
 
 @case("accelerator.autocast.gradients", requires=[AUTOCAST, DTYPE], axes={"dtype": SIXTEEN_BITS})
 def test_gradients(accelerator, device, dtype):
-    """Gradients of float32 parameters are float32, and are those of the same pass without autocast."""
+    """Gradients of float32 parameters are float32 and equal those of the same pass without autocast."""
     weight, source = small_integers(device, 5, 3), small_integers(device, 9, 5)
     gradients = []
     for enabled in (True, False):
         leaf = weight.clone().requires_grad_()
+        # enable_grad() stands in for no context: gradients are enabled anyway.
         with autocast_to(accelerator, device, dtype) if enabled else torch.enable_grad():
             hidden = source @ leaf
+        # Summed in float32, so that only the product differs between the two passes.
         hidden.float().sum().backward()
         gradients.append(leaf.grad.cpu())
 
@@ -64,7 +73,7 @@ def test_gradients(accelerator, device, dtype):
 
 @case("accelerator.autocast.nested", requires=[AUTOCAST, DTYPE], axes={"dtype": SIXTEEN_BITS})
 def test_nested(accelerator, device, dtype):
-    """A disabled context inside an enabled one computes in float32, and the outer one goes on after it."""
+    """A disabled context inside an enabled one computes in float32, and the outer one works on after it."""
     matrix = small_integers(device, 5, 5)
 
     with autocast_to(accelerator, device, dtype):
@@ -78,7 +87,7 @@ def test_nested(accelerator, device, dtype):
 
 @case("accelerator.autocast.left_on_exception", requires=[AUTOCAST, DTYPE], axes={"dtype": SIXTEEN_BITS})
 def test_left_on_exception(accelerator, device, dtype):
-    """An exception leaves the context: products are float32 again."""
+    """After an exception inside the context, products are float32 again."""
     matrix = small_integers(device, 5, 5)
 
     with pytest.raises(KeyError), autocast_to(accelerator, device, dtype):
@@ -91,17 +100,18 @@ def test_left_on_exception(accelerator, device, dtype):
 
 @case("accelerator.autocast.leaves_others", requires=[AUTOCAST, DTYPE], axes={"dtype": SIXTEEN_BITS})
 def test_leaves_others(accelerator, device, dtype):
-    """Integers and parameters keep their dtype; a weight changed between two contexts is cast anew."""
+    """Autocast keeps the dtype of integers and parameters, and casts a changed weight again."""
     counts, weight = torch.arange(9, device=device), small_integers(device, 5, 5).requires_grad_()
     source = torch.eye(5, device=device)
 
-    seen = []
+    # Autocast caches cast weights inside a context. The cache must not survive into the next one.
+    results = []
     for factor in (1.0, 2.0):
         with torch.no_grad():
             weight.mul_(factor)
         with autocast_to(accelerator, device, dtype):
-            seen.append((source @ weight).detach().float().cpu())
+            results.append((source @ weight).detach().float().cpu())
             total = counts + counts
 
     assert total.dtype is torch.int64 and weight.dtype is torch.float32, f"{total.dtype}, {weight.dtype}"
-    assert torch.equal(seen[1], 2 * seen[0]), "the second context computed with the first one's weights"
+    assert torch.equal(results[1], 2 * results[0]), "the second context computed with the weights of the first context"

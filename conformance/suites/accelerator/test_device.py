@@ -1,4 +1,4 @@
-"""Devices are named, counted, selected and reported consistently."""
+"""Devices: names, counts, selection, and consistent reports of them."""
 
 from __future__ import annotations
 
@@ -11,60 +11,66 @@ from conformance.finding import environment_lacks, stub
 
 
 def need_two(accelerator):
+    """Skip the case on a machine with one device."""
     if accelerator.device_count() < 2:
-        environment_lacks("one device; this case compares two")
+        environment_lacks("this machine shows one device, and the case needs two")
 
 
 @case("accelerator.device.count", requires=[DEVICE], level=Level.CORE)
 def test_count(accelerator):
-    """At least one device, the same number at every call."""
+    """device_count() returns the same number at every call, and it is at least one."""
     counts = [accelerator.device_count() for _ in range(3)]
 
-    assert all(type(count) is int for count in counts), f"device_count() answers {counts[0]!r}, which is no int"
-    assert counts[0] >= 1, f"device_count() is {counts[0]}, yet cases run on a device"
-    assert counts == [counts[0]] * 3, f"device_count() changes between calls: {counts}"
+    assert all(type(count) is int for count in counts), f"device_count() returned {counts[0]!r}; it must return an int"
+    assert counts[0] >= 1, f"device_count() is {counts[0]}, but this case runs on a device"
+    assert counts == [counts[0]] * 3, f"device_count() changed between calls: {counts}"
 
 
 @case("accelerator.device.available", requires=[DEVICE], level=Level.CORE)
 def test_available(accelerator):
-    """A device that cases run on is available."""
-    assert accelerator.is_available() is True, f"is_available() answers {accelerator.is_available()!r}, not True"
+    """is_available() is True for a device that cases run on."""
+    assert accelerator.is_available() is True, f"is_available() returned {accelerator.is_available()!r}, not True"
 
 
 @case("accelerator.device.name", requires=[DEVICE], level=Level.CORE)
 def test_name(accelerator, device):
-    """The name without an index is a device type that torch knows; tensors have it, and so has the current device."""
+    """device_name() is a device type that torch knows, and tensors and the current device have that type."""
     name, current = accelerator.device_name(), accelerator.current_device_name()
     tensor = torch.zeros(3, device=name)
 
-    assert type(name) is str, f"device_name() answers {name!r}, which is no str"
-    assert ":" not in name, f"device_name() without an index is {name!r}, with one"
+    assert type(name) is str, f"device_name() returned {name!r}; it must return a str"
+    assert ":" not in name, f"device_name() returned {name!r}; without an argument it must not carry an index"
     assert tensor.device.type == name == device.type, f"a tensor made on {name!r} is on {tensor.device}"
-    assert type(current) is str, f"current_device_name() answers {current!r}, which is no str"
-    assert torch.zeros(3, device=current).device.type == name, f"the current device {current!r} is another"
+    assert type(current) is str, f"current_device_name() returned {current!r}; it must return a str"
+    assert torch.zeros(3, device=current).device.type == name, (
+        f"current_device_name() is {current!r}, not of type {name!r}"
+    )
 
 
 @case("accelerator.device.current", requires=[DEVICE], level=Level.CORE)
 def test_current(accelerator):
-    """The current device is an int between 0 and the count; neither asking nor making it current again changes it."""
+    """current_device() is an int below device_count(), and setting that device again does not change it."""
     first, second = accelerator.current_device(), accelerator.current_device()
 
-    assert type(first) is int, f"current_device() answers {first!r}, a {type(first).__name__}; it must be an int"
-    assert 0 <= first < accelerator.device_count(), f"current_device() is {first} of {accelerator.device_count()}"
-    assert first == second, f"current_device() answers {first}, then {second}"
+    assert type(first) is int, f"current_device() returned {first!r}, a {type(first).__name__}; it must return an int"
+    assert 0 <= first < accelerator.device_count(), (
+        f"current_device() is {first}, but device_count() is {accelerator.device_count()}"
+    )
+    assert first == second, f"current_device() returned {first}, then {second}"
 
     accelerator.set_device(first)
     accelerator.set_device(first)
     third = accelerator.current_device()
     if third != first:
-        accelerator.set_device(first)  # so that no later case pays for it
+        accelerator.set_device(first)  # otherwise later cases run on the wrong device
 
     assert third == first, f"set_device({first}) twice turns current_device() from {first} into {third!r}"
 
 
 @case("accelerator.device.current_under_launcher", requires=[DEVICE], level=Level.CORE)
 def test_current_under_launcher(accelerator, monkeypatch):
-    """A launcher's variables do not change the type of the answers."""
+    """A launcher's environment variables do not change the type of the answers."""
+    # Vendor code that returns LOCAL_RANK without int() returns a string here.
     ranks = {"LOCAL_RANK": "1", "RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "LOCAL_SIZE": "2"}
     for name, value in ranks.items():
         monkeypatch.setenv(name, value)
@@ -75,34 +81,36 @@ def test_current_under_launcher(accelerator, monkeypatch):
         accelerator.current_device_name(),
     )
 
-    assert type(current) is int, f"with LOCAL_RANK=1, current_device() answers {current!r}; it must be an int"
-    assert type(count) is int, f"with LOCAL_SIZE=2, device_count() answers {count!r}; it must be an int"
-    assert type(name) is str, f"with LOCAL_RANK=1, current_device_name() answers {name!r}; it must be a str"
+    assert type(current) is int, f"with LOCAL_RANK=1, current_device() returned {current!r}; it must return an int"
+    assert type(count) is int, f"with LOCAL_SIZE=2, device_count() returned {count!r}; it must return an int"
+    assert type(name) is str, f"with LOCAL_RANK=1, current_device_name() returned {name!r}; it must return a str"
 
 
 @case("accelerator.device.unmoved_by_launcher", requires=[DEVICE], level=Level.CORE)
 def test_unmoved_by_launcher(accelerator, monkeypatch):
-    """Only set_device changes the current device: a rank's number in the environment does not."""
+    """Only set_device() changes the current device; LOCAL_RANK in the environment does not."""
     before = accelerator.current_device()
 
     monkeypatch.setenv("LOCAL_RANK", "1")
 
     after = accelerator.current_device()
-    assert after == before, f"with LOCAL_RANK=1 the current device turns from {before!r} into {after!r}"
+    assert after == before, f"with LOCAL_RANK=1 the current device changed from {before!r} to {after!r}"
 
 
 @case("accelerator.device.set", requires=[DEVICE], level=Level.CORE)
 def test_set(accelerator):
-    """Every index can be made current, is then reported, and receives new tensors."""
+    """set_device() makes any index current, current_device() reports it, and new tensors go there."""
     before = accelerator.current_device()
     try:
         for index in range(accelerator.device_count()):
             accelerator.set_device(index)
             now = accelerator.current_device()
+            # A call without any effect is a stub; a wrong device after it is a wrong result.
             if now == before != index:
                 stub(f"set_device({index}) has no effect: current_device() is {now} as before")
-            assert now == index, f"after set_device({index}), current_device() answers {now!r}"
+            assert now == index, f"after set_device({index}), current_device() returned {now!r}"
             tensor = torch.full((3,), 7.0, device=accelerator.device_name())
+            # Device types with one device, such as the CPU, may leave out the index.
             assert tensor.device.index in (index, None), f"after set_device({index}), a tensor is on {tensor.device}"
             assert tensor.tolist() == [7.0] * 3
     finally:
@@ -112,10 +120,11 @@ def test_set(accelerator):
 
 @case("accelerator.device.out_of_range", requires=[DEVICE], level=Level.CORE, axes={"index": ["count", "far"]})
 def test_out_of_range(accelerator, index):
-    """Selecting a device that does not exist raises, and changes nothing."""
+    """Selecting a device that does not exist raises and keeps the current device."""
     before = accelerator.current_device()
     number = accelerator.device_count() + {"count": 0, "far": 1000}[index]
 
+    # The type of the exception is the vendor's choice, and the state afterwards is checked in any case.
     raised = None
     try:
         accelerator.set_device(number)
@@ -123,35 +132,36 @@ def test_out_of_range(accelerator, index):
         raised = error
 
     after = accelerator.current_device()
-    assert raised is not None, f"set_device({number}) of {accelerator.device_count()} device(s) does not raise"
-    assert after == before, f"the failed set_device({number}) turned current_device() from {before} into {after}"
+    assert raised is not None, f"set_device({number}) did not raise, but device_count() is {accelerator.device_count()}"
+    assert after == before, f"the failed set_device({number}) changed current_device() from {before} to {after}"
     assert torch.ones(3, device=accelerator.device_name()).sum().item() == 3, "the device is unusable afterwards"
 
 
 @case("accelerator.device.torch_device", requires=[DEVICE], level=Level.CORE)
 def test_torch_device(accelerator, device):
-    """device() is a torch.device of this type, and tensors can be made there."""
+    """device() returns a torch.device of the device's type, and tensors can be created there."""
     answer = accelerator.device()
 
-    assert isinstance(answer, torch.device), f"device() answers {answer!r}, which is no torch.device"
+    assert isinstance(answer, torch.device), f"device() returned {answer!r}; it must return a torch.device"
     assert answer.type == device.type, f"device() is of type {answer.type!r}, tensors are on {device.type!r}"
     assert torch.full((3,), 5.0, device=answer).tolist() == [5.0] * 3
 
 
 @case("accelerator.device.torch_device_index", requires=[DEVICE_INDEX])
 def test_torch_device_index(accelerator):
-    """device(i) carries the index i, and device() the current one."""
+    """device(i) carries the index i, and device() carries the current index or none."""
     for index in range(accelerator.device_count()):
         answer = accelerator.device(index)
-        assert isinstance(answer, torch.device), f"device({index}) answers {answer!r}, which is no torch.device"
-        assert answer.index == index, f"device({index}) is {answer}, its index {answer.index!r}"
+        assert isinstance(answer, torch.device), f"device({index}) returned {answer!r}; it must return a torch.device"
+        assert answer.index == index, f"device({index}) is {answer} with index {answer.index!r}"
     current = accelerator.device().index
     assert current in (accelerator.current_device(), None), f"device() has index {current!r}"
 
 
 @case("accelerator.device.name_index", requires=[DEVICE_INDEX])
 def test_name_index(accelerator):
-    """device_name(i) is the type with that index."""
+    """device_name(i) is the device type followed by the index i."""
+    # Index 3 as well: building a name needs no device.
     for index in (*range(accelerator.device_count()), 3):
         name = accelerator.device_name(index)
         assert name == f"{accelerator.device_name()}:{index}", f"device_name({index}) is {name!r}"
@@ -160,7 +170,7 @@ def test_name_index(accelerator):
 
 @case("accelerator.device.current_name_index", requires=[DEVICE_INDEX])
 def test_current_name_index(accelerator):
-    """The current device's name carries its index, for every device."""
+    """current_device_name() carries the index of the current device."""
     before = accelerator.current_device()
     try:
         for index in range(accelerator.device_count()):
@@ -174,7 +184,7 @@ def test_current_name_index(accelerator):
 
 @case("accelerator.device.tensor_index", requires=[DEVICE_MULTIPLE])
 def test_tensor_index(accelerator):
-    """A tensor lands on the device it names, whatever device is current."""
+    """A tensor is created on the device that it names, whichever device is current."""
     need_two(accelerator)
     before = accelerator.current_device()
 
@@ -182,12 +192,12 @@ def test_tensor_index(accelerator):
         tensor = torch.full((5,), float(index), device=accelerator.device_name(index))
         assert tensor.device.index == index, f"asked for device {index}, got {tensor.device}"
         assert tensor.tolist() == [float(index)] * 5
-    assert accelerator.current_device() == before, "making tensors elsewhere changed the current device"
+    assert accelerator.current_device() == before, "creating tensors on other devices changed the current device"
 
 
 @case("accelerator.device.copies_between", requires=[DEVICE_MULTIPLE])
 def test_copies_between(accelerator):
-    """Copies from device to device keep every value, in both directions."""
+    """Copies from one device to another keep every value in both directions."""
     need_two(accelerator)
     first, second = accelerator.device_name(0), accelerator.device_name(1)
     numbers = torch.arange(4099, dtype=torch.float32)
@@ -212,10 +222,10 @@ def test_mixed_devices_raise(accelerator):
 
 @case("accelerator.device.works_on_each", requires=[DEVICE_MULTIPLE])
 def test_works_on_each(accelerator):
-    """Forward and backward run on every device, also while another one is current."""
+    """Forward and backward run on every device, also while another device is current."""
     need_two(accelerator)
     for index in range(accelerator.device_count()):
         numbers = torch.arange(1.0, 8.0, device=accelerator.device_name(index), requires_grad=True)
         (numbers * numbers).sum().backward()
         assert numbers.grad.device.index == index
-        assert numbers.grad.tolist() == [2.0 * n for n in range(1, 8)], f"wrong gradient on device {index}"
+        assert numbers.grad.tolist() == [2.0 * number for number in range(1, 8)], f"wrong gradient on device {index}"

@@ -1,4 +1,4 @@
-"""Data types: stored, copied and cast without loss, accumulated as declared."""
+"""Data types: storage, copies, casts and computation without loss."""
 
 from __future__ import annotations
 
@@ -29,38 +29,46 @@ def dtype_of(name):
 
 
 def differing_bytes(left, right):
-    """How many bytes differ between two tensors of one dtype and shape."""
-    assert left.dtype == right.dtype and left.shape == right.shape, f"{left.dtype} {left.shape} is another tensor"
+    """Return the number of bytes that differ between two tensors.
+
+    Raise AssertionError if their dtypes or shapes differ.
+    """
+    assert left.dtype == right.dtype and left.shape == right.shape, (
+        f"{left.dtype} {tuple(left.shape)} cannot be compared with {right.dtype} {tuple(right.shape)}"
+    )
+    # Compare bytes: NaN is not equal to itself, and -0.0 equals 0.0.
     return int((bytes_of(left) != bytes_of(right)).sum())
 
 
 @case("accelerator.dtype.supported_list", requires=[DEVICE], level=Level.CORE)
 def test_supported_list(accelerator):
-    """supported_dtypes() is a list of different floating-point dtypes, float32 among them."""
+    """supported_dtypes() returns a list of different dtypes that contains float32."""
     listed = accelerator.supported_dtypes()
 
-    assert type(listed) is list, f"supported_dtypes() answers a {type(listed).__name__}, not a list"
-    assert all(isinstance(dtype, torch.dtype) for dtype in listed), f"supported_dtypes() answers {listed}"
+    assert type(listed) is list, f"supported_dtypes() returned a {type(listed).__name__}; it must return a list"
+    assert all(isinstance(dtype, torch.dtype) for dtype in listed), (
+        f"supported_dtypes() returned {listed}; it must contain only torch.dtype objects"
+    )
     assert torch.float32 in listed, f"float32 is not in supported_dtypes(): {listed}"
-    assert len(set(listed)) == len(listed), f"supported_dtypes() repeats itself: {listed}"
+    assert len(set(listed)) == len(listed), f"supported_dtypes() contains a dtype twice: {listed}"
 
 
 @case(
     "accelerator.dtype.supported_agrees", requires=[DEVICE], level=Level.CORE, axes={"dtype": ["float16", "bfloat16"]}
 )
 def test_supported_agrees(accelerator, dtype):
-    """The list and the method of that dtype say the same, and the method answers a bool."""
+    """is_fp16_supported() and is_bf16_supported() return a bool that agrees with supported_dtypes()."""
     method = {"float16": "is_fp16_supported", "bfloat16": "is_bf16_supported"}[dtype]
 
     answer, listed = getattr(accelerator, method)(), dtype_of(dtype) in accelerator.supported_dtypes()
 
-    assert type(answer) is bool, f"{method}() answers {answer!r}, which is no bool"
-    assert answer is listed, f"{method}() is {answer}, yet {dtype} is {'' if listed else 'not '}in supported_dtypes()"
+    assert type(answer) is bool, f"{method}() returned {answer!r}; it must return a bool"
+    assert answer is listed, f"{method}() is {answer}, but {dtype} is {'' if listed else 'not '}in supported_dtypes()"
 
 
 @case("accelerator.dtype.copy", requires=[DTYPE, COPY], axes={"dtype": DTYPES})
 def test_copy(device, dtype):
-    """Random bits, NaN payloads among them, go to the device, around on it, and back without a change."""
+    """Random bits, NaN payloads included, survive copies to the device, on it, and back."""
     source = random_bits(dtype_of(dtype), 4099)
 
     there = source.to(device, copy=True)
@@ -79,7 +87,7 @@ def test_copy(device, dtype):
 
 @case("accelerator.dtype.float32_copy", requires=[COPY], level=Level.CORE)
 def test_float32_copy(device):
-    """float32 keeps every bit on its way to the device and back: NaN payloads, -0.0, subnormals, infinities."""
+    """Float32 values keep every bit on the way to the device and back, NaN payloads and subnormals included."""
     for source in (random_bits(torch.float32, 65537), edge_values(torch.float32)):
         result = source.to(device, copy=True).cpu()
         assert differing_bytes(result, source) == 0, f"{differing_bytes(result, source)} bytes changed"
@@ -87,18 +95,18 @@ def test_float32_copy(device):
 
 @case("accelerator.dtype.copy_edges", requires=[DTYPE, COPY], axes={"dtype": WITH_BITS})
 def test_copy_edges(device, dtype):
-    """NaN with payloads, ±0, ±infinity, the smallest and largest numbers and subnormals survive a copy, bit for bit."""
+    """NaN payloads, signed zeros, infinities, extremes and subnormals survive a copy bit for bit."""
     source = edge_values(dtype_of(dtype))
 
     result = source.to(device, copy=True).clone().cpu()
 
     wrong = (bytes_of(result) != bytes_of(source)).view(len(source), -1).any(dim=1).nonzero().flatten().tolist()
-    assert not wrong, f"values {wrong} of {source.tolist()} came back as {result.tolist()}"
+    assert not wrong, f"the values at {wrong} of {source.tolist()} came back changed: {result.tolist()}"
 
 
 @case("accelerator.dtype.copy_layouts", requires=[COPY], level=Level.CORE, axes={"layout": LAYOUTS})
 def test_copy_layouts(device, layout):
-    """Views keep their values when copied, in either direction, and a copy into a view hits nothing else."""
+    """Copies of views keep their values in both directions, and a copy into a view writes nothing else."""
     base = random_bits(torch.float32, 64 * 33).view(64, 33)
     take = {
         "contiguous": lambda t: t,
@@ -116,12 +124,12 @@ def test_copy_layouts(device, layout):
     take(expected).copy_(take(base))
 
     assert differing_bytes(read.contiguous(), take(base).contiguous()) == 0, "a view came back changed"
-    assert differing_bytes(target.cpu(), expected) == 0, "a copy into a view went elsewhere"
+    assert differing_bytes(target.cpu(), expected) == 0, "a copy into a view wrote other elements"
 
 
 @case("accelerator.dtype.copy_broadcast", requires=[COPY], level=Level.CORE)
 def test_copy_broadcast(device):
-    """copy_ broadcasts and casts on the way."""
+    """copy_() broadcasts and casts its source."""
     target = torch.zeros(5, 7, device=device)
 
     target.copy_(torch.arange(7))
@@ -131,36 +139,38 @@ def test_copy_broadcast(device):
 
 @case("accelerator.dtype.metadata", requires=[DTYPE], axes={"dtype": DTYPES})
 def test_metadata(device, dtype):
-    """Fresh tensors have the dtype, the size per element and the device they were asked for."""
+    """New tensors have the requested dtype, element size and device."""
     tensor = torch.empty(3, 5, dtype=dtype_of(dtype), device=device)
     fresh = (tensor, torch.empty_like(tensor), tensor.new_empty(2), torch.zeros(3, dtype=tensor.dtype, device=device))
 
-    for each in fresh:
-        assert each.dtype is dtype_of(dtype) and each.device.type == device.type, f"{each.dtype} on {each.device}"
+    for made in fresh:
+        assert made.dtype is dtype_of(dtype) and made.device.type == device.type, f"{made.dtype} on {made.device}"
     assert tensor.element_size() == torch.empty(0, dtype=tensor.dtype).element_size()
     assert tensor.untyped_storage().nbytes() >= 15 * tensor.element_size()
 
 
 @case("accelerator.dtype.cast_from_float32", requires=[DTYPE], axes={"dtype": DTYPES})
 def test_cast_from_float32(device, dtype):
-    """Casts from float32 round, truncate and compare with zero as PyTorch's do, bit for bit."""
+    """Casts from float32 give the same bits as PyTorch's casts on the host."""
     values = torch.cat([torch.linspace(-100.0, 100.0, 4099), torch.tensor([0.0, 1.0, 0.5, 1.5, 2.5, 1 / 3])])
+    # C++ leaves casts of negative floats to unsigned integers undefined.
     source = values.abs() if dtype == "uint8" else values
 
     result = source.to(device).to(dtype_of(dtype)).cpu()
 
     expected = source.to(dtype_of(dtype))
     wrong = differing_bytes(result, expected)
-    assert wrong == 0, f"{wrong} bytes of the cast differ"
+    assert wrong == 0, f"{wrong} bytes of the cast to {dtype} differ from the cast on the host"
 
 
 @case("accelerator.dtype.cast_to_float32", requires=[DTYPE], axes={"dtype": DTYPES})
 def test_cast_to_float32(device, dtype):
-    """Casts to float32 are exact: every value of the narrower dtypes, numbered values of the others."""
+    """Casts to float32 are exact: every value of the narrow dtypes, and integers in the wide dtypes."""
     narrow = dtype_of(dtype)
     if narrow.is_complex:
         source = torch.arange(-500, 500).to(narrow).real
     elif torch.empty(0, dtype=narrow).element_size() <= 2 and narrow is not torch.bool:
+        # Every bit pattern of the dtype: the low bytes of little-endian int32 numbers.
         source = torch.arange(256 ** torch.empty(0, dtype=narrow).element_size()).to(torch.int32)
         source = source.view(torch.uint8).view(len(source), 4)[:, : narrow.itemsize].contiguous().view(narrow).flatten()
     else:
@@ -169,8 +179,9 @@ def test_cast_to_float32(device, dtype):
     result = source.to(device).to(torch.float32).cpu()
 
     expected = source.to(torch.float32)
+    # A cast may choose the bits of a NaN, so only numbers are compared bit for bit.
     number = ~expected.isnan()
-    assert torch.equal(result.isnan(), expected.isnan()), "NaN became a number, or a number NaN"
+    assert torch.equal(result.isnan(), expected.isnan()), "the cast turned a NaN into a number, or a number into a NaN"
     wrong = int((bytes_of(result[number].contiguous()) != bytes_of(expected[number].contiguous())).sum())
     assert wrong == 0, f"{wrong} bytes of the cast to float32 differ"
 
@@ -185,44 +196,46 @@ def test_cast_special(device, dtype):
     expected = source.to(dtype_of(dtype)).to(result.dtype)
     assert result.isnan().tolist() == expected.isnan().tolist(), f"NaN is lost: {result.tolist()}"
     assert torch.equal(result.nan_to_num(0.0), expected.nan_to_num(0.0)), f"{result.tolist()}, not {expected.tolist()}"
+    # Only zeros and large numbers: the sign of a NaN has no meaning, and infinities are compared above.
     assert torch.equal(result.signbit()[3:], expected.signbit()[3:]), f"a sign is lost: {result.tolist()}"
 
 
 @case("accelerator.dtype.compute", requires=[DTYPE], axes={"dtype": FLOATS})
 def test_compute(accelerator, device, dtype):
-    """Sums, products, matrix products and their gradients are right; small integers make them exact."""
+    """Products, sums, relu and their gradients are exact for small integers."""
     left = (torch.arange(35) % 7 - 3).view(5, 7).to(dtype_of(dtype)).to(device).requires_grad_()
     right = (torch.arange(21) % 5 - 2).view(7, 3).to(dtype_of(dtype)).to(device).requires_grad_()
 
     result = torch.relu(left @ right + 1) * 2
     result.sum().backward()
 
-    wide = [tensor.detach().cpu().double().requires_grad_() for tensor in (left, right)]
-    expected = torch.relu(wide[0] @ wide[1] + 1) * 2
+    on_host = [tensor.detach().cpu().double().requires_grad_() for tensor in (left, right)]
+    expected = torch.relu(on_host[0] @ on_host[1] + 1) * 2
     expected.sum().backward()
-    for name, found, right_one in (
+    for name, found, exact in (
         ("result", result.detach(), expected.detach()),
-        ("gradient of the left", left.grad, wide[0].grad),
-        ("gradient of the right", right.grad, wide[1].grad),
+        ("gradient of the left factor", left.grad, on_host[0].grad),
+        ("gradient of the right factor", right.grad, on_host[1].grad),
     ):
         assert found.dtype is dtype_of(dtype), f"the {name} is {found.dtype}"
-        wrong = int((found.cpu().double() != right_one).sum())
+        wrong = int((found.cpu().double() != exact).sum())
         assert wrong == 0, f"{wrong} of {found.numel()} elements of the {name} are wrong"
 
 
 @case("accelerator.dtype.item", requires=[DTYPE], axes={"dtype": FLOATS})
 def test_item(device, dtype):
-    """item(), tolist() and float() give the host the value with its fraction and sign."""
+    """item(), tolist() and float() return the value with its fraction and its sign."""
     source = torch.tensor([2.75, -2.75, 0.1, -0.0, 1e-4, 60000.0], dtype=dtype_of(dtype))
 
     there = source.to(device)
     ways = {
-        "item()": [one.item() for one in there],
+        "item()": [element.item() for element in there],
         "tolist()": there.tolist(),
-        "float()": [float(one) for one in there],
+        "float()": [float(element) for element in there],
     }
 
     for way, found in ways.items():
+        # As text, because -0.0 == 0.0.
         assert [str(value) for value in found] == [str(value) for value in source.tolist()], f"{way} gives {found}"
 
 
@@ -233,41 +246,47 @@ def test_listed_compute(accelerator, device):
         factor = torch.full((9, 9), 2.0, dtype=dtype, device=device, requires_grad=True)
         (factor @ factor).sum().backward()
         assert factor.grad.dtype is dtype, f"the gradient of {dtype} is {factor.grad.dtype}"
-        assert bool((factor.grad == 36).all()), f"{dtype} is listed; its gradient is {factor.grad[0, 0].item()}, not 36"
+        assert bool((factor.grad == 36).all()), (
+            f"{dtype} is in supported_dtypes(), but its gradient is {factor.grad[0, 0].item()}, not 36"
+        )
 
 
 @case("accelerator.dtype.float64_flag", requires=[DEVICE])
 def test_float64_flag(accelerator, device):
-    """is_fp64_supported() is a bool, and if it is True float64 keeps float64 precision."""
+    """is_fp64_supported() returns a bool, and True means that float64 keeps float64 precision."""
     answer = accelerator.is_fp64_supported()
-    assert type(answer) is bool, f"is_fp64_supported() answers {answer!r}"
+    assert type(answer) is bool, f"is_fp64_supported() returned {answer!r}; it must return a bool"
     if not answer:
         return
 
     third = torch.full((17,), 1.0, dtype=torch.float64, device=device) / 3
 
-    assert (third * 3 - 1).abs().max().item() < 1e-15, "is_fp64_supported(), but quotients have float32 precision"
+    # float64 has an epsilon of 2.2e-16; float32 would miss by about 1e-8.
+    assert (third * 3 - 1).abs().max().item() < 1e-15, (
+        "is_fp64_supported() is True, but quotients have less than float64 precision"
+    )
     assert third.cpu()[0].item() == 1 / 3, f"1/3 is {third.cpu()[0].item()!r}"
 
 
 @case("accelerator.dtype.no_silent_change", requires=[DEVICE])
 def test_no_silent_change(device):
-    """A dtype the device lacks raises when a tensor of it is made; it is never replaced by another."""
-    made = 0
+    """Creating a tensor of a dtype that the device lacks raises; no other dtype replaces it."""
+    created = 0
     for name in DTYPES:
         try:
             tensor = torch.zeros(3, dtype=dtype_of(name), device=device)
+        # Raising is right for a dtype that the device lacks.
         except Exception:
             continue
-        made += 1
+        created += 1
         assert tensor.dtype is dtype_of(name), f"asked for {name}, got {tensor.dtype}"
-    if not made:
-        environment_lacks("no dtype can be made here")
+    if not created:
+        environment_lacks("no tensor of any dtype can be created on this machine")
 
 
 @case("accelerator.dtype.wrong_size_raises", requires=[COPY], level=Level.CORE)
 def test_wrong_size_raises(device):
-    """Copying between shapes that do not fit raises, and writes nothing."""
+    """A copy between shapes that do not fit raises and writes nothing."""
     target = torch.full((7,), 3.0, device=device)
 
     with pytest.raises(RuntimeError):

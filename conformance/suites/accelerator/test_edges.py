@@ -1,4 +1,4 @@
-"""Edges of common operations: tensors without elements, NaN where numbers are put in order, integers that overflow."""
+"""Edges of common operations: tensors without elements, NaN in orderings, and integers that overflow."""
 
 from __future__ import annotations
 
@@ -34,19 +34,20 @@ EMPTY = {
 
 @case("accelerator.edges.empty", requires=[MEMORY], level=Level.CORE, axes={"function": sorted(EMPTY)})
 def test_empty(device, function):
-    """A batch without rows, a product over nothing, and sums of nothing give what PyTorch gives."""
+    """Operations on tensors without elements give the same shapes and values as PyTorch on the host."""
     expected = EMPTY[function](torch.device("cpu"))
 
     result = EMPTY[function](device)
 
     assert result.shape == expected.shape, f"the shape is {tuple(result.shape)}, not {tuple(expected.shape)}"
+    # NaN is not equal to itself, so 7 replaces it on both sides.
     same = torch.equal(result.cpu().nan_to_num(7.0), expected.nan_to_num(7.0))
     assert same, f"{function} gives {result.tolist()}, not {expected.tolist()}"
 
 
 @case("accelerator.edges.empty_gradient", requires=[MEMORY], level=Level.CORE)
 def test_empty_gradient(device):
-    """A batch without rows leaves zero gradients, and no NaN."""
+    """A batch without rows gives zero gradients without NaN."""
     layer = torch.nn.Linear(7, 5, device=device)
 
     layer(torch.zeros(0, 7, device=device)).relu().sum().backward()
@@ -76,8 +77,9 @@ ORDERED = {
 
 @case("accelerator.edges.nan_order", requires=[MEMORY], level=Level.CORE, axes={"function": sorted(ORDERED)})
 def test_nan_order(device, function):
-    """NaN counts as larger than every number, and extremes and medians of a row with NaN are NaN."""
+    """NaN orders above every number, and extremes and medians of a row with NaN are NaN."""
     nan, inf = float("nan"), float("inf")
+    # Comparisons with NaN are False, so a kernel that only compares loses the NaN.
     rows = torch.tensor([[1.0, nan, -inf, 3.0, inf], [nan, nan, nan, nan, nan], [4.0, 2.0, 5.0, 1.0, 3.0]])
     expected = ORDERED[function](rows)
 
@@ -89,6 +91,7 @@ def test_nan_order(device, function):
     assert same, f"{function} gives {result.tolist()}, not {expected.tolist()}"
 
 
+# Without a dtype, PyTorch widens sums of small integers to int64.
 WRAPPING = {
     "add": lambda x, y: x + y,
     "sub": lambda x, y: x - y,

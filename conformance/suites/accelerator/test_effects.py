@@ -1,7 +1,7 @@
-"""Members that answer answer something, and members that act leave something behind. One that does not is a stub.
+"""Members that must return a value or have an effect; a member that does neither is a stub.
 
-Here are the members that no other case asks for their effect. The other cases tell "does nothing" from "does it
-wrongly" themselves: where nothing follows, they call the member a stub.
+These are the members whose effect no other case tests. The other cases tell "no effect" from "a wrong effect"
+themselves, and report a stub where nothing happens.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from .test_interface import member_of
 
 MIB = 1 << 20
 
-#: What each member is asked, beyond those that ``interface.bool`` and its neighbours ask without arguments.
-QUESTIONS = {
+#: Call of each member. The ``interface`` cases call the members that need no arguments and return plain values.
+CALLS = {
     "device": lambda accelerator, member: member(),
     "random": lambda accelerator, member: member(),
     "get_rng_state": lambda accelerator, member: member(),
@@ -33,24 +33,24 @@ QUESTIONS = {
 }
 
 
-@case("accelerator.effect.answer", requires=[DEVICE], axes={"member": list(QUESTIONS)})
+@case("accelerator.effect.answer", requires=[DEVICE], axes={"member": list(CALLS)})
 def test_answer(accelerator, member):
-    """The member answers something; None is no answer."""
-    answer = QUESTIONS[member](accelerator, member_of(accelerator, member))
+    """The member returns a value other than None."""
+    answer = CALLS[member](accelerator, member_of(accelerator, member))
 
     if answer is None:
-        stub(f"{member}() answers None")
+        stub(f"{member}() returned None")
 
 
 @case("accelerator.effect.empty_cache", requires=[MEMORY_STATS])
 def test_empty_cache(accelerator, device):
-    """Memory that is cached and unused is given back."""
+    """empty_cache() gives back memory that is cached and unused."""
     accelerator.empty_cache()
     torch.zeros(64 * MIB, dtype=torch.uint8, device=device)
     accelerator.synchronize()
     before = accelerator.memory_reserved()
     if before - accelerator.memory_allocated() < 32 * MIB:
-        return  # freed memory is not kept, so there is nothing to give back
+        return  # this allocator keeps no freed memory, so nothing can be given back
 
     accelerator.empty_cache()
 
@@ -60,8 +60,8 @@ def test_empty_cache(accelerator, device):
 
 @case("accelerator.effect.reset_max_memory_cached", requires=[MEMORY_PEAK])
 def test_reset_max_memory_cached(accelerator, device):
-    """Resetting the peak of reserved memory lowers it when what made it is gone."""
-    accelerator.reset_peak_memory_stats()  # what earlier cases have used may be most of the memory
+    """Resetting the peak of reserved memory lowers it once that memory is free."""
+    accelerator.reset_peak_memory_stats()  # earlier cases may have used most of the memory
     accelerator.empty_cache()
     torch.empty(accelerator.max_memory_cached() + 16 * MIB, dtype=torch.uint8, device=device)
     accelerator.synchronize()
@@ -76,17 +76,20 @@ def test_reset_max_memory_cached(accelerator, device):
 
 @case("accelerator.effect.register_host_memory", requires=[MEMORY_PINNED])
 def test_register_host_memory(accelerator):
-    """Registering says yes or no; after a yes the registration can be undone, and the memory still holds its values."""
+    """register_host_memory() returns a bool, and the memory keeps its values."""
     register = member_of(accelerator, "register_host_memory")
     alignment = member_of(accelerator, "pin_memory_alignment")()
     memory = torch.arange(4 * MIB, dtype=torch.int32).view(torch.uint8)
+    # Registration works on whole pages, so begin at the first aligned byte.
     start = -memory.data_ptr() % alignment
 
     answer = register(memory.data_ptr() + start, MIB // alignment * alignment)
 
     if answer is None:
-        stub("register_host_memory() answers None")
-    assert type(answer) is bool, f"register_host_memory() answers {answer!r}; it must be a bool"
+        stub("register_host_memory() returned None")
+    assert type(answer) is bool, f"register_host_memory() returned {answer!r}; it must return a bool"
     if answer:
         accelerator.unregister_host_memory(memory.data_ptr() + start)
-    assert torch.equal(memory.view(torch.int32), torch.arange(4 * MIB, dtype=torch.int32)), "the memory was changed"
+    assert torch.equal(memory.view(torch.int32), torch.arange(4 * MIB, dtype=torch.int32)), (
+        "registering changed the values in the memory"
+    )

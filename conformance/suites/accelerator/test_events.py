@@ -1,4 +1,4 @@
-"""Events: what they say about completion, and the time between two of them."""
+"""Events: completion of recorded work, and the time between two events."""
 
 from __future__ import annotations
 
@@ -11,45 +11,29 @@ import torch
 from conformance.accelerators.capabilities import DEVICE, EVENT, EVENT_TIMING, STREAM
 from conformance.case import Level, case
 from conformance.finding import stub
+from conformance.suites.shared_bodies import assert_event_covers_work
 
-from .conveyor import Conveyor, numbers
-
-HOST = torch.device("cpu")
-
-
-def stale(target, start=0):
-    """How many elements do not hold the numbers from ``start``."""
-    return int((target.cpu() != numbers(HOST, start)).sum())
+from .conveyor import HOST, Conveyor, numbers, stale
 
 
 @case("accelerator.event.none_means_host_timers", requires=[DEVICE], level=Level.CORE)
 def test_none_means_host_timers(accelerator):
-    """Without events, durations have to be taken with the host's clock, and the accelerator says so."""
+    """use_host_timers() is True for an accelerator without events."""
     missing, host_timers = accelerator.Event is None, accelerator.use_host_timers()
 
     if missing and not host_timers:
-        stub("Event is None, but use_host_timers() is False: nothing can take a time")
+        stub("Event is None, but use_host_timers() is False: no clock is left to measure times")
 
 
 @case("accelerator.event.synchronize", requires=[EVENT, STREAM])
 def test_synchronize(accelerator, device):
-    """After event.synchronize() everything recorded before it is complete, and visible to everyone."""
-    conveyor, source, side = Conveyor(accelerator, device), numbers(device), accelerator.Stream()
-    target, event = torch.full_like(source, -1.0), accelerator.Event()
-    accelerator.synchronize()
-
-    with accelerator.stream(side):
-        conveyor.carry(source, target)
-        event.record(side)
-    event.synchronize()
-
-    assert stale(target) == 0, f"event.synchronize() returned while {stale(target)} elements were stale"
-    assert event.query() is True, f"query() answers {event.query()!r} after synchronize()"
+    """event.synchronize() returns only when all work recorded before the event is complete."""
+    assert_event_covers_work(accelerator, device, accelerator.Stream())
 
 
 @case("accelerator.event.query", requires=[EVENT, STREAM])
 def test_query(accelerator, device):
-    """query() is a bool that becomes True, and not before the recorded work is complete."""
+    """query() returns a bool that becomes True only when the recorded work is complete."""
     conveyor, source, side = Conveyor(accelerator, device), numbers(device), accelerator.Stream()
     target, event = torch.full_like(source, -1.0), accelerator.Event()
     accelerator.synchronize()
@@ -58,22 +42,26 @@ def test_query(accelerator, device):
         conveyor.carry(source, target)
         event.record(side)
     first = event.query()
+    # A fast device may have finished already, so False is not required; only an early True is wrong.
     if first:
         assert stale(target) == 0, f"query() is True while {stale(target)} elements are stale"
     event.synchronize()
     last = event.query()
 
-    assert type(first) is bool and type(last) is bool, f"query() answers {first!r} and {last!r}"
+    assert type(first) is bool and type(last) is bool, (
+        f"query() returned {first!r}, then {last!r}; it must return a bool"
+    )
     assert last, "query() is False after the event was synchronized"
 
 
 @case("accelerator.event.query_becomes_true", requires=[EVENT])
 def test_query_becomes_true(accelerator, device):
-    """Work goes on while nobody waits: polling alone sees the event complete."""
+    """Queued work makes progress while the host only polls query()."""
     event = accelerator.Event()
     result = numbers(device) + 1
     event.record()
 
+    # 10 s is far more than one addition takes on any device.
     deadline = time.monotonic() + 10
     while not event.query():
         assert time.monotonic() < deadline, "query() is still False after 10 s"
@@ -84,7 +72,7 @@ def test_query_becomes_true(accelerator, device):
 
 @case("accelerator.event.after_device_synchronize", requires=[EVENT])
 def test_after_device_synchronize(accelerator, device):
-    """After synchronize() of the device every recorded event is complete."""
+    """After synchronize() of the device, every recorded event is complete."""
     conveyor, source = Conveyor(accelerator, device), numbers(device)
     target, events = torch.full_like(source, -1.0), [accelerator.Event() for _ in range(3)]
 
@@ -94,12 +82,12 @@ def test_after_device_synchronize(accelerator, device):
     accelerator.synchronize()
 
     answers = [event.query() for event in events]
-    assert answers == [True] * 3, f"after synchronize() the events answer {answers}"
+    assert answers == [True] * 3, f"after synchronize() the events' query() returned {answers}"
 
 
 @case("accelerator.event.record_again", requires=[EVENT, STREAM])
 def test_record_again(accelerator, device):
-    """An event recorded again stands for the later point."""
+    """An event that is recorded again marks the later point."""
     conveyor, side = Conveyor(accelerator, device), accelerator.Stream()
     source, later = numbers(device), numbers(device, 5)
     target, event = torch.full_like(source, -1.0), accelerator.Event()
@@ -112,12 +100,12 @@ def test_record_again(accelerator, device):
         event.record(side)
     event.synchronize()
 
-    assert stale(target, 5) == 0, f"the event still stands for its first record: {stale(target, 5)} stale elements"
+    assert stale(target, 5) == 0, f"{stale(target, 5)} elements are stale: the event still marks its first record"
 
 
 @case("accelerator.event.record_default", requires=[EVENT])
 def test_record_default(accelerator, device):
-    """record() without a stream records on the current one, which need not be the default one."""
+    """record() without a stream records on the current stream, also when that is not the default stream."""
     conveyor, source = Conveyor(accelerator, device), numbers(device)
     target, event = torch.full_like(source, -1.0), accelerator.Event()
     accelerator.synchronize()
@@ -127,13 +115,13 @@ def test_record_default(accelerator, device):
         event.record()
     event.synchronize()
 
-    assert stale(target) == 0, "an event recorded on the current stream does not cover its work"
+    assert stale(target) == 0, "an event recorded on the current stream does not cover the work queued there"
     accelerator.synchronize()
 
 
 @case("accelerator.event.wait_method", requires=[EVENT, STREAM])
 def test_wait_method(accelerator, device):
-    """event.wait(stream) orders the stream behind the event."""
+    """Work queued on a stream after event.wait(stream) runs after the event."""
     conveyor, source, side = Conveyor(accelerator, device), numbers(device), accelerator.Stream()
     target, event = torch.full_like(source, -1.0), accelerator.Event()
     accelerator.synchronize()
@@ -149,11 +137,12 @@ def test_wait_method(accelerator, device):
 
 
 def timed(accelerator):
+    """Return a new event that can take times."""
     return accelerator.Event(enable_timing=True)
 
 
 def measure(accelerator, conveyor, source, times):
-    """Milliseconds that a chain of ``times`` lengths takes by the device's clock."""
+    """Return the milliseconds that ``times`` chains take by the device's clock."""
     target, start, end = torch.empty_like(source), timed(accelerator), timed(accelerator)
     start.record()
     conveyor.carry(source, target, times)
@@ -164,7 +153,7 @@ def measure(accelerator, conveyor, source, times):
 
 @case("accelerator.event.elapsed", requires=[EVENT_TIMING])
 def test_elapsed(accelerator, device):
-    """The time between two events is a float, positive with work in between and never negative."""
+    """elapsed_time() returns a float that is positive with work between the events and never negative."""
     conveyor, source = Conveyor(accelerator, device), numbers(device)
 
     with_work = [measure(accelerator, conveyor, source, 1) for _ in range(3)]
@@ -174,33 +163,34 @@ def test_elapsed(accelerator, device):
     end.synchronize()
     empty = start.elapsed_time(end)
 
-    assert all(isinstance(value, float) for value in (*with_work, empty)), f"elapsed_time answers {with_work[0]!r}"
+    assert all(isinstance(value, float) for value in (*with_work, empty)), (
+        f"elapsed_time() returned {with_work[0]!r}; it must be a float"
+    )
     assert min(with_work) > 0, f"work takes {min(with_work)} ms by the device's clock"
     assert empty >= 0, f"the time between two events in a row is {empty} ms"
 
 
 @case("accelerator.event.elapsed_scales", requires=[EVENT_TIMING])
 def test_elapsed_scales(accelerator, device):
-    """Eight times the work takes longer: the device's clock measures the work.
-
-    The best tries count, and there are more of them where a busy machine has slowed down the first.
-    """
+    """Eight times the work takes longer by the device's clock."""
     conveyor, source = Conveyor(accelerator, device, milliseconds=10.0), numbers(device)
+    # Warm up, so that the first measured chain pays no one-time costs.
     measure(accelerator, conveyor, source, 1)
     short, long = float("inf"), float("inf")
 
+    # The shortest times count. A busy machine that has slowed down the first tries gets more of them.
     for _ in range(5):
         short = min(short, *(measure(accelerator, conveyor, source, 1) for _ in range(3)))
         long = min(long, *(measure(accelerator, conveyor, source, 8) for _ in range(3)))
         if long > 2 * short:
             break
 
-    assert long > 2 * short, f"8 × the work takes {long:.3f} ms, once {short:.3f} ms"
+    assert long > 2 * short, f"8 x the work takes {long:.3f} ms, 1 x takes {short:.3f} ms; expected more than 2 x that"
 
 
 @case("accelerator.event.elapsed_adds_up", requires=[EVENT_TIMING])
 def test_elapsed_adds_up(accelerator, device):
-    """The times between consecutive events add up to the time between the first and the last."""
+    """The times between consecutive events add up to the time between the first and the last event."""
     conveyor, source = Conveyor(accelerator, device), numbers(device)
     target, events = torch.empty_like(source), [timed(accelerator) for _ in range(4)]
 
@@ -211,13 +201,14 @@ def test_elapsed_adds_up(accelerator, device):
     parts = [first.elapsed_time(second) for first, second in itertools.pairwise(events)]
     whole = events[0].elapsed_time(events[-1])
 
-    assert abs(whole - sum(parts)) <= 0.01 * whole + 0.05, f"parts {parts} ms add up to {sum(parts)}, whole is {whole}"
+    # Allow 1 % and 0.05 ms for rounding of the separate times.
+    assert abs(whole - sum(parts)) <= 0.01 * whole + 0.05, f"parts {parts} ms add up to {sum(parts)}, not {whole}"
     assert whole >= max(parts), f"the whole, {whole} ms, is shorter than a part, {max(parts)} ms"
 
 
 @case("accelerator.event.elapsed_unrecorded", requires=[EVENT_TIMING], axes={"missing": ["start", "end", "both"]})
 def test_elapsed_unrecorded(accelerator, device, missing):
-    """The time to or from an event that was never recorded raises."""
+    """elapsed_time() raises if one of the events was never recorded."""
     start, end = timed(accelerator), timed(accelerator)
     if missing == "end":
         start.record()
@@ -231,7 +222,7 @@ def test_elapsed_unrecorded(accelerator, device, missing):
 
 @case("accelerator.event.elapsed_across_streams", requires=[EVENT_TIMING, STREAM])
 def test_elapsed_across_streams(accelerator, device):
-    """Events on two streams that wait for each other have a time between them that is not negative."""
+    """The time between events on two streams is positive when one stream waits for the other."""
     conveyor, source, side = Conveyor(accelerator, device), numbers(device), accelerator.Stream()
     target, start, end = torch.empty_like(source), timed(accelerator), timed(accelerator)
     accelerator.synchronize()

@@ -1,4 +1,4 @@
-"""The four flags of the execution model, each by behaviour and independently of the others."""
+"""The four flags of the execution model, each tested by behaviour and independently of the others."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ from conformance.accelerators.capabilities import (
 )
 from conformance.case import Level, case
 
-from .conveyor import Conveyor, numbers
+from .conveyor import HOST, Conveyor, numbers
 
-HOST = torch.device("cpu")
 FLAGS = {
     "is_synchronized_device": SYNCHRONOUS,
     "use_host_timers": HOST_TIMERS,
@@ -30,7 +29,7 @@ FLAGS = {
 
 @case("accelerator.flags.answer", requires=[DEVICE], level=Level.CORE, axes={"flag": list(FLAGS)})
 def test_answer(accelerator, device, flag):
-    """The flag is a bool, and the same at every call: while the device works, and when it has nothing to do."""
+    """The flag is a bool and the same at every call, whether the device is busy or idle."""
     ask = getattr(accelerator, flag)
     conveyor, source = Conveyor(accelerator, device, milliseconds=5.0), numbers(device)
     answers = [ask()]
@@ -39,25 +38,24 @@ def test_answer(accelerator, device, flag):
     accelerator.synchronize()
     answers.append(ask())
 
-    assert all(type(answer) is bool for answer in answers), f"{flag}() answers {answers[0]!r}, which is no bool"
-    assert len(set(answers)) == 1, f"{flag}() changes between calls: {answers}"
+    assert all(type(answer) is bool for answer in answers), f"{flag}() returned {answers[0]!r}; it must return a bool"
+    assert len(set(answers)) == 1, f"{flag}() changed between calls: {answers}"
 
 
 @case("accelerator.flags.as_declared", requires=[DEVICE], axes={"flag": list(FLAGS)})
 def test_as_declared(accelerator, declaration, flag):
-    """What the flag answers is what the declaration says."""
+    """The flag returns the value that the declaration claims."""
     claim = declaration.claim(VOCABULARY[FLAGS[flag].name].cell).state.value
     answer = getattr(accelerator, flag)()
 
-    assert claim == ("supported" if answer else "unsupported"), f"{flag}() answers {answer}; declared: {claim}"
+    assert claim == ("supported" if answer else "unsupported"), (
+        f"{flag}() returned {answer}, but the declaration says {claim}"
+    )
 
 
 @case("accelerator.flags.synchronous_time", requires=[SYNCHRONOUS])
 def test_synchronous_time(accelerator, device):
-    """On a synchronous device the call itself takes the time, and synchronize() has nothing left to wait for.
-
-    The best of several tries counts: a loaded host can delay either part, but not each time.
-    """
+    """On a synchronous device the calls themselves take most of the time of their work."""
     conveyor, source = Conveyor(accelerator, device), numbers(device)
     target, shares = torch.empty_like(source), []
 
@@ -68,23 +66,27 @@ def test_synchronous_time(accelerator, device):
         accelerator.synchronize()
         shares.append((called - started) / (time.perf_counter() - started))
 
-    assert max(shares) > 0.5, f"declared synchronous, but calls take only {max(shares):.1%} of the time of their work"
+    # The best of several tries counts: a loaded host can delay either part, but not each time.
+    assert max(shares) > 0.5, (
+        f"declared synchronous, but calls take at most {max(shares):.1%} of the time of their work; expected > 50 %"
+    )
 
 
 @case("accelerator.flags.synchronous_values", requires=[SYNCHRONOUS])
 def test_synchronous_values(accelerator, device):
-    """On a synchronous device no stream has to be waited for."""
+    """On a synchronous device one stream sees the work of another without a wait."""
     assert_ordered_without_waiting(accelerator, device, "synchronous")
 
 
 @case("accelerator.flags.ordered", requires=[ORDERED])
 def test_ordered(accelerator, device):
-    """A device that resolves data dependencies needs no wait between streams. A false claim corrupts silently."""
+    """On a device that resolves data dependencies, one stream sees the work of another without a wait."""
+    # A false claim corrupts values silently: callers leave out the wait.
     assert_ordered_without_waiting(accelerator, device, "to resolve data dependencies")
 
 
 def assert_ordered_without_waiting(accelerator, device, claim):
-    """Produce on one stream and consume on another without a wait, three times around."""
+    """Check three times that one stream reads the values another stream wrote, without a wait."""
     conveyor, streams = Conveyor(accelerator, device), two_streams(accelerator)
     for start, (producer, consumer) in enumerate([streams, streams[::-1], streams]):
         source = numbers(device, start)
@@ -102,13 +104,13 @@ def assert_ordered_without_waiting(accelerator, device, claim):
 
 
 def two_streams(accelerator):
-    """The current stream and another; None stands for the only one there is."""
+    """Return the current stream and a new one; the second is None where there are no streams."""
     return (accelerator.current_stream(), None if accelerator.Stream is None else accelerator.Stream())
 
 
 @case("accelerator.flags.ordered_overwrite", requires=[ORDERED])
 def test_ordered_overwrite(accelerator, device):
-    """A buffer another stream still reads is overwritten only afterwards, without a wait."""
+    """A stream overwrites a buffer only after another stream has read it, without a wait."""
     conveyor, (first, second) = Conveyor(accelerator, device), two_streams(accelerator)
     buffer, read = numbers(device), torch.full((256, 256), -1.0, device=device)
     accelerator.synchronize()
@@ -125,26 +127,20 @@ def test_ordered_overwrite(accelerator, device):
 
 @case("accelerator.flags.host_timers_scale", requires=[HOST_TIMERS])
 def test_host_timers_scale(accelerator, device):
-    """Where the host's clock takes the times, eight times the work takes more than twice as long by it."""
+    """Eight times the work takes longer by the host's clock."""
     conveyor, source = Conveyor(accelerator, device), numbers(device)
-    target = torch.empty_like(source)
 
-    def seconds(times):
-        accelerator.synchronize()
-        started = time.perf_counter()
-        conveyor.carry(source, target, times)
-        accelerator.synchronize()
-        return time.perf_counter() - started
+    short, long = conveyor.seconds(source, 1), conveyor.seconds(source, 8)
 
-    short, long = min(seconds(1) for _ in range(3)), min(seconds(8) for _ in range(3))
-
-    assert long > 2 * short, f"8 × the work takes {long * 1e3:.2f} ms by the host's clock, once {short * 1e3:.2f} ms"
+    assert long > 2 * short, (
+        f"8 x the work takes {long * 1e3:.2f} ms by the host's clock, 1 x takes {short * 1e3:.2f} ms; expected > 2 x"
+    )
 
 
 @case("accelerator.flags.device_timers", requires=[EVENT_TIMING])
 def test_device_timers(accelerator, device):
-    """Events that are declared to take times are offered for it."""
-    assert accelerator.use_host_timers() is False, "events take times, but use_host_timers() is True"
+    """Where events take times, use_host_timers() is False and elapsed_time() is not negative."""
+    assert accelerator.use_host_timers() is False, "event timing is declared, but use_host_timers() is not False"
 
     start, end = accelerator.Event(enable_timing=True), accelerator.Event(enable_timing=True)
     start.record()
@@ -155,29 +151,27 @@ def test_device_timers(accelerator, device):
     assert start.elapsed_time(end) >= 0, f"elapsed_time is {start.elapsed_time(end)}"
 
 
-_BLOCK = 32 << 20
+#: Together 2 GiB, which is more than small devices have. On larger ones the case checks that nothing is lost.
+_BLOCK_BYTES = 32 << 20
 _BLOCKS = 64
 
 
 @case("accelerator.flags.backpressure", requires=[BACKPRESSURE])
 def test_backpressure(accelerator, device):
-    """Queueing far ahead of the device does not run out of memory.
-
-    Two GiB of short-lived tensors go through, 32 MiB at a time, behind work that takes a while. That is more than
-    small devices have; on larger ones the case checks that nothing accumulates or gets lost.
-    """
+    """Queueing 2 GiB of short-lived tensors ahead of a busy device does not run out of memory."""
     conveyor, source = Conveyor(accelerator, device), numbers(device)
     target, total = torch.empty_like(source), torch.zeros((), dtype=torch.float64, device=device)
 
+    # This work keeps the device busy, so that the host queues far ahead of it.
     conveyor.carry(source, target)
     try:
         for _ in range(_BLOCKS):
-            total += torch.ones(_BLOCK // 4, device=device)[::4096].sum()
+            total += torch.ones(_BLOCK_BYTES // 4, device=device)[::4096].sum()
     except torch.OutOfMemoryError as error:
         raise AssertionError(
             f"declared to handle memory backpressure, but queueing ran out of memory: {error}"
         ) from None
     accelerator.synchronize()
 
-    expected = _BLOCKS * (_BLOCK // 4 // 4096)
-    assert total.item() == expected, f"the queued work adds up to {total.item()}, not {expected}"
+    expected = _BLOCKS * (_BLOCK_BYTES // 4 // 4096)
+    assert total.item() == expected, f"the queued sums add up to {total.item()}, not {expected}"

@@ -1,4 +1,4 @@
-"""Generators of the device, forks of its stream, callbacks that restore it, and dropout that is computed again."""
+"""Generators of the device, forks of its random stream, callbacks that restore it, and recomputed dropout."""
 
 from __future__ import annotations
 
@@ -14,19 +14,21 @@ from .draws import differing
 
 @case("accelerator.generator.default", requires=[RNG_GENERATOR])
 def test_default(accelerator, device):
-    """default_generator(i) is a torch.Generator of device i, and its state is get_rng_state(i)."""
+    """default_generator(i) returns a torch.Generator of device i whose state is get_rng_state(i)."""
     for index in range(accelerator.device_count()):
         generator = accelerator.default_generator(index)
-        assert isinstance(generator, torch.Generator), f"default_generator({index}) answers {generator!r}"
+        assert isinstance(generator, torch.Generator), (
+            f"default_generator({index}) returned {generator!r}; it must return a torch.Generator"
+        )
         assert generator.device.type == device.type, f"the generator of device {index} is on {generator.device}"
         assert generator.device.index in (index, None), f"the generator of device {index} is on {generator.device}"
         same = torch.equal(generator.get_state(), accelerator.get_rng_state(index))
-        assert same, f"default_generator({index}).get_state() is not get_rng_state({index})"
+        assert same, f"default_generator({index}).get_state() differs from get_rng_state({index})"
 
 
 @case("accelerator.generator.default_is_live", requires=[RNG_GENERATOR])
 def test_default_is_live(accelerator, device):
-    """Seeding and restoring the default generator object changes what is drawn."""
+    """Seeding or restoring the object of default_generator() changes the numbers drawn on the device."""
     generator = accelerator.default_generator(accelerator.current_device())
 
     generator.manual_seed(21)
@@ -37,59 +39,65 @@ def test_default_is_live(accelerator, device):
     third = torch.randn(65, device=device)
 
     assert differing(first, second) == 0, "default_generator().set_state() does not restore the device's stream"
-    assert differing(first, third) == 0, "default_generator().manual_seed() is not manual_seed()"
+    assert differing(first, third) == 0, "default_generator().manual_seed() gives other numbers than manual_seed()"
 
 
 @case("accelerator.generator.own", requires=[RNG_GENERATOR])
 def test_own(accelerator, device):
-    """A generator of one's own repeats with its seed, and neither moves nor follows the default stream."""
-    mine = torch.Generator(device=device)
+    """A separate generator repeats with its seed and does not advance the default generator."""
+    generator = torch.Generator(device=device)
     accelerator.manual_seed(31)
     before = accelerator.get_rng_state()
 
-    mine.manual_seed(5)
-    first = torch.randn(129, device=device, generator=mine)
+    generator.manual_seed(5)
+    first = torch.randn(129, device=device, generator=generator)
     accelerator.manual_seed(31)
-    mine.manual_seed(5)
-    second = torch.randn(129, device=device, generator=mine)
+    generator.manual_seed(5)
+    second = torch.randn(129, device=device, generator=generator)
 
     assert differing(first, second) == 0, "a generator with the same seed gives other numbers"
-    assert torch.equal(accelerator.get_rng_state(), before), "drawing from a generator moved the default stream"
+    assert torch.equal(accelerator.get_rng_state(), before), (
+        "drawing from a separate generator advanced the default generator"
+    )
 
 
 @case("accelerator.generator.independent", requires=[RNG_GENERATOR])
 def test_independent(accelerator, device):
-    """Two generators do not disturb each other."""
+    """Two generators do not influence each other."""
     alone = torch.Generator(device=device).manual_seed(5)
     expected = [torch.rand(33, device=device, generator=alone) for _ in range(3)]
 
     first, second = torch.Generator(device=device).manual_seed(5), torch.Generator(device=device).manual_seed(6)
     for step in range(3):
         drawn = torch.rand(33, device=device, generator=first)
-        other = torch.rand(33, device=device, generator=second)
-        assert differing(drawn, expected[step]) == 0, f"draw {step} is disturbed by another generator"
-        assert differing(drawn, other) > 10, f"draw {step} of two differently seeded generators is the same"
+        drawn_second = torch.rand(33, device=device, generator=second)
+        assert differing(drawn, expected[step]) == 0, f"draw {step} was changed by another generator"
+        assert differing(drawn, drawn_second) > 10, f"draw {step} of two differently seeded generators is the same"
 
 
 @case("accelerator.generator.state", requires=[RNG_GENERATOR])
 def test_state(accelerator, device):
-    """A generator's state restores it, and restores another generator."""
-    mine, other = torch.Generator(device=device).manual_seed(7), torch.Generator(device=device)
-    torch.randn(7, device=device, generator=mine)
+    """A generator's state restores that generator and any other generator of the device."""
+    generator, second = torch.Generator(device=device).manual_seed(7), torch.Generator(device=device)
+    torch.randn(7, device=device, generator=generator)
 
-    state = mine.get_state()
-    expected = torch.randn(65, device=device, generator=mine)
-    mine.set_state(state)
-    other.set_state(state)
+    state = generator.get_state()
+    expected = torch.randn(65, device=device, generator=generator)
+    generator.set_state(state)
+    second.set_state(state)
 
-    assert differing(torch.randn(65, device=device, generator=mine), expected) == 0, "set_state does not restore"
-    assert differing(torch.randn(65, device=device, generator=other), expected) == 0, "the state is not portable"
-    assert mine.initial_seed() == 7, f"initial_seed() is {mine.initial_seed()}, not 7"
+    assert differing(torch.randn(65, device=device, generator=generator), expected) == 0, (
+        "set_state() does not restore the generator"
+    )
+    assert differing(torch.randn(65, device=device, generator=second), expected) == 0, (
+        "set_state() does not restore a second generator"
+    )
+    assert generator.initial_seed() == 7, f"initial_seed() is {generator.initial_seed()}, not 7"
 
 
 @case("accelerator.generator.device", requires=[RNG_GENERATOR])
 def test_device(accelerator, device):
-    """A generator knows its device."""
+    """A generator reports the device that it was created for."""
     for index in range(accelerator.device_count()):
         generator = torch.Generator(device=accelerator.device_name(index))
         assert generator.device.type == device.type, f"asked for {device.type}:{index}, got {generator.device}"
@@ -98,8 +106,8 @@ def test_device(accelerator, device):
 
 @case("accelerator.rng.host_stream", requires=[RNG], level=Level.CORE)
 def test_host_stream(accelerator, device):
-    """Seeding the device leaves the host's stream alone, unless the device is the host: then they are one."""
-    one = device.type == "cpu"
+    """Seeding the device does not change the host's generator, unless the device is the host."""
+    device_is_host = device.type == "cpu"
     torch.manual_seed(50)
     expected = torch.randn(65)
 
@@ -108,12 +116,17 @@ def test_host_stream(accelerator, device):
     torch.randn(9, device=device)
     drawn = torch.randn(65)
 
-    assert (differing(drawn, expected) == 0) is not one, "device and host do not keep their streams as they should"
+    assert (differing(drawn, expected) == 0) is not device_is_host, (
+        "seeding the device changed the host's generator"
+        if not device_is_host
+        else "the device is the host, but seeding it did not change the host's generator"
+    )
 
 
 @case("accelerator.rng.torch_seed_reaches_device", requires=[RNG], level=Level.CORE)
 def test_torch_seed_reaches_device(accelerator, device):
-    """torch.manual_seed seeds the device as well: training scripts rely on it."""
+    """torch.manual_seed() seeds the device as well."""
+    # Training scripts rely on it.
     torch.manual_seed(60)
     first = torch.randn(65, device=device)
     torch.manual_seed(60)
@@ -124,8 +137,9 @@ def test_torch_seed_reaches_device(accelerator, device):
 
 @case("accelerator.rng.fork", requires=[RNG_STATE])
 def test_fork(accelerator, device):
-    """What is drawn or seeded inside torch.random.fork_rng leaves the stream outside as it was."""
+    """Numbers drawn or seeded inside torch.random.fork_rng() do not change the random stream outside."""
     host = device.type == "cpu"
+    # fork_rng() always saves the host's generator; ``devices`` lists only those of the device type.
     devices = [] if host else list(range(accelerator.device_count()))
     accelerator.manual_seed(70)
     state, expected = accelerator.get_rng_state(), torch.randn(65, device=device)
@@ -136,35 +150,37 @@ def test_fork(accelerator, device):
         inside = torch.randn(65, device=device)
 
     assert differing(inside, expected) > 50, "seeding inside the fork has no effect"
-    assert differing(torch.randn(65, device=device), expected) == 0, "the fork did not give the stream back"
+    assert differing(torch.randn(65, device=device), expected) == 0, "after the fork the random stream was not restored"
 
 
 @case("accelerator.rng.random_module", requires=[RNG], level=Level.CORE)
 def test_random_module(accelerator):
-    """random() is the module of the device's random functions."""
+    """random() returns the module of the device's random functions."""
     module = accelerator.random()
 
     missing = [name for name in ("manual_seed", "get_rng_state", "set_rng_state") if not hasattr(module, name)]
-    assert module is not None, "random() answers None"
-    assert not missing, f"random() is {module!r}, without {', '.join(missing)}"
+    assert module is not None, "random() returned None"
+    assert not missing, f"random() returned {module!r}, which lacks {', '.join(missing)}"
 
 
 @case("accelerator.rng.recomputed_dropout", requires=[RNG_STATE])
 def test_recomputed_dropout(accelerator, device):
-    """Activation checkpointing draws the same dropout mask when it computes a block again."""
+    """Activation checkpointing draws the same dropout mask when it recomputes a block."""
     source = torch.ones(4099, device=device, requires_grad=True)
 
     result = checkpoint(lambda x: torch.nn.functional.dropout(x, 0.5), source, use_reentrant=False)
+    # Advance the generator, so that only a restored state repeats the mask.
     torch.randn(13, device=device)
     result.sum().backward()
 
+    # The input is all ones, so the result and the gradient are both the scaled mask.
     wrong = differing(source.grad, result.detach())
     assert wrong == 0, f"{wrong} of 4099 gradients belong to another dropout mask than the result"
 
 
 @case("accelerator.lazy_call.runs", requires=[LAZY_CALL])
 def test_lazy_call_runs(accelerator, device):
-    """A callback is run exactly once: the device is initialised, so there is nothing to wait for."""
+    """lazy_call() runs each callback exactly once, because the device is already initialised."""
     calls = []
     torch.zeros(1, device=device)
 
@@ -173,17 +189,20 @@ def test_lazy_call_runs(accelerator, device):
     accelerator.synchronize()
 
     if not calls:
-        stub("lazy_call() takes a callback and never runs it")
-    assert calls == ["first", "second"], f"lazy_call ran {calls}, not each callback once and in order"
+        stub("lazy_call() accepts a callback and does not run it")
+    assert calls == ["first", "second"], f"lazy_call() ran {calls}; it must run each callback once and in order"
 
 
 @case("accelerator.lazy_call.restores_rng", requires=[LAZY_CALL, RNG_GENERATOR])
 def test_lazy_call_restores_rng(accelerator, device):
-    """A generator state restored through lazy_call takes effect, as activation checkpointing needs it."""
+    """A generator state that is restored through lazy_call() takes effect."""
     index = accelerator.current_device()
     state = accelerator.get_rng_state(index)
     expected = torch.randn(65, device=device)
 
+    # DeepSpeed's activation checkpointing restores states in this way.
     accelerator.lazy_call(lambda: accelerator.default_generator(index).set_state(state))
 
-    assert differing(torch.randn(65, device=device), expected) == 0, "lazy_call dropped the callback: RNG not restored"
+    assert differing(torch.randn(65, device=device), expected) == 0, (
+        "lazy_call() did not run the callback: the generator is not restored"
+    )

@@ -1,4 +1,4 @@
-"""Graphs: a real one that captures and replays, or None with a context and a replay that do nothing."""
+"""Graphs: either capture and replay work, or create_graph() returns None and replay does nothing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from conformance.suites.accelerator.capturing import warm_up
 
 
 class Captured:
-    """``output`` becomes ``function(source)`` at each replay. Warmed up on a side stream, as capturing needs it."""
+    """Captured function: each replay sets ``output`` to ``function(source)``.
+
+    The function runs three times on a side stream before the capture, as torch.cuda.graphs recommends.
+    """
 
     def __init__(self, accelerator, device, function, pool=None):
         self.accelerator, self.function = accelerator, function
@@ -20,18 +23,21 @@ class Captured:
         warm_up(accelerator, lambda: function(self.source), times=3)
         self.graph = accelerator.create_graph()
         with accelerator.capture_to_graph(self.graph, pool=pool):
+            # A graph replays on fixed addresses, so the result goes to a tensor that exists before it.
             self.output.copy_(function(self.source))
 
     def replay(self):
+        """Return the output after one replay, copied to the host."""
         self.accelerator.replay_graph(self.graph)
         self.accelerator.synchronize()
-        return self.seen()
+        return self.output_on_host()
 
-    def seen(self):
-        """A copy of the output on the host, where the host is the device as well."""
+    def output_on_host(self):
+        """Return a copy of the output on the host, also where the host is the device."""
         return self.output.cpu().clone()
 
     def expected(self):
+        """Return the function's result for the current source, computed without the graph."""
         return self.function(self.source).cpu().clone()
 
 
@@ -41,41 +47,41 @@ def polynomial(x):
 
 @case("accelerator.graph.shape", requires=[DEVICE], level=Level.CORE)
 def test_shape(accelerator, device):
-    """The members agree: a graph that is replayed with new inputs, or None and nothing is ever replayed.
-
-    Without graphs the context runs its work at once, and a replay changes nothing.
-    """
+    """create_graph() returns a graph that holds work back until replay, or None and the work runs at once."""
     captured = Captured(accelerator, device, polynomial)
     exists = captured.graph is not None
     accelerator.synchronize()
-    before = captured.seen()
+    before = captured.output_on_host()
     ran = torch.equal(before, captured.expected())
 
     captured.source.add_(5)
     after = captured.replay()
 
     assert ran is not exists, (
-        f"create_graph() gives {captured.graph!r}, but the context {'ran' if ran else 'held back'} it"
+        f"create_graph() returned {captured.graph!r}, but the context {'ran' if ran else 'held back'} the work"
     )
+    # Without graphs a replay changes nothing.
     expected = captured.expected() if exists else before
-    assert torch.equal(after, expected), f"create_graph() gives {captured.graph!r}, but replay_graph acts otherwise"
+    assert torch.equal(after, expected), (
+        f"create_graph() returned {captured.graph!r}, but replay_graph() does not act accordingly"
+    )
 
 
 @case("accelerator.graph.created", requires=[DEVICE], level=Level.CORE)
 def test_created(accelerator):
-    """Each graph is a new one; without graphs it is None each time, and None can be replayed."""
+    """create_graph() returns a new graph each time, or None each time, and None can be replayed."""
     first, second = accelerator.create_graph(), accelerator.create_graph()
 
     if first is not None:
-        assert second is not None and first is not second, f"create_graph() gives {first!r}, then {second!r}"
+        assert second is not None and first is not second, f"create_graph() returned {first!r}, then {second!r}"
     else:
-        assert second is None, f"create_graph() gives None, then {second!r}"
+        assert second is None, f"create_graph() returned None, then {second!r}"
         assert accelerator.replay_graph(None) is None
 
 
 @case("accelerator.graph.context_raises", requires=[DEVICE], level=Level.CORE)
 def test_context_raises(accelerator, device):
-    """The context takes its arguments by name, and an exception leaves it; only a real graph holds work back."""
+    """The capture context accepts its arguments by name, lets exceptions through, and leaves a working device."""
     graph, caught, result = accelerator.create_graph(), None, torch.zeros(3, device=device)
     accelerator.synchronize()
 
@@ -88,35 +94,38 @@ def test_context_raises(accelerator, device):
 
     assert caught is not None, "the context swallowed an exception"
     accelerator.synchronize()
+    # Only a real graph holds the work back.
     expected = 2.0 if graph is None else 0.0
-    assert result.tolist() == [expected] * 3, f"work in the context gives {result.tolist()}, expected {expected}"
-    assert (result + 1).tolist() == [expected + 1] * 3, "after an exception in the context the device computes wrong"
+    assert result.tolist() == [expected] * 3, f"work in the context gives {result.tolist()}, not {expected}"
+    assert (result + 1).tolist() == [expected + 1] * 3, (
+        "after an exception in the context the device computes wrong values"
+    )
 
 
 @case("accelerator.graph.capture_runs_nothing", requires=[GRAPH_CAPTURE])
 def test_capture_runs_nothing(accelerator, device):
-    """Capturing does not run the work: the output is written by the first replay."""
+    """Capturing does not run the work, and the first replay does."""
     require(accelerator.capture_to_graph(require(accelerator.create_graph(), "create_graph()")), "capture_to_graph()")
     captured = Captured(accelerator, device, polynomial)
     accelerator.synchronize()
 
-    before = captured.seen()
+    before = captured.output_on_host()
     after = captured.replay()
 
     if bool((before == after).all()):
         stub("capture_to_graph() has no effect: the work ran at once")
-    assert bool((before == -1).all()), f"capturing wrote {int((before != -1).sum())} elements"
+    assert bool((before == -1).all()), f"capturing wrote {int((before != -1).sum())} of 257 elements"
     assert torch.equal(after, captured.expected()), "the first replay gives wrong values"
 
 
 @case("accelerator.graph.replay_reads_inputs", requires=[GRAPH_CAPTURE])
 def test_replay_reads_inputs(accelerator, device):
-    """Each replay works on what its inputs hold then."""
+    """Each replay works on the values that its inputs hold at that time."""
     captured = Captured(accelerator, device, polynomial)
 
     for start in (0, 10, -7):
         captured.source.copy_(torch.arange(start, start + 257, dtype=torch.float32))
-        # Before the replay: a graph that puts its old inputs back would make the two agree again.
+        # Computed before the replay: a graph that restores its old inputs would otherwise agree with them.
         expected = captured.expected()
         found = captured.replay()
         wrong = int((found != expected).sum())
@@ -125,13 +134,13 @@ def test_replay_reads_inputs(accelerator, device):
 
 @case("accelerator.graph.replay_is_idempotent", requires=[GRAPH_CAPTURE])
 def test_replay_is_idempotent(accelerator, device):
-    """Replaying a pure function twice gives the same bits."""
+    """Two replays of a pure function give the same bits."""
     captured = Captured(accelerator, device, torch.sin)
 
-    before, first, second = captured.seen(), captured.replay(), captured.replay()
+    before, first, second = captured.output_on_host(), captured.replay(), captured.replay()
 
     if torch.equal(first, before):
-        stub("replay_graph() has no effect: the results are what they were before it")
+        stub("replay_graph() has no effect: the output is the same before and after it")
     assert torch.equal(first, second), "two replays with the same inputs differ"
     assert torch.equal(first, captured.expected()), "a replay differs from running the function"
 
@@ -140,6 +149,7 @@ def test_replay_is_idempotent(accelerator, device):
 def test_replay_accumulates(accelerator, device):
     """In-place work inside a graph runs once per replay."""
     captured = Captured(accelerator, device, lambda x: x.add_(1))
+    # The warm-up has added to the source as well.
     captured.source.zero_()
     accelerator.synchronize()
 
@@ -150,7 +160,7 @@ def test_replay_accumulates(accelerator, device):
 
 @case("accelerator.graph.order", requires=[GRAPH_CAPTURE])
 def test_order(accelerator, device):
-    """A replay takes its place among the work queued around it, without a synchronize."""
+    """A replay keeps its place among the work queued before and after it, without synchronize()."""
     captured = Captured(accelerator, device, lambda x: x * 2)
     captured.source.fill_(3.0)
 
@@ -166,14 +176,16 @@ def test_order(accelerator, device):
 
 @case("accelerator.graph.many_operations", requires=[GRAPH_CAPTURE])
 def test_many_operations(accelerator, device):
-    """Matrix products, reductions and indexing are captured with everything in between."""
+    """Matrix products, reductions and indexing are captured in one graph."""
     weight = (torch.arange(257 * 31) % 7 - 3).float().view(257, 31).to(device)
     captured = Captured(accelerator, device, lambda x: (torch.relu(x @ weight).sum() + x.flip(0)).clamp(max=1e6))
 
     captured.source.copy_(torch.arange(257) % 5)
 
     found, expected = captured.replay(), captured.expected()
-    assert torch.equal(found, expected), f"{int((found != expected).sum())} of 257 outputs differ from running it"
+    assert torch.equal(found, expected), (
+        f"{int((found != expected).sum())} of 257 outputs differ from running the function"
+    )
 
 
 @case("accelerator.graph.training_step", requires=[GRAPH_CAPTURE])
@@ -193,7 +205,7 @@ def test_training_step(accelerator, device):
 
 @case("accelerator.graph.two_graphs", requires=[GRAPH_CAPTURE])
 def test_two_graphs(accelerator, device):
-    """Two graphs keep their work apart."""
+    """Two graphs keep their work separate."""
     first = Captured(accelerator, device, lambda x: x + 1)
     second = Captured(accelerator, device, lambda x: x * 10)
 
@@ -209,7 +221,7 @@ def test_two_graphs(accelerator, device):
 
 @case("accelerator.graph.random_numbers", requires=[GRAPH_CAPTURE, RNG_STATE])
 def test_random_numbers(accelerator, device):
-    """Random numbers inside a graph go on with each replay, and repeat with the seed."""
+    """Random numbers inside a graph change with each replay and repeat with the seed."""
     captured = Captured(accelerator, device, torch.rand_like)
 
     accelerator.manual_seed(3)
@@ -217,6 +229,7 @@ def test_random_numbers(accelerator, device):
     accelerator.manual_seed(3)
     again = captured.replay()
 
+    # By chance, two draws of 257 float32 numbers agree in practically no place.
     assert int((first == second).sum()) < 20, "every replay draws the same numbers"
     assert torch.equal(first, again), "replays do not repeat after the same seed"
     assert first.min() >= 0 and first.max() < 1
@@ -226,6 +239,7 @@ def test_random_numbers(accelerator, device):
 def test_capturing_flag(accelerator, device):
     """is_current_stream_capturing() is True inside a capture and False outside."""
     answers, source = [accelerator.is_current_stream_capturing()], torch.zeros(3, device=device)
+    # Warm up: one-time set-up must not be captured.
     (source + 1).cpu()
     graph = accelerator.create_graph()
 
@@ -234,20 +248,20 @@ def test_capturing_flag(accelerator, device):
         source.add_(1)
     answers.append(accelerator.is_current_stream_capturing())
 
-    assert answers == [False, True, False], f"before, inside and after a capture it answers {answers}"
+    assert answers == [False, True, False], f"before, inside and after a capture it returned {answers}"
 
 
 @case("accelerator.graph.not_capturing", requires=[DEVICE])
 def test_not_capturing(accelerator):
-    """Outside a capture is_current_stream_capturing() is False."""
+    """is_current_stream_capturing() is False outside a capture."""
     answer = accelerator.is_current_stream_capturing()
 
-    assert answer is False, f"nothing is captured, yet is_current_stream_capturing() answers {answer!r}"
+    assert answer is False, f"no capture is running, but is_current_stream_capturing() returned {answer!r}, not False"
 
 
 @case("accelerator.graph.pool", requires=[GRAPH_CAPTURE, GRAPH_POOL])
 def test_pool(accelerator, device):
-    """A graph captured into another one's pool works, and so does the first one still."""
+    """A graph that is captured into the memory pool of another graph replays correctly, and so does the other."""
     first = Captured(accelerator, device, polynomial)
     second = Captured(accelerator, device, lambda x: x * 10, pool=first.graph.pool())
 
@@ -263,8 +277,9 @@ def test_pool(accelerator, device):
 
 @case("accelerator.graph.stream", requires=[GRAPH_CAPTURE])
 def test_stream(accelerator, device):
-    """A stream to capture on can be given."""
+    """A capture runs on the given stream and restores the current stream."""
     source, output = torch.arange(257.0, device=device), torch.full((257,), -1.0, device=device)
+    # Warm up: one-time set-up must not be captured.
     (source + 1).cpu()
     graph, before = accelerator.create_graph(), accelerator.current_stream()
 
@@ -273,5 +288,5 @@ def test_stream(accelerator, device):
     accelerator.replay_graph(graph)
     accelerator.synchronize()
 
-    assert torch.equal(output.cpu(), torch.arange(257.0) + 1), "a capture on a given stream replays wrongly"
-    assert accelerator.current_stream() == before, "capturing left another stream current"
+    assert torch.equal(output.cpu(), torch.arange(257.0) + 1), "a capture on a given stream replays wrong values"
+    assert accelerator.current_stream() == before, "after the capture another stream is current"

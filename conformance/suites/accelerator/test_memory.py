@@ -1,4 +1,4 @@
-"""Memory: tensors hold their values, and the numbers about them are true."""
+"""Memory: tensors hold their values, and the reported byte counts are true."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from conformance.case import Level, case
 from conformance.finding import environment_lacks, stub
 
 MIB = 1 << 20
-#: The most an allocator may round one tensor up by.
+#: Most bytes that an allocator may add to one tensor when it rounds its size up.
 GRANULARITY = 2 * MIB
+#: Bytes: one, and one more than sizes that allocators round to (512 B, 64 KiB, 1 MiB, 32 MiB).
 SIZES = ("1", "513", "65537", "1048577", "33554433")
 
 
 def settle(accelerator):
-    """Let go of everything that earlier cases left behind."""
+    """Free everything that earlier cases left behind, cached blocks included."""
     gc.collect()
     accelerator.synchronize()
     accelerator.empty_cache()
@@ -30,8 +31,9 @@ def fill(device, size, value=1):
 
 @case("accelerator.memory.holds_values", requires=[MEMORY], level=Level.CORE, axes={"size": ["0", *SIZES]})
 def test_holds_values(accelerator, device, size):
-    """A tensor of any size holds what is written, from its first to its last element."""
+    """A tensor of any size holds the written values from its first to its last element."""
     count = int(size)
+    # 251 is prime, so a byte that is moved by any power of two differs from the byte it replaces.
     expected = (torch.arange(count) % 251).to(torch.uint8)
 
     tensor = expected.to(device, copy=True)
@@ -43,18 +45,18 @@ def test_holds_values(accelerator, device, size):
 
 @case("accelerator.memory.no_overlap", requires=[MEMORY], level=Level.CORE)
 def test_no_overlap(accelerator, device):
-    """Many live tensors of odd sizes do not share a byte."""
+    """Live tensors of many odd sizes do not share a byte."""
     sizes = [1 + 37 * step for step in range(100)]
 
     tensors = [fill(device, size, step) for step, size in enumerate(sizes)]
 
     wrong = [step for step, tensor in enumerate(tensors) if not bool((tensor == step).all())]
-    assert not wrong, f"tensors {wrong[:8]} were written by their neighbours"
+    assert not wrong, f"tensors {wrong[:8]} were overwritten by other tensors"
 
 
 @case("accelerator.memory.zero_filled", requires=[MEMORY], level=Level.CORE)
 def test_zero_filled(accelerator, device):
-    """zeros() is zero also in memory that was used before."""
+    """zeros() returns zeros also in memory that was used before."""
     for size in (513, 65537):
         used = fill(device, size, 255)
         del used
@@ -64,7 +66,7 @@ def test_zero_filled(accelerator, device):
 
 @case("accelerator.memory.freed", requires=[MEMORY], level=Level.CORE)
 def test_freed(accelerator, device):
-    """Memory is freed with its tensor: a gigabyte in turn leaves no gigabyte behind."""
+    """Memory is freed with its tensor, so 32 tensors of 32 MiB in turn leave less than 512 MiB allocated."""
     fill(device, 32 * MIB)
     settle(accelerator)
     before = accelerator.memory_allocated()
@@ -76,12 +78,13 @@ def test_freed(accelerator, device):
     settle(accelerator)
 
     grown = accelerator.memory_allocated() - before
+    # A leak leaves the whole GiB. Half of it is far above what rounding can leave.
     assert grown < 512 * MIB, f"after 32 freed tensors of 32 MiB, {grown / MIB:.0f} MiB more are allocated"
 
 
 @case("accelerator.memory.empty_cache_keeps_values", requires=[MEMORY], level=Level.CORE)
 def test_empty_cache_keeps_values(accelerator, device):
-    """empty_cache() leaves live tensors as they are."""
+    """empty_cache() does not change the values of live tensors."""
     kept = [fill(device, size, step) for step, size in enumerate((1, 513, 65537, MIB))]
     del kept[1]
 
@@ -89,7 +92,7 @@ def test_empty_cache_keeps_values(accelerator, device):
     fresh = [fill(device, size, 99) for size in (1, 513, 65537, MIB)]
 
     for step, tensor in zip((0, 2, 3), kept, strict=True):
-        assert bool((tensor == step).all()), f"tensor {step} was harmed by empty_cache()"
+        assert bool((tensor == step).all()), f"empty_cache() changed the values of tensor {step}"
     assert all(bool((tensor == 99).all()) for tensor in fresh)
 
 
@@ -107,17 +110,17 @@ NUMBERS = (
 
 @case("accelerator.memory.numbers", requires=[MEMORY], level=Level.CORE, axes={"member": NUMBERS})
 def test_numbers(accelerator, member):
-    """Each number is an int that is not negative, with an index, by name, and without."""
+    """Each byte count is a non-negative int, with an index by position or by name, with None, and without."""
     ask, current = getattr(accelerator, member), accelerator.current_device()
 
     for answer in (ask(), ask(current), ask(device_index=current), ask(None)):
-        assert type(answer) is int, f"{member}() answers {answer!r}, which is no int"
-        assert answer >= 0, f"{member}() is {answer}"
+        assert type(answer) is int, f"{member}() returned {answer!r}; it must return an int"
+        assert answer >= 0, f"{member}() returned {answer}; a number of bytes cannot be negative"
 
 
 @case("accelerator.memory.resets", requires=[MEMORY], level=Level.CORE)
 def test_resets(accelerator, device):
-    """The three resets and empty_cache() take their arguments and harm nothing."""
+    """The three resets and empty_cache() accept their arguments and do not change live tensors."""
     kept, current = fill(device, 65537, 3), accelerator.current_device()
 
     for member in ("reset_max_memory_allocated", "reset_max_memory_cached", "reset_peak_memory_stats"):
@@ -130,7 +133,7 @@ def test_resets(accelerator, device):
 
 @case("accelerator.memory.order", requires=[MEMORY_STATS])
 def test_order(accelerator, device):
-    """allocated ≤ reserved ≤ total, and no peak below its current value."""
+    """Allocated memory is at most reserved memory and the total, and no peak is below its current value."""
     kept = fill(device, 16 * MIB)
 
     allocated, reserved = accelerator.memory_allocated(), accelerator.memory_reserved()
@@ -142,7 +145,7 @@ def test_order(accelerator, device):
 
 @case("accelerator.memory.allocated_follows", requires=[MEMORY_STATS], axes={"size": SIZES})
 def test_allocated_follows(accelerator, device, size):
-    """A tensor of N bytes raises memory_allocated() by N, rounded up by at most 2 MiB; freeing it takes that back."""
+    """A tensor of N bytes raises memory_allocated() by N to N + 2 MiB, and freeing it takes that back."""
     settle(accelerator)
     before = accelerator.memory_allocated()
 
@@ -151,20 +154,24 @@ def test_allocated_follows(accelerator, device, size):
     del tensor
     left = accelerator.memory_allocated() - before
 
-    assert int(size) <= raised <= int(size) + GRANULARITY, f"a tensor of {size} bytes counts {raised}"
+    assert int(size) <= raised <= int(size) + GRANULARITY, (
+        f"a tensor of {size} bytes raised memory_allocated() by {raised}"
+    )
     assert left == 0, f"{left} bytes are still counted after the tensor is freed"
 
 
 @case("accelerator.memory.views_count_once", requires=[MEMORY_STATS])
 def test_views_count_once(accelerator, device):
-    """Views and other dtypes of the same storage count nothing; a view keeps the storage counted."""
+    """Views of a storage add nothing to memory_allocated(), and a view alone keeps its storage counted."""
     settle(accelerator)
     before = accelerator.memory_allocated()
     tensor = torch.empty(4 * MIB, dtype=torch.uint8, device=device)
     counted = accelerator.memory_allocated() - before
 
     view = tensor.view(torch.float32)[5:]
-    assert accelerator.memory_allocated() - before == counted, "a view is counted as memory of its own"
+    assert accelerator.memory_allocated() - before == counted, (
+        "a view raised memory_allocated(), but it shares the memory of its tensor"
+    )
     del tensor
 
     assert accelerator.memory_allocated() - before == counted, "memory that a view still uses is no longer counted"
@@ -174,23 +181,25 @@ def test_views_count_once(accelerator, device):
 
 @case("accelerator.memory.cached_is_reserved", requires=[MEMORY_STATS])
 def test_cached_is_reserved(accelerator, device):
-    """memory_cached is an older name of memory_reserved, and so are their peaks."""
+    """memory_cached() and its peak return the same numbers as memory_reserved() and its peak."""
     kept = fill(device, 5 * MIB)
 
+    # The cached names are PyTorch's older names of the reserved ones.
     assert accelerator.memory_cached() == accelerator.memory_reserved(), kept.shape
     assert accelerator.max_memory_cached() == accelerator.max_memory_reserved()
 
 
 @case("accelerator.memory.stats", requires=[MEMORY_STATS])
 def test_stats(accelerator, device):
-    """memory_stats() is a dict of ints whose current and peak values are those of the members."""
+    """memory_stats() is a dict whose current and peak values equal those of the accelerator's members."""
     kept = fill(device, 5 * MIB)
 
     stats = accelerator.memory_stats()
 
     if not stats:
-        stub(f"memory_stats() is empty, although {accelerator.memory_allocated()} bytes live")
-    assert isinstance(stats, dict), f"memory_stats() answers {type(stats).__name__}"
+        stub(f"memory_stats() is empty, but memory_allocated() is {accelerator.memory_allocated()} bytes")
+    assert isinstance(stats, dict), f"memory_stats() returned a {type(stats).__name__}; it must return a dict"
+    # The keys are those of torch.cuda.memory_stats().
     current, peak = stats["allocated_bytes.all.current"], stats["allocated_bytes.all.peak"]
     assert current == accelerator.memory_allocated() >= kept.numel(), (current, accelerator.memory_allocated())
     assert peak == accelerator.max_memory_allocated(), (peak, accelerator.max_memory_allocated())
@@ -198,8 +207,9 @@ def test_stats(accelerator, device):
 
 @case("accelerator.memory.empty_cache_gives_back", requires=[MEMORY_STATS])
 def test_empty_cache_gives_back(accelerator, device):
-    """empty_cache() never raises reserved memory, and does not touch allocated memory."""
+    """empty_cache() does not raise reserved memory and does not change allocated memory."""
     kept, freed = fill(device, 3 * MIB), fill(device, 64 * MIB)
+    # The freed memory is now cached, so empty_cache() has something to give back.
     del freed
     accelerator.synchronize()
     reserved, allocated = accelerator.memory_reserved(), accelerator.memory_allocated()
@@ -208,54 +218,56 @@ def test_empty_cache_gives_back(accelerator, device):
 
     assert accelerator.memory_reserved() <= reserved, "empty_cache() raised reserved memory"
     assert accelerator.memory_reserved() >= accelerator.memory_allocated() == allocated, (
-        "it counts live tensors as gone"
+        "empty_cache() changed memory_allocated(), or reserved memory is less than allocated memory"
     )
     assert bool((kept == 1).all())
 
 
 @case("accelerator.memory.total", requires=[MEMORY_TOTAL])
 def test_total(accelerator):
-    """The total is positive and stable, and what is available is no more."""
+    """Total memory is positive and constant, and available memory is at most the total."""
     total, available = accelerator.total_memory(), accelerator.available_memory()
 
-    assert total == accelerator.total_memory() > 0, f"total_memory() answers {total}, then {accelerator.total_memory()}"
-    assert total > 16 * MIB, f"total_memory() is {total}; it counts bytes"
+    assert total == accelerator.total_memory() > 0, (
+        f"total_memory() returned {total}, then {accelerator.total_memory()}"
+    )
+    # A smaller number is a total in KiB or MiB.
+    assert total > 16 * MIB, f"total_memory() is {total}; the unit must be bytes"
     assert 0 < available <= total, f"available_memory() is {available} of {total}"
 
 
 @case("accelerator.memory.available_drops", requires=[MEMORY_TOTAL])
 def test_available_drops(accelerator, device):
-    """Less is available while tensors are alive.
-
-    A host keeps freed pages in lists that it does not count as free, and other processes allocate and free at the
-    same time. So tensors are added, up to eight, until the number has dropped by half of one, and three times over.
-    """
+    """Available memory drops while tensors are alive."""
+    # Eight such tensors take at most half of the available memory.
     size = min(128 * MIB, accelerator.available_memory() // 16)
-    seen = []
+    # A host keeps freed pages in lists that it does not count as free, and other processes allocate and free at the
+    # same time. So up to eight tensors are added until the number has dropped by half of one, in up to three rounds.
+    drops = []
     for _ in range(3):
         settle(accelerator)
         before, alive = accelerator.available_memory(), []
         for _ in range(8):
             alive.append(fill(device, size))
             accelerator.synchronize()
-            seen.append(before - accelerator.available_memory())
-            if seen[-1] >= size // 2:
+            drops.append(before - accelerator.available_memory())
+            if drops[-1] >= size // 2:
                 return
         del alive
         time.sleep(0.2)
-    raise AssertionError(f"up to eight tensors of {size} bytes were alive, available_memory() dropped by {seen} bytes")
+    raise AssertionError(f"with one to eight live tensors of {size} bytes, available_memory() dropped by {drops} bytes")
 
 
 @case("accelerator.memory.per_device", requires=[MEMORY_STATS, DEVICE_MULTIPLE])
 def test_per_device(accelerator):
-    """Each device counts its own tensors, and only those."""
+    """Each device counts its own tensors and no others."""
     if accelerator.device_count() < 2:
-        environment_lacks("one device; this case compares two")
+        environment_lacks("this machine shows one device, and the case needs two")
     settle(accelerator)
     before = [accelerator.memory_allocated(index) for index in (0, 1)]
 
     kept = fill(accelerator.device_name(1), 8 * MIB)
 
     raised = [accelerator.memory_allocated(index) - start for index, start in enumerate(before)]
-    assert raised[0] == 0, f"a tensor on device 1 counts {raised[0]} bytes on device 0"
-    assert raised[1] >= kept.numel(), f"a tensor of 8 MiB on device 1 counts {raised[1]} bytes there"
+    assert raised[0] == 0, f"a tensor on device 1 raised memory_allocated(0) by {raised[0]} bytes"
+    assert raised[1] >= kept.numel(), f"a tensor of 8 MiB on device 1 raised memory_allocated(1) by {raised[1]} bytes"

@@ -1,4 +1,4 @@
-"""The peak of allocated memory is a true peak, and can be reset."""
+"""Peak of allocated memory: it covers every allocation and can be reset."""
 
 from __future__ import annotations
 
@@ -13,15 +13,18 @@ from .test_memory import GRANULARITY, MIB, fill, settle
 
 @case("accelerator.memory.peak", requires=[MEMORY_PEAK])
 def test_peak(accelerator, device):
-    """The peak covers a tensor that lived shortly between two calls."""
+    """The peak covers a tensor that was allocated and freed between two calls."""
     settle(accelerator)
     accelerator.reset_peak_memory_stats()
     before = accelerator.memory_allocated()
 
+    # The result is not kept, so the tensor is freed at once.
     torch.empty(64 * MIB, dtype=torch.uint8, device=device)
 
     peak = accelerator.max_memory_allocated() - before
-    assert 64 * MIB <= peak <= 64 * MIB + GRANULARITY, f"the peak rose by {peak} for a short tensor of 64 MiB"
+    assert 64 * MIB <= peak <= 64 * MIB + GRANULARITY, (
+        f"the peak rose by {peak} bytes for a short-lived tensor of 64 MiB"
+    )
     assert accelerator.memory_allocated() == before
 
 
@@ -31,7 +34,7 @@ def test_peak(accelerator, device):
     axes={"member": ["reset_peak_memory_stats", "reset_max_memory_allocated"]},
 )
 def test_peak_reset(accelerator, device, member):
-    """A reset lets the peak start again at the current value, not at zero, and it grows again from there."""
+    """A reset sets the peak to the current value, and the peak rises again from there."""
     kept = fill(device, 3 * MIB)
     torch.empty(64 * MIB, dtype=torch.uint8, device=device)
     before = accelerator.max_memory_allocated()
@@ -43,19 +46,20 @@ def test_peak_reset(accelerator, device, member):
     torch.empty(32 * MIB, dtype=torch.uint8, device=device)
     again = accelerator.max_memory_allocated()
 
-    assert peak == current >= kept.numel(), f"after {member}() the peak is {peak}, currently allocated {current}"
+    assert peak == current >= kept.numel(), f"after {member}() the peak is {peak}, memory_allocated() is {current}"
     assert again >= current + 32 * MIB, f"after {member}() the peak stays at {again}"
 
 
 @case("accelerator.memory.peak_inside_operations", requires=[MEMORY_PEAK])
 def test_peak_inside_operations(accelerator, device):
-    """The peak also covers memory that operations use for intermediate results."""
+    """The peak covers memory that operations use for intermediate results."""
     source = torch.ones(8 * MIB // 4, device=device)
     accelerator.reset_peak_memory_stats()
     before = accelerator.memory_allocated()
 
+    # The sum is still alive while its product with 2 is computed.
     result = (source + 1) * 2
 
     peak = accelerator.max_memory_allocated() - before
-    assert peak >= 16 * MIB, f"two results of 8 MiB lived at once, the peak rose by {peak}"
+    assert peak >= 16 * MIB, f"two results of 8 MiB were alive at once, but the peak rose by {peak} bytes"
     assert float(result[0]) == 4.0

@@ -1,4 +1,4 @@
-"""Page-locked host memory: values, views, honest answers, and copies that do not wait."""
+"""Page-locked host memory: values, views, is_pinned(), and copies that do not wait."""
 
 from __future__ import annotations
 
@@ -7,30 +7,38 @@ import torch
 
 from conformance.accelerators.capabilities import COPY, MEMORY_PINNED, MEMORY_PINNED_ASYNC
 from conformance.case import Level, case
+from conformance.suites.shared_bodies import (
+    answers_of_is_pinned,
+    wrong_after_copy_to_device,
+    wrong_after_copy_to_host,
+)
 
-from .conveyor import Conveyor, numbers
+from .conveyor import HOST, Conveyor, numbers
 
-HOST = torch.device("cpu")
 DTYPES = (torch.float32, torch.float16, torch.int64, torch.uint8, torch.bool)
 
 
 @case("accelerator.pin.values", requires=[COPY], level=Level.CORE)
 def test_values(accelerator):
-    """pin_memory gives a host tensor with the same values, shape and dtype, and leaves its argument as it was."""
+    """pin_memory() returns a host tensor with the same values, shape and dtype and keeps its argument."""
     for dtype in DTYPES:
         source = (torch.arange(60) % 2 if dtype is torch.bool else torch.arange(60)).to(dtype).view(3, 4, 5)
         kept = source.clone()
         pinned = accelerator.pin_memory(source)
-        assert isinstance(pinned, torch.Tensor), f"pin_memory answers {pinned!r}"
-        assert pinned.device.type == "cpu" and pinned.dtype is dtype, f"{pinned.dtype} on {pinned.device}"
-        assert pinned.shape == source.shape, f"pin_memory turns {tuple(source.shape)} into {tuple(pinned.shape)}"
-        assert torch.equal(pinned, kept), f"pin_memory changes values of {dtype}"
-        assert torch.equal(source, kept), "pin_memory changes its argument"
+        assert isinstance(pinned, torch.Tensor), f"pin_memory() returned {pinned!r}; it must return a tensor"
+        assert pinned.device.type == "cpu" and pinned.dtype is dtype, (
+            f"pin_memory() of {dtype} returned {pinned.dtype} on {pinned.device}"
+        )
+        assert pinned.shape == source.shape, (
+            f"pin_memory() changed the shape from {tuple(source.shape)} to {tuple(pinned.shape)}"
+        )
+        assert torch.equal(pinned, kept), f"pin_memory() changed values of {dtype}"
+        assert torch.equal(source, kept), "pin_memory() changed its argument"
 
 
 @case("accelerator.pin.arguments", requires=[COPY], level=Level.CORE)
 def test_arguments(accelerator):
-    """make_copy and match_shape are taken by name; without a copy the result still has the size and dtype."""
+    """pin_memory() accepts make_copy and match_shape by name and keeps size and dtype without a copy."""
     source = torch.arange(60.0).view(3, 4, 5)
 
     copied = accelerator.pin_memory(source, make_copy=True, match_shape=True)
@@ -44,17 +52,20 @@ def test_arguments(accelerator):
 
 @case("accelerator.pin.pageable_is_not_pinned", requires=[COPY], level=Level.CORE)
 def test_pageable_is_not_pinned(accelerator):
-    """is_pinned() is False for ordinary memory, its views and empty tensors: a false True corrupts copies."""
+    """is_pinned() is False for ordinary memory, its views, and empty tensors."""
     source = torch.arange(4096.0)
-    accelerator.pin_memory(torch.arange(16.0))  # PyTorch answers for the device only once it is at work
+    accelerator.pin_memory(torch.arange(16.0))  # PyTorch asks the device only after its first use
 
+    # A wrong True corrupts data: a non-blocking copy then reads memory that may already be changed or freed.
     for tensor in (source, source[7:], source.view(64, 64).t(), torch.empty(0), torch.zeros(())):
-        assert accelerator.is_pinned(tensor) is False, f"is_pinned(pageable) is {accelerator.is_pinned(tensor)!r}"
+        assert accelerator.is_pinned(tensor) is False, (
+            f"is_pinned(pageable) is {accelerator.is_pinned(tensor)!r}, not False"
+        )
 
 
 @case("accelerator.pin.no_data_is_not_pinned", requires=[COPY], level=Level.CORE)
 def test_no_data_is_not_pinned(accelerator):
-    """is_pinned() is False for meta and fake tensors, and does not touch their data."""
+    """is_pinned() is False for meta and fake tensors, which have no data."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     with FakeTensorMode():
@@ -62,7 +73,7 @@ def test_no_data_is_not_pinned(accelerator):
 
     for tensor in (torch.empty(16, device="meta"), fake):
         answer = accelerator.is_pinned(tensor)
-        assert answer is False, f"is_pinned({tensor.device} tensor without data) is {answer!r}"
+        assert answer is False, f"is_pinned({tensor.device} tensor without data) is {answer!r}, not False"
 
 
 @case("accelerator.pin.device_is_not_pinned", requires=[COPY], level=Level.CORE)
@@ -70,27 +81,31 @@ def test_device_is_not_pinned(accelerator, device):
     """is_pinned() is False for tensors on the device."""
     tensor = torch.zeros(4096, device=device)
 
-    assert accelerator.is_pinned(tensor) is False, f"is_pinned() of a tensor on {tensor.device} is not False"
+    assert accelerator.is_pinned(tensor) is False, (
+        f"is_pinned(tensor on {tensor.device}) is {accelerator.is_pinned(tensor)!r}, not False"
+    )
 
 
 @case("accelerator.pin.unpin", requires=[COPY], level=Level.CORE)
 def test_unpin(accelerator):
-    """unpin_memory answers True if it released a lock, and keeps the values; None or False leaves all as it was."""
+    """unpin_memory() unpins the memory and returns True, or changes nothing and returns False or None."""
     pinned = accelerator.pin_memory(torch.arange(4096.0))
-    was = accelerator.is_pinned(pinned)
+    was_pinned = accelerator.is_pinned(pinned)
 
     answer = accelerator.unpin_memory(pinned)
 
-    assert answer in (True, False, None), f"unpin_memory answers {answer!r}"
-    expected = False if answer else was
-    assert accelerator.is_pinned(pinned) is expected, f"unpin_memory answers {answer}, is_pinned {not expected}"
+    assert answer in (True, False, None), f"unpin_memory() returned {answer!r}; it must return True, False or None"
+    expected = False if answer else was_pinned
+    assert accelerator.is_pinned(pinned) is expected, (
+        f"unpin_memory() returned {answer}, but is_pinned() is {not expected}"
+    )
     if not answer:
-        assert torch.equal(pinned, torch.arange(4096.0)), "unpin_memory changed the values"
+        assert torch.equal(pinned, torch.arange(4096.0)), "unpin_memory() changed the values"
 
 
 @case("accelerator.pin.is_pinned", requires=[MEMORY_PINNED])
 def test_is_pinned(accelerator):
-    """What pin_memory gives is pinned, and pinning it again is harmless."""
+    """is_pinned() is True for the result of pin_memory(), also after pinning it twice."""
     pinned = accelerator.pin_memory(torch.arange(4096.0))
 
     assert accelerator.is_pinned(pinned) is True, f"is_pinned(pin_memory(t)) is {accelerator.is_pinned(pinned)!r}"
@@ -100,18 +115,16 @@ def test_is_pinned(accelerator):
 
 @case("accelerator.pin.views", requires=[MEMORY_PINNED])
 def test_views(accelerator):
-    """Views of pinned memory are pinned; what is computed from it is not."""
-    pinned = accelerator.pin_memory(torch.arange(4096.0))
+    """Views of pinned memory are pinned, and results computed from it are not."""
+    views, results = answers_of_is_pinned(accelerator.is_pinned, accelerator.pin_memory(torch.arange(4096.0)))
 
-    for view in (pinned[7:], pinned.view(64, 64), pinned.view(64, 64).t(), pinned[::3]):
-        assert accelerator.is_pinned(view) is True, "a view of pinned memory is not pinned"
-    for fresh in (pinned + 1, pinned.clone()):
-        assert accelerator.is_pinned(fresh) is False, "a result is pinned without having been asked for"
+    assert all(answer is True for answer in views), "a view of pinned memory is not pinned"
+    assert all(answer is False for answer in results), "a result is pinned without having been asked for"
 
 
 @case("accelerator.pin.empty", requires=[MEMORY_PINNED])
 def test_empty(accelerator):
-    """pin_empty and pin_empty_like give pinned host tensors of the shape and dtype asked for."""
+    """pin_empty() and pin_empty_like() return pinned host tensors of the requested shape and dtype."""
     like = torch.zeros(3, 5, dtype=torch.float16)
     made = {
         "pin_empty(3, 5)": accelerator.pin_empty(3, 5, dtype=torch.float16),
@@ -127,7 +140,7 @@ def test_empty(accelerator):
 
 @case("accelerator.pin.empty_elsewhere", requires=[MEMORY_PINNED])
 def test_empty_elsewhere(accelerator):
-    """Only host memory can be pinned: another device is a ValueError."""
+    """pin_empty() and pin_empty_like() raise ValueError for a device other than the host."""
     with pytest.raises(ValueError):
         accelerator.pin_empty(4, dtype=torch.float32, device="meta")
     with pytest.raises(ValueError):
@@ -136,39 +149,34 @@ def test_empty_elsewhere(accelerator):
 
 @case("accelerator.pin.to_device", requires=[MEMORY_PINNED_ASYNC])
 def test_to_device(accelerator, device):
-    """A non-blocking copy from pinned memory has arrived after synchronize()."""
+    """A non-blocking copy from pinned memory is complete after synchronize()."""
     source = accelerator.pin_memory((torch.arange(1 << 22) % 251).to(torch.float32))
 
-    there = source.to(device, non_blocking=True)
-    accelerator.synchronize()
+    wrong = wrong_after_copy_to_device(accelerator, device, source)
 
-    wrong = int((there.cpu() != source).sum())
     assert wrong == 0, f"{wrong} of {source.numel()} elements had not arrived after synchronize()"
 
 
 @case("accelerator.pin.to_host", requires=[MEMORY_PINNED_ASYNC])
 def test_to_host(accelerator, device):
-    """A non-blocking copy to pinned memory, queued behind long work, is there after synchronize()."""
-    conveyor, source = Conveyor(accelerator, device), numbers(device)
-    target, pinned = torch.full_like(source, -1.0), accelerator.pin_memory(torch.full((256, 256), -2.0))
+    """A non-blocking copy to pinned memory, queued behind long work, is complete after synchronize()."""
+    pinned = accelerator.pin_memory(torch.full((256, 256), -2.0))
 
-    conveyor.carry(source, target)
-    pinned.copy_(target, non_blocking=True)
-    accelerator.synchronize()
+    wrong = wrong_after_copy_to_host(accelerator, device, pinned)
 
-    wrong = int((pinned != numbers(HOST)).sum())
     assert wrong == 0, f"{wrong} elements had not arrived on the host after synchronize()"
 
 
 @case("accelerator.pin.reuse", requires=[MEMORY_PINNED_ASYNC])
 def test_reuse(accelerator, device):
-    """A pinned buffer that is dropped right after a non-blocking copy is not reused before the copy has run."""
+    """A pinned buffer that is freed right after a non-blocking copy is reused only after the copy has run."""
     conveyor, source = Conveyor(accelerator, device), numbers(device)
     target = torch.empty_like(source)
     arrived = []
 
     for start in range(4):
         conveyor.carry(source, target)
+        # The pinned buffer is freed here. Its block may serve the next round before the queued copy has read it.
         arrived.append(accelerator.pin_memory(numbers(HOST, start)).to(device, non_blocking=True))
     accelerator.synchronize()
 
@@ -179,7 +187,7 @@ def test_reuse(accelerator, device):
 
 @case("accelerator.pin.pageable_copies", requires=[COPY], level=Level.CORE)
 def test_pageable_copies(accelerator, device):
-    """A non-blocking copy of pageable memory may not be harmed by overwriting it after synchronize()."""
+    """Overwriting pageable memory after synchronize() does not change a non-blocking copy of it."""
     source = numbers(HOST)
 
     there = source.to(device, copy=True, non_blocking=True)

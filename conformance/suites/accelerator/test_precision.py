@@ -1,4 +1,4 @@
-"""Precision: how wide sums are accumulated, subnormal numbers, and all bits of float32 products."""
+"""Precision: width of accumulators, subnormal numbers, and all bits of float32 products."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def dtype_of(name):
 
 
 SIXTEEN_BITS = ("float16", "bfloat16")
-#: 4096 ones added in the dtype itself stall at 2048 (float16) or 256 (bfloat16).
+#: A sum of ones that is accumulated in the dtype itself stops at 2048 (float16) or 256 (bfloat16).
 ONES = 4096
 SUMS = {
     "sum": lambda x: x.sum(),
@@ -31,22 +31,24 @@ SUMS = {
     "accelerator.dtype.accumulate", requires=[ACCUMULATE_WIDE], axes={"dtype": SIXTEEN_BITS, "function": sorted(SUMS)}
 )
 def test_accumulate(device, dtype, function):
-    """4096 ones add up to 4096: sums of 16-bit numbers are accumulated in something wider."""
+    """Sums of 16-bit numbers are accumulated in a wider dtype, so 4096 ones add up to 4096."""
     ones = torch.ones(ONES, dtype=dtype_of(dtype), device=device)
 
     total = SUMS[function](ones)
 
-    assert total.item() == ONES, f"{function} of {ONES} ones in {dtype} is {total.item()}"
+    assert total.item() == ONES, f"{function} of {ONES} ones in {dtype} is {total.item()}, not {ONES}"
 
 
 @case("accelerator.dtype.accumulate_gradient", requires=[ACCUMULATE_WIDE], axes={"dtype": SIXTEEN_BITS})
 def test_accumulate_gradient(device, dtype):
-    """Gradients summed over a batch of 4096 are accumulated wide as well."""
+    """Gradients that are summed over a batch of 4096 rows are accumulated in a wider dtype."""
     weight = torch.ones(1, 3, dtype=dtype_of(dtype), device=device, requires_grad=True)
 
     (torch.ones(ONES, 1, dtype=weight.dtype, device=device) @ weight).sum().backward()
 
-    assert weight.grad.tolist() == [[float(ONES)] * 3], f"the gradient over {ONES} rows is {weight.grad.tolist()}"
+    assert weight.grad.tolist() == [[float(ONES)] * 3], (
+        f"the gradient over {ONES} rows is {weight.grad.tolist()}; every element must be {float(ONES)}"
+    )
 
 
 @case("accelerator.dtype.denormals", requires=[DENORMALS, DTYPE], axes={"dtype": ["float32", "float16", "bfloat16"]})
@@ -65,10 +67,9 @@ def test_denormals(device, dtype):
 
 @case("accelerator.dtype.matmul_full", requires=[MATMUL_FULL])
 def test_matmul_full(device):
-    """float32 matrix products use all 24 bits of their inputs by default.
-
-    1 + 2^-20 loses its last bits in a format with 10 or 7 bits; multiplying by the identity shows it.
-    """
+    """Float32 matrix products use all 24 bits of their inputs by default."""
+    # 1 + 2^-20 loses its last bits in a format with 10 (TF32) or 7 (bfloat16) mantissa bits.
+    # A product with the identity shows the loss.
     source = torch.full((256, 256), 1.0 + 2.0**-20) + torch.arange(256) * 2.0**-22
 
     result = source.to(device) @ torch.eye(256, device=device)
@@ -79,10 +80,9 @@ def test_matmul_full(device):
 
 @case("accelerator.dtype.large_product", requires=[MEMORY], level=Level.CORE)
 def test_large_product(device):
-    """A matrix product with four million outputs is right to the last one; small integers make it exact.
-
-    Grids have limits, and a kernel that meets one may leave the rest as it was.
-    """
+    """A matrix product with four million outputs is right in every output."""
+    # Launch grids have limits, and a kernel that exceeds one may leave the other outputs unwritten.
+    # Small integers make the result exact.
     rows, columns = 2049, 2051
     left = (torch.arange(rows * 7) % 11 - 5).to(torch.float32).view(rows, 7)
     right = (torch.arange(7 * columns) % 13 - 6).to(torch.float32).view(7, columns)

@@ -1,4 +1,4 @@
-"""Profiler ranges, and on_accelerator."""
+"""Profiler ranges, and the answer of on_accelerator()."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from conformance.finding import stub
 
 @case("accelerator.ranges.nest", requires=[RANGES])
 def test_nest(accelerator, device):
-    """Ranges nest, and results inside are those outside."""
+    """Ranges nest and do not change results."""
     source = torch.arange(65.0, device=device)
     expected, opened = (source * 2 + 1).tolist(), 0
 
@@ -25,28 +25,29 @@ def test_nest(accelerator, device):
         for _ in range(opened):
             accelerator.range_pop()
 
-    assert inside == expected, "a result inside ranges differs"
+    assert inside == expected, "a result inside ranges differs from the result outside"
 
 
 @case("accelerator.ranges.arguments", requires=[RANGES])
 def test_arguments(accelerator, device):
-    """Domain and category are taken by position and by name; messages may be empty, long or not ASCII."""
-    pushed = 0
+    """Domain and category are accepted by position and by name, with any message text."""
+    push_count = 0
+    # Empty, long, not ASCII, of several lines, and with format characters.
     for message in ("", "x" * 5000, "größer – 大", "with\nline", "100 %s %d {}"):
         accelerator.range_push(message)
         accelerator.range_push(message, "domain", "category")
         accelerator.range_push(msg=message, domain="domain", category="category")
-        pushed += 3
+        push_count += 3
         accelerator.range_pop(domain="domain")
         accelerator.range_pop("domain")
         accelerator.range_pop()
 
-    assert pushed == 15 and torch.ones(7, device=device).sum().item() == 7, "the device is unusable after ranges"
+    assert push_count == 15 and torch.ones(7, device=device).sum().item() == 7, "the device is unusable after ranges"
 
 
 @case("accelerator.ranges.pop_without_push", requires=[RANGES])
 def test_pop_without_push(accelerator, device):
-    """Closing a range that is not open does not raise, and opening one afterwards works."""
+    """Closing a range that is not open does not raise, and later ranges still work."""
     for _ in range(3):
         accelerator.range_pop()
     accelerator.range_push("after")
@@ -57,7 +58,7 @@ def test_pop_without_push(accelerator, device):
 
 @case("accelerator.ranges.around_exceptions", requires=[RANGES])
 def test_around_exceptions(accelerator, device):
-    """An exception between push and pop leaves ranges usable."""
+    """Ranges still work after an exception between push and pop."""
     with pytest.raises(RuntimeError):
         accelerator.range_push("outer")
         torch.zeros(3, device=device).view(7)
@@ -70,7 +71,7 @@ def test_around_exceptions(accelerator, device):
 
 @case("accelerator.ranges.around_backward", requires=[RANGES])
 def test_around_backward(accelerator, device):
-    """Ranges inside a forward pass do not disturb its backward pass."""
+    """Ranges inside a forward pass do not change its gradients."""
     source = torch.arange(1.0, 8.0, device=device, requires_grad=True)
 
     accelerator.range_push("forward")
@@ -80,12 +81,12 @@ def test_around_backward(accelerator, device):
     loss.backward()
     accelerator.range_pop()
 
-    assert source.grad.tolist() == [2.0 * n for n in range(1, 8)], f"the gradient is {source.grad.tolist()}"
+    assert source.grad.tolist() == [2.0 * number for number in range(1, 8)], f"the gradient is {source.grad.tolist()}"
 
 
 @case("accelerator.on_accelerator.device_tensors", requires=[DEVICE], level=Level.CORE)
 def test_on_accelerator(accelerator, device):
-    """True for every kind of tensor on the device: views, parameters, results, empty and scalar ones."""
+    """on_accelerator() is True for every kind of tensor on the device."""
     tensor = torch.zeros(4, 4, device=device)
     tensors = {
         "tensor": tensor,
@@ -97,16 +98,16 @@ def test_on_accelerator(accelerator, device):
         "integer": torch.zeros(3, dtype=torch.int64, device=device),
     }
 
-    if not any(accelerator.on_accelerator(each) for each in tensors.values()):
-        stub(f"on_accelerator() answers {accelerator.on_accelerator(tensor)!r} for every tensor on it")
-    for name, each in tensors.items():
-        answer = accelerator.on_accelerator(each)
-        assert answer is True, f"on_accelerator({name} on {each.device}) answers {answer!r}"
+    if not any(accelerator.on_accelerator(candidate) for candidate in tensors.values()):
+        stub(f"on_accelerator() returned {accelerator.on_accelerator(tensor)!r} for every tensor on the device")
+    for name, candidate in tensors.items():
+        answer = accelerator.on_accelerator(candidate)
+        assert answer is True, f"on_accelerator({name} on {candidate.device}) returned {answer!r}, not True"
 
 
 @case("accelerator.on_accelerator.every_index", requires=[DEVICE], level=Level.CORE)
 def test_on_accelerator_every_index(accelerator):
-    """True on every index, whichever device is current."""
+    """on_accelerator() is True for a tensor on any index, whichever device is current."""
     for index in range(accelerator.device_count()):
         tensor = torch.zeros(3, device=accelerator.device_name(index))
         assert accelerator.on_accelerator(tensor) is True, f"on_accelerator() is not True for {tensor.device}"
@@ -114,19 +115,23 @@ def test_on_accelerator_every_index(accelerator):
 
 @case("accelerator.on_accelerator.elsewhere", requires=[DEVICE], level=Level.CORE)
 def test_elsewhere(accelerator, device):
-    """False for meta tensors, and for host tensors unless the device is the host."""
+    """on_accelerator() is False for meta tensors, and for host tensors unless the device is the host."""
     meta, host = accelerator.on_accelerator(torch.zeros(3, device="meta")), accelerator.on_accelerator(torch.zeros(3))
 
-    assert meta is False, f"on_accelerator(meta tensor) answers {meta!r}"
-    assert host is (device.type == "cpu"), f"on_accelerator(host tensor) answers {host!r}, the device is {device.type}"
+    assert meta is False, f"on_accelerator(meta tensor) returned {meta!r}, not False"
+    assert host is (device.type == "cpu"), (
+        f"on_accelerator(host tensor) returned {host!r}; the device type is {device.type}"
+    )
 
 
 @case("accelerator.on_accelerator.after_moves", requires=[DEVICE], level=Level.CORE)
 def test_after_moves(accelerator, device):
-    """The answer follows the tensor when it moves."""
+    """on_accelerator() follows a tensor that moves to the device and back."""
     host_answer = device.type == "cpu"
     tensor = torch.zeros(3)
 
-    answers = [accelerator.on_accelerator(t) for t in (tensor, tensor.to(device), tensor.to(device).cpu())]
+    answers = [accelerator.on_accelerator(moved) for moved in (tensor, tensor.to(device), tensor.to(device).cpu())]
 
-    assert answers == [host_answer, True, host_answer], f"host, device and host again: {answers}"
+    assert answers == [host_answer, True, host_answer], (
+        f"on the host, the device and the host again it returned {answers}"
+    )

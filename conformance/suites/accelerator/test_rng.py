@@ -1,4 +1,4 @@
-"""Random numbers: seeds repeat, states restore, on every index."""
+"""Random numbers: seeds repeat them and states restore them, on every device index."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from conformance.finding import environment_lacks, stub
 
 from .draws import DRAWS, differing
 
+#: Odd sizes: device generators draw in blocks, and an odd count leaves an offset inside one.
 SIZES = ("1", "3", "5", "7", "1023", "65537")
 
 
@@ -38,12 +39,13 @@ def test_seeds_differ(accelerator, device, function):
     accelerator.manual_seed(2)
     second = draw(1023, device)
 
+    # Not all of them: half of the values of bernoulli and dropout agree by chance.
     assert differing(first, second) > 100, f"only {differing(first, second)} of 1023 numbers differ for seeds 1 and 2"
 
 
 @case("accelerator.rng.advances", requires=[RNG], level=Level.CORE, axes={"function": sorted(DRAWS)})
 def test_advances(accelerator, device, function):
-    """Drawing again gives other numbers."""
+    """A second draw gives other numbers than the first."""
     draw = DRAWS[function]
 
     first, second = draw(1023, device), draw(1023, device)
@@ -53,10 +55,10 @@ def test_advances(accelerator, device, function):
 
 @case("accelerator.rng.seed_all_repeats", requires=[RNG], level=Level.CORE)
 def test_seed_all_repeats(accelerator):
-    """manual_seed_all seeds every device, with the same seed."""
+    """manual_seed_all() seeds every device with the same seed."""
     names = [accelerator.device_name(index) for index in range(accelerator.device_count())]
 
-    accelerator.manual_seed_all(76)  # the last case may have left the very seed that is asked for
+    accelerator.manual_seed_all(76)  # an earlier case may have left the seed that is set next
     before = accelerator.initial_seed()
     accelerator.manual_seed_all(77)
     if accelerator.initial_seed() == before:
@@ -66,14 +68,16 @@ def test_seed_all_repeats(accelerator):
     second = [torch.randn(65, device=name) for name in names]
 
     for name, before, after in zip(names, first, second, strict=True):
-        assert differing(before, after) == 0, f"manual_seed_all does not repeat on {name}"
+        assert differing(before, after) == 0, (
+            f"{differing(before, after)} of 65 numbers on {name} differ after the same manual_seed_all()"
+        )
 
 
 @case("accelerator.rng.initial_seed", requires=[RNG], level=Level.CORE, axes={"seed": ["0", "1", "1234", "2147483648"]})
 def test_initial_seed(accelerator, seed):
-    """initial_seed() is the seed that was given, as an int."""
+    """initial_seed() returns the seed that was set, as an int."""
     wanted = int(seed)
-    accelerator.manual_seed(wanted + 1)  # the last case may have left the very seed that is asked for
+    accelerator.manual_seed(wanted + 1)  # an earlier case may have left the seed that is set next
     before = accelerator.initial_seed()
     accelerator.manual_seed(wanted)
 
@@ -81,13 +85,13 @@ def test_initial_seed(accelerator, seed):
 
     if answer == before:
         stub(f"manual_seed({seed}) has no effect: initial_seed() is {answer} as before")
-    assert type(answer) is int, f"initial_seed() answers {answer!r}, which is no int"
+    assert type(answer) is int, f"initial_seed() returned {answer!r}; it must return an int"
     assert answer == wanted, f"initial_seed() is {answer} after manual_seed({seed})"
 
 
 @case("accelerator.rng.initial_seed_after_draws", requires=[RNG], level=Level.CORE)
 def test_initial_seed_after_draws(accelerator, device):
-    """Drawing does not change the initial seed."""
+    """Drawing numbers does not change the initial seed."""
     accelerator.manual_seed(4321)
     torch.rand(1023, device=device)
 
@@ -96,14 +100,13 @@ def test_initial_seed_after_draws(accelerator, device):
 
 @case("accelerator.rng.statistics", requires=[RNG], level=Level.CORE)
 def test_statistics(accelerator, device):
-    """Uniform numbers fill [0, 1) evenly, and normal ones have mean 0 and variance 1.
-
-    With 65,536 numbers and a fixed seed the bounds are ten standard errors away.
-    """
+    """Uniform numbers fill [0, 1) evenly, and normal numbers have mean 0 and variance 1."""
     accelerator.manual_seed(5)
     uniform, normal = torch.rand(65536, device=device).cpu(), torch.randn(65536, device=device).cpu()
 
-    assert uniform.min() >= 0 and uniform.max() < 1, f"rand gives {uniform.min()} … {uniform.max()}"
+    assert uniform.min() >= 0 and uniform.max() < 1, f"rand gives numbers from {uniform.min()} to {uniform.max()}"
+    # With 65,536 numbers and a fixed seed, every bound below is ten standard errors wide.
+    # A bin of 4096 has a standard error of 62, the mean one of 1/256, the variance one of sqrt(2/65536).
     counts = torch.histc(uniform, bins=16, min=0, max=1)
     assert (counts - 4096).abs().max() < 10 * 62, f"rand is uneven: {counts.int().tolist()}"
     assert abs(normal.mean()) < 10 / 256, f"randn has mean {normal.mean():.4f}"
@@ -112,32 +115,34 @@ def test_statistics(accelerator, device):
 
 @case("accelerator.rng.state_type", requires=[RNG_STATE])
 def test_state_type(accelerator):
-    """The state is a uint8 tensor on the host."""
+    """get_rng_state() returns a one-dimensional uint8 tensor on the host."""
     state = accelerator.get_rng_state()
 
-    assert isinstance(state, torch.Tensor), f"get_rng_state() answers {state!r}, which is no tensor"
+    assert isinstance(state, torch.Tensor), f"get_rng_state() returned {state!r}; it must return a tensor"
     assert state.dtype is torch.uint8, f"the state is {state.dtype}, not torch.uint8"
-    assert state.device.type == "cpu", f"the state lies on {state.device}, not on the host"
+    assert state.device.type == "cpu", f"the state is on {state.device}, not on the host"
     assert state.dim() == 1 and state.numel() > 0, f"the state has shape {tuple(state.shape)}"
 
 
 @case("accelerator.rng.state_is_a_copy", requires=[RNG_STATE])
 def test_state_is_a_copy(accelerator, device):
-    """Drawing does not change a state that was taken, and asking for it draws nothing."""
+    """Drawing does not change a state that was taken, and taking a state does not advance the generator."""
     accelerator.manual_seed(8)
     first, second = accelerator.get_rng_state(), accelerator.get_rng_state()
     kept = first.clone()
     drawn = torch.randn(33, device=device)
 
-    assert torch.equal(first, second), "get_rng_state() twice gives two states: asking advances the generator"
+    assert torch.equal(first, second), (
+        "two calls of get_rng_state() return different states: the call advances the generator"
+    )
     assert torch.equal(first, kept), "drawing changed a state that was taken before"
     accelerator.manual_seed(8)
-    assert differing(torch.randn(33, device=device), drawn) == 0, "asking for the state advanced the generator"
+    assert differing(torch.randn(33, device=device), drawn) == 0, "get_rng_state() advanced the generator"
 
 
 @case("accelerator.rng.state_roundtrip", requires=[RNG_STATE], axes={"function": sorted(DRAWS)})
 def test_state_roundtrip(accelerator, device, function):
-    """Restoring a state repeats the same numbers."""
+    """A restored state repeats the same numbers."""
     draw = DRAWS[function]
     draw(7, device)
 
@@ -146,10 +151,10 @@ def test_state_roundtrip(accelerator, device, function):
     moved = accelerator.get_rng_state()
     accelerator.set_rng_state(state)
     if torch.equal(accelerator.get_rng_state(), moved) and not torch.equal(moved, state):
-        stub("set_rng_state() has no effect: the state is what it was before the call")
+        stub("set_rng_state() has no effect: the state is the same before and after the call")
     second = draw(1023, device)
 
-    assert differing(first, second) == 0, f"{differing(first, second)} of 1023 numbers differ after set_rng_state"
+    assert differing(first, second) == 0, f"{differing(first, second)} of 1023 numbers differ after set_rng_state()"
 
 
 @case("accelerator.rng.state_odd_sizes", requires=[RNG_STATE], axes={"size": SIZES})
@@ -164,12 +169,14 @@ def test_state_odd_sizes(accelerator, device, size):
     second = [torch.randn(int(size), device=device), torch.rand(3, device=device), torch.randn(64, device=device)]
 
     for step, (before, after) in enumerate(zip(first, second, strict=True)):
-        assert differing(before, after) == 0, f"draw {step} after set_rng_state differs, with {size} drawn before"
+        assert differing(before, after) == 0, (
+            f"draw {step} after set_rng_state() differs, with {size} numbers drawn before"
+        )
 
 
 @case("accelerator.rng.state_index", requires=[RNG_STATE])
 def test_state_index(accelerator):
-    """get_rng_state(i) and set_rng_state(state, i) take an index, by position and by name."""
+    """get_rng_state() and set_rng_state() accept a device index by position and by name."""
     for index in range(accelerator.device_count()):
         name = accelerator.device_name(index)
         state = accelerator.get_rng_state(index)
@@ -180,12 +187,12 @@ def test_state_index(accelerator):
         accelerator.set_rng_state(new_state=state, device_index=index)
         third = torch.randn(65, device=name)
         assert differing(first, second) == 0, f"set_rng_state(state, {index}) does not restore device {index}"
-        assert differing(first, third) == 0, f"set_rng_state by name does not restore device {index}"
+        assert differing(first, third) == 0, f"set_rng_state() with arguments by name does not restore device {index}"
 
 
 @case("accelerator.rng.state_saved", requires=[RNG_STATE])
 def test_state_saved(accelerator, device):
-    """A state goes through torch.save, .cpu() and clone() and still restores."""
+    """A state still restores the generator after torch.save(), .cpu() and clone()."""
     state, buffer = accelerator.get_rng_state(), io.BytesIO()
     expected = torch.randn(129, device=device)
 
@@ -194,12 +201,12 @@ def test_state_saved(accelerator, device):
     for copy in (torch.load(buffer, weights_only=True), state.cpu(), state.clone()):
         accelerator.set_rng_state(copy)
         drawn = torch.randn(129, device=device)
-        assert differing(drawn, expected) == 0, "a state that was saved and loaded does not restore the generator"
+        assert differing(drawn, expected) == 0, "a copied state does not restore the generator"
 
 
 @case("accelerator.rng.state_not_consumed", requires=[RNG_STATE])
 def test_state_not_consumed(accelerator, device):
-    """One state restores any number of times, and set_rng_state does not write into it."""
+    """One state restores any number of times, and set_rng_state() does not write into it."""
     state = accelerator.get_rng_state()
     kept = state.clone()
     rounds = []
@@ -208,58 +215,63 @@ def test_state_not_consumed(accelerator, device):
         accelerator.set_rng_state(state)
         rounds.append(torch.randn(65, device=device))
 
-    assert torch.equal(state, kept), "set_rng_state or drawing wrote into the state that was handed in"
+    assert torch.equal(state, kept), "set_rng_state() or drawing wrote into the state that was passed in"
     assert differing(rounds[0], rounds[1]) == differing(rounds[0], rounds[2]) == 0, "a state restores only once"
 
 
 @case("accelerator.rng.state_of_another_seed", requires=[RNG_STATE])
 def test_state_of_another_seed(accelerator, device):
-    """A restored state wins over a later seed, and carries its own seed."""
+    """A restored state overrides a later seed."""
     accelerator.manual_seed(11)
     state, expected = accelerator.get_rng_state(), torch.randn(65, device=device)
 
     accelerator.manual_seed(99)
     accelerator.set_rng_state(state)
 
-    assert differing(torch.randn(65, device=device), expected) == 0, "the seed set in between shines through"
+    assert differing(torch.randn(65, device=device), expected) == 0, (
+        "after set_rng_state() the seed that was set before it is still in effect"
+    )
 
 
 @case("accelerator.rng.bad_state", requires=[RNG_STATE])
 def test_bad_state(accelerator, device):
-    """Something that is no state raises, and leaves the generator as it was."""
+    """set_rng_state() raises for a tensor that is no state, and keeps the generator's state."""
     state = accelerator.get_rng_state()
     raised = []
 
+    # One of the wrong size, and one of the wrong dtype.
     for wrong in (torch.zeros(3, dtype=torch.uint8), torch.zeros(state.numel(), dtype=torch.float32)):
         try:
             accelerator.set_rng_state(wrong)
         except Exception as error:
             raised.append(error)
 
-    assert len(raised) == 2, "set_rng_state accepts what is no state"
-    assert torch.equal(accelerator.get_rng_state(), state), "a refused state changed the generator"
+    assert len(raised) == 2, f"set_rng_state() raised for {len(raised)} of 2 tensors that are no state"
+    assert torch.equal(accelerator.get_rng_state(), state), "a rejected state changed the generator"
 
 
 @case("accelerator.rng.per_device_state", requires=[RNG_PER_DEVICE])
 def test_per_device_state(accelerator):
-    """Each device has a stream of its own: seeding and restoring one leaves the other alone."""
+    """Seeding or restoring the generator of one device leaves the generator of another unchanged."""
     if accelerator.device_count() < 2:
-        environment_lacks("one device; this case compares two")
-    other = accelerator.get_rng_state(1)
+        environment_lacks("this machine shows one device, and the case needs two")
+    state_of_second = accelerator.get_rng_state(1)
 
     accelerator.set_device(0)
     accelerator.manual_seed(3)
     torch.randn(65, device=accelerator.device_name(0))
     accelerator.set_rng_state(accelerator.get_rng_state(0), 0)
 
-    assert torch.equal(accelerator.get_rng_state(1), other), "work on device 0 moved the generator of device 1"
+    assert torch.equal(accelerator.get_rng_state(1), state_of_second), (
+        "work on device 0 advanced the generator of device 1"
+    )
 
 
 @case("accelerator.rng.state_of_other_device", requires=[RNG_PER_DEVICE])
 def test_state_of_other_device(accelerator):
-    """get_rng_state(i) answers for device i, whichever is current."""
+    """get_rng_state(i) returns the state of device i, whichever device is current."""
     if accelerator.device_count() < 2:
-        environment_lacks("one device; this case compares two")
+        environment_lacks("this machine shows one device, and the case needs two")
     before = accelerator.current_device()
     states = []
     try:

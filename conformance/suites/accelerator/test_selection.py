@@ -1,4 +1,4 @@
-"""Selection: what decides which accelerator a process uses, and what importing it costs."""
+"""Selection: how a process chooses its accelerator, and the side effects of importing it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from conformance.case import Level, case
 from conformance.errors import SetupError
 from conformance.finding import environment_lacks
 
-from .processes import run_python, spec_of, told_by_another
+from .processes import answers_of_new_process, run_python, spec_of
 
 REFUSED = """
 from conformance.accelerators import get_accelerator
@@ -21,26 +21,29 @@ except Exception as error:
 
 @case("accelerator.selection.override", requires=[DEVICE], level=Level.CORE, deadline=120)
 def test_override(accelerator, pytestconfig):
-    """DS_ACCELERATOR beats detection, and the second call gives the same object."""
-    answers = told_by_another(spec_of(pytestconfig))
+    """DS_ACCELERATOR overrides detection, and a second call returns the same object."""
+    answers = answers_of_new_process(spec_of(pytestconfig))
 
-    assert answers["device"] == accelerator.device_name(), f"DS_ACCELERATOR={spec_of(pytestconfig)}: {answers}"
-    assert answers["again"] is True, f"a second get_accelerator() gives another object: {answers['again']}"
+    assert answers["device"] == accelerator.device_name(), (
+        f"DS_ACCELERATOR={spec_of(pytestconfig)} selected another device: {answers}"
+    )
+    assert answers["again"] is True, f"a second get_accelerator() returned another object: {answers['again']}"
 
 
 @case("accelerator.selection.unknown_name", requires=[DEVICE], level=Level.CORE, deadline=120)
 def test_unknown_name(pytestconfig):
-    """An unknown name is a ValueError that lists the known ones."""
+    """An unknown name raises a ValueError that lists the known names."""
     answers = run_python(REFUSED, spec_of(pytestconfig), DS_ACCELERATOR="no_such_accelerator")
 
-    assert answers.get("error") == "ValueError", f"an unknown name gives {answers}"
+    assert answers.get("error") == "ValueError", f"an unknown name gives {answers}, not a ValueError"
     missing = [name for name in names() if name not in answers["text"]]
     assert not missing, f"the error does not name {missing}: {answers['text']}"
 
 
 @case("accelerator.selection.missing_package", requires=[DEVICE], level=Level.CORE, deadline=120)
 def test_missing_package(pytestconfig):
-    """A known name whose package is not installed is a ValueError that names the package, not another choice."""
+    """A known name whose package is not installed raises a ValueError that names the package."""
+    # Take the first registered accelerator whose package is missing on this machine.
     for name in names():
         try:
             resolve(name).preflight()
@@ -53,16 +56,14 @@ def test_missing_package(pytestconfig):
 
     answers = run_python(REFUSED, spec_of(pytestconfig), DS_ACCELERATOR=name)
 
-    assert answers.get("error") == "ValueError", f"{name} without its package gives {answers}"
+    assert answers.get("error") == "ValueError", f"{name} without its package gives {answers}, not a ValueError"
     assert package in answers["text"], f"the error does not name the package {package}: {answers['text']}"
 
 
 @case("accelerator.selection.detection", requires=[DEVICE], level=Level.CORE, deadline=120)
 def test_detection(pytestconfig):
-    """Without an override an accelerator is found that is available, and its tensors are on its own kind of device.
-
-    A package that answers for another vendor's torch module must not be taken for that vendor.
-    """
+    """Without DS_ACCELERATOR, detection finds an available accelerator whose tensors have its device type."""
+    # A package that imitates another vendor's torch module must not be taken for that vendor.
     program = """
 import torch
 from conformance.accelerators import get_accelerator
@@ -72,21 +73,26 @@ tell(named=found.device_name(), type=tensor.device.type, available=found.is_avai
 """
     answers = run_python(program, spec_of(pytestconfig), DS_ACCELERATOR=None)
 
-    assert answers["available"] is True, f"detection chose what is not available: {answers}"
-    assert answers["named"] == answers["type"], f"{answers['named']} makes tensors on {answers['type']}"
-    assert answers["total"] == 3, f"the detected device adds three ones to {answers['total']}"
+    assert answers["available"] is True, f"detection chose an accelerator that is not available: {answers}"
+    assert answers["named"] == answers["type"], f"{answers['named']} creates tensors on {answers['type']}"
+    assert answers["total"] == 3, f"on the detected device three ones add up to {answers['total']}, not 3"
 
 
 @case("accelerator.selection.replaced", requires=[DEVICE], level=Level.CORE, deadline=120)
 def test_replaced(pytestconfig):
-    """set_accelerator() replaces the choice for everybody; what is no accelerator is refused and changes nothing."""
-    answers = told_by_another(spec_of(pytestconfig))
+    """set_accelerator() replaces the choice, and refuses an object that is no accelerator."""
+    answers = answers_of_new_process(spec_of(pytestconfig))
 
-    assert answers["kept"] is True, f"get_accelerator() does not give what set_accelerator() was given: {answers}"
+    assert answers["kept"] is True, (
+        f"get_accelerator() does not return the object passed to set_accelerator(): {answers}"
+    )
     refused = answers["refused"]
-    assert refused == [True, True, True], f"whether three things that are no accelerator were refused: {refused}"
+    assert refused == [True, True, True], (
+        f"set_accelerator() must refuse None, an object and a string; it refused {refused}"
+    )
 
 
+#: The child ends with os._exit(), so that it does not run the exit handlers it shares with its parent.
 FORKED = """
 import torch
 from conformance.accelerators.registry import resolve
@@ -112,16 +118,16 @@ tell(child=text)
 
 @case("accelerator.selection.fork_after_import", requires=[DEVICE], level=Level.CORE, deadline=120)
 def test_fork_after_import(pytestconfig):
-    """Importing an accelerator creates no device context: a child forked afterwards can use the device."""
+    """Importing an accelerator creates no device context, so a child forked afterwards can use the device."""
     answers = run_python(FORKED, spec_of(pytestconfig))
 
-    assert answers["child"] == "10.0", f"a child forked after the import answers: {answers['child']}"
+    assert answers["child"] == "10.0", f"a child forked after the import got {answers['child']}, not 10.0"
 
 
 @case("accelerator.selection.other_process", requires=[DEVICE], level=Level.CORE, deadline=120)
 def test_other_process(accelerator, pytestconfig):
     """A second process sees the same device type, count and dtypes."""
-    answers = told_by_another(spec_of(pytestconfig))
+    answers = answers_of_new_process(spec_of(pytestconfig))
 
     here = {
         "device": accelerator.device_name(),
@@ -129,4 +135,4 @@ def test_other_process(accelerator, pytestconfig):
         "dtypes": sorted(map(str, accelerator.supported_dtypes())),
     }
     there = {name: answers[name] for name in here}
-    assert there == here, f"another process sees {there}, this one {here}"
+    assert there == here, f"another process sees {there}, this process {here}"

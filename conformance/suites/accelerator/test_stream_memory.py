@@ -1,4 +1,4 @@
-"""record_stream: memory that another stream still uses is not handed out again."""
+"""record_stream(): the allocator does not reuse memory that another stream still uses."""
 
 from __future__ import annotations
 
@@ -9,39 +9,39 @@ import torch
 from conformance.accelerators.capabilities import MEMORY_STATS, STREAM_RECORD
 from conformance.case import case
 
-from .conveyor import Conveyor, numbers
-
-HOST = torch.device("cpu")
+from .conveyor import HOST, Conveyor, numbers
 
 
 def overwrite(device, count=8):
-    """Allocate tensors of the conveyor's size, which take over freed memory, and write into them."""
+    """Return new tensors of the conveyor's size that are filled with -7; they take over freed memory."""
     return [torch.full((256, 256), -7.0, device=device) for _ in range(count)]
 
 
 @case("accelerator.stream.record_keeps_memory", requires=[STREAM_RECORD])
 def test_record_keeps_memory(accelerator, device):
-    """A tensor freed while a side stream still reads it keeps its values until the stream is done."""
+    """A freed tensor keeps its values until the side stream that recorded it has read them."""
     conveyor, side = Conveyor(accelerator, device), accelerator.Stream()
     read, source = torch.full((256, 256), -1.0, device=device), numbers(device)
     accelerator.synchronize()
 
     with accelerator.stream(side):
+        # The chain delays the read, so the host frees the tensor first.
         conveyor.carry(numbers(device), torch.empty_like(read))
         read.copy_(source)
+    # The allocator knows only the stream that allocated a tensor. Without this call it reuses the memory at once.
     source.record_stream(side)
     del source
-    others = overwrite(device)
+    new_tensors = overwrite(device)
     side.synchronize()
 
     wrong = int((read.cpu() != numbers(HOST)).sum())
     assert wrong == 0, f"{wrong} elements were overwritten while the side stream still had to read them"
-    assert all(bool((other == -7.0).all()) for other in others)
+    assert all(bool((tensor == -7.0).all()) for tensor in new_tensors)
 
 
 @case("accelerator.stream.record_keeps_written_memory", requires=[STREAM_RECORD])
 def test_record_keeps_written_memory(accelerator, device):
-    """A side stream that writes into freed memory it has recorded does not hit its next owner."""
+    """A side stream that writes late into a freed tensor it recorded does not change new tensors."""
     conveyor, side = Conveyor(accelerator, device), accelerator.Stream()
     target, source = torch.empty(256, 256, device=device), numbers(device)
     accelerator.synchronize()
@@ -50,16 +50,16 @@ def test_record_keeps_written_memory(accelerator, device):
         conveyor.carry(source, target)
     target.record_stream(side)
     del target
-    others = overwrite(device)
+    new_tensors = overwrite(device)
     accelerator.synchronize()
 
-    wrong = sum(int((other.cpu() != -7.0).sum()) for other in others)
-    assert wrong == 0, f"{wrong} elements of new tensors were hit by the side stream's late write"
+    wrong = sum(int((tensor.cpu() != -7.0).sum()) for tensor in new_tensors)
+    assert wrong == 0, f"{wrong} elements of new tensors were overwritten by the side stream's late write"
 
 
 @case("accelerator.stream.record_lets_go", requires=[STREAM_RECORD, MEMORY_STATS])
 def test_record_lets_go(accelerator, device):
-    """Once the side stream is done, recorded memory is free again."""
+    """Recorded memory is free again once the side stream is done."""
     side = accelerator.Stream()
     gc.collect()
     accelerator.synchronize()
@@ -74,8 +74,8 @@ def test_record_lets_go(accelerator, device):
     assert total.item() == 2 << 20
     del source, total
     accelerator.synchronize()
-    torch.ones(1, device=device)  # allocators look at their events when something is allocated
+    torch.ones(1, device=device)  # allocators check their events only when they allocate
     accelerator.empty_cache()
 
     after = accelerator.memory_allocated()
-    assert after <= before, f"{after - before} bytes are still allocated after the recorded stream was done"
+    assert after <= before, f"{after - before} bytes are still allocated after the side stream was done"

@@ -1,4 +1,4 @@
-"""The order that streams guarantee among each other, when one waits for the other."""
+"""Order between streams, when one stream waits for another."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ import torch
 from conformance.accelerators.capabilities import STREAM_ORDER
 from conformance.case import case
 
-from .conveyor import Conveyor, numbers
-from .test_streams import HOST, stale
+from .conveyor import HOST, Conveyor, numbers, stale
 
 DIRECTIONS = ("default-to-side", "side-to-default", "side-to-side")
 
 
 def streams_of(accelerator, direction):
-    """Producer and consumer stream."""
+    """Return the producer and the consumer stream of a direction such as ``side-to-default``."""
     first, _, second = direction.partition("-to-")
     return tuple(
         accelerator.current_stream() if kind == "default" else accelerator.Stream() for kind in (first, second)
@@ -23,7 +22,7 @@ def streams_of(accelerator, direction):
 
 @case("accelerator.stream.wait_stream", requires=[STREAM_ORDER], axes={"direction": DIRECTIONS})
 def test_wait_stream(accelerator, device, direction):
-    """What a stream does after wait_stream sees everything the other had queued before."""
+    """Work queued after wait_stream() sees everything that the other stream had queued before."""
     producer, consumer = streams_of(accelerator, direction)
     conveyor, source = Conveyor(accelerator, device), numbers(device)
     target, copy = torch.full_like(source, -1.0), torch.full_like(source, -2.0)
@@ -42,7 +41,7 @@ def test_wait_stream(accelerator, device, direction):
 
 @case("accelerator.stream.wait_event", requires=[STREAM_ORDER], axes={"direction": DIRECTIONS})
 def test_wait_event(accelerator, device, direction):
-    """What a stream does after wait_event sees everything queued before the event was recorded."""
+    """Work queued after wait_event() sees everything queued before the event was recorded."""
     producer, consumer = streams_of(accelerator, direction)
     conveyor, source, event = Conveyor(accelerator, device), numbers(device), accelerator.Event()
     target, copy = torch.full_like(source, -1.0), torch.full_like(source, -2.0)
@@ -62,7 +61,7 @@ def test_wait_event(accelerator, device, direction):
 
 @case("accelerator.stream.write_after_read", requires=[STREAM_ORDER])
 def test_write_after_read(accelerator, device):
-    """A buffer is written again only after the other stream has read it, if it waits."""
+    """A write that waits for another stream starts after that stream has read the buffer."""
     conveyor, reader = Conveyor(accelerator, device), accelerator.Stream()
     buffer, read = numbers(device), torch.full((256, 256), -1.0, device=device)
     accelerator.synchronize()
@@ -80,19 +79,20 @@ def test_write_after_read(accelerator, device):
 def test_chain(accelerator, device):
     """Waiting is transitive along a chain of streams."""
     conveyor, source = Conveyor(accelerator, device, milliseconds=10.0), numbers(device)
-    stations = [torch.full_like(source, -1.0) for _ in range(4)]
-    streams = [accelerator.Stream() for _ in stations]
+    # A stream that did not wait copies -1 or older numbers, and every later stream passes them on.
+    targets = [torch.full_like(source, -1.0) for _ in range(4)]
+    streams = [accelerator.Stream() for _ in targets]
     accelerator.synchronize()
 
     value = source
-    for position, (stream, target) in enumerate(zip(streams, stations, strict=True)):
+    for position, (stream, target) in enumerate(zip(streams, targets, strict=True)):
         if position:
             stream.wait_stream(streams[position - 1])
         with accelerator.stream(stream):
             conveyor.carry(value, target)
         value = target
     accelerator.current_stream().wait_stream(streams[-1])
-    result = stations[-1] + 0
+    result = targets[-1] + 0
     accelerator.synchronize()
 
     assert stale(result) == 0, f"{stale(result)} elements are stale at the end of the chain"
@@ -100,10 +100,7 @@ def test_chain(accelerator, device):
 
 @case("accelerator.stream.backward", requires=[STREAM_ORDER])
 def test_backward(accelerator, device):
-    """Gradients of a forward pass on a side stream are right once the default stream has waited for it.
-
-    Autograd runs each operation's backward on the stream of its forward; whoever called backward() may use the result.
-    """
+    """Gradients of a forward pass on a side stream are right after the default stream has waited for it."""
     conveyor, side = Conveyor(accelerator, device), accelerator.Stream()
     weight = numbers(device).requires_grad_()
     accelerator.synchronize()
@@ -115,6 +112,8 @@ def test_backward(accelerator, device):
             result = result @ conveyor.identity
         loss = (result * numbers(device)).sum()
     accelerator.current_stream().wait_stream(side)
+    # Autograd runs the backward of each operation on the stream of its forward, and orders the result before
+    # the caller's stream, so no further wait is needed here.
     loss.backward()
     gradient = weight.grad + 0
     accelerator.synchronize()

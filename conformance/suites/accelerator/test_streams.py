@@ -1,4 +1,4 @@
-"""Streams: entering and leaving them, and the order they guarantee."""
+"""Streams: the context that enters one, and the order of work on one stream."""
 
 from __future__ import annotations
 
@@ -9,23 +9,16 @@ from conformance.accelerators.capabilities import DEVICE, STREAM
 from conformance.case import Level, case
 from conformance.finding import environment_lacks, require, stub
 
-from .conveyor import Conveyor, numbers
-
-HOST = torch.device("cpu")
+from .conveyor import HOST, Conveyor, numbers, stale
 
 
 class Stop(Exception):
-    """Raised on purpose."""
-
-
-def stale(target, start=0):
-    """How many elements do not hold the numbers from ``start``."""
-    return int((target.cpu() != numbers(HOST, start)).sum())
+    """Exception that a case raises on purpose."""
 
 
 @case("accelerator.stream.none_is_consistent", requires=[DEVICE], level=Level.CORE)
 def test_none_is_consistent(accelerator):
-    """Without a stream class no stream is current; with one there is always a current one."""
+    """The stream class, the current stream and the default stream are all present or all None."""
     answers = {
         "Stream": accelerator.Stream,
         "current_stream()": accelerator.current_stream(),
@@ -34,12 +27,12 @@ def test_none_is_consistent(accelerator):
     missing = [call for call, answer in answers.items() if answer is None]
 
     if missing and len(missing) < len(answers):
-        stub(f"{' and '.join(missing)} answers None, but there is {', '.join(answers.keys() - set(missing))}")
+        stub(f"{' and '.join(missing)} is None, but {' and '.join(answers.keys() - set(missing))} is not")
 
 
 @case("accelerator.stream.context_of_none", requires=[DEVICE], level=Level.CORE)
 def test_context_of_none(accelerator, device):
-    """stream(None) and stream(current_stream()) are contexts that change nothing; exceptions pass through."""
+    """stream(None) and stream(current_stream()) change nothing and let exceptions through."""
     before = accelerator.current_stream()
 
     for stream in (None, accelerator.current_stream()):
@@ -54,60 +47,60 @@ def test_context_of_none(accelerator, device):
 
 @case("accelerator.stream.nest", requires=[STREAM])
 def test_nest(accelerator):
-    """Inside a context its stream is current; contexts nest, and each restores what was current when it was entered."""
+    """Stream contexts nest, and leaving one restores the stream that was current before it."""
     before, outer, inner = accelerator.current_stream(), accelerator.Stream(), accelerator.Stream()
 
     with require(accelerator.stream(outer), "the context of a stream"):
         if accelerator.current_stream() == before:
-            stub("stream() has no effect: the current stream is the same inside")
-        assert accelerator.current_stream() == outer, "the entered stream is not current"
+            stub("stream() has no effect: the current stream is the same inside the context")
+        assert accelerator.current_stream() == outer, "inside the context the entered stream is not current"
         with accelerator.stream(inner):
-            assert accelerator.current_stream() == inner, "the inner stream is not current"
-        assert accelerator.current_stream() == outer, "leaving the inner stream did not restore the outer one"
+            assert accelerator.current_stream() == inner, "inside the inner context the inner stream is not current"
+        assert accelerator.current_stream() == outer, "leaving the inner stream did not restore the outer stream"
         with accelerator.stream(None):
             assert accelerator.current_stream() == outer, "stream(None) changed the current stream"
-    assert accelerator.current_stream() == before, "leaving the outer stream did not restore the first one"
+    assert accelerator.current_stream() == before, "leaving the outer stream did not restore the first stream"
 
 
 @case("accelerator.stream.restored_on_exception", requires=[STREAM])
 def test_restored_on_exception(accelerator):
-    """An exception leaves the context, and the old stream is current again."""
+    """After an exception inside a stream context, the previous stream is current again."""
     before, side = accelerator.current_stream(), accelerator.Stream()
 
     with pytest.raises(Stop), accelerator.stream(side):
         raise Stop
     after = accelerator.current_stream()
     if after != before:
-        accelerator.stream(before).__enter__()  # so that no later case pays for it
+        accelerator.stream(before).__enter__()  # otherwise later cases run on the side stream
 
     assert after == before, "after an exception the side stream is still current"
 
 
 @case("accelerator.stream.distinct", requires=[STREAM])
 def test_distinct(accelerator):
-    """New streams differ from each other and from the default one; a stream equals itself."""
+    """New streams differ from each other and from the default stream, and a stream equals itself."""
     first, second, default = accelerator.Stream(), accelerator.Stream(), accelerator.default_stream()
 
     assert first == first and default == accelerator.default_stream()
-    assert first != second, "two new streams are one"
-    assert first != default and second != default, "a new stream is the default one"
+    assert first != second, "two new streams compare equal"
+    assert first != default and second != default, "a new stream equals the default stream"
 
 
 @case("accelerator.stream.default_is_current", requires=[STREAM])
 def test_default_is_current(accelerator):
-    """The default stream is current until another is entered, and does not change inside one."""
+    """The default stream is current until another is entered, and entering one does not change it."""
     default = accelerator.default_stream()
 
-    assert accelerator.current_stream() == default, "the current stream is not the default one"
+    assert accelerator.current_stream() == default, "the current stream is not the default stream"
     with accelerator.stream(accelerator.Stream()):
-        assert accelerator.default_stream() == default, "entering a stream changes the default one"
+        assert accelerator.default_stream() == default, "entering a stream changes the default stream"
     assert accelerator.default_stream(accelerator.current_device()) == default
     assert accelerator.current_stream(accelerator.current_device()) == default
 
 
 @case("accelerator.stream.query", requires=[STREAM])
 def test_query(accelerator, device):
-    """query() is a bool, and once it is True the stream's work is complete."""
+    """query() returns a bool, and returns True only when the stream's work is complete."""
     conveyor, source, side = Conveyor(accelerator, device), numbers(device), accelerator.Stream()
     target = torch.full_like(source, -1.0)
     accelerator.synchronize()
@@ -115,12 +108,13 @@ def test_query(accelerator, device):
     with accelerator.stream(side):
         conveyor.carry(source, target)
     answers = [side.query()]
+    # A fast device may have finished already, so False is not required; only an early True is wrong.
     if answers[0]:
         assert stale(target) == 0, f"query() is True while {stale(target)} elements are stale"
     side.synchronize()
     answers.append(side.query())
 
-    assert all(type(answer) is bool for answer in answers), f"query() answers {answers}"
+    assert all(type(answer) is bool for answer in answers), f"query() returned {answers}; it must return a bool"
     assert answers[1], "query() is False after stream.synchronize()"
     assert stale(target) == 0
 
@@ -145,7 +139,7 @@ def test_program_order(accelerator, device):
 
 @case("accelerator.stream.device_synchronize", requires=[STREAM])
 def test_device_synchronize(accelerator, device):
-    """synchronize() of the device completes every stream."""
+    """synchronize() of the device completes the work of every stream."""
     conveyor, streams = Conveyor(accelerator, device), [accelerator.Stream() for _ in range(3)]
     sources = [numbers(device, start) for start in range(3)]
     targets = [torch.full_like(source, -1.0) for source in sources]
@@ -157,22 +151,24 @@ def test_device_synchronize(accelerator, device):
     accelerator.synchronize()
 
     if not any(stream.query() for stream in streams):
-        stub("synchronize() has no effect: work that was queued before it is still under way")
+        stub("synchronize() has no effect: work that was queued before the call is still running")
     for start, target in enumerate(targets):
         assert stale(target, start) == 0, f"stream {start} is not complete after synchronize()"
 
 
 @case("accelerator.stream.per_device", requires=[STREAM])
 def test_per_device(accelerator):
-    """Streams belong to a device: entering one there leaves the other device's stream alone."""
+    """Entering a stream of one device leaves the current stream of another device unchanged."""
     if accelerator.device_count() < 2:
-        environment_lacks("one device; this case compares two")
+        environment_lacks("this machine shows one device, and the case needs two")
     here, there = accelerator.current_stream(0), accelerator.current_stream(1)
     before = accelerator.current_device()
     try:
         accelerator.set_device(1)
         with accelerator.stream(accelerator.Stream()):
-            assert accelerator.current_stream(0) == here, "entering a stream of device 1 changed device 0"
+            assert accelerator.current_stream(0) == here, (
+                "entering a stream of device 1 changed the current stream of device 0"
+            )
             assert accelerator.current_stream(1) != there, "the entered stream is not current on its device"
     finally:
         accelerator.set_device(before)
@@ -181,14 +177,15 @@ def test_per_device(accelerator):
 
 @case("accelerator.stream.program_order_without", requires=[DEVICE], level=Level.CORE)
 def test_program_order_without(accelerator, device):
-    """Operations on the current stream see what was queued before them, also in place."""
+    """Operations on the current stream see all work queued before them, also in-place work."""
     conveyor, source = Conveyor(accelerator, device), numbers(device)
     target = torch.full_like(source, -1.0)
 
     conveyor.carry(source, target)
     first = target + 0
+    # An in-place write that ran early would show in ``first``, a late one in ``second``.
     target.fill_(-5.0)
     second = target + 0
 
-    assert stale(first) == 0, f"{stale(first)} elements were read before or after their time"
-    assert bool((second == -5.0).all()), "an operation ran before the one queued ahead of it"
+    assert stale(first) == 0, f"{stale(first)} elements were read before the copy or after the fill"
+    assert bool((second == -5.0).all()), "an operation ran before the operation queued ahead of it"

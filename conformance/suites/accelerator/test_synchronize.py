@@ -1,4 +1,4 @@
-"""After synchronize() everything queued is complete; and host reads are right without it."""
+"""synchronize() completes all queued work, and reads on the host are right without it."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ from .conveyor import Conveyor, numbers
 
 
 def aside(accelerator):
-    """The stream for work that reading on the host does not wait for by itself; without streams the only one."""
+    """Return the context of a new stream, or of the only stream where there are no streams.
+
+    Reading on the host waits for the current stream by itself. It does not wait for work on another stream.
+    """
     return accelerator.stream(None if accelerator.Stream is None else accelerator.Stream())
 
 
 @case("accelerator.synchronize.index", requires=[SYNCHRONIZE], level=Level.CORE)
 def test_index(accelerator, device):
-    """After synchronize() a result that takes long is there; it takes an index, by position and by name, or None."""
+    """synchronize() waits for long work, with an index by position or by name, with None, and without."""
     conveyor, source = Conveyor(accelerator, device, milliseconds=5.0), numbers(device)
     here = accelerator.current_device()
 
@@ -37,7 +40,7 @@ def test_index(accelerator, device):
 
 @case("accelerator.synchronize.idle", requires=[SYNCHRONIZE], level=Level.CORE)
 def test_idle(accelerator, device):
-    """With nothing queued it returns, as often as one likes."""
+    """synchronize() returns when nothing is queued, any number of times."""
     kept = numbers(device)
 
     for _ in range(3):
@@ -48,17 +51,18 @@ def test_idle(accelerator, device):
 
 @case("accelerator.synchronize.every_device", requires=[SYNCHRONIZE], level=Level.CORE)
 def test_every_device(accelerator, device):
-    """Each device is synchronized by its index, whichever is current."""
+    """synchronize(index) completes the work of that device, whichever device is current."""
     before, count = accelerator.current_device(), accelerator.device_count()
     try:
         for index in range(count):
             accelerator.set_device(index)
-            place = torch.device(accelerator.device_name(index))
-            conveyor, source = Conveyor(accelerator, place), numbers(place)
+            target_device = torch.device(accelerator.device_name(index))
+            conveyor, source = Conveyor(accelerator, target_device), numbers(target_device)
             target = torch.full_like(source, -1.0)
             accelerator.synchronize(index)
             with aside(accelerator):
                 conveyor.carry(source, target)
+            # Make another device current: synchronize(index) must not fall back to the current device.
             accelerator.set_device((index + 1) % count)
             accelerator.synchronize(index)
             assert torch.equal(target.cpu(), source.cpu()), f"synchronize({index}) left work on device {index} undone"
@@ -69,7 +73,8 @@ def test_every_device(accelerator, device):
 READERS = {
     "cpu": lambda tensor: tensor.cpu().flatten().tolist(),
     "tolist": lambda tensor: tensor.flatten().tolist(),
-    "item": lambda tensor: [row[0].item() for row in tensor] + [0.0],
+    # One element a row: item() on all 65,536 elements would be slow.
+    "item": lambda tensor: [row[0].item() for row in tensor],
     "copy": lambda tensor: torch.empty(tensor.shape).copy_(tensor).flatten().tolist(),
     "numpy": lambda tensor: tensor.cpu().numpy().flatten().tolist(),
 }
@@ -77,7 +82,7 @@ READERS = {
 
 @case("accelerator.synchronize.host_read", requires=[SYNCHRONIZE], level=Level.CORE, axes={"reader": sorted(READERS)})
 def test_host_read(accelerator, device, reader):
-    """torch's own ways to read a value on the host wait for it, without synchronize()."""
+    """PyTorch's own ways to read a value on the host wait for the value without synchronize()."""
     conveyor, source = Conveyor(accelerator, device), numbers(device)
     target = torch.full_like(source, -1.0)
     expected = READERS[reader](numbers(torch.device("cpu")))
@@ -85,17 +90,19 @@ def test_host_read(accelerator, device, reader):
     conveyor.carry(source, target)
     found = READERS[reader](target)
 
-    wrong = sum(a != b for a, b in zip(found, expected, strict=True))
+    wrong = sum(value != right for value, right in zip(found, expected, strict=True))
     assert not wrong, f"{reader} read {wrong} of {len(expected)} values before they were written"
 
 
 @case("accelerator.synchronize.decisions", requires=[SYNCHRONIZE], level=Level.CORE)
 def test_decisions(accelerator, device):
-    """Conditions and sizes that depend on values wait for them."""
+    """Conditions and shapes that depend on values wait for those values."""
     conveyor, source = Conveyor(accelerator, device), numbers(device)
     target = torch.full_like(source, -1.0)
 
     conveyor.carry(source, target)
 
-    assert bool((target >= 0).all()), "a condition was decided before the values were there"
-    assert target.nonzero().shape[0] == int((numbers(torch.device("cpu")) != 0).sum()), "nonzero() read too early"
+    assert bool((target >= 0).all()), "a condition was evaluated before the values were written"
+    assert target.nonzero().shape[0] == int((numbers(torch.device("cpu")) != 0).sum()), (
+        "nonzero() read values too early"
+    )

@@ -1,4 +1,4 @@
-"""The typed tensor constructors."""
+"""Typed tensor constructors such as FloatTensor."""
 
 from __future__ import annotations
 
@@ -21,35 +21,33 @@ CONSTRUCTORS = {
 
 @case("accelerator.tensor_types.from_list", requires=[TENSOR_TYPES, DTYPE], axes={"dtype": list(CONSTRUCTORS)})
 def test_from_list(accelerator, device, dtype):
-    """Called with a list, the constructor builds a tensor of its dtype, on the device, with those values.
-
-    A list is the only argument that means the same to every implementation: of a number, some make a shape.
-    """
+    """Called with a list, the constructor builds a tensor of its dtype on the device with those values."""
+    # A list means the same to every implementation; some read a number as a shape.
     name = CONSTRUCTORS[dtype]
 
     tensor = require(getattr(accelerator, name), name)([0, 1, 2, 3, 100])
 
-    assert isinstance(tensor, torch.Tensor), f"{name} builds {tensor!r}"
-    assert tensor.dtype is getattr(torch, dtype), f"{name} builds {tensor.dtype}"
+    assert isinstance(tensor, torch.Tensor), f"{name}() returned {tensor!r}; it must return a tensor"
+    assert tensor.dtype is getattr(torch, dtype), f"{name} builds {tensor.dtype}, not torch.{dtype}"
     assert tensor.device.type == device.type, f"{name} builds on {tensor.device}, not on {device.type}"
-    assert tensor.tolist() == [0, 1, 2, 3, 100], f"{name}([0, 1, 2, 3, 100]) holds {tensor.tolist()}"
+    assert tensor.tolist() == [0, 1, 2, 3, 100], f"{name}([0, 1, 2, 3, 100]) contains {tensor.tolist()}"
 
 
 @case("accelerator.tensor_types.shapes", requires=[TENSOR_TYPES, DTYPE], axes={"dtype": list(CONSTRUCTORS)})
 def test_shapes(accelerator, dtype):
-    """Nested lists give shapes, and an empty list an empty tensor."""
+    """A nested list builds a matrix, and an empty list builds an empty tensor."""
     build = getattr(accelerator, CONSTRUCTORS[dtype])
 
-    matrix, empty, one = build([[1, 2, 3], [4, 5, 6]]), build([]), build([7])
+    matrix, empty, single = build([[1, 2, 3], [4, 5, 6]]), build([]), build([7])
 
     assert matrix.tolist() == [[1, 2, 3], [4, 5, 6]], f"a nested list gives {matrix.tolist()}"
     assert tuple(empty.shape) == (0,), f"an empty list gives the shape {tuple(empty.shape)}"
-    assert one.tolist() == [7] and empty.dtype is matrix.dtype is getattr(torch, dtype)
+    assert single.tolist() == [7] and empty.dtype is matrix.dtype is getattr(torch, dtype)
 
 
 @case("accelerator.tensor_types.fresh", requires=[TENSOR_TYPES, DTYPE], axes={"dtype": list(CONSTRUCTORS)})
 def test_fresh(accelerator, dtype):
-    """Each call builds a tensor of its own, on the current device, that takes part in arithmetic."""
+    """Each call builds a separate tensor on the current device that takes part in arithmetic."""
     build = getattr(accelerator, CONSTRUCTORS[dtype])
 
     first, second = build([1, 2, 3]), build([1, 2, 3])

@@ -1,8 +1,6 @@
-"""Probes of devices, memory, copies, random numbers and the four flags."""
+"""Probes of devices, memory, copies, random numbers, and the four flags."""
 
 from __future__ import annotations
-
-import io
 
 import torch
 
@@ -27,33 +25,29 @@ from conformance.accelerators.capabilities import (
     SYNCHRONOUS,
 )
 from conformance.case import Level, case
-from conformance.finding import Refused, stub
-from conformance.suites.accelerator import test_environment, test_flags
-from conformance.suites.accelerator.conveyor import Conveyor, numbers
-from conformance.suites.accelerator.draws import differing
-from conformance.suites.accelerator.patterns import bytes_of, random_bits
+from conformance.finding import Refused
+from conformance.suites.accelerator import test_device as devices
+from conformance.suites.accelerator import test_dtypes, test_environment, test_flags, test_generators
+from conformance.suites.accelerator import test_rng as random_numbers
+from conformance.suites.accelerator import test_synchronize as synchronizing
+from conformance.suites.accelerator.patterns import random_bits
+from conformance.suites.checkpoint import test_files
 
-from .saying_no import one_device, refuse_if_false
+from .refusals import refuse_if_false, refuse_on_one_device
 
 
 @case("capabilities.device", requires=[DEVICE], level=Level.CORE, adaptive=True)
 def test_device(accelerator):
-    """A device is selected and reported, and its tensors are on it."""
-    count, before = accelerator.device_count(), accelerator.current_device()
-    assert type(count) is int and count >= 1, f"device_count() answers {count!r}"
-    assert type(before) is int, f"current_device() answers {before!r}"
-
-    accelerator.set_device(count - 1)
-    now, tensor = accelerator.current_device(), torch.ones(3, device=accelerator.device_name())
-    accelerator.set_device(before)
-
-    assert now == count - 1, f"after set_device({count - 1}), current_device() is {now!r}"
-    assert tensor.device.type == accelerator.device_name() and tensor.tolist() == [1.0] * 3
+    """A device can be selected, current_device() reports it, and new tensors go there."""
+    devices.test_count(accelerator)
+    devices.test_current(accelerator)
+    devices.test_set(accelerator)
+    assert torch.ones(3, device=accelerator.device_name()).device.type == accelerator.device_name()
 
 
 @case("capabilities.memory", requires=[MEMORY], level=Level.CORE, adaptive=True)
 def test_memory(device):
-    """Two live tensors hold their own values."""
+    """Two live tensors keep their own values."""
     first, second = torch.full((4099,), 3.0, device=device), torch.full((4099,), 5.0, device=device)
 
     assert bool((first == 3).all()) and bool((second == 5).all()), "two tensors share memory"
@@ -61,63 +55,39 @@ def test_memory(device):
 
 @case("capabilities.copy", requires=[COPY], level=Level.CORE, adaptive=True)
 def test_copy(device):
-    """Random bits come back from the device as they went."""
-    source = random_bits(torch.float32, 4099)
-
-    found = source.to(device, copy=True).cpu()
-
-    assert torch.equal(bytes_of(found), bytes_of(source)), "bits changed on the way to the device and back"
+    """Random bits come back from the device unchanged."""
+    test_dtypes.test_float32_copy(device)
 
 
 @case("capabilities.rng", requires=[RNG], level=Level.CORE, adaptive=True)
 def test_rng(accelerator, device):
-    """The same seed repeats, another one does not."""
-    drawn = []
-    for seed in (5, 5, 6):
-        accelerator.manual_seed(seed)
-        drawn.append(torch.randn(129, device=device))
-
-    assert differing(drawn[0], drawn[1]) == 0, "the same seed gives other numbers"
-    assert differing(drawn[0], drawn[2]) > 100, "another seed gives the same numbers"
+    """The same seed repeats the same numbers, and another seed gives other numbers."""
+    random_numbers.test_seed_repeats(accelerator, device, "randn")
+    random_numbers.test_seeds_differ(accelerator, device, "randn")
 
 
 @case("capabilities.checkpoint", requires=[CHECKPOINT], level=Level.CORE, adaptive=True)
-def test_checkpoint(device):
-    """A device tensor survives torch.save and torch.load, to the device and to the host."""
-    source, buffer = numbers(device), io.BytesIO()
-    torch.save({"weight": source}, buffer)
-
-    for place in (device, torch.device("cpu")):
-        buffer.seek(0)
-        loaded = torch.load(buffer, map_location=place, weights_only=True)["weight"]
-        assert loaded.device.type == place.type and loaded.dtype is source.dtype, f"{loaded.dtype} on {loaded.device}"
-        assert torch.equal(loaded.cpu(), source.cpu()), "values changed through a checkpoint"
+def test_checkpoint(check, device):
+    """A device tensor survives torch.save() and torch.load(), both to the device and to the host."""
+    test_files.test_places(check, device, "float32")
 
 
 @case("capabilities.synchronize", requires=[SYNCHRONIZE], level=Level.CORE, adaptive=True)
 def test_synchronize(accelerator, device):
-    """Long work is complete after synchronize(), on whatever stream it was queued."""
-    conveyor, source = Conveyor(accelerator, device), numbers(device)
-    target = torch.full_like(source, -1.0)
-    stream = accelerator.Stream() if accelerator.Stream is not None else None
-    accelerator.synchronize()
-
-    with accelerator.stream(stream):
-        conveyor.carry(source, target)
-    accelerator.synchronize()
-
-    assert torch.equal(target.cpu(), source.cpu()), "work is not complete after synchronize()"
+    """Long work is complete after synchronize(), whichever stream it was queued on."""
+    synchronizing.test_index(accelerator, device)
 
 
 @case("capabilities.dtype", requires=[DTYPE], adaptive=True, axes={"dtype": DTYPES})
 def test_dtype(device, dtype):
-    """Random bits of the dtype are copied, viewed and cast to another dtype and back without loss."""
-    source = random_bits(getattr(torch, dtype), 513)
-    there = source.to(device, copy=True)
+    """Random bits of the dtype survive copies, and small integers survive casts to other dtypes and back."""
+    kind = getattr(torch, dtype)
+    there = random_bits(kind, 513).to(device, copy=True)
+    assert there.dtype is kind, f"asked for {dtype}, got {there.dtype}"
 
-    assert there.dtype is source.dtype, f"asked for {dtype}, got {there.dtype}"
-    assert torch.equal(bytes_of(there.cpu()), bytes_of(source)), "bits changed in a copy"
-    small = torch.tensor([0, 1, 1, 0]).to(source.dtype).to(device)
+    test_dtypes.test_copy(device, dtype)
+
+    small = torch.tensor([0, 1, 1, 0]).to(kind).to(device)
     real = small.real if small.is_complex() else small
     assert small.cpu().to(torch.complex64).real.tolist() == [0.0, 1.0, 1.0, 0.0], "casts changed values"
     assert real.to(torch.float32).cpu().tolist() == [0.0, 1.0, 1.0, 0.0], "casts to float32 changed values"
@@ -125,76 +95,64 @@ def test_dtype(device, dtype):
 
 @case("capabilities.device.index", requires=[DEVICE_INDEX], adaptive=True)
 def test_device_index(accelerator):
-    """device_name(i) and device(i) carry i."""
+    """device_name(i) and device(i) carry the index i."""
     if accelerator.device_name(0) == accelerator.device_name():
         raise Refused("device_name(0) has no index")
 
-    assert torch.device(accelerator.device_name(0)).index == 0, f"device_name(0) is {accelerator.device_name(0)!r}"
-    assert torch.device(accelerator.device(0)).index == 0, f"device(0) is {accelerator.device(0)!r}"
+    devices.test_name_index(accelerator)
+    devices.test_torch_device_index(accelerator)
 
 
 @case("capabilities.device.multiple", requires=[DEVICE_MULTIPLE], adaptive=True)
 def test_device_multiple(accelerator, declaration):
-    """A tensor on each of two devices, and a copy from one to the other."""
+    """Tensors exist on two devices, and a copy between the devices keeps its values."""
     if accelerator.device_count() < 2:
-        one_device(declaration, DEVICE_MULTIPLE)
+        refuse_on_one_device(declaration, DEVICE_MULTIPLE)
 
-    first = numbers(torch.device(accelerator.device_name(0)))
-    second = first.to(accelerator.device_name(1))
-
-    assert (first.device.index, second.device.index) == (0, 1), f"tensors are on {first.device} and {second.device}"
-    assert torch.equal(first.cpu(), second.cpu()), "values changed between devices"
+    devices.test_copies_between(accelerator)
 
 
 @case("capabilities.device.visibility", requires=[DEVICE_VISIBILITY], adaptive=True, deadline=120)
 def test_device_visibility(accelerator, declaration, pytestconfig):
-    """A process that is shown one of two devices sees one."""
+    """A process that is shown one of two devices sees one device."""
     if accelerator.device_count() < 2:
-        one_device(declaration, DEVICE_VISIBILITY)
+        refuse_on_one_device(declaration, DEVICE_VISIBILITY)
 
     test_environment.test_visible_count(accelerator, pytestconfig)
 
 
 @case("capabilities.rng.state", requires=[RNG_STATE], adaptive=True)
 def test_rng_state(accelerator, device):
-    """A restored state repeats the numbers, also through an index."""
-    state = accelerator.get_rng_state()
-    first = torch.randn(129, device=device)
-    moved = accelerator.get_rng_state()
-    accelerator.set_rng_state(state, accelerator.current_device())
-
-    if torch.equal(accelerator.get_rng_state(), moved) and not torch.equal(moved, state):
-        stub("set_rng_state() has no effect: the state is what it was before the call")
-    assert differing(first, torch.randn(129, device=device)) == 0, "a restored state gives other numbers"
+    """A restored state repeats the same numbers, also when it is restored by device index."""
+    random_numbers.test_state_roundtrip(accelerator, device, "randn")
+    random_numbers.test_state_index(accelerator)
 
 
 @case("capabilities.rng.generator", requires=[RNG_GENERATOR], adaptive=True)
 def test_rng_generator(accelerator, device):
-    """Generators with one seed draw the same, and leave the default one alone."""
-    before = accelerator.get_rng_state()
-
-    drawn = [torch.randn(129, device=device, generator=torch.Generator(device=device).manual_seed(3)) for _ in "ab"]
-
-    assert differing(*drawn) == 0, "two generators with the same seed differ"
-    assert torch.equal(accelerator.get_rng_state(), before), "a generator moved the default stream"
+    """Two generators with the same seed draw the same numbers and do not advance the default generator."""
+    test_generators.test_own(accelerator, device)
+    test_generators.test_independent(accelerator, device)
 
 
 @case("capabilities.rng.per-device", requires=[RNG_PER_DEVICE], adaptive=True)
 def test_rng_per_device(accelerator, declaration):
-    """Drawing on one device leaves the generator of the other alone."""
+    """Drawing on one device does not advance the generator of another device."""
     if accelerator.device_count() < 2:
-        one_device(declaration, RNG_PER_DEVICE)
+        refuse_on_one_device(declaration, RNG_PER_DEVICE)
     before = [accelerator.get_rng_state(index) for index in (0, 1)]
 
     torch.randn(129, device=accelerator.device_name(0))
 
-    assert not torch.equal(accelerator.get_rng_state(0), before[0]), "drawing on device 0 did not move its generator"
-    assert torch.equal(accelerator.get_rng_state(1), before[1]), "drawing on device 0 moved the generator of device 1"
+    assert not torch.equal(accelerator.get_rng_state(0), before[0]), "drawing on device 0 did not advance its generator"
+    assert torch.equal(accelerator.get_rng_state(1), before[1]), (
+        "drawing on device 0 advanced the generator of device 1"
+    )
 
 
 @case("capabilities.execution.synchronous", requires=[SYNCHRONOUS], adaptive=True)
 def test_synchronous(accelerator, device):
-    """The flag is set, and the time of work is the time of its calls."""
+    """The flag is set, and calls take the time of their work."""
     refuse_if_false(accelerator.is_synchronized_device(), "is_synchronized_device()")
 
     test_flags.test_synchronous_time(accelerator, device)
@@ -203,7 +161,7 @@ def test_synchronous(accelerator, device):
 
 @case("capabilities.execution.host-timers", requires=[HOST_TIMERS], adaptive=True)
 def test_host_timers(accelerator, device):
-    """The flag is set, and the host's clock measures work."""
+    """The flag is set, and the host's clock measures the device's work."""
     refuse_if_false(accelerator.use_host_timers(), "use_host_timers()")
 
     test_flags.test_host_timers_scale(accelerator, device)
@@ -219,7 +177,7 @@ def test_ordered(accelerator, device):
 
 @case("capabilities.execution.backpressure", requires=[BACKPRESSURE], adaptive=True)
 def test_backpressure(accelerator, device):
-    """The flag is set, and much queued work does not run out of memory."""
+    """The flag is set, and queueing much work does not run out of memory."""
     refuse_if_false(accelerator.handles_memory_backpressure(), "handles_memory_backpressure()")
 
     test_flags.test_backpressure(accelerator, device)

@@ -1,8 +1,9 @@
-"""Probes of streams, events, memory counters, pinning and graphs."""
+"""Probes of streams, events, memory counters, pinned memory, and graphs.
+
+A probe first asks whether the accelerator says no, and then runs the accelerator area's cases of the capability.
+"""
 
 from __future__ import annotations
-
-import contextlib
 
 import torch
 
@@ -32,23 +33,23 @@ from conformance.suites.accelerator import (
 )
 from conformance.suites.accelerator import test_memory_peak as peaks
 from conformance.suites.accelerator import test_stream_order as ordering
-from conformance.suites.accelerator.conveyor import Conveyor, numbers
+from conformance.suites.shared_bodies import assert_event_covers_work, assert_survives_running_out
 
-from .saying_no import refuse_if_none
+from .refusals import refuse_if_none
 
-#: More than any machine can address.
+#: Bytes: 1 PiB, which is more than any machine can allocate.
 _TOO_MUCH = 1 << 50
 
 
 def need_streams(accelerator):
-    """Without a stream class the other members have to say so, too."""
+    """Raise Refused without a stream class; the other stream members must then be None as well."""
     test_streams.test_none_is_consistent(accelerator)
     refuse_if_none(accelerator.Stream, "Stream")
 
 
 @case("capabilities.stream", requires=[STREAM], adaptive=True)
 def test_stream(accelerator, device):
-    """A stream is entered, left, and its work is right once it is synchronized."""
+    """A stream can be entered and left, and its work is right after it is synchronized."""
     need_streams(accelerator)
 
     test_streams.test_nest(accelerator)
@@ -57,7 +58,7 @@ def test_stream(accelerator, device):
 
 @case("capabilities.stream.order", requires=[STREAM_ORDER], adaptive=True)
 def test_stream_order(accelerator, device):
-    """A stream that waits for another sees its work."""
+    """A stream that waits for another stream sees that stream's work."""
     need_streams(accelerator)
 
     ordering.test_wait_stream(accelerator, device, "side-to-side")
@@ -66,7 +67,7 @@ def test_stream_order(accelerator, device):
 
 @case("capabilities.stream.record", requires=[STREAM_RECORD], adaptive=True)
 def test_stream_record(accelerator, device):
-    """Memory in use on another stream is not handed out again."""
+    """Memory that another stream uses is not allocated again."""
     need_streams(accelerator)
 
     test_stream_memory.test_record_keeps_memory(accelerator, device)
@@ -74,17 +75,10 @@ def test_stream_record(accelerator, device):
 
 @case("capabilities.event", requires=[EVENT], adaptive=True)
 def test_event(accelerator, device):
-    """A synchronized event is complete, and so is the work before it."""
+    """A synchronized event is complete, and so is the work queued before it."""
     refuse_if_none(accelerator.Event, "Event")
-    conveyor, source, event = Conveyor(accelerator, device), numbers(device), accelerator.Event()
-    target = torch.full_like(source, -1.0)
 
-    conveyor.carry(source, target)
-    event.record()
-    event.synchronize()
-
-    assert event.query() is True, f"query() answers {event.query()!r} after synchronize()"
-    assert torch.equal(target.cpu(), source.cpu()), "the event completed before the work did"
+    assert_event_covers_work(accelerator, device, accelerator.current_stream())
 
 
 @case("capabilities.event.timing", requires=[EVENT_TIMING], adaptive=True)
@@ -100,18 +94,19 @@ def test_event_timing(accelerator, device):
 
 
 def need_counters(accelerator):
+    """Raise Refused if the allocator counts nothing."""
     if accelerator.memory_stats() == {}:
         raise Refused("memory_stats() is empty: the allocator counts nothing")
 
 
 @case("capabilities.memory.stats", requires=[MEMORY_STATS], adaptive=True)
 def test_memory_stats(accelerator, device):
-    """Allocated memory follows a tensor that is made and freed."""
+    """Allocated memory rises and falls with a tensor that is created and freed."""
     need_counters(accelerator)
     before = accelerator.memory_allocated()
     tensor = torch.ones(1 << 20, device=device)
     if accelerator.memory_allocated() == before:
-        stub(f"memory_allocated() stays {before!r} while a tensor of {tensor.nbytes} bytes is made")
+        stub(f"memory_allocated() stays {before!r} after a tensor of {tensor.nbytes} bytes was created")
     del tensor
 
     for size in ("1048577", "33554433"):
@@ -128,38 +123,29 @@ def test_memory_peak(accelerator, device):
 
 @case("capabilities.memory.total", requires=[MEMORY_TOTAL], adaptive=True)
 def test_memory_total(accelerator, device):
-    """Total memory is positive, and an allocation lowers what is available."""
+    """Total memory is positive, and live tensors lower the available memory."""
     test_memory.test_total(accelerator)
     test_memory.test_available_drops(accelerator, device)
 
 
 @case("capabilities.memory.oom", requires=[MEMORY_OOM], adaptive=True)
 def test_memory_oom(device):
-    """An allocation beyond all memory raises torch.OutOfMemoryError, and the device works on."""
-    raised = works = False
-    try:
-        torch.empty(_TOO_MUCH, dtype=torch.uint8, device=device)
-    except torch.OutOfMemoryError:
-        raised = True
-    assert raised, f"an allocation of {_TOO_MUCH} bytes did not raise"
-
-    # A second OutOfMemoryError that escaped would be taken for a lack of this machine.
-    with contextlib.suppress(torch.OutOfMemoryError):
-        works = torch.ones(65, device=device).sum().item() == 65
-    assert works, "the device is unusable after running out of memory"
+    """An allocation larger than all memory raises torch.OutOfMemoryError, and the device still works."""
+    assert_survives_running_out(device, _TOO_MUCH)
 
 
 def need_pinning(accelerator):
+    """Raise Refused if pin_memory() returns pageable memory and is_pinned() says so."""
     pinned = accelerator.pin_memory(torch.arange(4096.0))
     answer = accelerator.is_pinned(pinned)
-    assert isinstance(answer, bool), f"is_pinned() answers {answer!r}"
+    assert isinstance(answer, bool), f"is_pinned() returned {answer!r}; it must return a bool"
     if not answer:
-        raise Refused("pin_memory() gives pageable memory, and is_pinned() says so")
+        raise Refused("pin_memory() returns pageable memory, and is_pinned() is False for it")
 
 
 @case("capabilities.memory.pinned", requires=[MEMORY_PINNED], adaptive=True)
 def test_memory_pinned(accelerator):
-    """Pinned memory is pinned, keeps its values, and nothing else is pinned."""
+    """Pinned memory is pinned and keeps its values, and no other memory is pinned."""
     test_pinning.test_pageable_is_not_pinned(accelerator)
     need_pinning(accelerator)
 
@@ -169,7 +155,7 @@ def test_memory_pinned(accelerator):
 
 @case("capabilities.memory.pinned-async", requires=[MEMORY_PINNED_ASYNC], adaptive=True)
 def test_memory_pinned_async(accelerator, device):
-    """Non-blocking copies from and to pinned memory are right after synchronize()."""
+    """Non-blocking copies from and to pinned memory are complete after synchronize()."""
     need_pinning(accelerator)
 
     test_pinning.test_to_device(accelerator, device)
@@ -177,14 +163,14 @@ def test_memory_pinned_async(accelerator, device):
 
 
 def need_graphs(accelerator, device):
-    """Without graphs all of their members do nothing; one that acts makes the "no" a lie."""
+    """Raise Refused without graphs; the other graph members must then have no effect."""
     test_graphs.test_shape(accelerator, device)
     refuse_if_none(accelerator.create_graph(), "create_graph()")
 
 
 @case("capabilities.graph.capture", requires=[GRAPH_CAPTURE], adaptive=True)
 def test_graph_capture(accelerator, device):
-    """Captured work runs when it is replayed, on the inputs' current values."""
+    """Captured work runs at each replay on the current values of its inputs."""
     need_graphs(accelerator, device)
 
     test_graphs.test_replay_reads_inputs(accelerator, device)
@@ -192,7 +178,7 @@ def test_graph_capture(accelerator, device):
 
 @case("capabilities.graph.pool", requires=[GRAPH_POOL], adaptive=True)
 def test_graph_pool(accelerator, device):
-    """Two graphs with one pool both replay rightly."""
+    """Two graphs that share one memory pool both replay correctly."""
     need_graphs(accelerator, device)
 
     test_graphs.test_pool(accelerator, device)

@@ -1,4 +1,4 @@
-"""One small Triton kernel, imported only where Triton is declared."""
+"""Triton kernel that adds one. Import this module only where Triton is declared: the package may be missing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ def _add_one(source, target, count, BLOCK: tl.constexpr):
 
 
 def add_one(source: torch.Tensor) -> torch.Tensor:
-    """``source + 1``, by a kernel of 128 elements a block."""
+    """Return ``source + 1`` for a contiguous tensor, computed by a kernel with blocks of 128 elements."""
+    # Filled, so that an element that the kernel misses is visible.
     target = torch.full_like(source, -1.0)
     _add_one[(triton.cdiv(source.numel(), 128),)](source, target, source.numel(), BLOCK=128)
     return target

@@ -1,1 +1,1 @@
-"""What was saved goes on as if nothing had happened: elsewhere, on other numbers of ranks, or not at all."""
+"""Checkpoint cases: training resumes from saved state, also on another device or another number of ranks."""

@@ -1,4 +1,4 @@
-"""The limits of this area, from limits.toml."""
+"""Limits of the checkpoint area, read from limits.toml."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from conformance.numerics.beside import table_beside
 
 
 def largest_file(tensors):
-    """How large a file with these tensors may be, in bytes."""
+    """Return the largest allowed size, in bytes, of a file that holds these tensors."""
     limits = table_beside(__file__, "limits.toml")
     return limits["file"] + sum(tensor.nbytes + limits["tensor"] for tensor in tensors)

@@ -1,4 +1,4 @@
-"""Checkpoints of one process: torch.save and torch.load."""
+"""Checkpoint cases of one process: torch.save and torch.load."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DTYPES = ("float32", "bfloat16", "float16", "int64", "bool")
 
 
 class Training:
-    """A model with dropout, its optimizer, a schedule and a loss scale: all that a step depends on."""
+    """Training loop state: a model with dropout, its optimizer, a learning-rate schedule and a loss scaler."""
 
     def __init__(self, accelerator, device):
         self.accelerator, self.device = accelerator, device
@@ -29,7 +29,7 @@ class Training:
         self.scaler = torch.amp.GradScaler(device.type, init_scale=256.0, growth_interval=3)
 
     def run(self, steps):
-        """The losses of some steps on random data that the device draws."""
+        """Run ``steps`` training steps on random data drawn on the device, and return their losses."""
         losses = []
         for _ in range(steps):
             self.optimizer.zero_grad()
@@ -54,26 +54,27 @@ class Training:
 
 @case("checkpoint.continued", requires=[CHECKPOINT, RNG_STATE], axes={"map": ("device", "host")})
 def test_continued(accelerator, check, device, tmp_path, map):
-    """Saved, loaded and gone on, a training has the bits of one without a break: dropout, scale and schedule."""
-    whole, file = Training(accelerator, device), tmp_path / "state.pt"
-    whole.run(3)
-    torch.save(whole.state(), file)
-    expected = [*whole.run(4), whole.scaler.get_scale(), whole.schedule.get_last_lr()]
+    """A training resumed from a checkpoint is bitwise identical to one without a break."""
+    original, file = Training(accelerator, device), tmp_path / "state.pt"
+    original.run(3)
+    torch.save(original.state(), file)
+    expected = [*original.run(4), original.scaler.get_scale(), original.schedule.get_last_lr()]
 
     resumed = Training(accelerator, device)
+    # A step of its own fills the optimizer's state, so that restore() has to overwrite everything.
     resumed.run(1)
-    place = device if map == "device" else torch.device("cpu")
-    resumed.restore(torch.load(file, map_location=place, weights_only=True))
+    map_location = device if map == "device" else torch.device("cpu")
+    resumed.restore(torch.load(file, map_location=map_location, weights_only=True))
     found = [*resumed.run(4), resumed.scaler.get_scale(), resumed.schedule.get_last_lr()]
 
     check.equal(found, expected, "losses of four steps, loss scale and learning rate")
-    for name, value in whole.model.state_dict().items():
+    for name, value in original.model.state_dict().items():
         check.equal(resumed.model.state_dict()[name].cpu(), value.cpu(), f"'{name}'")
 
 
 @case("checkpoint.places", requires=[CHECKPOINT, DTYPE], axes={"dtype": DTYPES})
 def test_places(check, device, dtype):
-    """What was saved on the device is loaded on the host, and the other way round, with dtype, strides and sharing."""
+    """Tensors saved on the device or the host load on either of them with their dtype, strides and shared storage."""
     source = torch.arange(24).view(4, 6).to(getattr(torch, dtype))
 
     for start, end in ((device, torch.device("cpu")), (torch.device("cpu"), device), (device, device)):
@@ -81,18 +82,18 @@ def test_places(check, device, dtype):
         torch.save({"base": base, "across": base.t(), "row": base[2]}, buffer)
         buffer.seek(0)
         loaded = torch.load(buffer, map_location=end, weights_only=True)
-        way = f"from {start.type} to {end.type}"
-        check.equal({tensor.device.type for tensor in loaded.values()}, {end.type}, f"where tensors are, {way}")
-        check.equal(loaded["across"].cpu(), source.t(), f"a transposed view, {way}")
+        route = f"from {start.type} to {end.type}"
+        types = {tensor.device.type for tensor in loaded.values()}
+        check.equal(types, {end.type}, f"device types of the loaded tensors, {route}")
+        check.equal(loaded["across"].cpu(), source.t(), f"a transposed view, {route}")
+        # The row was saved as a view of the base, so a write to the base has to change it.
         loaded["base"][2] = 1
-        check.equal(
-            loaded["row"].cpu(), torch.ones(6, dtype=source.dtype), f"a row of a tensor that has changed, {way}"
-        )
+        check.equal(loaded["row"].cpu(), torch.ones(6, dtype=source.dtype), f"a row after a write to its base, {route}")
 
 
 @case("checkpoint.weights_only", requires=[CHECKPOINT])
 def test_weights_only(check, device, tmp_path):
-    """With weights_only a file's code does not run, and says so; tensors beside it would have been loaded."""
+    """With weights_only, torch.load refuses a file that contains code and does not run the code."""
 
     class Trap:
         def __reduce__(self):
@@ -103,12 +104,12 @@ def test_weights_only(check, device, tmp_path):
     with pytest.raises(pickle.UnpicklingError, match=r"weights_only|Weights only"):
         torch.load(tmp_path / "trap.pt", weights_only=True)
 
-    check.that(not (tmp_path / "ran").exists(), "the file's code was run")
+    check.that(not (tmp_path / "ran").exists(), "torch.load(weights_only=True) ran code from the file")
 
 
 @case("checkpoint.truncated", requires=[CHECKPOINT], axes={"part": ("none", "half", "all but a byte")})
 def test_truncated(check, device, tmp_path, part):
-    """A file that was cut off is an error, never other numbers; the checkpoint before it loads as it was."""
+    """Loading a truncated file raises an error, and an earlier checkpoint still loads unchanged."""
     good, cut = tmp_path / "1.pt", tmp_path / "2.pt"
     values = torch.randn(4099, device=device)
     torch.save({"weight": values}, good)
@@ -120,17 +121,18 @@ def test_truncated(check, device, tmp_path, part):
         torch.load(cut, map_location=device, weights_only=True)
 
     before = torch.load(good, map_location=device, weights_only=True)["weight"]
-    check.equal(before.cpu(), values.cpu(), "the one before")
+    check.equal(before.cpu(), values.cpu(), "the earlier checkpoint")
 
 
 @case("checkpoint.size", requires=[CHECKPOINT])
 def test_size(check, device, tmp_path):
-    """A file is as large as its tensors: a clone of a slice does not bring the tensor that it was cut from."""
+    """A file is as large as its tensors: a cloned slice does not carry its source tensor along."""
     large = torch.randn(1 << 18, device=device)
-    tensors = {f"slice{number}": large[number * 100 : number * 100 + 64].clone() for number in range(20)}
+    tensors = {f"slice{index}": large[index * 100 : index * 100 + 64].clone() for index in range(20)}
 
     torch.save(tensors, tmp_path / "slices.pt")
 
-    size, most = (tmp_path / "slices.pt").stat().st_size, largest_file(tensors.values())
-    check.that(size <= most, f"{size} bytes for tensors of {sum(t.nbytes for t in tensors.values())}; {most} allowed")
+    size, limit = (tmp_path / "slices.pt").stat().st_size, largest_file(tensors.values())
+    stored = sum(tensor.nbytes for tensor in tensors.values())
+    check.that(size <= limit, f"the file has {size} bytes for {stored} bytes of tensors; at most {limit} are allowed")
     check.metric("bytes", size)

@@ -1,4 +1,4 @@
-"""Distributed checkpoints: saved by some ranks, loaded by as many, fewer or more."""
+"""Distributed checkpoint cases: saved by N ranks, loaded by as many, fewer or more."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from conformance.numerics.nearness import Near, near
 from conformance.suites.runtime.engines import ENGINES
 from conformance.suites.runtime.training import batch, loss_of, model, part, reference, weights
 
+#: Modules that take seconds to import. They are imported once, before the ranks are forked.
 RANK_IMPORTS = ("torch._dynamo", "torch.distributed.optim", "torch.distributed.checkpoint.state_dict")
 NEEDS = (CHECKPOINT, COMM, COMM_ROOTED, COMM_DTYPE.on("float32"), COMM_DTYPE.on("uint8"), COMM_DTYPE.on("int64"))
 WAYS = ("1-2", "2-1", "2-4", "4-2", "1-4", "4-1")
-#: Lengths that no number of ranks divides.
+#: Row counts that 2 and 4 ranks do not divide, and one that is smaller than 4 ranks.
 SHAPES = {"matrix": (13, 5), "vector": (7,), "short": (2, 3)}
 
 
@@ -25,7 +26,7 @@ def whole(name, salt=0):
 
 
 def sharded(device, ranks, salt=0):
-    """Every tensor cut over the first ``ranks`` ranks by rows."""
+    """Return every tensor sharded by rows over the first ``ranks`` ranks; an empty dictionary on the other ranks."""
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor import Shard, distribute_tensor
 
@@ -37,11 +38,12 @@ def sharded(device, ranks, salt=0):
 
 @case("checkpoint.reshard", requires=NEEDS, axes={"ranks": WAYS}, world_size=4)
 def test_reshard(check, device, ranks, rank, world_size, group, tmp_path):
-    """Saved by N ranks and loaded by M, every tensor is whole."""
+    """A checkpoint saved by N ranks and loaded by M ranks restores every tensor."""
     import torch.distributed.checkpoint as dcp
 
-    before, after = (int(number) for number in ranks.split("-"))
-    groups = {number: dist.new_group(list(range(number))) for number in dict.fromkeys((before, after))}
+    before, after = (int(count) for count in ranks.split("-"))
+    # new_group() is a collective: all ranks make both groups, in the same order.
+    groups = {count: dist.new_group(list(range(count))) for count in dict.fromkeys((before, after))}
     saved, loaded = sharded(device, before), sharded(device, after, salt=1000)
 
     if rank < before:
@@ -50,21 +52,21 @@ def test_reshard(check, device, ranks, rank, world_size, group, tmp_path):
     if rank < after:
         dcp.load(loaded, checkpoint_id=tmp_path, process_group=groups[after])
 
-    check.that(True, "took part")
+    check.that(True, "took part")  # a rank above ``after`` compares nothing else
     for name, tensor in loaded.items():
         rows = whole(name).tensor_split(rank_rows(SHAPES[name][0], after))
         check.equal(tensor.to_local().cpu(), rows[rank], f"rows of '{name}' on rank {rank} of {after}")
 
 
 def rank_rows(length, ranks):
-    """Where rows are cut: ceil(length / ranks) each, as many as there are."""
+    """Return the rows at which shards begin, but for the first: ceil(length / ranks) rows a shard."""
     step = -(-length // ranks)
-    return [min(step * number, length) for number in range(1, ranks)]
+    return [min(step * rank, length) for rank in range(1, ranks)]
 
 
 @case("checkpoint.async", requires=NEEDS, world_size=2)
 def test_async(check, device, rank, group, tmp_path):
-    """What is saved in the background is what was there when it was asked for, whatever is done to it meanwhile."""
+    """An asynchronous save stores the values at the time of the call, although the tensors change meanwhile."""
     import torch.distributed.checkpoint as dcp
 
     saved = sharded(device, 2)
@@ -90,7 +92,7 @@ def step_of(trained, optimizer, step, rank, world_size, device):
 
 @case("checkpoint.training", requires=[*NEEDS, COMM_AVERAGE], world_size=2)
 def test_training(check, device, rank, world_size, group, tmp_path):
-    """Two sharded ranks save weights and optimizer; a third run, new and sharded too, goes on with the same bits."""
+    """A sharded training restored from a checkpoint goes on with the same bits as the one that saved it."""
     import torch.distributed.checkpoint as dcp
     from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
@@ -111,6 +113,6 @@ def test_training(check, device, rank, world_size, group, tmp_path):
 
     expected = weights(first)
     for name, value in weights(second).items():
-        check.equal(value, expected[name], f"'{name}' after going on")
+        check.equal(value, expected[name], f"'{name}' after two more steps")
     for name, value in exact.named_parameters():
         near(check, f"'{name}'", expected[name], value, Near.TRAJECTORY)

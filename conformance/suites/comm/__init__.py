@@ -1,1 +1,1 @@
-"""Collectives: every rank gets the right values, and where ranks must agree they agree bit for bit."""
+"""Collectives suite: every rank gets the right values, and reduced values have the same bits on all ranks."""

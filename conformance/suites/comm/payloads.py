@@ -1,4 +1,4 @@
-"""What ranks put into collectives, numbers that every rank can compute for every other, and what has to come out."""
+"""Payloads of collectives, which every rank can compute for every other rank, and the expected results."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import torch.distributed as dist
 
 from conformance.case import Case, seed_of
 
-#: What backends carry. Others, and complex numbers, are told apart by `comm.dtype`.
+#: Dtypes that backends usually support. `comm.dtype` probes these and others one by one.
 DTYPES = ("float32", "float64", "float16", "bfloat16", "int8", "uint8", "int32", "int64")
 FLOATING = ("float32", "float64", "float16", "bfloat16")
 INTEGER = ("int8", "uint8", "int32", "int64")
 WORLDS = (2, 3, 4)
 
-#: One element; a few, not a multiple of the ranks; one block more than buffers like to hold, with a remainder.
+#: Elements per payload: one; a few, not a multiple of the ranks; and more than a usual buffer, with a remainder.
 SIZES = {"1": 1, "13": 13, "256k3": (1 << 18) + 3}
-#: More than 32 MiB of float32, where shared-memory buffers end.
+#: Elements of a float32 payload above 32 MiB, which is a common size of shared-memory buffers.
 HUGE = (32 << 20) // 4 + 5
 
 OPS = {
@@ -33,26 +33,29 @@ OPS = {
 
 
 def payload(case: Case, rank: int, size: int, dtype: torch.dtype) -> torch.Tensor:
-    """The input of one rank, on the host. No sum or product of four of them leaves its dtype.
+    """Return the input of one rank on the host, with ``size`` elements.
 
-    A stretch of one block of random numbers, begun somewhere else for every case and rank: drawing them anew in every
-    rank for every other took longer than the collectives.
+    No sum or product of four payloads overflows its dtype. A payload is a slice of one block of random numbers and
+    starts at another index for every case and rank. Drawing new numbers for every rank took longer than the
+    collectives.
     """
     if size > LONGEST:
         raise ValueError(f"a payload has at most {LONGEST} elements, not {size}")
     start = seed_of(f"{case.id}/{rank}") % (_BLOCK - size)
     stretch = (_floats() if dtype.is_floating_point else _integers())[start : start + size]
+    # uint8 has no negative numbers; a payload is a copy, so that in-place collectives do not change the block.
     return stretch.abs().to(dtype) if dtype is torch.uint8 else stretch.to(dtype, copy=True)
 
 
-#: Of the block, so that payloads of the largest size have as many beginnings again.
+#: Elements of the longest payload: four parts of the largest size.
 LONGEST = 4 * ((1 << 18) + 3)
+#: Elements of the block: twice the longest payload, so that even that one can start at many indices.
 _BLOCK = 2 * LONGEST
 
 
 @functools.cache
 def _floats() -> torch.Tensor:
-    """Away from zero: a product is then never subnormal."""
+    """Return random floats of magnitudes 0.5 to 2, whose products are never subnormal."""
     generator = torch.Generator().manual_seed(_BLOCK)
     magnitude = 0.5 + 1.5 * torch.rand(_BLOCK, generator=generator, dtype=torch.float64)
     return magnitude * (2 * torch.randint(0, 2, (_BLOCK,), generator=generator) - 1)
@@ -60,17 +63,17 @@ def _floats() -> torch.Tensor:
 
 @functools.cache
 def _integers() -> torch.Tensor:
-    """From -3 to 3."""
+    """Return random integers from -3 to 3."""
     return torch.randint(-3, 4, (_BLOCK,), generator=torch.Generator().manual_seed(_BLOCK))
 
 
 def payloads(case: Case, world_size: int, size: int, dtype: torch.dtype) -> torch.Tensor:
-    """The inputs of all ranks, a row each."""
+    """Return the inputs of all ranks: shape (world_size, size), one row per rank."""
     return torch.stack([payload(case, rank, size, dtype) for rank in range(world_size)])
 
 
 def reduced(inputs: torch.Tensor, op: str) -> torch.Tensor:
-    """What a reduction of the rows is, in float64 or exactly."""
+    """Return the reduction of the rows: float64 for floating inputs, exact int64 otherwise."""
     wide = inputs.double() if inputs.is_floating_point() else inputs.long()
     if op in ("sum", "avg"):
         return wide.sum(0) / (inputs.shape[0] if op == "avg" else 1)
@@ -86,9 +89,10 @@ def reduced(inputs: torch.Tensor, op: str) -> torch.Tensor:
 
 
 def check_reduced(check, result: torch.Tensor, inputs: torch.Tensor, op: str) -> None:
-    """The result is the reduction of the rows: exactly, or with one rounding for each contribution and the division.
+    """Check that the result is the reduction of the rows.
 
-    Errors of sums and products are relative to the sum of magnitudes, and to the product.
+    Integers, minimum and maximum have to be exact. Otherwise one rounding is allowed for each contribution and one for
+    the division. Errors of sums are relative to the sum of magnitudes, those of products to the product.
     """
     expected, result = reduced(inputs, op), result.cpu()
     if not inputs.is_floating_point() or op in ("min", "max"):
@@ -98,4 +102,4 @@ def check_reduced(check, result: torch.Tensor, inputs: torch.Tensor, op: str) ->
     error = ((result.double() - expected).abs() / magnitude).max().item()
     bound = (inputs.shape[0] + 1) * torch.finfo(inputs.dtype).eps / 2
     check.metric("error", error)
-    check.that(error <= bound, f"{op} is off by {error:.3g} of the magnitudes; rounding explains {bound:.3g}")
+    check.that(error <= bound, f"the relative error of {op} is {error:.3g}, allowed {bound:.3g}")

@@ -1,4 +1,4 @@
-"""What a collective holds of the device's memory once it is over: nothing."""
+"""Cases for device memory that collectives hold after they have completed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from conformance.case import case
 
 LENGTH = 1 << 18
 ROUNDS = 8
-#: A backend's threads may let go of the last rounds a moment after these are over.
+#: Limit in bytes: half of all rounds. A backend's threads may release the last rounds a moment later.
 STILL_HELD = 4 * LENGTH * ROUNDS // 2
 
 COLLECTIVES = {
@@ -25,14 +25,14 @@ COLLECTIVES = {
 
 @case("comm.memory", requires=[COMM, MEMORY_STATS], axes={"collective": list(COLLECTIVES)}, world_size=2)
 def test_memory(accelerator, device, collective, world_size, group):
-    """Tensors that went through a collective are freed like others: memory in use does not grow with every round."""
+    """Allocated memory does not grow with repeated collectives on new tensors."""
 
     def once():
         part = torch.ones(LENGTH, device=device)
         COLLECTIVES[collective](part, torch.ones(LENGTH * world_size, device=device))
         accelerator.synchronize()
 
-    once()
+    once()  # the first call may allocate buffers that the backend keeps
     gc.collect()
     before = accelerator.memory_allocated()
 
@@ -42,4 +42,6 @@ def test_memory(accelerator, device, collective, world_size, group):
     accelerator.synchronize()
 
     grown = accelerator.memory_allocated() - before
-    assert grown < STILL_HELD, f"{grown} bytes stay allocated after {ROUNDS} rounds of tensors that are gone"
+    assert grown < STILL_HELD, (
+        f"{grown} bytes stay allocated after {ROUNDS} rounds whose tensors were deleted, limit {STILL_HELD}"
+    )

@@ -1,4 +1,4 @@
-"""Two ranks: send and receive, in rings, in batches, and Python objects over collectives."""
+"""Cases for point-to-point messages, coalesced calls and collectives of Python objects."""
 
 from __future__ import annotations
 
@@ -16,21 +16,22 @@ from .payloads import DTYPES, SIZES, WORLDS, payloads
 @case("comm.p2p.ring", requires=[COMM, COMM_P2P, DTYPE, COMM_DTYPE], axes={"dtype": DTYPES, "size": ("1", "256k3")},
       world_size=WORLDS)  # fmt: skip
 def test_ring(case, check, device, dtype, size, rank, world_size, group):
-    """What goes round a ring is, at every step, what the rank before had."""
+    """Each step around a ring delivers the previous rank's tensor."""
     inputs = payloads(case, world_size, SIZES[size], getattr(torch, dtype))
     after, before = (rank + 1) % world_size, (rank - 1) % world_size
     mine = inputs[rank].to(device)
 
     for step in range(1, world_size + 1):
-        taken = torch.zeros_like(mine)
+        received = torch.zeros_like(mine)
+        # Odd ranks receive first; even ranks send without blocking: a ring of blocking sends would deadlock.
         if rank % 2:
-            dist.recv(taken, before)
+            dist.recv(received, before)
             dist.send(mine, after)
         else:
             sending = dist.isend(mine, after)
-            dist.recv(taken, before)
+            dist.recv(received, before)
             sending.wait()
-        mine = taken
+        mine = received
         check.equal(mine.cpu(), inputs[(rank - step) % world_size], f"after step {step}")
 
 
@@ -41,32 +42,32 @@ def test_order(check, device, rank, group):
     if rank == 0:
         for number in range(count):
             dist.send(torch.full((3,), float(number), device=device), 1)
-        check.that(True, "sent")
+        check.that(True, "sent")  # the sender has nothing to compare
         return
     for number in range(count):
-        taken = torch.zeros(3, device=device)
-        dist.recv(taken, 0)
-        check.equal(taken.tolist(), [float(number)] * 3, f"message {number}")
+        received = torch.zeros(3, device=device)
+        dist.recv(received, 0)
+        check.equal(received.tolist(), [float(number)] * 3, f"message {number}")
 
 
 @case("comm.p2p.batch", requires=[COMM, COMM_P2P], world_size=WORLDS)
 def test_batch(check, device, rank, world_size, group):
-    """Everybody sends to everybody at once; every message comes from whom it says."""
-    others = [other for other in range(world_size) if other != rank]
-    taken = {other: torch.zeros(5, device=device) for other in others}
-    calls = [dist.P2POp(dist.irecv, taken[other], other) for other in others]
-    calls += [dist.P2POp(dist.isend, torch.full((5,), 10.0 * rank + o, device=device), o) for o in others]
+    """A batch of sends and receives between all ranks delivers every message to the right rank."""
+    peers = [number for number in range(world_size) if number != rank]
+    received = {peer: torch.zeros(5, device=device) for peer in peers}
+    calls = [dist.P2POp(dist.irecv, received[peer], peer) for peer in peers]
+    calls += [dist.P2POp(dist.isend, torch.full((5,), 10.0 * rank + peer, device=device), peer) for peer in peers]
 
     for work in dist.batch_isend_irecv(calls):
         work.wait()
 
-    for other in others:
-        check.equal(taken[other].tolist(), [10.0 * other + rank] * 5, f"the message of rank {other}")
+    for peer in peers:
+        check.equal(received[peer].tolist(), [10.0 * peer + rank] * 5, f"the message of rank {peer}")
 
 
 @case("comm.point-to-point", requires=[COMM_P2P], world_size=2, adaptive=True)
 def test_point_to_point_is_there(check, device, rank, group):
-    """One rank sends, the other receives."""
+    """One rank sends a tensor and the other rank receives it."""
     buffer = torch.tensor([7.0 if rank == 0 else 0.0], device=device)
 
     if rank == 0:
@@ -74,12 +75,12 @@ def test_point_to_point_is_there(check, device, rank, group):
     else:
         dist.recv(buffer, 0)
 
-    check.equal(buffer.item(), 7.0, "what both have")
+    check.equal(buffer.item(), 7.0, "the value on both ranks")
 
 
 @case("comm.coalesced", requires=[COMM_COALESCED], world_size=WORLDS, adaptive=True)
 def test_coalesced(check, device, rank, world_size, group):
-    """Several tensors are reduced by one call, each to its own sum."""
+    """One coalesced call reduces several tensors, each to its own sum."""
     buffers = [torch.full((size,), float(rank + size), device=device) for size in (1, 5, 130)]
 
     with dist._coalescing_manager(group=group, device=torch.device(device), async_ops=True) as manager:
@@ -94,7 +95,7 @@ def test_coalesced(check, device, rank, world_size, group):
 
 @case("comm.all_reduce.list", requires=[COMM], world_size=WORLDS)
 def test_list(check, device, rank, world_size, group):
-    """A list of tensors is reduced by one call of the older kind, each to its own sum."""
+    """all_reduce_coalesced, the older call, reduces each tensor of a list to its own sum."""
     buffers = [torch.full((size,), float(rank + size), device=device) for size in (1, 5, 130)]
 
     dist.all_reduce_coalesced(buffers)
@@ -106,46 +107,52 @@ def test_list(check, device, rank, world_size, group):
 
 @case("comm.objects.all_gather", requires=[COMM], world_size=WORLDS)
 def test_gathered_objects(check, rank, world_size, group):
-    """Python objects of different sizes, in the order of ranks."""
-    everyone = [None] * world_size
+    """all_gather_object returns objects of different sizes in rank order."""
+    gathered = [None] * world_size
 
-    dist.all_gather_object(everyone, {"rank": rank, "text": "x" * (10 ** (rank + 1))})
+    dist.all_gather_object(gathered, {"rank": rank, "text": "x" * (10 ** (rank + 1))})
 
-    check.equal([one["rank"] for one in everyone], list(range(world_size)), "ranks in order")
-    check.equal([len(one["text"]) for one in everyone], [10 ** (r + 1) for r in range(world_size)], "lengths")
+    check.equal([message["rank"] for message in gathered], list(range(world_size)), "ranks in order")
+    check.equal(
+        [len(message["text"]) for message in gathered],
+        [10 ** (number + 1) for number in range(world_size)],
+        "text lengths",
+    )
 
 
 @case("comm.objects.broadcast", requires=[COMM], world_size=WORLDS)
 def test_broadcast_objects(check, rank, world_size, group):
-    """Every rank gets the root's list."""
+    """broadcast_object_list gives every rank the root's list."""
     for root in range(world_size):
         objects = [f"from {rank}", {rank}, None]
         dist.broadcast_object_list(objects, root)
-        check.equal(objects, [f"from {root}", {root}, None], f"what root {root} had")
+        check.equal(objects, [f"from {root}", {root}, None], f"the list of root {root}")
 
 
 @case("comm.objects.rooted", requires=[COMM, COMM_ROOTED], world_size=WORLDS)
 def test_rooted_objects(check, rank, world_size, group):
-    """The last rank gathers what all have, and deals it out again the other way round."""
+    """The last rank gathers the objects of all ranks and scatters them in reverse order."""
     root = world_size - 1
-    everyone = [None] * world_size if rank == root else None
-    dealt = [None]
+    gathered = [None] * world_size if rank == root else None
+    scattered = [None]
 
-    dist.gather_object(f"of {rank}", everyone, root)
+    dist.gather_object(f"of {rank}", gathered, root)
     if rank == root:
-        check.equal(everyone, [f"of {number}" for number in range(world_size)], "what was gathered")
-    dist.scatter_object_list(dealt, everyone[::-1] if rank == root else None, root)
+        check.equal(gathered, [f"of {number}" for number in range(world_size)], "the gathered objects")
+    dist.scatter_object_list(scattered, gathered[::-1] if rank == root else None, root)
 
-    check.equal(dealt, [f"of {world_size - 1 - rank}"], "what was dealt")
+    check.equal(scattered, [f"of {world_size - 1 - rank}"], "the scattered object")
 
 
 @case("comm.ranks", requires=[COMM], world_size=WORLDS)
 def test_ranks(check, rank, world_size, group):
-    """Ranks are processes of their own, numbered in order, and draw random numbers of their own."""
-    everyone = [None] * world_size
-    dist.all_gather_object(everyone, (rank, os.getpid(), torch.rand(1).item()))
+    """Ranks are separate processes, numbered in order, with different random numbers."""
+    gathered = [None] * world_size
+    dist.all_gather_object(gathered, (rank, os.getpid(), torch.rand(1).item()))
 
-    check.equal((dist.get_rank(), dist.get_world_size()), (rank, world_size), "what torch says")
-    check.equal([number for number, _, _ in everyone], list(range(world_size)), "ranks in order")
-    check.equal(len({process for _, process, _ in everyone}), world_size, "processes")
-    check.equal(len({draw for _, _, draw in everyone}), world_size, "different random numbers")
+    check.equal(
+        (dist.get_rank(), dist.get_world_size()), (rank, world_size), "rank and world size of torch.distributed"
+    )
+    check.equal([number for number, _, _ in gathered], list(range(world_size)), "ranks in order")
+    check.equal(len({process for _, process, _ in gathered}), world_size, "number of processes")
+    check.equal(len({draw for _, _, draw in gathered}), world_size, "number of different random draws")

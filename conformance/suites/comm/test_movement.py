@@ -1,4 +1,4 @@
-"""Broadcast, gather, scatter and all-to-all: every bit arrives, where it belongs, in the order of ranks."""
+"""Cases for broadcast, gather, scatter and all-to-all: every bit arrives at its place in rank order."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ TWO_SIZES = ("1", "256k3")
     "comm.broadcast", requires=[COMM, DTYPE, COMM_DTYPE], axes={"dtype": DTYPES, "size": TWO_SIZES}, world_size=WORLDS
 )
 def test_broadcast(case, check, device, dtype, size, rank, world_size, group):
-    """From every root, every rank gets the root's bits."""
+    """A broadcast from any root gives every rank the root's bits."""
     inputs = payloads(case, world_size, SIZES[size], getattr(torch, dtype))
 
     for root in range(world_size):
         buffer = inputs[rank].to(device, copy=True)
         dist.broadcast(buffer, root)
-        check.equal(buffer.cpu(), inputs[root], f"what rank {rank} has from root {root}")
+        check.equal(buffer.cpu(), inputs[root], f"rank {rank}'s tensor from root {root}")
 
 
 @case("comm.broadcast.huge", requires=[COMM], world_size=WORLDS)
 def test_broadcast_huge(check, device, rank, world_size, group):
-    """More than 32 MiB from the last rank, to the last element."""
+    """A broadcast of more than 32 MiB from the last rank delivers every element."""
     positions = torch.arange(HUGE, dtype=torch.int32)
     buffer = (positions if rank == world_size - 1 else torch.zeros_like(positions)).to(device)
 
     dist.broadcast(buffer, world_size - 1)
 
-    check.equal(buffer.cpu(), positions, "what was broadcast")
+    check.equal(buffer.cpu(), positions, "the broadcast tensor")
 
 
 @case(
     "comm.all_gather", requires=[COMM, DTYPE, COMM_DTYPE], axes={"dtype": DTYPES, "size": TWO_SIZES}, world_size=WORLDS
 )
 def test_all_gather(case, check, device, dtype, size, rank, world_size, group):
-    """Every rank gets every rank's bits, in the order of ranks."""
+    """all_gather gives every rank the bits of all ranks in rank order."""
     inputs = payloads(case, world_size, SIZES[size], getattr(torch, dtype))
     gathered = [torch.zeros_like(inputs[0], device=device) for _ in range(world_size)]
 
@@ -54,7 +54,7 @@ def test_all_gather(case, check, device, dtype, size, rank, world_size, group):
 @case("comm.all_gather.into_tensor", requires=[COMM, DTYPE, COMM_DTYPE], axes={"dtype": DTYPES, "size": TWO_SIZES},
       world_size=WORLDS)  # fmt: skip
 def test_all_gather_into_tensor(case, check, device, dtype, size, rank, world_size, group):
-    """One tensor of all parts, in the order of ranks; the input may be a slice of it."""
+    """all_gather_into_tensor concatenates all parts in rank order, also if the input is a slice of the output."""
     length = SIZES[size]
     inputs = payloads(case, world_size, length, getattr(torch, dtype))
     whole = torch.zeros_like(inputs.flatten(), device=device)
@@ -69,7 +69,7 @@ def test_all_gather_into_tensor(case, check, device, dtype, size, rank, world_si
 
 @case("comm.all_gather.layout", requires=[COMM], axes={"layout": ("slice", "transposed")}, world_size=WORLDS)
 def test_all_gather_layout(check, device, layout, rank, world_size, group):
-    """Inputs that are views arrive with their values, not with what lies between them."""
+    """all_gather sends the elements of a view and not the memory between them."""
     whole = torch.arange(35.0, device=device).reshape(5, 7) + 100 * rank
     view = whole[2] if layout == "slice" else whole.t().contiguous().t()[:, 3].contiguous()
     gathered = [torch.zeros_like(view) for _ in range(world_size)]
@@ -82,22 +82,22 @@ def test_all_gather_layout(check, device, layout, rank, world_size, group):
 
 @case("comm.empty", requires=[COMM], axes={"call": ("all_reduce", "broadcast", "all_gather")}, world_size=WORLDS)
 def test_empty(check, device, call, rank, world_size, group):
-    """A tensor without elements goes through, and the next call is not out of step."""
-    nothing = torch.empty(0, device=device)
+    """A collective accepts an empty tensor, and the next call works."""
+    empty = torch.empty(0, device=device)
 
     if call == "all_gather":
-        dist.all_gather([torch.empty(0, device=device) for _ in range(world_size)], nothing)
+        dist.all_gather([torch.empty(0, device=device) for _ in range(world_size)], empty)
     else:
-        getattr(dist, call)(nothing, *([0] if call == "broadcast" else []))
+        getattr(dist, call)(empty, *([0] if call == "broadcast" else []))
     ones = torch.ones(3, device=device)
     dist.all_reduce(ones)
 
-    check.equal(ones.tolist(), [float(world_size)] * 3, "the call behind it")
+    check.equal(ones.tolist(), [float(world_size)] * 3, "the sum of the next call")
 
 
 @case("comm.gather", requires=[COMM, COMM_ROOTED, DTYPE, COMM_DTYPE], axes={"dtype": DTYPES}, world_size=WORLDS)
 def test_gather(case, check, device, dtype, rank, world_size, group):
-    """The root, whichever it is, gets every part in order."""
+    """A gather gives any root every part in rank order."""
     inputs = payloads(case, world_size, SIZES["13"], getattr(torch, dtype))
 
     for root in range(world_size):
@@ -110,7 +110,7 @@ def test_gather(case, check, device, dtype, rank, world_size, group):
 
 @case("comm.scatter", requires=[COMM, COMM_ROOTED, DTYPE, COMM_DTYPE], axes={"dtype": DTYPES}, world_size=WORLDS)
 def test_scatter(case, check, device, dtype, rank, world_size, group):
-    """Every rank gets its part of what the root has, whichever rank that is."""
+    """A scatter from any root gives every rank its part."""
     inputs = payloads(case, world_size * world_size, SIZES["13"], getattr(torch, dtype))
 
     for root in range(world_size):
@@ -123,7 +123,7 @@ def test_scatter(case, check, device, dtype, rank, world_size, group):
 @case("comm.all_to_all", requires=[COMM, COMM_ALL_TO_ALL, DTYPE, COMM_DTYPE], axes={"dtype": DTYPES, "size": TWO_SIZES},
       world_size=WORLDS)  # fmt: skip
 def test_all_to_all(case, check, device, dtype, size, rank, world_size, group):
-    """Part j of rank i becomes part i of rank j."""
+    """all_to_all_single moves part j of rank i to part i of rank j."""
     length = SIZES[size]
     inputs = payloads(case, world_size, length * world_size, getattr(torch, dtype))
     mine = torch.zeros_like(inputs[0], device=device)
@@ -135,55 +135,58 @@ def test_all_to_all(case, check, device, dtype, size, rank, world_size, group):
 
 @case("comm.all_to_all.uneven", requires=[COMM, COMM_ALL_TO_ALL], axes={"zeros": ("none", "some")}, world_size=WORLDS)
 def test_uneven(check, device, zeros, rank, world_size, group):
-    """Every pair of ranks exchanges another number of rows; some exchange none."""
+    """all_to_all_single exchanges a different number of rows between each pair of ranks, also none."""
 
     def rows(source, target):
         count = 1 + 2 * source + target
         return 0 if zeros == "some" and (source + target) % 2 else count
 
     def sent(source, target):
+        # Every row names its sender and its receiver.
         first = 1000.0 * source + 100 * target
         return torch.arange(first, first + 3 * rows(source, target)).reshape(-1, 3)
 
-    everyone = range(world_size)
-    given = torch.cat([sent(rank, target) for target in everyone]).to(device)
-    expected = torch.cat([sent(source, rank) for source in everyone])
-    taken = torch.full(expected.shape, float("nan"), device=device)
+    ranks = range(world_size)
+    given = torch.cat([sent(rank, target) for target in ranks]).to(device)
+    expected = torch.cat([sent(source, rank) for source in ranks])
+    received = torch.full(expected.shape, float("nan"), device=device)
 
-    dist.all_to_all_single(taken, given, [rows(s, rank) for s in everyone], [rows(rank, t) for t in everyone])
+    dist.all_to_all_single(
+        received, given, [rows(source, rank) for source in ranks], [rows(rank, target) for target in ranks]
+    )
 
-    check.equal(taken.cpu(), expected, "the rows from all ranks")
+    check.equal(received.cpu(), expected, "the rows from all ranks")
 
 
 @case("comm.all_to_all.list", requires=[COMM, COMM_ALL_TO_ALL], world_size=WORLDS)
 def test_all_to_all_list(check, device, rank, world_size, group):
-    """The same with lists of tensors."""
+    """all_to_all exchanges lists of tensors between all ranks."""
     given = [torch.full((3,), 10.0 * rank + target, device=device) for target in range(world_size)]
-    taken = [torch.zeros(3, device=device) for _ in range(world_size)]
+    received = [torch.zeros(3, device=device) for _ in range(world_size)]
 
-    dist.all_to_all(taken, given)
+    dist.all_to_all(received, given)
 
-    for source, part in enumerate(taken):
+    for source, part in enumerate(received):
         check.equal(part.tolist(), [10.0 * source + rank] * 3, f"the part of rank {source}")
 
 
 @case("comm.all-to-all", requires=[COMM_ALL_TO_ALL], world_size=2, adaptive=True)
 def test_all_to_all_is_there(check, device, rank, group):
-    """Two ranks swap."""
+    """Two ranks exchange elements with all_to_all_single."""
     mine = torch.zeros(2, device=device)
 
     dist.all_to_all_single(mine, torch.tensor([10.0, 11.0], device=device) + 10 * rank)
 
-    check.equal(mine.tolist(), [10.0 + rank, 20.0 + rank], "what was swapped")
+    check.equal(mine.tolist(), [10.0 + rank, 20.0 + rank], "the exchanged elements")
 
 
 @case("comm.rooted", requires=[COMM_ROOTED], world_size=2, adaptive=True)
 def test_rooted_is_there(check, device, rank, group):
-    """What one rank gathers it can scatter again."""
+    """One rank gathers tensors and scatters them back."""
     parts = [torch.zeros(1, device=device) for _ in range(2)] if rank == 1 else None
     back = torch.zeros(1, device=device)
 
     dist.gather(torch.tensor([5.0 + rank], device=device), parts, 1)
     dist.scatter(back, parts, 1)
 
-    check.equal(back.item(), 5.0 + rank, "what came back")
+    check.equal(back.item(), 5.0 + rank, "the tensor that came back")

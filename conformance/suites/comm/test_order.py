@@ -1,4 +1,4 @@
-"""When things happen: barriers, handles of work that runs on, and what streams may see."""
+"""Cases for the order of collectives: barriers, asynchronous work, and streams."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CALLS = ("all_reduce", "broadcast", "all_gather", "reduce_scatter")
 
 
 def started(call, mine, rank, world_size):
-    """Start a call on ones times the rank's number; its handle, and its output with what has to be in it."""
+    """Start an asynchronous call on ``mine``; return its work handle, its output and the expected values."""
     total = float(sum(range(1, world_size + 1)))
     if call == "all_reduce":
         return dist.all_reduce(mine, async_op=True), mine, [total] * mine.numel()
@@ -32,7 +32,7 @@ def started(call, mine, rank, world_size):
 
 @case("comm.async", requires=[COMM], axes={"call": CALLS}, world_size=WORLDS)
 def test_handle(check, device, call, rank, world_size, group):
-    """After wait() the result is there for whatever is queued next."""
+    """Work that is queued after wait() sees the result of an asynchronous collective."""
     mine = torch.full((12,), rank + 1.0, device=device)
 
     work, result, expected = started(call, mine, rank, world_size)
@@ -44,44 +44,44 @@ def test_handle(check, device, call, rank, world_size, group):
 
 @case("comm.async.completed", requires=[COMM], axes={"call": ("all_reduce", "broadcast", "all_gather")}, world_size=2)
 def test_completed(check, device, call, rank, world_size, group):
-    """A work that was waited for, and whose result was read, says that it is complete."""
+    """A work handle reports completion after wait() and a read of the result."""
     work, result, _ = started(call, torch.ones(12, device=device), rank, world_size)
     work.wait()
     result.cpu()
 
-    check.that(work.is_completed(), f"{call} was read, and says that it is not complete")
+    check.that(work.is_completed(), f"is_completed() of {call} is false after wait() and a read of the result")
 
 
 @case("comm.async.reversed", requires=[COMM], world_size=WORLDS)
 def test_reversed(check, device, rank, world_size, group):
-    """Many at once, waited for the other way round."""
+    """Many asynchronous calls give the right sums when they are waited for in reverse order."""
     buffers = [torch.full((7,), float(rank + number), device=device) for number in range(8)]
 
     works = [dist.all_reduce(buffer, async_op=True) for buffer in buffers]
     for work in reversed(works):
         work.wait()
 
-    everyone = sum(range(world_size))
+    rank_sum = sum(range(world_size))
     for number, buffer in enumerate(buffers):
-        check.equal(buffer.tolist(), [float(everyone + number * world_size)] * 7, f"sum {number}")
+        check.equal(buffer.tolist(), [float(rank_sum + number * world_size)] * 7, f"sum {number}")
 
 
 @case("comm.async.groups", requires=[COMM], world_size=WORLDS)
 def test_two_groups(check, device, rank, world_size, group):
-    """Work of two groups runs side by side and mixes nothing up."""
+    """Asynchronous work of two groups runs side by side with separate results."""
     second = dist.new_group(list(range(world_size)))
-    one, two = (torch.full((1000,), value, device=device) for value in (1.0, 10.0))
+    ones, tens = (torch.full((1000,), value, device=device) for value in (1.0, 10.0))
 
-    works = [dist.all_reduce(one, async_op=True), dist.all_reduce(two, group=second, async_op=True)]
+    works = [dist.all_reduce(ones, async_op=True), dist.all_reduce(tens, group=second, async_op=True)]
     for work in works:
         work.wait()
 
-    check.equal((one[0].item(), two[-1].item()), (1.0 * world_size, 10.0 * world_size), "the two sums")
+    check.equal((ones[0].item(), tens[-1].item()), (1.0 * world_size, 10.0 * world_size), "the two sums")
 
 
 @case("comm.sequence", requires=[COMM], world_size=WORLDS)
 def test_sequence(check, device, rank, world_size, group):
-    """Each call sees what the one before it has written."""
+    """Each collective sees the values that the previous one wrote."""
     value = torch.ones(65, device=device)
 
     for _ in range(5):
@@ -89,15 +89,15 @@ def test_sequence(check, device, rank, world_size, group):
         value /= world_size
         value += 1
 
-    check.equal(value.tolist(), [6.0] * 65, "after five rounds")
+    check.equal(value.tolist(), [6.0] * 65, "the values after five rounds")
 
 
 @case("comm.barrier", requires=[COMM], world_size=WORLDS)
 def test_barrier(check, rank, world_size, group):
-    """Nobody leaves a barrier before the last one has entered it."""
+    """No rank leaves a barrier before the last rank has entered it."""
     delay = 0.05
     entered, left = [0.0] * world_size, [0.0] * world_size
-    dist.barrier()
+    dist.barrier()  # all ranks start the first round together
 
     for late in range(world_size):
         time.sleep(delay if rank == late else 0)
@@ -108,24 +108,27 @@ def test_barrier(check, rank, world_size, group):
         dist.all_gather_object(left, after)
 
         early = max(entered) - min(left)
-        check.that(early <= 0, f"a rank left {early:.3g} s before rank {late} had entered")
+        check.that(
+            early <= 0, f"a rank left the barrier {early:.3g} s before the last rank entered; rank {late} was late"
+        )
 
 
 @case("comm.stream.before", requires=[COMM, STREAM_ORDER], world_size=WORLDS)
 def test_reads_what_is_queued(check, device, rank, world_size, group):
-    """A call reads what was queued before it on the current stream; nobody has to synchronize."""
+    """A collective reads the results of work queued before it on the current stream."""
     matrix = torch.eye(96, device=device) * 2
 
     for _ in range(10):
+        # The clamp keeps the diagonal at 2.0, however often the matrix is squared.
         matrix = (matrix @ matrix).clamp_(max=2.0)
     dist.all_reduce(matrix)
 
-    check.equal(matrix.diagonal().cpu(), torch.full((96,), 2.0 * world_size), "the sum of what was queued")
+    check.equal(matrix.diagonal().cpu(), torch.full((96,), 2.0 * world_size), "the sum of the queued results")
 
 
 @case("comm.stream.side", requires=[COMM, STREAM_ORDER], world_size=WORLDS)
 def test_on_a_side_stream(check, accelerator, device, rank, world_size, group):
-    """Called on another stream it reads and writes in the order of that one."""
+    """A collective on a side stream reads and writes in that stream's order."""
     side = accelerator.Stream()
     value = torch.zeros(1000, device=device)
     side.wait_stream(accelerator.current_stream())
@@ -138,12 +141,12 @@ def test_on_a_side_stream(check, accelerator, device, rank, world_size, group):
     after = value + 1
 
     total = 2.0 * sum(range(1, world_size + 1)) + 1
-    check.equal(after.cpu(), torch.full((1000,), total), "what comes after")
+    check.equal(after.cpu(), torch.full((1000,), total), "the values after the side stream")
 
 
 @case("comm.stream.wait", requires=[COMM, STREAM_ORDER], axes={"call": CALLS}, world_size=WORLDS)
 def test_wait_orders(check, accelerator, device, call, rank, world_size, group):
-    """wait() on one stream orders that stream behind the work, whichever stream has started it."""
+    """wait() makes the current stream wait for work that was started on another stream."""
     side = accelerator.Stream()
     mine = torch.full((12_000,), rank + 1.0, device=device)
     side.wait_stream(accelerator.current_stream())

@@ -1,4 +1,4 @@
-"""Reductions: the values of the host, on every rank the same bits, whatever the dtype, size, layout and operation."""
+"""Cases for reductions: the host's values, with the same bits on every rank."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from .payloads import DTYPES, FLOATING, HUGE, INTEGER, OPS, SIZES, WORLDS, check
 
 
 def all_reduced(case, check, device, dtype, size, op, rank, world_size):
-    """Reduce this rank's input and compare: with the host, and between the ranks."""
+    """Reduce this rank's input and compare the result with the host's and between the ranks."""
     inputs = payloads(case, world_size, SIZES[size], getattr(torch, dtype))
-    buffer = inputs[rank].to(device, copy=True)  # on the host .to() would lend the row itself
+    buffer = inputs[rank].to(device, copy=True)  # without copy .to() returns the row itself on the host
 
     dist.all_reduce(buffer, OPS[op])
 
@@ -29,7 +29,7 @@ def all_reduced(case, check, device, dtype, size, op, rank, world_size):
     world_size=WORLDS,
 )
 def test_all_reduce(case, check, device, op, dtype, size, rank, world_size, group):
-    """The reduction is that of the host, rounded at most once for each rank, and the same bits on all ranks."""
+    """all_reduce gives the host's reduction within rounding, with the same bits on all ranks."""
     all_reduced(case, check, device, dtype, size, op, rank, world_size)
 
 
@@ -40,7 +40,7 @@ def test_all_reduce(case, check, device, op, dtype, size, rank, world_size, grou
     world_size=WORLDS,
 )
 def test_average(case, check, device, dtype, size, rank, world_size, group):
-    """The mean is that of the host, and the same bits on all ranks."""
+    """ReduceOp.AVG gives the host's mean within rounding, with the same bits on all ranks."""
     all_reduced(case, check, device, dtype, size, "avg", rank, world_size)
 
 
@@ -51,14 +51,14 @@ def test_average(case, check, device, dtype, size, rank, world_size, group):
     world_size=WORLDS,
 )
 def test_bits(case, check, device, op, dtype, rank, world_size, group):
-    """Bits are combined as the host combines them."""
+    """Bitwise reductions give the host's result."""
     all_reduced(case, check, device, dtype, "13", op, rank, world_size)
 
 
 @case("comm.all_reduce.huge", requires=[COMM, DTYPE, COMM_DTYPE], axes={"dtype": ("float32",)}, world_size=WORLDS)
 def test_huge(check, device, dtype, rank, world_size, group):
-    """More than 32 MiB: every element arrives, the last ones too. All sums are exact."""
-    positions = torch.arange(HUGE, dtype=torch.float32).remainder_(1021)
+    """all_reduce of more than 32 MiB gives the exact sum of every element."""
+    positions = torch.arange(HUGE, dtype=torch.float32).remainder_(1021)  # small integers: float32 sums are exact
     buffer = (positions + rank).to(device)
 
     dist.all_reduce(buffer)
@@ -69,9 +69,10 @@ def test_huge(check, device, dtype, rank, world_size, group):
 @case("comm.all_reduce.accumulation", requires=[COMM, DTYPE, COMM_DTYPE], axes={"dtype": ("float16", "bfloat16")},
       world_size=WORLDS)  # fmt: skip
 def test_accumulation(check, device, dtype, rank, world_size, group):
-    """Rounded to nearest, not cut off: what one rank adds is more than half a unit in the last place."""
+    """16-bit sums are rounded to nearest and not truncated."""
     kind = getattr(torch, dtype)
     unit = torch.finfo(kind).eps
+    # Each addend is more than half a unit in the last place of 1: truncation would lose it.
     buffer = torch.full((17,), 1.0 if rank == 0 else 0.75 * unit, dtype=kind, device=device)
 
     dist.all_reduce(buffer)
@@ -85,7 +86,7 @@ def test_accumulation(check, device, dtype, rank, world_size, group):
 @case("comm.all_reduce.special", requires=[COMM, DTYPE, COMM_DTYPE],
       axes={"op": ("sum", "min", "max"), "dtype": FLOATING}, world_size=WORLDS)  # fmt: skip
 def test_special(check, device, op, dtype, rank, world_size, group):
-    """Infinities are values like others, and a NaN of one rank leaves all ranks with the same bits."""
+    """Reductions keep infinities, and a NaN of one rank gives all ranks the same bits."""
     inf, nan = float("inf"), float("nan")
     mine = [inf, -inf, -1.0 - rank, nan] if rank == 1 else [0.5, 0.5, -1.0 - rank, 0.5]
     buffer = torch.tensor(mine, dtype=getattr(torch, dtype), device=device)
@@ -96,12 +97,13 @@ def test_special(check, device, op, dtype, rank, world_size, group):
     every = -sum(range(1, world_size + 1))
     expected = {"sum": [inf, -inf, every], "min": [0.5, -inf, -world_size], "max": [inf, 0.5, -1.0]}[op]
     check.equal(buffer[:3].cpu(), torch.tensor(expected, dtype=buffer.dtype), op)
-    check.that(op != "sum" or bool(buffer[3].isnan().cpu()), "a NaN is lost in a sum")
+    # Only a sum has to be NaN; min and max may drop a NaN, if all ranks have the same bits.
+    check.that(op != "sum" or bool(buffer[3].isnan().cpu()), "the sum with a NaN is not NaN")
 
 
 @case("comm.all_reduce.layout", requires=[COMM], axes={"layout": ("slice", "transposed")}, world_size=WORLDS)
 def test_layout(check, device, layout, rank, world_size, group):
-    """A view without gaps is reduced in place, and nothing beside it changes."""
+    """all_reduce of a view without gaps changes only the elements of the view."""
     whole = torch.arange(35.0, device=device).reshape(5, 7) + rank
     before = whole.cpu().clone()
 
@@ -116,7 +118,7 @@ def test_layout(check, device, layout, rank, world_size, group):
 @case("comm.reduce", requires=[COMM, COMM_ROOTED, DTYPE, COMM_DTYPE], axes={"op": ("sum", "max"), "dtype": DTYPES},
       world_size=WORLDS)  # fmt: skip
 def test_reduce(case, check, device, op, dtype, rank, world_size, group):
-    """The root, whichever it is, gets the reduction."""
+    """A reduce gives any root the host's reduction."""
     inputs = payloads(case, world_size, SIZES["13"], getattr(torch, dtype))
 
     for root in range(world_size):
@@ -124,13 +126,13 @@ def test_reduce(case, check, device, op, dtype, rank, world_size, group):
         dist.reduce(buffer, root, OPS[op])
         if rank == root:
             check_reduced(check, buffer, inputs, op)
-        check.that(True, "took part")
+        check.that(True, "took part")  # ranks other than the root have nothing to compare
 
 
 @case("comm.reduce_scatter", requires=[COMM, DTYPE, COMM_DTYPE], axes={"dtype": DTYPES, "size": ("1", "256k3")},
       world_size=WORLDS)  # fmt: skip
 def test_reduce_scatter_tensor(case, check, device, dtype, size, rank, world_size, group):
-    """Every rank gets its own slice of the sum, and its input is as it was."""
+    """reduce_scatter_tensor gives every rank its slice of the sum and does not change the input."""
     kind, length = getattr(torch, dtype), SIZES[size]
     inputs = payloads(case, world_size, length * world_size, kind)
     mine, source = torch.zeros(length, dtype=kind, device=device), inputs[rank].to(device)
@@ -143,7 +145,7 @@ def test_reduce_scatter_tensor(case, check, device, dtype, size, rank, world_siz
 
 @case("comm.reduce_scatter.list", requires=[COMM], axes={"op": ("sum", "max")}, world_size=WORLDS)
 def test_reduce_scatter_list(case, check, device, op, rank, world_size, group):
-    """The same from a list of parts."""
+    """reduce_scatter gives every rank the reduction of its parts in the lists."""
     inputs = payloads(case, world_size, 5 * world_size, torch.float32)
     mine = torch.zeros(5, device=device)
 
@@ -154,7 +156,7 @@ def test_reduce_scatter_list(case, check, device, op, rank, world_size, group):
 
 @case("comm.reduce_scatter.in_place", requires=[COMM], world_size=WORLDS)
 def test_reduce_scatter_in_place(case, check, device, rank, world_size, group):
-    """The output may be the rank's own slice of the input, as ZeRO has it."""
+    """reduce_scatter_tensor works with the rank's own slice of the input as output, as in ZeRO."""
     inputs = payloads(case, world_size, 7 * world_size, torch.float32)
     buffer = inputs[rank].to(device, copy=True)
 
@@ -165,9 +167,10 @@ def test_reduce_scatter_in_place(case, check, device, rank, world_size, group):
 
 @case("comm.reduce_scatter.shards", requires=[COMM], world_size=WORLDS)
 def test_shards_make_the_sum(check, device, rank, world_size, group):
-    """Scattered and gathered again it is the all-reduced tensor, with padding that nobody sees."""
+    """Reduce-scatter followed by all-gather of a padded tensor gives the same values as all-reduce."""
     length, shard = 4097, -(-4097 // world_size)
     values = torch.arange(float(length), device=device) * (rank + 1)
+    # Padding is NaN, so that it shows if it reaches a value.
     padded = torch.full((shard * world_size,), float("nan"), device=device)
     padded[:length] = values
     mine, back = torch.empty(shard, device=device), torch.empty(shard * world_size, device=device)
@@ -182,7 +185,7 @@ def test_shards_make_the_sum(check, device, rank, world_size, group):
 @case("comm.dtype", requires=[COMM_DTYPE], axes={"dtype": (*DTYPES, "int16", "bool", "complex64")}, world_size=2,
       adaptive=True)  # fmt: skip
 def test_dtype(check, device, dtype, rank, world_size, group):
-    """A tensor of this dtype is gathered, broadcast and combined."""
+    """Collectives gather, broadcast and reduce a tensor of this dtype."""
     kind = getattr(torch, dtype)
     mine = torch.tensor([rank, 1, 0], device=device).to(kind)
     gathered = [torch.zeros_like(mine) for _ in range(world_size)]
@@ -194,7 +197,7 @@ def test_dtype(check, device, dtype, rank, world_size, group):
     parts = [part.cpu().tolist() for part in gathered]
     check.equal(parts, [torch.tensor([n, 1, 0]).to(kind).tolist() for n in range(world_size)], "the gathered parts")
     total = torch.tensor([1, 1, 0] if kind is torch.bool else [world_size, world_size, 0]).to(kind)
-    check.equal(mine.cpu(), total, "the combined tensor")
+    check.equal(mine.cpu(), total, "the reduced tensor")
 
 
 @case("comm.average", requires=[COMM_AVERAGE], world_size=2, adaptive=True)
@@ -209,9 +212,9 @@ def test_average_is_there(check, device, rank, group):
 
 @case("comm.bitwise", requires=[COMM_BITWISE], world_size=2, adaptive=True)
 def test_bitwise_is_there(check, device, rank, group):
-    """ReduceOp.BXOR combines bits."""
+    """ReduceOp.BXOR combines the bits of all ranks."""
     buffer = torch.tensor([0b0110 if rank else 0b0011], device=device)
 
     dist.all_reduce(buffer, dist.ReduceOp.BXOR)
 
-    check.equal(buffer.item(), 0b0101, "the bits in which they differ")
+    check.equal(buffer.item(), 0b0101, "the bits in which the ranks differ")

@@ -1,4 +1,4 @@
-"""What makes no sense is refused on the rank that asks for it, and the group is as good as before."""
+"""Cases for invalid collective calls: the rank that makes one gets an error, and the group stays usable."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ REFUSALS = (RuntimeError, ValueError, TypeError)
 
 
 def refused(check, what, call):
-    """Whether the call ends in an exception; what else it does is told."""
+    """Check that the call raises an error with a message; ``what`` describes the call in messages."""
     try:
         call()
     except REFUSALS as error:
-        check.that(str(error).strip(), f"{what} is refused without a word")
+        check.that(str(error).strip(), f"{what} raises an error without a message")
         return
-    check.that(False, f"{what} is accepted")
+    check.that(False, f"{what} does not raise an error")
 
 
 def still_works(check, device, world_size):
-    """The next call is in step with the other ranks."""
+    """Check that the next collective gives the right sum on all ranks."""
     total = torch.ones(3, device=device)
     dist.all_reduce(total)
-    check.equal(total.tolist(), [float(world_size)] * 3, "the call behind the refused one")
+    check.equal(total.tolist(), [float(world_size)] * 3, "the sum of the call after the invalid one")
 
 
 @case("comm.refusal.shape", requires=[COMM],
       axes={"call": ("all_gather", "all_gather_into_tensor", "reduce_scatter", "reduce_scatter_tensor")},
       world_size=2)  # fmt: skip
 def test_shapes(check, device, call, world_size, group):
-    """An output that does not fit its input."""
+    """A collective raises an error for an output that does not fit its input."""
     part, odd = torch.ones(4, device=device), torch.ones(7, device=device)
     calls = {
-        "all_gather": lambda: dist.all_gather([part], part),  # a list of one for two ranks
+        "all_gather": lambda: dist.all_gather([part], part),  # one output for two ranks
         "all_gather_into_tensor": lambda: dist.all_gather_into_tensor(odd, part),
         "reduce_scatter": lambda: dist.reduce_scatter(part, [part]),
         "reduce_scatter_tensor": lambda: dist.reduce_scatter_tensor(part, odd),
@@ -50,20 +50,20 @@ def test_shapes(check, device, call, world_size, group):
 
 @case("comm.refusal.dtype", requires=[COMM], axes={"call": ("all_gather", "reduce_scatter")}, world_size=2)
 def test_dtypes(check, device, call, world_size, group):
-    """Inputs and outputs of different dtypes."""
-    part, other = torch.ones(4, device=device), torch.ones(4, device=device, dtype=torch.int32)
+    """A collective raises an error for inputs and outputs of different dtypes."""
+    part, integers = torch.ones(4, device=device), torch.ones(4, device=device, dtype=torch.int32)
 
     if call == "all_gather":
-        refused(check, "gathering float32 into int32", lambda: dist.all_gather([other, other.clone()], part))
+        refused(check, "gathering float32 into int32", lambda: dist.all_gather([integers, integers.clone()], part))
     else:
-        refused(check, "scattering int32 into float32", lambda: dist.reduce_scatter(part, [other, other.clone()]))
+        refused(check, "scattering int32 into float32", lambda: dist.reduce_scatter(part, [integers, integers.clone()]))
 
     still_works(check, device, world_size)
 
 
 @case("comm.refusal.splits", requires=[COMM, COMM_ALL_TO_ALL], world_size=2)
 def test_splits(check, device, world_size, group):
-    """Split sizes that do not add up."""
+    """all_to_all_single raises an error for split sizes that do not add up to the rows."""
     given, taken = torch.ones(4, device=device), torch.zeros(4, device=device)
 
     refused(check, "all_to_all_single of 3 of 4 rows", lambda: dist.all_to_all_single(taken, given, [2, 2], [1, 2]))
@@ -73,7 +73,7 @@ def test_splits(check, device, world_size, group):
 
 @case("comm.refusal.root", requires=[COMM], axes={"root": ("2", "-1")}, world_size=2)
 def test_roots(check, device, root, world_size, group):
-    """A root that is no rank."""
+    """A broadcast raises an error for a root that is not a rank."""
     refused(check, f"broadcast from {root} of 2", lambda: dist.broadcast(torch.ones(4, device=device), int(root)))
 
     still_works(check, device, world_size)
@@ -81,11 +81,11 @@ def test_roots(check, device, root, world_size, group):
 
 @case("comm.refusal.parts", requires=[COMM, COMM_ROOTED], world_size=2)
 def test_parts(check, device, rank, world_size, group):
-    """A root that has nothing to scatter."""
+    """A scatter raises an error for a root without parts and for parts on another rank."""
     if rank == 0:
         refused(check, "scatter without parts", lambda: dist.scatter(torch.ones(4, device=device), None, 0))
     else:
-        refused(check, "parts from who is no root",
+        refused(check, "scatter with parts on a rank that is not the root",
                 lambda: dist.scatter(torch.ones(4, device=device), [torch.ones(4, device=device)] * 2, 0))  # fmt: skip
 
     still_works(check, device, world_size)
@@ -93,15 +93,15 @@ def test_parts(check, device, rank, world_size, group):
 
 @case("comm.refusal.itself", requires=[COMM, COMM_P2P], world_size=2)
 def test_itself(check, device, rank, world_size, group):
-    """A message to oneself."""
-    refused(check, "a message to oneself", lambda: dist.send(torch.ones(4, device=device), rank))
+    """A send raises an error for a message from a rank to itself."""
+    refused(check, "a message from a rank to itself", lambda: dist.send(torch.ones(4, device=device), rank))
 
     still_works(check, device, world_size)
 
 
 @case("comm.refusal.ranks", requires=[COMM], axes={"ranks": ("0,2", "0,0")}, world_size=2)
 def test_groups(check, device, ranks, world_size, group):
-    """A group of ranks that there are not, or of one rank twice."""
+    """new_group raises an error for ranks that do not exist and for repeated ranks."""
     members = [int(number) for number in ranks.split(",")]
 
     refused(check, f"a group of {members} in a world of 2", lambda: dist.new_group(members))
@@ -111,7 +111,7 @@ def test_groups(check, device, ranks, world_size, group):
 
 @contextlib.contextmanager
 def detailed():
-    """As TORCH_DISTRIBUTED_DEBUG=DETAIL: groups that are made meanwhile compare what their ranks call."""
+    """Set the level of TORCH_DISTRIBUTED_DEBUG=DETAIL: groups created inside compare the calls of their ranks."""
     before = dist.get_debug_level()
     dist.set_debug_level(dist.DebugLevel.DETAIL)
     try:
@@ -122,14 +122,14 @@ def detailed():
 
 @case("comm.refusal.mismatch", requires=[COMM], axes={"what": ("call", "shape", "dtype")}, world_size=2)
 def test_mismatch(check, device, what, rank, world_size, group):
-    """In a group made at the debug level DETAIL ranks that call different things are told so, all of them."""
+    """A group created at debug level DETAIL raises an error on all ranks when their calls differ."""
     with detailed():
-        told = dist.new_group()
+        checked = dist.new_group()
     small, large = torch.ones(4, device=device), torch.ones(5, device=device)
     calls = {
-        "call": [lambda: dist.all_reduce(small, group=told), lambda: dist.broadcast(small, 0, group=told)],
-        "shape": [lambda: dist.all_reduce(small, group=told), lambda: dist.all_reduce(large, group=told)],
-        "dtype": [lambda: dist.all_reduce(small, group=told), lambda: dist.all_reduce(small.int(), group=told)],
+        "call": [lambda: dist.all_reduce(small, group=checked), lambda: dist.broadcast(small, 0, group=checked)],
+        "shape": [lambda: dist.all_reduce(small, group=checked), lambda: dist.all_reduce(large, group=checked)],
+        "dtype": [lambda: dist.all_reduce(small, group=checked), lambda: dist.all_reduce(small.int(), group=checked)],
     }
 
     refused(check, f"ranks that differ in {what}", calls[what][rank])

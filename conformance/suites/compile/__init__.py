@@ -1,1 +1,1 @@
-"""Compiled code gives what uncompiled code gives, and what a compiler does to sharded training changes no bit."""
+"""Compiler cases: compiled code agrees with uncompiled code, and compiler passes for sharded training change no bit."""

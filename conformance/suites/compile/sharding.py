@@ -1,18 +1,18 @@
-"""Tensors that the sharded cases cut over ranks, and what has to come of them."""
+"""Input tensors of the sharded cases and their expected values."""
 
 from __future__ import annotations
 
 import torch
 
-#: Lengths that no number of ranks divides, one element, and none.
+#: Sizes that 2 and 3 ranks do not divide, one element, no elements, and a size that both divide.
 SHAPES = {"odd": (13,), "matrix": (17, 241), "one": (), "none": (0, 3), "even": (6, 8)}
 GRADIENTS = {"a": (5,), "b": (3, 7), "c": (64,), "d": (), "e": (2, 2)}
-#: These gradients come in bfloat16, the others in float32.
+#: Names of the gradients that have dtype bfloat16; the others have float32.
 NARROW = ("c", "e")
 
 
 def whole(name):
-    """A parameter, the same on all ranks, with values that leave float16 on both sides."""
+    """Return a float32 parameter, equal on all ranks, with values above and below the range of float16."""
     generator = torch.Generator().manual_seed(len(name))
     tensor = torch.randn(SHAPES[name], generator=generator) * 1000
     if tensor.numel() > 8:
@@ -21,14 +21,14 @@ def whole(name):
 
 
 def gradient(name, rank, micro):
-    """One rank's gradient in one backward pass."""
+    """Return one rank's gradient in one backward pass."""
     generator = torch.Generator().manual_seed(1000 * micro + 10 * ord(name) + rank)
     values = torch.randn(GRADIENTS[name], generator=generator)
     return values.bfloat16() if name in NARROW else values
 
 
 def mean_gradient(name, world_size, micros):
-    """The mean over ranks, added up over backward passes, in float64 and flat."""
+    """Return the mean gradient over ranks, summed over backward passes, as a flat float64 tensor."""
     total = torch.zeros(GRADIENTS[name], dtype=torch.float64)
     for micro in micros:
         total += torch.stack([gradient(name, rank, micro).double() for rank in range(world_size)]).mean(0)
@@ -36,6 +36,6 @@ def mean_gradient(name, world_size, micros):
 
 
 def shard(flat, rank, world_size):
-    """The rank's part of a flat tensor, without padding."""
+    """Return the rank's part of a flat tensor, without padding."""
     length = -(-flat.numel() // world_size)
     return flat[rank * length : (rank + 1) * length]

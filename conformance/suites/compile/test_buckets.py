@@ -1,4 +1,4 @@
-"""Gradients in buckets: whatever their size, a rank gets its shard of the mean."""
+"""Gradient bucket cases: with every bucket size, a rank gets its shard of the mean gradient."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from conformance.numerics.nearness import Near, near
 
 from .sharding import GRADIENTS, NARROW, gradient, mean_gradient, shard
 
-#: One element; some gradients do not fit; exactly one fits; all fit.
+#: Elements of a bucket: one; fewer than some gradients have; as many as one gradient has; enough for all gradients.
 SIZES = ("1", "24", "64", "1000")
 NEEDS = (COMM, COMM_DTYPE.on("float32"), COMM_DTYPE.on("bfloat16"), DTYPE.on("bfloat16"))
 
 
 def reduced(device, rank, elements, *, double_buffer):
-    """The shards after two updates of two backward passes each."""
+    """Return the rank's shards by name after each of two updates of two backward passes."""
     buckets = GradientBuckets(elements, double_buffer=double_buffer)
     for name, shape in GRADIENTS.items():
         buckets.add(name, torch.empty(shape, device=device))
@@ -27,7 +27,7 @@ def reduced(device, rank, elements, *, double_buffer):
             for name in GRADIENTS:
                 given = gradient(name, rank, micro).to(device)
                 buckets.reduce(name, given)
-                given.fill_(float("nan"))  # it has been copied, and the next layer may have its memory
+                given.fill_(float("nan"))  # the bucket holds a copy; the next layer may reuse this memory
             buckets.end_backward()
         found.append({name: buckets.shard(name).cpu().clone() for name in GRADIENTS})
         buckets.clear()
@@ -36,8 +36,8 @@ def reduced(device, rank, elements, *, double_buffer):
 
 @case("compile.buckets", requires=NEEDS, axes={"elements": SIZES}, world_size=(2, 3))
 def test_buckets(check, device, elements, rank, world_size, group):
-    """Accumulated over backward passes, every shard is that of the mean; a second buffer changes no bit."""
-    single, double = (reduced(device, rank, int(elements), double_buffer=both) for both in (False, True))
+    """Every shard accumulated over backward passes is that of the mean, and double buffering changes no bit."""
+    single, double = (reduced(device, rank, int(elements), double_buffer=flag) for flag in (False, True))
 
     for number, update in enumerate((range(2), range(2, 4))):
         for name in GRADIENTS:
@@ -50,7 +50,8 @@ def test_buckets(check, device, elements, rank, world_size, group):
 
 @case("compile.buckets.sizes", requires=NEEDS, world_size=2)
 def test_sizes(check, device, rank, group):
-    """On two ranks, where sums have one order, every bucket size gives the bits of one collective a tensor."""
+    """On two ranks, every bucket size gives the same bits as one collective for each tensor."""
+    # A sum of two values has only one order, so no rounding can differ.
     alone = reduced(device, rank, 1, double_buffer=False)
 
     for elements in (5, 24, 64, 1000):
@@ -62,7 +63,7 @@ def test_sizes(check, device, rank, group):
 
 @case("compile.buckets.overflow", requires=[COMM, COMM_DTYPE.on("float16"), DTYPE.on("float16")], world_size=(2, 3))
 def test_overflow(check, device, world_size, group):
-    """Gradients are divided before they are added: a float16 mean is finite where a sum is not."""
+    """A float16 mean is finite where the sum would overflow: gradients are divided before they are added."""
     buckets = GradientBuckets(16)
     buckets.add("large", torch.empty(6, device=device))
 

@@ -1,4 +1,4 @@
-"""torch.compile on the declared backend: the numbers of uncompiled code, and no more graphs than there have to be."""
+"""torch.compile cases on the declared backend: results of uncompiled code, and the least possible number of graphs."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from conformance.accelerators.capabilities import COMPILE, DTYPE
 from conformance.case import case
 from conformance.numerics.nearness import Near, near
 
-#: Compilers take their time, the first time most of all.
+#: Seconds. Compilers are slow, most of all in their first compilation.
 DEADLINE = 300
 
 
 @contextlib.contextmanager
 def compiling(accelerator):
-    """Gives ``compiled(function, **options)`` and a list that gets a number of nodes for each graph compiled."""
+    """Yield ``compiled(function, **options)`` and a list that gets the number of nodes of each compiled graph."""
     import torch._dynamo
 
     graphs, lookup = [], torch._dynamo.lookup_backend(accelerator.get_compile_backend())
@@ -30,16 +30,17 @@ def compiling(accelerator):
     def compiled(function, **options):
         return torch.compile(function, backend=backend, **options)
 
+    # Graphs of an earlier case would be reused and not counted.
     torch._dynamo.reset()
     with warnings.catch_warnings():
-        # Compilers and torch's own modules warn about things of theirs.
+        # Compilers and torch's own modules warn about their internals; no case depends on that.
         warnings.simplefilter("ignore")
         yield compiled, graphs
     torch._dynamo.reset()
 
 
-class Block(nn.Module):
-    """A product, a reduction along rows and a residual: few kernels, as each takes a compiler seconds."""
+class CompiledBlock(nn.Module):
+    """A product, a reduction along rows and a residual. It has few kernels, as each takes a compiler seconds."""
 
     def __init__(self, width=24):
         super().__init__()
@@ -50,21 +51,21 @@ class Block(nn.Module):
 
 
 def results(call, model, x):
-    """The output and all gradients of its weighted sum, by name."""
+    """Return the output, and the gradients of its weighted sum by name."""
     inputs = x.clone().requires_grad_()
     output = call(inputs)
     weight = torch.linspace(-1, 1, output.numel(), dtype=torch.float64).view(output.shape)
     model.zero_grad()
     output.backward(weight.to(output))
-    return output, {"input": inputs.grad, **{name: p.grad for name, p in model.named_parameters()}}
+    return output, {"input": inputs.grad, **{name: value.grad for name, value in model.named_parameters()}}
 
 
 @case("compile.parity", requires=[COMPILE, DTYPE], axes={"dtype": ("float32", "bfloat16")}, deadline=DEADLINE)
 def test_parity(accelerator, check, device, dtype):
-    """A compiled block, forward and backward, is as near to float64 on the host as rounding explains."""
+    """The output and gradients of a compiled block agree with float64 on the host within rounding error."""
     kind = getattr(torch, dtype)
-    model = Block().to(kind)
-    exact = Block().double()
+    model = CompiledBlock().to(kind)
+    exact = CompiledBlock().double()
     exact.load_state_dict(model.state_dict())
     x = torch.randn(6, 24).to(kind)
     expected, gradients = results(exact, exact, x.double())
@@ -73,7 +74,7 @@ def test_parity(accelerator, check, device, dtype):
     with compiling(accelerator) as (compiled, graphs):
         output, found = results(compiled(model), model, x.to(device))
 
-    check.equal(len(graphs), 1, "graphs")
+    check.equal(len(graphs), 1, "number of compiled graphs")
     near(check, "the output", output, expected, Near.FORWARD)
     for name, gradient in gradients.items():
         near(check, f"the gradient of {name}", found[name], gradient, Near.GRADIENTS)
@@ -81,7 +82,7 @@ def test_parity(accelerator, check, device, dtype):
 
 @case("compile.dynamic", requires=[COMPILE], deadline=DEADLINE)
 def test_dynamic(accelerator, check, device):
-    """One graph serves every length, with the values of uncompiled code."""
+    """One dynamic graph serves every length with the results of uncompiled code."""
 
     def function(x):
         return (x * x + 1).sum(dim=-1) / x.shape[0]
@@ -92,12 +93,12 @@ def test_dynamic(accelerator, check, device):
             x = torch.randn(length, 9)
             near(check, f"length {length}", run(x.to(device)), function(x.double()), Near.SUMS)
 
-    check.equal(len(graphs), 1, "graphs for three lengths")
+    check.equal(len(graphs), 1, "number of compiled graphs for three lengths")
 
 
 @case("compile.breaks", requires=[COMPILE], deadline=DEADLINE)
 def test_breaks(accelerator, check, device):
-    """Code that cannot be traced runs as it is, between two graphs that serve every call."""
+    """Code with a graph break runs in two graphs, which serve every call."""
 
     def function(x):
         y = x * 3
@@ -109,13 +110,13 @@ def test_breaks(accelerator, check, device):
         found = [run(x.to(device)).cpu() for _ in "ab"]
 
     for result in found:
-        check.equal(result, x * 3 + 1, "the result around a break")
-    check.equal(len(graphs), 2, "graphs around one break")
+        check.equal(result, x * 3 + 1, "the result of code with a graph break")
+    check.equal(len(graphs), 2, "number of compiled graphs around one break")
 
 
 @case("compile.recompiles", requires=[COMPILE], deadline=DEADLINE)
 def test_recompiles(accelerator, check, device):
-    """The same kind of input compiles once, another dtype once more, and each gets its own result."""
+    """Inputs of one dtype compile once, another dtype compiles once more, and every result is correct."""
 
     def function(x):
         return x * 2 - 1
@@ -127,4 +128,4 @@ def test_recompiles(accelerator, check, device):
             check.equal(run(source.to(device)).cpu(), function(source), f"the result for {source.dtype}")
             counts.append(len(graphs))
 
-    check.equal(counts, [1, 1, 2, 2], "graphs after each call")
+    check.equal(counts, [1, 1, 2, 2], "number of compiled graphs after each call")

@@ -1,1 +1,1 @@
-"""One bit an element on the wire: signs as bits, means over ranks that lose nothing, and optimizers that use them."""
+"""Compressed communication cases: sign bits, all-reduce with error feedback, one-bit optimizers and small weights."""

@@ -1,4 +1,4 @@
-"""The limits of this area, from limits.toml."""
+"""Limits of the compression area, read from limits.toml."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from conformance.numerics.beside import table_beside
 
 
 def limit(name):
-    """One number."""
+    """Return the limit of that name."""
     return table_beside(__file__, "limits.toml")[name]

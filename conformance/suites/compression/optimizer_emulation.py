@@ -1,4 +1,7 @@
-"""The one-bit optimizers for all ranks in one process, one function each; see the papers that the product names."""
+"""Single-process reference of the one-bit optimizers, one function for each.
+
+The kernels that these functions are compared with name the papers.
+"""
 
 from __future__ import annotations
 
@@ -7,22 +10,25 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from conformance.suites.compression.emulation import Exchange
+from conformance.suites.compression.emulation import EmulatedExchange
 
+#: Gradients of all parameters, given a rank and a step.
 Gradients = Callable[[int, int], list[Tensor]]
-#: Parameters after every step, by step and rank.
+#: Parameters after every step: a list for each step, in it a list for each rank.
 Trajectory = list[list[list[Tensor]]]
 BETA1, BETA2, EPS = 0.9, 0.999, 1e-8
 
 
 def mean(tensors: list[Tensor]) -> Tensor:
+    """Return the mean, with the sum taken in the order of ranks."""
     total = tensors[0].clone()
     for tensor in tensors[1:]:
         total = total + tensor
     return total / len(tensors)
 
 
-def exchanged(exchange: Exchange, tensors: list[Tensor]) -> Tensor:
+def exchanged(exchange: EmulatedExchange, tensors: list[Tensor]) -> Tensor:
+    """Return the compressed mean over ranks; a single rank has nothing to exchange and nothing to compress."""
     return exchange.mean(tensors) if len(tensors) > 1 else tensors[0]
 
 
@@ -38,7 +44,7 @@ def one_bit_adam(
 ) -> Trajectory:
     parameters = [tensor.clone() for tensor in start]
     m, v = ([torch.zeros_like(tensor) for tensor in start] for _ in range(2))
-    exchanges, seen = [Exchange() for _ in start], []
+    exchanges, trajectory = [EmulatedExchange() for _ in start], []
     for step in range(steps):
         for index, parameter in enumerate(parameters):
             own = [gradients(rank, step)[index] for rank in range(size)]
@@ -46,11 +52,11 @@ def one_bit_adam(
                 g = mean(own)
                 m[index] = BETA1 * m[index] + (1 - BETA1) * g
                 v[index] = BETA2 * v[index] + (1 - BETA2) * g**2
-            else:
+            else:  # compressed stage: the variance stays frozen
                 m[index] = exchanged(exchanges[index], [BETA1 * m[index] + (1 - BETA1) * g for g in own])
             parameters[index] = parameter - lr * (m[index] / (v[index].sqrt() + EPS) + weight_decay * parameter)
-        seen.append([list(parameters)] * size)
-    return seen
+        trajectory.append([list(parameters)] * size)
+    return trajectory
 
 
 def one_bit_lamb(
@@ -63,14 +69,14 @@ def one_bit_lamb(
     weight_decay: float,
     freeze_step: int,
 ) -> Trajectory:
-    parameters, everything = [tensor.clone() for tensor in start], range(len(start))
+    parameters, indices = [tensor.clone() for tensor in start], range(len(start))
     m, v, fresh = ([torch.zeros_like(tensor) for tensor in start] for _ in range(3))
-    average, factors, exchange, seen = [0.0] * len(start), [1.0] * len(start), Exchange(), []
+    average, factors, exchange, trajectory = [0.0] * len(start), [1.0] * len(start), EmulatedExchange(), []
     scales = [1.0] * len(start)
     for step in range(steps):
         own = [gradients(rank, step) for rank in range(size)]
         if step < freeze_step:
-            for i in everything:
+            for i in indices:
                 g, p = mean([gradient[i] for gradient in own]), parameters[i]
                 m[i], v[i] = BETA1 * m[i] + (1 - BETA1) * g, BETA2 * v[i] + (1 - BETA2) * g**2
                 update = m[i] / (v[i].sqrt() + EPS) + weight_decay * p
@@ -80,14 +86,13 @@ def one_bit_lamb(
                 fresh[i] = v[i]
         else:
             if step == freeze_step:
+                # All tensors travel as one; equal root mean squares keep the small ones from being rounded away.
                 sizes = [float(tensor.pow(2).mean().sqrt()) for tensor in m]
-                scales = [sum(sizes) / len(sizes) / each for each in sizes]
-            moved = [
-                [(BETA1 * m[i] + (1 - BETA1) * own[rank][i]) * scales[i] for i in everything] for rank in range(size)
-            ]
+                scales = [sum(sizes) / len(sizes) / root_mean_square for root_mean_square in sizes]
+            moved = [[(BETA1 * m[i] + (1 - BETA1) * own[rank][i]) * scales[i] for i in indices] for rank in range(size)]
             flat = exchanged(exchange, [torch.cat([tensor.reshape(-1) for tensor in tensors]) for tensors in moved])
             parts = flat.split([tensor.numel() for tensor in start])
-            for i in everything:
+            for i in indices:
                 last, m[i] = m[i], parts[i].view(start[i].shape) / scales[i]
                 fresh[i] = BETA2 * fresh[i] + (1 - BETA2) * ((m[i] - BETA1 * last) / (1 - BETA1)) ** 2
                 direction, p = m[i] / (v[i].sqrt() + EPS), parameters[i]
@@ -97,8 +102,8 @@ def one_bit_lamb(
                 factor = min(4.0, max(0.5, factor))
                 factors[i] = min(1.1 * factors[i], max(0.9 * factors[i], factor))
                 parameters[i] = p - lr * average[i] * factors[i] * update
-        seen.append([list(parameters)] * size)
-    return seen
+        trajectory.append([list(parameters)] * size)
+    return trajectory
 
 
 def zero_one_adam(
@@ -126,11 +131,11 @@ def zero_one_adam(
 def _zero_one_column(
     start: Tensor, own: list[list[Tensor]], lr: float, decay: float, freeze: int, renewals: int, scaler: int
 ) -> list[list[Tensor]]:
-    """One parameter on every rank after every step. Numbering of steps from 1, as the schedule counts them."""
+    """Return one parameter by step and rank. Steps are numbered from 1, as the schedule counts them."""
     ranks = range(len(own[0]))
     p, m, u = [start] * len(ranks), [torch.zeros_like(start)] * len(ranks), [torch.zeros_like(start)] * len(ranks)
-    v, interval, renewed, pause, alone, rates, seen = torch.zeros_like(start), 1, 0, 1, 0, 0.0, []
-    exchange = Exchange()
+    v, interval, renewed, pause, local_steps, rates, trajectory = torch.zeros_like(start), 1, 0, 1, 0, 0.0, []
+    exchange = EmulatedExchange()
     for step, gradient in enumerate(own, start=1):
         if step <= freeze:
             if step % interval == 0:
@@ -142,7 +147,7 @@ def _zero_one_column(
                 renewed, interval = 0, 2 * interval
             gradient = [g] * len(ranks)
             if step == freeze:
-                exchange = Exchange()
+                exchange = EmulatedExchange()  # what is exchanged from here on are not gradients: no old feedback
         root = v.sqrt() + EPS
         m = [BETA1 * m[r] + (1 - BETA1) * gradient[r] for r in ranks]
         change = [-lr * (m[r] / root + decay * p[r]) for r in ranks]
@@ -154,8 +159,8 @@ def _zero_one_column(
                 m = [together / -rates] * len(ranks)
                 p = [p[r] - u[r] + together / root for r in ranks]
                 u, rates = [torch.zeros_like(start)] * len(ranks), 0.0
-            alone += 1
-            if alone == scaler:
-                alone, pause = 0, min(16, 2 * pause)
-        seen.append(list(p))
-    return seen
+            local_steps += 1
+            if local_steps == scaler:
+                local_steps, pause = 0, min(16, 2 * pause)
+        trajectory.append(list(p))
+    return trajectory

@@ -1,4 +1,4 @@
-"""The compressed all-reduce: what goes in comes out or is kept, ranks agree, and little is sent."""
+"""Compressed all-reduce cases: conservation of inputs, agreement of ranks, and bytes sent."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from conformance.case import case, seed_of
 from conformance.kernels.compression import CompressedAllReduce, Feedback
 from conformance.numerics.nearness import Near, near, relative_error
 
-from .emulation import Exchange
+from .emulation import EmulatedExchange
 from .limits import limit
 
 NEEDS = (COMM, COMM_ALL_TO_ALL, COMM_DTYPE.on("uint8"), COMM_DTYPE.on("float32"))
 WORLDS = (1, 2, 3)
-#: Fewer than the ranks' bits; not a multiple of 8 × ranks; some thousand.
+#: Elements: fewer than 8 × ranks; not a multiple of 8 × ranks; several thousand.
 SIZES = ("1", "37", "4099")
 CALLS = 5
 
 
 def given(case, rank, call, size):
-    """What one rank gives in one call, with a zero whose sign bit is set. Ranks differ in size as well."""
+    """Return one rank's input in one call, (size), with one -0.0. Its magnitude grows with the rank."""
     generator = torch.Generator().manual_seed(seed_of(f"{case.id}/{rank}/{call}"))
     values = torch.randn(size, generator=generator) * (rank + 1)
     values[call % size] = -0.0
@@ -31,7 +31,7 @@ def given(case, rank, call, size):
 
 
 def gathered(tensor, world_size):
-    """Everybody's tensor on the host, a row each."""
+    """Return the tensors of all ranks on the host, (world_size, ...)."""
     rows = [torch.empty_like(tensor) for _ in range(world_size)]
     dist.all_gather(rows, tensor.contiguous())
     return torch.stack(rows).cpu()
@@ -39,47 +39,48 @@ def gathered(tensor, world_size):
 
 @case("compression.all_reduce.conservation", requires=NEEDS, axes={"size": SIZES}, world_size=WORLDS)
 def test_conservation(case, check, device, size, rank, world_size, group):
-    """Result and losses make up the inputs and the losses before; ranks agree; a chunk has one magnitude."""
+    """Result and feedback add up to the inputs and the feedback before, and all ranks have the same result."""
     wire, size = CompressedAllReduce(), int(size)
     feedback = wire.feedback(torch.zeros(size, device=device))
     kept = torch.zeros(feedback.worker.numel(), dtype=torch.float64)
 
     for call in range(CALLS):
         whole = kept.clone()
-        whole[:size] += torch.stack([given(case, other, call, size).double() for other in range(world_size)]).mean(0)
+        whole[:size] += torch.stack([given(case, peer, call, size).double() for peer in range(world_size)]).mean(0)
         result = wire.all_reduce(given(case, rank, call, size).to(device), feedback)
         workers, servers = gathered(feedback.worker, world_size), gathered(feedback.server, world_size)
         kept = workers.double().mean(0) + servers.double().flatten()
-        near(check, f"result and losses of call {call}", result.cpu().double() + kept[:size], whole[:size],
+        near(check, f"result and feedback of call {call}", result.cpu().double() + kept[:size], whole[:size],
              Near.SUMS, torch.float32)  # fmt: skip
         check.same_on_all_ranks(f"call {call}", result)
         for chunk in result.cpu().split(feedback.server.numel()):
-            check.equal(len(set(chunk.abs().tolist())), 1, f"magnitudes in a chunk of call {call}")
+            check.equal(len(set(chunk.abs().tolist())), 1, f"different magnitudes in a chunk of call {call}")
 
 
 @case("compression.all_reduce.emulation", requires=NEEDS, axes={"size": SIZES}, world_size=WORLDS)
 def test_emulation(case, check, device, size, rank, world_size, group):
-    """Every element of every call, and every loss, is what one process computes from all inputs."""
-    wire, emulated, size = CompressedAllReduce(), Exchange(), int(size)
+    """Every result and every feedback agrees with a reference that one process computes from all inputs."""
+    wire, emulated, size = CompressedAllReduce(), EmulatedExchange(), int(size)
     feedback = wire.feedback(torch.zeros(size, device=device))
 
     for call in range(CALLS):
         result = wire.all_reduce(given(case, rank, call, size).to(device), feedback)
-        inputs = [given(case, other, call, size).double() for other in range(world_size)]
+        inputs = [given(case, peer, call, size).double() for peer in range(world_size)]
         expected, largest = emulated.mean(inputs), float(torch.stack(inputs).abs().max())
         near(check, f"the result of call {call}", result, expected, Near.FORWARD)
-        losses = {"worker": emulated.workers[rank], "server": emulated.servers.chunk(world_size)[rank]}
-        for who, exact in losses.items():  # on one rank the server has nothing to lose but rounding
-            loss = getattr(feedback, who)
-            near(check, f"the {who}'s loss in call {call}", loss, exact, Near.FORWARD, largest=largest)
+        feedbacks = {"worker": emulated.workers[rank], "server": emulated.servers.chunk(world_size)[rank]}
+        for role, exact in feedbacks.items():
+            # The largest input is the scale: on one rank the server's feedback is nothing but rounding.
+            found = getattr(feedback, role)
+            near(check, f"the {role}'s feedback in call {call}", found, exact, Near.FORWARD, largest=largest)
 
 
 @case("compression.all_reduce.converges", requires=NEEDS, world_size=(2, 3))
 def test_converges(case, check, device, rank, world_size, group):
-    """The running mean of calls on one input comes ever closer to its mean: nothing that is lost stays lost."""
+    """The running mean of calls on one input converges to the exact mean: feedback corrects the errors."""
     mine, mean = (
         given(case, rank, 0, 600),
-        torch.stack([given(case, other, 0, 600) for other in range(world_size)]).mean(0).double(),
+        torch.stack([given(case, peer, 0, 600) for peer in range(world_size)]).mean(0).double(),
     )
     wire, total, errors = CompressedAllReduce(), torch.zeros(600, dtype=torch.float64), {}
     feedback = wire.feedback(mine.to(device))
@@ -91,26 +92,27 @@ def test_converges(case, check, device, rank, world_size, group):
 
     for before, after in ((1, 10), (10, 100)):
         allowed = limit("error_after_ten_times_the_calls") * errors[before]
-        check.that(errors[after] <= allowed, f"errors {errors}: after {after} calls {allowed:.3g} is allowed")
-    check.that(errors[1] >= limit("error_of_one_call"), f"one call is off by {errors[1]:.3g}: nothing is compressed")
+        check.that(errors[after] <= allowed, f"errors by calls are {errors}: {allowed:.3g} is allowed after {after}")
+    least = limit("error_of_one_call")
+    check.that(errors[1] >= least, f"one call is off by {errors[1]:.3g}, less than {least}: nothing is compressed")
     check.metric("error_after_100", round(errors[100], 5))
 
 
 @case("compression.all_reduce.empty", requires=NEEDS, world_size=WORLDS)
 def test_empty(check, device, world_size, group):
-    """Nothing to reduce: the shape stays, losses are forgotten, and nobody waits."""
+    """An all-reduce of an empty tensor keeps the shape and sends nothing."""
     wire, empty = CompressedAllReduce(), torch.zeros(0, 5, device=device)
     none = torch.zeros(0, device=device)
 
     result = wire.all_reduce(empty, Feedback(none, none.clone()))
 
-    check.equal(tuple(result.shape), (0, 5), "the shape")
+    check.equal(tuple(result.shape), (0, 5), "the shape of the result")
     check.equal(wire.bytes_sent, 0, "bytes sent")
 
 
 @case("compression.all_reduce.strides", requires=NEEDS, world_size=2)
 def test_strides(case, check, device, rank, group):
-    """A transposed buffer gets what a dense one gets, in place."""
+    """A transposed buffer is reduced in place to the values of a contiguous one."""
     dense = given(case, rank, 0, 48).view(6, 8).to(device).t().contiguous()
     strided = dense.t().contiguous().t()
     wire = CompressedAllReduce()
@@ -123,23 +125,23 @@ def test_strides(case, check, device, rank, group):
 
 @case("compression.all_reduce.group", requires=NEEDS, world_size=3)
 def test_group(case, check, device, rank, group):
-    """On a group of two of three ranks: their mean, and the third is left alone."""
+    """An all-reduce on a group of two of three ranks gives the mean of these two ranks."""
     pair = dist.new_group([0, 2])
     mine = given(case, rank, 0, 37).to(device)
     if rank == 1:
-        check.that(True, "took no part")
+        check.that(True, "took no part")  # a case without a comparison verifies nothing and would fail
         return
 
     wire = CompressedAllReduce(pair)
     result = wire.all_reduce(mine, wire.feedback(mine))
 
-    expected = Exchange().mean([given(case, other, 0, 37).double() for other in (0, 2)])
+    expected = EmulatedExchange().mean([given(case, peer, 0, 37).double() for peer in (0, 2)])
     near(check, "the mean of two", result, expected, Near.SUMS)
 
 
 @case("compression.wire", requires=NEEDS, world_size=(2, 3))
 def test_wire(check, device, world_size, group):
-    """What goes into collectives is at most a 25th of what a ring sends for float32."""
+    """Collectives of a compressed all-reduce send at most a 25th of the bytes of a float32 ring."""
     size, sent = 24_000, []
     exchange, gather = dist.all_to_all_single, dist.all_gather
 
@@ -155,9 +157,12 @@ def test_wire(check, device, world_size, group):
     with mock.patch.multiple(dist, all_to_all_single=counted_exchange, all_gather=counted_gather):
         wire.all_reduce(buffer, wire.feedback(buffer))
 
+    # A ring all-reduce sends 2 (n - 1) / n times the tensor from each rank.
     ring = 2 * (world_size - 1) / world_size * 4 * size
     share = sum(sent) / ring
-    check.that(0 < share <= limit("share_of_the_wire"), f"{sum(sent)} bytes, {share:.3f} of a ring's {ring:.0f}")
-    check.equal(wire.bytes_sent, sum(sent), "the bytes that it counts itself")
+    most = limit("share_of_the_wire")
+    message = f"{sum(sent)} bytes were sent, {share:.3f} of the {ring:.0f} of a float32 ring; at most {most} is allowed"
+    check.that(0 < share <= most, message)
+    check.equal(wire.bytes_sent, sum(sent), "bytes_sent of the all-reduce")
     check.equal(relative_error(buffer.cpu(), torch.ones(size)), 0.0, "the error of ones")
     check.metric("share_of_the_wire", round(share, 4))

@@ -1,4 +1,4 @@
-"""1-bit Adam, 1-bit LAMB and 0/1 Adam, step by step as one process that plays all ranks."""
+"""Optimizer cases: 1-bit Adam, 1-bit LAMB and 0/1 Adam agree at every step with a single-process reference."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from conformance.numerics.nearness import Near, near
 
 from . import optimizer_emulation as emulation
 
-#: Every optimizer imports it, for seconds.
+#: Every optimizer imports it, which takes seconds.
 RANK_IMPORTS = ("torch._dynamo",)
 NEEDS = (COMM, COMM_ALL_TO_ALL, COMM_DTYPE.on("uint8"), COMM_DTYPE.on("float32"))
 SHAPES = ((7, 5), (3,), (40,))
 STEPS = 12
 _COMMON = {"lr": 0.02, "weight_decay": 0.01}
-#: The optimizer, the function that plays it, and its numbers: compression begins within the steps.
+#: The optimizer, its reference, and its options: compression begins within the steps.
 KINDS = {
     "adam": (OneBitAdam, emulation.one_bit_adam, {**_COMMON, "freeze_step": 4}),
     "lamb": (OneBitLamb, emulation.one_bit_lamb, {**_COMMON, "freeze_step": 4}),
@@ -38,7 +38,7 @@ def weights():
 
 
 def gradients(rank, step):
-    """Each tensor's are a tenth of the size of the one before."""
+    """Return a gradient for each tensor; each is a tenth of the size of the one before it."""
     generator = torch.Generator().manual_seed(100 * step + rank)
     return [torch.randn(shape, generator=generator) * 10.0**-index for index, shape in enumerate(SHAPES)]
 
@@ -51,13 +51,13 @@ def take(optimizer, parameters, rank, step):
 
 @case("compression.optimizer", requires=NEEDS, axes={"kind": tuple(KINDS)}, world_size=(2, 3))
 def test_every_step(check, device, kind, rank, world_size, group):
-    """The weights after every step, through warm-up and compression, are those of a host emulation in float64."""
-    make, play, options = KINDS[kind]
+    """The weights agree with a float64 reference on the host after every step of warm-up and compression."""
+    make, emulate, options = KINDS[kind]
     parameters = [nn.Parameter(tensor.to(device)) for tensor in weights()]
     optimizer = make(parameters, **options)
-    expected = play(
+    expected = emulate(
         [tensor.double() for tensor in weights()],
-        lambda other, step: [gradient.double() for gradient in gradients(other, step)],
+        lambda peer, step: [gradient.double() for gradient in gradients(peer, step)],
         world_size, STEPS, **options,
     )  # fmt: skip
 
@@ -66,19 +66,20 @@ def test_every_step(check, device, kind, rank, world_size, group):
         for index, (parameter, exact) in enumerate(zip(parameters, expected[step][rank], strict=True)):
             near(check, f"tensor {index} after step {step}", parameter, exact, Near.TRAJECTORY)
 
-    check.that(optimizer.bytes_sent > 0, "nothing was sent compressed")
-    if kind != "zero-one":  # whose ranks go their own ways between two exchanges
+    check.that(optimizer.bytes_sent > 0, "bytes_sent is 0: nothing was sent compressed")
+    if kind != "zero-one":  # its ranks differ between two exchanges, as they take local steps
         check.same_on_all_ranks("weights", torch.cat([parameter.detach().flatten() for parameter in parameters]))
 
 
 @case("compression.optimizer.resumed", requires=NEEDS, axes={"kind": tuple(KINDS)}, world_size=2)
 def test_resumed(check, device, kind, rank, group):
-    """Saved in the compressed stage and loaded, it goes on with the same bits, its losses kept."""
+    """An optimizer saved in its compressed stage and loaded goes on with the same bits."""
     make, _, options = KINDS[kind]
     parameters = [nn.Parameter(tensor.to(device)) for tensor in weights()]
     optimizer, file = make(parameters, **options), io.BytesIO()
     for step in range(9):
         take(optimizer, parameters, rank, step)
+    # The optimizer's state holds the error feedback, so it has to survive too.
     torch.save((optimizer.state_dict(), [parameter.detach() for parameter in parameters]), file)
     file.seek(0)
     state, halfway = torch.load(file, weights_only=True)
@@ -90,5 +91,5 @@ def test_resumed(check, device, kind, rank, group):
         take(optimizer, parameters, rank, step)
         take(continued, again, rank, step)
 
-    for index, (one, other) in enumerate(zip(parameters, again, strict=True)):
-        check.equal(other.detach().cpu(), one.detach().cpu(), f"tensor {index}")
+    for index, (parameter, loaded) in enumerate(zip(parameters, again, strict=True)):
+        check.equal(loaded.detach().cpu(), parameter.detach().cpu(), f"tensor {index}")

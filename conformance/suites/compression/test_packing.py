@@ -1,4 +1,4 @@
-"""Signs as bits, and back."""
+"""Packing cases: signs as bits and back, and pruned weights."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from conformance.accelerators.capabilities import DTYPE
 from conformance.case import case
 from conformance.kernels.compression import packing
 
-#: What the sign bit alone would get wrong, and what arithmetic would.
+#: Values whose sign is wrong when only the sign bit is read, or when it is computed by arithmetic.
 SPECIAL = (0.0, -0.0, 1e-45, -1e-45, float("inf"), -float("inf"), float("nan"), 3.0, -2.0)
 SIZES = ("0", "1", "7", "8", "9", "1001", "65537")
 
 
 def numbers(size):
-    """Random numbers with the special ones among them."""
+    """Return ``size`` random float32 numbers that begin with the special ones."""
     values = torch.randn(size, generator=torch.Generator().manual_seed(size))
     values[: min(size, len(SPECIAL))] = torch.tensor(SPECIAL)[:size]
     return values
 
 
 def signs(values):
-    """+1 for zero of either sign and all above, -1 for all below and NaN."""
+    """Return +1 for positive numbers and zeros of either sign, -1 for negative numbers and NaN."""
     return torch.where(values >= 0, 1.0, -1.0)
 
 
 def check_packing(check, packbits, unpackbits, values, device):
-    """The bits are NumPy's, most significant first; unpacking gives the signs back, and -1 for the padding."""
+    """Check that the bits are those of np.packbits, and that unpacking gives the signs, and -1 for the padding."""
     size = values.numel()
 
     packed = packbits(values.to(device), size)
@@ -35,19 +35,19 @@ def check_packing(check, packbits, unpackbits, values, device):
 
     check.equal(packed.cpu().numpy().tobytes(), np.packbits(values.numpy() >= 0).tobytes(), f"bits of {size} signs")
     check.equal(unpacked.cpu()[:size], signs(values), f"signs of {size} elements")
-    check.that(bool((unpacked[size:] == -1).all()), "padding is not unpacked as -1")
-    check.equal(packed.device.type, device.type, "where the bits are")
+    check.that(bool((unpacked[size:] == -1).all()), "the padding is not unpacked as -1")
+    check.equal(packed.device.type, device.type, "the device type of the packed bits")
 
 
 @case("compression.packbits", requires=[DTYPE.on("uint8"), DTYPE.on("float32")], axes={"size": SIZES})
 def test_packbits(check, device, size):
-    """The portable kernel, on the device: unpacking what was packed gives every sign back, special values' too."""
+    """The portable kernel packs and unpacks the sign of every value, also of special ones, on the device."""
     check_packing(check, packing.packbits, packing.unpackbits, numbers(int(size)), device)
 
 
 @case("compression.packbits.layout", requires=[DTYPE.on("uint8"), DTYPE.on("float32")])
 def test_layout(check, device):
-    """Strides and what lies behind the packed elements do not matter."""
+    """Packing does not depend on strides or on elements behind the packed ones."""
     values = numbers(48).view(6, 8)
 
     across = packing.packbits(values.to(device).t(), 48)
@@ -59,7 +59,7 @@ def test_layout(check, device):
 
 @case("compression.pruning", requires=[DTYPE.on("float32"), DTYPE.on("bool")], axes={"how": ("elements", "rows")})
 def test_pruning(check, device, how):
-    """Pruned weights stay 0 through training steps, get no gradient, and the others are trained."""
+    """Pruned weights stay 0 through training steps and get no gradient, and the other weights are trained."""
     from torch.nn.utils import prune
 
     layer = torch.nn.Linear(8, 6).to(device)
@@ -76,7 +76,9 @@ def test_pruning(check, device, how):
     layer(torch.randn(4, 8, device=device))
 
     changed = layer.weight_orig.detach().cpu() != before
-    check.equal(int((~mask).sum()), 20 if how == "elements" else 16, "pruned weights")
-    check.equal(int(changed[~mask].sum()), 0, "pruned weights that were trained")
-    check.that(bool(changed[mask].all()), "weights that are not pruned were not trained")
-    check.equal(int((layer.weight.detach().cpu()[~mask] != 0).sum()), 0, "pruned weights that are not 0")
+    # Two rows of 8 weights are 16.
+    check.equal(int((~mask).sum()), 20 if how == "elements" else 16, "number of pruned weights")
+    check.equal(int(changed[~mask].sum()), 0, "number of pruned weights that were trained")
+    kept = int((~changed[mask]).sum())
+    check.that(not kept, f"{kept} weights that are not pruned did not change in three training steps")
+    check.equal(int((layer.weight.detach().cpu()[~mask] != 0).sum()), 0, "number of pruned weights that are not 0")

@@ -1,4 +1,4 @@
-"""Weights that are stored in few bits: what comes back of them, and a layer's product with it."""
+"""Quantized weight cases: the dequantized weights, and a layer's product with them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from conformance.kernels.specifications.fp_quantization import format_of, round_
 from conformance.numerics.nearness import Near, near
 from conformance.suites.ops.loading import functions_if_any
 
-#: Outputs, inputs, and the size of a group along the inputs.
+#: Outputs, inputs, and the size of a group along the inputs, by the name in the case id.
 SHAPES = {"33x64": (33, 64, 32), "16x96": (16, 96, 96)}
-#: The scale, the smallest weight, the quotient and the sum, each rounded to float16.
+#: Values that are rounded to float16: the scale, the smallest weight, the quotient and the sum.
 ROUNDINGS = 4
 
 
@@ -26,10 +26,11 @@ def numbers(*shape, seed):
     axes={"bits": ("4", "8"), "shape": tuple(SHAPES)},
 )
 def test_integers(accelerator, check, device, bits, shape):
-    """Weights of each group come back within half a step, and the layer's product is that with what came back."""
+    """Dequantized weights are within half a quantization step, and the layer's product uses exactly these weights."""
     outputs, inputs, size = SHAPES[shape]
     weights, bits = numbers(outputs, inputs, seed=inputs), int(bits)
     rows = weights.view(-1, size)
+    # Asymmetric codes: 0 stands for the smallest weight. Those of 4 bits are two to a byte, the first in the high bits.
     least, width = rows.amin(1, keepdim=True), rows.amax(1, keepdim=True) - rows.amin(1, keepdim=True)
     scale = (2**bits - 1) / width
     codes = ((rows - least) * scale).round().to(torch.uint8)
@@ -40,7 +41,7 @@ def test_integers(accelerator, check, device, bits, shape):
     found = dequantize(stored.to(device), scale.half().to(device), least.half().to(device), len(rows), size)
 
     error = (found.cpu().double() - rows).abs() - width * 0.5 / (2**bits - 1)
-    allowed = ROUNDINGS * 2.0**-11 * (width + least.abs())
+    allowed = ROUNDINGS * 2.0**-11 * (width + least.abs())  # 2^-11 is the unit roundoff of float16
     check.that(bool((error <= allowed).all()), f"weights are off by {float(error.max()):.3g} more than half a step")
     check_product(check, device, found.view(outputs, inputs))
 
@@ -51,7 +52,7 @@ def test_integers(accelerator, check, device, bits, shape):
     axes={"bits": ("4", "6", "8", "12")},
 )
 def test_floats(accelerator, check, device, bits):
-    """Weights come back as the nearest numbers of their format times the group's scale, and so does their product."""
+    """Dequantized weights are the nearest numbers of their format times the group's scale, as is their product."""
     outputs, inputs, size = SHAPES["33x64"]
     kind = format_of(int(bits), {"4": 1, "6": 2, "8": 3, "12": 4}[bits])
     rows = numbers(outputs, inputs, seed=kind.bits).to(torch.bfloat16).view(-1, size)
@@ -64,12 +65,12 @@ def test_floats(accelerator, check, device, bits):
 
     expected = round_trip(rows, kind, torch.bfloat16)
     wrong = int(((found.cpu().double() - expected.value).abs() > expected.allowed).sum())
-    check.equal(wrong, 0, f"weights of {kind.bits} bits that are not the nearest of their format")
+    check.equal(wrong, 0, f"number of weights that are not the nearest number of their {kind.bits}-bit format")
     check_product(check, device, found.view(outputs, inputs))
 
 
 def check_product(check, device, weights):
-    """The layer's output and its gradient by float32 products, against float64; weights get none."""
+    """Check a layer's float32 output and input gradient against float64, for weights (outputs, inputs)."""
     values = numbers(7, weights.shape[1], seed=7).float()
     inputs = values.to(device).requires_grad_()
 

@@ -1,1 +1,1 @@
-"""Jobs that go on after a rank has died."""
+"""Elasticity cases: jobs that continue after a rank or a host has died."""

@@ -1,1 +1,1 @@
-"""One set of weights that is trained and generates in turns: each sees what the other did, and nothing else."""
+"""Hybrid engine cases: one set of weights is trained and generates in turns, with no other side effects."""

@@ -1,4 +1,4 @@
-"""Steps of training, sampling, and what of all this may not change."""
+"""Training steps, sampling, and snapshots of the state that generation must not change."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _RANK, _ALPHA = 4, 8.0
 
 
 def train(model, optimizer, seed):
-    """One step of the usual loss, in place."""
+    """Take one step on the cross-entropy of the next token, in place."""
     tokens = some_tokens(4, 8, seed=seed).to(model.head.weight.device)
     optimizer.zero_grad()
     logits = model(tokens[:, :-1])
@@ -24,38 +24,42 @@ def train(model, optimizer, seed):
     optimizer.step()
 
 
-def wanted(model, tokens, state=None):
-    """The logits of the weights as they are now, or of that state, in float64."""
+def exact_logits(model, tokens, state=None):
+    """Return the float64 logits of the model's current weights, or of ``state``, on the host."""
     return exact_model(state or model.state_dict())(tokens).detach()
 
 
 def sampled(decoder, prompt, count, generator):
-    """Tokens (batch, count) behind a prompt of several, drawn one after the other."""
+    """Return ``count`` tokens for each sequence, (batch, count), drawn one by one after a prompt of several tokens."""
     found = [prompt]
     for _ in range(count):
-        shares = functional.softmax(decoder(found[-1])[:, -1].float(), dim=-1)
-        found.append(torch.multinomial(shares, 1, generator=generator))
+        probabilities = functional.softmax(decoder(found[-1])[:, -1].float(), dim=-1)
+        found.append(torch.multinomial(probabilities, 1, generator=generator))
     return torch.cat(found[1:], dim=1)
 
 
 def bits(model):
-    """Everything that a model's state holds."""
-    return {name: one.detach().cpu().clone() for name, one in model.state_dict().items()}
+    """Return copies on the host of everything in the model's state, by name."""
+    return {name: value.detach().cpu().clone() for name, value in model.state_dict().items()}
 
 
-def everything(model, optimizer, accelerator):
-    """Bits of all that training goes on with: weights, gradients, the optimizer's states, random numbers, flags."""
-    seen = bits(model) | {f"the gradient of {name}": one.grad.cpu().clone() for name, one in model.named_parameters()}
-    for place, state in optimizer.state_dict()["state"].items():
-        seen |= {f"state {name} of {place}": torch.as_tensor(one).cpu().clone() for name, one in state.items()}
-    seen["random numbers of the host"] = torch.get_rng_state().clone()
-    seen["random numbers of the device"] = accelerator.get_rng_state().clone()
-    flags = [model.training, torch.is_grad_enabled(), *(one.requires_grad for one in model.parameters())]
-    return seen | {"flags": torch.tensor(flags)}
+def training_state(model, optimizer, accelerator):
+    """Return copies by name of weights, gradients, the optimizer's state, generator states and flags."""
+    gradients = {name: parameter.grad.cpu().clone() for name, parameter in model.named_parameters()}
+    snapshot = bits(model) | {f"the gradient of {name}": gradient for name, gradient in gradients.items()}
+    for index, state in optimizer.state_dict()["state"].items():
+        snapshot |= {
+            f"state '{name}' of parameter {index}": torch.as_tensor(value).cpu().clone()
+            for name, value in state.items()
+        }
+    snapshot["the generator state of the host"] = torch.get_rng_state().clone()
+    snapshot["the generator state of the device"] = accelerator.get_rng_state().clone()
+    flags = [model.training, torch.is_grad_enabled(), *(value.requires_grad for value in model.parameters())]
+    return snapshot | {"flags": torch.tensor(flags)}
 
 
 def captured(accelerator, work):
-    """A graph of the work. It runs once before, on a side stream, as capturing needs it."""
+    """Return a graph of the work, which runs once before on a side stream, as capturing needs a warm-up."""
     warm_up(accelerator, work)
     graph = require(accelerator.create_graph(), "create_graph()")
     with accelerator.capture_to_graph(graph):
@@ -64,7 +68,7 @@ def captured(accelerator, work):
 
 
 def with_small_matrices(model):
-    """Its projections frozen, with small matrices beside them that are not zero; everything else is frozen too."""
+    """Freeze the model, add trainable LoRA matrices other than zero to its projections, and return it."""
     model.requires_grad_(False)
     for layer in model.layers:
         for name in ("qkv", "out", "down"):
@@ -75,12 +79,12 @@ def with_small_matrices(model):
 
 
 def tuned_layers(model):
-    return [one for one in model.modules() if isinstance(one, LoRALinear)]
+    return [layer for layer in model.modules() if isinstance(layer, LoRALinear)]
 
 
 def as_one_matrix(model):
-    """The state of a model whose weights are what three matrices make together, in float64 and not by the layers."""
-    exact = {name: one.detach().cpu().double() for name, one in model.state_dict().items()}
+    """Return a float64 state with each base weight and its LoRA matrices merged, computed without the layers."""
+    exact = {name: value.detach().cpu().double() for name, value in model.state_dict().items()}
     for path, layer in model.named_modules():
         if isinstance(layer, LoRALinear):
             base, up, down = (exact.pop(f"{path}.{name}") for name in ("base.weight", "up", "down"))

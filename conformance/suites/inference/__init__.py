@@ -1,1 +1,1 @@
-"""Generating: what a cache, a cut over ranks, few bits or padding save is not seen in the logits."""
+"""Inference cases: a cache, tensor parallelism, quantized weights and padding do not change the logits."""

@@ -1,4 +1,4 @@
-"""The model with a cache: by the accelerator's kernels, and by PyTorch's operators at places that tensors say."""
+"""Decoders with a key-value cache: one runs the accelerator's kernels, one PyTorch's operators for graph capture."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from conformance.suites.module_inject.models import InjectedLlamaLayer, allocate
 
 @contextmanager
 def workspace(accelerator, dtype, batch, tokens, ranks=1):
-    """The accelerator's kernels, with a workspace for so many tokens of so many sequences."""
+    """Yield an injector of the accelerator's kernels, with a workspace for (batch, tokens)."""
     injector = Injector(accelerator)
     allocate(injector, dtype, batch, tokens, ranks)
     try:
@@ -24,33 +24,37 @@ def workspace(accelerator, dtype, batch, tokens, ranks=1):
 
 
 class Decoder:
-    """The model by kernels: their workspace is its cache, and its weights are the model's own."""
+    """Decoder by the accelerator's kernels. Their workspace is its cache, and it shares the model's weights."""
 
     def __init__(self, model, injector, over_ranks=None, kind=InjectedLlamaLayer):
         layers = list(model.layers)
         self.tokens = model.tokens
-        self.layers = [kind(layer, injector, place, len(layers), over_ranks) for place, layer in enumerate(layers)]
+        self.layers = [kind(layer, injector, index, len(layers), over_ranks) for index, layer in enumerate(layers)]
         self.norm, self.head = InjectedRMSNorm(model.norm, injector), InjectedLinear(model.head, injector)
 
     @torch.no_grad()
     def __call__(self, tokens, mask=None, places=None, begins=None):
-        """Logits of tokens (batch, tokens): several begin a sequence, unless told otherwise; one goes on."""
+        """Return the logits, (batch, tokens, vocabulary), of tokens (batch, tokens).
+
+        Several tokens begin a sequence and a single token continues it, unless ``begins`` is given.
+        """
         x = self.tokens(tokens)
         for layer in self.layers:
             x = layer(x, mask, places, begins)
         return self.head(self.norm(x))
 
     def singly(self, tokens, prompt):
-        """A prompt of so many tokens, then one by one; all logits."""
+        """Return all logits of a prompt of ``prompt`` tokens and of the others, which follow one by one."""
         found = [self(tokens[:, :prompt], begins=True)]
         found += [self(tokens[:, at : at + 1]) for at in range(prompt, tokens.shape[1])]
         return torch.cat(found, dim=1)
 
 
 class StaticDecoder:
-    """One token at a time by PyTorch's operators, in tensors that stay: what a graph can replay.
+    """Decoder by PyTorch's operators, one token at a time. Its tensors keep their address, so a graph can replay it.
 
-    ``given`` (batch, 1) is read at ``place`` (1 element), which moves on; ``logits`` (batch, vocabulary) are written.
+    A step reads ``given`` (batch, 1), writes ``logits`` (batch, vocabulary) and adds 1 to ``place`` (1 element), the
+    position of the token in its sequence.
     """
 
     def __init__(self, model, batch, room):
@@ -66,7 +70,7 @@ class StaticDecoder:
 
     @torch.no_grad()
     def step(self):
-        """Nothing here depends on a value that the host would have to know."""
+        """Decode one token for each sequence. No operation reads a value back to the host, which a capture forbids."""
         x = self.model.tokens(self.given)
         for layer, cache in zip(self.model.layers, self.caches, strict=True):
             x = layer.behind(x, self._mixed(layer, x, cache))
@@ -83,11 +87,11 @@ class StaticDecoder:
         return functional.softmax(scores.masked_fill(self.every > self.place, -math.inf), dim=-1) @ values
 
     def back_to(self, place):
-        """What was written from that place on is as good as gone."""
+        """Continue at that place; attention ignores everything that was written from there on."""
         self.place.fill_(place)
 
     def run(self, tokens, step=None):
-        """Logits (batch, tokens, vocabulary) of these, one by one; each by ``step``, or eagerly."""
+        """Return the logits (batch, tokens, vocabulary) of tokens (batch, tokens), each by ``step``, or eagerly."""
         found = []
         for column in tokens.to(self.given.device).split(1, dim=1):
             self.given.copy_(column)

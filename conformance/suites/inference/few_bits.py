@@ -1,4 +1,4 @@
-"""Weights stored as integers of 4 and 8 bits by the accelerator's quantizer, and how far their products may be off."""
+"""Weights quantized to integers of 4 and 8 bits by the accelerator, and error bounds of their products."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SYMMETRIC = 0
 
 @dataclass(frozen=True)
 class FewBits:
-    """A weight (outputs, inputs) as codes, with a step for each of ``groups`` equal parts of its rows."""
+    """Quantized weight (outputs, inputs): codes, and a step for each of ``groups`` equal parts of its elements."""
 
     bits: int
     groups: int
@@ -33,7 +33,10 @@ class FewBits:
         return cls(bits, groups, codes, steps)
 
     def product(self, source, accelerator):
-        """``source`` (1, tokens, inputs) times the weight: by the kernel for int8 rows; the others come back first."""
+        """Return ``source`` (1, tokens, inputs) times the weight, (1, tokens, outputs).
+
+        A kernel multiplies by int8 rows; other weights are dequantized first.
+        """
         if self.bits == 8:
             multiply = Injector(accelerator).kernel("vector_matmul")
             return multiply(source, self.codes.view(torch.int8), False, self.steps, True, True)
@@ -44,42 +47,44 @@ class FewBits:
 
 
 def int8_layers(accelerator):
-    """Layers by kernels whose products have int8 weights, and what those are worth, in float64 by the layer's name.
+    """Return a class of layers with int8 weights, and a dictionary of their dequantized weights in float64.
 
-    Returns the kind of layer, and a dictionary that is filled as layers are made.
+    The dictionary is filled as layers are made. Its keys are names of parameters in the model.
     """
-    worth = {}
+    dequantized = {}
 
     class Int8Layer(InjectedLlamaLayer):
         int8 = True
 
         def __init__(self, original, injector, layer, *rest):
             super().__init__(original, injector, layer, *rest)
-            self.few = {}
+            self.quantized = {}
             for name in self.PRODUCTS:
                 weight = getattr(original, name).weight.detach()
-                self.few[name] = few = FewBits.of(weight, 8, len(weight), accelerator)
-                codes = few.codes.view(torch.int8).cpu().double()
-                worth[f"layers.{layer}.{name}.weight"] = codes * few.steps.cpu().double()
+                self.quantized[name] = quantized = FewBits.of(weight, 8, len(weight), accelerator)
+                codes = quantized.codes.view(torch.int8).cpu().double()
+                dequantized[f"layers.{layer}.{name}.weight"] = codes * quantized.steps.cpu().double()
 
         def stored(self, name):
-            return self.few[name].codes.view(torch.int8), self.few[name].steps
+            return self.quantized[name].codes.view(torch.int8), self.quantized[name].steps
 
-    return Int8Layer, worth
+    return Int8Layer, dequantized
 
 
 def allowed(weight, source, bits, groups, dtype):
-    """How far each result may be off: float64, for a weight and a source in float64 on the host.
+    """Return the allowed error of each product, (tokens, outputs) in float64, for float64 inputs on the host.
 
-    The error of a product is at most the sum over inputs of |input| times the weight's error, and what sums round:
-    n u sum |a b| (Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., 3.1).
+    ``weight`` is (outputs, inputs) before quantization, ``source`` is (tokens, inputs), and ``dtype`` is that of the
+    products. The error of a product is at most the sum over inputs of |input| times the weight's error, plus the
+    rounding of the sum: n u sum |a b| (Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., 3.1).
     """
     limits = table_beside(__file__, "limits.toml")
     rows = weight.reshape(groups, -1)
-    most = 2 ** (bits - 1)
-    step = rows.abs().amax(1, keepdim=True) / most
+    levels = 2 ** (bits - 1)
+    step = rows.abs().amax(1, keepdim=True) / levels
     wide, narrow = unit_roundoff(torch.float32), unit_roundoff(dtype)
-    of_weight = torch.maximum(step / 2, rows - (most - 1) * step)
+    # The largest positive number has no code of its own: the largest code is levels - 1.
+    of_weight = torch.maximum(step / 2, rows - (levels - 1) * step)
     of_weight = of_weight + limits["roundings_of_a_weight"] * wide * (rows.abs() + step)
     products = source.abs() @ weight.abs().T
     summed = weight.shape[1] * wide * products + limits["roundings_in_the_dtype"] * narrow * products

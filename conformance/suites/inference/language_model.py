@@ -1,4 +1,4 @@
-"""A small language model, whole, cut over ranks, and in float64."""
+"""Small language model: whole, sharded over ranks, and in float64."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from torch import nn
 from conformance.suites.module_inject.models import Llama, LlamaLayer, exact_and_model
 
 VOCABULARY, WIDTH = 41, LlamaLayer.hidden
-#: Scores of fresh weights are so near to each other that attention is a mean, whatever it looks at.
+#: Factor for the weights of queries, keys and values. Freshly initialized ones give nearly equal scores, so attention
+#: would be a mean of all values and hide errors.
 _SHARPER = 3.0
 
 
 class LanguageModel(nn.Module):
-    """Tokens (batch, tokens) to logits (batch, tokens, vocabulary)."""
+    """Language model that maps tokens (batch, tokens) to logits (batch, tokens, vocabulary)."""
 
     def __init__(self):
         super().__init__()
@@ -28,19 +29,19 @@ class LanguageModel(nn.Module):
 
 
 def seeded(make, seed=1):
-    """The same on all ranks, whose own seeds differ."""
+    """Return ``make()`` with the host's generator seeded, so that all ranks get the same; their own seeds differ."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return make()
 
 
 def language_models(dtype):
-    """In float64, and in that dtype with the same numbers."""
+    """Return the model in float64 and in ``dtype``, with the same weights, which ``dtype`` represents exactly."""
     return seeded(lambda: exact_and_model(LanguageModel, dtype))
 
 
 def exact_model(state):
-    """In float64 on the host, with the numbers of that state."""
+    """Return a float64 model on the host with the weights of that state."""
     model = LanguageModel().double()
     model.load_state_dict({name: value.detach().cpu() for name, value in state.items()})
     return model
@@ -51,7 +52,7 @@ def some_tokens(*shape, seed=2):
 
 
 def own_part(model, rank, ranks):
-    """The model with this rank's heads, columns of its networks and words of its head; the norms are whole."""
+    """Return the rank's shard of the model: its attention heads, network columns and words; norms are whole."""
     layers = [_own_layer(layer, rank, ranks) for layer in model.layers]
     part = LanguageModel().to(model.head.weight.dtype)
     part.tokens, part.norm = model.tokens, model.norm
@@ -64,11 +65,13 @@ def own_part(model, rank, ranks):
 def _own_layer(layer, rank, ranks):
     part = LlamaLayer()
     part.norm_attention, part.norm_network = layer.norm_attention, layer.norm_network
-    part.heads, part.pairs, part.middle = (n // ranks for n in (layer.heads, layer.pairs, layer.middle))
-    rows = layer.qkv.weight.split([n * layer.width for n in (layer.heads, layer.pairs, layer.pairs)])
-    part.qkv = _linear(torch.cat([one.chunk(ranks)[rank] for one in rows]))
+    part.heads, part.pairs, part.middle = (count // ranks for count in (layer.heads, layer.pairs, layer.middle))
+    # Queries, keys and values are stacked, and so are up and gate: each part of the stack is cut by itself.
+    stacked = layer.qkv.weight.split([count * layer.width for count in (layer.heads, layer.pairs, layer.pairs)])
+    part.qkv = _linear(torch.cat([weight.chunk(ranks)[rank] for weight in stacked]))
     part.out = _linear(layer.out.weight.chunk(ranks, dim=1)[rank])
-    part.up_and_gate = _linear(torch.cat([one.chunk(ranks)[rank] for one in layer.up_and_gate.weight.chunk(2)]))
+    stacked = layer.up_and_gate.weight.chunk(2)
+    part.up_and_gate = _linear(torch.cat([weight.chunk(ranks)[rank] for weight in stacked]))
     part.down = _linear(layer.down.weight.chunk(ranks, dim=1)[rank])
     return part
 

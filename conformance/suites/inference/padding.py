@@ -1,4 +1,4 @@
-"""Sequences of unequal length in one batch: where the tokens of each are, and what attention may see."""
+"""Padded batches of sequences of unequal length: tokens, positions and attention masks."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import torch
 
-#: What stands where no token is: a word like others, which would be seen.
+#: Token of the padding. It is a regular word, so that attention to padding changes the logits.
 FILLER = 7
 
 
 @dataclass(frozen=True)
 class Padded:
-    """A batch in which prompts of ``lengths`` are filled up to the longest, on the left or on the right."""
+    """Batch of prompts with these lengths, padded to the longest one, on the left or on the right."""
 
     sequences: list[torch.Tensor]
     lengths: tuple[int, ...]
@@ -24,7 +24,7 @@ class Padded:
         return max(self.lengths)
 
     def first(self, row):
-        """Where the sequence begins."""
+        """Return the column at which the sequence of that row begins."""
         return self.room - self.lengths[row] if self.left else 0
 
     def prompts(self):
@@ -34,21 +34,24 @@ class Padded:
         return tokens
 
     def mask(self, dtype, further=0):
-        """Minus infinity where a prompt is filled up, in front of ``further`` tokens behind all prompts."""
+        """Return a mask to add to scores, (batch, room + further): minus infinity at padding, 0 elsewhere.
+
+        ``further`` is the number of tokens that follow all prompts.
+        """
         mask = torch.zeros(len(self.lengths), self.room + further)
         for row, length in enumerate(self.lengths):
-            there = torch.zeros(self.room, dtype=torch.bool)
-            there[self.first(row) : self.first(row) + length] = True
-            mask[row, : self.room].masked_fill_(~there, -math.inf)
+            is_token = torch.zeros(self.room, dtype=torch.bool)
+            is_token[self.first(row) : self.first(row) + length] = True
+            mask[row, : self.room].masked_fill_(~is_token, -math.inf)
         return mask.to(dtype)
 
     def prompt_places(self):
-        """The place of each token in its own sequence; 0 in front of one."""
+        """Return the position of each token in its own sequence, (batch, room); 0 for padding on the left."""
         firsts = torch.tensor([self.first(row) for row in range(len(self.lengths))])
         return (torch.arange(self.room) - firsts[:, None]).clamp(min=0)
 
     def next(self, further):
-        """The tokens that come ``further`` behind the prompts, and their places."""
+        """Return the tokens ``further`` places after the end of each prompt, (batch, 1), and their positions."""
         places = torch.tensor(self.lengths)[:, None] + further
-        tokens = torch.stack([one[int(at)] for one, at in zip(self.sequences, places, strict=True)])
+        tokens = torch.stack([sequence[int(at)] for sequence, at in zip(self.sequences, places, strict=True)])
         return tokens[:, None], places

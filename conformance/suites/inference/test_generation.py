@@ -1,4 +1,4 @@
-"""Token by token, in padded batches, and again in memory that was used before: every logit is the whole model's."""
+"""Generation cases: cached decoding, padded batches, reused memory, rollback and refused calls."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from .padding import Padded
 FLOATS = ("float32", "float16", "bfloat16")
 NEEDS = (OP_BUILDERS, DTYPE)
 BATCH, TOKENS = 2, 9
-#: What callers of kernels, and of PyTorch, take for a refusal.
+#: Exceptions that count as a refusal, by kernels and by PyTorch.
 REFUSALS = (UsageError, RuntimeError, ValueError, IndexError)
 
 
 def judge(check, what, found, wanted):
-    """Each token by itself, against the largest logit of all."""
+    """Check the logits of each token on its own, with errors relative to the largest logit of all."""
     largest = float(wanted.abs().max())
     for place in range(wanted.shape[1]):
         near(check, f"{what}, token {place}", found[:, place], wanted[:, place], Near.FORWARD, largest=largest)
@@ -29,7 +29,7 @@ def judge(check, what, found, wanted):
 
 @case("inference.decode", axes={"dtype": FLOATS}, requires=NEEDS)
 def test_decode(accelerator, device, dtype, check):
-    """Logits with a cache are those of the whole sequence, token by token, after a prompt of one and of five tokens."""
+    """Cached decoding gives the logits of the whole sequence after a prompt of one and of five tokens."""
     exact, model = language_models(dtype)
     tokens = some_tokens(BATCH, TOKENS)
     wanted = exact(tokens).detach()
@@ -52,7 +52,7 @@ def test_decode(accelerator, device, dtype, check):
 
 @case("inference.ragged", axes={"dtype": ("float32", "bfloat16"), "padded": ("left", "right")}, requires=NEEDS)
 def test_ragged(accelerator, device, dtype, padded, check):
-    """Prompts of 3, 6, 1 and no tokens in one batch: each sequence gets the logits that it gets alone."""
+    """Each sequence of a padded batch of unequal prompts gets the logits that it gets alone."""
     further, lengths = 3, (3, 6, 1, 0)
     exact, model = language_models(dtype)
     batch = Padded([some_tokens(length + further, seed=length) for length in lengths], lengths, padded == "left")
@@ -69,12 +69,14 @@ def test_ragged(accelerator, device, dtype, padded, check):
     logits = torch.cat(found, dim=1)
     for row, (sequence, length) in enumerate(zip(batch.sequences, lengths, strict=True)):
         own = [*range(batch.first(row), batch.first(row) + length), *range(batch.room, batch.room + further)]
-        judge(check, f"the sequence of {length}", logits[row : row + 1, own], exact(sequence[None]).detach())
+        judge(
+            check, f"the sequence with a prompt of {length}", logits[row : row + 1, own], exact(sequence[None]).detach()
+        )
 
 
 @case("inference.reuse", axes={"again": ("prompt", "reset", "retaken")}, requires=[OP_BUILDERS, DTYPE.on("float32")])
 def test_reuse(accelerator, device, again, check):
-    """A second sequence, shorter and alone, and then a third one see nothing of what the memory held before."""
+    """Later sequences of other shapes in the same workspace do not depend on its earlier contents."""
     exact, model = language_models("float32")
     shapes = ((BATCH, TOKENS, 5), (1, 4, 3), (BATCH, TOKENS, 2))
 
@@ -88,13 +90,13 @@ def test_reuse(accelerator, device, again, check):
 
 
 def one_by_one(decoder, tokens):
-    """Not even the first token is said to begin anything: the cache has been reset."""
+    """Decode token by token with begins=False, also for the first token, as the cache was reset; return all logits."""
     columns = tokens.to(decoder.tokens.weight.device).split(1, dim=1)
     return torch.cat([decoder(column, begins=False) for column in columns], dim=1)
 
 
 def begin_again(injector, again):
-    """A prompt needs nothing before it."""
+    """Reset or retake the workspace; for "prompt" do nothing, as a prompt begins a sequence by itself."""
     if again == "reset":
         injector.companion("softmax_context", "reset_cache")()
     if again == "retaken":
@@ -104,7 +106,7 @@ def begin_again(injector, again):
 
 @case("inference.rollback", axes={"dtype": ("float32", "bfloat16")}, requires=[DTYPE])
 def test_rollback(device, dtype, check):
-    """Tokens that were written and taken back, as guesses are, leave nothing behind: others come in their places."""
+    """Tokens that were rolled back, as in speculative decoding, do not affect the tokens that replace them."""
     exact, model = language_models(dtype)
     tokens, guessed = some_tokens(BATCH, TOKENS), some_tokens(BATCH, 4, seed=3)
     decoder = StaticDecoder(model.to(device), BATCH, TOKENS)
@@ -114,8 +116,8 @@ def test_rollback(device, dtype, check):
     decoder.back_to(4)
     rest = decoder.run(tokens[:, 4:])
 
-    judge(check, "what was taken back", guesses, exact(torch.cat([tokens[:, :4], guessed], dim=1))[:, 4:].detach())
-    judge(check, "what came in its place", torch.cat([begun, rest], dim=1), exact(tokens).detach())
+    judge(check, "the guessed tokens", guesses, exact(torch.cat([tokens[:, :4], guessed], dim=1))[:, 4:].detach())
+    judge(check, "the sequence after the rollback", torch.cat([begun, rest], dim=1), exact(tokens).detach())
 
 
 @case(
@@ -124,7 +126,7 @@ def test_rollback(device, dtype, check):
     requires=[OP_BUILDERS, DTYPE.on("float32"), DTYPE.on("bfloat16")],
 )
 def test_refuses(accelerator, device, what, check):
-    """What does not fit into the workspace is refused before anything changes: the sequence under way goes on."""
+    """A call that does not fit the workspace raises an error and leaves the running sequence intact."""
     exact, model = language_models("float32")
     tokens = some_tokens(BATCH, TOKENS)
     wanted, given = exact(tokens).detach(), tokens.to(device)
@@ -141,12 +143,14 @@ def test_refuses(accelerator, device, what, check):
             begun = decoder(given[:, :seen], begins=True)
         rest = [decoder(given[:, at : at + 1]) for at in range(seen, TOKENS)]
 
-    check.that(str(error or "").strip(), f"{what} that does not fit gives {error!r}, and no sentence")
-    judge(check, "the sequence around a refusal", torch.cat([begun, *rest], dim=1), wanted)
+    check.that(
+        str(error or "").strip(), f"a call with unfitting '{what}' gave {error!r}; an error with a text is needed"
+    )
+    judge(check, "the sequence around the refused call", torch.cat([begun, *rest], dim=1), wanted)
 
 
 def unfitting(what, decoder, device, injector):
-    """A call that the workspace has no place for."""
+    """Return a call that the workspace has no room for, or that it cannot take in its state."""
     if what == "dtype":
         other = Decoder(language_models("bfloat16")[1].to(device), injector)
         return lambda: other(some_tokens(BATCH, 2).to(device), begins=True)
@@ -155,7 +159,7 @@ def unfitting(what, decoder, device, injector):
 
 
 def refusal(call):
-    """The error, or None."""
+    """Return the error that the call raises, or None."""
     try:
         call()
     except REFUSALS as error:
@@ -165,7 +169,7 @@ def refusal(call):
 
 @case("inference.empty_prompt", requires=[OP_BUILDERS, DTYPE.on("float32")])
 def test_empty_prompt(accelerator, device, check):
-    """No tokens give no logits, or are refused with a sentence; the next sequence is as if they had not been given."""
+    """An empty prompt gives empty logits or an error with a text, and does not affect the next sequence."""
     exact, model = language_models("float32")
     tokens = some_tokens(BATCH, TOKENS)
     answers = []
@@ -177,7 +181,7 @@ def test_empty_prompt(accelerator, device, check):
         found = decoder.singly(tokens.to(device), 3)
 
     if error is None:
-        check.equal(tuple(answers[0].shape), (BATCH, 0, VOCABULARY), "the logits of no tokens")
+        check.equal(tuple(answers[0].shape), (BATCH, 0, VOCABULARY), "the shape of the logits of an empty prompt")
     else:
-        check.that(str(error).strip(), f"{type(error).__name__} without a sentence")
-    judge(check, "the sequence after it", found, exact(tokens).detach())
+        check.that(str(error).strip(), f"an empty prompt raises {type(error).__name__} without a text")
+    judge(check, "the sequence after an empty prompt", found, exact(tokens).detach())

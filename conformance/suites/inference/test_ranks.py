@@ -1,4 +1,4 @@
-"""The model cut over two ranks, heads, networks and words: both get the logits of one."""
+"""Tensor-parallel inference cases: two ranks share heads, networks and words, and both get all logits."""
 
 from __future__ import annotations
 
@@ -16,20 +16,21 @@ BATCH, TOKENS, PROMPT = 2, 7, 4
 
 
 def summed(part):
-    """What all ranks have, added."""
+    """Sum the tensor over all ranks in place, and return it."""
     dist.all_reduce(part)
     return part
 
 
 def all_words(logits, words, world_size):
-    """The logits of every rank's words side by side; ranks have as many as ``tensor_split`` gives them."""
+    """Gather the logits of all ranks' words, (batch, tokens, words); ``tensor_split`` divides words over ranks."""
+    # all_gather needs equal shapes, so ranks with fewer words are padded.
     most = -(-words // world_size)
     own = logits.new_zeros(*logits.shape[:-1], most)
     own[..., : logits.shape[-1]] = logits
     every = [torch.empty_like(own) for _ in range(world_size)]
     dist.all_gather(every, own)
-    sizes = [len(one) for one in torch.arange(words).tensor_split(world_size)]
-    return torch.cat([one[..., :size] for one, size in zip(every, sizes, strict=True)], dim=-1)
+    sizes = [len(part) for part in torch.arange(words).tensor_split(world_size)]
+    return torch.cat([part[..., :size] for part, size in zip(every, sizes, strict=True)], dim=-1)
 
 
 @case(
@@ -39,7 +40,7 @@ def all_words(logits, words, world_size):
     world_size=2,
 )
 def test_tensor_parallel(accelerator, device, dtype, check, rank, world_size, group):
-    """All at once, and after a prompt token by token with a cache of own heads: the logits of the uncut model."""
+    """Each rank gets the whole model's logits, all at once and token by token with a cache of its own heads."""
     exact, model = language_models(dtype)
     tokens = some_tokens(BATCH, TOKENS)
     wanted = exact(tokens).detach()

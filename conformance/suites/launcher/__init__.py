@@ -1,1 +1,1 @@
-"""Ranks as a launcher starts them: who they are, which device they see, and how a job ends."""
+"""Launcher cases: the identity of launched ranks, the devices they see, and how a job ends."""

@@ -1,4 +1,4 @@
-"""Jobs of torchrun on this host, and what their ranks have written down."""
+"""torchrun jobs on this host, and the facts that their ranks report in files."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from pathlib import Path
 
 from conformance.process.python import child_python, module_path
 
-#: What a launched program begins with: ``told(name=value)`` writes down, once a rank and attempt. What it writes is
-#: whole or not there, as other ranks read it at once.
+#: Beginning of every launched program. ``report(name=value)`` writes one file for each rank and attempt. A file appears
+#: complete or not at all, as other ranks wait for it and read it at once.
 _PREAMBLE = """
 import gc; gc.disable()  # torch is imported sooner, and a job lives for seconds
 import json, os, pathlib, signal, sys, time
@@ -30,33 +30,33 @@ def write(name, text):
     new = folder / f"new.{os.getpid()}"
     new.write_text(text)
     new.replace(folder / name)
-def told(**facts):
+def report(**facts):
     facts = {**{name: os.environ.get(name) for name in names}, "pid": os.getpid(), "attempt": attempt, **facts}
     write(f"{attempt}-{rank}.json", json.dumps(facts))
 def wait_for(*files, seconds=150):
     until = time.monotonic() + seconds
     while not all((folder / name).exists() for name in files):
-        if time.monotonic() > until: sys.exit(f"{files} did not come")
+        if time.monotonic() > until: sys.exit(f"{files} did not appear within {seconds} s")
         time.sleep(0.01)
 """
 
 
-#: Seconds that a job may take, less than its case has.
-LONGEST = 280
+#: Seconds that a job may take, less than the deadline of its case (300 s).
+TIMEOUT = 280
 
 
 @dataclass(frozen=True)
 class Job:
-    """A job that has ended. ``told`` is what its ranks wrote, by attempt and rank."""
+    """Finished job: exit status, facts reported by (attempt, rank), and the last 800 characters of its output."""
 
     status: int
-    told: dict
-    words: str
+    facts: dict
+    output: str
 
 
-#: A process that has imported torchrun, as that takes two seconds, and forks an agent for each host of a job. A line of
-#: its input is a job. Hosts of several have one rank each, the first has the store; whether one was killed is for the
-#: case to judge. A status that is not 0 is the job's.
+#: A process that imports torchrun once, as that takes two seconds, and forks an agent for each host of a job. Each line
+#: of its input is a job. In a job of several hosts, each host has one rank and the first has the store. The status of
+#: the job is the agents' exit status that is furthest from 0; the case judges whether a killed host is an error.
 _AGENTS = """
 import gc; gc.disable()
 import json, os, signal, sys, traceback
@@ -73,9 +73,9 @@ def become_agent(job, number):
         die_with_parent(signal.SIGTERM, own)  # its ranks end with it
         os.environ.clear()
         os.environ.update(job["variables"], JOB_HOST=str(number))
-        words = os.open(job["words"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        os.dup2(words, 1)
-        os.dup2(words, 2)
+        output = os.open(job["output"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
         main([option.replace("IS_HOST", str(not number)) for option in job["options"]])
         status = 0
     except SystemExit as end:
@@ -100,7 +100,7 @@ for line in sys.stdin:
 
 
 class Agents:
-    """The process that forks agents, for one process; it ends with that, as its input does."""
+    """Fork server of torchrun's agents. It ends with the process that owns it, as its input ends then."""
 
     def __init__(self):
         self._process = subprocess.Popen(child_python(_AGENTS), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -110,47 +110,50 @@ class Agents:
     def close(self):
         self._process.stdin.close()
         self._process.stdout.close()
-        self._process.kill()  # it has no job; those that were cut short have ended with their agents
+        self._process.kill()  # no job is running: run() kills the agents of a job that timed out
         self._process.wait()
 
     def run(self, job):
-        """The status of a job that has ended, or TimeoutExpired; then its agents are dead."""
+        """Run a job and return its exit status; after the timeout, kill its agents and raise TimeoutExpired."""
         self._process.stdin.write(json.dumps(job).encode() + b"\n")
         self._process.stdin.flush()
-        until, agents = time.monotonic() + LONGEST, []
+        until, agents = time.monotonic() + TIMEOUT, []
         while time.monotonic() < until:
-            kind, *numbers = self._answer(until - time.monotonic())
+            kind, *numbers = self._read_line(until - time.monotonic())
             if kind == "status":
                 return int(numbers[0])
             agents = list(map(int, numbers))
+        # Each agent leads a session of its own (setsid), so its process group holds its ranks too.
         for agent in agents:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(agent, signal.SIGKILL)
-        raise subprocess.TimeoutExpired("torchrun", LONGEST)
+        raise subprocess.TimeoutExpired("torchrun", TIMEOUT)
 
-    def _answer(self, patience):
-        """The next line, in words; as a job that goes on where there is none in time."""
+    def _read_line(self, timeout):
+        """Return the next line of the fork server, split at spaces, or ["agents"] if none came within the timeout."""
         pipe = self._process.stdout.fileno()
         while b"\n" not in self._read:
-            if not select.select([pipe], [], [], patience)[0]:
+            if not select.select([pipe], [], [], timeout)[0]:
                 return ["agents"]
             self._read += (found := os.read(pipe, 4096))
             if not found:
-                _agents.cache_clear()
-                raise RuntimeError("the process of torchrun's agents has ended")
+                _agents.cache_clear()  # the next job starts a new fork server
+                raise RuntimeError("the fork server of torchrun's agents has ended; its error output says why")
         line, _, self._read = self._read.partition(b"\n")
         return line.decode().split()
 
 
 @functools.cache
-def _agents(process):
+def _agents(pid):
+    """Return the fork server of the process with that id, which is the cache's key: a forked child needs its own."""
     return Agents()
 
 
 def launch(folder, program, ranks, *options, inherited=None, **environment):
-    """Run ``program`` on ``ranks`` ranks under torchrun; ends in time, or in TimeoutExpired.
+    """Run ``program`` on ``ranks`` ranks under torchrun and return the Job, or raise TimeoutExpired.
 
-    ``inherited`` are the variables of torchrun's parent, this process' own where they are not given.
+    ``inherited`` are the environment variables of torchrun, by default those of this process. ``environment`` are
+    further variables.
     """
     options = ["--standalone", f"--nproc-per-node={ranks}", *options]
     variables = {**(os.environ if inherited is None else inherited), **environment}
@@ -158,14 +161,16 @@ def launch(folder, program, ranks, *options, inherited=None, **environment):
 
 
 def launch_on_hosts(folder, program, fewest, hosts):
-    """The same with an agent for each rank, as on so many hosts, of which the ``fewest`` are enough to go on.
+    """Run ``program`` as on several hosts, with one agent and one rank for each, and return the Job.
 
-    JOB_HOST is a host's number. Host 0 has the rendezvous; any other may be killed.
+    The job continues while at least ``fewest`` hosts are alive. JOB_HOST is a host's number. Host 0 has the
+    rendezvous; any other may be killed.
     """
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port = found.getsockname()[1]
-    # Seconds until a host that says nothing is taken for dead, and until its place is given up.
+    # Port 0 asks the system for a free port.
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    # Short limits, in seconds, until a host without a heartbeat counts as dead and until a rendezvous closes.
     rendezvous = "--rdzv-conf=last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=3,is_host=IS_HOST"
     options = [rendezvous, f"--nnodes={fewest}:{hosts}", "--nproc-per-node=1", "--max-restarts=2",
                "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=job"]  # fmt: skip
@@ -173,31 +178,33 @@ def launch_on_hosts(folder, program, fewest, hosts):
 
 
 def _run(folder, program, variables, hosts, *options):
-    script, words = folder / "program.py", folder / "words.txt"
+    script, output = folder / "program.py", folder / "output.txt"
     script.write_text(_PREAMBLE + program, encoding="utf-8")
     status = _agents(os.getpid()).run({
         "variables": {"OMP_NUM_THREADS": "1", "JOB_PATH": json.dumps(module_path()), **variables},
         "options": [*options, "--monitor-interval=0.02", str(script)],
         "hosts": hosts,
-        "words": str(words),
+        "output": str(output),
     })  # fmt: skip
-    told = {tuple(map(int, path.stem.split("-"))): json.loads(path.read_text()) for path in folder.glob("*-*.json")}
-    return Job(status, told, words.read_text(encoding="utf-8", errors="replace").strip()[-800:])
+    facts = {tuple(map(int, path.stem.split("-"))): json.loads(path.read_text()) for path in folder.glob("*-*.json")}
+    return Job(status, facts, output.read_text(encoding="utf-8", errors="replace").strip()[-800:])
 
 
 def check_identities(check, job, attempt, ranks):
-    """Ranks are numbered in order, know how many they are, and are processes of their own."""
-    found = [job.told.get((attempt, rank), {}) for rank in range(ranks)]
+    """Check that the ranks of an attempt are numbered from 0, know the world size, and are separate processes."""
+    found = [job.facts.get((attempt, rank), {}) for rank in range(ranks)]
     expected = [[str(rank), str(rank), str(ranks), str(ranks)] for rank in range(ranks)]
     names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
-    check.equal([[one.get(name) for name in names] for one in found], expected, f"{names} in attempt {attempt}")
-    check.equal(len({one.get("pid") for one in found}), ranks, "processes")
+    values = [[facts.get(name) for name in names] for facts in found]
+    check.equal(values, expected, f"{names} of the ranks in attempt {attempt}")
+    check.equal(len({facts.get("pid") for facts in found}), ranks, "number of different processes")
 
 
 def gone(pid):
-    """Whether no process has that number any more, or only a dead one."""
+    """Return whether the process does not exist any more, or is a zombie."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
     except FileNotFoundError:
         return True
+    # The state follows the command's name, which is in parentheses and may hold spaces and parentheses itself.
     return stat.rpartition(")")[2].split()[0] == "Z"

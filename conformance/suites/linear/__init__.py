@@ -1,1 +1,1 @@
-"""Linear layers whose weight is frozen, in few bits or cut over ranks, and the small matrices that are trained."""
+"""Linear layer cases: frozen weights, quantized or sharded, and trainable LoRA matrices."""

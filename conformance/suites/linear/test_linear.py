@@ -1,4 +1,4 @@
-"""Products with frozen weights and what is trained beside them, against float64; what may not change keeps its bits."""
+"""LoRA cases: products and gradients agree with float64, and frozen weights keep their bits."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def numbers(*shape, seed):
 
 
 def plain(dtype, device, bias=False):
-    """A layer of PyTorch's with numbers of ours."""
+    """Return an nn.Linear with fixed values."""
     layer = nn.Linear(INPUTS, OUTPUTS, bias=bias, dtype=dtype, device=device)
     with torch.no_grad():
         layer.weight.copy_(numbers(OUTPUTS, INPUTS, seed=1) / 7)
@@ -41,14 +41,14 @@ def plain(dtype, device, bias=False):
 
 
 def codec(accelerator, stored):
-    """The accelerator's own quantizers; none for a whole weight."""
+    """Return a codec that uses the accelerator's quantizers, or None for an unquantized weight."""
     if stored == "whole":
         return None
     return Codec(StoredAs[stored.upper()], GROUP, functools.partial(functions_if_any, accelerator))
 
 
 def tuned(base):
-    """LoRA beside ``base``, with matrices that are not zero."""
+    """Return a LoRA layer on ``base`` whose matrices are not zero; a fresh one has B = 0."""
     layer = LoRALinear(base, RANK, ALPHA)
     with torch.no_grad():
         layer.down.copy_(numbers(RANK, INPUTS, seed=3) / 7)
@@ -57,9 +57,12 @@ def tuned(base):
 
 
 def exactly(layer, source, upstream, weight):
-    """By the formulas, in float64: the output, and the gradients of the input, of A and of B."""
-    x, dy, w = source.detach().cpu().double(), upstream.detach().cpu().double(), weight.detach().cpu().double()
-    a, b = (one.detach().cpu().double() for one in (layer.down, layer.up))
+    """Return the output and the gradients of the input, of A and of B, by the formulas in float64.
+
+    y = x W^T + s (x A^T) B^T with s = alpha / rank (Hu et al., 2021, arXiv:2106.09685).
+    """
+    x, dy, w = (tensor.detach().cpu().double() for tensor in (source, upstream, weight))
+    a, b = (matrix.detach().cpu().double() for matrix in (layer.down, layer.up))
     s = ALPHA / RANK
     return {
         "the output": x @ w.T + s * (x @ a.T) @ b.T,
@@ -70,7 +73,7 @@ def exactly(layer, source, upstream, weight):
 
 
 def check_trained(check, layer, device, weight):
-    """Forward and backward once, with ``weight`` as the base that was meant."""
+    """Check one forward and backward pass of a layer against float64, with ``weight`` as the expected base weight."""
     source = numbers(TOKENS, INPUTS, seed=5).to(device, layer.base.dtype).requires_grad_()
     upstream = numbers(TOKENS, OUTPUTS, seed=6).to(device, layer.base.dtype)
 
@@ -83,24 +86,24 @@ def check_trained(check, layer, device, weight):
         check.equal(actual.dtype, layer.base.dtype, f"the dtype of {what}")
         near(check, what, actual, exact, Near.FORWARD if what == "the output" else Near.GRADIENTS)
     trained = {name for name, parameter in layer.named_parameters() if parameter.grad is not None}
-    check.equal(trained, {"down", "up"}, "what has a gradient")
+    check.equal(trained, {"down", "up"}, "names of the parameters with a gradient")
 
 
 @case("linear.lora", requires=[DTYPE], axes=KINDS)
 def test_lora(check, device, dtype):
-    """Output, and gradients of the input and of both small matrices; a fresh layer is its base."""
+    """A LoRA layer computes its output and all gradients correctly, and a fresh one gives the output of its base."""
     base = plain(getattr(torch, dtype), device, bias=True)
     fresh = LoRALinear(FrozenLinear(base), RANK, ALPHA)
     source = numbers(TOKENS, INPUTS, seed=5).to(device, base.weight.dtype)
 
-    check.equal(fresh(source).detach().cpu(), base(source).detach().cpu(), "a fresh layer beside its base")
-    check.that(bool(fresh.down.any()) and not fresh.up.any(), "A has to begin with numbers, and B with zeros")
+    check.equal(fresh(source).detach().cpu(), base(source).detach().cpu(), "the output of a fresh layer")
+    check.that(bool(fresh.down.any()) and not fresh.up.any(), "in a fresh layer A must not be zero, and B must be zero")
     check_trained(check, tuned(plain(base.weight.dtype, device)), device, base.weight)
 
 
 @case("linear.merged", requires=[DTYPE], axes=KINDS)
 def test_merged(check, device, dtype):
-    """One matrix gives what three give; afterwards the layer is what it was, bit for bit."""
+    """A merged layer gives the same output, and unmerging restores the layer bit for bit."""
     layer = tuned(plain(getattr(torch, dtype), device))
     source = numbers(TOKENS, INPUTS, seed=5).to(device, layer.base.dtype)
     before, kept = layer(source).detach().cpu(), layer.base.full_weight().cpu().clone()
@@ -110,7 +113,7 @@ def test_merged(check, device, dtype):
     merged, as_one = layer(source), layer.merged
     layer.unmerge()
 
-    check.that(as_one and not layer.merged, "merged does not tell whether it is")
+    check.that(as_one and not layer.merged, f"'merged' is {as_one} after merge() and {layer.merged} after unmerge()")
     near(check, "the merged output", merged, exact, Near.FORWARD)
     check.equal(layer(source).detach().cpu(), before, "the output after unmerge()")
     check.equal(layer.base.full_weight().cpu(), kept, "the base after unmerge()")
@@ -118,7 +121,7 @@ def test_merged(check, device, dtype):
 
 @case("linear.frozen", requires=BITS, axes={"stored": ("whole", "int8", "fp8")})
 def test_frozen(accelerator, check, device, stored):
-    """Steps of an optimizer on all parameters move the small matrices alone; the base keeps its bits."""
+    """Optimizer steps on all parameters change only the LoRA matrices, and the base keeps its bits."""
     layer = tuned(FrozenLinear(plain(torch.bfloat16, device, bias=True), codec(accelerator, stored)))
     before = {name: value.detach().cpu().clone() for name, value in layer.state_dict().items()}
     source = numbers(TOKENS, INPUTS, seed=5).to(device, torch.bfloat16)
@@ -131,28 +134,30 @@ def test_frozen(accelerator, check, device, stored):
 
     after = {name: value.detach().cpu() for name, value in layer.state_dict().items()}
     changed = {name for name in before if not torch.equal(before[name], after[name])}
-    check.equal(changed, {"down", "up"}, "what three steps have changed")
-    check.equal(
-        {name for name, one in layer.named_parameters() if one.requires_grad}, {"down", "up"}, "what is trained"
-    )
+    check.equal(changed, {"down", "up"}, "names of the tensors that three steps changed")
+    trainable = {name for name, parameter in layer.named_parameters() if parameter.requires_grad}
+    check.equal(trainable, {"down", "up"}, "names of the parameters that require a gradient")
 
 
 def allowed_error(weight, stored):
-    """What comes back, and how far off it may be: half a step of each number's format, and float32's roundings."""
+    """Return the expected dequantized weights and their allowed errors, both flat and in float64.
+
+    The error is half a step of the format for each number, plus roundings.
+    """
     rows = nn.functional.pad(weight.reshape(-1), (0, -weight.numel() % GROUP)).view(-1, GROUP)
     if stored != "int8":
         back = round_trip(rows, format_of(*StoredAs[stored.upper()].value), torch.bfloat16)
         return back.value.view(-1)[: weight.numel()], back.allowed.view(-1)[: weight.numel()]
     exact = rows.double()
     step = exact.abs().amax(1, keepdim=True) / 128
-    # The largest positive number has no code of its own: 127 steps are next to it.
+    # The largest positive number has no code of its own: the nearest code is 127 steps.
     error = torch.maximum(step / 2, exact - 127 * step) + unit_roundoff(torch.bfloat16) * (exact.abs() + step)
     return exact.view(-1)[: weight.numel()], error.view(-1)[: weight.numel()]
 
 
 @case("linear.quantized", requires=BITS, axes=STORED)
 def test_quantized(accelerator, check, device, stored):
-    """The weight comes back within its format's step, in few bytes; products and gradients are those with it."""
+    """A quantized weight is stored in few bytes, is dequantized within its format's step, and is used in products."""
     source = plain(torch.bfloat16, device)
     layer = tuned(FrozenLinear(source, codec(accelerator, stored)))
     bits = layer.base.codec.stored_as.value[0]
@@ -162,15 +167,17 @@ def test_quantized(accelerator, check, device, stored):
 
     error = (back.cpu().double().view(-1) - exact).abs()
     wrong = int((error > allowed).sum())
-    check.equal(wrong, 0, f"weights that are off, the worst by {float((error / allowed).max()):.3g} of what is allowed")
+    worst = float((error / allowed).max())
+    check.equal(wrong, 0, f"number of wrong weights, where the worst error is {worst:.3g} times the allowed one")
     groups = -(-OUTPUTS * INPUTS // GROUP)
-    check.equal(layer.base.weight.nbytes, groups * (GROUP * bits // 8 + 4), "bytes of the weight")
+    # Each group has a float32 scale of 4 bytes.
+    check.equal(layer.base.weight.nbytes, groups * (GROUP * bits // 8 + 4), "number of bytes of the weight")
     check_trained(check, layer, device, back)
 
 
 @case("linear.saved", requires=BITS, axes={"stored": ("whole", "int8", "fp6")})
 def test_saved(accelerator, check, device, stored):
-    """Through a file and back the layer has the same bits; a checkpoint of the whole weight is stored like it."""
+    """A layer loaded from a file has the same bits, and a checkpoint of the whole weight is quantized when loaded."""
     source = plain(torch.bfloat16, device)
     layer, file = tuned(FrozenLinear(source, codec(accelerator, stored))), io.BytesIO()
     other = nn.Linear(INPUTS, OUTPUTS, bias=False, dtype=torch.bfloat16, device=device)
@@ -184,14 +191,14 @@ def test_saved(accelerator, check, device, stored):
 
     x = numbers(TOKENS, INPUTS, seed=5).to(device, torch.bfloat16)
     expected = layer(x).detach().cpu()
-    check.equal(again(x).detach().cpu(), expected, "the output after a file")
-    check.equal(twin(x).detach().cpu(), expected, "a copy's output")
-    check.equal(whole.base.weight.cpu(), layer.base.weight.cpu(), "what is stored of a whole checkpoint")
+    check.equal(again(x).detach().cpu(), expected, "the output of a layer loaded from a file")
+    check.equal(twin(x).detach().cpu(), expected, "the output of a deep copy")
+    check.equal(whole.base.weight.cpu(), layer.base.weight.cpu(), "the stored weight after loading a whole one")
 
 
 @case("linear.dtype", requires=[*BITS, DTYPE.on("float16")], axes={"stored": ("whole", "int8", "fp8")})
 def test_dtype(accelerator, check, device, stored):
-    """The output has the layer's dtype, also after it was changed; bytes of a weight are not converted with it."""
+    """The output has the layer's dtype, also after a conversion, and stored bytes of a weight are not converted."""
     layer = FrozenLinear(plain(torch.bfloat16, device, bias=True), codec(accelerator, stored))
     kept, wide = layer.weight.cpu().clone(), layer.full_weight().cpu().double()
     x = numbers(TOKENS, INPUTS, seed=5)
@@ -201,14 +208,14 @@ def test_dtype(accelerator, check, device, stored):
 
     check.equal((first.dtype, second.dtype), (torch.bfloat16, torch.float16), "dtypes of the outputs")
     if stored != "whole":
-        check.equal(layer.weight.cpu(), kept, "the stored bytes")
+        check.equal(layer.weight.cpu(), kept, "the stored bytes after the conversion")
     exact = x.half().double() @ wide.T + layer.bias.detach().cpu().double()
     near(check, "the output in float16", second, exact, Near.FORWARD, dtype=torch.bfloat16)
 
 
 @case("linear.refuses", requires=BITS)
 def test_refuses(accelerator, check, device):
-    """Numbers that make no layer, and checkpoints that would be cut to bytes, are refused, and nothing is changed."""
+    """A layer refuses invalid arguments and checkpoints of floats for stored bytes, and changes nothing."""
     whole = plain(torch.float32, device)
     calls = {
         "rank": lambda: LoRALinear(whole, 0),
@@ -217,20 +224,20 @@ def test_refuses(accelerator, check, device):
     }
     for argument, call in calls.items():
         error = raised(call)
-        check.that(isinstance(error, UsageError) and argument in str(error), f"a wrong {argument} gives {error!r}")
+        message = f"an invalid {argument} gives {error!r}; a UsageError that names {argument} is needed"
+        check.that(isinstance(error, UsageError) and argument in str(error), message)
     layer = FrozenLinear(plain(torch.bfloat16, device), codec(accelerator, "int8"))
     kept = layer.weight.cpu().clone()
 
     error = raised(lambda: layer.load_state_dict({"weight": torch.ones(tuple(layer.weight.shape))}))
 
-    check.that(
-        isinstance(error, RuntimeError) and "weight holds floats" in str(error), f"floats for bytes give {error!r}"
-    )
-    check.equal(layer.weight.cpu(), kept, "the bytes after a refusal")
+    message = f"loading floats into stored bytes gives {error!r}; a RuntimeError with 'weight holds floats' is needed"
+    check.that(isinstance(error, RuntimeError) and "weight holds floats" in str(error), message)
+    check.equal(layer.weight.cpu(), kept, "the stored bytes after the refused load")
 
 
 def raised(call):
-    """The error, or None."""
+    """Return the error that the call raises, or None."""
     try:
         call()
     except (UsageError, RuntimeError) as error:
@@ -245,7 +252,7 @@ def raised(call):
     world_size=2,
 )
 def test_sharded(accelerator, check, device, stored, rank, world_size, group):
-    """Each rank stores its part, all compute with the whole, and a checkpoint of the whole is cut as well."""
+    """Each rank stores its shard of the weight, computes with the whole weight, and loads whole checkpoints."""
     source = plain(torch.bfloat16, device)
     layer = tuned(FrozenLinear(source, codec(accelerator, stored), Shards(group)))
     other = nn.Linear(INPUTS, OUTPUTS, bias=False, dtype=torch.bfloat16, device=device)
@@ -257,15 +264,16 @@ def test_sharded(accelerator, check, device, stored, rank, world_size, group):
     part = -(-OUTPUTS * INPUTS // world_size)
     expected = source.weight.detach()
     if stored != "whole":
+        # Each rank quantizes its shard by itself, so the expected weight is quantized shard by shard too.
         flat = nn.functional.pad(expected.reshape(-1), (0, part * world_size - expected.numel())).view(world_size, part)
         alone = [nn.Linear(part, 1, bias=False, dtype=torch.bfloat16, device=device) for _ in flat]
-        for one, row in zip(alone, flat, strict=True):
-            one.weight.data.copy_(row)
-        parts = [FrozenLinear(one, codec(accelerator, stored)).full_weight().view(-1) for one in alone]
+        for linear, row in zip(alone, flat, strict=True):
+            linear.weight.data.copy_(row)
+        parts = [FrozenLinear(linear, codec(accelerator, stored)).full_weight().view(-1) for linear in alone]
         expected = torch.cat(parts)[: source.weight.numel()].view(OUTPUTS, INPUTS)
         part = -(-part // GROUP) * (GROUP + 4)
-    check.equal(layer.base.weight.numel(), part, "what a rank stores")
+    check.equal(layer.base.weight.numel(), part, "number of elements or bytes that a rank stores")
     check.same_on_all_ranks("weight", found)
     check.equal(found.cpu(), expected.cpu(), "the whole weight")
-    check.equal(loaded.weight.cpu(), layer.base.weight.cpu(), "what is stored of a whole checkpoint")
+    check.equal(loaded.weight.cpu(), layer.base.weight.cpu(), "the stored shard after loading a whole checkpoint")
     check_trained(check, layer, device, expected)

@@ -1,1 +1,1 @@
-"""Layers cut over ranks by DTensor give what whole layers give."""
+"""Model parallelism cases: layers that DTensor shards over ranks agree with whole layers."""

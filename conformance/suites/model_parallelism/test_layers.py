@@ -1,4 +1,4 @@
-"""Products cut by columns and rows, heads that no number of ranks divides, one bias, and random numbers."""
+"""Tensor parallelism cases: products sharded by columns and rows, attention heads, a bias, and random numbers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WIDTH = 6
 
 
 class Mlp(nn.Module):
-    """Columns first, rows second."""
+    """Two-layer network; the first layer is sharded by columns, the second by rows."""
 
     def __init__(self, hidden):
         super().__init__()
@@ -38,7 +38,7 @@ def mesh_of(device, world_size):
 
 
 def parallel(model, device, world_size):
-    """The model with its first product cut by columns and the second by rows."""
+    """Return the model with its first product sharded by columns and its second by rows."""
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
     plan = {"up": ColwiseParallel(use_local_output=False), "down": RowwiseParallel()}
@@ -51,7 +51,7 @@ def tokens():
 
 @case("model_parallelism.mlp", requires=NEEDS, axes={"hidden": ("12", "7")}, world_size=(2, 3))
 def test_mlp(check, device, hidden, rank, world_size, group):
-    """Output and gradients are those of the whole layers, for a hidden width that ranks divide and one they do not."""
+    """Output and gradients agree with the whole layers, whether or not the ranks divide the hidden width."""
     exact, x = mlp(int(hidden)).double(), tokens()
     expected = exact(x.double())
     expected.square().sum().backward()
@@ -69,7 +69,7 @@ def test_mlp(check, device, hidden, rank, world_size, group):
 
 @case("model_parallelism.bias", requires=NEEDS, world_size=(2, 3))
 def test_bias(check, device, world_size, group):
-    """A bias behind a product that is summed over ranks is added once, and gets its gradient once."""
+    """A bias after a product that is summed over ranks is added once and gets its gradient once."""
     model = mlp(12)
     with torch.no_grad():
         model.down.weight.zero_()
@@ -84,14 +84,14 @@ def test_bias(check, device, world_size, group):
 
 
 def attention(x, query, key, value):
-    """Self-attention, (tokens, width) by (heads, width, size) to (heads, tokens, size)."""
+    """Return self-attention, (heads, tokens, size), of ``x`` (heads, tokens, width) by weights (heads, width, size)."""
     q, k, v = (torch.matmul(x, weight) for weight in (query, key, value))
     return torch.softmax(q @ k.transpose(-1, -2) / 2, dim=-1) @ v
 
 
 @case("model_parallelism.heads", requires=NEEDS, axes={"heads": ("3", "4")}, world_size=2)
 def test_heads(check, device, heads, rank, world_size, group):
-    """Heads cut over ranks, three of them over two as well: every head is computed once, forward and backward."""
+    """Attention heads sharded over two ranks agree with whole attention, also where the ranks do not divide them."""
     from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
     generator = torch.Generator().manual_seed(8)
@@ -106,15 +106,15 @@ def test_heads(check, device, heads, rank, world_size, group):
     output = attention(x, *cut)
     output.square().sum().backward()
 
-    check.equal(str(output.placements), str((Shard(0),)), "where heads are")
+    check.equal(str(output.placements), str((Shard(0),)), "the placements of the output")
     near(check, "the output", output.redistribute(mesh, [Replicate()]).to_local(), expected, Near.FORWARD)
-    for name, one, reference in zip(("query", "key", "value"), cut, exact, strict=True):
-        near(check, f"the gradient of {name}", one.grad.full_tensor(), reference.grad, Near.GRADIENTS)
+    for name, weight, reference in zip(("query", "key", "value"), cut, exact, strict=True):
+        near(check, f"the gradient of {name}", weight.grad.full_tensor(), reference.grad, Near.GRADIENTS)
 
 
 @case("model_parallelism.placements", requires=[*NEEDS, COMM_ALL_TO_ALL], world_size=(2, 3))
 def test_placements(check, device, rank, world_size, group):
-    """A tensor of 7 × 5 cut by rows, by columns and by rows again is the same tensor, and a partial sum is summed."""
+    """A tensor keeps its values when it is resharded by rows and columns, and a partial sum is summed."""
     from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 
     mesh, source = mesh_of(device, world_size), torch.arange(35.0).view(7, 5)
@@ -125,12 +125,12 @@ def test_placements(check, device, rank, world_size, group):
         check.equal(tensor.full_tensor().cpu(), source, f"the tensor as {placement}")
     partial = DTensor.from_local(source.to(device) * (rank + 1), mesh, [Partial()])
     total = partial.redistribute(mesh, [Shard(0)]).full_tensor().cpu()
-    check.equal(total, source * sum(range(1, world_size + 1)), "the sum of parts")
+    check.equal(total, source * sum(range(1, world_size + 1)), "the sum of the ranks' parts")
 
 
 @case("model_parallelism.rng", requires=[*NEEDS, RNG_STATE], world_size=(2, 3))
 def test_rng(accelerator, check, device, rank, world_size, group):
-    """Two streams of random numbers, one that all ranks share and one of each, taken in turn and kept apart."""
+    """A random stream that all ranks share and a stream for each rank stay independent when used in turn."""
     accelerator.manual_seed(5)
     shared = accelerator.get_rng_state()
     accelerator.manual_seed(100 + rank)
@@ -149,5 +149,6 @@ def test_rng(accelerator, check, device, rank, world_size, group):
     everyone = [torch.empty_like(mine) for _ in range(world_size)]
     torch.distributed.all_gather(everyone, mine)
     check.same_on_all_ranks("the shared stream", same)
-    check.equal(len({tuple(one.tolist()) for one in everyone}), world_size, "different streams of the ranks")
-    check.equal(len(set(same.tolist())), 27, "different numbers in the shared stream")
+    check.equal(len({tuple(drawn.tolist()) for drawn in everyone}), world_size, "number of different rank streams")
+    # Three draws of 9 numbers: a state that did not advance would repeat them.
+    check.equal(len(set(same.tolist())), 27, "number of different values in the shared stream")

@@ -1,1 +1,1 @@
-"""Kernels put into modules: the model computes what it computed, and says who did it."""
+"""Kernel injection cases: an injected model computes the same results and reports which implementation ran."""

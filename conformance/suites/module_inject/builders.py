@@ -1,4 +1,4 @@
-"""Accelerators whose builders keep their kernels to themselves, in every way that is known."""
+"""Fake accelerators whose builders provide no usable kernel, in every known way."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from types import SimpleNamespace
 from conformance.kernels.specifications import specification
 
 
-class Shells:
-    """Every method is there, and says at its call that no kernel is behind it."""
+class UnbuiltKernels:
+    """Loaded module that has every method, each of which raises because its extension was not built."""
 
     def __getattr__(self, name):
         def method(*arguments):
@@ -17,18 +17,18 @@ class Shells:
         return method
 
 
-class Narrow:
-    """Attention with three arguments less than it is called with, and nothing else."""
+class NarrowAttention:
+    """Loaded module whose only kernel, attention, takes three arguments fewer than callers pass."""
 
     def softmax_context_fp32(
         self, qkv, mask, rotary_dim, halves, pairs, heads, num_kv, norm, triangular, local, window, unmasked, layer,
         layers, alibi, theta,
     ):  # fmt: skip
-        raise AssertionError("called with arguments that it does not take")
+        raise AssertionError("the kernel was called, although it does not take the caller's arguments")
 
 
 def raising(error):
-    """A function that raises it."""
+    """Return a function that raises ``error``, whatever its arguments."""
 
     def raises(*arguments):
         raise error
@@ -37,19 +37,19 @@ def raising(error):
 
 
 def only_float32(name):
-    """A kernel that takes float32 and refuses the others; it computes by other means than the portable one."""
+    """Return a module with one kernel, which takes float32 and raises NotImplementedError for other dtypes."""
     reference = specification(name).reference
 
     def kernel(*arguments):
         if str(arguments[0].dtype) != "torch.float32":
             raise NotImplementedError(f"{name} takes float32 alone")
-        return reference(*(one.clone() if hasattr(one, "clone") else one for one in arguments))
+        return reference(*(value.clone() if hasattr(value, "clone") else value for value in arguments))
 
     return SimpleNamespace(**{name: kernel})
 
 
-class Accelerator:
-    """Answers for one builder: with what ``load`` does, or with no builder at all."""
+class BuilderOnlyAccelerator:
+    """Fake accelerator that has only create_op_builder(). The builder's load() is ``load``; None means no builder."""
 
     def __init__(self, load=None):
         self._load = load
@@ -58,12 +58,12 @@ class Accelerator:
         return None if self._load is None else SimpleNamespace(load=self._load)
 
 
-#: By name: the accelerator, and a part of the reason that has to be told.
+#: By name: the accelerator, and a part of the reason that has to be reported.
 UNREACHABLE = {
-    "no-builder": (Accelerator(), "there is no InferenceBuilder"),
-    "load-raises": (Accelerator(raising(ValueError("not implemented here"))), "load() raises ValueError"),
-    "loads-nothing": (Accelerator(lambda: None), "load() gives None"),
-    "shells": (Accelerator(Shells), "is not available"),
-    "missing": (Accelerator(SimpleNamespace), "loads no"),
-    "other-arguments": (Accelerator(Narrow), ""),
+    "no-builder": (BuilderOnlyAccelerator(), "there is no InferenceBuilder"),
+    "load-raises": (BuilderOnlyAccelerator(raising(ValueError("not implemented here"))), "load() raises ValueError"),
+    "loads-nothing": (BuilderOnlyAccelerator(lambda: None), "load() gives None"),
+    "shells": (BuilderOnlyAccelerator(UnbuiltKernels), "is not available"),
+    "missing": (BuilderOnlyAccelerator(SimpleNamespace), "loads no"),
+    "other-arguments": (BuilderOnlyAccelerator(NarrowAttention), ""),
 }

@@ -1,4 +1,4 @@
-"""Two small models, and what their layers become: kernels for whole layers, with the workspace as their cache."""
+"""Two small models, and injected layers that run them by kernels, with the workspace as their cache."""
 
 from __future__ import annotations
 
@@ -12,17 +12,22 @@ from conformance.kernels.inference.workspace import WORKSPACE
 from conformance.suites.workloads.models.blocks import Attention
 from conformance.suites.workloads.models.gpt import GPT, GPTShape
 
+#: Suffixes of kernel names.
 WORDS = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
+#: DeepSpeed's number for an activation that is gated by SiLU.
 SILU_GATE = 4
 
 
 def gpt():
-    """LayerNorm, learned positions, GELU; attention caches."""
+    """Return a small GPT with LayerNorm, learned positions, GELU and attention with a cache."""
     return GPT(GPTShape(vocabulary=37, context=16, width=32, heads=4, layers=2)).eval()
 
 
 class LlamaLayer(nn.Module):
-    """RMSNorm, rotary positions in halves, four heads for two of keys, a gate by SiLU (Touvron et al., 2023)."""
+    """Transformer layer as in Llama (Touvron et al., 2023).
+
+    It has RMSNorm, rotary positions in halves, four query heads on two key heads, and a SiLU gate.
+    """
 
     heads, pairs, width, hidden, middle = 4, 2, 8, 32, 44
 
@@ -41,39 +46,39 @@ class LlamaLayer(nn.Module):
         return self.behind(x, F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True))
 
     def projected(self, x):
-        """Queries, keys and values, (batch, heads, tokens, width), as they are before they turn."""
-        each = self.qkv(self.norm_attention(x)).unflatten(-1, (-1, self.width)).transpose(1, 2)
-        return each.split([self.heads, self.pairs, self.pairs], dim=1)
+        """Return queries, keys and values, (batch, heads, tokens, width), before the rotation."""
+        heads = self.qkv(self.norm_attention(x)).unflatten(-1, (-1, self.width)).transpose(1, 2)
+        return heads.split([self.heads, self.pairs, self.pairs], dim=1)
 
     def angles(self, tokens, like):
-        """Cosines and sines of so many places, (tokens, half of the width), as numbers like ``like``."""
+        """Return cosines and sines of the first positions, (tokens, width / 2), with device and dtype of ``like``."""
         half = self.width // 2
         rates = 10000.0 ** (-torch.arange(half, dtype=torch.float64) / half)
         angles = torch.arange(tokens, dtype=torch.float64)[:, None] * rates
         return angles.cos().to(like.device, like.dtype), angles.sin().to(like.device, like.dtype)
 
     def behind(self, x, mixed):
-        """What follows attention, which gave ``mixed``, (batch, heads, tokens, width)."""
+        """Return the layer's output, given its input and the output of attention, (batch, heads, tokens, width)."""
         x = x + self.out(mixed.transpose(1, 2).flatten(2))
         up, gate = self.up_and_gate(self.norm_network(x)).chunk(2, dim=-1)
         return x + self.down(up * F.silu(gate))
 
 
 def rotated(x, cos, sin):
-    """Channels turned in halves."""
+    """Return ``x`` with rotary positions applied: channel i of the first half pairs with channel i of the second."""
     low, high = x.chunk(2, dim=-1)
     return torch.cat([low * cos - high * sin, high * cos + low * sin], dim=-1)
 
 
 class Llama(nn.Sequential):
-    """Two of them."""
+    """Model of two Llama layers."""
 
     def __init__(self):
         super().__init__(LlamaLayer(), LlamaLayer())
 
 
 class InjectedAttention(nn.Module):
-    """GPT's attention by three kernels. A cache that is given says only that the sequence goes on."""
+    """Attention of GPT by three kernels. They keep the cache; a given ``cache`` only says that a sequence continues."""
 
     def __init__(self, original, injector, layer, layers):
         super().__init__()
@@ -95,7 +100,7 @@ class InjectedAttention(nn.Module):
 
 
 class InjectedLlamaLayer(nn.Module):
-    """A whole layer by five kernels. ``over_ranks`` sums what is a part where the layer is cut over ranks."""
+    """Llama layer by five kernels. ``over_ranks`` sums a partial result over ranks where the layer is sharded."""
 
     PRODUCTS = ("qkv", "out", "up_and_gate", "down")
     int8 = False
@@ -108,12 +113,16 @@ class InjectedLlamaLayer(nn.Module):
         self.qkv, self.attend, self.product, self.network, self.add = map(injector.kernel, names)
 
     def stored(self, name):
-        """The weight of a product, and its scales, which only ``int8`` weights have."""
+        """Return the weight of a product, and its scales, which only ``int8`` weights have."""
         weight = getattr(self.original, name).weight
         return weight, weight.new_zeros(1)
 
     def forward(self, x, mask=None, places=None, begins=None):
-        """Several tokens begin a sequence, unless told otherwise. The mask is added; ``places`` are the tokens'."""
+        """Return the layer's output, (batch, tokens, hidden).
+
+        Several tokens begin a sequence, unless ``begins`` is given. ``mask`` is added to the scores, and ``places`` are
+        the positions of the tokens.
+        """
         own, nothing, int8 = self.original, x.new_zeros(1), self.int8
         norms = own.norm_attention, own.norm_network
         (qkv, q_scale), (out, o_scale), (up, u_scale), (down, d_scale) = map(self.stored, self.PRODUCTS)
@@ -132,7 +141,7 @@ class InjectedLlamaLayer(nn.Module):
 
 
 def rules(layers=2):
-    """Each attention or layer is the next one."""
+    """Return the injection rules. Layers are numbered in the order in which they are replaced."""
     count = itertools.count()
     return {
         Attention: lambda original, injector: InjectedAttention(original, injector, next(count), layers),
@@ -141,7 +150,7 @@ def rules(layers=2):
 
 
 def allocate(injector, dtype, batch, tokens, ranks=1):
-    """A workspace for either model. DeepSpeed's order of arguments."""
+    """Allocate a workspace that fits either model. The arguments are in DeepSpeed's order."""
     injector.companion("softmax_context", f"allocate_workspace_{WORDS[dtype]}")(
         32, 4, tokens, batch, 2, ranks, False, 0, tokens, 1
     )
@@ -153,8 +162,8 @@ def release(injector):
 
 
 def exact_and_model(make, dtype):
-    """A model whose weights are numbers of that dtype, twice: in float64, and as it is."""
+    """Return the model in float64 and in ``dtype``, with the same weights, which ``dtype`` represents exactly."""
     model = make().to(getattr(torch, dtype))
-    other = make()
-    other.load_state_dict(model.state_dict())
-    return other.double(), model
+    exact = make()
+    exact.load_state_dict(model.state_dict())
+    return exact.double(), model

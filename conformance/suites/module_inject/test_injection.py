@@ -1,4 +1,4 @@
-"""An injected model is the original one; where a kernel cannot be had, the reference computes, and that is said."""
+"""Injection cases: an injected model agrees with the original, and a fallback to the reference is reported."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def limit(dtype):
 
 @contextmanager
 def injected(model, accelerator, dtype, device):
-    """The model on the device in that dtype, its layers by kernels, and a workspace."""
+    """Yield the injection of a model that is moved to the device and the dtype, with a workspace allocated."""
     injection = inject(model.to(device, dtype), accelerator, models.rules())
     models.allocate(injection.injector, dtype, BATCH, TOKENS)
     try:
@@ -36,20 +36,22 @@ def injected(model, accelerator, dtype, device):
 
 
 def judge(check, dtype, what, found, exact):
-    """Within the limit of that dtype of the original's values in float64."""
+    """Check that the error against the original in float64 is within the dtype's limit, and keep it as a metric."""
     error = float((found.cpu().double() - exact).abs().max() / exact.abs().max())
-    check.that(error <= limit(dtype), f"{what} is off by {error:.3g} of the largest value, allowed {limit(dtype)}")
+    message = f"the error of {what} is {error:.3g} of the largest value; {limit(dtype)} is allowed"
+    check.that(error <= limit(dtype), message)
     check.metric("relative_error", float(f"{error:.3g}"))
 
 
-def tell(check, injection):
+def keep_implementations(check, injection):
+    """Keep as metrics which implementation of each kernel ran, and why."""
     for row in injection.told():
         check.metric(f"{row.kernel}.{row.dtype}", f"{row.implementation.value}: {row.reason}")
 
 
 @case("module_inject.gpt", axes={"dtype": FLOATS}, requires=[OP_BUILDERS, DTYPE])
 def test_gpt(accelerator, device, dtype, check):
-    """A prompt through LayerNorm, products and attention by kernels, and then token by token with their cache."""
+    """An injected GPT agrees with the original on a whole sequence and token by token with a cache."""
     exact, model = exact_and_model(models.gpt, dtype)
     tokens = torch.randint(0, 37, (BATCH, TOKENS))
     wanted = exact(tokens).detach()
@@ -64,13 +66,13 @@ def test_gpt(accelerator, device, dtype, check):
             steps.append(logits)
 
     judge(check, dtype, "the whole sequence", whole, wanted)
-    judge(check, dtype, "a prompt of 4 tokens and the next ones singly", torch.cat(steps, dim=1), wanted)
-    tell(check, injection)
+    judge(check, dtype, "a prompt of 4 tokens and single tokens after it", torch.cat(steps, dim=1), wanted)
+    keep_implementations(check, injection)
 
 
 @case("module_inject.llama", axes={"dtype": FLOATS}, requires=[OP_BUILDERS, DTYPE])
 def test_llama(accelerator, device, dtype, check):
-    """RMSNorm, rotary positions, shared key heads and a gated network: whole layers by kernels, then parts."""
+    """An injected Llama agrees with the original, with whole layers replaced and with single modules replaced."""
     exact, model = exact_and_model(models.Llama, dtype)
     source = torch.randn(BATCH, TOKENS, 32).to(getattr(torch, dtype))
     wanted = exact(source.double()).detach()
@@ -86,40 +88,40 @@ def test_llama(accelerator, device, dtype, check):
             leaves = injection.model(source)
 
     judge(check, dtype, "the whole sequence", whole, wanted)
-    judge(check, dtype, "a prompt of 4 tokens and the next ones singly", torch.cat(parts, dim=1), wanted)
-    judge(check, dtype, "norms and products by kernels, one by one", leaves, wanted)
-    tell(check, injection)
+    judge(check, dtype, "a prompt of 4 tokens and single tokens after it", torch.cat(parts, dim=1), wanted)
+    judge(check, dtype, "the sequence with norms and products replaced one by one", leaves, wanted)
+    keep_implementations(check, injection)
 
 
 @case("module_inject.fallback", axes={"kept_by": list(builders.UNREACHABLE)}, requires=[OP_BUILDERS])
 def test_fallback(device, kept_by, check):
-    """Whatever keeps a kernel away, the portable one is reached, and the reason is told."""
-    other, reason = builders.UNREACHABLE[kept_by]
+    """When a kernel is not available, the portable kernel computes and the reason is reported."""
+    unusable, reason = builders.UNREACHABLE[kept_by]
     exact, model = exact_and_model(models.gpt, "float32")
     tokens = torch.randint(0, 37, (BATCH, TOKENS))
     wanted = exact(tokens).detach()
 
-    with injected(model, other, torch.float32, device) as injection:
+    with injected(model, unusable, torch.float32, device) as injection:
         found = injection.model(tokens.to(device))
 
     judge(check, "float32", "the whole sequence", found, wanted)
-    told = injection.told()
-    asked = {"layer_norm", "linear_layer", "vector_matmul", "softmax_context"}
-    check.equal({row.kernel for row in told}, asked, "the kernels that were called")
-    for row in told:
+    rows = injection.told()
+    called = {"layer_norm", "linear_layer", "vector_matmul", "softmax_context"}
+    check.equal({row.kernel for row in rows}, called, "the kernels that were called")
+    for row in rows:
         expected = (
             "takes other arguments" if kept_by == "other-arguments" and row.kernel == "softmax_context" else reason
         )
-        check.that(
-            row.implementation is Implementation.REFERENCE, f"{row.kernel} is told as {row.implementation.value}"
-        )
-        check.that(expected in row.reason, f"{row.kernel} is told with {row.reason!r}, and not with {expected!r}")
+        message = f"{row.kernel} is reported as '{row.implementation.value}', although no vendor kernel is usable"
+        check.that(row.implementation is Implementation.REFERENCE, message)
+        message = f"the reason reported for {row.kernel} is {row.reason!r}; it should contain {expected!r}"
+        check.that(expected in row.reason, message)
 
 
 @case("module_inject.fallback_by_dtype", requires=[OP_BUILDERS])
 def test_fallback_by_dtype(device, check):
-    """A kernel that takes one dtype computes that one; the reference the others. Both are told."""
-    injector = Injector(builders.Accelerator(lambda: builders.only_float32("layer_norm")))
+    """A kernel that takes one dtype computes that dtype, the reference computes the others, and both are reported."""
+    injector = Injector(builders.BuilderOnlyAccelerator(lambda: builders.only_float32("layer_norm")))
     kernel = injector.kernel("layer_norm")
 
     for dtype in (torch.float32, torch.bfloat16):
@@ -128,15 +130,16 @@ def test_fallback_by_dtype(device, check):
         found = kernel(source, ones, ones, 0.0)
         check.equal(found.cpu(), torch.tensor([[[0.0, 2.0]]], dtype=dtype), f"LayerNorm of 1 and 3, plus 1, in {dtype}")
 
-    told = {row.dtype: row.implementation for row in injector.told()}
+    found = {row.dtype: row.implementation for row in injector.told()}
     expected = {"float32": Implementation.VENDOR, "bfloat16": Implementation.REFERENCE}
-    check.equal(told, expected, "who computed")
+    check.equal(found, expected, "the implementation for each dtype")
 
 
 @case("module_inject.errors_are_told", requires=[OP_BUILDERS])
 def test_errors_are_told(device, check):
-    """An error of a kernel that is there reaches the caller: nothing computes in its place."""
-    broken = Injector(builders.Accelerator(lambda: builders.SimpleNamespace(rms_norm=builders.raising(OVERFLOW))))
+    """An error of an available kernel reaches the caller, and no other implementation computes instead."""
+    module = builders.SimpleNamespace(rms_norm=builders.raising(ILLEGAL_ADDRESS))
+    broken = Injector(builders.BuilderOnlyAccelerator(lambda: module))
     ones = torch.ones(1, 1, 2, device=device)
 
     try:
@@ -144,28 +147,29 @@ def test_errors_are_told(device, check):
     except RuntimeError as error:
         seen = str(error)
     else:
-        seen = "nothing"
+        seen = "no error"
 
-    check.equal(seen, str(OVERFLOW), "what the caller sees")
-    check.equal(broken.told(), [], "who is said to have computed")
+    check.equal(seen, str(ILLEGAL_ADDRESS), "the error that the caller gets")
+    check.equal(broken.told(), [], "the implementations that are reported")
 
 
-OVERFLOW = RuntimeError("the device ran into an illegal address")
+ILLEGAL_ADDRESS = RuntimeError("the device ran into an illegal address")
 
 
 @case("module_inject.restored", requires=[OP_BUILDERS])
 def test_restored(accelerator, device, check):
-    """What was replaced can be put back, with the parameters it had; names of parameters stay as they were."""
+    """Injection keeps the names of parameters, and restore() puts the original modules back."""
     model = models.gpt().to(device)
     before = dict(model.named_modules())
     names = list(model.state_dict())
 
     injection = inject(model, accelerator)
     replaced = [path for path, module in model.named_modules() if module is not before[path]]
-    check.equal(list(model.state_dict()), names, "the names of parameters")
+    check.equal(list(model.state_dict()), names, "the names of parameters after injection")
     injection.restore()
 
     linear = ("qkv", "out", "up", "down", "head", "norm_attention", "norm_network", "norm")
     wanted = [path for path in before if path.rpartition(".")[2] in linear]
     check.equal(replaced, wanted, "the modules that were replaced")
-    check.that(all(module is before[path] for path, module in model.named_modules()), "the original modules are back")
+    left = [path for path, module in model.named_modules() if module is not before[path]]
+    check.equal(left, [], "the modules that restore() did not put back")

@@ -1,1 +1,1 @@
-"""Mixtures of experts: who is sent where, and that what comes back is what was sent."""
+"""Mixture-of-experts cases: gating, dispatch to experts, grouped products, and expert parallelism."""

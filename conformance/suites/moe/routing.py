@@ -1,4 +1,4 @@
-"""Gating with capacity, on any device, and the same in plain Python."""
+"""Gating with expert capacity on any device, and its reference in plain Python."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Routing:
-    """For every token (rows) and choice (columns): the expert, the place in its queue, the weight, whether kept."""
+    """Routing of tokens (rows) by choice (columns): the expert, the place in its queue, the weight, whether kept."""
 
     experts: Tensor
     places: Tensor
@@ -20,15 +20,17 @@ class Routing:
 
 
 def route(logits, choices, capacity):
-    """The best ``choices`` experts of each token; ties go to the lower number, queues fill in the order of tokens.
+    """Return the routing of each token to its ``choices`` best experts, for logits (tokens, experts).
 
-    All first choices stand before all second ones (Lepikhin et al., 2020, arXiv:2006.16668). Weights are softmax values
-    over the chosen ones, and those of dropped choices are 0.
+    Ties go to the expert with the lower number. Queues fill in the order of tokens, and all first choices come before
+    all second choices (Lepikhin et al., 2020, arXiv:2006.16668). Weights are softmax values normalized over the chosen
+    experts; a choice beyond an expert's ``capacity`` is dropped and has weight 0.
     """
     tokens, count = logits.shape
+    # A stable sort puts the lower number first among ties.
     experts = torch.argsort(logits, dim=-1, descending=True, stable=True)[:, :choices]
-    asked = torch.nn.functional.one_hot(experts.t().reshape(-1), count)
-    places = ((asked.cumsum(0) - 1) * asked).sum(-1).view(choices, tokens).t()
+    requests = torch.nn.functional.one_hot(experts.t().reshape(-1), count)
+    places = ((requests.cumsum(0) - 1) * requests).sum(-1).view(choices, tokens).t()
     chosen = torch.softmax(logits, dim=-1).gather(-1, experts)
     kept = places < capacity
     weights = torch.where(kept, chosen / chosen.sum(-1, keepdim=True), 0.0)
@@ -36,14 +38,14 @@ def route(logits, choices, capacity):
 
 
 def route_by_hand(logits, choices, capacity):
-    """The same for lists of numbers: (expert, place, weight, kept) by token and choice."""
+    """Return (expert, place, weight, kept) by token and choice, as route() gives it, for lists of numbers."""
     orders = [sorted(range(len(row)), key=lambda expert, row=row: (-row[expert], expert))[:choices] for row in logits]
     queues = [0] * len(logits[0])
     found = [[None] * choices for _ in logits]
     for choice in range(choices):
         for token, row in enumerate(logits):
             expert = orders[token][choice]
-            total = sum(math.exp(row[other]) for other in orders[token])
+            total = sum(math.exp(row[candidate]) for candidate in orders[token])
             kept = queues[expert] < capacity
             found[token][choice] = (expert, queues[expert], math.exp(row[expert]) / total if kept else 0.0, kept)
             queues[expert] += 1
@@ -51,14 +53,14 @@ def route_by_hand(logits, choices, capacity):
 
 
 def dispatch(x, routing, count, capacity):
-    """Every expert's queue of tokens, (experts, capacity, width), with zeros where nobody stands."""
+    """Return every expert's queue of tokens, (experts, capacity, width), with zeros in free places."""
     slots = x.new_zeros(count * capacity, x.shape[-1])
     tokens = torch.arange(x.shape[0], device=x.device).view(-1, 1).expand_as(routing.kept)[routing.kept]
     return slots.index_copy(0, slot_numbers(routing, capacity), x[tokens]).view(count, capacity, -1)
 
 
 def combine(slots, routing, tokens):
-    """The weighted sum of what the experts have made of each token; zeros for a token that was dropped."""
+    """Return the weighted sum of the experts' outputs for each token, (tokens, width); zeros for a dropped token."""
     capacity, flat = slots.shape[1], slots.flatten(0, 1)
     numbers = torch.arange(tokens, device=slots.device).view(-1, 1).expand_as(routing.kept)[routing.kept]
     weighted = flat[slot_numbers(routing, capacity)] * routing.weights[routing.kept].unsqueeze(-1)
@@ -66,4 +68,5 @@ def combine(slots, routing, tokens):
 
 
 def slot_numbers(routing, capacity):
+    """Return the index, in the concatenated queues, of every choice that is kept."""
     return (routing.experts * capacity + routing.places)[routing.kept]

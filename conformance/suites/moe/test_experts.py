@@ -1,4 +1,4 @@
-"""Experts on several ranks do what they do on one."""
+"""Expert parallelism cases: experts on several ranks agree with one process."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from conformance.numerics.nearness import Near, near
 
 from .grouped import ends_of, grouped_cell
 
+#: It takes seconds to import. It is imported once, before the ranks are forked.
 RANK_IMPORTS = ("torch._dynamo",)
 NEEDS = (COMM, COMM_ALL_TO_ALL, COMM_DTYPE.on("float32"), COMM_DTYPE.on("int64"))
-#: Rows of 16 bytes and their multiples, which kernels of grouped products ask for.
+#: Kernels of grouped products need rows whose size is a multiple of 16 bytes: a width of 8.
 TOKENS, EXPERTS, WIDTH = 12, 4, 8
 
 
 def whole():
-    """Tokens of all ranks, the expert of each, and the experts' weights."""
+    """Return the tokens of all ranks, the expert of each token, and the experts' weights."""
     generator = torch.Generator().manual_seed(4)
     x = torch.randn(TOKENS, WIDTH, generator=generator)
     weights = torch.randn(EXPERTS, WIDTH, WIDTH, generator=generator)
-    # Skewed: the last expert gets nothing from most ranks.
+    # Skewed load: most ranks send nothing to the last expert.
     return x, torch.tensor([0, 1, 1, 2, 0, 0, 1, 3, 2, 2, 2, 0]), weights
 
 
@@ -31,7 +32,7 @@ def expert(x, weight):
 
 
 def exchanged(x, given, taken):
-    """Rows to other ranks and from them, with gradients that go the way back."""
+    """Exchange rows with all ranks and return the received ones; gradients travel in the opposite direction."""
     from torch.distributed._functional_collectives import all_to_all_single_autograd
 
     return all_to_all_single_autograd(x, taken, given, dist.group.WORLD)
@@ -39,7 +40,7 @@ def exchanged(x, given, taken):
 
 @case("moe.expert_parallel", requires=NEEDS, world_size=(2, 4))
 def test_expert_parallel(check, device, rank, world_size, group):
-    """Tokens travel to the ranks of their experts and back: outputs and all gradients are those of one process."""
+    """Tokens sent to the ranks of their experts and back give the outputs and gradients of one process."""
     _, chosen, _ = whole()
     check_experts(check, device, rank, world_size, chosen, one_by_one)
 
@@ -47,13 +48,14 @@ def test_expert_parallel(check, device, rank, world_size, group):
 @case("moe.expert_parallel.grouped", requires=(*NEEDS, DTYPE.on("int32"), grouped_cell("float32")),
       world_size=(2, 4))  # fmt: skip
 def test_grouped_expert_parallel(check, device, rank, world_size, group):
-    """The same where each rank's experts compute in one grouped product, the last of them without a token."""
+    """Experts that compute in one grouped product on each rank give the outputs and gradients of one process."""
     _, chosen, _ = whole()
-    chosen[chosen == EXPERTS - 1] = 0
+    chosen[chosen == EXPERTS - 1] = 0  # the last expert gets no token
     check_experts(check, device, rank, world_size, chosen, in_groups)
 
 
 def check_experts(check, device, rank, world_size, chosen, compute):
+    """Check outputs and gradients of parallel experts, each computed by ``compute``, against float64."""
     x, _, weights = whole()
     exact_x, exact_weights = x.double().requires_grad_(), weights.double().requires_grad_()
     exact = torch.stack([expert(exact_x[token], exact_weights[chosen[token]]) for token in range(TOKENS)])
@@ -69,11 +71,12 @@ def check_experts(check, device, rank, world_size, chosen, compute):
     expected = exact_weights.grad[rank * each : (rank + 1) * each]
     near(check, "the output", output, exact.detach()[rows], Near.FORWARD)
     near(check, "the tokens' gradient", mine.grad, exact_x.grad[rows], Near.GRADIENTS)
+    # The largest gradient of all experts is the scale: an expert without a token has only zeros.
     near(check, "the experts' gradient", own.grad, expected, Near.GRADIENTS, largest=largest)
 
 
 def through_experts(mine, chosen, own, world_size, compute):
-    """Sort by expert, send, compute, send back, unsort."""
+    """Return the experts' outputs for own tokens: sort by expert, send, compute, send back, unsort."""
     each = len(own)
     order = torch.argsort(chosen, stable=True)
     given = torch.bincount(chosen, minlength=each * world_size)
@@ -81,21 +84,21 @@ def through_experts(mine, chosen, own, world_size, compute):
     dist.all_to_all_single(taken, given)
     sent, received = (part.view(world_size, each).sum(1).tolist() for part in (given, taken))
     arrived = exchanged(mine[order], sent, received)
-    # What arrives is sorted by rank, then by expert.
+    # Received rows are sorted by rank, then by expert.
     numbers = torch.arange(each, device=mine.device).repeat(world_size).repeat_interleave(taken)
     back = exchanged(compute(arrived, numbers, own), received, sent)
     return torch.empty_like(back).index_copy(0, order, back)
 
 
 def one_by_one(arrived, numbers, own):
-    """Each token by itself."""
+    """Return the experts' outputs, computed token by token."""
     if not len(numbers):
-        return arrived @ own[0]
+        return arrived @ own[0]  # stack() takes no empty list; this keeps the shape and the gradient's graph
     return torch.stack([expert(token, own[number]) for token, number in zip(arrived, numbers.tolist(), strict=True)])
 
 
 def in_groups(arrived, numbers, own):
-    """Sort by expert once more, one product, unsort."""
+    """Return the experts' outputs, computed in one grouped product: sort by expert, multiply, unsort."""
     order = torch.argsort(numbers, stable=True)
     made = torch.tanh(torch.nn.functional.grouped_mm(arrived[order], own, offs=ends_of(numbers, len(own))))
     return torch.empty_like(made).index_copy(0, order, made)

@@ -1,4 +1,4 @@
-"""Gating, dispatch and combination on one device."""
+"""Gating cases: routing, dispatch and combination on one device."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from .routing import combine, dispatch, route, route_by_hand
 NEEDS = (DTYPE.on("float32"), DTYPE.on("int64"), DTYPE.on("bool"))
 TOKENS, EXPERTS, WIDTH = 23, 5, 7
 CHOICES = ("1", "2")
-#: Hardly anybody is kept; some are dropped; nobody is.
+#: Capacities that drop nearly all tokens, some tokens, and no token.
 CAPACITIES = ("1", "4", "23")
 
 
 def logits(kind):
-    """Random scores, or a few values that are the same again and again."""
+    """Return random scores (TOKENS, EXPERTS), or for "ties" rounded ones, of which many are equal."""
     scores = torch.randn(TOKENS, EXPERTS, generator=torch.Generator().manual_seed(2))
     return scores if kind == "random" else scores.round()
 
 
 @case("moe.gating", requires=NEEDS, axes={"choices": CHOICES, "capacity": CAPACITIES, "scores": ("random", "ties")})
 def test_gating(check, device, choices, capacity, scores):
-    """Experts, places in their queues, weights, and who is dropped are those of plain Python, ties as well."""
-    given, k, most = logits(scores), int(choices), int(capacity)
+    """Experts, queue places, weights and dropped tokens agree with a plain Python reference, also for ties."""
+    given, choices, capacity = logits(scores), int(choices), int(capacity)
 
-    routing = route(given.to(device), k, most)
+    routing = route(given.to(device), choices, capacity)
 
-    by_hand = route_by_hand(given.double().tolist(), k, most)
+    by_hand = route_by_hand(given.double().tolist(), choices, capacity)
     for index, name in enumerate(("experts", "places", "weights", "kept")):
         expected = torch.tensor([[choice[index] for choice in row] for row in by_hand], dtype=torch.float64)
         found = getattr(routing, name).cpu()
@@ -43,7 +43,7 @@ def test_gating(check, device, choices, capacity, scores):
 
 @case("moe.identity", requires=NEEDS, axes={"choices": CHOICES, "capacity": CAPACITIES[1:]})
 def test_identity(check, device, choices, capacity):
-    """Experts that do nothing give every token back, as far as it was kept, and its gradient too."""
+    """Identity experts return every token and its gradient, scaled by the sum of its kept weights."""
     x = torch.randn(TOKENS, WIDTH, device=device, requires_grad=True)
     routing = route(logits("random").to(device), int(choices), int(capacity))
 
@@ -57,7 +57,7 @@ def test_identity(check, device, choices, capacity):
 
 @case("moe.queues", requires=NEEDS)
 def test_queues(check, device):
-    """No token is in two places, none is lost, and places that are free hold zeros."""
+    """Every kept token is in exactly one place of each chosen queue, and free places hold zeros."""
     x = torch.arange(1.0, TOKENS + 1, device=device).view(-1, 1)
     routing = route(logits("ties").to(device), 2, 6)
 
@@ -68,4 +68,4 @@ def test_queues(check, device):
         for expert, place, _, kept in row:
             if kept:
                 by_hand[expert][place] = token + 1.0
-    check.equal(slots.tolist(), by_hand, "who stands where")
+    check.equal(slots.tolist(), by_hand, "the tokens in the experts' queues")

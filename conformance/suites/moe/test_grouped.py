@@ -1,4 +1,4 @@
-"""A layer of experts that computes in two grouped products."""
+"""Grouped product cases: an expert layer of two grouped products agrees with a loop over experts."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from conformance.numerics.nearness import Near, near
 
 from .grouped import ends_of, grouped_cell
 
-#: Rows of 16 bytes and their multiples, which kernels ask for.
+#: Kernels of grouped products need rows whose size is a multiple of 16 bytes.
 EXPERTS, WIDTH, HIDDEN = 5, 8, 24
 DTYPES = ("float32", "bfloat16")
-#: How many tokens each expert has. A tile of a kernel is usually 16 rows or a multiple.
+#: Numbers of tokens of each expert. A tile of a kernel usually has 16 rows or a multiple of 16.
 ROWS = {
     "uneven": (17, 1, 5, 16, 3),
     "empty-first": (0, 0, 7, 2, 4),
@@ -24,6 +24,7 @@ ROWS = {
 
 
 def layers():
+    """Return a case for each dtype and each distribution of tokens."""
     return [
         Case(
             id=f"moe.grouped[{dtype}-{rows}]",
@@ -37,7 +38,7 @@ def layers():
 
 
 def numbers(rows, dtype):
-    """Tokens, the expert of each in no order, and the weights of both products, rounded to ``dtype``."""
+    """Return the experts of the tokens in random order, and tokens and both products' weights in ``dtype``."""
     generator = torch.Generator().manual_seed(6)
     chosen = torch.arange(EXPERTS).repeat_interleave(torch.tensor(rows))
     chosen = chosen[torch.randperm(len(chosen), generator=generator)]
@@ -50,7 +51,7 @@ def numbers(rows, dtype):
 
 
 def in_groups(x, chosen, into, out):
-    """Sorted by expert, up, down, and in the old order again."""
+    """Return the layer's output by two grouped products: sort by expert, multiply up and down, unsort."""
     order = torch.argsort(chosen, stable=True)
     ends = ends_of(chosen, EXPERTS)
     hidden = torch.tanh(torch.nn.functional.grouped_mm(x[order], into, offs=ends))
@@ -59,14 +60,14 @@ def in_groups(x, chosen, into, out):
 
 
 def by_loop(x, chosen, into, out):
-    """Every expert with every token, and only its own are taken."""
+    """Return the layer's output: every expert computes every token, and only its own tokens are kept."""
     made = torch.tanh(x @ into) @ out
     return torch.where((chosen == torch.arange(EXPERTS).view(-1, 1)).unsqueeze(-1), made, 0.0).sum(0)
 
 
 @cases(layers)
 def test_grouped(case, check, device):
-    """Outputs, the tokens' gradients and every expert's are those of a loop over experts; idle ones have zeros."""
+    """Outputs and gradients agree with a loop over experts, and experts without tokens have zero gradients."""
     axes = dict(case.axes)
     dtype = getattr(torch, axes["dtype"])
     chosen, given = numbers(ROWS[axes["rows"]], dtype)
@@ -84,4 +85,4 @@ def test_grouped(case, check, device):
     idle = [expert for expert, count in enumerate(ROWS[axes["rows"]]) if not count]
     for weights in mine[1:]:
         found = weights.grad[idle].cpu()
-        check.equal(found, torch.zeros_like(found), f"the gradients of experts {idle}, who have no token")
+        check.equal(found, torch.zeros_like(found), f"the gradients of experts {idle}, which have no token")

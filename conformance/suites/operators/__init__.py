@@ -1,1 +1,1 @@
-"""Operators: every operator of the installed torch, cell by cell, against the host and a float64 oracle."""
+"""Operator suite: every operator of the installed torch, compared with the host and a float64 oracle."""

@@ -1,10 +1,10 @@
-"""The operator cases: every OpInfo of the installed torch × dtype × mode, without importing torch twice a day.
+"""Catalogue of the operator cases: every OpInfo of the installed torch × dtype × mode.
 
-Importing PyTorch's operator database takes seconds and much memory, and a plan needs only names and dtypes. So
-what the database says is kept in a small file in the user's cache folder, keyed by everything it depends on; a
-missing, broken or unwritable file costs time and nothing else. No operator is listed here by hand.
+Importing PyTorch's operator database takes seconds and hundreds of megabytes, and a plan needs only names and dtypes.
+These are therefore kept in a small file in the user's cache folder. The file's name is a hash of everything that the
+list depends on. A missing, broken or unwritable file costs time and nothing else. No operator is listed here by hand.
 
-Cells that make no sense are left out by rule: training needs a differentiable dtype and an operator with autograd.
+Cells without a meaning are left out by rule: training needs a differentiable dtype and an operator with autograd.
 """
 
 from __future__ import annotations
@@ -29,12 +29,13 @@ from conformance.process.python import child_python
 #: float8 has no arithmetic in PyTorch's operator database; its storage and casts are cases of the accelerator area.
 OPERATOR_DTYPES = tuple(name for name in DTYPES if not name.startswith("float8"))
 AREA = "operators"
+#: Timeout in seconds for the process that reads the database.
 _LONGEST_READING = 300.0
 
 
 @dataclass(frozen=True)
 class Operator:
-    """What a plan needs to know of one OpInfo. ``dtypes`` and ``backward`` are those of PyTorch's own CPU."""
+    """Facts of one OpInfo that a plan needs. ``dtypes`` and ``backward`` are those of PyTorch's own CPU."""
 
     name: str
     full_name: str
@@ -45,11 +46,12 @@ class Operator:
 
 
 def generate() -> list[Case]:
-    """Every case of the area, in the database's order."""
+    """Return every case of the area, in the database's order."""
     return [case for operator in operators() for case in cases_of(operator)]
 
 
 def cases_of(operator: Operator) -> list[Case]:
+    """Return one operator's cases: inference per dtype, then training per dtype, then error inputs."""
     found = [_cell_case(operator, dtype, Mode.INFERENCE, dtype in operator.dtypes) for dtype in OPERATOR_DTYPES]
     if operator.autograd:
         trained = [dtype for dtype in OPERATOR_DTYPES if dtype in DIFFERENTIABLE_DTYPES]
@@ -69,6 +71,7 @@ def _cell_case(operator: Operator, dtype: str, mode: Mode, in_reference: bool) -
         area=AREA,
         axes=(("dtype", dtype), ("mode", mode.value)),
         requires=(Cell(subject, dtype, mode.value),),
+        # An undeclared or unsupported cell runs as well, so that a wrong declaration is found in both directions.
         adaptive=True,
         in_reference=in_reference,
         payload=operator.full_name,
@@ -76,7 +79,10 @@ def _cell_case(operator: Operator, dtype: str, mode: Mode, in_reference: bool) -
 
 
 def _error_case(operator: Operator) -> Case:
-    """Refusing bad input is no evidence for an operator that refuses everything, so this one is not adaptive."""
+    """Return the case for an operator's error inputs.
+
+    It is not adaptive: an operator that refuses everything refuses bad inputs too, so a refusal is no evidence.
+    """
     subject = f"{AREA}.{operator.name}"
     first = next(dtype for dtype in OPERATOR_DTYPES if dtype in operator.dtypes)
     return Case(
@@ -90,22 +96,27 @@ def _error_case(operator: Operator) -> Case:
 
 @functools.cache
 def operators() -> tuple[Operator, ...]:
-    """Every operator of the installed torch, from the cache file when it is valid."""
+    """Return every operator of the installed torch, from the cache file if it is valid."""
     path = cache_path()
     known = _read(path)
     if known is None:
         fill_cache_elsewhere()
+        # Where the cache folder cannot be written, this process has to read the database itself.
         known = _read(path) or _from_database()
     return known
 
 
 def fill_cache_elsewhere() -> None:
-    """Read the database in a process of its own: a plan then never holds its hundreds of megabytes."""
+    """Read the database in a child process and write the cache file.
+
+    The process that makes a plan never holds the hundreds of megabytes of the database.
+    """
     program = f"from {__name__} import fill_cache; fill_cache()"
     subprocess.run(child_python(program), capture_output=True, check=False, timeout=_LONGEST_READING)
 
 
 def fill_cache() -> None:
+    """Read the database in this process and write the cache file."""
     _write(cache_path(), _from_database())
 
 
@@ -120,11 +131,13 @@ def _operator(info: object, taken: set[str], *, in_reference: bool) -> Operator:
     forward = {str(dtype).removeprefix("torch.") for dtype in info.dtypes if in_reference}
     backward = {str(dtype).removeprefix("torch.") for dtype in info.supported_backward_dtypes("cpu")}
     return Operator(
+        # Case ids allow fewer characters than the database's names.
         name=_unique(re.sub(r"[^A-Za-z0-9_.]", "_", info.full_name), taken),
         full_name=info.full_name,
         dtypes=tuple(name for name in OPERATOR_DTYPES if name in forward),
         backward=tuple(name for name in OPERATOR_DTYPES if name in backward),
         autograd=bool(info.supports_autograd),
+        # Some generators of error inputs yield none for the CPU, so the first is drawn here.
         error_inputs=info.error_inputs_func is not None and any(True for _ in info.error_inputs("cpu")),
     )
 
@@ -141,13 +154,14 @@ def _unique(name: str, taken: set[str]) -> str:
 
 
 def cache_path() -> Path:
-    """The cache file of this torch, Python, and database; a new name for anything that changes the list."""
+    """Return the cache file's path; its name changes with torch, Python, NumPy, the database and this code."""
     root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return root / "accelerator-conformance" / f"operators-{_key()}.json"
 
 
 def _key() -> str:
     facts = [platform.python_version(), *(_version(name) for name in ("torch", "numpy")), _database_stamp()]
+    # A change of these two files changes the list for the same torch.
     facts += [Path(__file__).with_name(name).read_text(encoding="utf-8") for name in ("catalogue.py", "database.py")]
     return hashlib.sha256("\0".join(facts).encode()).hexdigest()[:16]
 
@@ -160,7 +174,10 @@ def _version(distribution: str) -> str:
 
 
 def _database_stamp() -> str:
-    """Size and time of the database's source: a torch built from source keeps its version while its list changes."""
+    """Return size and modification time of the database's source file.
+
+    A torch built from source keeps its version while its list of operators changes.
+    """
     torch = importlib.util.find_spec("torch")
     if torch is None or torch.origin is None:
         return "absent"
@@ -180,11 +197,14 @@ def _read(path: Path) -> tuple[Operator, ...] | None:
         )
     except (OSError, ValueError, TypeError, KeyError):
         return None
-    return known or None
+    return known or None  # an empty list is a failed read: every torch has operators
 
 
 def _write(path: Path, known: tuple[Operator, ...]) -> None:
-    """Write beside, then rename: several workers may do this at once, and a reader sees all or nothing."""
+    """Write a temporary file, then rename it.
+
+    Several workers may write at once; a reader sees either the whole file or none.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")

@@ -1,4 +1,4 @@
-"""From a case to its check."""
+"""Entry point of an operator case: choose its samples and its check."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .settings import limits
 
 
 def run(case, device: torch.device, check) -> None:
-    """Judge the cell that ``case`` names. Deterministic: it depends on the generators' seeds alone."""
+    """Check the cell that ``case`` names; the result depends on the generators' seeds alone."""
     info = database.find(case.payload)
     with quiet():
         if case.dtype is None:
@@ -24,6 +24,7 @@ def run(case, device: torch.device, check) -> None:
 
 
 def _run_cell(case, info, device: torch.device, check) -> None:
+    # A dtype that PyTorch's CPU lacks is only probed: there is no reference to compare with.
     dtype, trains, probe = getattr(torch, case.dtype), case.mode == "training", not case.in_reference
     extent = limits().probe if probe else limits().training if trains else limits().inference
     samples = _samples(info, dtype, trains, extent, probe=probe)
@@ -45,7 +46,10 @@ def _samples(info, dtype: torch.dtype, trains: bool, extent, *, probe: bool):
 
 @contextlib.contextmanager
 def quiet():
-    """One thread, so that sums have one order; the database's warnings are not about the device."""
+    """Run with one thread and without warnings.
+
+    With one thread, the host's sums have one order. The database's warnings do not concern the device.
+    """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -1,4 +1,4 @@
-"""Which error budget an operator gets, from what its OpInfo is rather than from its name."""
+"""Error-budget classes of operators, derived from the type of their OpInfo and not from their names."""
 
 from __future__ import annotations
 
@@ -10,11 +10,15 @@ from .settings import limits
 
 
 def op_class(info) -> OpClass:
-    """By the OpInfo's kind; whatever is of no special kind may be composed of products and sums."""
+    """Return the error-budget class of an operator.
+
+    An OpInfo without a special type may be composed of products and sums, so it is a contraction.
+    """
     kinds = {kind.__name__ for kind in type(info).__mro__}
     if "ShapeFuncInfo" in kinds:
         return OpClass.EXACT
     if "UnaryUfuncInfo" in kinds or "BinaryUfuncInfo" in kinds:
+        # Functions with real results, such as exp, turn integers into floats; add and abs keep them.
         return OpClass.TRANSCENDENTAL if info.promotes_int_to_float else OpClass.ELEMENTWISE
     if "ReductionOpInfo" in kinds:
         return OpClass.REDUCTION
@@ -26,7 +30,10 @@ def op_class(info) -> OpClass:
 
 
 def is_factorisation(info) -> bool:
-    """Linear algebra beyond products: PyTorch keeps it in ``linalg`` or checks its gradients on special matrices."""
+    """Return whether the operator factorises or solves.
+
+    PyTorch keeps such operators in ``linalg``, or checks their gradients on Hermitian or triangular matrices.
+    """
     from torch.testing._internal.opinfo.core import OpInfo
 
     generic = OpInfo.__dataclass_fields__["gradcheck_wrapper"].default
@@ -38,9 +45,13 @@ def is_factorisation(info) -> bool:
 
 
 def is_uninitialised(info) -> bool:
-    """Whether results hold whatever the memory held: newer OpInfos say so, and the operator's name always does."""
+    """Return whether results are uninitialised memory.
+
+    Newer OpInfos have an attribute for it; the operator's name shows it in every version.
+    """
     return getattr(info, "has_nondeterministic_output", False) or "empty" in re.split(r"[._]", info.name)
 
 
 def is_elementwise(info) -> bool:
+    """Return whether each output element depends on one element of each input."""
     return op_class(info) in (OpClass.ELEMENTWISE, OpClass.TRANSCENDENTAL)

@@ -11,7 +11,10 @@ import warnings
 
 @functools.cache
 def database() -> dict[str, object]:
-    """Full name → OpInfo, in the database's order. Takes seconds the first time in a process."""
+    """Return the OpInfos by full name, in the database's order.
+
+    The first call in a process takes seconds.
+    """
     # The database's import reads these; a value meant for PyTorch's own tests would change the list.
     for name in ("PYTORCH_TEST_CUDA_MEM_LEAK_CHECK", "PYTORCH_TEST_WITH_SLOW"):
         os.environ.pop(name, None)
@@ -19,33 +22,34 @@ def database() -> dict[str, object]:
 
     from .seeding import seed_generation
 
-    # Half a million objects that live as long as the process: looking through them for garbage takes seconds.
+    # The import makes half a million objects that live as long as the process; collecting them takes seconds.
     gc.disable()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it warns about test tools that are not installed; nobody here needs them
+        warnings.simplefilter("ignore")  # about test tools that are not installed and not needed here
         from torch.testing._internal import common_utils
 
         with _without_scipy(common_utils):
             from torch.testing._internal import common_methods_invocations
             from torch.testing._internal.opinfo import core
 
-    # It looks for the calling test on the stack at every sample, which takes longer than most cells do.
+    # For every sample the database looks for the calling test on the stack, which takes longer than most cells.
     common_utils.extract_test_fn = core.extract_test_fn = lambda: None
     common_utils.set_rng_seed = seed_generation
-    # The database seeds its random operators inside the call, which would hide from us that they are random.
+    # The database seeds its random operators inside the call, so they would not look random here.
     common_methods_invocations.wrapper_set_seed = _unwrapped
-    # That import forbids assignments like torch.backends.cudnn.enabled = False in the whole process.
+    # The import forbids assignments like torch.backends.cudnn.enabled = False in the whole process; allow them again.
     setattr(torch.backends, "__allow_nonbracketed_mutation_flag", True)
-    gc.freeze()
+    gc.freeze()  # the collector never looks at these objects again
     gc.enable()
     return {info.full_name: info for info in common_methods_invocations.op_db}
 
 
 @contextlib.contextmanager
 def _without_scipy(common_utils):
-    """Let the import be the same with SciPy and without it.
+    """Import as if SciPy were not installed, so that the list does not depend on it.
 
-    A third of its time would be SciPy's, for references of PyTorch's own tests, which nobody asks for here.
+    The database uses SciPy for references of PyTorch's own tests, which are not needed here; importing it would take a
+    third of the time.
     """
     installed, common_utils.TEST_SCIPY = common_utils.TEST_SCIPY, False
     try:
@@ -59,11 +63,12 @@ def _unwrapped(op, *args, **kwargs):
 
 
 def runs_on_cuda_only(info) -> bool:
-    """Whether the database claims dtypes for the CPU that only NVIDIA's compiler can serve (the jiterator)."""
+    """Return whether the operator needs NVIDIA's compiler (the jiterator), although the database claims CPU dtypes."""
     from torch.testing._internal.common_device_type import onlyCUDA
 
     return onlyCUDA in info.decorators
 
 
 def find(full_name: str) -> object:
+    """Return the OpInfo of that full name; raise KeyError if the installed torch has none."""
     return database()[full_name]

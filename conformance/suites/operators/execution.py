@@ -1,6 +1,6 @@
-"""Where operators run. ``execute`` and ``gradients`` are the only places that compute on the device under test.
+"""Operator calls. ``execute`` and ``gradients`` are the only functions that compute on the device under test.
 
-The host's side calls ``call`` and ``host_gradients``; so a defect can be injected into one side alone.
+The host's side uses ``call`` and ``host_gradients``, so that a test can inject a defect into one side alone.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ HOST = torch.device("cpu")
 
 
 @dataclass(frozen=True)
-class Sample:
-    """One set of arguments. ``process`` removes what the operator leaves open, such as the sign of eigenvectors.
+class OperatorSample:
+    """Arguments of one operator call.
 
-    ``on_host`` counts the tensors, in order, that the operator wants on the host whatever the device.
+    ``process`` removes from a result what the operator leaves open, such as the sign of eigenvectors. ``on_host`` holds
+    the positions, in the order of ``tensors``, of tensors that stay on the host whatever the device.
     """
 
     number: int
@@ -37,31 +38,38 @@ class Sample:
     device: torch.device = HOST
 
     @classmethod
-    def of(cls, number: int, sample) -> Sample:
+    def of(cls, number: int, sample) -> OperatorSample:
+        """Return the database's ``SampleInput`` as a sample with this number."""
         process = sample.output_process_fn_grad
+        # The default is a lambda that returns its argument; None saves a call for every result.
         is_default = process.__qualname__ == "SampleInput.__init__.<locals>.<lambda>"
         return cls(
             number, sample.input, sample.args, sample.kwargs, None if is_default else process, sample.broadcasts_input
         )
 
-    def with_arguments(self, arguments) -> Sample:
+    def with_arguments(self, arguments) -> OperatorSample:
+        """Return this sample with other arguments, given as (input, args, kwargs)."""
         first, args, kwargs = arguments
         return replace(self, input=first, args=args, kwargs=kwargs)
 
     @property
     def arguments(self) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+        """Return (input, args, kwargs)."""
         return self.input, self.args, self.kwargs
 
-    def on(self, device: torch.device) -> Sample:
+    def on(self, device: torch.device) -> OperatorSample:
+        """Return a copy of this sample on ``device``; the tensors of ``on_host`` stay on the host."""
         stay = [tensor for position, tensor in enumerate(self.tensors) if position in self.on_host]
         first, args, kwargs = copied(self.arguments, device, stay)
         return replace(self, input=first, args=args, kwargs=kwargs, device=device)
 
-    def wide(self, change) -> Sample:
+    def wide(self, change) -> OperatorSample:
+        """Return this sample in float64 or complex128, with ``change`` applied to each widened tensor."""
         return self.with_arguments(widened(self.arguments, change))
 
     @functools.cached_property
     def tensors(self) -> list[torch.Tensor]:
+        """Return all tensors among the arguments, in order."""
         return tensors(self.arguments)
 
     def __str__(self) -> str:
@@ -69,28 +77,30 @@ class Sample:
         return f"sample {self.number} (shape {shapes}{', ' + self.tier if self.tier else ''})"
 
 
-def call(function, sample: Sample, **extra):
-    """Compute on the host, or wherever the sample's tensors are."""
+def call(function, sample: OperatorSample, **extra):
+    """Call the operator on the device of the sample's tensors."""
     try:
         with _default_device(function, sample):
             return function(sample.input, *sample.args, **sample.kwargs, **extra)
     except AssertionError as error:
-        # Here an assertion is the operator's own refusal, not our finding that its result is wrong.
+        # Outside of this call an AssertionError means a wrong result; here the operator refuses its arguments.
         raise RuntimeError(f"AssertionError: {error}") from error
 
 
-def _default_device(function, sample: Sample) -> AbstractContextManager[object]:
-    """Operators that make tensors of nothing are told the device by a default: not every sample names one."""
+def _default_device(function, sample: OperatorSample) -> AbstractContextManager[object]:
+    """Return a context with a default device for operators that create tensors: not every sample names a device."""
+    # Private to torch, but the same set that torch.device uses as a context.
     makes_tensors = function in _device_constructors() or not sample.tensors
     return sample.device if makes_tensors and sample.device != HOST else nullcontext()
 
 
-def execute(function, sample: Sample, **extra):
-    """Compute on the device under test."""
+def execute(function, sample: OperatorSample, **extra):
+    """Call the operator on the device under test."""
     return call(function, sample, **extra)
 
 
 def host_gradients(outputs, inputs, cotangents):
+    """Run backward on the device of the tensors; an input that is not used has the gradient None."""
     return torch.autograd.grad(outputs, inputs, cotangents, allow_unused=True)
 
 
@@ -99,6 +109,6 @@ def gradients(outputs, inputs, cotangents):
     return host_gradients(outputs, inputs, cotangents)
 
 
-def processed(sample: Sample, result):
-    """What is unique about the result: leaves after the sample's own post-processing."""
+def processed(sample: OperatorSample, result):
+    """Return the leaves of the result after the sample's own post-processing, which leaves only determined values."""
     return leaves(sample.process(result) if sample.process else result)

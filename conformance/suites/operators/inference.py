@@ -1,4 +1,4 @@
-"""The forward cell of one operator: plain results, layouts, out= and in-place variants, special values."""
+"""Inference cell of one operator: plain results, layouts, out= and in-place variants, special values."""
 
 from __future__ import annotations
 
@@ -11,19 +11,27 @@ from conformance.finding import EnvironmentLacks
 
 from . import execution, oracle, randomness, tiers, variants
 from .classes import is_uninitialised, op_class
-from .execution import Sample, call
+from .execution import OperatorSample, call
 from .judging import Judge
 from .settings import limits
 
 
-def check_cell(info, dtype: torch.dtype, device: torch.device, check, samples: list[Sample], *, probe: bool) -> None:
+def check_cell(
+    info, dtype: torch.dtype, device: torch.device, check, samples: list[OperatorSample], *, probe: bool
+) -> None:
+    """Compare an operator's forward results with the host's.
+
+    A ``probe`` compares the plain results only, and raises the device's exception for the first sample.
+    """
     judge = Judge(check, device, op_class(info), values=not is_uninitialised(info), watched=limits().inference.watched)
     if probe:
         execution.execute(info.op, samples[0].on(device))  # a refusal ends the probe here, before anything is computed
+    # The first samples run under one profile; those after it run and are compared one by one.
     first = judge.watches.span(samples)
     measured = 0 if probe else limits().oracle.samples
     failure = check_samples(info, judge, samples[:first], measured)
     for order, sample in enumerate(samples[first:], first):
+        # Of the samples for the oracle, ``measured - order`` are left.
         failure = check_samples(info, judge, [sample], measured - order) or failure
     if not probe:
         for sample in tiers.edge_sizes(info, dtype):
@@ -35,18 +43,21 @@ def check_cell(info, dtype: torch.dtype, device: torch.device, check, samples: l
 
 
 def _require_evidence(judge: Judge, failure: Exception | None) -> None:
-    """All samples raised, on the device and on the host alike: say what the device said."""
+    """Raise if no sample was compared: the device's exception if it has one, else a lack of the environment."""
     if judge.samples == 0:
         raise failure or EnvironmentLacks("PyTorch's CPU cannot compute any sample, so nothing can be compared here.")
 
 
 @dataclass
-class Asked:
-    """One sample, and how the two sides answered. The device is not asked what the host refuses or draws."""
+class SampleRun:
+    """One sample with the results of the host and of the device.
 
-    sample: Sample
-    host: Sample
-    device: Sample
+    The device does not run a sample that the host refuses, or for which the host draws random numbers.
+    """
+
+    sample: OperatorSample
+    host: OperatorSample
+    device: OperatorSample
     expected: Any = None
     refusal: Exception | None = None
     draws: bool = False
@@ -54,62 +65,64 @@ class Asked:
     error: Exception | None = None
 
 
-def check_samples(info, judge: Judge, samples: list[Sample], measured: int = 0) -> Exception | None:
-    """Compare samples, the first ``measured`` with the oracle too, so that one profile sees all calls of the device.
+def check_samples(info, judge: Judge, samples: list[OperatorSample], measured: int = 0) -> Exception | None:
+    """Compare samples, the first ``measured`` with the oracle too.
 
-    Returns the device's exception when the host refuses the last sample as well.
+    All device calls run before the first comparison, so that one profile spans them. Return the exception for the
+    last sample that the host refused, else None.
     """
-    asked = [_ask_host(info, judge, sample) for sample in samples]
-    _ask_device(info, judge, asked)
+    runs = [_run_on_host(info, judge, sample) for sample in samples]
+    _run_on_device(info, judge, runs)
     failure = None
-    for order, one in enumerate(asked):
-        failure = _compare(info, judge, one, with_oracle=order < measured) or failure
+    for order, run in enumerate(runs):
+        failure = _compare(info, judge, run, with_oracle=order < measured) or failure
     return failure
 
 
-def _ask_host(info, judge: Judge, sample: Sample) -> Asked:
-    one = Asked(sample, sample.on(torch.device("cpu")), sample.on(judge.device))
+def _run_on_host(info, judge: Judge, sample: OperatorSample) -> SampleRun:
+    run = SampleRun(sample, sample.on(torch.device("cpu")), sample.on(judge.device))
     state = torch.get_rng_state()
     try:
-        one.expected = call(info.op, one.host)
-    except Exception as refusal:  # the reference has no answer: then the device owes none either
-        one.refusal = refusal
-        return one
-    one.draws = judge.values and not torch.equal(state, torch.get_rng_state())
-    return one
+        run.expected = call(info.op, run.host)
+    except Exception as refusal:  # without a reference the device need not give a result either
+        run.refusal = refusal
+        return run
+    # A call that moves the host's generator draws random numbers; its values cannot be compared one by one.
+    run.draws = judge.values and not torch.equal(state, torch.get_rng_state())
+    return run
 
 
-def _ask_device(info, judge: Judge, asked: list[Asked]) -> None:
-    """Stops at the first exception, which is raised when its turn comes."""
+def _run_on_device(info, judge: Judge, runs: list[SampleRun]) -> None:
+    """Run the samples on the device up to the first exception, which ``_compare`` raises in its turn."""
     with judge.watches.together():
-        for one in asked:
-            if one.refusal is not None or one.draws:
+        for run in runs:
+            if run.refusal is not None or run.draws:
                 continue
             try:
-                one.answer = judge.watches.execute(info.op, one.device)
-            except Exception as error:  # the samples before it are judged first
-                one.error = error
+                run.answer = judge.watches.execute(info.op, run.device)
+            except Exception as error:  # the samples before it are compared first
+                run.error = error
                 return
 
 
-def _compare(info, judge: Judge, one: Asked, *, with_oracle: bool) -> Exception | None:
-    if one.refusal is not None:
-        return _device_refusal(info, one.device) or _no_reference(one.refusal)
-    if one.draws:
+def _compare(info, judge: Judge, run: SampleRun, *, with_oracle: bool) -> Exception | None:
+    if run.refusal is not None:
+        return _device_refusal(info, run.device) or _no_reference(run.refusal)
+    if run.draws:
         judge.drew()
-        randomness.check(info, judge, one.sample, one.expected)
+        randomness.check(info, judge, run.sample, run.expected)
         return None
-    if one.error is not None:
-        raise one.error
-    pairs = (one.answer, one.device), (one.expected, one.host)
-    judge.outcome(one.sample, *pairs, oracle.of_forward(info, one.sample), with_oracle=with_oracle)
+    if run.error is not None:
+        raise run.error
+    pairs = (run.answer, run.device), (run.expected, run.host)
+    judge.outcome(run.sample, *pairs, oracle.of_forward(info, run.sample), with_oracle=with_oracle)
     return None
 
 
-def _device_refusal(info, device: Sample) -> Exception | None:
+def _device_refusal(info, device: OperatorSample) -> Exception | None:
     try:
         execution.execute(info.op, device)
-    except Exception as refusal:  # handed to the caller, who raises it unless another sample can be judged
+    except Exception as refusal:  # the caller raises it unless another sample can be compared
         return refusal
     return None
 
@@ -119,12 +132,13 @@ def _no_reference(refusal: Exception) -> Exception:
 
 
 def check_specials(info, judge: Judge, dtype: torch.dtype) -> None:
+    """Compare results for NaN, infinities, signed zeros and subnormals, with the signs of zeros."""
     for sample in tiers.special_values(info, dtype):
         host, device = sample.on(torch.device("cpu")), sample.on(judge.device)
         state = torch.get_rng_state()
         expected = call(info.op, host)
         if not torch.equal(state, torch.get_rng_state()):
-            return
+            return  # drawn numbers cannot be compared element by element
         actual = execution.execute(info.op, device)
         exact = oracle.of_forward(info, sample)
         judge.outcome(sample, (actual, device), (expected, host), exact)

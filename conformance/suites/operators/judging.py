@@ -1,4 +1,4 @@
-"""Judging one result of the device against the host's: structure, metadata, aliasing, values, inputs."""
+"""Comparison of one result of the device with the host's: structure, metadata, aliasing, values, inputs."""
 
 from __future__ import annotations
 
@@ -14,14 +14,18 @@ from conformance.numerics.budgets import OpClass
 from conformance.numerics.compare import Comparison, Exact, compare, host_ratio, zero_signs
 from conformance.numerics.trees import leaves
 
-from .execution import Sample, processed
+from .execution import OperatorSample, processed
 from .oracle import Oracle
 from .watching import Watches
 
 
 @dataclass
 class Judge:
-    """Compares the results of one cell, counts what it compared, and keeps the worst numbers."""
+    """Comparison of all results of one cell.
+
+    It counts the samples and keeps the worst error (``worst``, absolute; ``ratio``, in budgets). Without ``values``
+    only metadata is compared. ``watched`` is the number of calls that are recorded to see where they compute.
+    """
 
     check: object
     device: torch.device
@@ -38,114 +42,156 @@ class Judge:
     def __post_init__(self) -> None:
         self.watches = Watches.on(self.device, self.watched)
 
-    def result(self, place: str, sample: Sample, actual, expected, oracle: Oracle, n: float) -> None:
-        """Everything about an out-of-place result: leaves one by one, raw for metadata, processed for values."""
-        self.metadata(place, actual, expected)
+    def result(self, label: str, sample: OperatorSample, actual, expected, oracle: Oracle, n: float) -> None:
+        """Compare a result: the metadata of its raw leaves, and the values of its processed leaves.
+
+        ``n`` is the reduction length that scales the error budget.
+        """
+        self.metadata(label, actual, expected)
         if not self.values:
             return
         actual_leaves, expected_leaves = processed(sample, actual), processed(sample, expected)
-        self._same_number(place, actual_leaves, expected_leaves)
-        for i, (ours, theirs) in enumerate(zip(actual_leaves, expected_leaves, strict=True)):
-            self.leaf(f"{place}, output {i}" if len(expected_leaves) > 1 else place, ours, theirs, oracle, i, n)
+        self._same_number(label, actual_leaves, expected_leaves)
+        for i, (actual_leaf, expected_leaf) in enumerate(zip(actual_leaves, expected_leaves, strict=True)):
+            self.leaf(
+                f"{label}, output {i}" if len(expected_leaves) > 1 else label, actual_leaf, expected_leaf, oracle, i, n
+            )
 
-    def outcome(self, sample: Sample, ours, theirs, oracle: Oracle, *, with_oracle: bool = False, variant: str = ""):
-        """An out-of-place call; ``ours`` and ``theirs`` are pairs of a result and the sample it came from."""
-        (actual, device), (expected, host) = ours, theirs
-        place, n = f"{sample}{', ' + variant if variant else ''}", reduction_length(host, expected)
-        self.result(place, sample, actual, expected, oracle, n)
-        self.aliasing(place, actual, device, expected, host)
+    def outcome(
+        self,
+        sample: OperatorSample,
+        device_call,
+        host_call,
+        oracle: Oracle,
+        *,
+        with_oracle: bool = False,
+        variant: str = "",
+    ):
+        """Compare an out-of-place call: its result, aliasing and inputs.
+
+        ``device_call`` and ``host_call`` are pairs of a result and the sample that was passed.
+        """
+        (actual, device), (expected, host) = device_call, host_call
+        label, n = f"{sample}{', ' + variant if variant else ''}", reduction_length(host, expected)
+        self.result(label, sample, actual, expected, oracle, n)
+        self.aliasing(label, actual, device, expected, host)
         if self.values:
-            self.inputs(place, device, host, sample, n)
+            self.inputs(label, device, host, sample, n)
             if with_oracle:
                 self.against_oracle(sample, expected, oracle, n)
         self.samples += 1
 
-    def metadata(self, place: str, actual, expected) -> None:
-        ours, theirs = leaves(actual), leaves(expected)
-        if all(leaf is None for leaf in ours) and any(leaf is not None for leaf in theirs):
-            report(Reason.STUB, f"{place}: nothing was returned")
-        self._same_number(place, ours, theirs)
-        strides = self.op_class is not OpClass.ITERATIVE  # LAPACK and its rivals choose their own layouts
-        for left, right in zip(ours, theirs, strict=True):
-            if isinstance(right, torch.Tensor):
-                self.check.that(isinstance(left, torch.Tensor), f"{place}: {type(left).__name__} instead of a tensor")
-                difference = layout.difference(left, right, self.device.type, strides=strides)
-                self.check.that(not difference, f"{place}: {difference}")
+    def metadata(self, label: str, actual, expected) -> None:
+        """Compare number, type, dtype, shape, device and strides of the results."""
+        device_leaves, host_leaves = leaves(actual), leaves(expected)
+        # None for every output is a stub, which says more than a wrong number of results.
+        if all(leaf is None for leaf in device_leaves) and any(leaf is not None for leaf in host_leaves):
+            report(Reason.STUB, f"{label}: nothing was returned")
+        self._same_number(label, device_leaves, host_leaves)
+        strides = self.op_class is not OpClass.ITERATIVE  # factorisation libraries choose their own layouts
+        for actual_leaf, expected_leaf in zip(device_leaves, host_leaves, strict=True):
+            if isinstance(expected_leaf, torch.Tensor):
+                self.check.that(
+                    isinstance(actual_leaf, torch.Tensor), f"{label}: {type(actual_leaf).__name__} instead of a tensor"
+                )
+                difference = layout.difference(actual_leaf, expected_leaf, self.device.type, strides=strides)
+                self.check.that(not difference, f"{label}: {difference}")
 
-    def _same_number(self, place: str, ours: list, theirs: list) -> None:
-        self.check.that(len(ours) == len(theirs), f"{place}: {len(ours)} results, expected {len(theirs)}")
+    def _same_number(self, label: str, device_leaves: list, host_leaves: list) -> None:
+        self.check.that(
+            len(device_leaves) == len(host_leaves),
+            f"{label}: {len(device_leaves)} results, expected {len(host_leaves)}",
+        )
 
-    def leaf(self, place: str, actual, expected, oracle: Oracle, position: int, n: float) -> None:
-        """One output's value."""
+    def leaf(self, label: str, actual, expected, oracle: Oracle, position: int, n: float) -> None:
+        """Compare the value of one output."""
         if not isinstance(expected, torch.Tensor):
-            self.scalar(place, actual, expected, oracle, position, n)
+            self.scalar(label, actual, expected, oracle, position, n)
             return
-        ours, answers = plain(actual), self.check.answers
+        value, answers = plain(actual), self.check.answers
         if answers is not None:
-            ours = answers.of(place, ours)
-        self.tensor(place, ours, plain(expected), lambda: oracle.leaf(position), n)
+            # The name of an answer is a hash of ``label``: changing these words breaks answers of earlier versions.
+            value = answers.of(label, value)
+        self.tensor(label, value, plain(expected), lambda: oracle.leaf(position), n)
 
-    def scalar(self, place: str, actual, expected, oracle: Oracle, position: int, n: float) -> None:
+    def scalar(self, label: str, actual, expected, oracle: Oracle, position: int, n: float) -> None:
+        """Compare an output that is not a tensor: floats relatively (1e-6), anything else by type and equality."""
         if isinstance(expected, (float, complex)) and isinstance(actual, (float, complex)):
             both_nan = actual != actual and expected != expected
             close = both_nan or actual == expected or abs(actual - expected) <= 1e-6 * abs(expected)
-            self.check.that(close, f"{place}: {actual!r}, expected {expected!r}")
+            self.check.that(close, f"{label}: {actual!r}, expected {expected!r}")
         elif isinstance(expected, (torch.device, torch.Generator)):
-            return
+            return  # these differ between devices by design
         else:
             same = type(actual) is type(expected) and actual == expected
-            self.check.that(same, f"{place}: {actual!r}, expected {expected!r}")
+            self.check.that(same, f"{label}: {actual!r}, expected {expected!r}")
 
-    def tensor(self, place: str, actual: torch.Tensor, expected: torch.Tensor, oracle, n: float) -> Comparison:
+    def tensor(self, label: str, actual: torch.Tensor, expected: torch.Tensor, oracle, n: float) -> Comparison:
+        """Compare one tensor with the host's, and with the oracle where bits differ; return the comparison."""
         found = compare(actual, expected, oracle, self.op_class, n)
         self.worst, self.ratio = max(self.worst, found.worst), max(self.ratio, found.ratio)
-        self.check.that(found.right, f"{place}: {found}")
+        self.check.that(found.right, f"{label}: {found}")
         return found
 
-    def against_oracle(self, sample: Sample, expected, oracle: Oracle, n: float) -> None:
-        """Measure the reference itself: how far PyTorch's CPU is from the oracle, in budgets."""
+    def against_oracle(self, sample: OperatorSample, expected, oracle: Oracle, n: float) -> None:
+        """Measure how far PyTorch's CPU, the reference, is from the oracle, in budgets."""
         for position, leaf in enumerate(processed(sample, expected)):
             exact = oracle.leaf(position) if isinstance(leaf, torch.Tensor) else None
             if exact is None or not exact.value.is_floating_point() or exact.value.shape != leaf.shape:
                 continue
+            # Without the response to input changes: it would take further evaluations of the oracle.
             quick = Exact(exact.value, lambda: None)
             ratio = host_ratio(plain(leaf), quick, self.op_class, n)
             self.host_ratio = max(self.host_ratio, ratio if math.isfinite(ratio) else 0.0)
 
-    def signs(self, place: str, actual, expected, oracle: Oracle) -> None:
-        for i, (ours, theirs) in enumerate(zip(leaves(actual), leaves(expected), strict=True)):
-            if isinstance(theirs, torch.Tensor):
-                found = zero_signs(plain(ours), plain(theirs))
+    def signs(self, label: str, actual, expected, oracle: Oracle) -> None:
+        """Compare the signs of zeros with the host's or the oracle's."""
+        for i, (actual_leaf, expected_leaf) in enumerate(zip(leaves(actual), leaves(expected), strict=True)):
+            if isinstance(expected_leaf, torch.Tensor):
+                found = zero_signs(plain(actual_leaf), plain(expected_leaf))
+                # Where the host's zero itself has the wrong sign, the oracle's sign is right too.
                 if not found.right and (exact := oracle.leaf(i)) is not None:
-                    found = zero_signs(plain(ours), plain(theirs), exact.value)
-                self.check.that(found.right, f"{place}: {found}")
+                    found = zero_signs(plain(actual_leaf), plain(expected_leaf), exact.value)
+                self.check.that(found.right, f"{label}: {found}")
 
-    def aliasing(self, place: str, actual, device: Sample, expected, host: Sample) -> None:
-        """Each output shares memory with the inputs that the host's output shares it with, and with no other."""
-        for ours, theirs in zip(leaves(actual), leaves(expected), strict=True):
-            if not isinstance(theirs, torch.Tensor) or theirs.numel() == 0:
-                continue
-            mine, right = layout.shared_with(ours, device.tensors), layout.shared_with(theirs, host.tensors)
-            self.check.that(mine == right, f"{place}: output shares memory with inputs {mine}, expected {right}")
+    def aliasing(self, label: str, actual, device: OperatorSample, expected, host: OperatorSample) -> None:
+        """Check that each output shares memory with the same inputs as on the host, and with no other."""
+        for actual_leaf, expected_leaf in zip(leaves(actual), leaves(expected), strict=True):
+            if not isinstance(expected_leaf, torch.Tensor) or expected_leaf.numel() == 0:
+                continue  # an empty tensor has no memory to share
+            shared, expected_shared = (
+                layout.shared_with(actual_leaf, device.tensors),
+                layout.shared_with(expected_leaf, host.tensors),
+            )
+            self.check.that(
+                shared == expected_shared,
+                f"{label}: output shares memory with inputs {shared}, expected {expected_shared}",
+            )
 
-    def inputs(self, place: str, device: Sample, host: Sample, before: Sample, n: float) -> None:
-        """Inputs are as the host left them: unchanged, or changed to the same values."""
-        for i, (ours, theirs, old) in enumerate(zip(device.tensors, host.tensors, before.tensors, strict=True)):
-            left, right = plain(ours), plain(theirs)
+    def inputs(
+        self, label: str, device: OperatorSample, host: OperatorSample, before: OperatorSample, n: float
+    ) -> None:
+        """Check that inputs are as the host left them: unchanged, or changed to the same values."""
+        for i, (device_input, host_input, old) in enumerate(
+            zip(device.tensors, host.tensors, before.tensors, strict=True)
+        ):
+            actual, expected = plain(device_input), plain(host_input)
             self.check.count += 1
-            if same_bits(left, right):
+            if same_bits(actual, expected):
                 continue
-            host_wrote = not same_bits(right, plain(old))
-            self.check.that(host_wrote, f"{place}: input {i} was changed by an out-of-place operation")
-            self.tensor(f"{place}, input {i} after the call", left, right, lambda: None, n)
+            host_wrote = not same_bits(expected, plain(old))
+            self.check.that(host_wrote, f"{label}: input {i} was changed by an out-of-place operation")
+            # There is no oracle for a changed input: the host's change is the reference.
+            self.tensor(f"{label}, input {i} after the call", actual, expected, lambda: None, n)
 
-    def effect(self, place: str, before, ours, theirs) -> None:
-        """A call that has to write its arguments wrote them: where the host changed them, the device did too."""
+    def effect(self, label: str, before, device_value, host_value) -> None:
+        """Check that the device changed the written arguments if the host changed them."""
         self.check.count += 1
-        if _untouched(before, ours) and not _untouched(before, theirs):
-            report(Reason.STUB, f"{place}: the call wrote nothing")
+        if _untouched(before, device_value) and not _untouched(before, host_value):
+            report(Reason.STUB, f"{label}: the call wrote nothing")
 
     def report(self) -> None:
+        """Report the numbers of the cell; raise if the device computed on the host."""
         check = self.check
         check.metric("samples", self.samples)
         check.metric("comparisons", check.count)
@@ -153,19 +199,19 @@ class Judge:
         check.metric("max_budget_ratio", float(f"{self.ratio:.3g}"))
         check.metric("host_budget_ratio", float(f"{self.host_ratio:.3g}"))
         self._answer()
-        self.watches.report(check)  # last: a result that is wrong is worse than one from the wrong place
+        self.watches.report(check)  # last: a wrong result is worse than a right one computed on the host
 
     def drew(self) -> None:
-        """The operator draws random numbers: what follows is not the same on another device."""
+        """Close the answers of a challenged run: drawn numbers differ from device to device."""
         if self.check.answers is not None:
             self.check.answers.close()
 
     def _answer(self) -> None:
-        """In a challenged run: keep what was computed, or say that what is claimed is not what was asked for."""
+        """Keep the answer of a challenged run; fail if a claimed answer does not have the requested values."""
         answers = self.check.answers
         if answers is None:
             return
-        self.check.that(not answers.missing(), "the answer to the challenge has not the places that it asks for")
+        self.check.that(not answers.missing(), "the answer to the challenge does not have the values that it asks for")
         if text := answers.text():
             self.check.metric("answer", text)
 
@@ -174,11 +220,15 @@ def _untouched(before, after) -> bool:
     return all(same_bits(plain(old), plain(new)) for old, new in zip(leaves(before), leaves(after), strict=True))
 
 
-def reduction_length(sample: Sample, result) -> float:
-    """Products and sums that end in one output element, from sizes alone: k for (m×k)·(k×n), n for a sum over n."""
+def reduction_length(sample: OperatorSample, result) -> float:
+    """Return how many products or sums end in one output element, estimated from sizes alone.
+
+    It is k for (m×k)·(k×n), and n for a sum over n elements.
+    """
     sizes = sorted((t.numel() for t in sample.tensors if t.is_floating_point() or t.is_complex()), reverse=True)
     out = max((leaf.numel() for leaf in leaves(result) if isinstance(leaf, torch.Tensor)), default=1) or 1
     if not sizes:
         return 1.0
+    # (m·k)·(k·n) / (m·n) = k²
     pair = math.sqrt(sizes[0] * sizes[1] / out) if len(sizes) > 1 else 1.0
     return max(1.0, sizes[0] / out, pair)

@@ -1,7 +1,7 @@
-"""Seeding the host and one device, and nothing else.
+"""Seeds for the generators of the host and of one device.
 
-``torch.manual_seed`` formats a stack trace for every device type that is not initialised, which under a test runner
-takes longer than most cells.
+``torch.manual_seed`` formats a stack trace for every device type that is not initialised. Under a test runner that
+takes longer than most cells, so it is not used here.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ def reseed(seed: int, device: torch.device) -> None:
 
 
 def seed_generation(seed: int | None = None) -> None:
-    """What the database calls before each sample: samples are made on the host."""
-    seed = 1234 if seed is None else seed
+    """Seed the generators that the database uses; it calls this before each sample, which is made on the host."""
+    seed = 1234 if seed is None else seed  # the default of PyTorch's own set_rng_seed
     torch.default_generator.manual_seed(seed)
     random.seed(seed)
     numpy.random.seed(seed)

@@ -1,4 +1,4 @@
-"""The limits in limits.toml, as values."""
+"""Limits of the operator suite, read from limits.toml."""
 
 from __future__ import annotations
 
@@ -10,5 +10,6 @@ from conformance.numerics.beside import table_beside
 
 @functools.cache
 def limits() -> SimpleNamespace:
+    """Return the tables of limits.toml as attributes."""
     tables = table_beside(__file__, "limits.toml")
     return SimpleNamespace(**{name: SimpleNamespace(**table) for name, table in tables.items()})

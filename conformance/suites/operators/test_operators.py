@@ -1,4 +1,4 @@
-"""One body for every operator cell."""
+"""The body of every operator case."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from . import catalogue
 
 @cases(catalogue.generate)
 def test_operator(accelerator, device, case, check):
-    """Results, gradients, metadata and refusals of one operator are right in this dtype and mode."""
-    from . import cell
+    """An operator has the right results, gradients, metadata and refusals in this dtype and mode."""
+    from . import cell  # imports torch, which a plan does not need
 
     cell.run(case, device, check)

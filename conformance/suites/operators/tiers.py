@@ -1,20 +1,21 @@
-"""Inputs beyond the database's: sizes around tile edges, and the numbers that break kernels."""
+"""Additional inputs beside the database's: sizes around tile edges, and special floating-point values."""
 
 from __future__ import annotations
 
 import torch
 
-from .execution import Sample
+from .execution import OperatorSample
 from .settings import limits
 
 
-def edge_sizes(info, dtype: torch.dtype) -> list[Sample]:
-    """Unary, binary and reducing operators on vectors just beside and beyond a tile."""
+def edge_sizes(info, dtype: torch.dtype) -> list[OperatorSample]:
+    """Return samples for unary and binary operators: vectors whose sizes lie around the edges of a tile."""
     build = _builder(info)
     if build is None:
         return []
     sizes = limits().tiers.sizes
-    return [Sample(1000 + i, *build(info, dtype, size), tier=f"size {size}") for i, size in enumerate(sizes)]
+    # Numbers from 1000 and 2000 on cannot be those of the database's samples.
+    return [OperatorSample(1000 + i, *build(info, dtype, size), tier=f"size {size}") for i, size in enumerate(sizes)]
 
 
 def _builder(info):
@@ -42,21 +43,21 @@ def _keywords(info, dtype, tensor):
     return dict(info.sample_kwargs("cpu", dtype, tensor)[0])
 
 
-def special_values(info, dtype: torch.dtype) -> list[Sample]:
-    """NaN, infinities, signed zeros, subnormals and the largest numbers; pairs of them for binary operators."""
+def special_values(info, dtype: torch.dtype) -> list[OperatorSample]:
+    """Return a sample of NaN, infinities, signed zeros, subnormals and largest numbers; of all pairs if binary."""
     build = _builder(info)
     if build is None or not dtype.is_floating_point:
         return []
     values = _specials(dtype)
     if build is _unary:
-        return [Sample(2000, values, (), _keywords(info, dtype, values), tier="special values")]
+        return [OperatorSample(2000, values, (), _keywords(info, dtype, values), tier="special values")]
     left, right = (grid.reshape(-1) for grid in torch.meshgrid(values, values, indexing="ij"))
-    return [Sample(2000, left, (right,), _keywords(info, dtype, left), tier="special values")]
+    return [OperatorSample(2000, left, (right,), _keywords(info, dtype, left), tier="special values")]
 
 
 def _specials(dtype: torch.dtype) -> torch.Tensor:
     limit = torch.finfo(dtype)
-    subnormal = limit.smallest_normal * limit.eps * 3
+    subnormal = limit.smallest_normal * limit.eps * 3  # three steps of the smallest subnormal
     inf, nan = float("inf"), float("nan")
     values = [nan, inf, -inf, 0.0, -0.0, subnormal, -subnormal, limit.smallest_normal, limit.max, limit.min, 1.0, -1.0]
     return torch.tensor(values, dtype=torch.float64).to(dtype)

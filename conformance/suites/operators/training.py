@@ -1,4 +1,4 @@
-"""The training cell of one operator: the forward with gradients on, and backward with seeded cotangents."""
+"""Training cell of one operator: the forward with gradients on, and backward with seeded cotangents."""
 
 from __future__ import annotations
 
@@ -10,14 +10,20 @@ from conformance.numerics.trees import leaves, tensors
 
 from . import execution
 from .classes import is_uninitialised, op_class
-from .execution import Sample, call, host_gradients, processed
+from .execution import OperatorSample, call, host_gradients, processed
 from .judging import Judge, reduction_length
 from .oracle import Oracle, of_forward
 from .seeding import reseed
 from .settings import limits
 
 
-def check_cell(info, dtype: torch.dtype, device: torch.device, check, samples: list[Sample], *, probe: bool) -> None:
+def check_cell(
+    info, dtype: torch.dtype, device: torch.device, check, samples: list[OperatorSample], *, probe: bool
+) -> None:
+    """Compare an operator's forward and backward with the host's.
+
+    A ``probe`` runs the device first, so that the device's exception for the first sample is raised.
+    """
     judge = Judge(check, device, op_class(info), values=not is_uninitialised(info), watched=limits().training.watched)
     if probe:
         _backward(info, execution.execute, execution.gradients, samples[0].on(device), seed=0)
@@ -30,23 +36,25 @@ def check_cell(info, dtype: torch.dtype, device: torch.device, check, samples: l
     judge.report()
 
 
-def check_sample(info, judge: Judge, sample: Sample, *, with_oracle: bool) -> Exception | None:
+def check_sample(info, judge: Judge, sample: OperatorSample, *, with_oracle: bool) -> Exception | None:
+    """Compare forward and backward of one sample; return an exception if the host refuses the sample."""
     host, device = sample.on(torch.device("cpu")), sample.on(judge.device)
     seed = int(torch.randint(2**31, ()))
     try:
-        expected, their_gradients = _backward(info, call, host_gradients, host, seed)
-    except Exception as refusal:  # no reference: then the device owes no answer either
+        expected, expected_gradients = _backward(info, call, host_gradients, host, seed)
+    except Exception as refusal:  # without a reference the device need not give a result either
         return _device_refusal(info, device, seed) or EnvironmentLacks(f"PyTorch's CPU has no reference ({refusal})")
+    # A generator that is not where the seed put it has drawn numbers.
     if judge.check.answers is not None and not torch.equal(torch.get_rng_state(), _state_after_seeding(seed)):
         judge.drew()
     with judge.watches.together():
-        actual, our_gradients = _backward(info, judge.watches.execute, judge.watches.gradients, device, seed)
+        actual, actual_gradients = _backward(info, judge.watches.execute, judge.watches.gradients, device, seed)
     judge.metadata(str(sample), actual, expected)
     judge.samples += 1
     if not judge.values or _drew_differently(judge, actual, expected, seed, info, sample):
         return None
-    ours, theirs = (actual, our_gradients), (expected, their_gradients)
-    _judge_values(info, judge, sample, ours, theirs, seed, with_oracle=with_oracle)
+    device_run, host_run = (actual, actual_gradients), (expected, expected_gradients)
+    _judge_values(info, judge, sample, device_run, host_run, seed, with_oracle=with_oracle)
     return None
 
 
@@ -54,50 +62,53 @@ def _state_after_seeding(seed: int) -> torch.Tensor:
     return torch.Generator().manual_seed(seed).get_state()
 
 
-def _device_refusal(info, device: Sample, seed: int) -> Exception | None:
+def _device_refusal(info, device: OperatorSample, seed: int) -> Exception | None:
     try:
         _backward(info, execution.execute, execution.gradients, device, seed)
-    except Exception as refusal:  # handed to the caller, who raises it unless another sample can be judged
+    except Exception as refusal:  # the caller raises it unless another sample can be compared
         return refusal
     return None
 
 
-def _judge_values(info, judge: Judge, sample: Sample, ours, theirs, seed: int, *, with_oracle: bool) -> None:
-    (actual, our_gradients), (expected, their_gradients) = ours, theirs
+def _judge_values(
+    info, judge: Judge, sample: OperatorSample, device_run, host_run, seed: int, *, with_oracle: bool
+) -> None:
+    (actual, actual_gradients), (expected, expected_gradients) = device_run, host_run
     forward = of_forward(info, sample)
     backward = Oracle(lambda wide: _backward(info, call, host_gradients, wide, seed)[1], sample)
     n = reduction_length(sample, expected)
     judge.result(str(sample), sample, actual, expected, forward, n)
     length = _backward_length(sample, expected)
-    for i, (mine, right) in enumerate(zip(our_gradients, their_gradients, strict=True)):
-        _judge_gradient(judge, f"{sample}, gradient of input {i}", mine, right, backward, i, length)
+    for i, (gradient, expected_gradient) in enumerate(zip(actual_gradients, expected_gradients, strict=True)):
+        _judge_gradient(judge, f"{sample}, gradient of input {i}", gradient, expected_gradient, backward, i, length)
     if with_oracle:
-        judge.against_oracle(Sample(sample.number, None), their_gradients, backward, n)
+        judge.against_oracle(OperatorSample(sample.number, None), expected_gradients, backward, n)
 
 
-def _judge_gradient(judge: Judge, place: str, mine, right, oracle: Oracle, position: int, n: float) -> None:
-    if right is None:
-        judge.check.that(mine is None, f"{place}: a gradient where PyTorch has none")
+def _judge_gradient(judge: Judge, label: str, actual, expected, oracle: Oracle, position: int, n: float) -> None:
+    if expected is None:
+        judge.check.that(actual is None, f"{label}: a gradient where PyTorch has none")
         return
-    judge.check.that(mine is not None, f"{place}: no gradient")
-    judge.metadata(place, _unstrided(mine), _unstrided(right))
-    judge.leaf(place, mine, right, oracle, position, n)
+    judge.check.that(actual is not None, f"{label}: no gradient")
+    judge.metadata(label, _unstrided(actual), _unstrided(expected))
+    judge.leaf(label, actual, expected, oracle, position, n)
 
 
 def _unstrided(gradient: torch.Tensor) -> torch.Tensor:
-    """Autograd leaves the strides of gradients open."""
+    """Return the gradient with contiguous strides: autograd does not define the strides of gradients."""
     gradient = gradient.detach()
     return gradient.contiguous() if gradient.layout is torch.strided else gradient
 
 
-def _backward_length(sample: Sample, expected) -> float:
-    """A gradient element sums over at most every output element."""
+def _backward_length(sample: OperatorSample, expected) -> float:
+    """Return the reduction length of a gradient element, which sums over at most every output element."""
     out = sum(tensor.numel() for tensor in tensors(expected))
     return max(reduction_length(sample, expected), float(out) ** 0.5)
 
 
-def _backward(info, run, differentiate, sample: Sample, seed: int):
-    """The result, and the gradients of every input that wants one, in order."""
+def _backward(info, run, differentiate, sample: OperatorSample, seed: int):
+    """Return the result, and the gradients of all inputs with ``requires_grad``, in order."""
+    # All sides start from one seed: a device with the host's generator then draws the host's numbers.
     reseed(seed, sample.device)
     result = run(info.op, sample)
     outputs = [leaf for leaf in processed(sample, result) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
@@ -108,11 +119,15 @@ def _backward(info, run, differentiate, sample: Sample, seed: int):
 
 
 def _unique(found) -> list[torch.Tensor]:
+    """Return each tensor once: a sample may pass the same tensor in two arguments."""
     return list({id(tensor): tensor for tensor in found}.values())
 
 
 def cotangents(outputs: list[torch.Tensor], seed: int) -> list[torch.Tensor]:
-    """Seeded, of order one, and equal in every precision: drawn in float32 and rounded to bfloat16 first."""
+    """Return seeded normal cotangents with the outputs' shapes, dtypes and devices.
+
+    They are drawn in float32 and rounded to bfloat16, so that they are equal in every precision.
+    """
     generator = torch.Generator().manual_seed(seed)
     drawn = []
     for output in outputs:
@@ -130,18 +145,22 @@ def _rounded(values: torch.Tensor) -> torch.Tensor:
     return values.bfloat16().float()
 
 
-def _drew_differently(judge: Judge, actual, expected, seed: int, info, sample: Sample) -> bool:
-    """Whether the operator is random and drew other numbers than the host, so that only repeatability can be judged."""
+def _drew_differently(judge: Judge, actual, expected, seed: int, info, sample: OperatorSample) -> bool:
+    """Return whether the operator is random and drew other numbers than the host.
+
+    Then only repeatability can be checked: the same seed has to give the same result and gradients.
+    """
     if all(same_bits(plain(a), plain(b)) for a, b in zip(tensors(actual), tensors(expected), strict=True)):
         return False
     reseed(seed, torch.device("cpu"))
     state = torch.get_rng_state()
     call(info.op, sample.on(torch.device("cpu")))
+    # An operator that draws nothing has wrong values, which the caller compares.
     if torch.equal(state, torch.get_rng_state()):
         return False
     first = _backward(info, execution.execute, execution.gradients, sample.on(judge.device), seed)
     again = _backward(info, execution.execute, execution.gradients, sample.on(judge.device), seed)
     pairs = zip(tensors(leaves(list(first))), tensors(leaves(list(again))), strict=True)
     same = all(same_bits(plain(a), plain(b)) for a, b in pairs)
-    judge.check.that(same, f"{sample}: the same seed gave other gradients")
+    judge.check.that(same, f"{sample}: the same seed gave different gradients")
     return True

@@ -1,6 +1,6 @@
-"""The other ways to call an operator: on strided inputs, into given outputs, in place.
+"""Variants of an operator call: strided inputs, given outputs (``out=``), in place.
 
-PyTorch's CPU says what each of them should do, an exception included; the device must do the same.
+PyTorch's CPU defines what each variant does, including its exceptions; the device must do the same.
 """
 
 from __future__ import annotations
@@ -14,83 +14,87 @@ from conformance.numerics import layout
 from conformance.numerics.trees import leaves, mapped
 
 from . import execution
-from .execution import Sample, call
+from .execution import OperatorSample, call
 from .judging import reduction_length
 from .oracle import of_forward
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """How one side answered a call: a value or an exception, and whether it warned about resizing."""
+    """Outcome of a call on one side: a value or an exception, and whether it warned about resizing."""
 
     value: object = None
     error: Exception | None = None
     resized: bool = False
 
 
-def check(info, judge, samples: list[Sample]) -> None:
+def check(info, judge, samples: list[OperatorSample]) -> None:
+    """Compare the variants of an operator that the database lists, on one or two of the samples."""
     if not judge.values:
         return
     samples = [sample for sample in samples if sample.number not in judge.drawn]
     if not samples:
-        return  # the call drew random numbers; its other forms draw others
+        return  # the operator is random; each variant draws other numbers
     sample = _representative(samples)
     non_contiguous(info, judge, sample)
     if info.supports_out:
         out_variants(info, judge, sample)
     if info.inplace_variant is not None:
-        for each in {id(s): s for s in (samples[0], sample)}.values():
-            in_place(info, judge, each)
+        for chosen in {id(candidate): candidate for candidate in (samples[0], sample)}.values():
+            in_place(info, judge, chosen)
 
 
-def _representative(samples: list[Sample]) -> Sample:
-    """The first sample whose input is a tensor with several dimensions and elements; failing that, the first."""
+def _representative(samples: list[OperatorSample]) -> OperatorSample:
+    """Return the first sample whose input is a tensor with several dimensions and elements, or else the first."""
     for sample in samples:
         if isinstance(sample.input, torch.Tensor) and sample.input.dim() > 1 and sample.input.numel() > 1:
             return sample
     return samples[0]
 
 
-def attempt(runner, function, sample: Sample, **extra) -> Attempt:
+def attempt(runner, function, sample: OperatorSample, **extra) -> Attempt:
+    """Call the function and return its outcome; an exception is caught, not raised."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
             value = runner(function, sample, **extra)
-        except Exception as error:  # it is compared with what the host did
+        except Exception as error:  # it is compared with the host's outcome
             return Attempt(error=error)
     return Attempt(value, resized=any("was resized" in str(warning.message) for warning in caught))
 
 
-def agree_on_refusal(judge, place: str, ours: Attempt, theirs: Attempt) -> bool:
-    """Whether both sides answered with a value. An exception on one side only ends the case."""
-    if theirs.error is not None:
-        expected = type(theirs.error).__name__
-        judge.check.that(ours.error is not None, f"{place}: accepted, although PyTorch raises {expected} here")
+def agree_on_refusal(judge, label: str, device_attempt: Attempt, host_attempt: Attempt) -> bool:
+    """Return whether both sides returned a value; fail or raise if only one side raised an exception."""
+    if host_attempt.error is not None:
+        expected = type(host_attempt.error).__name__
+        judge.check.that(
+            device_attempt.error is not None, f"{label}: accepted, although PyTorch raises {expected} here"
+        )
         return False
-    if ours.error is not None:
-        raise ours.error
+    if device_attempt.error is not None:
+        raise device_attempt.error
     return True
 
 
 # --- strided inputs -------------------------------------------------------------------------------------------------
 
 
-def non_contiguous(info, judge, sample: Sample) -> None:
-    """The same values behind other strides give the same result."""
+def non_contiguous(info, judge, sample: OperatorSample) -> None:
+    """Check that inputs with the same values and other strides give the same result."""
     strided = _with_gaps(sample)
     host, device = strided.on(torch.device("cpu")), strided.on(judge.device)
-    theirs, ours = attempt(call, info.op, host), attempt(execution.execute, info.op, device)
-    if agree_on_refusal(judge, f"{sample}, non-contiguous", ours, theirs):
-        pairs = (ours.value, device), (theirs.value, host)
+    host_attempt, device_attempt = attempt(call, info.op, host), attempt(execution.execute, info.op, device)
+    if agree_on_refusal(judge, f"{sample}, non-contiguous", device_attempt, host_attempt):
+        pairs = (device_attempt.value, device), (host_attempt.value, host)
         judge.outcome(strided, *pairs, of_forward(info, strided), variant="non-contiguous")
 
 
-def _with_gaps(sample: Sample) -> Sample:
+def _with_gaps(sample: OperatorSample) -> OperatorSample:
     return sample.with_arguments(mapped(sample.arguments, _strided_copy))
 
 
 def _strided_copy(leaf):
-    """A view of every second element of a larger tensor, not from its start, whose gaps hold NaN."""
+    """Return a copy that is a view of every second element of a larger tensor; its gaps hold NaN."""
     if not isinstance(leaf, torch.Tensor) or leaf.layout is not torch.strided or leaf.dim() == 0 or leaf.numel() < 2:
         return leaf
     wide = poisoned((*leaf.shape[:-1], leaf.shape[-1] * 2), leaf.dtype)
@@ -100,7 +104,7 @@ def _strided_copy(leaf):
 
 
 def poisoned(shape, dtype: torch.dtype, device="cpu") -> torch.Tensor:
-    """A tensor whose old contents show when they leak: NaN, or the largest integer."""
+    """Return a tensor filled with NaN, or with the largest integer, so that a read of old contents shows."""
     if dtype.is_floating_point or dtype.is_complex:
         return torch.full(shape, float("nan"), dtype=dtype, device=device)
     return torch.full(shape, True if dtype is torch.bool else torch.iinfo(dtype).max, dtype=dtype, device=device)
@@ -109,8 +113,8 @@ def poisoned(shape, dtype: torch.dtype, device="cpu") -> torch.Tensor:
 # --- out= -----------------------------------------------------------------------------------------------------------
 
 
-def out_variants(info, judge, sample: Sample) -> None:
-    """Results into outputs of the right size, of a wrong size (resized), and of a dtype that cannot hold them."""
+def out_variants(info, judge, sample: OperatorSample) -> None:
+    """Check ``out=`` with outputs of the right size, of a wrong size (resized), and of an integer dtype."""
     plain = attempt(call, info.op, sample.on(torch.device("cpu")))
     if plain.error is not None or not _can_be_out(plain.value):
         return
@@ -137,26 +141,32 @@ def _integers(leaf, device):
     return poisoned(leaf.shape, dtype, device)
 
 
-def _into(info, judge, sample: Sample, value, variant: str, build) -> None:
+def _into(info, judge, sample: OperatorSample, value, variant: str, build) -> None:
     host, device = sample.on(torch.device("cpu")), sample.on(judge.device)
-    their_out, our_out = _outputs(value, build, torch.device("cpu")), _outputs(value, build, judge.device)
-    addresses = [layout.storage_address(leaf) for leaf in leaves(our_out)]
-    theirs, ours = attempt(call, info.op, host, out=their_out), attempt(execution.execute, info.op, device, out=our_out)
-    place = f"{sample}, {variant}"
-    if not agree_on_refusal(judge, place, ours, theirs):
+    host_out, device_out = _outputs(value, build, torch.device("cpu")), _outputs(value, build, judge.device)
+    addresses = [layout.storage_address(leaf) for leaf in leaves(device_out)]
+    host_attempt, device_attempt = (
+        attempt(call, info.op, host, out=host_out),
+        attempt(execution.execute, info.op, device, out=device_out),
+    )
+    label = f"{sample}, {variant}"
+    if not agree_on_refusal(judge, label, device_attempt, host_attempt):
         return
     oracle = of_forward(info, sample)
-    n = reduction_length(host, theirs.value)
-    judge.effect(place, _outputs(value, build, torch.device("cpu")), our_out, their_out)
-    judge.metadata(place, our_out, their_out)
-    judge.result(place, sample, ours.value, theirs.value, oracle, n)
-    judge.result(f"{place}, contents of out", sample, _rebuilt(our_out, value), _rebuilt(their_out, value), oracle, n)
-    judge.inputs(place, device, host, sample, n)
-    warned = "warned" if ours.resized else "did not warn"
-    judge.check.that(ours.resized == theirs.resized, f"{place}: {warned} about resizing, unlike PyTorch's CPU")
+    n = reduction_length(host, host_attempt.value)
+    # First of all: a call that wrote nothing is reported as a stub and not as wrong values.
+    judge.effect(label, _outputs(value, build, torch.device("cpu")), device_out, host_out)
+    judge.metadata(label, device_out, host_out)
+    judge.result(label, sample, device_attempt.value, host_attempt.value, oracle, n)
+    judge.result(f"{label}, contents of out", sample, _rebuilt(device_out, value), _rebuilt(host_out, value), oracle, n)
+    judge.inputs(label, device, host, sample, n)
+    warned = "warned" if device_attempt.resized else "did not warn"
+    judge.check.that(
+        device_attempt.resized == host_attempt.resized, f"{label}: {warned} about resizing, unlike PyTorch's CPU"
+    )
     if build is _alike:
-        kept = [layout.storage_address(leaf) for leaf in leaves(our_out)] == addresses
-        judge.check.that(kept, f"{place}: the outputs' memory was replaced")
+        kept = [layout.storage_address(leaf) for leaf in leaves(device_out)] == addresses
+        judge.check.that(kept, f"{label}: the outputs' memory was replaced")
 
 
 def _outputs(value, build, device):
@@ -167,29 +177,31 @@ def _outputs(value, build, device):
 
 
 def _rebuilt(out, value):
-    """The outputs under the result's own type, whose field names a sample's post-processing may use."""
+    """Return the outputs as the result's own named tuple: a sample's post-processing may use its field names."""
     return type(value)(out) if isinstance(value, tuple) and type(value) is not tuple else out
 
 
 # --- in place -------------------------------------------------------------------------------------------------------
 
 
-def in_place(info, judge, sample: Sample) -> None:
-    """The in-place variant writes the same values into its own input and returns it."""
+def in_place(info, judge, sample: OperatorSample) -> None:
+    """Check that the in-place variant writes the same values into its own input and returns it."""
     if not isinstance(sample.input, torch.Tensor):
         return
     host, device = sample.on(torch.device("cpu")), sample.on(judge.device)
     address = layout.storage_address(device.input)
-    theirs = attempt(call, info.inplace_variant, host)
-    ours = attempt(execution.execute, info.inplace_variant, device)
-    place = f"{sample}, in-place variant"
-    if not agree_on_refusal(judge, place, ours, theirs):
+    host_attempt = attempt(call, info.inplace_variant, host)
+    device_attempt = attempt(execution.execute, info.inplace_variant, device)
+    label = f"{sample}, in-place variant"
+    if not agree_on_refusal(judge, label, device_attempt, host_attempt):
         return
-    oracle, n = of_forward(info, sample), reduction_length(host, theirs.value)
-    judge.effect(place, sample.input, device.input, host.input)
-    judge.result(place, sample, ours.value, theirs.value, oracle, n)
-    judge.result(f"{place}, its input", sample, device.input, host.input, oracle, n)
-    if layout.storage_address(theirs.value) == layout.storage_address(host.input):
-        same = layout.storage_address(ours.value) == layout.storage_address(device.input)
-        judge.check.that(same, f"{place}: returned a copy instead of its input")
-        judge.check.that(address == layout.storage_address(device.input), f"{place}: the input's memory was replaced")
+    oracle, n = of_forward(info, sample), reduction_length(host, host_attempt.value)
+    # First of all: a call that wrote nothing is reported as a stub and not as wrong values.
+    judge.effect(label, sample.input, device.input, host.input)
+    judge.result(label, sample, device_attempt.value, host_attempt.value, oracle, n)
+    judge.result(f"{label}, its input", sample, device.input, host.input, oracle, n)
+    # The device has to keep the input's memory only where the host keeps it.
+    if layout.storage_address(host_attempt.value) == layout.storage_address(host.input):
+        same = layout.storage_address(device_attempt.value) == layout.storage_address(device.input)
+        judge.check.that(same, f"{label}: returned a copy instead of its input")
+        judge.check.that(address == layout.storage_address(device.input), f"{label}: the input's memory was replaced")

@@ -1,4 +1,4 @@
-"""Watching where a cell's first calls compute, forward and backward."""
+"""Records of where a cell's first calls compute, forward and backward."""
 
 from __future__ import annotations
 
@@ -13,12 +13,15 @@ from conformance.numerics.placement import HostWork, Operand, Recording, host_wo
 from conformance.numerics.trees import tensors
 
 from . import execution
-from .execution import HOST, Sample
+from .execution import HOST, OperatorSample
 
 
 @dataclass
 class Watch:
-    """What the first calls that have something to show were seen to do. ``blind`` says why nothing could be seen."""
+    """Host work found in the first informative calls of one direction (forward or backward).
+
+    ``left`` is how many calls are still to be recorded. ``blind`` names the exception that prevented a recording.
+    """
 
     device: torch.device
     left: int
@@ -26,27 +29,34 @@ class Watch:
     blind: str = ""
 
     def is_idle(self, given: Sequence[torch.Tensor]) -> bool:
-        """On the host nothing can fall back to it, and a single element proves nothing."""
+        """Return whether a call with these tensors need not be recorded.
+
+        The host cannot fall back to itself, and tensors of one element prove nothing: scalars live on the host.
+        """
         uninformative = bool(given) and all(tensor.numel() < 2 for tensor in given)
         done = self.left == 0 or self.found is not None or bool(self.blind)
         return self.device.type == HOST.type or done or uninformative
 
 
 @dataclass
-class Session:
-    """One profile of several calls. It begins with the first that is recorded; its failure changes no result."""
+class ProfileSession:
+    """One profile that spans several calls.
+
+    It begins with the first recorded call. A failure of the profiler changes no result of an operator.
+    """
 
     recording: Recording | None = None
     regions: list[tuple[Watch, list[Operand]]] = field(default_factory=list)
 
     def run(self, watch: Watch, given: Sequence[torch.Tensor], compute):
+        """Return ``compute()``, recorded as a region of the profile if the profiler works."""
         try:
             if self.recording is None:
                 recording = Recording()
                 recording.start()
-                self.recording = recording
+                self.recording = recording  # only now: end() must not stop a recording that never started
             region = self.recording.region()
-        except Exception as error:  # a profiler that cannot start is no fault of the operator
+        except Exception as error:  # a profiler that cannot start is not the operator's fault
             watch.blind = type(error).__name__
             return compute()
         watch.left -= 1
@@ -55,56 +65,60 @@ class Session:
             return compute()
 
     def end(self) -> None:
+        """Stop the profile and store the host work found in each region."""
         if self.recording is None:
             return
         try:
             self.recording.stop()
             device = self.regions[0][0].device.type
-            seen = list(zip(self.regions, self.recording.calls(device), strict=True))
-        except Exception as error:  # nor is one that does not tell what it saw
+            recorded = list(zip(self.regions, self.recording.calls(device), strict=True))
+        except Exception as error:  # neither is a profiler that loses its records
             for watch, _ in self.regions:
                 watch.blind = type(error).__name__
             return
-        for (watch, given), calls in seen:
+        for (watch, given), calls in recorded:
             watch.found = watch.found or host_work(calls, device, given)
 
 
 @dataclass
 class Watches:
-    """The forward and the backward of one cell."""
+    """Watches for the forward and the backward of one cell."""
 
     forward: Watch
     backward: Watch
-    session: Session | None = None
+    session: ProfileSession | None = None
 
     @classmethod
     def on(cls, device: torch.device, calls: int) -> Watches:
-        """Each side records up to ``calls`` calls."""
+        """Return watches that record up to ``calls`` calls in each direction."""
         return cls(Watch(device, calls), Watch(device, calls))
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """One profile for all calls inside: beginning and ending one takes longer than most of them."""
-        self.session = Session()
+        """Record all calls inside in one profile: starting and stopping a profile takes longer than most calls."""
+        self.session = ProfileSession()
         try:
             yield
         finally:
             session, self.session = self.session, None
             session.end()
 
-    def span(self, samples: Sequence[Sample]) -> int:
-        """How many of these samples one profile has to span to see all forward calls that are to be recorded."""
+    def span(self, samples: Sequence[OperatorSample]) -> int:
+        """Return how many of these samples one profile has to span to see all forward calls that are to be recorded."""
         informative = 0
         for number, sample in enumerate(samples, 1):
             informative += not self.forward.is_idle(sample.tensors)
             if informative == self.forward.left:
                 return number
+        # With nothing to record, a profile need not span more than one sample.
         return 1 if informative == 0 else len(samples)
 
-    def execute(self, function, sample: Sample, **extra):
+    def execute(self, function, sample: OperatorSample, **extra):
+        """Call the operator on the device, recorded if the forward watch still needs calls."""
         return self._run(self.forward, sample.tensors, lambda: execution.execute(function, sample, **extra))
 
     def gradients(self, outputs, inputs, cotangents):
+        """Run backward on the device, recorded if the backward watch still needs calls."""
         given = tensors([outputs, inputs, cotangents])
         return self._run(self.backward, given, lambda: execution.gradients(outputs, inputs, cotangents))
 
@@ -117,7 +131,7 @@ class Watches:
             return self._run(watch, given, compute)
 
     def report(self, check) -> None:
-        """Say what could not be seen; end the case when something was computed on the host."""
+        """Report which direction could not be recorded; fail the case if something was computed on the host."""
         sides = {"": self.forward, "backward: ": self.backward}
         blind = [f"{side}{watch.blind}" for side, watch in sides.items() if watch.blind]
         if blind:

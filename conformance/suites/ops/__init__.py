@@ -1,1 +1,1 @@
-"""Kernels beyond PyTorch's operators, each held against its specification in conformance.kernels.specifications."""
+"""Kernel suite: kernels beyond PyTorch's operators, compared with conformance.kernels.specifications."""

@@ -1,4 +1,4 @@
-"""From a case to its verdict: the accelerator's own kernel, and the portable reference beside it."""
+"""Bodies of the kernel cases: the accelerator's own kernel, and the portable reference beside it."""
 
 from __future__ import annotations
 
@@ -15,128 +15,139 @@ from conformance.case import Case, seed_of
 from conformance.finding import Reason, Refused, environment_lacks, report
 from conformance.kernels.arguments import tensors_in
 from conformance.kernels.implementation import Choice, Implementation, choice_behind
-from conformance.kernels.specification import Arguments, Place
+from conformance.kernels.specification import Arguments, TensorLocation
 from conformance.numerics.bits import plain
 from conformance.numerics.trees import mapped
 
-from .judging import Judge, unchanged
-from .loading import loaded, says_yes
-from .planned import Task
+from .judging import KernelJudge, differing
+from .loading import is_compatible, loaded
+from .planned import KernelTask
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """What the accelerator's builder gives for one kernel."""
+    """Functions that the accelerator's builder loads for one kernel."""
 
     functions: object
     function: Callable
     builder: str
 
 
-def load(accelerator, task: Task) -> Loaded:
-    """The accelerator's kernel. Raises Refused where there is none: no builder, or one that says no."""
+def load(accelerator, task: KernelTask) -> Loaded:
+    """Return the accelerator's kernel.
+
+    Raise Refused if there is no builder, if it is not compatible, or if it does not load this kernel.
+    """
     kernel, name = task.kernel, task.kernel.attribute_for(task.dtype)
     builder = accelerator.create_op_builder(kernel.builder)
     if stands_for_nothing(builder) or not hasattr(builder, "load"):
-        raise Refused(f"there is no {kernel.builder}")
-    if not says_yes(builder):
-        raise Refused(f"{kernel.builder} says it is not compatible")
+        raise Refused(f"the accelerator has no {kernel.builder}")
+    if not is_compatible(builder):
+        raise Refused(f"{kernel.builder}.is_compatible() is false")
     functions = loaded(builder)
     function = getattr(functions, name, None)
     if function is None:
-        raise Refused(f"{kernel.builder} loads no {name}")
+        raise Refused(f"{kernel.builder} does not load {name}")
     return Loaded(functions, function, kernel.builder)
 
 
 def run_sample(accelerator, device, declaration, case: Case, check) -> None:
-    """One call of the accelerator's kernel, and of the reference on the device where that is another."""
-    task: Task = case.payload
-    loaded, place = load(accelerator, task), _place(task, device)
+    """Check a call of the accelerator's kernel, and of the portable reference unless the kernel is the reference."""
+    task: KernelTask = case.payload
+    loaded, kernel_device = load(accelerator, task), _kernel_device(task, device)
     given = sample_of(task, task.what, case)
-    worst = _judged_call(accelerator, task, loaded.function, loaded.functions, given, place, check, loaded.builder)
-    choice = choice_behind(loaded.function)
-    _tell(check, choice, worst)
+    worst = _judged_call(
+        accelerator, task, loaded.function, loaded.functions, given, kernel_device, check, loaded.builder
+    )
+    choice = choice_behind(loaded.function)  # after the call: it says which implementation the call used
+    _report_choice(check, choice, worst)
+    # The reference is judged too: accelerators fall back to it where the environment lacks their own kernel.
     if choice.implementation is not Implementation.REFERENCE and task.kernel.reference is not None:
         reference = task.kernel.reference
+        # The same functions as from a builder, for the kernels that need companions around a call.
         alone = SimpleNamespace(**{**task.kernel.companions, task.kernel.attribute_for(task.dtype): reference})
-        _judged_call(accelerator, task, reference, alone, given, place, check, "the portable reference")
+        _judged_call(accelerator, task, reference, alone, given, kernel_device, check, "the portable reference")
     _compare_with_claim(declaration, case, choice)
 
 
 def run_refusal(accelerator, device, case: Case, check) -> None:
-    """A bad call raises before anything is modified; this project's own kernels name the argument."""
-    task: Task = case.payload
+    """Check that an invalid call raises before it changes a tensor; this project's kernels also name the argument."""
+    task: KernelTask = case.payload
     loaded = load(accelerator, task)
     given = sample_of(task, task.kernel.samples[0], case)
-    bad = task.what.spoil(on_device(given, _place(task, device)))
+    bad = task.what.spoil(on_device(given, _kernel_device(task, device)))
+    # A tensor on meta has no content that could change.
     before = {path: plain(tensor).clone() for path, tensor in tensors_in(bad) if tensor.device.type != "meta"}
 
     error = None
     with task.kernel.session(loaded.functions, bad):
         try:
             loaded.function(*bad.values())
-        except Exception as raised:  # which exception it is, is the builder's own business
+        except Exception as raised:  # builders are free in the type of the exception
             error = raised
     accelerator.synchronize()
 
-    check.that(error is not None, f"{task.what.argument} is wrong ({task.what.name}), and nothing is raised")
+    check.that(error is not None, f"{task.what.argument} is wrong ({task.what.name}), but the call does not raise")
     if isinstance(error, NotImplementedError):
-        raise error
+        raise error  # the kernel is missing, which says nothing about its checks of arguments
     after = {path: tensor for path, tensor in tensors_in(bad) if path in before}
-    changed = unchanged(before, after)
-    check.that(not changed, f"the call was refused, and had changed {', '.join(changed)} before")
+    changed = differing(before, after)
+    check.that(not changed, f"the call raised, but had already changed {', '.join(changed)}")
+    # Only functions of this project have ``choice``; vendors are free in the text of their errors.
     if hasattr(loaded.function, "choice"):
         check.that(task.what.argument in str(error), f"the error does not name {task.what.argument}: {error}")
 
 
 def run_property(accelerator, device, declaration, case: Case, check) -> None:
-    """Several calls, and what holds between them."""
-    task: Task = case.payload
-    loaded, place = load(accelerator, task), _place(task, device)
+    """Check a relation between several calls of the accelerator's kernel."""
+    task: KernelTask = case.payload
+    loaded, kernel_device = load(accelerator, task), _kernel_device(task, device)
     generator = torch.Generator().manual_seed(seed_of(case.id))
-    judge = Judge(check, task.kernel.budget, loaded.builder)
-    for what, tensor, expected in task.what.run(loaded.functions, place, getattr(torch, task.dtype), generator):
-        judge.tensor(what, tensor, expected)
+    judge = KernelJudge(check, task.kernel.budget, loaded.builder)
+    for name, tensor, expected in task.what.run(loaded.functions, kernel_device, getattr(torch, task.dtype), generator):
+        judge.tensor(name, tensor, expected)
     choice = choice_behind(loaded.function)
-    _tell(check, choice, judge.ratio)
+    _report_choice(check, choice, judge.ratio)
     _compare_with_claim(declaration, case, choice)
 
 
-def sample_of(task: Task, sample, case: Case) -> Arguments:
-    """The sample's arguments on the host; they depend on the case's id alone."""
+def sample_of(task: KernelTask, sample, case: Case) -> Arguments:
+    """Return the sample's arguments on the host; they depend on the case's id alone."""
     return sample.make(torch.Generator().manual_seed(seed_of(case.id)), getattr(torch, task.dtype))
 
 
-def on_device(given: Arguments, place: torch.device) -> Arguments:
-    """A copy of the arguments with every tensor on that device."""
-    return mapped(given, lambda leaf: leaf.to(place, copy=True) if isinstance(leaf, torch.Tensor) else leaf)
+def on_device(given: Arguments, device: torch.device) -> Arguments:
+    """Return a copy of the arguments with every tensor on that device."""
+    return mapped(given, lambda leaf: leaf.to(device, copy=True) if isinstance(leaf, torch.Tensor) else leaf)
 
 
-def _place(task: Task, device: torch.device) -> torch.device:
-    return torch.device("cpu") if task.kernel.place is Place.HOST else device
+def _kernel_device(task: KernelTask, device: torch.device) -> torch.device:
+    return torch.device("cpu") if task.kernel.location is TensorLocation.HOST else device
 
 
-def _judged_call(accelerator, task: Task, function, functions, given: Arguments, place, check, who: str) -> float:
-    arguments = on_device(given, place)
+def _judged_call(
+    accelerator, task: KernelTask, function, functions, given: Arguments, device, check, who: str
+) -> float:
+    arguments = on_device(given, device)
     with task.kernel.session(functions, arguments):
         result = function(*arguments.values())
     accelerator.synchronize()
-    judge = Judge(check, task.kernel.budget, who)
+    judge = KernelJudge(check, task.kernel.budget, who)
     judge.call(task.kernel, given, arguments, result)
     return judge.ratio
 
 
-def _tell(check, choice: Choice, ratio: float) -> None:
+def _report_choice(check, choice: Choice, ratio: float) -> None:
     check.metric("implementation", choice.implementation.value)
     check.metric("implementation_reason", choice.reason)
     check.metric("max_budget_ratio", float(f"{ratio:.3g}"))
 
 
 def _compare_with_claim(declaration, case: Case, choice: Choice) -> None:
-    """A kernel that is claimed as more than its portable reference has to be more."""
+    """Fail if the kernel is claimed as native but its reference ran; skip if the environment lacks something."""
     cell: Cell = case.requires[0]
     if declaration.claim(cell).detail is not Detail.NATIVE or choice.implementation is not Implementation.REFERENCE:
         return
     if choice.lacks:
-        environment_lacks(f"{cell} is claimed as native, and the reference computes here, rightly: {choice.lacks}")
-    report(Reason.OVER_DECLARED, f"{cell} is claimed as native, and the reference computes: {choice.reason}")
+        environment_lacks(f"{cell} is claimed as native, but this machine can only run the reference: {choice.lacks}")
+    report(Reason.OVER_DECLARED, f"{cell} is claimed as native, but the reference computes: {choice.reason}")

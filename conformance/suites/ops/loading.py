@@ -1,21 +1,27 @@
-"""What an accelerator's builders load, for cases that follow from no specification."""
+"""Access to kernels that an accelerator's builders load, for cases without a specification."""
 
 from __future__ import annotations
 
 from conformance.finding import Refused, environment_lacks
-from conformance.process.patience import while_compiling
+from conformance.process.watchdog import while_compiling
 
 
 def functions(accelerator, builder):
-    """The object that the builder loads. Raises Refused where there is none, or where it says no."""
+    """Return the object that the builder loads.
+
+    Raise Refused if the accelerator has no such builder, or if the builder is not compatible.
+    """
     found = _compatible(accelerator, builder)
     if found is None:
-        raise Refused(f"{builder} says no")
+        raise Refused(f"the accelerator has no compatible {builder}")
     return loaded(found)
 
 
 def functions_if_any(accelerator, builder):
-    """The same for cases that need a builder and are about something else: without one there is nothing to say."""
+    """Return the object that the builder loads, for cases that do not check the builder itself.
+
+    Skip the case (environment) if the accelerator has no such builder, or if the builder is not compatible.
+    """
     found = _compatible(accelerator, builder)
     if found is None:
         environment_lacks(f"the accelerator has no {builder}")
@@ -23,17 +29,20 @@ def functions_if_any(accelerator, builder):
 
 
 def loaded(builder):
-    """What it loads. Compilers run at first use, in whichever case that is."""
+    """Return the object that this builder loads.
+
+    The first use may start a compiler, so the case's timeout is suspended meanwhile.
+    """
     with while_compiling():
         return builder.load()
 
 
-def says_yes(builder):
-    """Whether it is compatible, for which some builders compile as well."""
+def is_compatible(builder):
+    """Return whether this builder is compatible; some builders compile to find out, so the timeout is suspended."""
     with while_compiling():
         return builder.is_compatible()
 
 
 def _compatible(accelerator, builder):
     found = accelerator.create_op_builder(builder)
-    return found if found is not None and says_yes(found) else None
+    return found if found is not None and is_compatible(found) else None

@@ -1,4 +1,4 @@
-"""The cases that follow from the specifications: calls, refusals, and properties of several calls."""
+"""Planned cases that follow from the specifications: calls, refusals, and properties of several calls."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from dataclasses import dataclass
 
 from conformance.accelerators.capabilities import Cell
 from conformance.case import Case, case_id
-from conformance.kernels.specification import KernelSpecification, Property, Refusal, Sample
+from conformance.kernels.specification import KernelSample, KernelSpecification, Property, Refusal
 from conformance.kernels.specifications import specifications
 
 
 @dataclass(frozen=True)
-class Task:
-    """What one case does, with one kernel in one dtype."""
+class KernelTask:
+    """Payload of one case: a sample, refusal or property of one kernel in one dtype."""
 
     kernel: KernelSpecification
     dtype: str
-    what: Sample | Refusal | Property
+    what: KernelSample | Refusal | Property
 
 
 def results() -> list[Case]:
-    """One call each."""
+    """Return a case for every sample of every kernel and dtype; each makes one call."""
     return [
-        _case(Task(kernel, dtype, sample))
+        _case(KernelTask(kernel, dtype, sample))
         for kernel in specifications()
         for dtype in kernel.dtypes
         for sample in kernel.samples
@@ -31,22 +31,29 @@ def results() -> list[Case]:
 
 
 def refusals() -> list[Case]:
-    """One bad call each, in the kernel's first dtype."""
-    return [_case(Task(one, one.dtypes[0], refusal), "refuses") for one in specifications() for refusal in one.refusals]
-
-
-def properties() -> list[Case]:
-    """Several calls each."""
+    """Return a case for every refusal; each makes one invalid call, in the kernel's first dtype."""
     return [
-        _case(Task(one, dtype, what), "property")
-        for one in specifications()
-        for dtype in one.dtypes
-        for what in one.properties
+        _case(KernelTask(kernel, kernel.dtypes[0], refusal), "refuses")
+        for kernel in specifications()
+        for refusal in kernel.refusals
     ]
 
 
-def _case(task: Task, word: str = "") -> Case:
-    """Adaptive: a kernel that is not claimed is tried all the same, and a "no" has to be one."""
+def properties() -> list[Case]:
+    """Return a case for every property of every kernel and dtype; each makes several calls."""
+    return [
+        _case(KernelTask(kernel, dtype, relation), "property")
+        for kernel in specifications()
+        for dtype in kernel.dtypes
+        for relation in kernel.properties
+    ]
+
+
+def _case(task: KernelTask, word: str = "") -> Case:
+    """Return the case of one task.
+
+    It is adaptive: an unclaimed kernel runs as well, and a claim that it is unsupported has to be true.
+    """
     mode, name = task.kernel.mode.value, task.kernel.name
     axes = (("dtype", task.dtype), ("mode", mode), ("sample", task.what.name))
     return Case(

@@ -1,4 +1,4 @@
-"""Builders of kernels keep their word."""
+"""Cases for kernel builders: is_compatible() agrees with load()."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from conformance.accelerators.capabilities import OP_BUILDERS
 from conformance.case import case
 from conformance.kernels.specifications import builder_names
 
-from .loading import loaded, says_yes
+from .loading import is_compatible, loaded
 
 
 @case("ops.builders.compatible_is_loadable", axes={"builder": builder_names()}, requires=[OP_BUILDERS])
 def test_compatible_is_loadable(accelerator, builder, check):
-    """is_compatible() is True exactly when load() gives something to call. A builder that is None says no."""
-    found = accelerator.create_op_builder(builder)
-    says = found is not None and says_yes(found)
+    """A builder says that it is compatible exactly when its load() returns functions."""
+    found = accelerator.create_op_builder(builder)  # None is a refusal as well
+    compatible = found is not None and is_compatible(found)
 
     try:
         loads = found is not None and loaded(found) is not None
-    except Exception as error:  # whatever load() says no with
+    except Exception as error:  # any exception of load() is a refusal
         loads, why = False, f"load() raises {type(error).__name__}: {error}"
     else:
-        why = "load() gives functions" if loads else "load() gives nothing"
+        why = "load() returns functions" if loads else "load() returns nothing"
 
-    check.that(says == loads, f"is_compatible() is {says}, and {why}")
+    check.that(compatible == loads, f"is_compatible() is {compatible}, but {why}")

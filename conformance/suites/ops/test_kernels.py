@@ -1,4 +1,4 @@
-"""Three bodies for all kernels: calls, refusals, properties."""
+"""Bodies of all kernel cases: calls, refusals, properties."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from . import planned
 
 @cases(planned.results)
 def test_results(accelerator, device, declaration, case, check):
-    """What a kernel changes and returns is its specification's, within the error budget; inputs keep their bits."""
-    from . import execution
+    """A kernel gives its specification's results within the error budget and leaves its inputs unchanged."""
+    from . import execution  # imports torch, which a plan does not need
 
     execution.run_sample(accelerator, device, declaration, case, check)
 
 
 @cases(planned.refusals)
 def test_refusals(accelerator, device, case, check):
-    """Wrong arguments are an error, and nothing has been modified when it is raised."""
+    """A kernel raises an error for wrong arguments before it modifies a tensor."""
     from . import execution
 
     execution.run_refusal(accelerator, device, case, check)
@@ -25,7 +25,7 @@ def test_refusals(accelerator, device, case, check):
 
 @cases(planned.properties)
 def test_properties(accelerator, device, declaration, case, check):
-    """What holds between several calls of a kernel."""
+    """Several calls of a kernel have the relation that its specification defines."""
     from . import execution
 
     execution.run_property(accelerator, device, declaration, case, check)

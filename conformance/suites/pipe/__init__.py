@@ -1,1 +1,1 @@
-"""Layers on several ranks, micro-batches one after the other: the numbers of one process."""
+"""Pipeline parallelism cases: layers on several ranks agree with one process."""

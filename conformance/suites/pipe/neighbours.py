@@ -1,16 +1,16 @@
-"""The ranks before and behind a stage, for tensors of any shape: what is sent says first how large it is."""
+"""Point-to-point exchange with the previous and the next rank; a header with the shape precedes each tensor."""
 
 from __future__ import annotations
 
 import torch
 import torch.distributed as dist
 
-#: Numbers of a header: how many sizes there are, the sizes, zeros.
+#: Length of a header: the number of dimensions, the sizes, and zeros up to four dimensions.
 _HEADER = 5
 
 
 class Neighbours:
-    """The first rank has none before it, the last one none behind it; what they would bring is None."""
+    """Neighbour ranks of a pipeline stage. A missing neighbour of the first or last rank gives None."""
 
     def __init__(self, device, rank, world_size):
         self._device, self._rank = device, rank
@@ -21,11 +21,11 @@ class Neighbours:
         return not self.behind
 
     def with_previous(self, given, *, wants):
-        """Send it a gradient, unless that is None, and take an input, if one is wanted, at the same time."""
+        """Send a gradient to the previous rank, unless it is None, and return its input if ``wants`` is true."""
         return self._meet(self._rank - 1, given, wants) if self._rank else None
 
     def with_next(self, given, *, wants):
-        """Send it an output, unless that is None, and take a gradient, if one is wanted, at the same time."""
+        """Send an output to the next rank, unless it is None, and return its gradient if ``wants`` is true."""
         return None if self.is_last else self._meet(self._rank + 1, given, wants)
 
     def _meet(self, peer, given, wants):
@@ -44,7 +44,7 @@ class Neighbours:
 
     @staticmethod
     def _swap(peer, given, taken):
-        """Both directions in one batch: one after the other, two ranks might wait for each other."""
+        """Send and receive in one batch. Done one after the other, two ranks could deadlock."""
         calls = []
         if given is not None:
             calls.append(dist.P2POp(dist.isend, given.detach().contiguous(), peer))

@@ -1,4 +1,4 @@
-"""The schedules of torch.distributed.pipelining."""
+"""Schedule cases of torch.distributed.pipelining."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from conformance.accelerators.capabilities import COMM, COMM_DTYPE, COMM_P2P
 from conformance.case import case
 from conformance.numerics.nearness import Near, near
 
+#: Modules that take seconds to import. They are imported once, before the ranks are forked.
 RANK_IMPORTS = ("torch._dynamo", "torch.distributed.pipelining")
 NEEDS = (COMM, COMM_P2P, COMM_DTYPE.on("float32"))
 WIDTH, BATCH, MICRO = 10, 12, 6
@@ -32,7 +33,7 @@ def data():
 
 
 def sequential(count):
-    """All layers in one process in float64, after a backward pass of the whole batch; and the loss."""
+    """Return all layers in float64 after a backward pass of the whole batch in one process, and the loss."""
     layers = nn.Sequential(*(layer(number) for number in range(count))).double()
     inputs, targets = (tensor.double() for tensor in data())
     loss = nn.functional.mse_loss(layers(inputs), targets)
@@ -47,12 +48,13 @@ def stage_of(module, number, count, device):
 
 
 def run(schedule, device, rank, last):
-    """One step; the losses of the micro-batches where the last stage is."""
+    """Run one step of the schedule and return the losses of its micro-batches; an empty list but on rank ``last``."""
     inputs, targets = (tensor.to(device) for tensor in data())
     return step(schedule, inputs, targets, rank, last)
 
 
 def step(schedule, inputs, targets, rank, last):
+    """Run one step of the schedule on these tensors and return the losses; an empty list but on rank ``last``."""
     losses = []
     given = (inputs,) if rank == 0 else ()
     with contextlib.redirect_stdout(io.StringIO()):
@@ -67,7 +69,7 @@ def check_stage(check, module, exact, number):
 
 @case("pipe.schedule", requires=NEEDS, axes={"schedule": tuple(SCHEDULES)}, world_size=(2, 3, 4))
 def test_schedule(check, device, schedule, rank, world_size, group):
-    """One stage a rank: the loss and every gradient are those of all layers in a row."""
+    """With one stage on each rank, the loss and every gradient agree with one process."""
     from torch.distributed import pipelining
 
     exact, loss = sequential(world_size)
@@ -85,7 +87,7 @@ def test_schedule(check, device, schedule, rank, world_size, group):
 
 @case("pipe.looped", requires=NEEDS, axes={"schedule": tuple(LOOPED)}, world_size=2)
 def test_looped(check, device, schedule, rank, world_size, group):
-    """Two stages a rank, the batch passing by twice."""
+    """With two stages on each rank, the loss and every gradient agree with one process."""
     from torch.distributed import pipelining
 
     count = 2 * world_size
@@ -104,7 +106,7 @@ def test_looped(check, device, schedule, rank, world_size, group):
 
 @case("pipe.tied", requires=NEEDS, axes={"schedule": tuple(SCHEDULES)}, world_size=2)
 def test_tied(check, device, schedule, rank, world_size, group):
-    """A weight that the first and the last stage share: its gradient is the sum of both copies'."""
+    """A weight shared by the first and the last stage gets the sum of both copies' gradients."""
     from torch.distributed import pipelining
 
     shared = layer(0).double()

@@ -1,4 +1,4 @@
-"""Micro-batches, and batches, that are not all of one shape."""
+"""Pipeline cases in which micro-batches or batches differ in shape."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from conformance.numerics.nearness import Near, near
 from .neighbours import Neighbours
 from .test_schedules import SCHEDULES, WIDTH, check_stage, layer, stage_of, step
 
+#: Modules that take seconds to import. They are imported once, before the ranks are forked.
 RANK_IMPORTS = ("torch._dynamo", "torch.distributed.pipelining")
 NEEDS = (COMM, COMM_P2P, COMM_DTYPE.on("float32"))
-#: Samples and positions of each micro-batch: shorter ones follow longer ones, and the other way round.
+#: Samples and positions of each micro-batch: shorter ones follow longer ones, and longer ones follow shorter ones.
 MICRO = ((2, 5), (1, 3), (3, 9), (1, 1), (2, 7))
 #: The same of whole batches, each in three micro-batches.
 BATCHES = ((6, 5), (3, 11), (9, 2))
@@ -27,20 +28,20 @@ def tensors(shapes):
 
 
 def loss_of(output):
-    """A sum and no mean, so that micro-batches add up whatever their sizes are."""
+    """Return a sum, and not a mean, so that losses of micro-batches of any size add up."""
     return output.square().sum()
 
 
 def sequential(count, inputs):
-    """All layers in one process in float64, after backward passes of all inputs; the loss of each."""
+    """Return all layers in float64 after backward passes of all inputs in one process, and the loss of each input."""
     layers = nn.Sequential(*(layer(number) for number in range(count))).double()
-    losses = [loss_of(layers(each.double())) for each in inputs]
+    losses = [loss_of(layers(batch.double())) for batch in inputs]
     torch.stack(losses).sum().backward()
     return layers, [loss.detach() for loss in losses]
 
 
 class Stage:
-    """A rank's layer between its neighbours: passes forward and backward, of one micro-batch each."""
+    """Pipeline stage of one rank: forward and backward passes of single micro-batches."""
 
     def __init__(self, module, neighbours, inputs):
         self._module, self._neighbours = module, neighbours
@@ -48,24 +49,27 @@ class Stage:
         self.losses = []
 
     def forward(self, arrived):
-        """What goes to the next rank; the first one takes its own input, the last one gives its loss."""
+        """Run a forward pass and return the tensor for the next rank, or the loss on the last rank.
+
+        The first rank receives nothing and takes its next own input.
+        """
         given = next(self._inputs) if arrived is None else arrived.requires_grad_()
-        made = self._module(given)
+        output = self._module(given)
         if self._neighbours.is_last:
-            made = loss_of(made)
-            self.losses.append(made.detach())
-        self._open.append((given, made))
-        return made
+            output = loss_of(output)
+            self.losses.append(output.detach())
+        self._open.append((given, output))
+        return output
 
     def backward(self, gradient):
-        """Of the oldest micro-batch that waits for it; what goes to the rank before."""
-        given, made = self._open.pop(0)
-        made.backward(gradient)
+        """Run the backward pass of the oldest open micro-batch and return the gradient for the previous rank."""
+        given, output = self._open.pop(0)
+        output.backward(gradient)
         return given.grad
 
 
 def gpipe(stage, neighbours, count):
-    """All forward, then all backward."""
+    """Run all forward passes, then all backward passes."""
     for _ in range(count):
         neighbours.with_next(stage.forward(neighbours.with_previous(None, wants=True)), wants=False)
     for _ in range(count):
@@ -73,7 +77,7 @@ def gpipe(stage, neighbours, count):
 
 
 def one_forward_one_backward(stage, neighbours, count):
-    """As many forward as there are ranks behind this one, then one of each in turn, then what is left backward."""
+    """Run a forward pass for each rank behind this one, then forward and backward in turn, then the rest backward."""
     ahead = min(count, neighbours.behind)
     for _ in range(ahead):
         neighbours.with_next(stage.forward(neighbours.with_previous(None, wants=True)), wants=False)
@@ -90,14 +94,14 @@ ORDERS = {"gpipe": gpipe, "1f1b": one_forward_one_backward}
 
 @case("pipe.shapes", requires=[*NEEDS, COMM_DTYPE.on("int64")], axes={"schedule": tuple(ORDERS)}, world_size=(2, 3))
 def test_shapes(check, device, schedule, rank, world_size, group):
-    """Every micro-batch has a shape of its own, which travels before it: losses and gradients of one process."""
+    """Micro-batches of different shapes give the losses and gradients of one process."""
     inputs = tensors(MICRO)
     exact, losses = sequential(world_size, inputs)
     module = layer(rank).to(device)
     neighbours = Neighbours(device, rank, world_size)
-    stage = Stage(module, neighbours, [each.to(device) for each in inputs])
+    stage = Stage(module, neighbours, [batch.to(device) for batch in inputs])
 
-    dist.barrier()  # some backends want all ranks in a group's first call, and the batches below are of two
+    dist.barrier()  # some backends need all ranks in a group's first call, and the calls below are between two ranks
     ORDERS[schedule](stage, neighbours, len(MICRO))
 
     check_stage(check, module, exact, rank)
@@ -107,7 +111,7 @@ def test_shapes(check, device, schedule, rank, world_size, group):
 
 @case("pipe.shapes.inferred", requires=NEEDS, axes={"schedule": tuple(SCHEDULES)}, world_size=2)
 def test_inferred(check, device, schedule, rank, world_size, group):
-    """Each batch has another shape, which the stages find out as it comes: their gradients add up over all batches."""
+    """Batches of different shapes, which stages infer, give the summed gradients of one process."""
     from torch.distributed import pipelining
 
     batches = tensors(BATCHES)
@@ -116,18 +120,19 @@ def test_inferred(check, device, schedule, rank, world_size, group):
 
     found = []
     for batch in batches:
-        # A schedule keeps the shapes of its first batch, so every batch has its own.
+        # A schedule keeps the shapes of its first batch, so every batch gets a new schedule.
         kind = getattr(pipelining, SCHEDULES[schedule])
-        made = kind(stage_of(module, rank, world_size, device), 3, loss_fn=_loss, scale_grads=False)
+        schedule_of_batch = kind(stage_of(module, rank, world_size, device), 3, loss_fn=_loss, scale_grads=False)
         batch = batch.to(device)
-        found.append(step(made, batch, batch, rank, world_size - 1))
+        found.append(step(schedule_of_batch, batch, batch, rank, world_size - 1))
 
     check_stage(check, module, exact, rank)
     if rank == world_size - 1:
-        sums = torch.stack([torch.stack(each).sum() for each in found])
+        sums = torch.stack([torch.stack(losses_of_batch).sum() for losses_of_batch in found])
         near(check, "the losses", sums, torch.stack(losses), Near.FORWARD)
 
 
 def _loss(output, target):
+    """Return the loss. Schedules call it with a target, which this loss does not have."""
     del target
     return loss_of(output)

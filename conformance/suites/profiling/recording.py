@@ -1,4 +1,4 @@
-"""What torch.profiler sees of a function."""
+"""Recording of a function by torch.profiler."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from torch import profiler
 
 
 def record(accelerator: Any, function: Callable[[], object]) -> dict[str, Any]:
-    """Run the function under the profiler; its averaged events by name."""
+    """Run the function under the profiler and return its averaged events by name."""
+    # A first run outside the profiler does one-time work, such as loading kernels.
     function()
     accelerator.synchronize()
     with warnings.catch_warnings():
-        # Profilers of devices warn about what they do not count; what they record is the question here.
+        # Device profilers warn about events that they do not count; the cases look at what is recorded.
         warnings.simplefilter("ignore")
         with profiler.profile(activities=profiler.supported_activities()) as profile:
             function()
@@ -23,5 +24,5 @@ def record(accelerator: Any, function: Callable[[], object]) -> dict[str, Any]:
 
 
 def device_microseconds(events: dict[str, Any]) -> float:
-    """Time on the device, as the profiler attributes it to operations and kernels."""
+    """Return the time on the device in microseconds that the profiler attributes to operations and kernels."""
     return sum(float(getattr(event, "self_device_time_total", 0.0)) for event in events.values())

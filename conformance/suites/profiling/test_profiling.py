@@ -1,7 +1,8 @@
-"""Profiling: what is counted, timed and remembered agrees with what was done."""
+"""Cases of torch.profiler, operation counts, times, memory numbers and running out of memory."""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import time
@@ -20,7 +21,8 @@ from conformance.accelerators.capabilities import (
 )
 from conformance.case import Level, case
 from conformance.finding import environment_lacks
-from conformance.suites.accelerator.conveyor import SIDE, Conveyor, numbers
+from conformance.suites.accelerator.conveyor import Conveyor, numbers
+from conformance.suites.shared_bodies import assert_survives_running_out, runs_out, still_computes
 
 from .recording import device_microseconds, record
 
@@ -29,7 +31,7 @@ MIB = 1 << 20
 
 @case("profiling.profiler.operations", requires=[PROFILER])
 def test_operations(accelerator, device):
-    """The profiler counts each operation as often as it ran."""
+    """The profiler counts every run of each operation."""
     left = torch.ones(129, 129, device=device)
 
     def work():
@@ -40,30 +42,31 @@ def test_operations(accelerator, device):
     events = record(accelerator, work)
 
     counts = {name: events[name].count if name in events else 0 for name in ("aten::mm", "aten::add")}
-    assert counts == {"aten::mm": 7, "aten::add": 1}, f"of 7 products and 1 sum the profiler recorded {counts}"
+    assert counts == {"aten::mm": 7, "aten::add": 1}, f"7 products and 1 sum ran; the profiler recorded {counts}"
 
 
 @case("profiling.profiler.device_time", requires=[PROFILER])
 def test_device_time(accelerator, device):
-    """Work has time: on the device, or on the host where the host is the device; more work has more of it."""
+    """The profiler records device time for work, and more time for more work."""
     conveyor, source = Conveyor(accelerator, device, milliseconds=5.0), numbers(device)
     target = torch.empty_like(source)
 
     def microseconds(times):
         events = record(accelerator, lambda: conveyor.carry(source, target, times))
+        # Where the host is the device, its time is host time.
         if device.type != "cpu":
             return device_microseconds(events)
         return sum(event.self_cpu_time_total for event in events.values())
 
     short, long = (min(microseconds(times) for _ in range(3)) for times in (1, 8))
 
-    assert short > 0, "the profiler saw no time on the device"
-    assert long > short, f"8 × the work has {long:.0f} µs in the profiler, once {short:.0f} µs"
+    assert short > 0, "the profiler recorded no time on the device"
+    assert long > short, f"the profiler recorded {long:.0f} µs for 8 × the work, {short:.0f} µs for 1 ×"
 
 
 @case("profiling.profiler.ranges", requires=[PROFILER, RANGES])
 def test_profiler_ranges(accelerator, device):
-    """Profiling around ranges records the operations inside them."""
+    """The profiler records the operations inside ranges."""
 
     def work():
         accelerator.range_push("outer")
@@ -75,7 +78,7 @@ def test_profiler_ranges(accelerator, device):
     assert "aten::mul" in events, f"inside a range the profiler recorded only {sorted(events)}"
 
 
-#: Operations with a formula: two floating-point operations per multiplication and addition.
+#: Operations and their numbers of floating-point operations: two for each multiplication with its addition.
 FLOPS = {
     "mm": (lambda d: torch.ones(17, 31, device=d) @ torch.ones(31, 13, device=d), 2 * 17 * 31 * 13),
     "bmm": (lambda d: torch.ones(3, 17, 31, device=d) @ torch.ones(3, 31, 13, device=d), 3 * 2 * 17 * 31 * 13),
@@ -97,19 +100,19 @@ FLOPS = {
 
 @case("profiling.flops.forward", requires=[MEMORY], level=Level.CORE, axes={"function": list(FLOPS)})
 def test_flops_forward(device, function):
-    """The flop counter sees on the device exactly what the formula gives."""
+    """The FLOP counter gives exactly the formula's count on the device."""
     work, expected = FLOPS[function]
 
     with FlopCounterMode(display=False) as counter:
         work(device)
 
     found = counter.get_total_flops()
-    assert found == expected, f"{function} counts {found} operations, the formula gives {expected}"
+    assert found == expected, f"the counter gives {found} operations for {function}, the formula {expected}"
 
 
 @case("profiling.flops.backward", requires=[MEMORY], level=Level.CORE)
 def test_flops_backward(device):
-    """A backward pass with two gradients costs twice its forward pass."""
+    """A backward pass with two gradients counts twice the operations of its forward pass."""
     left = torch.ones(17, 31, device=device, requires_grad=True)
     right = torch.ones(31, 13, device=device, requires_grad=True)
 
@@ -117,27 +120,26 @@ def test_flops_backward(device):
         (left @ right).sum().backward()
 
     found, expected = counter.get_total_flops(), 3 * 2 * 17 * 31 * 13
-    assert found == expected, f"forward and backward count {found} operations, the formula gives {expected}"
+    assert found == expected, f"the counter gives {found} operations for forward and backward, the formula {expected}"
 
 
 @case("profiling.flops.dtypes", requires=[DTYPE], axes={"dtype": ["float32", "float16", "bfloat16"]})
 def test_flops_dtypes(device, dtype):
-    """The count does not depend on the dtype."""
+    """The FLOP count does not depend on the dtype."""
     left = torch.ones(17, 31, device=device, dtype=getattr(torch, dtype))
 
     with FlopCounterMode(display=False) as counter:
         left @ left.t()
 
-    assert counter.get_total_flops() == 2 * 17 * 31 * 17, f"{dtype}: {counter.get_total_flops()} operations"
+    found, expected = counter.get_total_flops(), 2 * 17 * 31 * 17
+    assert found == expected, f"the counter gives {found} operations for {dtype}, the formula {expected}"
 
 
 @case("profiling.time.event_within_wall", requires=[EVENT_TIMING])
 def test_event_within_wall(accelerator, device):
-    """By the device's clock work takes no longer than by the host's, and in the best of five tries not far less.
-
-    A loaded host makes the wall time longer, never shorter, and ten times longer is no rarity where many share it; a
-    wrong unit is off by a thousand. So the second half needs one try in five, and that within a twentieth.
-    """
+    """Event times are at most the wall time, and at least a twentieth of it in the best of five tries."""
+    # A loaded host makes the wall time longer, often by ten times where many processes share it, but never shorter. A
+    # wrong unit is off by a factor of 1000. So the lower bound is loose, and one try in five is enough.
     conveyor, source = Conveyor(accelerator, device, milliseconds=50.0), numbers(device)
     target, shares = torch.empty_like(source), []
     for _ in range(5):
@@ -151,33 +153,26 @@ def test_event_within_wall(accelerator, device):
         wall = (time.perf_counter() - started) * 1000
         shares.append(start.elapsed_time(end) / wall)
 
-    # 5 % for the clocks themselves to differ.
-    assert max(shares) <= 1.05, f"the device's clock counts {max(shares):.2f} × the wall time"
-    assert max(shares) >= 0.05, f"the device's clock counts at most {max(shares):.4f} of the wall time; is it in ms?"
+    # The two clocks themselves may differ by 5 %.
+    assert max(shares) <= 1.05, f"elapsed_time() gives {max(shares):.2f} × the wall time; at most 1.05 is allowed"
+    assert max(shares) >= 0.05, (
+        f"elapsed_time() gives at most {max(shares):.4f} of the wall time; check that it returns milliseconds"
+    )
 
 
 @case("profiling.time.work_scales", requires=[MEMORY], level=Level.CORE)
 def test_work_scales(accelerator, device):
-    """Measured with synchronize() around it, sixteen times the work takes longer: throughput can be measured."""
+    """Sixteen times the work takes longer by the host's clock with synchronize() before and after it."""
     conveyor, source = Conveyor(accelerator, device), numbers(device)
-    target = torch.empty_like(source)
 
-    def seconds(times):
-        accelerator.synchronize()
-        started = time.perf_counter()
-        conveyor.carry(source, target, times)
-        accelerator.synchronize()
-        return time.perf_counter() - started
+    short, long = conveyor.seconds(source, 1), conveyor.seconds(source, 16)
 
-    short, long = min(seconds(1) for _ in range(3)), min(seconds(16) for _ in range(3))
-
-    assert long > short, f"16 × the work takes {long * 1e3:.2f} ms, once {short * 1e3:.2f} ms"
-    assert target.shape == (SIDE, SIDE)
+    assert long > short, f"16 × the work takes {long * 1e3:.2f} ms, 1 × takes {short * 1e3:.2f} ms"
 
 
 @case("profiling.memory.finite", requires=[MEMORY], level=Level.CORE)
 def test_memory_finite(accelerator, device):
-    """What a profiler prints of memory is finite and not negative, with work going on."""
+    """Memory numbers are finite and not negative while tensors are alive."""
     kept = [torch.ones(MIB, device=device) for _ in range(4)]
     members = ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved", "available_memory")
 
@@ -185,12 +180,12 @@ def test_memory_finite(accelerator, device):
 
     assert len(kept) == 4
     bad = {member: value for member, value in values.items() if not math.isfinite(value) or value < 0}
-    assert not bad, f"memory numbers are {bad}"
+    assert not bad, f"memory numbers are negative or not finite: {bad}"
 
 
 @case("profiling.memory.monotone", requires=[MEMORY_STATS])
 def test_memory_monotone(accelerator, device):
-    """Each further tensor raises allocated memory, and each freed one lowers it."""
+    """Each new tensor raises allocated memory, and each freed tensor lowers it."""
     kept, values = [], [accelerator.memory_allocated()]
 
     for _ in range(6):
@@ -201,25 +196,25 @@ def test_memory_monotone(accelerator, device):
         values.append(accelerator.memory_allocated())
 
     rising, falling = values[:7], values[6:]
-    assert all(b - a >= 4 * MIB for a, b in itertools.pairwise(rising)), f"while allocating: {rising}"
-    assert all(a - b >= 4 * MIB for a, b in itertools.pairwise(falling)), f"while freeing: {falling}"
+    # A tensor has 2^20 floats of 4 bytes.
+    assert all(b - a >= 4 * MIB for a, b in itertools.pairwise(rising)), (
+        f"memory_allocated() while allocating tensors of 4 MiB: {rising}"
+    )
+    assert all(a - b >= 4 * MIB for a, b in itertools.pairwise(falling)), (
+        f"memory_allocated() while freeing tensors of 4 MiB: {falling}"
+    )
 
 
 @case("profiling.oom.single", requires=[MEMORY_OOM])
 def test_oom_single(accelerator, device):
-    """A tensor larger than the device raises torch.OutOfMemoryError; the device works on and nothing was harmed."""
-    kept = numbers(device)
-
-    for _ in range(3):
-        assert runs_out(lambda: torch.empty(accelerator.total_memory() + 64 * MIB, dtype=torch.uint8, device=device))
-
-    assert works(device), "after running out of memory, a tensor of 65 floats does not fit any more"
-    assert torch.equal(kept.cpu(), numbers(torch.device("cpu"))), "running out of memory changed a live tensor"
+    """A tensor larger than the device raises torch.OutOfMemoryError, and the device and live tensors are unharmed."""
+    with no_other_error():
+        assert_survives_running_out(device, accelerator.total_memory() + 64 * MIB)
 
 
 @case("profiling.oom.filled", requires=[MEMORY_OOM, MEMORY_STATS])
 def test_oom_filled(accelerator, device):
-    """A device filled up tensor by tensor raises, and has its memory back when they are freed."""
+    """Filling the device with tensors raises torch.OutOfMemoryError, and freeing them returns all memory."""
     before, size = accelerator.memory_allocated(), accelerator.total_memory() // 8
     kept = []
 
@@ -227,56 +222,55 @@ def test_oom_filled(accelerator, device):
         for _ in range(10):
             kept.append(torch.empty(size, dtype=torch.uint8, device=device))
 
-    assert runs_out(fill), f"ten eighths of the memory were allocated: {len(kept)} tensors of {size} bytes"
+    with no_other_error():
+        message = f"10/8 of total_memory() were allocated without an error: {len(kept)} tensors of {size} bytes"
+        assert runs_out(fill), message
     kept.clear()
     accelerator.empty_cache()
 
     left = accelerator.memory_allocated() - before
     assert left <= 0, f"{left} bytes stay allocated after running out of memory"
-    out = runs_out(lambda: torch.empty(size, dtype=torch.uint8, device=device))
-    assert not out, "what fitted before does not fit any more"
+    with no_other_error():
+        out = runs_out(lambda: torch.empty(size, dtype=torch.uint8, device=device))
+    assert not out, f"a tensor of {size} bytes does not fit any more after all others were freed"
 
 
 @case("profiling.oom.inside_operation", requires=[MEMORY_OOM])
 def test_oom_inside_operation(accelerator, device):
-    """An operation that needs too much memory for its result raises, and leaves its inputs."""
+    """An operation whose result needs too much memory raises torch.OutOfMemoryError and keeps its inputs unchanged."""
     side = math.isqrt(accelerator.total_memory() // 4) + 4096
     column, row = torch.ones(side, 1, device=device), torch.ones(1, side, device=device)
 
-    assert runs_out(lambda: column + row), f"a sum of {side} × {side} floats fits into less memory"
+    with no_other_error():
+        message = f"a sum of {side} × {side} floats, which is more than total_memory(), did not raise"
+        assert runs_out(lambda: column + row), message
+        assert still_computes(device), "after running out of memory, a tensor of 65 floats does not fit any more"
 
-    assert works(device), "after running out of memory, a tensor of 65 floats does not fit any more"
     assert column.sum().item() == side and row.sum().item() == side, "running out of memory changed its inputs"
     accelerator.synchronize()
 
 
-def runs_out(work):
-    """Whether the work raises torch.OutOfMemoryError; the traceback is let go, it holds tensors."""
+@contextlib.contextmanager
+def no_other_error():
+    """Turn a RuntimeError that is not torch.OutOfMemoryError into a failure that names it."""
     try:
-        work()
+        yield
     except torch.OutOfMemoryError:
-        return True
+        raise
     except RuntimeError as error:
         raise AssertionError(f"running out of memory raises {type(error).__name__}: {str(error)[:200]}") from None
-    return False
-
-
-def works(device):
-    """Whether the device still computes. A second OutOfMemoryError is an answer here, and no lack of the machine."""
-    sums = []
-    return not runs_out(lambda: sums.append(torch.ones(65, device=device).sum().item())) and sums == [65.0]
 
 
 @case("profiling.oom.message", requires=[MEMORY_OOM])
 def test_oom_message(accelerator, device):
-    """The error is an exception that says something, and is a RuntimeError, as callers expect."""
+    """The error of a too large allocation is a RuntimeError with a text."""
     if not accelerator.total_memory():
-        environment_lacks("the device does not know its size")
+        environment_lacks("total_memory() is 0, so no allocation is known to be too large")
     caught = None
     try:
         torch.empty(accelerator.total_memory() + 64 * MIB, dtype=torch.uint8, device=device)
     except torch.OutOfMemoryError as error:
         caught = error
 
-    assert isinstance(caught, RuntimeError), f"running out of memory gave {caught!r}"
-    assert str(caught).strip(), "the error says nothing"
+    assert isinstance(caught, RuntimeError), f"running out of memory gave {caught!r}, which is no RuntimeError"
+    assert str(caught).strip(), "torch.OutOfMemoryError has an empty text"

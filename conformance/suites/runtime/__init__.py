@@ -1,1 +1,1 @@
-"""Training on several ranks with torch.distributed's engines gives what one device gives."""
+"""Training engine cases: training on several ranks with torch.distributed agrees with one device."""

@@ -1,4 +1,4 @@
-"""The engines that train one model on many ranks, as functions of the same shape."""
+"""Data-parallel engines of PyTorch. Each function returns the wrapped model and its optimizer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .training import ADAM, adam, sgd
 
 
 def ddp(built, device, world_size):
-    """Whole weights on every rank, gradients averaged."""
+    """Wrap the model for DistributedDataParallel: every rank has all weights, and gradients are averaged."""
     from torch.nn.parallel import DistributedDataParallel
 
     wrapped = DistributedDataParallel(built.to(device))
@@ -16,7 +16,7 @@ def ddp(built, device, world_size):
 
 
 def zero(built, device, world_size):
-    """The same, each rank keeping the optimizer state of some parameters."""
+    """Wrap the model for DDP with ZeroRedundancyOptimizer: a rank keeps the optimizer state of some parameters."""
     import torch
     from torch.distributed.optim import ZeroRedundancyOptimizer
     from torch.nn.parallel import DistributedDataParallel
@@ -26,7 +26,7 @@ def zero(built, device, world_size):
 
 
 def sharded(built, device, world_size, **options):
-    """Weights, gradients and states cut over ranks; ``options`` are fully_shard's."""
+    """Return the model with weights, gradients and states sharded over ranks; ``options`` are those of fully_shard."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
@@ -38,24 +38,24 @@ def sharded(built, device, world_size, **options):
 
 
 def fsdp(built, device, world_size):
-    """Weights gathered for each layer, forward and backward anew."""
+    """Wrap the model for FSDP2 that gathers each layer's weights for the forward and again for the backward pass."""
     wrapped = sharded(built, device, world_size)
     return wrapped, adam(wrapped.parameters())
 
 
 def fsdp_kept(built, device, world_size):
-    """Weights gathered once for forward and backward."""
+    """Wrap the model for FSDP2 that gathers each layer's weights once for the forward and the backward pass."""
     wrapped = sharded(built, device, world_size, reshard_after_forward=False)
     return wrapped, sgd(wrapped.parameters())
 
 
-#: Engine → what builds model and optimizer, and the same optimizer for one process.
+#: By engine: the function that builds model and optimizer, and the same optimizer for one process.
 ENGINES = {"ddp": (ddp, sgd), "zero": (zero, adam), "fsdp": (fsdp, adam), "fsdp-kept": (fsdp_kept, sgd)}
 
 
 @contextlib.contextmanager
 def without_reduction(wrapped):
-    """Backward passes inside add gradients up on their rank."""
+    """Accumulate gradients locally: backward passes inside this context communicate nothing."""
     if hasattr(wrapped, "set_requires_gradient_sync"):
         wrapped.set_requires_gradient_sync(False)
         yield

@@ -1,4 +1,4 @@
-"""DDP, ZeroRedundancyOptimizer and FSDP2 train as one device does."""
+"""Data-parallel cases: DDP, ZeroRedundancyOptimizer and FSDP2 train as one device does."""
 
 from __future__ import annotations
 
@@ -12,22 +12,23 @@ from conformance.numerics.nearness import Near, near
 from .engines import ENGINES, ddp, sharded, without_reduction
 from .training import STEPS, batch, loss_of, model, part, reference, sgd, weights, whole
 
-#: Every optimizer and FSDP2 import it, for seconds.
+#: Every optimizer and FSDP2 import them, which takes seconds.
 RANK_IMPORTS = ("torch._dynamo", "torch.distributed.optim")
 NEEDS = (COMM, COMM_DTYPE.on("float32"))
-#: FSDP2 lets the backend divide by the number of ranks.
+#: FSDP2 lets the backend compute the average over ranks.
 SHARDING = (*NEEDS, COMM_AVERAGE)
 
-#: Below all gradient norms of the model.
+#: Largest gradient norm. It is below all norms of the model, so every step is clipped.
 CLIP = 0.1
 
 
 def mine(step, rank, world_size, device):
+    """Return the rank's inputs and targets of one step, on the device."""
     return [part(tensor, rank, world_size).to(device) for tensor in batch(step)]
 
 
 def check_weights(check, trained, exact, kind=Near.TRAJECTORY, dtype=None):
-    """Every rank has the oracle's weights, and all the same bits."""
+    """Check that weights agree with the float64 reference, and are bitwise equal on all ranks."""
     found = weights(trained)
     for name, value in exact.named_parameters():
         near(check, f"'{name}'", found[name], value, kind, dtype)
@@ -36,7 +37,7 @@ def check_weights(check, trained, exact, kind=Near.TRAJECTORY, dtype=None):
 
 @case("runtime.parity", requires=SHARDING, axes={"engine": tuple(ENGINES)}, world_size=(2, 3))
 def test_parity(check, device, engine, rank, world_size, group):
-    """After some steps the weights are those of one process that has had the whole batches."""
+    """After several steps, the weights agree with those of one process that trained on the whole batches."""
     build, optimizer = ENGINES[engine]
     exact, _ = reference(optimizer)
     trained, stepping = build(model(), device, world_size)
@@ -49,12 +50,12 @@ def test_parity(check, device, engine, rank, world_size, group):
     check_weights(check, trained, exact)
     start = dict(model().named_parameters())
     moved = max(float((value - start[name]).abs().max()) for name, value in weights(trained).items())
-    check.that(moved > 0.001, f"the weights have moved by at most {moved:.3g}")
+    check.that(moved > 0.001, f"training moved the weights by at most {moved:.3g}; more than 0.001 is needed")
 
 
 @case("runtime.sharding", requires=SHARDING, axes={"engine": ("zero", "fsdp")}, world_size=(2, 3))
 def test_sharding(check, device, engine, rank, world_size, group):
-    """A rank keeps its share of the optimizer's state, and the shares make up the whole."""
+    """Each rank keeps a part of the optimizer's state, and the parts add up to the whole state."""
     trained, stepping = ENGINES[engine][0](model(), device, world_size)
     loss_of(trained, *mine(0, rank, world_size, device)).backward()
     stepping.step()
@@ -65,14 +66,15 @@ def test_sharding(check, device, engine, rank, world_size, group):
     total = torch.tensor([float(own)], device=device)
     torch.distributed.all_reduce(total)
 
-    everything = sum(parameter.numel() for parameter in model().parameters())
-    check.that(0 < own < everything, f"a rank keeps {own} of {everything} elements")
-    check.equal(int(total.item()), everything, "elements on all ranks together")
+    elements = sum(parameter.numel() for parameter in model().parameters())
+    message = f"a rank keeps {own} of {elements} elements of the state; it should keep some and not all"
+    check.that(0 < own < elements, message)
+    check.equal(int(total.item()), elements, "number of elements on all ranks together")
 
 
 @case("runtime.accumulation", requires=SHARDING, axes={"engine": ("ddp", "fsdp")}, world_size=2)
 def test_accumulation(check, device, engine, rank, world_size, group):
-    """Two half batches, the first without communication, make the gradient of the whole batch."""
+    """Two half batches, the first one without communication, give the gradient of the whole batch."""
     exact = model().double()
     inputs, targets = (tensor.double() for tensor in batch(0))
     loss_of(exact, inputs, targets).backward()
@@ -85,13 +87,13 @@ def test_accumulation(check, device, engine, rank, world_size, group):
 
     found = dict(trained.named_parameters())
     for name, parameter in exact.named_parameters():
-        gradient = whole(found[f"module.{name}" if engine == "ddp" else name].grad)
+        gradient = whole(found[f"module.{name}" if engine == "ddp" else name].grad)  # DDP wraps the model as 'module'
         near(check, f"the gradient of '{name}'", gradient, parameter.grad, Near.GRADIENTS)
 
 
 @case("runtime.clipping", requires=SHARDING, axes={"engine": ("ddp", "fsdp-kept")}, world_size=(2, 3))
 def test_clipping(check, device, engine, rank, world_size, group):
-    """The norm that gradients are clipped to is that of all shards together."""
+    """Gradient clipping uses the norm over all shards."""
     build, _ = ENGINES[engine]
     exact, norms = reference(sgd, steps=3, clip=CLIP)
     trained, stepping = build(model(), device, world_size)
@@ -100,7 +102,7 @@ def test_clipping(check, device, engine, rank, world_size, group):
         stepping.zero_grad()
         loss_of(trained, *mine(step, rank, world_size, device)).backward()
         norm = whole(nn.utils.clip_grad_norm_(trained.parameters(), CLIP))
-        check.that(float(norm) > CLIP, f"a norm of {float(norm):.3g} is not clipped")
+        check.that(float(norm) > CLIP, f"the norm {float(norm):.3g} is not above {CLIP}, so nothing is clipped")
         near(check, f"the norm of step {step}", norm, norms[step], Near.GRADIENTS)
         stepping.step()
 
@@ -109,7 +111,7 @@ def test_clipping(check, device, engine, rank, world_size, group):
 
 @case("runtime.mixed", requires=[*SHARDING, DTYPE, COMM_DTYPE], axes={"dtype": ("bfloat16", "float16")}, world_size=2)
 def test_mixed(check, device, dtype, rank, world_size, group):
-    """Computed in 16 bits and reduced in float32: weights and gradients stay float32, and near the oracle's."""
+    """With 16-bit computation and float32 reduction, weights and gradients stay float32 and agree with float64."""
     from torch.distributed.fsdp import MixedPrecisionPolicy
 
     kind = getattr(torch, dtype)
@@ -131,7 +133,7 @@ def test_mixed(check, device, dtype, rank, world_size, group):
 
 @case("runtime.overflow", requires=SHARDING, axes={"engine": ("ddp", "fsdp")}, world_size=(2, 3))
 def test_overflow(check, device, engine, rank, world_size, group):
-    """One rank overflows in one step: all skip that step and halve the scale, and go on together."""
+    """When gradients overflow on one rank, all ranks skip that step, halve the loss scale and stay equal."""
     trained, stepping = ENGINES[engine][0](model(), device, world_size)
     scaler = torch.amp.GradScaler(device.type, init_scale=1024.0, growth_interval=2)
     scales, changed = [], []
@@ -146,14 +148,15 @@ def test_overflow(check, device, engine, rank, world_size, group):
         scales.append(scaler.get_scale())
         changed.append(any(not torch.equal(before[name], value) for name, value in weights(trained).items()))
 
-    check.equal(scales, [1024.0, 2048.0, 1024.0, 1024.0, 2048.0], "the scale after each step")
-    check.equal(changed, [True, True, False, True, True], "whether a step changed weights")
+    # Two good steps in a row double the scale (growth_interval=2); step 2 overflows, halves it and counts anew.
+    check.equal(scales, [1024.0, 2048.0, 1024.0, 1024.0, 2048.0], "the loss scale after each step")
+    check.equal(changed, [True, True, False, True, True], "whether each step changed the weights")
     check.same_on_all_ranks("weights", torch.cat([value.flatten() for value in weights(trained).values()]))
 
 
 @case("runtime.offload", requires=SHARDING, world_size=2)
 def test_offload(check, device, rank, world_size, group):
-    """Weights, gradients and optimizer state wait on the host, and the numbers stay."""
+    """With CPU offload, weights, gradients and optimizer state are on the host and training results agree."""
     from torch.distributed.fsdp import CPUOffloadPolicy
 
     exact, _ = reference(sgd)
@@ -166,16 +169,16 @@ def test_offload(check, device, rank, world_size, group):
         stepping.step()
 
     for name, parameter in trained.named_parameters():
-        places = {parameter.device.type, parameter.grad.device.type}
-        places |= {state["momentum_buffer"].device.type for state in stepping.state.values()}
-        check.equal(places, {"cpu"}, f"where '{name}' is")
+        types = {parameter.device.type, parameter.grad.device.type}
+        types |= {state["momentum_buffer"].device.type for state in stepping.state.values()}
+        check.equal(types, {"cpu"}, f"device types of '{name}', its gradient and the optimizer's state")
     for name, value in exact.named_parameters():
         own = part_of(dict(trained.named_parameters())[name], value, rank, world_size)
         near(check, f"'{name}'", *own, Near.TRAJECTORY, largest=float(value.detach().abs().max()))
 
 
 def part_of(parameter, exact, rank, world_size):
-    """A rank's shard and the same rows of the oracle: a gather would need a backend for host tensors."""
+    """Return a rank's shard and the same rows of the reference. A gather would need a backend for host tensors."""
     rows = exact.detach().chunk(world_size)
     local = parameter.to_local()
     return local, rows[rank] if rank < len(rows) else exact.detach()[:0]
@@ -183,7 +186,7 @@ def part_of(parameter, exact, rank, world_size):
 
 @case("runtime.sparse", requires=[*NEEDS, Cell("operators.to_sparse", "float32", "inference")], world_size=2)
 def test_sparse(check, device, rank, world_size, group):
-    """Sparse gradients of an embedding are averaged as dense ones are."""
+    """Sparse gradients of an embedding are averaged over ranks like dense ones."""
     from torch.nn.parallel import DistributedDataParallel
 
     start = torch.randn(9, 4, generator=torch.Generator().manual_seed(3))
@@ -207,7 +210,7 @@ def test_sparse(check, device, rank, world_size, group):
 
 @case("runtime.first_rank", requires=NEEDS, world_size=(2, 3))
 def test_first_rank(check, device, rank, world_size, group):
-    """Ranks that start from weights of their own go on with those of the first."""
+    """Ranks that start with different weights all get the weights of the first rank."""
     trained, _ = ddp(model(seed=rank), device, world_size)
 
     for name, value in model(seed=0).named_parameters():
@@ -216,7 +219,7 @@ def test_first_rank(check, device, rank, world_size, group):
 
 @case("runtime.unused", requires=NEEDS, world_size=2)
 def test_unused(check, device, rank, group):
-    """A layer that only one rank has used gets that rank's gradient, divided by the ranks."""
+    """A layer used by only one rank gets that rank's gradient, divided by the number of ranks."""
     from torch.nn.parallel import DistributedDataParallel
 
     layers = nn.ModuleList([nn.Linear(3, 2), nn.Linear(3, 2)]).to(device)

@@ -1,4 +1,4 @@
-"""What training engines do on each device by itself."""
+"""Cases of training engines on a single device: recomputed activations."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from conformance.case import case
 
 
 class Dropping(nn.Module):
-    """Two blocks, each of which draws random numbers."""
+    """Model of two blocks with dropout."""
 
     def __init__(self):
         super().__init__()
@@ -24,7 +24,7 @@ class Dropping(nn.Module):
 
 @case("runtime.recomputation", requires=[RNG_STATE], axes={"reentrant": ("no", "yes")})
 def test_recomputation(accelerator, check, device, reentrant):
-    """Activations that are computed again drop the same elements: outputs and gradients have the same bits."""
+    """Recomputed activations drop the same elements, so outputs and gradients keep their bits."""
     from torch.utils.checkpoint import checkpoint
 
     model, x = Dropping().to(device), torch.randn(8, 16, device=device)
@@ -32,19 +32,19 @@ def test_recomputation(accelerator, check, device, reentrant):
     def plain(block, value):
         return block(value)
 
-    def again(block, value):
+    def recomputing(block, value):
         return checkpoint(block, value, use_reentrant=reentrant == "yes")
 
     results = []
-    for wrap in (plain, again):
+    for wrap in (plain, recomputing):
         accelerator.manual_seed(11)
         inputs = x.clone().requires_grad_()
         model.zero_grad()
         output = model(inputs, wrap)
-        torch.rand(5, device=device)  # the generator moves on before the backward pass
+        torch.rand(5, device=device)  # advances the generator, so recomputation has to restore its state
         output.square().sum().backward()
         results.append((output, inputs.grad, *(parameter.grad.clone() for parameter in model.parameters())))
 
     for number, (kept, recomputed) in enumerate(zip(*results, strict=True)):
         check.equal(recomputed.detach().cpu(), kept.detach().cpu(), f"output or gradient {number}")
-    check.that(bool((results[0][0] == 0).any()), "nothing was dropped")
+    check.that(bool((results[0][0] == 0).any()), "dropout dropped no element of the output")

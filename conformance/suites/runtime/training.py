@@ -1,16 +1,16 @@
-"""A small model, its data, and one process in float64 that the engines' ranks are held against."""
+"""A small model, its data, and its float64 reference training in one process."""
 
 from __future__ import annotations
 
 import torch
 from torch import nn
 
-#: Divided by all world sizes of these cases.
+#: The batch size is a multiple of every world size of these cases.
 BATCH, STEPS = 12, 4
 
 
 class Model(nn.Module):
-    """Products, a normalisation and smooth nonlinearities, with lengths that no number of ranks divides."""
+    """Model of two products, a normalisation and a smooth nonlinearity, with sizes that no world size divides."""
 
     def __init__(self):
         super().__init__()
@@ -21,20 +21,20 @@ class Model(nn.Module):
 
 
 def model(seed=0):
-    """The weights every run starts from, float32 on the host."""
+    """Return a new model on the host in float32, with the initial weights of that seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return Model()
 
 
 def batch(step):
-    """Inputs and targets of one step, for all ranks together."""
+    """Return inputs (BATCH, 11) and targets (BATCH, 5) of one step for all ranks together."""
     generator = torch.Generator().manual_seed(1000 + step)
     return torch.randn(BATCH, 11, generator=generator), torch.randn(BATCH, 5, generator=generator)
 
 
 def part(tensor, rank, world_size):
-    """This rank's rows."""
+    """Return the rank's rows of the tensor."""
     return tensor.chunk(world_size)[rank]
 
 
@@ -42,7 +42,8 @@ def sgd(parameters):
     return torch.optim.SGD(parameters, lr=0.05, momentum=0.9)
 
 
-#: Adam divides by roots of squares; with a large epsilon small gradients do not become their rounding.
+#: Adam divides by the root of squared gradients. With the usual small epsilon, a tiny gradient would be scaled up
+#: together with its rounding error.
 ADAM = {"lr": 0.01, "eps": 1e-3, "weight_decay": 0.01}
 
 
@@ -55,7 +56,7 @@ def loss_of(trained, inputs, targets):
 
 
 def reference(make_optimizer=sgd, steps=STEPS, clip=None):
-    """The model after ``steps`` whole batches in float64 on the host, and gradient norms before clipping."""
+    """Return the model after ``steps`` whole batches in float64 on the host, and its gradient norms before clipping."""
     trained = model().double()
     optimizer, norms = make_optimizer(trained.parameters()), []
     for step in range(steps):
@@ -68,11 +69,11 @@ def reference(make_optimizer=sgd, steps=STEPS, clip=None):
 
 
 def whole(tensor):
-    """A copy on the host of the full tensor behind a sharded one."""
+    """Return a copy on the host of the full tensor. It is a collective for a sharded tensor."""
     tensor = tensor.detach()
     return (tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor).cpu().clone()
 
 
 def weights(trained):
-    """Full weights by the names of the plain model. All ranks call it."""
+    """Return full weights by the names of the unwrapped model. All ranks have to call it."""
     return {name.removeprefix("module."): whole(value) for name, value in trained.named_parameters()}

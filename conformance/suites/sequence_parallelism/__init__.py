@@ -1,1 +1,1 @@
-"""Sequences cut over ranks: attention that sees all of them gives what one device gives."""
+"""Sequence parallelism cases: attention over sequences that are sharded over ranks agrees with one device."""

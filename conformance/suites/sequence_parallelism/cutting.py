@@ -1,4 +1,4 @@
-"""What the cases attend to, and collectives that have gradients."""
+"""Inputs of the attention cases, and collectives with gradients that shard sequences and heads."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ SIZE = 4
 
 
 def tensors(tokens, heads):
-    """Queries, keys and values, (heads, tokens, size)."""
+    """Return random queries, keys and values, each (heads, tokens, SIZE)."""
     generator = torch.Generator().manual_seed(tokens + heads)
     return [torch.randn(heads, tokens, SIZE, generator=generator) for _ in "qkv"]
 
 
 def attention(query, key, value, first=0):
-    """Causal attention, where the first query is at position ``first``."""
+    """Return causal attention, (heads, queries, SIZE), where the first query is at position ``first``."""
     scores = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])
     return torch.softmax(scores.masked_fill(later(query, key, first, 0), -math.inf), dim=-1) @ value
 
 
 def later(query, key, query_first, key_first):
-    """Which keys are behind which queries."""
+    """Return a mask (queries, keys) that is true where a key is later than a query."""
     rows = torch.arange(query.shape[-2], device=query.device) + query_first
     columns = torch.arange(key.shape[-2], device=key.device) + key_first
     return columns > rows.unsqueeze(-1)
 
 
 class _Exchange(torch.autograd.Function):
-    """Rows to all ranks and from them; gradients go the other way."""
+    """All-to-all exchange of rows; gradients travel in the opposite direction."""
 
     @staticmethod
     def forward(ctx, x, given, taken):
@@ -50,12 +50,12 @@ def _exchanged(x, given, taken):
 
 
 def shares(count, ranks):
-    """How many of ``count`` each rank has: the first ones get what is left over."""
+    """Return how many of ``count`` elements each rank has; the first ranks get the remainder."""
     return [count // ranks + (rank < count % ranks) for rank in range(ranks)]
 
 
 def to_heads(x, rank, ranks, tokens, heads):
-    """(all heads, own tokens) to (own heads, all tokens)."""
+    """Return (own heads, all tokens, SIZE) of a tensor that is (all heads, own tokens, SIZE)."""
     by_head, by_token = shares(heads, ranks), shares(tokens, ranks)
     taken = [by_head[rank] * length for length in by_token]
     given = [number * by_token[rank] for number in by_head]
@@ -65,7 +65,7 @@ def to_heads(x, rank, ranks, tokens, heads):
 
 
 def to_tokens(x, rank, ranks, tokens, heads):
-    """(own heads, all tokens) to (all heads, own tokens): the way back."""
+    """Return (all heads, own tokens, SIZE) of a tensor that is (own heads, all tokens, SIZE)."""
     by_head, by_token = shares(heads, ranks), shares(tokens, ranks)
     given = [by_head[rank] * length for length in by_token]
     taken = [number * by_token[rank] for number in by_head]
@@ -74,7 +74,7 @@ def to_tokens(x, rank, ranks, tokens, heads):
 
 
 class _Pass(torch.autograd.Function):
-    """To the next rank, from the one before; gradients go the other way."""
+    """Ring shift: send to the next rank, receive from the previous one; gradients travel in the opposite direction."""
 
     @staticmethod
     def forward(ctx, x):
@@ -86,6 +86,7 @@ class _Pass(torch.autograd.Function):
 
 
 def _passed(x, step):
+    """Send the tensor ``step`` ranks ahead in the ring and return the tensor from ``step`` ranks behind."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     sent, received = x.contiguous(), torch.empty_like(x, memory_format=torch.contiguous_format)
     calls = [
@@ -98,7 +99,10 @@ def _passed(x, step):
 
 
 def ring_attention(query, key, value, rank, ranks):
-    """Causal attention of own queries to all keys, which come round in blocks (Liu et al., 2023, arXiv:2310.01889)."""
+    """Return causal attention of own queries to all keys, which travel in blocks around the ring.
+
+    Liu et al., 2023, arXiv:2310.01889.
+    """
     length = query.shape[-2]
     both, parts = torch.stack([key, value]), []
     for step in range(ranks):
@@ -108,6 +112,7 @@ def ring_attention(query, key, value, rank, ranks):
         parts.append((scores, v))
         if step < ranks - 1:
             both = _Pass.apply(both)
-    most = torch.stack([scores.amax(-1) for scores, _ in parts]).amax(0).unsqueeze(-1).detach()
-    total = sum(torch.exp(scores - most).sum(-1, keepdim=True) for scores, _ in parts)
-    return sum(torch.exp(scores - most) @ v for scores, v in parts) / total
+    # The softmax over all blocks, with the largest score subtracted so that exp() does not overflow.
+    largest = torch.stack([scores.amax(-1) for scores, _ in parts]).amax(0).unsqueeze(-1).detach()
+    total = sum(torch.exp(scores - largest).sum(-1, keepdim=True) for scores, _ in parts)
+    return sum(torch.exp(scores - largest) @ v for scores, v in parts) / total

@@ -1,4 +1,4 @@
-"""All-to-all and back, attention by heads (Ulysses) and in a ring, and a loss over tokens that count."""
+"""Sequence parallelism cases: all-to-all exchange, attention by heads (Ulysses) and in a ring, and a masked loss."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .cutting import attention, ring_attention, shares, tensors, to_heads, to_to
 
 NEEDS = (COMM, COMM_DTYPE.on("float32"))
 WORLDS = (2, 3)
-#: Tokens and heads that ranks divide, and such that they do not.
+#: Tokens and heads: a pair that 2 and 3 ranks divide, and a pair that they do not divide.
 LENGTHS = {"even": (12, 6), "uneven": (13, 5)}
 
 
@@ -22,7 +22,7 @@ def own_tokens(tensor, rank, world_size):
 
 
 def exact_attention(given):
-    """Output and gradients in one process in float64."""
+    """Return output and gradients of attention in one process in float64."""
     whole = [tensor.double().requires_grad_() for tensor in given]
     output = attention(*whole)
     output.square().sum().backward()
@@ -30,6 +30,7 @@ def exact_attention(given):
 
 
 def check_part(check, output, mine, exact, rank, world_size):
+    """Check the rank's part of the output and of the gradients against whole attention."""
     expected, gradients = exact
     near(check, "the output", output, own_tokens(expected, rank, world_size), Near.FORWARD)
     for name, tensor, gradient in zip(("queries", "keys", "values"), mine, gradients, strict=True):
@@ -40,22 +41,22 @@ def check_part(check, output, mine, exact, rank, world_size):
 @case("sequence_parallelism.exchange", requires=[*NEEDS, COMM_ALL_TO_ALL], axes={"lengths": tuple(LENGTHS)},
       world_size=(2, 3, 4))  # fmt: skip
 def test_exchange(check, device, lengths, rank, world_size, group):
-    """From own tokens to own heads every element is where it belongs, and on the way back it is where it was."""
+    """An exchange from own tokens to own heads places every element correctly, and the way back restores it."""
     tokens, heads = LENGTHS[lengths]
     whole = tensors(tokens, heads)[0]
     mine = own_tokens(whole, rank, world_size).to(device)
 
-    there = to_heads(mine, rank, world_size, tokens, heads)
-    back = to_tokens(there, rank, world_size, tokens, heads)
+    by_head = to_heads(mine, rank, world_size, tokens, heads)
+    back = to_tokens(by_head, rank, world_size, tokens, heads)
 
-    check.equal(there.cpu(), whole.split(shares(heads, world_size))[rank], "own heads, all tokens")
+    check.equal(by_head.cpu(), whole.split(shares(heads, world_size))[rank], "own heads, all tokens")
     check.equal(back.cpu(), mine.cpu(), "own tokens, all heads")
 
 
 @case("sequence_parallelism.ulysses", requires=[*NEEDS, COMM_ALL_TO_ALL], axes={"lengths": tuple(LENGTHS)},
       world_size=WORLDS)  # fmt: skip
 def test_ulysses(check, device, lengths, rank, world_size, group):
-    """Attention of own heads over all tokens, forward and backward."""
+    """Ulysses attention gives the output and gradients of one process: each rank computes its heads for all tokens."""
     tokens, heads = LENGTHS[lengths]
     given = tensors(tokens, heads)
     mine = [own_tokens(tensor, rank, world_size).to(device).requires_grad_() for tensor in given]
@@ -69,7 +70,7 @@ def test_ulysses(check, device, lengths, rank, world_size, group):
 
 @case("sequence_parallelism.ring", requires=[*NEEDS, COMM_P2P], world_size=(2, 3, 4))
 def test_ring(check, device, rank, world_size, group):
-    """Attention of own tokens to blocks of keys that come round, forward and backward."""
+    """Ring attention gives the output and gradients of one process."""
     given = tensors(12, 2)
     mine = [own_tokens(tensor, rank, world_size).to(device).requires_grad_() for tensor in given]
 
@@ -81,11 +82,11 @@ def test_ring(check, device, rank, world_size, group):
 
 @case("sequence_parallelism.loss", requires=NEEDS, world_size=WORLDS)
 def test_loss(check, device, rank, world_size, group):
-    """A loss is averaged over the tokens that count, of all ranks: a rank without one adds nothing, and no NaN."""
+    """A loss is the mean over unmasked tokens of all ranks, and a rank without such tokens adds no NaN."""
     tokens = 4 * world_size
     generator = torch.Generator().manual_seed(6)
     logits, targets = torch.randn(tokens, 9, generator=generator), torch.randint(9, (tokens,), generator=generator)
-    targets[-4:], targets[1] = -100, -100  # nothing counts on the last rank
+    targets[-4:], targets[1] = -100, -100  # cross_entropy ignores -100: the last rank has no token that counts
     whole = logits.double().requires_grad_()
     exact = torch.nn.functional.cross_entropy(whole, targets)
     exact.backward()

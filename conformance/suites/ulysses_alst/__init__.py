@@ -1,1 +1,1 @@
-"""Networks and losses computed a tile of the tokens at a time: the same numbers in less memory."""
+"""Tiling cases: networks and losses computed in tiles of tokens give the same results in less memory."""

@@ -1,4 +1,4 @@
-"""Tiled networks and losses: forward and backward as untiled ones, with a lower peak of memory, and on ranks."""
+"""Tiling cases: tiled networks and losses agree with untiled ones, need less peak memory, and work on ranks."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from conformance.suites.accelerator.test_memory import settle
 
 from .tiling import IGNORED, Network, loss_sum, tiled, tiled_loss_sum
 
-#: Recomputing imports both.
+#: Recomputation imports both.
 RANK_IMPORTS = ("torch._dynamo", "torch.utils.checkpoint")
 TOKENS, WIDTH, MIDDLE, WORDS = 13, 12, 31, 37
-#: One token, a number that does not divide them, and more than there are.
+#: Tokens of a tile: one, a number that does not divide TOKENS, and more than TOKENS.
 TILES = ("1", "5", "64")
 KINDS = ("float32", "bfloat16")
 
@@ -28,14 +28,14 @@ def draw(*shape, seed):
 
 
 def network(dtype, width=WIDTH, middle=MIDDLE):
-    """The same on all ranks, with weights that are numbers of that dtype."""
+    """Return a network with weights in ``dtype``, equal on all ranks."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
         return Network(width, middle).to(dtype)
 
 
 def problem(dtype, tokens=TOKENS):
-    """Hidden states, a head, and targets: the last five tokens count for nothing, and one in between."""
+    """Return hidden states, a head, and targets, of which the last five and the third are ignored by the loss."""
     targets = torch.randint(WORDS, (tokens,), generator=torch.Generator().manual_seed(4))
     targets[-5:], targets[2] = IGNORED, IGNORED
     return draw(tokens, WIDTH, seed=2).to(dtype), draw(WORDS, WIDTH, seed=3).to(dtype), targets
@@ -52,7 +52,7 @@ def gradients(model, x):
 
 @case("ulysses_alst.mlp", requires=[DTYPE], axes={"dtype": KINDS, "tile": TILES})
 def test_mlp(device, dtype, tile, check):
-    """Output and gradients of input and weights, tiled and untiled, are those in float64."""
+    """Output and gradients of a network, tiled and untiled, agree with float64."""
     kind = getattr(torch, dtype)
     model, source = network(kind), draw(TOKENS, WIDTH, seed=2).to(kind)
     upstream = draw(TOKENS, WIDTH, seed=5).to(kind)
@@ -60,36 +60,40 @@ def test_mlp(device, dtype, tile, check):
     expected = exact(x)
     expected.backward(upstream.double())
 
-    for what in ("untiled", "tiled"):
+    for mode in ("untiled", "tiled"):
         own, given = copy.deepcopy(model).to(device), source.clone().to(device).requires_grad_()
-        output = own(given) if what == "untiled" else tiled(own, given, int(tile))
+        output = own(given) if mode == "untiled" else tiled(own, given, int(tile))
         output.backward(upstream.to(device))
 
-        near(check, f"{what}: the output", output, expected, Near.FORWARD)
-        check_gradients(check, what, gradients(own, given), gradients(exact, x))
+        near(check, f"{mode}: the output", output, expected, Near.FORWARD)
+        check_gradients(check, mode, gradients(own, given), gradients(exact, x))
 
 
 @case("ulysses_alst.loss", requires=[DTYPE], axes={"dtype": KINDS, "tile": TILES})
 def test_loss(device, dtype, tile, check):
-    """The mean over the tokens that count, whatever tiles they are in: one in which nothing counts adds no NaN."""
+    """A tiled loss is the mean over unmasked tokens, and a tile without such tokens adds no NaN."""
     hidden, head, targets = problem(getattr(torch, dtype))
-    exact = [one.double().requires_grad_() for one in (hidden, head)]
+    exact = [tensor.double().requires_grad_() for tensor in (hidden, head)]
     expected = torch.nn.functional.cross_entropy(exact[0] @ exact[1].t(), targets, ignore_index=IGNORED)
     expected.backward()
     wanted = {"the hidden states": exact[0].grad, "the head": exact[1].grad}
 
-    for what in ("untiled", "tiled"):
-        own, judged = [one.clone().to(device).requires_grad_() for one in (hidden, head)], targets.to(device)
-        total = loss_sum(*own, judged) if what == "untiled" else tiled_loss_sum(*own, judged, int(tile))
+    for mode in ("untiled", "tiled"):
+        own = [tensor.clone().to(device).requires_grad_() for tensor in (hidden, head)]
+        judged = targets.to(device)
+        total = loss_sum(*own, judged) if mode == "untiled" else tiled_loss_sum(*own, judged, int(tile))
         loss = total / (judged != IGNORED).sum()
         loss.backward()
 
-        near(check, f"{what}: the loss", loss, expected, Near.FORWARD, dtype=own[0].dtype)
-        check_gradients(check, what, {"the hidden states": own[0].grad, "the head": own[1].grad}, wanted)
+        near(check, f"{mode}: the loss", loss, expected, Near.FORWARD, dtype=own[0].dtype)
+        check_gradients(check, mode, {"the hidden states": own[0].grad, "the head": own[1].grad}, wanted)
 
 
 def network_pass(device, tile):
-    """Forward and backward through a network 32 times as wide inside; and the bytes of one of its inner results."""
+    """Return a forward and backward pass through a wide network, and the bytes of one of its inner results.
+
+    ``tile`` is the number of tokens in a tile; None means all of them.
+    """
     tokens, middle = 2048, 32 * WIDTH * 4
     model = network(torch.float32, middle=middle).to(device)
     x = draw(tokens, WIDTH, seed=2).to(device).requires_grad_()
@@ -97,7 +101,7 @@ def network_pass(device, tile):
 
 
 def loss_pass(device, tile):
-    """The same for a loss of many tokens over many words; and the bytes of all logits."""
+    """Return a forward and backward pass of a loss of many tokens over many words, and the bytes of all logits."""
     tokens, words = 2048, 1031
     hidden, head = (draw(size, WIDTH, seed=size).to(device).requires_grad_() for size in (tokens, words))
     targets = torch.arange(tokens, device=device) % words
@@ -105,7 +109,7 @@ def loss_pass(device, tile):
 
 
 def peak(accelerator, work):
-    """Bytes by which the work raises allocated memory at most."""
+    """Return the largest number of bytes by which the work raises allocated memory."""
     settle(accelerator)
     accelerator.reset_peak_memory_stats()
     before = accelerator.memory_allocated()
@@ -119,27 +123,34 @@ PASSES = {"mlp": network_pass, "loss": loss_pass}
 
 @case("ulysses_alst.peak", requires=[MEMORY_PEAK, DTYPE.on("float32")], axes={"of": tuple(PASSES)})
 def test_peak(accelerator, device, of, check):
-    """Eight tiles need a quarter of the memory that one needs, which holds at least two inner results at once."""
+    """A pass in eight tiles has at most a quarter of the peak memory of an untiled pass."""
     whole, inner = PASSES[of](device, None)
     eighth, _ = PASSES[of](device, 2048 // 8)
     limit = table_beside(__file__, "limits.toml")["share_of_the_untiled_peak"]
 
     untiled, in_tiles = peak(accelerator, whole), peak(accelerator, eighth)
 
-    check.that(untiled >= 2 * inner, f"one tile raised the peak by {untiled}, and two results are {2 * inner} bytes")
-    check.that(in_tiles <= limit * untiled, f"eight tiles raised the peak by {in_tiles}, one tile by {untiled}")
-    check.that(in_tiles >= inner // 8, f"eight tiles raised the peak by {in_tiles}, less than one result of a tile")
+    # An untiled pass holds two inner results at once. Lower peaks mean that the statistics are wrong.
+    message = f"one tile raised the peak by {untiled} bytes, less than two inner results of {inner} bytes"
+    check.that(untiled >= 2 * inner, message)
+    message = f"eight tiles raised the peak by {in_tiles} bytes, more than {limit} of the {untiled} bytes of one tile"
+    check.that(in_tiles <= limit * untiled, message)
+    message = (
+        f"eight tiles raised the peak by {in_tiles} bytes, less than one inner result of a tile, {inner // 8} bytes"
+    )
+    check.that(in_tiles >= inner // 8, message)
     check.metric("share_of_the_untiled_peak", round(in_tiles / untiled, 4))
 
 
 @case("ulysses_alst.ranks", requires=[COMM, COMM_DTYPE.on("float32")], world_size=2)
 def test_ranks(check, device, rank, world_size, group):
-    """Tokens cut over ranks and then into tiles, two on one rank and three on the other: one loss, one gradient."""
+    """Tokens sharded over ranks and then tiled give the loss and gradients of one process."""
     hidden, head, targets = problem(torch.float32)
     model = network(torch.float32)
     exact, weights = copy.deepcopy(model).double(), head.double().requires_grad_()
     expected = torch.nn.functional.cross_entropy(exact(hidden.double()) @ weights.t(), targets, ignore_index=IGNORED)
     expected.backward()
+    # In tiles of three tokens these are two tiles on rank 0 and three on rank 1.
     rows = slice(0, 6) if rank == 0 else slice(6, None)
     model, own_head, mine = model.to(device), head.to(device).requires_grad_(), targets[rows].to(device)
 
@@ -147,12 +158,12 @@ def test_ranks(check, device, rank, world_size, group):
     count = (mine != IGNORED).sum().float()
     dist.all_reduce(count)
     (total / count).backward()
-    found = {name: one.grad for name, one in [*model.named_parameters(), ("the head", own_head)]}
+    found = {name: parameter.grad for name, parameter in [*model.named_parameters(), ("the head", own_head)]}
     loss = (total / count).detach()
-    for one in (loss, *found.values()):
-        dist.all_reduce(one)
+    for part in (loss, *found.values()):
+        dist.all_reduce(part)
 
     near(check, "the loss", loss, expected.detach(), Near.FORWARD)
-    wanted = {name: one.grad for name, one in [*exact.named_parameters(), ("the head", weights)]}
+    wanted = {name: parameter.grad for name, parameter in [*exact.named_parameters(), ("the head", weights)]}
     check_gradients(check, "on ranks", found, wanted)
     check.same_on_all_ranks("the loss", loss)

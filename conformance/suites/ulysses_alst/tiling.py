@@ -1,4 +1,4 @@
-"""A tile of the tokens at a time, computed again for its gradient (Bekman et al., 2025, arXiv:2506.13996)."""
+"""Tiled computation that recomputes each tile for its gradient (Bekman et al., 2025, arXiv:2506.13996)."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-#: Targets that do not count, as PyTorch's cross-entropy has them.
+#: Target of tokens that do not count: the default ignore_index of PyTorch's cross-entropy.
 IGNORED = -100
 
 
 class Network(nn.Module):
-    """A gated network, (tokens, width) to the same."""
+    """Gated network that maps (tokens, width) to (tokens, width)."""
 
     def __init__(self, width, middle):
         super().__init__()
@@ -23,23 +23,23 @@ class Network(nn.Module):
 
 
 def tiled(function, x, tile):
-    """``function`` of (tokens, width), ``tile`` tokens at a time: nothing inside it is kept."""
+    """Return ``function`` of ``x`` (tokens, width), computed ``tile`` tokens at a time; inner results are not kept."""
     from torch.utils import checkpoint
 
-    return torch.cat([checkpoint.checkpoint(function, one, use_reentrant=False) for one in x.split(tile)])
+    return torch.cat([checkpoint.checkpoint(function, rows, use_reentrant=False) for rows in x.split(tile)])
 
 
 def loss_sum(hidden, head, targets):
-    """The cross-entropy of all tokens that count, added; logits are made and judged in float32."""
+    """Return the summed cross-entropy of all tokens that are not ignored; logits are converted to float32."""
     return functional.cross_entropy((hidden @ head.t()).float(), targets, reduction="sum", ignore_index=IGNORED)
 
 
 def tiled_loss_sum(hidden, head, targets, tile):
-    """The same, with the logits of ``tile`` tokens at a time."""
+    """Return loss_sum(), computed with the logits of ``tile`` tokens at a time."""
     from torch.utils import checkpoint
 
     parts = [
-        checkpoint.checkpoint(loss_sum, rows, head, some, use_reentrant=False)
-        for rows, some in zip(hidden.split(tile), targets.split(tile), strict=True)
+        checkpoint.checkpoint(loss_sum, rows, head, labels, use_reentrant=False)
+        for rows, labels in zip(hidden.split(tile), targets.split(tile), strict=True)
     ]
     return torch.stack(parts).sum()

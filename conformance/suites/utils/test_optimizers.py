@@ -1,4 +1,4 @@
-"""torch.optim on the device: loops, grouped and fused kernels take the same steps; loss scaling sees overflows."""
+"""Cases for torch.optim: the loop, foreach and fused implementations, and loss scaling."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from conformance.accelerators.capabilities import AUTOCAST, Cell, Mode
 from conformance.case import Case, case, cases
 
-#: Around tiles, and beyond 16 bits.
+#: Sizes around tile edges, and one beyond 16-bit indices.
 SIZES = (1, 7, 63, 65, 513, 70001)
 STEPS, RATE, DECAY = 3, 0.01, 0.1
 OPTIMIZERS = {
@@ -19,12 +19,12 @@ OPTIMIZERS = {
     "Adagrad": (torch.optim.Adagrad, {}, "_fused_adagrad_"),
 }
 WAYS = ("loop", "foreach", "fused")
-#: Per step a handful of roundings of the parameter and of the update, each half a unit in the last place (2^-24).
+#: Roundings of the parameter and of the update in one step, each half a unit in the last place (2^-24).
 ROUNDINGS = 16
 
 
 def steps() -> list[Case]:
-    """Each optimizer in each of its three implementations. A fused one is an operator of its own."""
+    """Return a case for each implementation of each optimizer; a fused one needs an operator of its own."""
     return [_case(name, way) for name in OPTIMIZERS for way in WAYS if (name, way) != ("Adagrad", "fused")]
 
 
@@ -39,45 +39,49 @@ def _case(name: str, way: str) -> Case:
 
 
 def start(size, dtype, device):
-    """A parameter and its gradients, the same wherever they are; some gradients are 0 and some tiny."""
+    """Return a parameter of ``size`` elements and its gradients, one per step.
+
+    The numbers do not depend on the device. Some gradients are 0 and some are tiny.
+    """
     generator = torch.Generator().manual_seed(size)
     parameter = torch.randn(size, generator=generator)
     gradients = [torch.randn(size, generator=generator) for _ in range(STEPS)]
     for gradient in gradients:
         gradient[::5] = 0.0
         gradient[1::7] *= 1e-6
-    return parameter.to(dtype).to(device).requires_grad_(), [one.to(dtype).to(device) for one in gradients]
+    return parameter.to(dtype).to(device).requires_grad_(), [gradient.to(dtype).to(device) for gradient in gradients]
 
 
 def run(name, way, dtype, device):
-    """The parameters after each step."""
+    """Return the parameters after each step, float64 on the host."""
     kind, options, _ = OPTIMIZERS[name]
     groups = [start(size, dtype, device) for size in SIZES]
+    # foreach=False is given even for "loop": without it torch chooses foreach by the device type.
     choice = {"foreach": way == "foreach", **({"fused": True} if way == "fused" else {})}
-    optimizer = kind([one for one, _ in groups], lr=RATE, weight_decay=DECAY, **options, **choice)
-    taken = []
+    optimizer = kind([parameter for parameter, _ in groups], lr=RATE, weight_decay=DECAY, **options, **choice)
+    history = []
     for step in range(STEPS):
         for parameter, gradients in groups:
-            parameter.grad = gradients[step].clone()
+            parameter.grad = gradients[step].clone()  # optimizers may write into the gradient
         optimizer.step()
-        taken.append([one.detach().to("cpu", torch.float64, copy=True) for one, _ in groups])
-    return taken
+        history.append([parameter.detach().to("cpu", torch.float64, copy=True) for parameter, _ in groups])
+    return history
 
 
 @cases(steps)
 def test_step(device, case, check):
-    """Three steps give, element by element, what the plain loop gives on the host in float64."""
+    """Three optimizer steps match the host's loop in float64 element by element."""
     axes = dict(case.axes)
 
     found = run(axes["optimizer"], axes["way"], torch.float32, device)
 
     expected = run(axes["optimizer"], "loop", torch.float64, torch.device("cpu"))
     check.equal(len(found), STEPS, "steps taken")
-    for step, (ours, exact) in enumerate(zip(found, expected, strict=True)):
-        for size, one, right in zip(SIZES, ours, exact, strict=True):
+    for step, (actual, exact) in enumerate(zip(found, expected, strict=True)):
+        for size, values, right in zip(SIZES, actual, exact, strict=True):
             bound = ROUNDINGS * (step + 1) * 2.0**-24 * (right.abs() + 1)
-            wrong = int(((one - right).abs() > bound).sum())
-            assert wrong == 0, f"step {step + 1}: {wrong} of {size} elements are wrong, {_worst(one, right)}"
+            wrong = int(((values - right).abs() > bound).sum())
+            assert wrong == 0, f"step {step + 1}: {wrong} of {size} elements are wrong, {_worst(values, right)}"
 
 
 def _worst(found, right):
@@ -87,13 +91,14 @@ def _worst(found, right):
 
 @case("utils.optimizer.scaler", requires=[AUTOCAST], axes={"value": ["inf", "-inf", "nan", "finite"]})
 def test_scaler(device, value):
-    """A step with an overflowing gradient is left out and the scale halved; any other step is taken."""
+    """The gradient scaler skips a step with an overflowing gradient, halves the scale, and takes any other step."""
     weight = torch.ones(65, device=device, requires_grad=True)
     optimizer = torch.optim.SGD([weight], lr=1.0)
     scaler = torch.amp.GradScaler(device.type, init_scale=1024.0)
     number = 1.0 if value == "finite" else float(value)
 
     scaler.scale(weight.sum()).backward()
+    # The gradient is still multiplied by the scale of 1024.
     weight.grad[37] = number * 1024.0
     scaler.step(optimizer)
     scaler.update()

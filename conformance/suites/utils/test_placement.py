@@ -1,4 +1,4 @@
-"""Where tensors and modules are made, moved, saved and loaded."""
+"""Cases for creating, moving, saving and loading tensors and modules."""
 
 from __future__ import annotations
 
@@ -24,32 +24,35 @@ FORMS = ("host", "device", "function")
 
 
 def net(**where):
-    """A module with parameters, a buffer, and a shared weight."""
+    """Return a module with parameters, a buffer, and a shared weight."""
     module = torch.nn.Sequential(torch.nn.Linear(7, 5, **where), torch.nn.BatchNorm1d(5, **where))
     module.register_parameter("shared", module[0].weight)
     return module
 
 
 def places(module):
+    """Return the device types of the module's parameters and buffers."""
     return {t.device.type for t in (*module.parameters(), *module.buffers())}
 
 
 @case("utils.placement.context", requires=[DEVICE], level=Level.CORE)
 def test_context(device):
-    """Inside torch.device(...) tensors and modules are made on the device; outside they are not."""
+    """Tensors and modules are created on the device inside a torch.device context, and on the host outside it."""
     with device:
         inside, module = torch.arange(5.0), net()
         host = torch.zeros(3, device="cpu")
     outside = torch.zeros(3)
 
     assert inside.device.type == device.type and inside.tolist() == [0.0, 1.0, 2.0, 3.0, 4.0]
-    assert places(module) == {device.type}, f"a module made inside the context is on {places(module)}"
-    assert host.device.type == outside.device.type == "cpu", "the context reaches too far"
+    assert places(module) == {device.type}, f"a module created inside the context is on {places(module)}"
+    assert host.device.type == outside.device.type == "cpu", (
+        f"host tensors are on {host.device} and {outside.device}: the context has an effect beyond its bounds"
+    )
 
 
 @case("utils.placement.default_device", requires=[DEVICE], level=Level.CORE)
 def test_default_device(device):
-    """torch.set_default_device sends new tensors to the device until it is taken back."""
+    """torch.set_default_device puts new tensors on the device until the default is reset."""
     torch.set_default_device(device)
     try:
         inside = torch.full((3,), 2.0)
@@ -57,12 +60,12 @@ def test_default_device(device):
         torch.set_default_device(None)
 
     assert inside.device.type == device.type and inside.tolist() == [2.0] * 3
-    assert torch.zeros(1).device.type == "cpu", "the default device stays"
+    assert torch.zeros(1).device.type == "cpu", "the default device is still set after it was reset"
 
 
 @case("utils.placement.default_dtype", requires=[DTYPE], axes={"dtype": FLOATS})
 def test_default_dtype(device, dtype):
-    """With another default dtype, modules made on the device have it, and compute in it."""
+    """Modules created on the device have the default dtype and compute in it."""
     wanted, before = getattr(torch, dtype), torch.get_default_dtype()
     torch.set_default_dtype(wanted)
     try:
@@ -78,7 +81,7 @@ def test_default_dtype(device, dtype):
 
 @case("utils.placement.meta", requires=[DEVICE], level=Level.CORE)
 def test_meta(device):
-    """A module made on meta has no data; to_empty gives it memory on the device, and loading gives it values."""
+    """A module created on meta gets memory on the device from to_empty and values from a state dict."""
     torch.manual_seed(0)
     source = net()
     with torch.device("meta"):
@@ -91,12 +94,12 @@ def test_meta(device):
     assert shapes == {name: tuple(t.shape) for name, t in source.state_dict().items()}
     assert places(module) == {device.type}, f"to_empty left parts on {places(module)}"
     for name, tensor in module.state_dict().items():
-        assert torch.equal(tensor.cpu(), source.state_dict()[name]), f"{name} has other values"
+        assert torch.equal(tensor.cpu(), source.state_dict()[name]), f"{name} has wrong values"
 
 
 @case("utils.placement.assign", requires=[DEVICE], level=Level.CORE)
 def test_assign(device):
-    """A meta module takes a device state dict over without a copy."""
+    """A module on meta adopts the tensors of a state dict on the device without a copy."""
     state = {name: t.to(device, copy=True) for name, t in torch.nn.Linear(7, 5).state_dict().items()}
     with torch.device("meta"):
         module = torch.nn.Linear(7, 5)
@@ -110,35 +113,35 @@ def test_assign(device):
 
 @case("utils.placement.module_roundtrip", requires=[COPY], level=Level.CORE)
 def test_module_roundtrip(device):
-    """A module moved to the device and back keeps every bit, its buffers, and what its parts share."""
+    """A module moved to the device and back keeps every bit, its buffers and its shared weights."""
     module = net()
     before = {name: t.clone() for name, t in module.state_dict().items()}
 
     module.to(device)
-    there = places(module)
+    moved_to = places(module)
     shared = module.shared is module[0].weight
     module.to("cpu")
 
-    assert there == {device.type} and shared, f"on {there}, shared weight kept: {shared}"
+    assert moved_to == {device.type} and shared, f"the module is on {moved_to}, shared weight kept: {shared}"
     for name, tensor in module.state_dict().items():
-        assert torch.equal(tensor, before[name]), f"{name} changed on the way"
+        assert torch.equal(tensor, before[name]), f"{name} changed while it was moved"
 
 
 @case("utils.placement.to_same_device", requires=[COPY], level=Level.CORE)
 def test_to_same_device(device):
-    """to() with nothing to change gives the tensor itself; copy=True gives another."""
+    """Tensor.to() returns the tensor itself if nothing changes, and a copy with copy=True."""
     tensor = torch.arange(65.0, device=device)
 
-    same, other = tensor.to(tensor.device), tensor.to(tensor.device, copy=True)
-    other.fill_(-1)
+    same, copy = tensor.to(tensor.device), tensor.to(tensor.device, copy=True)
+    copy.fill_(-1)
 
     assert same is tensor, "to() copied although nothing changes"
-    assert tensor.tolist() == [float(n) for n in range(65)], "copy=True gave an alias"
+    assert tensor.tolist() == [float(n) for n in range(65)], "copy=True returned an alias"
 
 
 @case("utils.placement.non_blocking", requires=[COPY], level=Level.CORE, axes={"direction": ["to-device", "to-host"]})
 def test_non_blocking(accelerator, device, direction):
-    """A non-blocking copy is right after synchronize(), whatever the host memory."""
+    """A non-blocking copy from or to pageable host memory is complete after synchronize()."""
     source, host = torch.arange(1 << 18, dtype=torch.float32), torch.full((1 << 18,), -1.0)
 
     if direction == "to-device":
@@ -148,7 +151,7 @@ def test_non_blocking(accelerator, device, direction):
     accelerator.synchronize()
 
     wrong = int((result.cpu() != torch.arange(1 << 18, dtype=torch.float32)).sum())
-    assert wrong == 0, f"{wrong} of {1 << 18} elements had not arrived"
+    assert wrong == 0, f"{wrong} of {1 << 18} elements are wrong after synchronize()"
 
 
 @case(
@@ -158,13 +161,13 @@ def test_non_blocking(accelerator, device, direction):
     axes={"form": ["host", "device", "function"]},
 )
 def test_map_location(device, form):
-    """A checkpoint of device tensors loads to the host and back to the device, by name and by function."""
+    """A checkpoint of device tensors loads to the host and to the device with each form of map_location."""
     module, buffer = net(device=device), io.BytesIO()
     torch.save(module.state_dict(), buffer)
     buffer.seek(0)
-    place = {"host": "cpu", "device": device, "function": lambda storage, location: storage}[form]
+    location = {"host": "cpu", "device": device, "function": lambda storage, saved_on: storage}[form]
 
-    loaded = torch.load(buffer, map_location=place, weights_only=True)
+    loaded = torch.load(buffer, map_location=location, weights_only=True)
 
     wanted = device.type if form == "device" else "cpu"
     for name, tensor in module.state_dict().items():
@@ -174,7 +177,7 @@ def test_map_location(device, form):
 
 @case("utils.checkpoint.without_map_location", requires=[CHECKPOINT], level=Level.CORE)
 def test_without_map_location(device):
-    """Without map_location a checkpoint comes back to where it was saved."""
+    """A checkpoint without map_location loads to the device on which it was saved."""
     buffer = io.BytesIO()
     torch.save(torch.arange(65.0, device=device), buffer)
     buffer.seek(0)
@@ -191,7 +194,7 @@ def test_without_map_location(device):
     axes={"dtype": SAVED},
 )
 def test_checkpoint_dtypes(device, dtype):
-    """Checkpoints keep dtypes, shapes, strides and what is shared."""
+    """A checkpoint keeps dtypes, shapes, strides and shared storage."""
     base, buffer = (torch.arange(24) % 2).to(getattr(torch, dtype)).view(4, 6).to(device), io.BytesIO()
     torch.save({"base": base, "view": base.t()[1:]}, buffer)
     buffer.seek(0)
@@ -200,22 +203,24 @@ def test_checkpoint_dtypes(device, dtype):
 
     assert loaded["base"].dtype is base.dtype and torch.equal(loaded["base"].cpu(), base.cpu()), "values changed"
     assert loaded["view"].stride() == base.t().stride(), f"strides are {loaded['view'].stride()}"
-    assert loaded["view"].untyped_storage().data_ptr() == loaded["base"].untyped_storage().data_ptr(), "sharing is lost"
+    assert loaded["view"].untyped_storage().data_ptr() == loaded["base"].untyped_storage().data_ptr(), (
+        "the base and its view no longer share storage"
+    )
 
 
 @case("utils.checkpoint.view_is_small", requires=[CHECKPOINT], level=Level.CORE)
 def test_view_is_small(device):
-    """A clone of a slice saves its own bytes and not those of the tensor it came from."""
+    """A saved clone of a slice contains only its own bytes, not those of the whole tensor."""
     base, buffer = torch.zeros(1 << 18, device=device), io.BytesIO()
 
     torch.save(base[:16].clone(), buffer)
 
-    assert buffer.tell() < 1 << 14, f"sixteen floats take {buffer.tell()} bytes in a checkpoint"
+    assert buffer.tell() < 1 << 14, f"16 floats take {buffer.tell()} bytes in a checkpoint, limit {1 << 14}"
 
 
 @case("utils.checkpoint.optimizer", requires=[CHECKPOINT], level=Level.CORE)
 def test_checkpoint_optimizer(device):
-    """An optimizer continued from a loaded state takes the same step, bit for bit."""
+    """An optimizer with a loaded state takes the same next step, bit for bit."""
 
     def step(weight, optimizer):
         weight.grad = torch.arange(1.0, 66.0, device=device)
@@ -234,12 +239,12 @@ def test_checkpoint_optimizer(device):
     step(first, optimizer)
     step(second, resumed)
 
-    assert torch.equal(first.detach().cpu(), second.detach().cpu()), "the resumed optimizer took another step"
+    assert torch.equal(first.detach().cpu(), second.detach().cpu()), "the resumed optimizer took a different step"
 
 
 @case("utils.ranges.decorated", requires=[RANGES])
 def test_ranges_decorated(accelerator, device):
-    """Functions that push and pop ranges around their work nest, recurse, and give the same results."""
+    """Nested profiler ranges do not change the results of the work inside them."""
 
     def within(depth):
         accelerator.range_push(f"depth {depth}")
@@ -254,7 +259,7 @@ def test_ranges_decorated(accelerator, device):
 
 @case("utils.placement.deep_copy", requires=[MEMORY], level=Level.CORE)
 def test_deep_copy(device):
-    """A deep copy of a module is on the device, and independent."""
+    """A deep copy of a module is on the device and independent of the original."""
     import copy
 
     module = net(device=device)
@@ -264,4 +269,4 @@ def test_deep_copy(device):
 
     assert places(twin) == {device.type}
     assert not bool((module[0].weight == 9).any()), "a deep copy shares memory with its original"
-    assert twin.shared is twin[0].weight, "a deep copy lost what its parts share"
+    assert twin.shared is twin[0].weight, "a deep copy lost the shared weight"

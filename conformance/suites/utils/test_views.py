@@ -1,4 +1,4 @@
-"""Views on the device: bytes, aliases, storages."""
+"""Cases for views on the device: bytes, aliases, storages."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from conformance.suites.accelerator.patterns import bytes_of, random_bits
 
 
 def dtype_of(name):
+    """Return the torch dtype of that name."""
     return getattr(torch, name)
 
 
@@ -21,25 +22,27 @@ def test_bytes(device, dtype):
 
     view = tensor.view(torch.uint8)
 
-    assert view.data_ptr() == tensor.data_ptr(), "a byte view lies elsewhere"
+    assert view.data_ptr() == tensor.data_ptr(), "a byte view has another address than its tensor"
     assert view.shape == (65 * tensor.element_size(),), f"65 elements of {dtype} are {view.shape[0]} bytes"
-    assert torch.equal(view.cpu(), bytes_of(source)), "a byte view shows other bytes"
+    assert torch.equal(view.cpu(), bytes_of(source)), "a byte view shows wrong bytes"
 
 
 @case("utils.views.bytes_write", requires=[DTYPE], axes={"dtype": DTYPES})
 def test_bytes_write(device, dtype):
-    """Writing through a byte view writes the tensor: flat buffers of optimizers work so."""
+    """A write through a byte view, as used by flat optimizer buffers, changes the tensor."""
     source = random_bits(dtype_of(dtype), 33)
     tensor = torch.zeros(33, dtype=dtype_of(dtype), device=device)
 
     tensor.view(torch.uint8).copy_(bytes_of(source))
 
-    assert torch.equal(bytes_of(tensor.cpu()), bytes_of(source)), "what a byte view wrote is not in the tensor"
+    assert torch.equal(bytes_of(tensor.cpu()), bytes_of(source)), (
+        "bytes written through a byte view are not in the tensor"
+    )
 
 
 @case("utils.views.bytes_back", requires=[DTYPE], axes={"dtype": DTYPES})
 def test_bytes_back(device, dtype):
-    """A buffer of bytes viewed as a dtype, at an offset, has its values."""
+    """A byte buffer viewed as a dtype at an offset has that dtype's values."""
     source = random_bits(dtype_of(dtype), 32)
     size = source.element_size()
     buffer = torch.zeros(64 * size, dtype=torch.uint8, device=device)
@@ -48,13 +51,13 @@ def test_bytes_back(device, dtype):
     view = buffer[16 * size : 48 * size].view(dtype_of(dtype))
 
     assert view.data_ptr() == buffer.data_ptr() + 16 * size, "the view does not start at its offset"
-    assert torch.equal(bytes_of(view.cpu()), bytes_of(source)), "bytes viewed as a dtype have other values"
-    assert int(buffer[: 16 * size].sum()) == 0 and int(buffer[48 * size :].sum()) == 0, "bytes around it changed"
+    assert torch.equal(bytes_of(view.cpu()), bytes_of(source)), "bytes viewed as a dtype have wrong values"
+    assert int(buffer[: 16 * size].sum()) == 0 and int(buffer[48 * size :].sum()) == 0, "bytes around the view changed"
 
 
 @case("utils.views.alias", requires=[MEMORY], level=Level.CORE)
 def test_alias(device):
-    """Slices, transposes, reshapes and narrowed tensors write into their base."""
+    """Writes to slices, transposes, reshapes and narrowed tensors change their base."""
     base = torch.zeros(6, 8, device=device)
 
     base[2].fill_(1)
@@ -74,7 +77,7 @@ def test_alias(device):
 
 @case("utils.views.flat_buffer", requires=[MEMORY], level=Level.CORE)
 def test_flat_buffer(device):
-    """Parameters moved into one flat buffer share it: a write to the buffer is seen by each, and back."""
+    """Parameters that are views of one flat buffer see writes to the buffer, and the buffer sees theirs."""
     flat = torch.zeros(3 * 5 + 7, device=device)
     weight = torch.nn.Parameter(torch.ones(3, 5, device=device))
     bias = torch.nn.Parameter(torch.ones(7, device=device))
@@ -85,27 +88,31 @@ def test_flat_buffer(device):
     (weight.sum() + bias.sum()).backward()
 
     assert bias.tolist() == [float(n) for n in range(15, 22)], f"the bias is {bias.tolist()}"
-    assert flat[14].item() == -1.0, "writing a parameter did not write its buffer"
+    assert flat[14].item() == -1.0, "a write to a parameter did not change its buffer"
     assert bool((weight.grad == 1).all()) and weight.grad.device.type == device.type
 
 
 @case("utils.views.storage", requires=[MEMORY], level=Level.CORE)
 def test_storage(device):
-    """Views share one storage of the base's size; clones have their own of their own size."""
+    """Views share the storage of their base, and clones have a storage of their own size."""
     base = torch.zeros(64, 3, device=device)
 
     view, clone = base[10:20, 1], base[10:20, 1].clone()
 
-    assert base.untyped_storage().nbytes() == 64 * 3 * 4, f"768 bytes are {base.untyped_storage().nbytes()}"
+    assert base.untyped_storage().nbytes() == 64 * 3 * 4, (
+        f"the storage has {base.untyped_storage().nbytes()} bytes, expected 768"
+    )
     assert view.untyped_storage().data_ptr() == base.untyped_storage().data_ptr(), "a view has a storage of its own"
-    assert view.storage_offset() == 31 and view.stride() == (3,), f"{view.storage_offset()} {view.stride()}"
+    assert view.storage_offset() == 31 and view.stride() == (3,), (
+        f"the view has offset {view.storage_offset()} and strides {view.stride()}, expected 31 and (3,)"
+    )
     assert clone.untyped_storage().nbytes() == 40, f"a clone of ten floats has {clone.untyped_storage().nbytes()} bytes"
     assert clone.untyped_storage().data_ptr() != base.untyped_storage().data_ptr()
 
 
 @case("utils.views.storage_resize", requires=[MEMORY], level=Level.CORE)
 def test_storage_resize(device):
-    """A storage released to size 0 and taken back keeps its tensor usable: sharded training frees memory so."""
+    """A tensor stays usable when its storage is resized to 0 and back, as sharded training does."""
     tensor = torch.ones(4099, device=device)
     storage = tensor.untyped_storage()
 
@@ -115,12 +122,14 @@ def test_storage_resize(device):
     tensor.copy_(torch.arange(4099.0))
 
     assert released == 0, f"a storage resized to 0 has {released} bytes"
-    assert tensor.sum().item() == torch.arange(4099.0).sum().item(), "a tensor on a resized storage has wrong values"
+    assert tensor.sum().item() == torch.arange(4099.0).sum().item(), (
+        "a tensor has wrong values after its storage was resized"
+    )
 
 
 @case("utils.views.storage_grow", requires=[MEMORY], level=Level.CORE)
 def test_storage_grow(device):
-    """A storage that grows or shrinks keeps the bytes that fit."""
+    """A storage that is enlarged or shrunk keeps the bytes that fit."""
     tensor = torch.arange(4099.0, device=device)
     storage = tensor.untyped_storage()
 
@@ -128,8 +137,8 @@ def test_storage_grow(device):
     grown = tensor.tolist()
     storage.resize_(513 * 4)
 
-    assert grown == torch.arange(4099.0).tolist(), "growing a storage changed its values"
-    assert tensor[:513].tolist() == torch.arange(513.0).tolist(), "shrinking a storage changed what it keeps"
+    assert grown == torch.arange(4099.0).tolist(), "enlarging a storage changed its values"
+    assert tensor[:513].tolist() == torch.arange(513.0).tolist(), "shrinking a storage changed the remaining values"
 
 
 WRITES = {
@@ -151,20 +160,21 @@ WRITES = {
 
 @case("utils.views.bounds", requires=[MEMORY], level=Level.CORE, axes={"write": sorted(WRITES)})
 def test_bounds(device, write):
-    """Writing into a slice of a flat buffer touches no element before or behind it, and every one inside."""
-    for size in (1, 7, 63, 64, 65, 513):
+    """A write into a slice of a flat buffer changes every element inside it and none outside."""
+    for size in (1, 7, 63, 64, 65, 513):  # around the widths of vector instructions and tiles
+        # Three guard elements stand on each side; no write leaves -7.0 inside.
         buffer = torch.full((size + 6,), -7.0, device=device)
         WRITES[write](buffer[3 : 3 + size])
         host = buffer.cpu()
         outside = torch.cat([host[:3], host[3 + size :]])
-        assert bool((outside == -7.0).all()), f"{write} of {size} elements wrote beside them: {outside.tolist()}"
+        assert bool((outside == -7.0).all()), f"{write} of {size} elements changed elements outside: {outside.tolist()}"
         missed = int((host[3 : 3 + size] == -7.0).sum())
-        assert missed == 0, f"{write} left {missed} of {size} elements as they were"
+        assert missed == 0, f"{write} did not write {missed} of {size} elements"
 
 
 @case("utils.views.as_strided", requires=[MEMORY], level=Level.CORE)
 def test_as_strided(device):
-    """Any strides over a storage, overlapping ones among them, read the right elements."""
+    """Tensors with arbitrary strides over a storage, also overlapping ones, read the right elements."""
     base = torch.arange(100.0, device=device)
 
     windows, steps = base.as_strided((10, 5), (3, 1), 2), base.as_strided((4, 4), (20, 6), 1)
@@ -175,10 +185,10 @@ def test_as_strided(device):
 
 @case("utils.views.set_data", requires=[MEMORY], level=Level.CORE)
 def test_set(device):
-    """set_ makes a tensor look at another's memory."""
+    """Tensor.set_ makes a tensor a view of another tensor's storage."""
     source, tensor = torch.arange(12.0, device=device), torch.empty(0, device=device)
 
     tensor.set_(source.untyped_storage(), 2, (2, 3), (4, 1))
 
-    assert tensor.tolist() == [[2.0, 3.0, 4.0], [6.0, 7.0, 8.0]], f"set_ shows {tensor.tolist()}"
+    assert tensor.tolist() == [[2.0, 3.0, 4.0], [6.0, 7.0, 8.0]], f"after set_ the tensor is {tensor.tolist()}"
     assert tensor.data_ptr() == source.data_ptr() + 8

@@ -1,1 +1,1 @@
-"""What engines build on files and locked memory: states and parameters that leave the device and come back."""
+"""Offload cases: states and parameters that move to files and to page-locked memory, and back."""

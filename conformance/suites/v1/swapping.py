@@ -1,4 +1,4 @@
-"""Tensors that live in files between uses."""
+"""Swapping of tensors to files between uses."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from conformance.suites.ops.loading import functions
 
 
 class Swap:
-    """A folder with one file for each tensor, behind a handle of the accelerator's builder.
+    """Folder with one file for each tensor, written and read by the accelerator's asynchronous I/O handle.
 
-    Sizes are multiples of 4096 bytes: what other sizes do is asked in area ops.
+    Sizes are multiples of 4096 bytes; area ops checks other sizes.
     """
 
     def __init__(self, accelerator, folder):
@@ -18,7 +18,7 @@ class Swap:
         self._folder = folder
 
     def out(self, tensors):
-        """Write them all, wait, and spoil what is in memory: who reads it now reads NaN."""
+        """Write all tensors, wait, and overwrite them in memory with NaN, so that stale values show up."""
         for name, tensor in tensors.items():
             self._handle.async_pwrite(tensor, str(self._folder / name))
         if tensors:
@@ -27,12 +27,12 @@ class Swap:
             tensor.fill_(float("nan"))
 
     def start_in(self, tensors):
-        """Begin to read them all."""
+        """Start to read all tensors from their files."""
         for name, tensor in tensors.items():
             self._handle.async_pread(tensor, str(self._folder / name))
 
     def finish_in(self):
-        """Wait for what was begun."""
+        """Wait for the reads that were started, and return how many operations completed."""
         return self._handle.wait()
 
 

@@ -1,4 +1,4 @@
-"""States and parameters in files: training with them gives the same bits as without."""
+"""File swap cases: states and parameters that are kept in files between uses keep their bits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WIDTH = 64
 
 
 def trained(device, steps, between):
-    """Parameters after steps of Adam, written out here; ``between`` gets the moments after each."""
+    """Return parameters after ``steps`` steps of Adam; ``between`` is called with the moments after each step."""
     weight = numbers(1, WIDTH, WIDTH).to(device).requires_grad_()
     moments = {name: torch.zeros(WIDTH, WIDTH, device=device) for name in ("mean", "square")}
     for step in range(steps):
@@ -30,7 +30,7 @@ def trained(device, steps, between):
 
 @case("v1.nvme.optimizer_states", requires=[HANDLE], adaptive=True)
 def test_optimizer_states(accelerator, device, check, tmp_path):
-    """Moments that are in files between steps train the same parameters, bit for bit."""
+    """Training with moments that are swapped to files between steps gives the same parameters bit for bit."""
     swap = Swap(accelerator, tmp_path)
 
     def away_and_back(states):
@@ -43,7 +43,7 @@ def test_optimizer_states(accelerator, device, check, tmp_path):
 
 @case("v1.nvme.parameters", requires=[HANDLE], adaptive=True)
 def test_parameters(accelerator, device, check, tmp_path):
-    """Parameters whose memory was given back are read into new memory, and the layer computes what it did."""
+    """Parameters read from files into new memory give the same layer output."""
     swap, layer, inputs = Swap(accelerator, tmp_path), torch.nn.Linear(WIDTH, WIDTH, bias=False), numbers(3, 8, WIDTH)
     layer, inputs = layer.to(device), inputs.to(device)
     before = layer(inputs).detach().cpu()
@@ -54,12 +54,12 @@ def test_parameters(accelerator, device, check, tmp_path):
     swap.start_in({"weight": layer.weight.data})
     swap.finish_in()
 
-    check.equal(layer(inputs).detach().cpu(), before, "the layer's result after its weight came back")
+    check.equal(layer(inputs).detach().cpu(), before, "the layer's output after its weight was read back")
 
 
 @case("v1.nvme.pipelined", requires=[HANDLE], adaptive=True)
 def test_pipelined(accelerator, device, check, tmp_path):
-    """With the next group on its way in while one is worked on, every group is read into its own buffer."""
+    """With the next group being read while one is in use, every group arrives in its own buffer."""
     reading, writing = Swap(accelerator, tmp_path), Swap(accelerator, tmp_path)
     groups = [numbers(10 + index, 4, 2048) for index in range(5)]
     for index, group in enumerate(groups):
@@ -78,4 +78,4 @@ def test_pipelined(accelerator, device, check, tmp_path):
         back = torch.zeros(4, 2048, device=device)
         reading.start_in({f"{index}.new": back})
         reading.finish_in()
-        check.equal(back.cpu(), group * 2, f"group {index} after its way through two buffers")
+        check.equal(back.cpu(), group * 2, f"group {index} after it was doubled in its buffer and written")

@@ -1,4 +1,4 @@
-"""The bounds of the workloads, as data: bounds.toml by dtype, learned.toml by model."""
+"""Bounds of the workloads, read from bounds.toml (by dtype) and learned.toml (by model)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from conformance.numerics.beside import table_beside
 
 @dataclass(frozen=True)
 class Bounds:
-    """One dtype's row of bounds.toml, which says what each number is."""
+    """Bounds of one dtype; bounds.toml explains each number."""
 
     gradients: float
     loss: float
@@ -24,9 +24,10 @@ class Bounds:
 
 @functools.cache
 def bounds_of(dtype: str) -> Bounds:
+    """Return the bounds of ``dtype``, for example ``"bfloat16"``."""
     return Bounds(**table_beside(__file__, "bounds.toml")[dtype])
 
 
 def learned(subject: str, name: str) -> float:
-    """One number of learned.toml."""
+    """Return one number of learned.toml."""
     return table_beside(__file__, "learned.toml")[subject][name]

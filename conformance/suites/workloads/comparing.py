@@ -1,4 +1,4 @@
-"""Three-party comparisons: the accelerator and the host in the same dtype, both against float64 on the host."""
+"""Three-party comparisons: the accelerator and the host in the same dtype, both with float64 on the host."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Tensors = Mapping[str, torch.Tensor]
 
 
 def within(check: Any, what: str, error: float, bound: float, host_error: float, bounds: Bounds) -> None:
-    """One comparison: ``error`` ≤ max(``bound``, k · ``host_error``). An error that is NaN is too large."""
+    """Check that ``error`` ≤ max(``bound``, ``bounds.host`` · ``host_error``); NaN is too large."""
     allowed = max(bound, bounds.host * host_error)
     check.that(
         error <= allowed, f"{what} is off by {error:.3g}, allowed {allowed:.3g} (the host is off by {host_error:.3g})"
@@ -30,8 +30,13 @@ def check_series(
     bound: float,
     bounds: Bounds,
 ) -> float:
-    """Compare a number per step; the host's error so far counts. Returns the largest relative error."""
-    errors, host_errors = ([abs(a - b) / abs(b) for a, b in zip(run, oracle, strict=True)] for run in (device, host))
+    """Compare one number per step; return the largest relative error.
+
+    The host's largest error up to a step counts for that step, because errors of training steps accumulate.
+    """
+    errors, host_errors = (
+        [abs(value - exact) / abs(exact) for value, exact in zip(run, oracle, strict=True)] for run in (device, host)
+    )
     so_far = itertools.accumulate(host_errors, max)
     for step, (error, host_error) in enumerate(zip(errors, so_far, strict=True), 1):
         within(check, f"{what} of step {step}", error, bound, host_error, bounds)
@@ -39,7 +44,7 @@ def check_series(
 
 
 def check_gradients(check: Any, device: Tensors, host: Tensors, oracle: Tensors, bounds: Bounds) -> float:
-    """Compare the gradient of every parameter, element by element. Returns the largest relative error."""
+    """Compare the gradient of every parameter element by element; return the largest relative error."""
     errors = {name: relative_error(device[name], exact) for name, exact in oracle.items()}
     for name, error in errors.items():
         host_error = relative_error(host[name], oracle[name])
@@ -50,34 +55,39 @@ def check_gradients(check: Any, device: Tensors, host: Tensors, oracle: Tensors,
 def check_parameters(
     check: Any, device: Tensors, host: Tensors, oracle: Tensors, initial: Tensors, bounds: Bounds
 ) -> float:
-    """Compare where every parameter has gone to. Returns the largest relative distance."""
+    """Compare every parameter after the steps; return the largest error.
+
+    An error is the norm of the difference to the oracle over the norm of the oracle's update since ``initial``.
+    """
     worst = 0.0
     for name, exact in oracle.items():
-        way = (exact - initial[name]).norm()
-        error, host_error = (float((run[name] - exact).norm() / way) for run in (device, host))
-        within(check, f"the way of {name}", error, bounds.parameters, host_error, bounds)
+        update = (exact - initial[name]).norm()
+        error, host_error = (float((run[name] - exact).norm() / update) for run in (device, host))
+        within(check, f"the update of {name}", error, bounds.parameters, host_error, bounds)
         worst = max(worst, error)
     return worst
 
 
 def relative_error(value: torch.Tensor, exact: torch.Tensor) -> float:
-    """The largest error of an element over the largest element; NaN where the value has one."""
+    """Return the largest error of an element over the largest exact element; NaN if ``value`` has a NaN."""
     return float((value - exact).abs().max() / exact.abs().max())
 
 
 def check_choices(check: Any, chosen: torch.Tensor, logits: torch.Tensor, allowed: float) -> int:
-    """Each choice is the oracle's best, or less likely than it by at most ``allowed``. Returns how many near-ties.
+    """Check that each choice is the oracle's best or a near-tie with it; return the number of near-ties.
 
-    ``logits`` is the oracle's: (…, choices) for ``chosen`` (…).
+    ``logits`` are the oracle's, of shape (…, choices) for ``chosen`` of shape (…). In a near-tie the logit of the
+    choice is below the best one by at most ``allowed`` times the largest logit.
     """
     best = logits.max(dim=-1).values
     behind = (best - logits.gather(-1, chosen.unsqueeze(-1)).squeeze(-1)) / logits.abs().max()
     worst = float(behind.max())
-    position = [int(i) for i in torch.unravel_index(behind.argmax(), behind.shape)]
-    check.that(worst <= allowed, f"the choice at {position} is {worst:.3g} behind the best one, a tie is {allowed:.3g}")
+    position = [int(index) for index in torch.unravel_index(behind.argmax(), behind.shape)]
+    check.that(worst <= allowed, f"the choice at {position} is {worst:.3g} below the best logit, allowed {allowed:.3g}")
     return int((behind > 0).sum())
 
 
 def check_same_bits(check: Any, actual: Tensors, expected: Tensors, what: str) -> None:
+    """Check that all tensors are equal bit for bit; ``what`` begins each message."""
     for name, value in expected.items():
         check.equal(actual[name], value, f"{what}: {name}")

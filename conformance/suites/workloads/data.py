@@ -1,4 +1,4 @@
-"""Real data that ships with Python packages; nothing is downloaded."""
+"""Training data from installed Python packages; nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from conformance.finding import environment_lacks
 
 Batch = tuple[torch.Tensor, torch.Tensor]
-#: Bytes from here on stand outside ASCII; they all become this token.
+#: Token of all bytes from 127 on, which are no printable ASCII characters.
 OTHER = 127
 
 
@@ -26,7 +26,7 @@ class Split:
 
 @functools.cache
 def text() -> torch.Tensor:
-    """The English text of CPython's language reference, as int64 ASCII codes."""
+    """Return the English text of CPython's language reference as int64 ASCII codes."""
     from pydoc_data.topics import topics
 
     joined = "\n".join(topics[name] for name in sorted(topics))
@@ -35,19 +35,22 @@ def text() -> torch.Tensor:
 
 
 def unigram_entropy() -> float:
-    """Nats per byte that a model knowing only how frequent each byte is cannot go below."""
+    """Return the entropy of single bytes, in nats: the best loss of a model that knows only byte frequencies."""
     counts = torch.bincount(text(), minlength=OTHER + 1).to(torch.float64)
     share = counts[counts > 0] / counts.sum()
     return float(-(share * share.log()).sum())
 
 
 def text_batches(size: int, context: int, steps: int, seed: int) -> list[Batch]:
-    """``steps`` batches of windows from the first nine tenths of the text: inputs and the next byte of each."""
+    """Return ``steps`` batches of windows from the first 90 % of the text.
+
+    Inputs and targets have shape (size, context); a target is the byte after each input byte.
+    """
     return list(_windows(text()[: _border()], size, context, steps, seed))
 
 
 def held_out_text(size: int, context: int, seed: int) -> Batch:
-    """One batch from the last tenth of the text."""
+    """Return one batch from the last 10 % of the text."""
     return next(_windows(text()[_border() :], size, context, 1, seed))
 
 
@@ -65,7 +68,10 @@ def _windows(codes: torch.Tensor, size: int, context: int, steps: int, seed: int
 
 @functools.cache
 def digits() -> Split:
-    """scikit-learn's 1,797 handwritten digits, 8 × 8 pixels of mean 0 and variance 1; 297 of them are held out."""
+    """Return scikit-learn's 1,797 handwritten digits, of which 297 are held out.
+
+    Images have 8 × 8 pixels, with mean 0 and variance 1 over all images. Skip the case if scikit-learn is missing.
+    """
     try:
         from sklearn.datasets import load_digits
     except ImportError:
@@ -80,7 +86,7 @@ def digits() -> Split:
 
 
 def digit_batches(size: int, steps: int, seed: int) -> list[Batch]:
-    """``steps`` batches drawn without repetition within an epoch."""
+    """Return ``steps`` batches of ``size`` digits, drawn without repetition within an epoch."""
     images, labels = digits().train
     generator = torch.Generator().manual_seed(seed)
     epochs = math.ceil(steps * size / len(labels))

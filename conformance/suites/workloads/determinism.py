@@ -1,4 +1,4 @@
-"""PyTorch's deterministic mode, for the time of a case that compares bits."""
+"""PyTorch's deterministic mode for cases that compare bits."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ import torch
 
 @contextlib.contextmanager
 def deterministic(monkeypatch: Any) -> Iterator[None]:
-    """Only kernels that repeat their bits. The variable belongs to this mode: where a product library splits sums
-    over a workspace, torch.use_deterministic_algorithms refuses products until it is set (torch's documentation)."""
+    """Allow only kernels that repeat their bits.
+
+    The variable is part of this mode: if a matrix library splits sums over a workspace,
+    torch.use_deterministic_algorithms refuses products until the variable is set (see torch's documentation).
+    """
     with monkeypatch.context() as patch:
         patch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)

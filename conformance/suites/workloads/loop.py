@@ -1,4 +1,4 @@
-"""The training loop: the same one on the accelerator, on the host, and on the host in float64."""
+"""Training loop that runs unchanged on the accelerator, on the host, and on the host in float64."""
 
 from __future__ import annotations
 
@@ -14,40 +14,45 @@ from torch.nn import functional as F
 
 from .data import Batch
 
+#: Maximum gradient norm, as for torch.nn.utils.clip_grad_norm_.
 CLIP = 1.0
+#: Steps over which the learning rate rises.
 WARM_UP_STEPS = 4
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a run happens: the accelerator under test, or the host (no accelerator)."""
+class RunDevice:
+    """Device of a run: the accelerator under test, or the host (no accelerator)."""
 
     device: torch.device
     accelerator: Any = None
 
     def synchronize(self) -> None:
+        """Wait until the device has finished its work; the host has nothing to wait for."""
         if self.accelerator is not None:
             self.accelerator.synchronize()
 
     def rng_state(self) -> torch.Tensor:
+        """Return the state of the device's generator."""
         return torch.get_rng_state() if self.accelerator is None else self.accelerator.get_rng_state()
 
     def set_rng_state(self, state: torch.Tensor) -> None:
+        """Set the state of the device's generator."""
         if self.accelerator is None:
             torch.set_rng_state(state)
         else:
             self.accelerator.set_rng_state(state)
 
 
-HOST = Place(torch.device("cpu"))
+HOST = RunDevice(torch.device("cpu"))
 
 
 @dataclass(frozen=True)
 class Scheme:
-    """How a dtype trains.
+    """Precision scheme of a training run.
 
-    16-bit dtypes keep float32 weights and compute under autocast. float16 multiplies the loss by a fixed power of
-    two, so that small gradients do not vanish: a schedule that reacts to overflow would let two devices part ways.
+    16-bit dtypes keep float32 weights and compute under autocast. float16 multiplies the loss by a fixed power of two,
+    so that small gradients do not vanish. A scale that reacts to overflow could differ between two devices.
     """
 
     storage: torch.dtype
@@ -64,8 +69,12 @@ ORACLE = Scheme(torch.float64)
 
 
 @dataclass(frozen=True)
-class Task:
-    """What is trained. ``build`` makes a model with the given dropout; ``rate`` is AdamW's learning rate."""
+class TrainingTask:
+    """Model, data and learning rate of a training.
+
+    ``build`` makes a model with the given dropout; ``rate`` is AdamW's learning rate. ``items_per_step`` counts tokens
+    or images for the throughput.
+    """
 
     build: Callable[[float], nn.Module]
     batches: Sequence[Batch]
@@ -73,42 +82,44 @@ class Task:
     items_per_step: int
 
     def initial(self) -> dict[str, torch.Tensor]:
-        """The weights every run starts from, float32 on the host."""
-        with torch.random.fork_rng(devices=[]):
+        """Return the weights from which every run starts, float32 on the host."""
+        with torch.random.fork_rng(
+            devices=[]
+        ):  # the weights do not depend on the case's generator and do not change it
             torch.manual_seed(0)
             return self.build(0.0).state_dict()
 
 
 @dataclass
 class Trajectory:
-    """What a run left: numbers per step, and host copies in float64 of gradients and weights."""
+    """Record of a run: numbers per step, and the first gradients as float64 copies on the host."""
 
     losses: list[float] = field(default_factory=list)
     gradient_norms: list[float] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
-    #: Of the first step, unscaled and before clipping: here all runs still have the same weights.
+    #: Gradients of the first step, unscaled and before clipping: here all runs still have the same weights.
     gradients: dict[str, torch.Tensor] = field(default_factory=dict)
 
 
 class Trainer:
-    """A model, its optimizer, and how many steps they have taken."""
+    """Model with its optimizer and the number of steps taken."""
 
-    def __init__(self, task: Task, place: Place, scheme: Scheme, dropout: float = 0.0) -> None:
-        self.task, self.place, self.scheme = task, place, scheme
+    def __init__(self, task: TrainingTask, run_device: RunDevice, scheme: Scheme, dropout: float = 0.0) -> None:
+        self.task, self.run_device, self.scheme = task, run_device, scheme
         self.model = task.build(dropout)
         self.model.load_state_dict(task.initial())
-        self.model.to(device=place.device, dtype=scheme.storage).train()
+        self.model.to(device=run_device.device, dtype=scheme.storage).train()
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=task.rate, betas=(0.9, 0.95), eps=1e-6)
         self.taken = 0
 
     def run(self, steps: int) -> Trajectory:
-        """Take ``steps`` more steps."""
+        """Take ``steps`` more steps and return their record; seconds are wall time with the device synchronized."""
         trajectory = Trajectory()
         for _ in range(steps):
-            self.place.synchronize()
+            self.run_device.synchronize()
             started = time.perf_counter()
             loss, norm = self._step(trajectory)
-            self.place.synchronize()
+            self.run_device.synchronize()
             trajectory.seconds.append(time.perf_counter() - started)
             trajectory.losses.append(loss)
             trajectory.gradient_norms.append(norm)
@@ -127,11 +138,14 @@ class Trainer:
         return loss.item(), norm.item()
 
     def _placed(self, batch: Batch) -> Batch:
-        inputs, targets = (part.to(self.place.device) for part in batch)
+        inputs, targets = (part.to(self.run_device.device) for part in batch)
         return (inputs.to(self.scheme.storage) if inputs.is_floating_point() else inputs), targets
 
     def loss(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """Mean cross-entropy in nats; the logits are widened first, as autocast's lists differ between devices."""
+        """Return the mean cross-entropy in nats.
+
+        The logits are widened first: whether autocast computes the loss in float32 differs between device types.
+        """
         with self._autocast():
             logits = self.model(inputs)
         return F.cross_entropy(widened(logits).flatten(0, -2), targets.flatten())
@@ -139,7 +153,7 @@ class Trainer:
     def _autocast(self) -> contextlib.AbstractContextManager[Any]:
         if self.scheme.autocast is None:
             return contextlib.nullcontext()
-        return torch.autocast(self.place.device.type, dtype=self.scheme.autocast)
+        return torch.autocast(self.run_device.device.type, dtype=self.scheme.autocast)
 
     def _unscale(self) -> None:
         if self.scheme.loss_scale != 1.0:
@@ -147,14 +161,14 @@ class Trainer:
                 parameter.grad.div_(self.scheme.loss_scale)
 
     def update(self) -> None:
-        """Apply the gradients; the learning rate rises over the first steps."""
+        """Apply the gradients with a learning rate that rises over the first steps."""
         for group in self.optimizer.param_groups:
             group["lr"] = self.task.rate * min(1.0, (self.taken + 1) / WARM_UP_STEPS)
         self.optimizer.step()
         self.taken += 1
 
     def held_out_loss(self, batch: Batch) -> float:
-        """The loss on data that was not trained on, in evaluation mode."""
+        """Return the loss on a batch that was not trained on, in evaluation mode."""
         self.model.eval()
         with torch.no_grad():
             loss = self.loss(*self._placed(batch)).item()
@@ -162,35 +176,38 @@ class Trainer:
         return loss
 
     def state(self) -> dict[str, Any]:
-        """Everything a later process needs to go on as if nothing had happened."""
+        """Return everything that a restarted process needs to continue: weights, optimizer, steps and generator."""
         return {
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "taken": self.taken,
-            "rng": self.place.rng_state(),
+            "rng": self.run_device.rng_state(),
         }
 
     def restore(self, state: dict[str, Any]) -> None:
+        """Continue from a state that ``state`` returned."""
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.taken = state["taken"]
-        # Generators take their state from the host, wherever the checkpoint was mapped to.
-        self.place.set_rng_state(state["rng"].cpu())
+        # Generators accept only states on the host; the checkpoint may be mapped to the device.
+        self.run_device.set_rng_state(state["rng"].cpu())
 
 
 def widened(tensor: torch.Tensor) -> torch.Tensor:
-    """16-bit tensors as float32; wider ones as they are."""
+    """Return a 16-bit tensor as float32, and a wider one unchanged."""
     return tensor.float() if tensor.element_size() < 4 else tensor
 
 
 def gradients_of(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Return float64 copies of all gradients on the host, by parameter name."""
     return {name: exact(parameter.grad) for name, parameter in model.named_parameters()}
 
 
 def weights_of(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Return float64 copies of all weights on the host, by parameter name."""
     return {name: exact(parameter) for name, parameter in model.named_parameters()}
 
 
 def exact(tensor: torch.Tensor) -> torch.Tensor:
-    """A float64 copy on the host."""
+    """Return a float64 copy on the host."""
     return tensor.detach().cpu().to(torch.float64, copy=True)

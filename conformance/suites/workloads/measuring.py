@@ -1,4 +1,4 @@
-"""What a training run costs: throughput, step times, peak memory, and memory that does not come back."""
+"""Measurements of a training run: throughput, step times, peak memory, and memory that is not freed."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from conformance.accelerators.capabilities import MEMORY_PEAK, MEMORY_STATS
 
 from .bounds import learned
 
-#: Steps at the start whose times hold compilation, allocation and cold caches.
+#: Steps at the start that are not counted: they include compilation, allocation and cold caches.
 COLD_STEPS = 4
 
 
-class Memory:
-    """The accelerator's own counters, where it declares them; silent where it does not."""
+class MemoryCounters:
+    """Memory counters of the accelerator, as far as it declares them; without them nothing is checked."""
 
     def __init__(self, accelerator: Any, declaration: Any) -> None:
         self.accelerator = accelerator
@@ -27,40 +27,42 @@ class Memory:
         self._before = 0
 
     def begin(self) -> None:
-        """From here on allocations count."""
+        """Start to count allocations, and reset the peak."""
         if self.counts:
             self._before = self._allocated()
         if self.peaks:
             self.accelerator.reset_peak_memory_stats()
 
     def check_returned(self, check: Any) -> None:
-        """Everything allocated since ``begin`` is free again."""
+        """Check that all memory allocated since ``begin`` is free again."""
         if not self.counts:
             return
         kept = self._allocated() - self._before
-        check.that(kept <= learned("memory", "left_over"), f"{kept} bytes stay allocated after the run")
+        allowed = learned("memory", "left_over")
+        check.that(kept <= allowed, f"{kept} bytes stay allocated after the run, allowed {allowed}")
 
     def report_peak(self, check: Any) -> None:
-        """The allocator's peak where it is declared; otherwise that of the whole process, under a name that says so."""
+        """Report the allocator's peak if it is declared, otherwise the peak of the whole process under another name."""
         if self.peaks:
             check.metric("peak_memory_bytes", int(self.accelerator.max_memory_allocated()))
         else:
             check.metric("process_peak_bytes", process_peak_bytes())
 
     def _allocated(self) -> int:
-        gc.collect()
+        gc.collect()  # reference cycles keep tensors alive
         self.accelerator.synchronize()
         return int(self.accelerator.memory_allocated())
 
 
 def process_peak_bytes() -> int:
-    """The largest resident memory of this process so far: ``ru_maxrss``, in KiB on Linux and in bytes on macOS."""
+    """Return the largest resident memory of this process so far, in bytes."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    # ru_maxrss is in KiB on Linux and in bytes on macOS.
     return peak if sys.platform == "darwin" else peak * 1024
 
 
 def report_speed(check: Any, seconds: Sequence[float], items_per_step: int, unit: str) -> None:
-    """Throughput and step times of the warm steps."""
+    """Report throughput and step times (median and 90th percentile, in milliseconds) of the warm steps."""
     warm = seconds[COLD_STEPS:]
     check.metric(f"{unit}_per_s", items_per_step * len(warm) / sum(warm))
     check.metric("step_ms_median", statistics.median(warm) * 1e3)

@@ -1,4 +1,4 @@
-"""What the workload cases need: one cell per dtype and mode, and autocast where 16-bit dtypes train."""
+"""Planned workload cases: one cell per dtype and mode, and autocast for training in 16-bit dtypes."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from conformance.accelerators.capabilities import AUTOCAST, Capability, Cell
 from conformance.case import Case, Tier, case_id
 
 DTYPES = ("float32", "bfloat16", "float16")
+#: Timeout of a workload case in seconds.
 DEADLINE = 300.0
 
 
 def planned(subject: str, mode: str, *needs: Capability) -> Callable[[], Sequence[Case]]:
-    """The cases of ``workloads.<subject>``, one per dtype."""
+    """Return a function that gives the cases of ``workloads.<subject>``, one per dtype."""
     return lambda: [_case(subject, mode, dtype, needs) for dtype in DTYPES]
 
 

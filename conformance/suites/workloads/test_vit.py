@@ -1,4 +1,4 @@
-"""A vision transformer on scikit-learn's handwritten digits."""
+"""Cases for a vision transformer on scikit-learn's handwritten digits."""
 
 from __future__ import annotations
 
@@ -13,50 +13,50 @@ from . import tasks, training
 from .bounds import bounds_of, learned
 from .comparing import check_choices, relative_error, within
 from .data import digits
-from .loop import HOST, Place, exact
-from .measuring import Memory
+from .loop import HOST, RunDevice, exact
+from .measuring import MemoryCounters
 from .models.vit import ViT
 from .planned import planned
 
 
 @cases(planned("vit.train", "training"))
 def test_train(accelerator, device, declaration, case, check):
-    """The model learns, along the host's way: gradients, losses, gradient norms and weights."""
-    place = Place(device, accelerator)
+    """The vision transformer learns, with the host's gradients, losses, gradient norms and weights."""
+    run_device = RunDevice(device, accelerator)
 
-    trainer, run = training.check_against_host(check, "vit", place, case.dtype)
-    accuracy = _accuracy(_logits(trainer.model.eval(), place, torch.float32))
+    trainer, run = training.check_against_host(check, "vit", run_device, case.dtype)
+    accuracy = _accuracy(_logits(trainer.model.eval(), run_device, torch.float32))
 
     _check_learned(check, accuracy)
-    del trainer
-    training.check_memory_returns(check, "vit", place, case.dtype, Memory(accelerator, declaration))
+    del trainer  # it holds device memory that the next check would count
+    training.check_memory_returns(check, "vit", run_device, case.dtype, MemoryCounters(accelerator, declaration))
     training.report_training(check, "vit", run, "samples")
     check.metric("accuracy", accuracy)
 
 
 @cases(planned("vit.rerun", "training", DETERMINISTIC))
 def test_rerun(accelerator, device, case, check, monkeypatch):
-    """The same training twice has the same bits."""
-    training.check_rerun(check, "vit", Place(device, accelerator), case.dtype, monkeypatch)
+    """Two runs of the same training of the vision transformer give the same bits."""
+    training.check_rerun(check, "vit", RunDevice(device, accelerator), case.dtype, monkeypatch)
 
 
 @cases(planned("vit.restart", "training"))
 def test_restart(accelerator, device, declaration, case, check, tmp_path, monkeypatch):
-    """Training goes on from a checkpoint as if it had never stopped."""
-    place = Place(device, accelerator)
-    training.check_restart(check, "vit", place, case.dtype, declaration, tmp_path, monkeypatch)
+    """Training of the vision transformer continues from a checkpoint as if it had not been interrupted."""
+    run_device = RunDevice(device, accelerator)
+    training.check_restart(check, "vit", run_device, case.dtype, declaration, tmp_path, monkeypatch)
 
 
 @cases(planned("vit.evaluate", "inference"))
 def test_evaluate(accelerator, device, case, check):
-    """A trained model sees the same digits as on the host."""
-    place, dtype, bounds = Place(device, accelerator), getattr(torch, case.dtype), bounds_of(case.dtype)
+    """A trained vision transformer recognises the same digits as on the host."""
+    run_device, dtype, bounds = RunDevice(device, accelerator), getattr(torch, case.dtype), bounds_of(case.dtype)
     oracle = _learned_model(HOST, dtype).double()
 
-    model = _learned_model(place, dtype)
-    _logits(model, place, dtype)  # warm up
+    model = _learned_model(run_device, dtype)
+    _logits(model, run_device, dtype)  # warm up: the first call may compile
     started = time.perf_counter()
-    logits = _logits(model, place, dtype)
+    logits = _logits(model, run_device, dtype)
     seconds = time.perf_counter() - started
     host_logits = _logits(_learned_model(HOST, dtype), HOST, dtype)
 
@@ -70,17 +70,20 @@ def test_evaluate(accelerator, device, case, check):
     check.metric("samples_per_s", len(logits) / seconds)
 
 
-def _learned_model(place, dtype):
+def _learned_model(run_device, dtype):
     model = ViT(tasks.VIT_SHAPE)
     model.load_state_dict(tasks.reference("vit").learned)
-    return model.to(place.device, dtype).eval()
+    return model.to(run_device.device, dtype).eval()
 
 
 @torch.no_grad()
-def _logits(model, place, dtype, rounded=None):
-    """Logits of the held-out digits, float64 on the host; the oracle sees images ``rounded`` as the others do."""
+def _logits(model, run_device, dtype, rounded=None):
+    """Return the logits of the held-out digits, float64 on the host.
+
+    ``rounded`` is the dtype to which the oracle's images are rounded first, so that all models get equal inputs.
+    """
     images = digits().held_out[0].to(rounded or dtype).to(dtype)
-    return exact(model(images.to(place.device)))
+    return exact(model(images.to(run_device.device)))
 
 
 def _accuracy(logits):

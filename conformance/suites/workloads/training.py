@@ -1,4 +1,4 @@
-"""What every training workload must show, whatever the model: the bodies behind test_gpt.py and test_vit.py."""
+"""Checks of every training workload: the bodies behind test_gpt.py and test_vit.py."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from . import tasks
 from .bounds import bounds_of
 from .comparing import check_gradients, check_parameters, check_same_bits, check_series
 from .determinism import deterministic
-from .loop import HOST, SCHEMES, Place, Trainer, Trajectory, weights_of
-from .measuring import Memory, report_speed
+from .loop import HOST, SCHEMES, RunDevice, Trainer, Trajectory, weights_of
+from .measuring import MemoryCounters, report_speed
 
 
-def check_against_host(check: Any, name: str, place: Place, dtype: str) -> tuple[Trainer, Trajectory]:
-    """Train until the model has learned; the way there must be the host's. Returns the trainer and its whole run."""
+def check_against_host(check: Any, name: str, run_device: RunDevice, dtype: str) -> tuple[Trainer, Trajectory]:
+    """Train until the model has learned, compare each step with the host's; return the trainer and its whole run."""
     reference, task, bounds = tasks.reference(name), tasks.task_named(name), bounds_of(dtype)
-    device, host = Trainer(task, place, SCHEMES[dtype]), Trainer(task, HOST, SCHEMES[dtype])
+    device, host = Trainer(task, run_device, SCHEMES[dtype]), Trainer(task, HOST, SCHEMES[dtype])
     run, host_run, oracle = device.run(tasks.COMPARED_STEPS), host.run(tasks.COMPARED_STEPS), reference.oracle
 
     errors = {
@@ -37,6 +37,7 @@ def check_against_host(check: Any, name: str, place: Place, dtype: str) -> tuple
         ),
     }  # fmt: skip
 
+    # Rounding differences grow with the steps: from here on only the loss is bounded, by a wider bound.
     rest = device.run(tasks.LEARNING_STEPS - tasks.COMPARED_STEPS)
     losses = run.losses + rest.losses
     errors["drift"] = check_series(
@@ -48,24 +49,25 @@ def check_against_host(check: Any, name: str, place: Place, dtype: str) -> tuple
     return device, Trajectory(losses, run.gradient_norms + rest.gradient_norms, run.seconds + rest.seconds)
 
 
-def check_memory_returns(check: Any, name: str, place: Place, dtype: str, memory: Memory) -> None:
-    """A second run needs no more memory than it gives back; the first one may have set up libraries."""
+def check_memory_returns(check: Any, name: str, run_device: RunDevice, dtype: str, memory: MemoryCounters) -> None:
+    """Check that a second run frees all its memory; the first run may have loaded libraries that keep some."""
     if memory.counts or memory.peaks:
         memory.begin()
-        Trainer(tasks.task_named(name), place, SCHEMES[dtype]).run(2)
+        Trainer(tasks.task_named(name), run_device, SCHEMES[dtype]).run(2)
         memory.check_returned(check)
     memory.report_peak(check)
 
 
 def report_training(check: Any, name: str, run: Trajectory, unit: str) -> None:
+    """Report the speed (``unit`` per second) and the final loss of a run."""
     report_speed(check, run.seconds, tasks.task_named(name).items_per_step, unit)
     check.metric("final_loss", run.losses[-1])
 
 
-def check_rerun(check: Any, name: str, place: Place, dtype: str, monkeypatch: Any) -> None:
-    """Two runs from the same weights and data have the same bits."""
+def check_rerun(check: Any, name: str, run_device: RunDevice, dtype: str, monkeypatch: Any) -> None:
+    """Check that two runs from the same weights and data have the same bits."""
     with deterministic(monkeypatch):
-        runs = [_bits_of(Trainer(tasks.task_named(name), place, SCHEMES[dtype])) for _ in range(2)]
+        runs = [_bits_of(Trainer(tasks.task_named(name), run_device, SCHEMES[dtype])) for _ in range(2)]
 
     check_same_bits(check, runs[1], runs[0], "the second run")
 
@@ -76,34 +78,34 @@ def _bits_of(trainer: Trainer) -> dict[str, torch.Tensor]:
 
 
 def check_restart(
-    check: Any, name: str, place: Place, dtype: str, declaration: Any, folder: Path, monkeypatch: Any
+    check: Any, name: str, run_device: RunDevice, dtype: str, declaration: Any, folder: Path, monkeypatch: Any
 ) -> None:
-    """Save, load into a new model and optimizer, go on: the same bits as without a break.
+    """Check that training from a saved and loaded state has the same bits as training without a break.
 
-    Where the generator's state can be saved there is dropout, which the restart must continue. Where the
-    accelerator does not declare to be deterministic, the bounds of its dtype apply instead of bits.
+    If the generator's state can be saved, the model has dropout, which the restart must continue. If the accelerator
+    does not declare that it is deterministic, the bounds of the dtype apply instead of equal bits.
     """
     dropout = 0.1 if declaration.supports(RNG_STATE.cell) else 0.0
     if not declaration.supports(DETERMINISTIC.cell):
-        whole, resumed = _with_and_without_break(name, place, dtype, dropout, folder)
+        whole, resumed = _with_and_without_break(name, run_device, dtype, dropout, folder)
         for parameter, expected in whole.items():
             error = float((resumed[parameter] - expected).norm() / expected.norm())
             allowed = bounds_of(dtype).parameters
             check.that(error <= allowed, f"after the restart {parameter} is off by {error:.3g}, allowed {allowed:.3g}")
         return
     with deterministic(monkeypatch):
-        whole, resumed = _with_and_without_break(name, place, dtype, dropout, folder)
+        whole, resumed = _with_and_without_break(name, run_device, dtype, dropout, folder)
     check_same_bits(check, resumed, whole, "after the restart")
 
 
 def _with_and_without_break(
-    name: str, place: Place, dtype: str, dropout: float, folder: Path
+    name: str, run_device: RunDevice, dtype: str, dropout: float, folder: Path
 ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-    first = Trainer(tasks.task_named(name), place, SCHEMES[dtype], dropout)
+    first = Trainer(tasks.task_named(name), run_device, SCHEMES[dtype], dropout)
     first.run(tasks.RESTART_STEPS)
     torch.save(first.state(), folder / "checkpoint.pt")
     whole = _bits_of(first)
 
-    second = Trainer(tasks.task_named(name), place, SCHEMES[dtype], dropout)
-    second.restore(torch.load(folder / "checkpoint.pt", map_location=place.device, weights_only=True))
+    second = Trainer(tasks.task_named(name), run_device, SCHEMES[dtype], dropout)
+    second.restore(torch.load(folder / "checkpoint.pt", map_location=run_device.device, weights_only=True))
     return whole, _bits_of(second)

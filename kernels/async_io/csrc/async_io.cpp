@@ -1,9 +1,9 @@
-// Moves bytes between a file and memory with many requests in flight.
+// Asynchronous I/O engine: moves bytes between a file and memory with many requests in flight.
 //
-// Requests go through Linux's asynchronous I/O (man 2 io_submit) past the page cache. Those calls are allowed in
-// containers whose rules forbid io_uring. Where they are forbidden too, requests go one by one. The ends of a range
-// that do not fill whole aligned blocks go through the page cache, and so does every request that the file system
-// refuses: direct I/O only ever touches whole blocks, so the two never meet in one block.
+// Requests use Linux's asynchronous I/O (man 2 io_submit) and bypass the page cache. Containers that forbid io_uring
+// often allow these calls. Where they are forbidden too, requests are made one by one. The ends of a range that do not
+// fill whole aligned blocks go through the page cache, and so does every request that the file system refuses. Direct
+// I/O touches whole blocks only, so the two never access the same block.
 
 #include <algorithm>
 #include <cerrno>
@@ -26,10 +26,10 @@
 
 namespace {
 
-constexpr int64_t kBlock = 4096;           // what storage asks of offsets and lengths at most, nearly everywhere
-constexpr int64_t kMemory = 512;           // what it asks of addresses where the kernel does not tell
-constexpr int64_t kStagedBytes = 1 << 20;  // a request through a staging buffer is not longer than this
-constexpr int64_t kStagedRequests = 16;    // and there are not more of them, which bounds a worker's memory
+constexpr int64_t kBlock = 4096;           // alignment of offsets and lengths that is enough for nearly all storage
+constexpr int64_t kMemory = 512;           // alignment of addresses, where the operating system does not report one
+constexpr int64_t kStagedBytes = 1 << 20;  // longest request through a staging buffer
+constexpr int64_t kStagedRequests = 16;    // most requests of that kind; both bound a worker's memory
 
 int64_t up(int64_t number, int64_t unit) { return (number + unit - 1) / unit * unit; }
 int64_t down(int64_t number, int64_t unit) { return number / unit * unit; }
@@ -42,7 +42,7 @@ struct Range {
     int64_t offset;
 };
 
-// Moves the range by ordinary calls: the bytes moved, fewer at the end of the file, or a negative errno.
+// Moves the range by ordinary calls. Returns the bytes moved (fewer at the end of the file), or a negative errno.
 int64_t move_plainly(const Range& range, int64_t block) {
     int64_t done = 0;
     while (done < range.bytes) {
@@ -88,7 +88,7 @@ struct io_event {};
 struct Request {
     Control control;
     Range range;
-    char* staged;  // where the bytes lie for the device, if not where the caller has them
+    char* staged;  // the staging buffer, or null if the device reads and writes the caller's memory
 };
 
 struct Engine {
@@ -97,7 +97,7 @@ struct Engine {
     bool one_by_one;  // each request has a system call of its own
     bool overlaps;    // the queue is refilled as requests end; otherwise when all have ended
     Context context = 0;
-    int why_not = 0;  // the errno of asynchronous I/O that is not to be had
+    int why_not = 0;  // the errno of io_setup; 0 if asynchronous I/O is available
     std::vector<Request> requests;
     char* staging = nullptr;
 
@@ -135,12 +135,12 @@ struct Engine {
     int64_t move_now(const Request& request);
     void reap(int64_t at_least);
 
-    // All of them have their size from the start: running out of memory with requests in flight would be fatal.
+    // These have their full size from the start: running out of memory with requests in flight would be fatal.
     std::vector<struct io_event> events_;
     std::vector<Control*> controls_;
     std::vector<Request*> idle_;
     int64_t staged_length_ = 0;
-    int direct_ = -1;  // the file past the page cache
+    int direct_ = -1;  // the file, opened to bypass the page cache
     int64_t in_flight_ = 0;
     int64_t moved_ = 0;
     int64_t error_ = 0;
@@ -164,7 +164,7 @@ int64_t Engine::move(const Range& whole, int direct) {
     return done;
 }
 
-// Whether the bytes go through staging buffers: the device may not reach them where they are.
+// Returns whether the bytes need staging buffers, because their address is not aligned for direct I/O.
 bool Engine::stage(const Range& middle, const Alignment& alignment) {
     if (reinterpret_cast<uintptr_t>(middle.memory) % alignment.memory == 0) return false;
     if (staging == nullptr) {
@@ -222,7 +222,7 @@ void Engine::prepare(Request& request, const Range& range) {
 #endif
 }
 
-// Takes a request's result; what it has not moved goes through the page cache, which also tells why it could not.
+// Takes a request's result. Bytes that it did not move are moved through the page cache, which also gives the error.
 void Engine::end(Request& request, int64_t result) {
     const int64_t done = std::max<int64_t>(result, 0);
     Range rest = request.range;
@@ -252,7 +252,7 @@ void Engine::submit(std::vector<Request*>& ready) {
     }
 }
 
-// How many requests the kernel has taken, at least one, or a negative errno.
+// Returns how many requests the kernel has accepted, at least one, or a negative errno.
 int64_t Engine::queue(const std::vector<Request*>& ready) {
 #ifdef __linux__
     controls_.clear();
@@ -264,7 +264,7 @@ int64_t Engine::queue(const std::vector<Request*>& ready) {
 #endif
 }
 
-// The request by one ordinary call past the page cache: its result, or a negative errno.
+// Makes the request by one ordinary call that bypasses the page cache. Returns its result, or a negative errno.
 int64_t Engine::move_now(const Request& request) {
     const Range& range = request.range;
     char* memory = request.staged != nullptr ? request.staged : range.memory;
@@ -281,7 +281,7 @@ void Engine::reap(int64_t at_least) {
     while (at_least > 0 && in_flight_ > 0) {
         const long least = std::min(at_least, in_flight_);
         const long got = syscall(SYS_io_getevents, context, least, in_flight_, events_.data(), nullptr);
-        if (got < 0) continue;  // EINTR: with these arguments there is no other reason
+        if (got < 0) continue;  // EINTR; no other error is possible with these arguments
         for (long i = 0; i < got; i++) {
             in_flight_--;
             end(*reinterpret_cast<Request*>(static_cast<uintptr_t>(events_[i].data)), events_[i].res);
@@ -293,7 +293,7 @@ void Engine::reap(int64_t at_least) {
 
 }  // namespace
 
-// A worker's engine, or null without memory. `queues` is 0 to go one by one whatever the kernel offers.
+// Returns a new engine for one worker, or null without memory. If `queues` is 0, requests are made one by one.
 EXPORT void* engine_new(int64_t block, int64_t depth, int one_by_one, int overlaps, int queues) {
     try {
         return new Engine(block, depth, one_by_one != 0, overlaps != 0, queues != 0);
@@ -302,11 +302,11 @@ EXPORT void* engine_new(int64_t block, int64_t depth, int one_by_one, int overla
     }
 }
 
-// 0 if requests are queued by the kernel, otherwise the errno of why they are not.
+// Returns 0 if the kernel queues the requests, otherwise the errno of its refusal.
 EXPORT int engine_why_not(void* engine) { return static_cast<Engine*>(engine)->why_not; }
 
-// Moves bytes: how many, fewer at the end of the file, or a negative errno. `direct` is the same file opened past the
-// page cache, or -1.
+// Moves bytes. Returns how many (fewer at the end of the file), or a negative errno. `direct` is the same file, opened
+// to bypass the page cache, or -1.
 EXPORT int64_t engine_move(void* engine, int writes, int direct, int file, char* memory, int64_t bytes,
                            int64_t offset) {
     try {

@@ -1,4 +1,4 @@
-// Signs as bits, most significant bit first: 1 where x >= 0 (so for -0.0 as well), 0 below and for NaN.
+// Packs signs as bits, most significant bit first: 1 where x >= 0 (also for -0.0), 0 where x < 0 and for NaN.
 
 #include <cstddef>
 #include <cstdint>
@@ -11,6 +11,7 @@
 
 namespace {
 
+// All 256 bytes' answers, made once: AVX's movemask gives the first element in the lowest bit, so bits are reversed.
 struct Tables {
   uint8_t reversed[256];
   float signs[256][8];

@@ -1,13 +1,13 @@
 // All-reduce over memory that the ranks of one host share.
 //
-// A call is cut into chunks. Every rank copies a chunk into its slot and says so (arrived). A small call is then reduced
-// whole by every rank. A large one is cut into slices: each rank reduces one of them, says so (reduced), and copies the
-// other ranks' slices from where they put them, while the chunks behind are already on their way. Sources are always
-// combined in the order of ranks, and every element is either computed by one rank or by all of them with the same
-// instructions, so the ranks' results are the same bits.
+// A call is divided into chunks. Every rank copies a chunk into its slot and publishes that (arrived). If the call is
+// small, every rank then reduces the whole chunk. If it is large, a chunk is divided into slices: each rank reduces one
+// of them, publishes that (reduced), and copies the other slices from the other ranks' results. The next chunks are
+// copied in meanwhile. Sources are always combined in the order of ranks. Every element is computed either by one rank,
+// or by all ranks with the same instructions. So all ranks have the same bits in the result.
 //
-// There are four slots. A rank is at most two chunks ahead of what every other rank has finished reading: chunk c + 2 is
-// copied in while c is reduced, which all ranks must first have arrived at.
+// There are four slots, and chunks c - 2 and c + 2 share one. A rank copies in chunk c + 2 after it has reduced chunk c.
+// For that, all ranks have arrived at c, which they do after they have reduced c - 2. So no rank still reads the slot.
 
 #include "numbers.h"
 #include "waiting.h"
@@ -26,12 +26,12 @@ struct Call {
   uint32_t operation;
 };
 
-// What a rank tells the others about itself, in cache lines that nobody else writes (but for sleepers).
+// State that a rank publishes to the others, in cache lines that no other rank writes (except `sleepers` in a Word).
 struct alignas(kLine) Rank {
   Word arrived;
   std::atomic<uint32_t> gone;
-  std::atomic<uint32_t> failed_at;  // the call, counted from 1
-  Call calls[2];  // by the parity of the call: a rank can be one call ahead of a reader
+  std::atomic<uint32_t> failed_at;  // the number of the call that failed, from 1
+  Call calls[2];  // indexed by the parity of the call's number: a rank can be one call ahead of a reader
   alignas(kLine) Word reduced;
 };
 
@@ -39,8 +39,8 @@ struct Progress {
   char* data;
   Call call;
   uint32_t chunk, chunks;
-  bool whole;     // every rank reduces everything
-  bool computed;  // this chunk's own part is reduced
+  bool whole;     // every rank reduces the whole call
+  bool computed;  // this rank's part of the chunk is reduced
 };
 
 struct Communicator {
@@ -88,7 +88,7 @@ Status compare_calls(Communicator& c) {
       c.culprit = rank;
       return Status::mismatch;
     }
-    if (c.of(rank).failed_at.load() == c.calls + 1) {  // its data is here, but no rank shall succeed alone
+    if (c.of(rank).failed_at.load() == c.calls + 1) {  // its data is here, but the call must fail on all ranks
       c.culprit = rank;
       return Status::left;
     }
@@ -96,7 +96,7 @@ Status compare_calls(Communicator& c) {
   return Status::done;
 }
 
-// One call's element type; everything below is the same for all of them.
+// The part of a call that depends on the element type.
 template <class T>
 struct Typed {
   Communicator& c;
@@ -112,7 +112,7 @@ struct Typed {
     return rest < per_chunk ? rest : per_chunk;
   }
 
-  // Where rank's slice of a chunk begins; slices meet at cache lines.
+  // Returns where the rank's slice of a chunk begins; slices are cut at cache lines, so no two ranks write one line.
   size_t begin(uint32_t chunk, int rank) const {
     constexpr size_t in_line = kLine / sizeof(T);
     const size_t all = length(chunk), lines = (all + in_line - 1) / in_line;
@@ -126,7 +126,7 @@ struct Typed {
     const T* const from = data(chunk);
     if (p.whole) {
       std::memcpy(to, from, length(chunk) * sizeof(T));
-    } else {  // nobody else reads this rank's own slice
+    } else {  // no other rank reads this rank's own slice, so it is left out
       const size_t first = begin(chunk, c.rank), last = begin(chunk, c.rank + 1);
       std::memcpy(to, from, first * sizeof(T));
       std::memcpy(to + last, from + last, (length(chunk) - last) * sizeof(T));
@@ -160,7 +160,7 @@ struct Typed {
     copy_in(1);
   }
 
-  // Goes on from wherever it was: a signal may have interrupted it.
+  // Runs the call from its current progress, which a signal may have interrupted.
   Status advance() const {
     for (; p.chunk < p.chunks; ++p.chunk, p.computed = false) {
       if (!p.computed) {
@@ -219,7 +219,7 @@ EXPORT uint64_t low_latency_bytes(int ranks, uint64_t chunk_bytes) {
   return sizeof(Rank) * ranks + uint64_t(ranks) * kSlots * (chunk_bytes + slice_of(chunk_bytes, ranks));
 }
 
-// base: zeroed memory of low_latency_bytes, shared by all ranks. processes: of each rank, for a look whether it lives.
+// base: zeroed memory of low_latency_bytes, shared by all ranks. processes: the ranks' process ids, to check them.
 EXPORT Communicator* low_latency_open(void* base, int rank, int ranks, uint64_t chunk_bytes, uint64_t whole_limit,
                                       uint32_t spins, uint32_t yields, const int* processes) {
   auto* c = new Communicator{static_cast<char*>(base), rank, ranks, chunk_bytes, slice_of(chunk_bytes, ranks), whole_limit};
@@ -234,8 +234,8 @@ EXPORT Communicator* low_latency_open(void* base, int rank, int ranks, uint64_t 
   return c;
 }
 
-// In place over count elements at data; a Status. After interrupted, low_latency_resume goes on; after any other
-// failure the communicator is of no use any more, and the other ranks are told so.
+// Reduces count elements at data in place, and returns a Status. After interrupted, low_latency_resume continues the
+// call. After any other failure the communicator cannot be used again, and the other ranks fail in this call too.
 EXPORT int low_latency_resume(Communicator* c) { return settled(*c, dispatch(*c, false)); }
 
 EXPORT int low_latency_all_reduce(Communicator* c, void* data, uint64_t count, uint32_t dtype, uint32_t operation,
@@ -246,7 +246,7 @@ EXPORT int low_latency_all_reduce(Communicator* c, void* data, uint64_t count, u
   return settled(*c, dispatch(*c, true));
 }
 
-// The rank that the last failure is about, and what it called.
+// Return the rank that caused the last failure, and the call that it made.
 EXPORT int low_latency_culprit(const Communicator* c) { return c->culprit; }
 
 EXPORT void low_latency_call_of(Communicator* c, int rank, uint64_t* count, uint32_t* dtype, uint32_t* operation) {
@@ -254,7 +254,7 @@ EXPORT void low_latency_call_of(Communicator* c, int rank, uint64_t* count, uint
   *count = call.count, *dtype = call.dtype, *operation = call.operation;
 }
 
-// Instead of resuming: the other ranks fail in this call as well.
+// Ends an interrupted call instead of resuming it: the other ranks fail in this call.
 EXPORT void low_latency_give_up(Communicator* c) { give_up(*c); }
 
 EXPORT void low_latency_close(Communicator* c) {

@@ -1,4 +1,4 @@
-// Element types, and the arithmetic of a reduction: 16-bit types are summed in float and rounded once.
+// Arithmetic of a reduction for all element types: 16-bit types are summed in float and rounded once.
 #pragma once
 
 #include <cstddef>
@@ -33,7 +33,7 @@ inline void narrow(const T* in, T* out, size_t count) {
   std::memcpy(out, in, count * sizeof(T));
 }
 
-// sums[i] = sums[i] op next[i]. A NaN on either side stays one.
+// sums[i] = sums[i] op next[i]. A NaN on either side gives NaN.
 template <class A>
 void combine(Operation operation, A* sums, const A* next, size_t count) {
   if (operation == Operation::minimum) {
@@ -45,8 +45,8 @@ void combine(Operation operation, A* sums, const A* next, size_t count) {
   }
 }
 
-// out[i] = sources[0][i] op sources[1][i] op …, always in this order. out may be one of the sources; copy is a second
-// place for the same numbers, or null. Blocks are small enough for the accumulators to stay in the first cache.
+// out[i] = sources[0][i] op sources[1][i] op …, always in this order. out may be one of the sources. copy is a second
+// output of the same numbers, or null. Blocks are small, so that the accumulators stay in the L1 cache.
 template <class T>
 void reduce(Operation operation, const T* const* sources, int ranks, size_t count, T* out, T* copy) {
   using A = typename Accumulator<T>::type;

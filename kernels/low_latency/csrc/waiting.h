@@ -1,4 +1,4 @@
-// Waiting for another process through one shared word: spin a little, give way a little, then sleep in the kernel.
+// Waiting for another process on a word in shared memory: spin, then yield the core, then sleep in the kernel (futex).
 #pragma once
 
 #include <linux/futex.h>
@@ -40,7 +40,7 @@ inline void pause_core() {
 #endif
 }
 
-// Counters wrap around: what counts is the sign of the difference.
+// Counters wrap around, so they are compared by the sign of their difference.
 inline bool reached(const Word& word, uint32_t target) {
   return int32_t(word.value.load(std::memory_order_acquire) - target) >= 0;
 }
@@ -53,19 +53,19 @@ inline void publish(Word& word, uint32_t value) {
 
 inline bool has_ended(int process) {
   if (process < 0) return false;
-  pollfd asked{process, POLLIN, 0};
-  return poll(&asked, 1, 0) == 1;
+  pollfd ended{process, POLLIN, 0};  // a pidfd becomes readable when its process ends
+  return poll(&ended, 1, 0) == 1;
 }
 
 inline Status sleep_until_reached(Word& word, uint32_t target, int64_t deadline, int process,
                                   const std::atomic<uint32_t>& gone) {
-  constexpr int64_t slice = 20000000;  // how long a peer may be dead before it is looked at
+  constexpr int64_t slice = 20000000;  // 20 ms: interval of the checks whether the peer lives
   for (;;) {
     const uint32_t seen = word.value.load(std::memory_order_seq_cst);
     if (reached(word, target)) return Status::done;
     const int64_t left = deadline - now();
     const Status bad = gone.load() ? Status::left : has_ended(process) ? Status::died : Status::timed_out;
-    // Asked once more: it may have published and then gone.
+    // The word is read once more: the peer may have published and then ended.
     if (bad != Status::timed_out || left <= 0) return reached(word, target) ? Status::done : bad;
     const timespec time{0, long(left < slice ? left : slice)};
     if (syscall(SYS_futex, &word.value, FUTEX_WAIT, seen, &time, nullptr, 0) == -1 && errno == EINTR)

@@ -1,7 +1,7 @@
 // Optimizer steps on host memory: Adam, its reverse, Adagrad and Lion.
 //
-// Numbers are stored as float32, float16 or bfloat16 and computed with as float32. Sixteen are widened into registers,
-// computed with and narrowed again before the next are looked at, so that the machine fetches those meanwhile.
+// Numbers are stored as float32, float16 or bfloat16; arithmetic is in float32. Sixteen numbers at a time are widened
+// into registers, updated and narrowed again. Meanwhile the processor fetches the next ones.
 
 #include <cmath>
 #include <cstdint>
@@ -13,9 +13,8 @@
 
 namespace {
 
-// What threads are handed out.
-constexpr int64_t kBlock = 4096;
-constexpr int64_t kWorthThreads = 8 * kBlock;
+constexpr int64_t kBlock = 4096;                // elements that a thread gets at a time
+constexpr int64_t kWorthThreads = 8 * kBlock;  // with fewer elements, one thread does the work
 
 enum Type : int32_t { kFloat32 = 0, kFloat16 = 1, kBfloat16 = 2 };
 
@@ -31,7 +30,7 @@ struct Settings {
   int32_t decoupled;
 };
 
-// Parameter, gradient, mean and square of one element, or of eight; a step leaves what it does not have as it is.
+// Parameter, gradient, mean and square of one element, or of eight. A step does not change the ones that it lacks.
 template <class Float>
 struct Numbers {
   Float p, g, m, v;
@@ -55,7 +54,7 @@ struct Adam {
   }
 };
 
-// What Adam's step made of p, m and v becomes what they were before it.
+// The reverse of Adam's step: p, m and v get the values that they had before it.
 struct AdamBack {
   static constexpr bool kMean = true, kSquare = true;
   Adam step;
@@ -99,7 +98,7 @@ struct Lion {
   Numbers<F> operator()(Numbers<F> n) const {
     const F blend = beta1 * n.m + rest1 * n.g;
     const F one = F{} + 1.0f;
-    // 0 and NaN are their own sign.
+    // The sign of 0 is 0, and the sign of NaN is NaN.
     const F sign = blend > 0.0f ? one : (blend < 0.0f ? -one : blend);
     return {kept * n.p - rate * sign, n.g, beta2 * n.m + rest2 * n.g, n.v};
   }
@@ -133,11 +132,12 @@ inline void element(const Step& step, P& p, const P& g, S* m, S* v) {
 }
 
 #if defined(__AVX2__) && defined(__F16C__)
-// Fetches what is wanted some steps later: the machine's own guess loses its way among seven streams, which costs
-// some percent where memory is the limit. An address behind the end does nothing.
+// Prefetches data that is needed some steps later. The processor's own prefetcher does not follow all seven streams,
+// which costs some percent where memory bandwidth is the limit. An address after the end is harmless.
 inline void soon(const void* now) { __builtin_prefetch(static_cast<const char*>(now) + 256); }
 
-// Numbers of one type are widened in whatever order is cheapest for it; beside those of another each stays in its place.
+// If all numbers of a step have one type, they are widened in the order that is cheapest for it. With two types, every
+// number keeps its place, so that the elements of both match.
 template <class Other, class T>
 inline Sixteen wide_sixteen(const T* source) {
   if constexpr (std::is_same_v<Other, T>) return widen_sixteen(source);
@@ -150,8 +150,8 @@ inline void put_sixteen(Sixteen values, T* target) {
   narrow_sixteen(values.one, values.other, target);
 }
 
-// Sixteen, which is what a register of 16-bit numbers holds. Left to itself the compiler makes a call of it, and lays out
-// the step's numbers at each: that is a third of the time where the numbers are bfloat16.
+// Updates sixteen elements: a register's worth of 16-bit numbers. Without always_inline the compiler makes calls of it,
+// and loads the step's constants in each. For bfloat16 that is a third of the time.
 template <class Step, class P, class S>
 __attribute__((always_inline)) inline void elements(const Step& step, P* p, const P* g, S* m, S* v) {
   const Sixteen parameters = wide_sixteen<S>(p), gradients = wide_sixteen<S>(g);
@@ -168,7 +168,7 @@ __attribute__((always_inline)) inline void elements(const Step& step, P* p, cons
 
 template <class Step, class P, class S>
 void block(const Step& given, const Arrays& a, int64_t start, int64_t count) {
-  const Step step = given;  // of its own, so that no store into the arrays can have changed it
+  const Step step = given;  // a local copy: the compiler knows that stores into the arrays do not change it
   P* __restrict p = static_cast<P*>(a.p) + start;
   const P* __restrict g = static_cast<const P*>(a.g) + start;
   S* __restrict m = Step::kMean ? static_cast<S*>(a.m) + start : nullptr;
@@ -182,7 +182,7 @@ void block(const Step& given, const Arrays& a, int64_t start, int64_t count) {
     elements(step, p + i, g + i, Step::kMean ? m + i : m, Step::kSquare ? v + i : v);
   }
 #endif
-  // Elsewhere the compiler makes this loop as wide as it can.
+  // The rest; on other processors all elements, and the compiler vectorizes the loop.
   for (; i < count; ++i) element(step, p[i], g[i], Step::kMean ? m + i : m, Step::kSquare ? v + i : v);
 }
 
@@ -198,7 +198,7 @@ void over_blocks(const Step& step, const Arrays& a) {
   }
 }
 
-// 0, or -1 for a pair of dtypes that nobody stores.
+// Returns 0, or -1 for an unsupported pair of dtypes.
 template <class Step>
 int run(const Arrays& a, const Settings& settings) {
   const Step step(settings);

@@ -1,9 +1,9 @@
-// Integers of 4 and 8 bits with a float32 step (and offset) per group, on host memory.
+// Quantization to integers of 4 and 8 bits with a float32 step (and offset) per group, on host memory.
 //
-// A group is read twice: once for its range, once for its codes. Both passes work on blocks that stay in the first
-// cache, where 16-bit numbers are widened to float32, and their loops are plain, so that the compiler makes them as wide
-// as the machine is. Ranges are found on the numbers' bits as integers: their order is that of the numbers, and NaN lies
-// beyond the infinities, so that it is not lost as it is in comparisons.
+// A group is read twice: once for its range, once for its codes. Both passes work on blocks that fit the L1 cache;
+// 16-bit numbers are widened to float32 there. Their loops are simple, so that the compiler vectorizes them. Ranges are found
+// on the numbers' bits as integers, which have the same order. NaN lies beyond the infinities there, so it is not lost
+// as in floating-point comparisons.
 
 #include <cstdint>
 
@@ -17,12 +17,12 @@ constexpr int64_t kBlock = 1024;
 constexpr int64_t kWorthThreads = 64 * kBlock;
 constexpr int32_t kInfinity = 0x7f800000;
 constexpr float kNegligible = 0x1p-100f;
-// Added to a float32, it leaves the nearest integer in the last bits, ties to even.
+// 1.5 * 2^23. Its sum with a float32 has the nearest integer, ties to even, in the last bits.
 constexpr float kRounder = 12582912.0f;
 
 enum Type : int32_t { kFloat32 = 0, kFloat16 = 1, kBfloat16 = 2 };
 
-// The numbers from `at` on as float32: where they are, or in the buffer.
+// Returns the numbers from `at` on as float32: in place, or widened in the buffer.
 const float* widened(const void* source, int32_t type, int64_t at, int64_t count, float* buffer) {
   if (type == kFloat32) return static_cast<const float*>(source) + at;
   if (type == kBfloat16)
@@ -32,7 +32,8 @@ const float* widened(const void* source, int32_t type, int64_t at, int64_t count
   return buffer;
 }
 
-// Negative numbers have their bits' order reversed; this is its own inverse.
+// Maps a number's bits to an integer with the same order: for negative numbers the bits are reversed. It is its own
+// inverse.
 inline int32_t ordered(int32_t bits) { return bits ^ ((bits >> 31) & 0x7fffffff); }
 
 struct Scaling {
@@ -131,7 +132,7 @@ void dequantize_group(const int8_t* in, int64_t at, int64_t size, int32_t bits, 
 
 }  // namespace
 
-// in: groups * size numbers; out: that many codes of so many bits; params: one or two numbers a group.
+// in: groups * size numbers. out: as many codes of `bits` bits. params: one number a group, or two with an offset.
 EXPORT void quantize_groups(const void* in, int32_t type, int64_t groups, int64_t size, int32_t bits, int32_t offset,
                             int8_t* out, float* params, int32_t threads) {
 #pragma omp parallel for num_threads(threads) if (threads > 1 && groups * size >= kWorthThreads)
@@ -140,7 +141,7 @@ EXPORT void quantize_groups(const void* in, int32_t type, int64_t groups, int64_
                    params + group * (1 + (offset != 0)));
 }
 
-// The way back, to float32 or float16. Without an offset 0 is added, which turns -0 into 0 as no code has a sign.
+// Dequantizes to float32 or float16. Without an offset 0 is added, which turns -0 into 0.
 EXPORT void dequantize_groups(const int8_t* in, const float* params, int64_t groups, int64_t size, int32_t bits,
                               int32_t offset, void* out, int32_t type, int32_t threads) {
   const int64_t wide = 1 + (offset != 0);

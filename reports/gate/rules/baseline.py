@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from conformance.reports.declaration.claim_book import SUPPORTED, Claim, ClaimBook
+from conformance.claim_lookup import SUPPORTED, ClaimLookup, FoundClaim
+from conformance.reports.declaration.claims import claims_of, self_contradiction
 from conformance.reports.gate.evidence import GateEvidence
 from conformance.reports.gate.finding import GateFinding, Rule, counted, named, note, reject
 from conformance.reports.model import CaseRecord, Report
@@ -55,27 +56,29 @@ def check_claims(evidence: GateEvidence) -> Iterator[GateFinding]:
     """G11: what the baseline declared supported still is, and not in a lesser way."""
     if evidence.baseline is None:
         return
-    before, now = ClaimBook(evidence.baseline.declaration.cells), evidence.claims
+    before, now = claims_of(evidence.baseline), evidence.claims
+    if contradiction := self_contradiction(evidence.baseline, before):
+        yield reject("G11", f"The declaration of the baseline {contradiction}")
     withdrawn: dict[str, list[str]] = defaultdict(list)
     for cell, in_reference in _cells(evidence.baseline, before, evidence):
-        was = before.claim(cell, in_reference)
-        if was.state == SUPPORTED and (change := _shrunk(was, now.claim(cell, in_reference))):
+        was = before.find(cell, in_reference)
+        if was.state == SUPPORTED and (change := _shrunk(was, now.find(cell, in_reference))):
             withdrawn[change].append(cell)
     for change, cells in withdrawn.items():
         n = counted(len(cells), "cell that the baseline claims is", "cells that the baseline claims are")
         yield reject("G11", f"{n} {change}: {named(cells)}.", cells)
 
 
-def _cells(baseline: Report, book: ClaimBook, evidence: GateEvidence) -> dict[tuple[str, bool], None]:
+def _cells(baseline: Report, claims: ClaimLookup, evidence: GateEvidence) -> dict[tuple[str, bool], None]:
     """Every cell that the baseline can have claimed: what its cases need, and what it names."""
-    found = dict.fromkeys((cell, True) for cell in book.written if "*" not in cell)
+    found = dict.fromkeys((cell, True) for cell in claims.exact_cells)
     for case in baseline.cases:
         if evidence.is_planned(case.id):
             found.update(dict.fromkeys((cell, case.in_reference) for cell in case.requires))
     return found
 
 
-def _shrunk(was: Claim, now: Claim) -> str | None:
+def _shrunk(was: FoundClaim, now: FoundClaim) -> str | None:
     """How a claim became smaller, as the end of a sentence."""
     if now.state != SUPPORTED:
         return f"now {one_line(now.state, 40)}"

@@ -6,7 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Final
 
-from conformance.reports.declaration.claim_book import SUPPORTED, UNDECLARED, UNSUPPORTED
+from conformance.claim_lookup import SUPPORTED, UNDECLARED, UNSUPPORTED
+from conformance.reports.declaration.claims import self_contradiction
 from conformance.reports.gate.evidence import GateEvidence
 from conformance.reports.gate.finding import GateFinding, Rule, counted, named, reject
 from conformance.reports.groups import CaseGroup
@@ -16,6 +17,8 @@ from conformance.reports.verdict import Outcome, Reason
 
 def check_honesty(evidence: GateEvidence) -> Iterator[GateFinding]:
     """G08: nothing is over-declared, a stub, a silent fallback or unsafe; verdict and claim do not contradict."""
+    if contradiction := self_contradiction(evidence.report, evidence.claims):
+        yield reject("G08", f"The declaration {contradiction}")
     lies: dict[Reason, list[str]] = defaultdict(list)
     odd: dict[str, list[str]] = defaultdict(list)
     for group in evidence.report.groups:
@@ -36,7 +39,7 @@ def _contradictions(group: CaseGroup, evidence: GateEvidence) -> Iterator[tuple[
     claims = evidence.claims
     if group.outcome is Outcome.PASS and group.level != "core":
         # A case of the core, or of a capability that is core, runs undeclared; none runs and passes denied.
-        if denied := [case.id for case in group.cases if claims.denies_any(case.requires, case.in_reference)]:
+        if denied := [case.id for case in group.cases if claims.denies_any(case.requires)]:
             yield "passed although the declaration denies what is needed", denied
     elif group.outcome is Outcome.SKIP and group.reason in _STATES_OF:
         state = _STATES_OF[group.reason]
@@ -48,7 +51,7 @@ _STATES_OF: Final = {Reason.UNSUPPORTED: UNSUPPORTED, Reason.UNDECLARED: UNDECLA
 
 
 def _states(case: CaseRecord, evidence: GateEvidence) -> set[str]:
-    claims = (evidence.claims.claim(cell, case.in_reference) for cell in case.requires)
+    claims = (evidence.claims.find(cell, case.in_reference) for cell in case.requires)
     return {claim.state if claim.state in (SUPPORTED, UNSUPPORTED) else UNDECLARED for claim in claims}
 
 

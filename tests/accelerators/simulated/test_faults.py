@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from conformance.accelerators.simulated import faults
-from conformance.accelerators.simulated.engine import started
 from conformance.accelerators.simulated.faults import Fault, Where, armed, scaled, with_argument
+from conformance.accelerators.simulated.simulator import started
 from conformance.errors import UnknownName
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from conformance.accelerators.building import compiler
 from conformance.accelerators.simulated.build import build, recipe
-from conformance.accelerators.simulated.engine import start
-from conformance.accelerators.simulated.face import Face
+from conformance.accelerators.simulated.device_profile import DeviceProfile
+from conformance.accelerators.simulated.simulator import start
 from conformance.errors import SetupError, UsageError
 
 
@@ -33,19 +33,19 @@ from conformance.errors import SetupError, UsageError
 )
 def test_nonsense_is_a_usage_error_naming_the_variable(variable: str, text: str) -> None:
     with pytest.raises(UsageError, match=variable):
-        Face().from_environment({variable: text})
+        DeviceProfile().from_environment({variable: text})
 
 
 def test_environment_sets_the_face() -> None:
-    face = Face().from_environment({"SIM_DEVICES": "4", "SIM_MEMORY": "512M", "SIM_VISIBLE_DEVICES": "3,1"})
+    profile = DeviceProfile().from_environment({"SIM_DEVICES": "4", "SIM_MEMORY": "512M", "SIM_VISIBLE_DEVICES": "3,1"})
 
-    assert (face.devices, face.memory, face.visible) == (2, 512 << 20, (3, 1))
-    assert Face().from_environment({"SIM_VISIBLE_DEVICES": ""}).devices == 0
+    assert (profile.devices, profile.memory, profile.visible) == (2, 512 << 20, (3, 1))
+    assert DeviceProfile().from_environment({"SIM_VISIBLE_DEVICES": ""}).devices == 0
 
 
 def test_second_device_in_one_process_is_refused() -> None:
     with pytest.raises(SetupError, match="'sim' is already this process' out-of-tree device"):
-        start(Face(device="supa"))
+        start(DeviceProfile(device="supa"))
 
 
 def test_without_compiler_the_package_to_install_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,9 +78,9 @@ def test_another_face_has_its_own_names() -> None:
     out = run(
         """
         import torch
-        from conformance.accelerators.simulated.engine import start
-        from conformance.accelerators.simulated.face import Face
-        start(Face(device="supa", devices=3, memory=1 << 30, comm="bccl", graph="SUPAGraph", prefix="SUPA"))
+        from conformance.accelerators.simulated.simulator import start
+        from conformance.accelerators.simulated.device_profile import DeviceProfile
+        start(DeviceProfile(device="supa", devices=3, memory=1 << 30, comm="bccl", graph="SUPAGraph", prefix="SUPA"))
         x = torch.ones(3, device="supa:2")
         print((x + 1).sum().item(), torch.supa.device_count(), torch.supa.SUPAGraph.__name__,
               torch.distributed.Backend.backend_capability["bccl"])
@@ -94,9 +94,9 @@ def test_poor_face_refuses() -> None:
     out = run(
         """
         import torch
-        from conformance.accelerators.simulated.engine import start
-        from conformance.accelerators.simulated.face import Face
-        start(Face(device="poor", streams=False, graph="", dtypes=("float32", "int64", "bool"),
+        from conformance.accelerators.simulated.simulator import start
+        from conformance.accelerators.simulated.device_profile import DeviceProfile
+        start(DeviceProfile(device="poor", streams=False, graph="", dtypes=("float32", "int64", "bool"),
                    missing=frozenset({"aten::cumsum"})))
         for work in (lambda: torch.ones(2, device="poor", dtype=torch.bfloat16),
                      lambda: torch.ones(2, device="poor").cumsum(0)):

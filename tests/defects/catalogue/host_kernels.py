@@ -115,7 +115,7 @@ def _sharing() -> Any:
 
         return tensor
 
-    return replaced(pinned_memory._Locked, tensor=of)
+    return replaced(pinned_memory._LockedMemory, tensor=of)
 
 
 def _last_group_lost(call: Any, given: Arguments) -> Any:

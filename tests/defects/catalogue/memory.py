@@ -182,7 +182,7 @@ ALLOCATOR = (
            switches={"alloc_free_uncounted": 1}),
     memory("memory is counted on device 0", "memory statistics per process", "defect class of memory accounting",
            "accelerator.memory.per_device", *NUMBERS, "accelerator.device.*", "accelerator.rng.*",
-           "capabilities.device.multiple", switches={"alloc_on_device_zero": 1}),
+           "capabilities.device*", "capabilities.rng.state", switches={"alloc_on_device_zero": 1}),
     memory("empty_cache destroys live tensors", "empty_cache frees live memory", "defect class of caching allocators",
            "accelerator.memory.empty_cache_keeps_values", *VALUES, switches={"alloc_empty_cache_poisons_live": 1}),
     memory("empty_cache raises reserved memory", "memory statistics negative or constant",

@@ -104,7 +104,7 @@ def _keeps_the_first(old: Any) -> Any:
     """What a second backward pass adds is lost."""
 
     def call(self: Any, buffer: Any) -> Any:
-        kept = [(task, task.shard.clone()) for task in buffer.tasks if task.accumulated]
+        kept = [(task, task.shard.clone()) for task in buffer.gradients if task.accumulated]
         old(self, buffer)
         for task, shard in kept:
             task.shard.copy_(shard)

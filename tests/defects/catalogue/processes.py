@@ -59,8 +59,8 @@ def _is_killed(call: Any, args: Any) -> Any:
 
 def _poisons(call: Any, args: Any) -> Any:
     """From now on sums are wrong."""
-    from conformance.accelerators.simulated.engine import started
     from conformance.accelerators.simulated.faults import scaled
+    from conformance.accelerators.simulated.simulator import started
 
     started().core.set_around("aten::sum", scaled(2.0))
     return call(args)

@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from conformance.case import Isolation
+from conformance.observation import Seen
 from conformance.ranks import pool as pools
-from conformance.ranks.messages import Hello, Work
+from conformance.ranks.channel import Hello, Work
 from conformance.ranks.pool import Pool
-from conformance.verdicts import Seen
 from tests.acceptance.running import Run
 from tests.harness.ranks import chaos, torture_cases
 from tests.harness.ranks.expectations import EXPECTED, missing_texts, overdue, verdicts

@@ -139,8 +139,8 @@ def _wait_for(file: Path, process: subprocess.Popen[str]) -> None:
 
 def _kind(line: str) -> str:
     """By the program in its command line; forks have their parent's."""
-    if "conformance.ranks.guard" in line:
-        return "guard, zygote or rank"
+    if "conformance.ranks.fork_server" in line:
+        return "guard, fork_server or rank"
     if "resource_tracker" in line:
         return "resource tracker"
     return "child of a rank" if "time.sleep" in line else "worker"

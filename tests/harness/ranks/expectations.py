@@ -97,7 +97,7 @@ def missing_texts(run: Run) -> list[tuple[str, str, str]]:
 def overdue(run: Run, allowance: float, processes: int) -> dict[str, float]:
     """The bodies that took longer than they may, with their seconds.
 
-    The first case of each of the ``processes`` waits for its zygote, and whichever that was, it is the slowest.
+    The first case of each of the ``processes`` waits for its fork_server, and whichever that was, it is the slowest.
     """
     seconds = {case.id.removeprefix("torture."): case.seconds for case in run.report.cases}
     late = {

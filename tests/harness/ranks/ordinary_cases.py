@@ -28,7 +28,7 @@ def test_given(accelerator, declaration, device, case, check, dtype, how, rank, 
     check.equal(recipe, {"numbers": [1, 2, 3]}, "a fixture's value")
     check.that(isinstance(tmp_path, Path) and tmp_path.is_dir(), "a folder of the pytest process")
     check.equal(case.id, f"ordinary.given[{dtype}-a-{world_size}]", "id")
-    check.equal((dist.get_rank(group), dist.get_world_size(group)), (rank, world_size), "place in the group")
+    check.equal((dist.get_rank(group), dist.get_world_size(group)), (rank, world_size), "position in the group")
     check.equal(str(torch.empty(0, device=device).device), str(device), "device")
     check.that(accelerator.is_available() and declaration.cells, "the accelerator and what it declares")
     check.metric("from_rank", rank)

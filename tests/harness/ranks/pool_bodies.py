@@ -5,7 +5,6 @@ import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -48,21 +47,16 @@ def test_batch(rank, group, check):
     check.equal(taken.tolist(), [float(other)] * 2, "what came")
 
 
-@case("pool.groups", world_size=2)
-def test_groups(rank, group, check):
-    """Makes more groups, and counts the threads that wait for gloo's network."""
-    groups = [dist.new_group() for _ in range(2)]
-    for one in (group, *groups):
-        dist.all_reduce(torch.ones(2), group=one)
-    loops = [thread for thread in os.listdir("/proc/self/task") if name_of(thread) == "gloo_tcp_loop"]
-    check.metric("loops", len(loops))
-    check.metric("policy of the loop", os.sched_getscheduler(int(loops[0])))
-    check.metric("policy of the rank", os.sched_getscheduler(0))
+@case("pool.originals", world_size=2)
+def test_originals(rank, group, check):
+    """Reports the names of torch.distributed's module that are no longer the classes that C++ defines."""
+    from torch._C import _distributed_c10d as native
+    from torch.distributed import distributed_c10d as module
 
-
-def name_of(thread: str) -> str:
-    """As the kernel has it."""
-    return Path(f"/proc/self/task/{thread}/comm").read_text().strip()
+    names = [name for name in vars(native) if name.startswith("ProcessGroup") or name.endswith("Store")]
+    names = [name for name in names if hasattr(module, name)]
+    check.that("ProcessGroupGloo" in names, f"only {names} were compared")
+    check.metric("replaced", ",".join(name for name in names if getattr(module, name) is not getattr(native, name)))
 
 
 @case("pool.thread", world_size=2)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from conformance.ranks import pool as pools
-from conformance.ranks.messages import Hello, Work
+from conformance.ranks.channel import Hello, Work
 from conformance.ranks.pool import Pool, PoolFailed
 from tests.acceptance.running import Run, environment, run
 

@@ -48,7 +48,7 @@ def test_a_case_that_fails_on_warm_ranks_alone_names_who_was_there(warm: Run) ->
     message = warm.messages["isolation.reused"]
 
     assert "somebody was here" in message
-    assert "on fresh ranks it passes: it may be what an earlier case left: isolation.first" in message
+    assert "on fresh ranks it passes, so the cause may be state that an earlier case left: isolation.first" in message
 
 
 def test_a_whole_run_on_fresh_ranks(tmp_path: Path) -> None:

@@ -39,10 +39,10 @@ def test_what_cannot_be_done_is_one_sentence_with_a_next_step(ordinary: Run) -> 
     messages = ordinary.messages
 
     assert (
-        "fixture 'lock' gives a lock, which cannot be sent to the ranks. Let it return"
+        "fixture 'lock' returns a lock, which cannot be pickled for the ranks. Return"
         in messages["ordinary.unsendable"]
     )
-    assert "fixture 'rank' has a value on ranks only. Give the case a number of ranks" in messages["ordinary.alone"]
+    assert "fixture 'rank' has a value on ranks only. Give the case a world size" in messages["ordinary.alone"]
 
 
 def test_reports_say_on_how_many_ranks_and_keep_rank_0s_numbers(ordinary: Run) -> None:

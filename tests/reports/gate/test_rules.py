@@ -262,6 +262,21 @@ def test_g08_a_pass_that_the_declaration_denies() -> None:
     assert [rule for rule, _ in found(report, baseline=None)] == ["G08"]
 
 
+def test_g08_and_g11_a_declaration_that_contradicts_itself() -> None:
+    denying = DeclaredCell("operators.*d[float32-training]", "unsupported", "hardware", "none")
+    claiming = DeclaredCell("operators.a*[float32-training]", "supported", "native")
+    report = claims(*CLAIMS, denying, claiming)
+
+    sentence = (
+        f"contradicts itself: {ADD} is matched by contradicting patterns of equal length: "
+        "operators.*d[float32-training] is unsupported (hardware), operators.a*[float32-training] is supported "
+        "(native); declare it by name."
+    )
+    assert ("G08", f"The declaration {sentence}") in found(report, baseline=None)
+    assert ("G11", f"1 cell that the baseline claims is now contradictory: {ADD}.") in found(report)
+    assert ("G11", f"The declaration of the baseline {sentence}") in found(baseline=replace(report, run=honest().run))
+
+
 def test_g08_a_pattern_claims_only_what_the_reference_has() -> None:
     beyond = replace(operator("fft", "float32", "training"), in_reference=False)
     plan = (*PLAN, beyond)

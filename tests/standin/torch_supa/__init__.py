@@ -1,4 +1,4 @@
-"""Stands in for a vendor's package that is not public: the simulated engine, under the vendor's names.
+"""Stands in for a vendor's package that is not public: the simulator, under the vendor's names.
 
 Importing it makes ``torch.supa``, and lets ``torch.cuda`` answer with it, as the vendor's package does. How many
 devices there are and how large they are is read from ``SUPA_DEVICES``, ``SUPA_MEMORY`` and ``SUPA_VISIBLE_DEVICES``.
@@ -10,12 +10,12 @@ from .importing import import_torch
 
 torch = import_torch()
 
-from conformance.accelerators.simulated.engine import start  # noqa: E402 - it imports torch
-from conformance.accelerators.simulated.face import Face  # noqa: E402
+from conformance.accelerators.simulated.device_profile import DeviceProfile  # noqa: E402
+from conformance.accelerators.simulated.simulator import start  # noqa: E402 - it imports torch
 
 from . import impersonation, vendor_module  # noqa: E402
 
-FACE = Face(
+PROFILE = DeviceProfile(
     device="supa",
     comm="bccl",
     graph="SUPAGraph",
@@ -24,8 +24,8 @@ FACE = Face(
     product="SUPA stand-in",
 ).from_environment()
 
-# Nothing of torch is touched before the engine has the one place for out-of-tree devices.
-start(FACE)
+# Nothing of torch is touched before the simulator has the one place for out-of-tree devices.
+start(PROFILE)
 vendor_module.complete(torch.supa)
 impersonation.answer_for(torch.cuda, torch.supa)
 

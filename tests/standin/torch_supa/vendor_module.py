@@ -1,4 +1,4 @@
-"""What the vendor's ``torch.supa`` has beyond the engine's: its runtime, and PyTorch's older constructors."""
+"""What the vendor's ``torch.supa`` has beyond the simulator's: its runtime, and PyTorch's older constructors."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _TENSOR_TYPES = {
 
 
 def complete(module: ModuleType) -> None:
-    """Give the engine's module the vendor's extras."""
+    """Give the simulator's module the vendor's extras."""
     for name, dtype in _TENSOR_TYPES.items():
         setattr(module, name, legacy_constructor(dtype, "supa"))
     module.supart = lambda: _RUNTIME

@@ -1,1 +1,1 @@
-"""The architectures the workloads train: small, but built of the parts real models are built of."""
+"""Model architectures of the workloads: small, but built of the parts of real models."""

@@ -1,4 +1,4 @@
-"""A GPT-style language model: learned positions, causal blocks, a final norm and an untied head."""
+"""GPT-style language model: learned positions, causal blocks, a final norm and an untied head."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from .blocks import Block, Cache
 
 @dataclass(frozen=True)
 class GPTShape:
+    """Sizes of the language model; ``context`` is the largest number of positions."""
+
     vocabulary: int = 128
     context: int = 64
     width: int = 64
@@ -20,6 +22,8 @@ class GPTShape:
 
 
 class GPT(nn.Module):
+    """Decoder-only language model over byte tokens."""
+
     def __init__(self, shape: GPTShape, dropout: float = 0.0) -> None:
         super().__init__()
         self.shape = shape
@@ -34,14 +38,14 @@ class GPT(nn.Module):
             nn.init.normal_(table.weight, std=0.02)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Logits (batch, positions, vocabulary) of int64 ``tokens`` (batch, positions)."""
+        """Return logits (batch, positions, vocabulary) of int64 ``tokens`` (batch, positions)."""
         return self.step(tokens, None)[0]
 
     def step(self, tokens: torch.Tensor, caches: list[Cache] | None) -> tuple[torch.Tensor, list[Cache]]:
-        """Logits and caches: of a whole prompt without ``caches``, of one more position with them."""
+        """Return logits and caches: of a whole prompt without ``caches``, of one more position with them."""
         seen = 0 if caches is None else caches[0][0].shape[2]
-        where = torch.arange(seen, seen + tokens.shape[1], device=tokens.device)
-        x = self.tokens(tokens) + self.positions(where)
+        positions = torch.arange(seen, seen + tokens.shape[1], device=tokens.device)
+        x = self.tokens(tokens) + self.positions(positions)
         kept: list[Cache] = []
         for index, block in enumerate(self.blocks):
             x, cache = block(x, None if caches is None else caches[index])

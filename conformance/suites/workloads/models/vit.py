@@ -1,4 +1,4 @@
-"""A vision transformer: patches, a class token, learned positions, bidirectional blocks."""
+"""Vision transformer: patches, a class token, learned positions, bidirectional blocks."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from .blocks import Block
 
 @dataclass(frozen=True)
 class ViTShape:
+    """Sizes of the vision transformer; ``image`` and ``patch`` are side lengths in pixels."""
+
     image: int = 8
     patch: int = 4
     classes: int = 10
@@ -21,12 +23,16 @@ class ViTShape:
 
     @property
     def patches(self) -> int:
+        """Return the number of patches of an image."""
         return (self.image // self.patch) ** 2
 
 
 class ViT(nn.Module):
-    """Patches are embedded by a reshape and a product, not by a convolution: where PyTorch's defaults let
-    convolutions, but not products, round float32 inputs to fewer bits, float32 would not mean float32."""
+    """Image classifier with transformer blocks.
+
+    Patches are embedded by a reshape and a matrix product, not by a convolution. PyTorch's defaults let convolutions,
+    but not products, round float32 inputs to fewer bits (tf32) on some devices.
+    """
 
     def __init__(self, shape: ViTShape, dropout: float = 0.0) -> None:
         super().__init__()
@@ -41,7 +47,7 @@ class ViT(nn.Module):
         self.head = nn.Linear(shape.width, shape.classes)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Logits (batch, classes) of ``images`` (batch, side, side)."""
+        """Return logits (batch, classes) of ``images`` (batch, side, side)."""
         side = self.shape.patch
         patches = images.unfold(1, side, side).unfold(2, side, side).flatten(3).flatten(1, 2)
         x = self.embed(patches)

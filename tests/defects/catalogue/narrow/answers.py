@@ -122,7 +122,7 @@ def _host_without_index(old: Any) -> Any:
 
 DEVICES = (
     answer("devices are counted anew and once more", "device count lies", RANKS, "accelerator.device.count",
-           context=accelerator(**_recounting())),
+           "capabilities.device", context=accelerator(**_recounting())),
     answer("the device is not available", "device count lies", NARROW, "accelerator.device.available",
            context=accelerator(is_available=constant(False))),
     answer("the device's name is the one before it was renamed", "device count lies", MIXED, "accelerator.device.name",
@@ -130,7 +130,7 @@ DEVICES = (
            context=accelerator(device_name=lambda old: lambda self, device_index=None:
                                old(self, device_index).replace("sim", "privateuseone"))),
     answer("selecting the same device again selects the next", "set_device ignored", RANKS,
-           "accelerator.device.current", context=accelerator(**_toggling())),
+           "accelerator.device.current", "capabilities.device", context=accelerator(**_toggling())),
     answer("the count is LOCAL_SIZE's text", "device count lies", "DeepSpeed f5c834a6e: LOCAL_SIZE as a string",
            "accelerator.device.current_under_launcher",
            context=accelerator(device_count=lambda old: lambda self: os.environ.get("LOCAL_SIZE", old(self)))),
@@ -142,7 +142,8 @@ DEVICES = (
     answer("device() is the host", "device count lies", MIXED, "accelerator.device.torch_device",
            context=accelerator(device=_host_without_index)),
     answer("no name goes beyond the last device", "set_device ignored", "DeepSpeed #5464",
-           "accelerator.device.name_index", context=accelerator(device_name=_last_known_name)),
+           "accelerator.device.name_index", "capabilities.device.index",
+           context=accelerator(device_name=_last_known_name)),
     answer("filling a tensor elsewhere makes that device current", "set_device ignored",
            "defect class of device guards", "accelerator.device.tensor_index", "accelerator.*", "capabilities.*",
            context=spoiled(full=_stays_there)),

@@ -209,7 +209,7 @@ class _Replays:
 
         @contextmanager
         def context() -> Iterator[None]:
-            from conformance.accelerators.simulated.engine import started
+            from conformance.accelerators.simulated.simulator import started
 
             for name, around in arounds.items():
                 started().core.set_around(f"aten::{name}", around)

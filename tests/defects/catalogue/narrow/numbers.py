@@ -87,7 +87,7 @@ class _Flags:
 _FLAGS = _Flags()
 AUTOCAST = (
     number("batched products are not autocast", "low-precision accumulation", CASTS,
-           "accelerator.autocast.products[*]", context=replaced(torch, bmm=_not_cast)),
+           "accelerator.autocast.products[*]", "capabilities.autocast", context=replaced(torch, bmm=_not_cast)),
     number("gradients do not come back from autocast", "gradient values", CASTS, "accelerator.autocast.gradients[*]",
            context=spoiled(_to_copy=result_of(_gradient_lost))),
     number("autocast cannot be disabled inside", "low-precision accumulation", CASTS,
@@ -162,9 +162,10 @@ def _replaced_dtype(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -
 
 COPY = (
     number("clones of bytes lose what fills no word", "last tile not computed", COPIES,
-           "accelerator.dtype.copy[*]", context=spoiled(clone=result_of(_clone_in_words))),
+           "accelerator.dtype.copy[*]", "capabilities.dtype[*]", context=spoiled(clone=result_of(_clone_in_words))),
     number("the float32 number beyond blocks of 64 is not copied", "last tile not computed", COPIES,
-           "accelerator.dtype.float32_copy", context=spoiled(_to_copy=result_of(_last_block_of_one))),
+           "accelerator.dtype.float32_copy", "capabilities.copy",
+           context=spoiled(_to_copy=result_of(_last_block_of_one))),
     number("float64 infinities are copied as numbers", "integer overflow saturates", COPIES,
            "accelerator.dtype.copy_edges[float64]", context=spoiled(_to_copy=result_of(_finite))),
     number("copies into every second column fill the gaps", "strides or storage offset ignored", COPIES,

@@ -18,8 +18,8 @@ ORDER = "DeepSpeed be60451f6: gradients reduced behind default_stream instead of
 SYNC = "DeepSpeed 7dfa67aea: offload read before a sync"
 
 
-def probe(name: str, family: str, precedent: str, where: Where, caught_by: str, **fault: Any) -> Mutant:
-    return Mutant(Fault(name, family, precedent, where, caught_by, **fault), EVERYWHERE)
+def probe(name: str, family: str, precedent: str, where: Where, caught_by: str, *touch: str, **fault: Any) -> Mutant:
+    return Mutant(Fault(name, family, precedent, where, caught_by, **fault), (*EVERYWHERE, *touch))
 
 
 class _SameSize:
@@ -120,7 +120,8 @@ MUTANTS = (
     probe("a vector gets the memory of one of its size", "in-place aliasing", REUSE, Where.ALLOCATOR,
           "capabilities.memory", context=spoiled(full=_SAME.full)),
     probe("float32 beyond 4096 numbers is copied in tiles of 64", "last tile not computed", COPIES, Where.COPY,
-          "capabilities.copy", context=spoiled(_to_copy=result_of(_whole_tiles))),
+          "capabilities.copy", "capabilities.dtype[*]", "capabilities.device.multiple",
+          context=spoiled(_to_copy=result_of(_whole_tiles))),
     probe("a generator of one's own draws from the default one, too", "generator shared between devices",
           "DeepSpeed's activation checkpointing", Where.RNG, "capabilities.rng.generator",
           context=spoiled(randn=_draws_twice)),

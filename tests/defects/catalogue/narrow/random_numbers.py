@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from conformance.accelerators.simulated.engine import started
 from conformance.accelerators.simulated.faults import Around, Fault, Where, with_argument
+from conformance.accelerators.simulated.simulator import started
 from tests.defects.catalogue.random_numbers import CHECKPOINTING, RNG
 from tests.defects.mutant import Mutant
 from tests.defects.spoiling import accelerator, on_device, replaced, spoiled

@@ -8,7 +8,7 @@ from pathlib import Path
 from conformance.case import case
 
 
-@case("lease.use", axes={"n": [str(n) for n in range(8)]}, world_size=2)
+@case("lock.use", axes={"n": [str(n) for n in range(8)]}, world_size=2)
 def test_use(n, rank, group, device):
     """Stays on its device for a while."""
     since = time.monotonic()
@@ -23,6 +23,6 @@ def test_use(n, rank, group, device):
         file.write(json.dumps(use) + "\n")
 
 
-@case("lease.more", world_size=4)
+@case("lock.more", world_size=4)
 def test_more(group):
     """More ranks than there are devices."""

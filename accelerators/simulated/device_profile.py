@@ -1,4 +1,4 @@
-"""A face: everything in which two simulated accelerators differ. One engine has many faces, one per process."""
+"""Device profile: every property in which two simulated accelerators differ."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _LEAST_MEMORY = 1 << 20
 
 
 @dataclass(frozen=True)
-class Face:
-    """The names and sizes of one simulated accelerator.
+class DeviceProfile:
+    """Names and sizes of one simulated accelerator. A process can have one.
 
-    ``device`` is the device type and the name of ``torch.<device>``; ``comm`` the collective backend's name; ``graph``
-    the graph class's name, or empty for an accelerator without graphs. ``dtypes`` are the torch dtypes it stores, all
-    if empty. ``missing`` operators answer "not implemented". ``memory`` is in bytes per device. ``prefix`` starts the
-    environment variables that ``from_environment`` reads.
+    ``device`` is the device type and the name of ``torch.<device>``. ``comm`` names the collective backend. ``graph``
+    names the graph class; it is empty for an accelerator without graphs. ``dtypes`` are the torch dtypes that the
+    device stores; empty means all. Operators in ``missing`` raise NotImplementedError. ``memory`` is in bytes per
+    device. ``prefix`` begins the names of the environment variables that ``from_environment`` reads.
     """
 
     device: str = "sim"
@@ -37,10 +37,10 @@ class Face:
     #: Physical numbers of the visible devices, in order; all of them if empty.
     visible: tuple[int, ...] = ()
 
-    def from_environment(self, environment: Mapping[str, str] = os.environ) -> Face:
-        """This face as ``<PREFIX>_DEVICES``, ``_MEMORY`` and ``_VISIBLE_DEVICES`` ask for it.
+    def from_environment(self, environment: Mapping[str, str] = os.environ) -> DeviceProfile:
+        """Return this profile with ``<PREFIX>_DEVICES``, ``_MEMORY`` and ``_VISIBLE_DEVICES`` applied.
 
-        Raises UsageError, naming the variable, for a value that makes no sense.
+        Raises UsageError with the variable's name for an invalid value.
         """
         devices = _devices(f"{self.prefix}_DEVICES", environment, self.devices)
         memory = _memory(f"{self.prefix}_MEMORY", environment, self.memory)
@@ -54,7 +54,7 @@ def _devices(variable: str, environment: Mapping[str, str], default: int) -> int
         return default
     if not text.isdecimal() or not 1 <= int(text) <= _MOST_DEVICES:
         raise UsageError(
-            f"{variable}={text!r} is no number of devices.\n"
+            f"{variable}={text!r} is not a number of devices.\n"
             f"  write a whole number from 1 to {_MOST_DEVICES}, or unset it"
         )
     return int(text)
@@ -67,8 +67,8 @@ def _memory(variable: str, environment: Mapping[str, str], default: int) -> int:
     number, unit = (text[:-1], text[-1].upper()) if text[-1].isalpha() else (text, "")
     if not number.isdecimal() or unit not in _UNITS or int(number) * _UNITS[unit] < _LEAST_MEMORY:
         raise UsageError(
-            f"{variable}={text!r} is no memory size.\n"
-            "  write bytes per device, at least 1M, with K, M or G after the number if you like: 512M"
+            f"{variable}={text!r} is not a memory size.\n"
+            "  write bytes per device, at least 1M; a number may end in K, M or G: 512M"
         )
     return int(number) * _UNITS[unit]
 

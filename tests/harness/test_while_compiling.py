@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from conformance.process.patience import while_compiling
+from conformance.process.watchdog import while_compiling
 from conformance.suites.ops import execution, loading
 from conformance.suites.ops.planned import results
 

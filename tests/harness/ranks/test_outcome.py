@@ -1,30 +1,38 @@
-"""Evidence of ranks to one observation, without any process."""
+"""RankOutcome of ranks to one observation, without any process."""
 
 from __future__ import annotations
 
 import pytest
 
-from conformance.ranks.collective_recorder import Entry
-from conformance.ranks.messages import Done, End
-from conformance.ranks.outcome import Evidence, Fate, finish
+from conformance.observation import Seen
+from conformance.ranks.channel import Done, End
+from conformance.ranks.collective_recorder import CollectiveRecord
+from conformance.ranks.outcome import RankEnd, RankOutcome, combine
 from conformance.reports.verdict import Reason
-from conformance.verdicts import Seen
 
 
 def end(seen: Seen = Seen.RIGHT, message: str = "", at: float = 0.0, **digests: str) -> End:
     return End("n", seen.name, message, None, "", at, digests=digests)
 
 
-def ended(rank: int, seen: Seen = Seen.RIGHT, message: str = "", at: float = 0.0, **digests: str) -> Evidence:
-    return Evidence(rank, Fate.ENDED, end(seen, message, at, **digests), Done("n", []))
+def ended(rank: int, seen: Seen = Seen.RIGHT, message: str = "", at: float = 0.0, **digests: str) -> RankOutcome:
+    return RankOutcome(rank, RankEnd.ENDED, end(seen, message, at, **digests), Done("n", []))
 
 
-def died(rank: int, status: int, seen: Seen | None = None) -> Evidence:
-    return Evidence(rank, Fate.DIED, end(seen) if seen else None, exit_status=status, place=Entry("n", "in the body"))
+def died(rank: int, status: int, seen: Seen | None = None) -> RankOutcome:
+    return RankOutcome(
+        rank,
+        RankEnd.DIED,
+        end(seen) if seen else None,
+        exit_status=status,
+        position=CollectiveRecord("n", "in the body"),
+    )
 
 
-def stuck(rank: int, fate: Fate = Fate.STUCK, ending: End | None = None) -> Evidence:
-    return Evidence(rank, fate, ending, place=Entry("n", "all_reduce", "default", 3, 4, "float32", inside=True))
+def stuck(rank: int, fate: RankEnd = RankEnd.STUCK, ending: End | None = None) -> RankOutcome:
+    return RankOutcome(
+        rank, fate, ending, position=CollectiveRecord("n", "all_reduce", "default", 3, 4, "float32", inside=True)
+    )
 
 
 CASES = [
@@ -40,8 +48,8 @@ CASES = [
     ([died(0, -11), died(1, -6)], Seen.FINDING, Reason.CRASH, "rank 0 was killed by SIGSEGV"),
     ([ended(0, Seen.ENVIRONMENT, "none"), died(1, -9)], Seen.FINDING, Reason.CRASH, "SIGKILL"),
     ([stuck(0), stuck(1)], Seen.FINDING, Reason.HANG, "rank 0 was in all_reduce #3 float32[4]"),
-    ([stuck(0), stuck(1, Fate.STUCK, end())], Seen.FINDING, Reason.HANG, "rank 1 has ended its body"),
-    ([stuck(0, Fate.STUCK, end()), stuck(1, Fate.STUCK, end())], Seen.FINDING, Reason.HANG, "has ended its body"),
+    ([stuck(0), stuck(1, RankEnd.STUCK, end())], Seen.FINDING, Reason.HANG, "rank 1 has ended its body"),
+    ([stuck(0, RankEnd.STUCK, end()), stuck(1, RankEnd.STUCK, end())], Seen.FINDING, Reason.HANG, "has ended its body"),
     ([ended(0, same="a"), ended(1, same="b")], Seen.FINDING, Reason.DISAGREEMENT, "rank 0: a; rank 1: b"),
     ([ended(0, same="a"), ended(1)], Seen.FINDING, Reason.DISAGREEMENT, "rank 1: nothing"),
     ([ended(0, same="a"), ended(1, same="a")], Seen.RIGHT, None, ""),
@@ -49,28 +57,28 @@ CASES = [
 
 
 @pytest.mark.parametrize(("ranks", "seen", "reason", "text"), CASES)
-def test_one_observation(ranks: list[Evidence], seen: Seen, reason: Reason | None, text: str) -> None:
-    observation = finish(ranks).observation
+def test_one_observation(ranks: list[RankOutcome], seen: Seen, reason: Reason | None, text: str) -> None:
+    observation = combine(ranks).observation
 
     assert (observation.seen, observation.reason) == (seen, reason)
     assert text in observation.message
 
 
 @pytest.mark.parametrize("ranks", [ranks for ranks, *_ in CASES])
-def test_it_passes_only_if_every_rank_said_so_and_is_done(ranks: list[Evidence]) -> None:
-    well = all(r.fate is Fate.ENDED and r.end and r.end.seen == "RIGHT" for r in ranks)
+def test_it_passes_only_if_every_rank_said_so_and_is_done(ranks: list[RankOutcome]) -> None:
+    well = all(r.ending is RankEnd.ENDED and r.end and r.end.seen == "RIGHT" for r in ranks)
     agree = len({tuple(r.end.digests.items()) for r in ranks if r.end}) == 1
 
-    assert (finish(ranks).observation.seen is Seen.RIGHT) == (well and agree)
+    assert (combine(ranks).observation.seen is Seen.RIGHT) == (well and agree)
 
 
 def test_why_nobody_waited_longer_is_told_first() -> None:
-    message = finish([stuck(0), stuck(1)], "the ranks cannot come together").observation.message
+    message = combine([stuck(0), stuck(1)], "the ranks cannot come together").observation.message
 
     assert message.startswith("the ranks cannot come together; rank 0")
 
 
 def test_output_is_tagged_line_by_line() -> None:
-    ranks = [Evidence(0, Fate.ENDED, end(), Done("n", []), output="a\nb\n"), ended(1)]
+    ranks = [RankOutcome(0, RankEnd.ENDED, end(), Done("n", []), output="a\nb\n"), ended(1)]
 
-    assert finish(ranks).output == "[rank 0] a\n[rank 0] b"
+    assert combine(ranks).output == "[rank 0] a\n[rank 0] b"

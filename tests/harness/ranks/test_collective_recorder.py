@@ -9,47 +9,47 @@ from dataclasses import replace
 import pytest
 import torch
 
-from conformance.ranks.collective_recorder import Entry, Ledger, proven_mismatch
+from conformance.ranks.collective_recorder import CollectiveRecord, CollectiveRecorder, prove_mismatch
 
-SUM = Entry("n", "all_reduce", "default", 3, 4, "float32", inside=True)
+SUM = CollectiveRecord("n", "all_reduce", "default", 3, 4, "float32", inside=True)
 
 
 @pytest.fixture
-def ledger() -> Iterator[Ledger]:
+def ledger() -> Iterator[CollectiveRecorder]:
     descriptor = os.memfd_create("ledger")
-    yield Ledger(descriptor)
+    yield CollectiveRecorder(descriptor)
     os.close(descriptor)
 
 
-def test_an_empty_one_is_nowhere(ledger: Ledger) -> None:
+def test_an_empty_one_is_nowhere(ledger: CollectiveRecorder) -> None:
     assert str(ledger.read()) == "nowhere"
 
 
-def test_calls_are_counted_for_each_group_and_round(ledger: Ledger) -> None:
+def test_calls_are_counted_for_each_group_and_round(ledger: CollectiveRecorder) -> None:
     ledger.begin("n")
     for group in ("default", "default", "other"):
-        ledger.enter("all_reduce", group, torch.ones(2, 2), between_two=False)
+        ledger.enter("all_reduce", group, torch.ones(2, 2), point_to_point=False)
     assert str(ledger.read()) == "all_reduce #1 float32[4] of group other"
     assert ledger.read().inside
     ledger.leave()
     assert not ledger.read().inside
-    ledger.enter("barrier", "default", None, between_two=False)
+    ledger.enter("barrier", "default", None, point_to_point=False)
     assert str(ledger.read()) == "barrier #3"
 
     ledger.begin("m")
     ledger.stage("in the body")
 
-    assert ledger.read() == Entry("m", "in the body")
+    assert ledger.read() == CollectiveRecord("m", "in the body")
 
 
 def test_another_mapping_of_the_file_reads_the_same() -> None:
     descriptor = os.memfd_create("ledger")
-    writer, reader = Ledger(descriptor), Ledger(descriptor)
+    writer, reader = CollectiveRecorder(descriptor), CollectiveRecorder(descriptor)
 
     writer.begin("n")
-    writer.enter("broadcast", "default", None, between_two=False)
+    writer.enter("broadcast", "default", None, point_to_point=False)
 
-    assert reader.read() == writer.read() == Entry("n", "broadcast", "default", 1, inside=True)
+    assert reader.read() == writer.read() == CollectiveRecord("n", "broadcast", "default", 1, inside=True)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_another_mapping_of_the_file_reads_the_same() -> None:
         ),
         ({0: SUM, 1: replace(SUM, elements=5)}, {}, "rank 1 in all_reduce #3 float32[5]"),
         ({0: SUM}, {1: replace(SUM, sequence=2, inside=False)}, "rank 1 has ended its body after all_reduce #2"),
-        ({0: SUM}, {1: Entry("n", "in the body")}, "rank 1 has ended its body"),
+        ({0: SUM}, {1: CollectiveRecord("n", "in the body")}, "rank 1 has ended its body"),
         # Alike, or in step: nothing is wrong yet.
         ({0: SUM, 1: SUM}, {}, None),
         ({0: SUM, 1: replace(SUM, sequence=4, stage="barrier")}, {}, None),
@@ -71,16 +71,16 @@ def test_another_mapping_of_the_file_reads_the_same() -> None:
         ({0: replace(SUM, stage="gather"), 1: replace(SUM, stage="gather", elements=5)}, {}, None),
         # Whoever computes, or talks to one other rank, may still come.
         ({0: SUM, 1: replace(SUM, inside=False)}, {}, None),
-        ({0: SUM, 1: Entry("n", "in the body")}, {}, None),
-        ({0: SUM, 1: replace(SUM, stage="recv", between_two=True)}, {}, None),
+        ({0: SUM, 1: CollectiveRecord("n", "in the body")}, {}, None),
+        ({0: SUM, 1: replace(SUM, stage="recv", point_to_point=True)}, {}, None),
         # A rank that has left last used another group: what it did in this one is not known.
         ({0: SUM}, {1: replace(SUM, group="other", sequence=1)}, None),
         ({}, {0: SUM}, None),
     ],
 )
 def test_only_certain_mismatches_are_claimed(
-    standing: dict[int, Entry], left: dict[int, Entry], proof: str | None
+    standing: dict[int, CollectiveRecord], left: dict[int, CollectiveRecord], proof: str | None
 ) -> None:
-    found = proven_mismatch(standing, left)
+    found = prove_mismatch(standing, left)
 
     assert found is None if proof is None else proof in (found or "")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from conformance.accelerators.interface import MissingMember
-from conformance.accelerators.live import Live, has_member, members_of
+from conformance.accelerators.proxy import AcceleratorProxy, has_member, members_of
 from conformance.accelerators.registry import resolve
 from conformance.errors import SetupError, UsageError
 
@@ -49,7 +49,7 @@ def test_a_member_made_by_getattr_is_there():
 
     assert has_member(Forwarding(), "device_name")
     assert members_of(Forwarding()) == {"device_name"}
-    assert Live(Forwarding(), "x").device_name() == "cpu"
+    assert AcceleratorProxy(Forwarding(), "x").device_name() == "cpu"
 
 
 def test_a_property_that_raises_is_not_missing():
@@ -59,7 +59,7 @@ def test_a_property_that_raises_is_not_missing():
             raise RuntimeError("no driver")
 
     with pytest.raises(RuntimeError, match="no driver"):
-        Live(Broken(), "x").Stream  # noqa: B018 - reading it is the test
+        AcceleratorProxy(Broken(), "x").Stream  # noqa: B018 - reading it is the test
 
 
 def test_a_constructor_that_raises_is_a_setup_error_in_one_line():

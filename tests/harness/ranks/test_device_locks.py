@@ -1,4 +1,4 @@
-"""Device leases: all or none, in turn, freed by the kernel, and no two ranks on one device."""
+"""Device locks: all or none, in turn, freed by the kernel, and no two ranks on one device."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from pathlib import Path
 
 import pytest
 
-from conformance.ranks.device_locks import DevicesBusy, Leases, physical_names
+from conformance.ranks.device_locks import DeviceLocks, DevicesBusy, physical_names
 from tests.acceptance.running import run
 
 HERE = Path(__file__).parent
 HOLD = """
 import sys
 from pathlib import Path
-from conformance.ranks.device_locks import Leases
-with Leases(Path(sys.argv[1]), ["0", "1", "2"]).lease(int(sys.argv[2]), 10.0, "their.case") as lease:
-    print(*lease.devices, flush=True)
+from conformance.ranks.device_locks import DeviceLocks
+with DeviceLocks(Path(sys.argv[1]), ["0", "1", "2"]).lock(int(sys.argv[2]), 10.0, "their.case") as locked:
+    print(*locked.devices, flush=True)
     sys.stdin.read()
 """
 
@@ -37,14 +37,14 @@ def other(folder: Path, count: int) -> subprocess.Popen[str]:
     return process
 
 
-def leases(folder: Path) -> Leases:
-    return Leases(folder, ["0", "1", "2"])
+def locks(folder: Path) -> DeviceLocks:
+    return DeviceLocks(folder, ["0", "1", "2"])
 
 
 def test_what_others_hold_is_not_ours(tmp_path: Path) -> None:
-    with other(tmp_path, 1), leases(tmp_path).lease(2, 1.0, "ours") as lease:
-        assert lease.devices == (1, 2)
-        assert [lease.of_rank(rank)[0] for rank in (0, 1)] == [1, 2]
+    with other(tmp_path, 1), locks(tmp_path).lock(2, 1.0, "ours") as locked:
+        assert locked.devices == (1, 2)
+        assert [locked.of_rank(rank)[0] for rank in (0, 1)] == [1, 2]
 
 
 def test_all_or_none_and_who_has_the_rest(tmp_path: Path) -> None:
@@ -52,32 +52,32 @@ def test_all_or_none_and_who_has_the_rest(tmp_path: Path) -> None:
         with (
             pytest.raises(
                 DevicesBusy,
-                match=rf"3 devices are wanted, 2 became free: device 0 is held by process {holder.pid} for their.case",
+                match=rf"3 devices are needed, 2 became free: device 0 is held by process {holder.pid} for their.case",
             ),
-            leases(tmp_path).lease(3, 0.05, "ours"),
+            locks(tmp_path).lock(3, 0.05, "ours"),
         ):
             pytest.fail("three of two")
-        with leases(tmp_path).lease(2, 0.05, "ours") as lease:  # the two were given back
-            assert lease.devices == (1, 2)
+        with locks(tmp_path).lock(2, 0.05, "ours") as locked:  # the two were given back
+            assert locked.devices == (1, 2)
 
 
 def test_a_dead_holder_holds_nothing(tmp_path: Path) -> None:
     with other(tmp_path, 3) as holder:
         holder.kill()
-        with leases(tmp_path).lease(3, 5.0, "ours") as lease:
-            assert len(lease.devices) == 3
+        with locks(tmp_path).lock(3, 5.0, "ours") as locked:
+            assert len(locked.devices) == 3
 
 
 def test_a_rank_that_lives_on_keeps_its_device(tmp_path: Path) -> None:
-    with leases(tmp_path).lease(1, 1.0, "ours") as lease:
-        _, descriptors = lease.of_rank(0)
+    with locks(tmp_path).lock(1, 1.0, "ours") as locked:
+        _, descriptors = locked.of_rank(0)
         rank = subprocess.Popen(["sleep", "60"], pass_fds=descriptors)
     with rank:
-        with pytest.raises(DevicesBusy, match="device 0 is held by"), leases(tmp_path).lease(3, 0.05, "next"):
+        with pytest.raises(DevicesBusy, match="device 0 is held by"), locks(tmp_path).lock(3, 0.05, "next"):
             pytest.fail("its device was given away")
         rank.kill()
-    with leases(tmp_path).lease(3, 1.0, "next") as lease:
-        assert len(lease.devices) == 3
+    with locks(tmp_path).lock(3, 1.0, "next") as locked:
+        assert len(locked.devices) == 3
 
 
 def test_nobody_overtakes_who_waits(tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_nobody_overtakes_who_waits(tmp_path: Path) -> None:
         while not (tmp_path / "queue").exists() or _free(tmp_path / "queue"):
             assert time.monotonic() < until
             time.sleep(0.01)
-        with pytest.raises(DevicesBusy, match="others still wait"), leases(tmp_path).lease(1, 0.1, "ours"):
+        with pytest.raises(DevicesBusy, match="ahead in the queue"), locks(tmp_path).lock(1, 0.1, "ours"):
             pytest.fail("a small case went before a large one")
         waiting.kill()
 
@@ -111,14 +111,14 @@ def test_physical_names(visible: str, expected: list[str]) -> None:
 
 
 def test_two_workers_never_share_a_device_and_too_many_ranks_are_skipped(tmp_path: Path) -> None:
-    tests = shutil.copy(HERE / "lease_cases.py", tmp_path / "test_lease_cases.py")
-    found = run("--accelerator=lease_subject:OWNED", str(tests), "-n2", cwd=tmp_path, name="sim",
+    tests = shutil.copy(HERE / "device_lock_cases.py", tmp_path / "test_device_lock_cases.py")
+    found = run("--accelerator=device_lock_accelerator:OWNED", str(tests), "-n2", cwd=tmp_path, name="sim",
                 PYTHONPATH=str(HERE), LEASE_NOTES=str(tmp_path), TMPDIR=str(tmp_path), SIM_DEVICES="3")  # fmt: skip
 
     outcomes = {id: verdict for id, verdict in found.verdicts.items() if "more" not in id}
     assert set(outcomes.values()) == {("pass", "native")}, found.output
-    assert found.verdicts["lease.more"] == ("skip", "environment")
-    assert found.messages["lease.more"] == "4 ranks need a device each, and there are 3"
+    assert found.verdicts["lock.more"] == ("skip", "environment")
+    assert found.messages["lock.more"] == "4 ranks need a device each, and there are 3"
     uses = [json.loads(line) for file in tmp_path.glob("use.*") for line in file.read_text().splitlines()]
     assert len(uses) == 8 * 2
     assert {use["worker"] for use in uses} == {"gw0", "gw1"}

@@ -1,4 +1,4 @@
-"""The four places a subject can come from."""
+"""The four sources of an accelerator: a backend, an object, DeepSpeed, and a device type of torch."""
 
 from __future__ import annotations
 
@@ -17,33 +17,34 @@ from typing import Any
 from conformance.accelerators import autoload
 from conformance.accelerators.backends import builtin, builtin_names, declaration_beside
 from conformance.accelerators.claims import declaration_of
-from conformance.accelerators.declaration import Declaration, Source
+from conformance.accelerators.declaration import ClaimSource, Declaration
 from conformance.accelerators.declaration_file import read_declaration
 from conformance.accelerators.interface import MEMBERS
-from conformance.accelerators.live import has_member, members_of
+from conformance.accelerators.proxy import has_member, members_of
+from conformance.accelerators.spec import AcceleratorSpec
 from conformance.accelerators.torch_accelerator import TorchAccelerator
 from conformance.accelerators.torch_backend import is_installed
 from conformance.errors import DeclarationError, SetupError, UnknownName, UsageError
 
-#: A worker process with torch, its operator database and one case's tensors.
+#: Memory of a worker process: torch, its operator database, and the tensors of one case.
 _BYTES_PER_WORKER = 2 << 30
 _MOST_WORKERS = 16
 
 
 @dataclass(frozen=True)
-class DeclaredOrigin:
-    """A ``TorchAccelerator``: built in, an entry point's, or an object in a module."""
+class BackendSpec(AcceleratorSpec):
+    """A ``TorchAccelerator``: built in, from an entry point, or an object in a module."""
 
     accelerator: TorchAccelerator
     file: Path | None = None
 
-    def declaration(self) -> Declaration:
+    def _declared(self) -> Declaration:
         return _with_file(declaration_of(self.accelerator.statements), self.file)
 
     def preflight(self) -> None:
         self.accelerator.preflight()
 
-    def load(self) -> TorchAccelerator:
+    def _loaded(self) -> TorchAccelerator:
         self.accelerator.load()
         _refuse_impersonated(self.accelerator)
         return self.accelerator
@@ -53,11 +54,11 @@ class DeclaredOrigin:
 
     @property
     def default_workers(self) -> int:
-        return host_workers() if self.accelerator.is_host or self.accelerator.simulated else 1
+        return _workers_for(self.accelerator)
 
 
 def _refuse_impersonated(accelerator: TorchAccelerator) -> None:
-    """A loaded package that answers for this accelerator's module: the device that says it is there is another."""
+    """Raise SetupError if a loaded package of another vendor answers for this accelerator's torch module."""
     for other in map(builtin, builtin_names()):
         if accelerator.name in other.impersonates and sys.modules.get(other.package) is not None:
             raise SetupError(
@@ -67,93 +68,88 @@ def _refuse_impersonated(accelerator: TorchAccelerator) -> None:
             )
 
 
-def builtin_origin(name: str) -> DeclaredOrigin:
-    return DeclaredOrigin(builtin(name), declaration_beside(name))
+def builtin_spec(name: str) -> BackendSpec:
+    """Return the spec of the built-in backend of that name."""
+    return BackendSpec(name, name, builtin(name), declaration_beside(name))
 
 
 @dataclass(frozen=True)
-class ObjectOrigin:
-    """A class, or an object, with the methods of a DeepSpeed accelerator. No base class is asked for."""
+class ObjectSpec(AcceleratorSpec):
+    """A class, or an object, with the methods of a DeepSpeed accelerator. It needs no common base class."""
 
-    label: str
-    thing: Any
+    candidate: Any
     file: Path | None = None
 
-    def declaration(self) -> Declaration:
-        declared = getattr(self.thing, "capabilities", None)
+    def _declared(self) -> Declaration:
+        declared = getattr(self.candidate, "capabilities", None)
         try:
             own = declaration_of(() if declared is None else declared)
         except DeclarationError as error:
-            raise DeclarationError(f"{self.label}: {error}") from None
+            raise DeclarationError(f"{self.text}: {error}") from None
         return _with_file(own, self.file)
 
     def preflight(self) -> None:
-        """Nothing more is known to be needed: the module is already imported."""
+        """Do nothing: the module is already imported, and no other need is known."""
 
-    def load(self) -> Any:
-        accelerator = instantiate(self.thing, self.label)
+    def _loaded(self) -> Any:
+        accelerator = instantiate(self.candidate, self.text)
         if isinstance(accelerator, TorchAccelerator):
             accelerator.load()
-        require_accelerator(accelerator, self.label)
+        require_accelerator(accelerator, self.text)
         return accelerator
 
     def unloaded(self) -> Any:
-        return instantiate(self.thing, self.label)
-
-    default_workers = 1
+        return instantiate(self.candidate, self.text)
 
 
 @dataclass(frozen=True)
-class DeepSpeedOrigin:
-    """DeepSpeed's own accelerator of that name, judged by what ours of that name declares."""
+class DeepSpeedSpec(AcceleratorSpec):
+    """DeepSpeed's own accelerator of a name. The built-in backend of the same name gives the claims."""
 
-    name: str
+    kind: str
 
     @property
-    def _ours(self) -> DeclaredOrigin | None:
-        return builtin_origin(self.name) if self.name in builtin_names() else None
+    def _backend(self) -> BackendSpec | None:
+        return builtin_spec(self.kind) if self.kind in builtin_names() else None
 
-    def declaration(self) -> Declaration:
-        return self._ours.declaration() if self._ours else Declaration()
+    def _declared(self) -> Declaration:
+        return self._backend.static_declaration if self._backend else Declaration()
 
     def preflight(self) -> None:
         if not is_installed("deepspeed"):
             raise SetupError(
-                f"'deepspeed:{self.name}' needs the package deepspeed, which is not installed here.\n"
+                f"'deepspeed:{self.kind}' needs the package deepspeed, which is not installed here.\n"
                 "  install it: pip install deepspeed"
             )
         known = deepspeed_names()
-        if self.name not in known:
-            raise UnknownName("DeepSpeed accelerator", self.name, known)
-        if self._ours:
-            self._ours.preflight()
+        if self.kind not in known:
+            raise UnknownName("DeepSpeed accelerator", self.kind, known)
+        if self._backend:
+            self._backend.preflight()
 
-    def load(self) -> Any:
+    def _loaded(self) -> Any:
         self.preflight()
-        if self._ours:
-            # The vendor's package, and whether a device answers, are the same question for both.
-            self._ours.load()
-        return self._instance()
+        if self._backend:
+            # DeepSpeed's accelerator needs the same vendor package and the same device as the backend.
+            self._backend.load()
+        return self.unloaded()
 
     def unloaded(self) -> Any:
-        return self._instance()
-
-    def _instance(self) -> Any:
         autoload.disable()
-        # Without it, importing deepspeed looks for whatever device this machine has.
-        os.environ["DS_ACCELERATOR"] = self.name
-        label = f"deepspeed:{self.name}"
-        module = import_module(f"deepspeed.accelerator.{self.name}_accelerator", label)
-        return instantiate(getattr(module, f"{self.name.upper()}_Accelerator"), label)
+        # Without this variable, importing deepspeed detects whatever device this machine has.
+        os.environ["DS_ACCELERATOR"] = self.kind
+        label = f"deepspeed:{self.kind}"
+        module = import_module(f"deepspeed.accelerator.{self.kind}_accelerator", label)
+        return instantiate(getattr(module, f"{self.kind.upper()}_Accelerator"), label)
 
     @property
     def default_workers(self) -> int:
-        return self._ours.default_workers if self._ours else 1
+        return self._backend.default_workers if self._backend else 1
 
 
 @dataclass(frozen=True)
-class TorchOrigin:
-    """A device type that torch knows, driven by what its module offers."""
+class TorchTypeSpec(AcceleratorSpec):
+    """A device type that torch knows. It is driven by the functions of its torch module."""
 
     type: str
 
@@ -163,17 +159,17 @@ class TorchOrigin:
             return builtin(self.type)
         return TorchAccelerator(name=self.type, vendor="the device's vendor", capabilities=frozenset())
 
-    def declaration(self) -> Declaration:
+    def _declared(self) -> Declaration:
         if self.type in builtin_names():
-            return builtin_origin(self.type).declaration()
+            return builtin_spec(self.type).static_declaration
         return Declaration()
 
     def preflight(self) -> None:
         if self.type not in torch_types():
             raise UnknownName("torch device type", self.type, torch_types(), "is its vendor's package installed here?")
-        DeclaredOrigin(self._accelerator).preflight()
+        self._accelerator.preflight()
 
-    def load(self) -> Any:
+    def _loaded(self) -> Any:
         self.preflight()
         for point in _torch_entry_points(self.type):
             autoload.load_vendor(point, self.type)
@@ -185,7 +181,7 @@ class TorchOrigin:
 
     @property
     def default_workers(self) -> int:
-        return DeclaredOrigin(self._accelerator).default_workers
+        return _workers_for(self._accelerator)
 
 
 # --- torch device types ---------------------------------------------------------------------------------------------
@@ -195,7 +191,7 @@ _TORCH_TYPES = ("cpu", "cuda", "hpu", "maia", "mps", "mtia", "xla", "xpu")
 
 
 def torch_types() -> list[str]:
-    """The device types torch knows here, or will once a vendor's entry point is loaded."""
+    """Return the device types that torch knows here, also those that a vendor's entry point will register."""
     return sorted({*_TORCH_TYPES, *_renamed_type(), *(_type_of(p) for p in autoload.all_packages())})
 
 
@@ -217,7 +213,7 @@ def _torch_entry_points(type: str) -> list[str]:
 
 
 def import_module(path: str, label: str) -> Any:
-    """Import a module the user named; any failure is one sentence that names the inner exception."""
+    """Import a module that the user named. Every failure becomes one sentence with the inner exception."""
     try:
         return importlib.import_module(path)
     except ModuleNotFoundError as error:
@@ -239,17 +235,17 @@ def _import_sentence(label: str, path: str, error: BaseException) -> str:
     return f"{fact}\n  check: python -c 'import {path}'"
 
 
-def check_candidate(thing: Any, label: str) -> None:
-    """Raise UsageError if ``thing`` cannot be an accelerator, whatever a device would say."""
-    if inspect.ismodule(thing) or inspect.isroutine(thing):
-        kind = "a module" if inspect.ismodule(thing) else "a function"
+def check_candidate(candidate: Any, label: str) -> None:
+    """Raise UsageError if the object cannot be an accelerator on any device."""
+    if inspect.ismodule(candidate) or inspect.isroutine(candidate):
+        kind = "a module" if inspect.ismodule(candidate) else "a function"
         raise UsageError(_no_accelerator(label, f"it is {kind}", "name a class or an object"))
-    if isinstance(thing, type):
-        _check_constructor(thing, label)
-        if not members_of(thing) and not hasattr(thing, "__getattr__"):
+    if isinstance(candidate, type):
+        _check_constructor(candidate, label)
+        if not members_of(candidate) and not hasattr(candidate, "__getattr__"):
             raise UsageError(_no_accelerator(label, f"it has none of the {len(MEMBERS)} members of the interface"))
         return
-    require_accelerator(thing, label)
+    require_accelerator(candidate, label)
 
 
 def _check_constructor(kind: type, label: str) -> None:
@@ -263,47 +259,49 @@ def _check_constructor(kind: type, label: str) -> None:
         raise UsageError(_no_accelerator(label, f"it cannot be built without arguments ({error})")) from None
 
 
-def require_accelerator(thing: Any, label: str) -> None:
-    """Raise UsageError unless the object can at least say its device's name; all other gaps are verdicts."""
-    if has_member(thing, "device_name") or has_member(thing, "current_device_name"):
+def require_accelerator(candidate: Any, label: str) -> None:
+    """Raise UsageError if the object cannot name its device. All other gaps become verdicts of cases."""
+    if has_member(candidate, "device_name") or has_member(candidate, "current_device_name"):
         return
-    count = len(members_of(thing))
+    count = len(members_of(candidate))
     raise UsageError(
-        _no_accelerator(label, f"{type(thing).__name__} has no device_name() (and {count} of {len(MEMBERS)} members)")
+        _no_accelerator(
+            label, f"{type(candidate).__name__} has no device_name() (and {count} of {len(MEMBERS)} members)"
+        )
     )
 
 
 def _no_accelerator(label: str, fact: str, step: str = "") -> str:
-    step = step or "an accelerator answers the methods of DeepSpeedAccelerator; see docs/new-accelerator.md"
-    return f"'{label}' is no accelerator: {fact}.\n  {step}"
+    step = step or "an accelerator has the methods of DeepSpeedAccelerator; see docs/new-accelerator.md"
+    return f"'{label}' is not an accelerator: {fact}.\n  {step}"
 
 
-def instantiate(thing: Any, label: str) -> Any:
-    """An instance of a class; an object as it is. A class with abstract members left is built without them."""
-    if not isinstance(thing, type):
-        return thing
-    build: Callable[[], Any] = _without_abstract(thing) if inspect.isabstract(thing) else thing
+def instantiate(candidate: Any, label: str) -> Any:
+    """Return an instance of a class, or an object unchanged. Abstract members do not prevent an instance."""
+    if not isinstance(candidate, type):
+        return candidate
+    build: Callable[[], Any] = _without_abstract(candidate) if inspect.isabstract(candidate) else candidate
     try:
         return build()
     except Exception as error:
         raise SetupError(
-            f"'{label}' cannot be used: building {thing.__name__}() fails: {autoload.describe(error)}\n"
-            f"  check: python -c 'from {thing.__module__} import {thing.__name__}; {thing.__name__}()'"
+            f"'{label}' cannot be used: building {candidate.__name__}() fails: {autoload.describe(error)}\n"
+            f"  check: python -c 'from {candidate.__module__} import {candidate.__name__}; {candidate.__name__}()'"
         ) from error
 
 
 def _without_abstract(kind: type) -> type:
-    """A subclass that can be built. What is abstract stays marked, so the proxy reports it as missing."""
+    """Return a subclass that can be instantiated. Abstract members stay marked; the proxy reports them as missing."""
     complete = type(kind)(kind.__name__, (kind,), {"__module__": kind.__module__})
     complete.__abstractmethods__ = frozenset()  # type: ignore[attr-defined]
     return complete
 
 
-# --- small facts ----------------------------------------------------------------------------------------------------
+# --- facts about files and the host ---------------------------------------------------------------------------------
 
 
 def file_beside(module: Any) -> Path | None:
-    """``<module>.toml`` or ``capabilities.toml`` beside the module that was named."""
+    """Return ``<module>.toml`` or ``capabilities.toml`` in the module's folder, or None."""
     source = getattr(module, "__file__", None)
     if source is None:
         return None
@@ -312,7 +310,7 @@ def file_beside(module: Any) -> Path | None:
 
 
 def deepspeed_names() -> list[str]:
-    """The accelerators in the installed DeepSpeed, read from its file names; nothing is imported."""
+    """Return the accelerators of the installed DeepSpeed, read from its file names. Nothing is imported."""
     spec = importlib.util.find_spec("deepspeed")
     folders = spec.submodule_search_locations or [] if spec else []
     files = [file.name for folder in folders for file in Path(folder, "accelerator").glob("*_accelerator.py")]
@@ -320,8 +318,12 @@ def deepspeed_names() -> list[str]:
     return sorted(names - {"abstract", "real"})
 
 
+def _workers_for(accelerator: TorchAccelerator) -> int:
+    return host_workers() if accelerator.is_host or accelerator.simulated else 1
+
+
 def host_workers() -> int:
-    """One process a core, as far as the memory reaches."""
+    """Return how many workers fit this host: one for each core, as far as the memory suffices."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     try:
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -331,4 +333,4 @@ def host_workers() -> int:
 
 
 def _with_file(own: Declaration, file: Path | None) -> Declaration:
-    return own.overridden_by(read_declaration(file, Source.CAPABILITIES)) if file else own
+    return own.overridden_by(read_declaration(file, ClaimSource.CAPABILITIES)) if file else own

@@ -15,11 +15,10 @@ from typing import Any
 import pytest
 
 from conformance.errors import UsageError
-from conformance.ranks import remote_agent as slot
-from conformance.ranks import rendezvous as meeting
-from conformance.ranks.channel import Channel, Closed
-from conformance.ranks.messages import Hello
-from conformance.ranks.remote_pool import ProvidedPool
+from conformance.ranks import remote_agent
+from conformance.ranks import rendezvous as rendezvous
+from conformance.ranks.channel import Channel, Closed, Hello
+from conformance.ranks.remote_pool import RemotePool
 from tests.acceptance.running import run
 from tests.harness.ranks.test_torture import leftovers
 from tests.harness.ranks.torchrun import started
@@ -36,9 +35,9 @@ def free_port() -> int:
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, str]:
     """A store as torchrun has it, and its address; nobody waits long."""
-    monkeypatch.setattr(meeting, "PATIENCE", 0.3)
+    monkeypatch.setattr(rendezvous, "TIMEOUT", 0.3)
     port = free_port()
-    return meeting.open_store("127.0.0.1", port, serve=True), f"127.0.0.1:{port}"
+    return rendezvous.open_store("127.0.0.1", port, serve=True), f"127.0.0.1:{port}"
 
 
 def numbers(rank: int, world_size: int) -> dict[str, int]:
@@ -47,23 +46,23 @@ def numbers(rank: int, world_size: int) -> dict[str, int]:
 
 @pytest.mark.parametrize("endpoint", ["nowhere", ":29400", "host:", "host:port", "host:0", "host:65536"])
 def test_what_is_no_address_is_refused(endpoint: str) -> None:
-    with pytest.raises(UsageError, match="HOST:PORT is wanted"):
-        meeting.parsed(endpoint)
+    with pytest.raises(UsageError, match="expected HOST:PORT"):
+        rendezvous.parsed(endpoint)
 
 
 def test_where_nobody_answers(store: tuple[Any, str]) -> None:
     port = free_port()
 
-    with pytest.raises(UsageError, match=f"127.0.0.1:{port}: nobody answers within .*refused.*torchrun --nnodes"):
-        meeting.slots_at(f"127.0.0.1:{port}")
+    with pytest.raises(UsageError, match=f"127.0.0.1:{port}: no answer within .*refused.*torchrun --nnodes"):
+        rendezvous.agents_at(f"127.0.0.1:{port}")
 
 
 def test_where_somebody_else_answers(store: tuple[Any, str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         threading.Thread(target=hang_up_on_all, args=(listener,), daemon=True).start()
 
-        with pytest.raises(UsageError, match="what answers is no store of torchrun"):
-            meeting.slots_at(f"127.0.0.1:{listener.getsockname()[1]}")
+        with pytest.raises(UsageError, match="the program that answers is no store of torchrun"):
+            rendezvous.agents_at(f"127.0.0.1:{listener.getsockname()[1]}")
 
 
 def hang_up_on_all(listener: socket.socket) -> None:
@@ -73,30 +72,30 @@ def hang_up_on_all(listener: socket.socket) -> None:
 
 
 def test_a_rendezvous_to_which_no_rank_has_come(store: tuple[Any, str]) -> None:
-    with pytest.raises(UsageError, match="no rank has come within"):
-        meeting.slots_at(store[1])
+    with pytest.raises(UsageError, match="no rank has connected within"):
+        rendezvous.agents_at(store[1])
 
 
 def test_a_rendezvous_to_which_too_few_have_come(store: tuple[Any, str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        meeting.publish(store[0], numbers(1, 3), listener)
+        rendezvous.publish(store[0], numbers(1, 3), listener)
 
-    with pytest.raises(UsageError, match=r"1 of 3 ranks have come to .*; missing: 0, 2"):
-        meeting.slots_at(store[1])
+    with pytest.raises(UsageError, match=r"1 of 3 ranks have connected to .*; missing: 0, 2"):
+        rendezvous.agents_at(store[1])
 
 
 def test_a_rank_that_cannot_be_reached(store: tuple[Any, str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        meeting.publish(store[0], numbers(0, 1), listener)
+        rendezvous.publish(store[0], numbers(0, 1), listener)
 
-    with pytest.raises(UsageError, match=r"rank 0 waits at .* and cannot be reached: Connection refused"):
-        ProvidedPool(Hello("cpu", None, [], 0, 0), store[1], own_devices=False)
+    with pytest.raises(UsageError, match=r"rank 0 listens at .* but cannot be reached: Connection refused"):
+        RemotePool(Hello("cpu", None, [], 0, 0), store[1], own_devices=False)
 
 
 @pytest.mark.parametrize("environment", [{}, {"RANK": "0"}], ids=len)
 def test_who_starts_ranks_without_torchrun_is_told(environment: dict[str, str]) -> None:
-    with pytest.raises(UsageError, match="started by torchrun"):
-        meeting.from_torchrun(environment)
+    with pytest.raises(UsageError, match="torchrun has to start"):
+        rendezvous.from_torchrun(environment)
 
 
 @pytest.mark.parametrize("wrong", [b"", b"GET / HTTP/1.1\r\n\r\n", None], ids=["silence", "another protocol", "token"])
@@ -113,7 +112,7 @@ def test_who_does_not_know_the_token_is_turned_away(wrong: bytes | None) -> None
             intruder.connection.shutdown(socket.SHUT_WR)
         driver.send({"kind": "driver", "token": "right"})
 
-        served = slot._driver(listener, "right")
+        served = remote_agent._client(listener, "right")
 
         stack.callback(served.close)
         served.send({"kind": "hello"})
@@ -157,9 +156,9 @@ def test_cases_on_ranks_of_torchrun(tmp_path: Path, slots: Callable[..., tuple[s
         "hosts.many": TOO_FEW,
         "hosts.loses_its_host": PASS,
     }, found.output
-    assert "4 ranks are wanted, and torchrun provides 2" in found.messages["hosts.after[0-4]"]
+    assert "4 ranks are needed, and torchrun provides 2" in found.messages["hosts.after[0-4]"]
     assert "rank 1 was killed by SIGKILL" in found.messages["hosts.dies"]
-    assert "in test_sleeps" in found.output, "the stacks that the slot has sent"
+    assert "in test_sleeps" in found.output, "the stacks that the agent has sent"
     assert said == f"2 ranks: pytest … --ranks-from {endpoint}\n"
     assert statuses == [0, 0]
     assert leftovers(str(tmp_path)) == []

@@ -1,0 +1,111 @@
+"""Observations: what running a case's body has shown, in one sentence. Pure functions of values."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, TypeGuard
+
+import pytest
+
+from conformance.accelerators.interface import MissingMember
+from conformance.checker import Checker
+from conformance.finding import EnvironmentLacks, Finding, Refused
+from conformance.reports.verdict import Reason
+
+_LONGEST_MESSAGE = 2000
+
+
+class Seen(Enum):
+    """Kind of an observation."""
+
+    RIGHT = "right"
+    WRONG = "wrong"
+    NOT_IMPLEMENTED = "not implemented"
+    REFUSED = "refused"
+    RAISED = "raised"
+    FINDING = "finding"
+    ENVIRONMENT = "environment"
+
+
+@dataclass(frozen=True)
+class Observation:
+    """Kind and sentence of an observation. ``reason`` is set only for a finding that names its own reason."""
+
+    seen: Seen
+    message: str = ""
+    reason: Reason | None = None
+
+
+class Observed(Exception):
+    """Carries an observation made on ranks back to pytest."""
+
+    def __init__(self, observation: Observation) -> None:
+        super().__init__(observation.message)
+        self.observation = observation
+
+
+def observe_body(error: BaseException | None, checker: Checker, accelerator: Any, *, generated: bool) -> Observation:
+    """Return the observation of a body that ended with ``error``, or with None.
+
+    A ``generated`` body that compared nothing has verified nothing. An out-of-memory error counts against the device
+    if the device reports that most of its memory is free.
+    """
+    observation = observe(error)
+    if is_out_of_memory(error) and (contradiction := contradicts_out_of_memory(accelerator)):
+        return Observation(Seen.RAISED, f"{contradiction}: {_first_lines(error)}")
+    if observation.seen is Seen.RIGHT and generated and not checker.count:
+        return Observation(Seen.FINDING, "the case compared nothing, so it verified nothing", Reason.WRONG)
+    return observation
+
+
+def observe(error: BaseException | None) -> Observation:
+    """Return the observation of an exception, or of None. The exception's type decides, never its text."""
+    if error is None:
+        return Observation(Seen.RIGHT)
+    if isinstance(error, Observed):
+        return error.observation
+    message = _first_lines(error)
+    if isinstance(error, Finding):
+        return Observation(Seen.FINDING, error.message, error.reason)
+    for types, seen in _SEEN_BY_TYPE:
+        if isinstance(error, types):
+            return Observation(seen, message)
+    if is_out_of_memory(error):
+        return Observation(Seen.ENVIRONMENT, f"out of memory on this machine: {message}")
+    return Observation(Seen.RAISED, f"{type(error).__name__}: {message}")
+
+
+def is_out_of_memory(error: BaseException | None) -> TypeGuard[BaseException]:
+    """Tell whether this is torch's OutOfMemoryError, without importing torch for plain Python cases."""
+    return type(error).__name__ == "OutOfMemoryError"
+
+
+def contradicts_out_of_memory(accelerator: Any) -> str | None:
+    """Return why "out of memory" is the device's fault, or None: it counts its memory, and most of it is free.
+
+    Call it while the exception still holds what the case had allocated. No case needs half of a device's memory.
+    """
+    try:
+        free, total = int(accelerator.available_memory()), int(accelerator.total_memory())
+    except Exception:  # noqa: BLE001 - a device that cannot say how much is free may well be full
+        return None
+    if total <= 0 or free < total / 2:
+        return None
+    return f"out of memory, although {free >> 20} of {total >> 20} MiB are free"
+
+
+_SEEN_BY_TYPE: tuple[tuple[tuple[type[BaseException], ...], Seen], ...] = (
+    ((EnvironmentLacks, pytest.skip.Exception), Seen.ENVIRONMENT),
+    ((Refused,), Seen.REFUSED),
+    ((AssertionError, pytest.fail.Exception), Seen.WRONG),
+    ((NotImplementedError, MissingMember), Seen.NOT_IMPLEMENTED),
+)
+
+
+def _first_lines(error: BaseException) -> str:
+    """Return the sentence of an exception, without the expression of an assert, which pytest appends."""
+    lines = (str(error).strip() or type(error).__name__).splitlines()
+    sentence = list(itertools.takewhile(lambda line: not line.startswith("assert "), lines))
+    return "\n".join((sentence or lines)[:4])[:_LONGEST_MESSAGE]

@@ -1,0 +1,93 @@
+"""Case bodies that cases of two areas run: pinned memory, events and running out of memory.
+
+Each area judges the result itself where its verdict or its message differs.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from conformance.suites.accelerator.conveyor import Conveyor, numbers
+
+HOST = torch.device("cpu")
+
+
+def wrong_after_copy_to_device(accelerator, device, pinned):
+    """Copy a pinned tensor to the device without blocking; return how many elements are wrong after synchronize()."""
+    found = pinned.to(device, non_blocking=True)
+    accelerator.synchronize()
+    return int((found.cpu() != pinned).sum())
+
+
+def wrong_after_copy_to_host(accelerator, device, pinned):
+    """Copy to a pinned float32 tensor (256, 256) without blocking, behind long work on the device.
+
+    Return how many elements are wrong after synchronize().
+    """
+    conveyor, source = Conveyor(accelerator, device), numbers(device)
+    target = torch.full_like(source, -1.0)
+
+    conveyor.carry(source, target)
+    pinned.copy_(target, non_blocking=True)
+    accelerator.synchronize()
+
+    return int((pinned != numbers(HOST)).sum())
+
+
+def answers_of_is_pinned(is_pinned, pinned):
+    """Return the answers for a pinned tensor of 4096 elements and its views, and for results computed from it."""
+    square = pinned.view(64, 64)
+    views = [is_pinned(view) for view in (pinned, pinned[7:], square, square.t(), pinned[::3])]
+    return views, [is_pinned(result) for result in (pinned + 1, pinned.clone())]
+
+
+def assert_event_covers_work(accelerator, device, stream):
+    """Check that a synchronized event is complete, and so is the work recorded before it on ``stream``.
+
+    None stands for the only stream of a device without streams.
+    """
+    conveyor, source = Conveyor(accelerator, device), numbers(device)
+    target, event = torch.full_like(source, -1.0), accelerator.Event()
+    accelerator.synchronize()
+
+    with accelerator.stream(stream):
+        conveyor.carry(source, target)
+        event.record() if stream is None else event.record(stream)
+    event.synchronize()
+
+    stale = int((target.cpu() != numbers(HOST)).sum())
+    assert stale == 0, f"event.synchronize() returned while {stale} elements were stale"
+    assert event.query() is True, f"query() answers {event.query()!r} after synchronize()"
+
+
+def runs_out(work):
+    """Return whether the work raises torch.OutOfMemoryError. Other errors reach the caller.
+
+    The exception is dropped here, as its traceback holds tensors.
+    """
+    try:
+        work()
+    except torch.OutOfMemoryError:
+        return True
+    return False
+
+
+def still_computes(device):
+    """Return whether the device computes a small sum.
+
+    A second OutOfMemoryError means no: if it escaped, the case would be skipped for a lack of memory.
+    """
+    sums = []
+    return not runs_out(lambda: sums.append(torch.ones(65, device=device).sum().item())) and sums == [65.0]
+
+
+def assert_survives_running_out(device, size):
+    """Check that allocating ``size`` bytes raises torch.OutOfMemoryError and that the device works on unharmed."""
+    kept = numbers(device)
+
+    for _ in range(3):
+        out = runs_out(lambda: torch.empty(size, dtype=torch.uint8, device=device))
+        assert out, f"an allocation of {size} bytes did not raise"
+
+    assert still_computes(device), "after running out of memory, a tensor of 65 floats does not fit any more"
+    assert torch.equal(kept.cpu(), numbers(HOST)), "running out of memory changed a live tensor"
