@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
+import torch
+
 from conformance.accelerators.simulated.faults import armed
 from conformance.reports.verdict import Outcome, Reason, Verdict
 from conformance.run_options import Strictness
@@ -26,7 +28,7 @@ from conformance.verdicts import judge_death
 
 from . import bench
 from .measuring import HEALTHY
-from .mutant import Mutant
+from .mutant import Mutant, StandIn
 
 #: Seconds for one case. The slowest healthy case takes a fifth of it.
 DEADLINE = 60.0
@@ -35,17 +37,24 @@ _CONTEXT = multiprocessing.get_context("fork")
 
 @dataclass
 class Job:
-    """One mutant, or the healthy accelerator (None), with the cases it goes through."""
+    """One mutant, or the healthy accelerator (None) or stand-in, with the cases it goes through."""
 
     mutant: Mutant | None
     cases: Sequence[str]
+    sound: StandIn | None = None
     verdicts: dict[str, Verdict] = field(default_factory=dict)
     seconds: float = 0.0
     begun: str | None = None
 
     @property
     def name(self) -> str:
-        return self.mutant.name if self.mutant else HEALTHY
+        if self.mutant:
+            return self.mutant.name
+        return f"{HEALTHY}: {self.sound.name}" if self.sound else HEALTHY
+
+    @property
+    def stand_in(self) -> StandIn | None:
+        return self.mutant.stand_in if self.mutant else self.sound
 
     @property
     def left(self) -> list[str]:
@@ -141,7 +150,7 @@ def _work(job: Job, connection: Connection) -> None:
     for stream in (1, 2):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
     try:
-        with armed(job.mutant.fault) if job.mutant else nullcontext():
+        with armed(job.mutant.fault) if job.mutant and not job.stand_in else nullcontext():
             for message in _verdicts(job):
                 connection.send(message)
     except Exception:
@@ -149,8 +158,15 @@ def _work(job: Job, connection: Connection) -> None:
     os._exit(0)
 
 
+def _bench(job: Job) -> bench.Bench | bench.StandInBench:
+    if job.stand_in:
+        torch.set_num_threads(1)  # sums come out in the same order every time
+        return bench.StandInBench(job.stand_in, job.mutant)
+    return bench.Bench(job.mutant.claims, job.mutant.strictness) if job.mutant else bench.Bench()
+
+
 def _verdicts(job: Job) -> Iterator[tuple[Any, ...]]:
-    place = bench.Bench(job.mutant.claims, job.mutant.strictness) if job.mutant else bench.Bench()
+    place = _bench(job)
     for case in job.left:
         yield "start", case
         started = time.perf_counter()
