@@ -63,8 +63,8 @@ class DeviceHost:
         manager.register(rank_fixtures, "conformance-rank-fixtures")
         runner = CaseRunner(self._context, subject, open_journal(self._context), watchdog)
         manager.register(runner, "conformance-runner")
-        if is_worker(self._config) and BriefWorker.suits(self._config):
-            told = self._config.workerinput["conformance"]  # type: ignore[attr-defined]
+        told = getattr(self._config, "workerinput", {}).get("conformance")
+        if told and not told["every_step"] and BriefWorker.suits(self._config):
             manager.register(BriefWorker(told["tear_downs"]), "conformance-brief-worker")
         manager.register(ranks, "conformance-ranks")
 

@@ -14,16 +14,28 @@ from _pytest.runner import runtestprotocol
 
 from conformance.runner.collection import case_of
 
-#: Where those are written who listen to reports and do without a tear-down that passed: pytest's own but one.
+#: Modules of plugins that listen to reports and do without most of them; the JUnit writer needs each tear-down.
 _CONTENT, _WAITING = ("_pytest.", "xdist.", "conformance."), "_pytest.junitxml"
 
 
+#: The hooks of pytest by which a plugin hears of tests on the controller.
+_HOOKS = ("pytest_runtest_logstart", "pytest_runtest_logreport", "pytest_runtest_logfinish")
+
+
+def other_plugins_listen(config: pytest.Config) -> bool:
+    """Return whether a plugin that is not part of pytest, pytest-xdist or this package hears of tests.
+
+    Such a plugin hears of each step of each case, as it would without this package.
+    """
+    listeners = [implementation for hook in _HOOKS for implementation in getattr(config.hook, hook).get_hookimpls()]
+    return any(not _home(listener.plugin).startswith(_CONTENT) for listener in listeners)
+
+
 def tear_downs_matter(config: pytest.Config) -> bool:
-    """Whether somebody on the controller waits for tear-downs that passed: writers of reports, and ``-rP``."""
+    """Return whether pytest on the controller waits for tear-downs that passed: its JUnit writer does, and ``-rP``."""
     listeners = config.hook.pytest_runtest_logreport.get_hookimpls()
-    homes = [_home(one.plugin) for one in listeners]
-    others = any(not home.startswith(_CONTENT) or home == _WAITING for home in homes)
-    return others or bool(set("PA") & set(config.option.reportchars))
+    waiting = any(_home(listener.plugin) == _WAITING for listener in listeners)
+    return waiting or bool(set("PA") & set(config.option.reportchars))
 
 
 def _home(plugin: object) -> str:
