@@ -160,7 +160,7 @@ def _verdict_of(error: BaseException | None) -> Verdict:
         return passed()
     if isinstance(error, Refused):
         return skipped(Reason.UNSUPPORTED, str(error))
-    if isinstance(error, (EnvironmentLacks, torch.OutOfMemoryError)):
+    if isinstance(error, (EnvironmentLacks, torch.OutOfMemoryError, pytest.skip.Exception)):
         return skipped(Reason.ENVIRONMENT, str(error))
     return failed(Reason.WRONG if isinstance(error, AssertionError) else Reason.RAISED, str(error))
 

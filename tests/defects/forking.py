@@ -84,47 +84,58 @@ def prepare() -> None:
 
 def run_all(jobs: Sequence[Job], processes: int, on_done: Callable[[Job], None]) -> None:
     """Run every job to its end; ``on_done`` is called with each as it finishes."""
-    waiting, running = list(jobs), {}
+    waiting, running = _batches(jobs), {}
     while waiting or running:
         while waiting and len(running) < processes:
-            job = waiting.pop(0)
-            running[_start(job)] = job
+            batch = waiting.pop(0)
+            running[_start(batch)] = batch
         for connection in wait(list(running)):
             assert isinstance(connection, Connection)
-            job = running[connection]
-            if _hear(job, connection):
+            batch = running[connection]
+            if _hear(batch, connection):
                 continue
             del running[connection]
-            if job.left:
-                waiting.insert(0, job)
-            else:
-                on_done(job)
+            for job in batch:
+                if not job.left:
+                    on_done(job)
+            if left := [job for job in batch if job.left]:
+                waiting.insert(0, left)
+
+
+def _batches(jobs: Sequence[Job]) -> list[list[Job]]:
+    """Group the jobs that share a copy: those of one stand-in, which then compute the host's side of a case once."""
+    batches: dict[object, list[Job]] = {}
+    for job in jobs:
+        batches.setdefault(job.stand_in.name if job.stand_in else id(job), []).append(job)
+    return list(batches.values())
 
 
 _PROCESSES: dict[int, Any] = {}
 
 
-def _start(job: Job) -> Connection:
+def _start(batch: list[Job]) -> Connection:
     ours, theirs = _CONTEXT.Pipe(duplex=False)
-    process = _CONTEXT.Process(target=_work, args=(job, theirs), daemon=False)
+    process = _CONTEXT.Process(target=_work, args=(batch, theirs), daemon=False)
     process.start()
     theirs.close()
     _PROCESSES[id(ours)] = process
     return ours
 
 
-def _hear(job: Job, connection: Connection) -> bool:
+def _hear(batch: list[Job], connection: Connection) -> bool:
     """Take one message; False when the copy has ended, and its death is then a verdict."""
     try:
-        kind, case, *rest = connection.recv()
+        number, kind, case, *rest = connection.recv()
     except EOFError:
         process = _PROCESSES.pop(id(connection))
         process.join()
         connection.close()
-        if job.begun is not None:
-            job.verdicts[job.begun] = _death(job, process.exitcode)
-            job.begun = None
+        for job in batch:
+            if job.begun is not None:
+                job.verdicts[job.begun] = _death(job, process.exitcode)
+                job.begun = None
         return False
+    job = batch[number]
     if kind == "broken":
         raise RuntimeError(f"mutant {job.name!r} cannot be run: {case}")
     if kind == "start":
@@ -144,17 +155,18 @@ def _death(job: Job, status: int) -> Verdict:
     return judge_death(None, Reason.CRASH, f"the process ended with status {status}", strictness)
 
 
-def _work(job: Job, connection: Connection) -> None:
-    """In the copy: arm, run what is left, and leave without tearing anything down."""
+def _work(batch: list[Job], connection: Connection) -> None:
+    """In the copy: run what is left, and leave without tearing anything down."""
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     for stream in (1, 2):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
-    try:
-        with armed(job.mutant.fault) if job.mutant and not job.stand_in else nullcontext():
-            for message in _verdicts(job):
-                connection.send(message)
-    except Exception:
-        connection.send(("broken", traceback.format_exc()))
+    for number, job in enumerate(batch):
+        try:
+            with armed(job.mutant.fault) if job.mutant and not job.stand_in else nullcontext():
+                for message in _verdicts(job):
+                    connection.send((number, *message))
+        except Exception:
+            connection.send((number, "broken", traceback.format_exc()))
     os._exit(0)
 
 
