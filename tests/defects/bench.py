@@ -35,7 +35,7 @@ from .mutant import Mutant, StandIn
 @functools.cache
 def plan(area: str) -> dict[str, BundledCase]:
     """The cases of one area by id, in the order in which the plugin runs them: file order."""
-    return {planned_case.case.id: one for planned_case in bundled_cases([area])}
+    return {entry.case.id: entry for entry in bundled_cases([area])}
 
 
 def area_of(pattern: str) -> str:
@@ -76,24 +76,22 @@ class _Options:
 
 
 def _end_of(
-    planned_case: BundledCase, context: Callable[[], AbstractContextManager[Any]], **given: Any
+    entry: BundledCase, context: Callable[[], AbstractContextManager[Any]], **given: Any
 ) -> BaseException | None:
     """Run a case's body with the fixtures that it names, inside ``context``; return what it raised."""
     state = ProcessState.take()
     with pytest.MonkeyPatch.context() as monkeypatch, tempfile.TemporaryDirectory() as folder:
         offered = {
             **given,
-            "case": planned_case.case,
+            "case": entry.case,
             "monkeypatch": monkeypatch,
             "tmp_path": Path(folder),
-            **dict(planned_case.case.axes),
+            **dict(entry.case.axes),
         }
-        seed_everything(seed_of(planned_case.case.id), given["accelerator"])
+        seed_everything(seed_of(entry.case.id), given["accelerator"])
         try:
             with context():
-                planned_case.function(
-                    **{name: offered[name] for name in inspect.signature(planned_case.function).parameters}
-                )
+                entry.function(**{name: offered[name] for name in inspect.signature(entry.function).parameters})
         except KeyboardInterrupt:
             raise
         except BaseException as error:
@@ -115,18 +113,16 @@ class Bench:
 
     def run(self, case_id: str) -> Verdict:
         """Return the verdict that the plugin would give."""
-        planned_case = planned(case_id)
-        early = gate(planned_case.case, self.declaration)
+        entry = planned(case_id)
+        early = gate(entry.case, self.declaration)
         if early:
             return early
         checker = Checker()
         given = {"accelerator": self.accelerator, "device": self.device, "declaration": self.declaration}
-        error = _end_of(planned_case, nullcontext, **given, check=checker, pytestconfig=_Options("sim"))
-        seen = observe_body(error, checker, self.accelerator, generated=_is_generated(planned_case))
-        verdict = judge(planned_case.case, self.declaration, seen, self.strictness)
-        return self._after_health_check(
-            planned_case.case, replace(verdict, metrics={**verdict.metrics, **checker.metrics})
-        )
+        error = _end_of(entry, nullcontext, **given, check=checker, pytestconfig=_Options("sim"))
+        seen = observe_body(error, checker, self.accelerator, generated=_is_generated(entry))
+        verdict = judge(entry.case, self.declaration, seen, self.strictness)
+        return self._after_health_check(entry.case, replace(verdict, metrics={**verdict.metrics, **checker.metrics}))
 
     def _after_health_check(self, case: Case, verdict: Verdict) -> Verdict:
         complaint = self._health_check.complaint() if self._health_check.active else None
@@ -146,11 +142,11 @@ class StandInBench:
 
     def run(self, case_id: str) -> Verdict:
         """Return a failure for an assertion or an error, and a skip for a refusal or a lack of the machine."""
-        planned_case, accelerator, checker = planned(case_id), self._make(), Checker()
+        entry, accelerator, checker = planned(case_id), self._make(), Checker()
         given = {"accelerator": accelerator, "device": torch.device("cpu"), "declaration": self._stand_in.declared()}
         with accelerator if isinstance(accelerator, TorchDispatchMode) else nullcontext():
-            error = _end_of(planned_case, self._context, **given, check=checker, pytestconfig=_Options("cpu"))
-        if error is None and _is_generated(planned_case) and not checker.count:
+            error = _end_of(entry, self._context, **given, check=checker, pytestconfig=_Options("cpu"))
+        if error is None and _is_generated(entry) and not checker.count:
             return failed(Reason.WRONG, "the case compared nothing")
         return _verdict_of(error)
 
@@ -173,8 +169,8 @@ def loaded() -> tuple[Any, Any]:
     return live, subject.declaration(live)
 
 
-def _is_generated(planned_case: BundledCase) -> bool:
-    family = family_of(planned_case.function)
+def _is_generated(entry: BundledCase) -> bool:
+    family = family_of(entry.function)
     return family is not None and family.generated
 
 
