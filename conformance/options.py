@@ -100,8 +100,8 @@ _OPTIONS: tuple[tuple[str, dict[str, object]], ...] = (
         "--ranks-from",
         {
             "metavar": "HOST:PORT",
-            "help": "Run distributed cases on the ranks of torchrun … -m conformance.ranks, on any number of hosts. HOST "
-            "and PORT are its --master-addr and --master-port.",
+            "help": "Run distributed cases on the ranks of torchrun … -m conformance.ranks, on any number of hosts. "
+            "HOST and PORT are its --master-addr and --master-port.",
         },
     ),
     (
