@@ -44,7 +44,7 @@ class ClaimChange:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ReportDiff:
     """Everything that differs, worse first; ``same`` cases ended alike."""
 
     before: str
@@ -61,13 +61,13 @@ class Comparison:
 _RANK = {Outcome.FAIL: 0, Outcome.SKIP: 1, Outcome.PASS: 2}
 
 
-def compare(before: Report, now: Report) -> Comparison:
+def compare(before: Report, now: Report) -> ReportDiff:
     """What changed from one report to the other."""
     old, new = ({case.id: case for case in report.cases} for report in (before, now))
     changes = [_case_change(id, old.get(id), new.get(id)) for id in {**old, **new}]
     found = [one for one in changes if one is not None]
     order = list(Change)
-    return Comparison(
+    return ReportDiff(
         before=_name(before),
         now=_name(now),
         cases=tuple(sorted(found, key=lambda one: (order.index(one.change), one.id))),
@@ -116,12 +116,12 @@ _NOTHING: Final = "–"
 _MOST_ROWS: Final = 2_000
 
 
-def text(found: Comparison) -> str:
+def text(found: ReportDiff) -> str:
     """A line for each difference, and counts at the end."""
     return "\n".join(_lines(found)) + "\n"
 
 
-def _lines(found: Comparison) -> Iterator[str]:
+def _lines(found: ReportDiff) -> Iterator[str]:
     yield f"before: {one_line(found.before)}"
     yield f"now:    {one_line(found.now)}"
     for case in found.cases[:_MOST_ROWS]:
@@ -139,7 +139,7 @@ def _more(number: int) -> Iterator[str]:
         yield f"… and {number - _MOST_ROWS} more; --format json has them all"
 
 
-def summary(found: Comparison) -> str:
+def summary(found: ReportDiff) -> str:
     """The counts of what changed, in a sentence."""
     counts = Counter(case.change for case in found.cases)
     parts = [f"{counts[change]} {change.value}" for change in Change if counts[change]]
@@ -147,14 +147,14 @@ def summary(found: Comparison) -> str:
     return ", ".join([*parts, f"{found.same} the same", claims])
 
 
-def as_json(found: Comparison) -> str:
+def as_json(found: ReportDiff) -> str:
     """Everything, for programs."""
     value: dict[str, Any] = {"schema": 1, **asdict(found), "differs": found.differs}
     value["cases"] = [{**asdict(case), "change": case.change.value} for case in found.cases]
     return json.dumps(value, indent=1) + "\n"
 
 
-def as_markdown(found: Comparison) -> str:
+def as_markdown(found: ReportDiff) -> str:
     """Tables, for a pull request."""
     head = [f"Before: {markdown(found.before)}", f"Now: {markdown(found.now)}", summary(found)]
     cases = [[one.change.value, markdown(one.id), one.before, one.now] for one in found.cases[:_MOST_ROWS]]
@@ -164,4 +164,4 @@ def as_markdown(found: Comparison) -> str:
     return "\n\n".join(head) + "\n\n" + "\n".join(table) + ("\n" if table else "")
 
 
-FORMATS: Final[Mapping[str, Callable[[Comparison], str]]] = {"text": text, "json": as_json, "markdown": as_markdown}
+FORMATS: Final[Mapping[str, Callable[[ReportDiff], str]]] = {"text": text, "json": as_json, "markdown": as_markdown}

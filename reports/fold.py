@@ -8,9 +8,9 @@ from typing import Any
 
 from conformance.errors import JournalError
 from conformance.reports import redaction
-from conformance.reports.journal import Ended, JournalRecords
+from conformance.reports.journal import CaseEnd, JournalRecords
 from conformance.reports.model import (
-    Accelerator,
+    AcceleratorRecord,
     Accounting,
     CaseRecord,
     DeclarationRecord,
@@ -100,7 +100,7 @@ def _reject_foreign_manifest(manifest: Mapping[str, Any], header: Mapping[str, A
         )
 
 
-def _judged(planned: PlannedCase, ended: Ended, header: Mapping[str, Any]) -> CaseRecord:
+def _judged(planned: PlannedCase, ended: CaseEnd, header: Mapping[str, Any]) -> CaseRecord:
     verdict = ended.verdict
     return CaseRecord(
         **vars(planned),
@@ -146,9 +146,9 @@ def _invocation(header: Mapping[str, Any]) -> Invocation:
     return Invocation(argv, selection, seed, workers, redaction.word(header.get("challenge")))
 
 
-def _accelerator(header: Mapping[str, Any], reported: Mapping[str, Any]) -> Accelerator:
+def _accelerator(header: Mapping[str, Any], reported: Mapping[str, Any]) -> AcceleratorRecord:
     facts = redaction.mapping(redaction.mapping(header.get("environment")).get("facts"))
-    return Accelerator(
+    return AcceleratorRecord(
         name=redaction.word(header.get("accelerator") or reported.get("name") or "unknown"),
         spec=without_folders(redaction.word(header.get("spec"))),
         device=redaction.word(reported.get("device")),

@@ -21,7 +21,7 @@ SCHEMA = 1
 
 
 @dataclass(frozen=True)
-class Started:
+class CaseStart:
     """A case that began, and where."""
 
     id: str
@@ -33,7 +33,7 @@ class Started:
 
 
 @dataclass(frozen=True)
-class Ended:
+class CaseEnd:
     """A case that ended, with its verdict."""
 
     id: str
@@ -48,8 +48,8 @@ class JournalRecords:
 
     run: Mapping[str, Any] | None = None
     accelerator: Mapping[str, Any] | None = None
-    started: Mapping[str, Started] = field(default_factory=dict)
-    ended: Mapping[str, Ended] = field(default_factory=dict)
+    started: Mapping[str, CaseStart] = field(default_factory=dict)
+    ended: Mapping[str, CaseEnd] = field(default_factory=dict)
     duplicates: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     finish: Mapping[str, Any] | None = None
@@ -57,7 +57,7 @@ class JournalRecords:
     size: int = 0
 
     @property
-    def in_flight(self) -> dict[str, Started]:
+    def in_flight(self) -> dict[str, CaseStart]:
         """Cases that began and have no verdict."""
         return {id: start for id, start in self.started.items() if id not in self.ended}
 
@@ -126,20 +126,20 @@ def read_journal(path: Path, limit: int | None = None) -> JournalRecords:
             data = file.read() if limit is None else file.read(limit)
     except OSError as error:
         raise JournalError(f"cannot read the journal {path}: {error.strerror}.") from error
-    reader = _Reader()
+    reader = _JournalReader()
     for line in data.splitlines():
         reader.take(line)
     return reader.records(len(data))
 
 
-class _Reader:
+class _JournalReader:
     """Collects lines into records; a line that is no journal line is torn."""
 
     def __init__(self) -> None:
         self.run: Mapping[str, Any] | None = None
         self.accelerator: Mapping[str, Any] | None = None
-        self.started: dict[str, Started] = {}
-        self.ended: dict[str, Ended] = {}
+        self.started: dict[str, CaseStart] = {}
+        self.ended: dict[str, CaseEnd] = {}
         self.duplicates: list[str] = []
         self.notes: list[str] = []
         self.finish: Mapping[str, Any] | None = None
@@ -160,7 +160,7 @@ class _Reader:
         self.accelerator = self.accelerator or record
 
     def _take_start(self, record: dict[str, Any]) -> None:
-        start = Started(record["id"], record["worker"], record["pid"], record["t"], record.get("claim"))
+        start = CaseStart(record["id"], record["worker"], record["pid"], record["t"], record.get("claim"))
         self.started[start.id] = start
 
     def _take_end(self, record: dict[str, Any]) -> None:
@@ -168,7 +168,7 @@ class _Reader:
         if record["id"] in self.ended:
             self.duplicates.append(record["id"])
             return
-        self.ended[record["id"]] = Ended(record["id"], verdict, record["seconds"], record["worker"])
+        self.ended[record["id"]] = CaseEnd(record["id"], verdict, record["seconds"], record["worker"])
 
     def _take_note(self, record: dict[str, Any]) -> None:
         self.notes.append(record["text"])

@@ -17,7 +17,7 @@ from xml.parsers import expat
 
 from conformance.errors import JournalError
 from conformance.reports.json_files import read_capped
-from conformance.reports.model import Accelerator, Accounting, CaseRecord, Report, Run, Suite, count_cases
+from conformance.reports.model import AcceleratorRecord, Accounting, CaseRecord, Report, Run, Suite, count_cases
 from conformance.reports.plain_text import one_line, plain
 from conformance.reports.redaction import message
 from conformance.reports.verdict import Outcome, Reason
@@ -35,7 +35,7 @@ _RESULTS: Final = {
 
 
 @dataclass
-class _Found:
+class _ImportedCase:
     """A test case as the file gives it."""
 
     suite: str
@@ -45,7 +45,7 @@ class _Found:
 
 
 #: How to name an area: by the folder or package of a case, by its test suite, or one name for all.
-AreaOf = Callable[[_Found], str]
+AreaOf = Callable[[_ImportedCase], str]
 
 
 def area_of(rule: str) -> AreaOf:
@@ -67,11 +67,11 @@ def _folder(place: str) -> str:
 def import_junit(path: Path, area: AreaOf, accelerator: str) -> Report:
     """The report that the file amounts to; JournalError is one sentence."""
     data = read_capped(path)
-    cases = _unique(_cases(_Reader(str(path)).read(data), area))
+    cases = _unique(_cases(_JUnitReader(str(path)).read(data), area))
     digest = hashlib.sha256(data).hexdigest()
     run = Run(f"{IMPORTED}-{digest[:12]}", "", Suite(IMPORTED, digest, len(cases)))
     note = f"{len(cases)} cases were imported from {one_line(path.name, 100)}; another suite judged them."
-    report = Report(run, Accelerator(accelerator), notes=(note,), cases=cases)
+    report = Report(run, AcceleratorRecord(accelerator), notes=(note,), cases=cases)
     return replace(report, totals=count_cases(cases, Accounting()))
 
 
@@ -92,7 +92,7 @@ def add_rows(report: Report, imported: Report) -> Report:
     )
 
 
-def _cases(found: list[_Found], area: AreaOf) -> Iterator[CaseRecord]:
+def _cases(found: list[_ImportedCase], area: AreaOf) -> Iterator[CaseRecord]:
     for one in found:
         name = _word(area(one)) or "other"
         subject = _word(one.attributes.get("classname", "").rpartition(".")[2])
@@ -134,17 +134,17 @@ def _unique(cases: Iterator[CaseRecord]) -> tuple[CaseRecord, ...]:
     return tuple(found.values())
 
 
-class _Reader:
+class _JUnitReader:
     """Collects the test cases of a document."""
 
     def __init__(self, where: str) -> None:
         self.where = where
-        self.found: list[_Found] = []
+        self.found: list[_ImportedCase] = []
         self._suites: list[str] = []
         self._open: list[str] = []
-        self._case: _Found | None = None
+        self._case: _ImportedCase | None = None
 
-    def read(self, data: bytes) -> list[_Found]:
+    def read(self, data: bytes) -> list[_ImportedCase]:
         parser: Any = expat.ParserCreate()
         parser.buffer_text = True
         parser.StartDoctypeDeclHandler = self._refuse_doctype
@@ -179,7 +179,7 @@ class _Reader:
         known: dict[str, str] = {
             name: attributes[name][:1_000] for name in ("name", "classname", "file", "time") if name in attributes
         }
-        self._case = _Found(self._suites[-1] if self._suites else "", known)
+        self._case = _ImportedCase(self._suites[-1] if self._suites else "", known)
         self.found.append(self._case)
 
     def _characters(self, text: str) -> None:

@@ -32,7 +32,7 @@ DTYPE_ORDER: Final = (
 
 
 @dataclass(frozen=True)
-class Column:
+class MatrixColumn:
     """A column of the matrix: the dtypes and modes that it sums up."""
 
     title: str
@@ -50,24 +50,24 @@ _FLOATS: Final = frozenset({"float32", "float16", "bfloat16", "float64", "float8
 _SPLIT: Final = (("fp32", "float32"), ("fp16", "float16"), ("bf16", "bfloat16"), ("fp64", "float64"))
 
 _SUMMED: Final = (
-    Column("cplx", frozenset({"complex64", "complex128"})),
-    Column("int\nbool", frozenset({"int8", "int16", "int32", "int64", "uint8", "bool"})),
-    Column("–", frozenset({None})),
+    MatrixColumn("cplx", frozenset({"complex64", "complex128"})),
+    MatrixColumn("int\nbool", frozenset({"int8", "int16", "int32", "int64", "uint8", "bool"})),
+    MatrixColumn("–", frozenset({None})),
 )
 #: From the most detailed to the narrowest; a terminal gets the first that fits. What no column holds is summed into
 #: one more column.
 TERMINAL_LAYOUTS: Final = (
     (
         *(
-            Column(f"{short}\n{letter}", frozenset({dtype}), modes)
+            MatrixColumn(f"{short}\n{letter}", frozenset({dtype}), modes)
             for short, dtype in _SPLIT
             for letter, modes in (("I", _FORWARD), ("T", _TRAINING))
         ),
-        Column("fp8", frozenset({"float8_e4m3fn", "float8_e5m2"})),
+        MatrixColumn("fp8", frozenset({"float8_e4m3fn", "float8_e5m2"})),
         *_SUMMED,
     ),
     (
-        *(Column(f"float\n{letter}", _FLOATS, modes) for letter, modes in (("I", _FORWARD), ("T", _TRAINING))),
+        *(MatrixColumn(f"float\n{letter}", _FLOATS, modes) for letter, modes in (("I", _FORWARD), ("T", _TRAINING))),
         *_SUMMED,
     ),
 )
@@ -75,7 +75,7 @@ OTHER: Final = "other"
 
 
 @dataclass(frozen=True)
-class Row:
+class MatrixRow:
     """The counts of one area, by column title; columns without cases are absent."""
 
     area: str
@@ -88,8 +88,8 @@ class Matrix:
     """Titles in order, one row an area, and the row of totals."""
 
     columns: tuple[str, ...]
-    rows: tuple[Row, ...]
-    totals: Row
+    rows: tuple[MatrixRow, ...]
+    totals: MatrixRow
 
 
 @dataclass(frozen=True)
@@ -102,14 +102,14 @@ class Difference:
     message: str
 
 
-def make_matrix(report: Report, columns: Sequence[Column]) -> Matrix:
+def make_matrix(report: Report, columns: Sequence[MatrixColumn]) -> Matrix:
     """Count every planned case once, in its area's row and in the first column that holds it."""
     sums: dict[str, dict[str, Counts]] = defaultdict(lambda: defaultdict(Counts))
     titles: dict[tuple[str | None, str | None], str] = {}
     for planned, counts in planned_counts(report):
         title = titles.setdefault(planned.dtype_and_mode, _title(planned.dtype_and_mode, columns))
         sums[planned.area][title] += counts
-    rows = tuple(Row(area, dict(cells), total(cells.values())) for area, cells in sorted(sums.items()))
+    rows = tuple(MatrixRow(area, dict(cells), total(cells.values())) for area, cells in sorted(sums.items()))
     used = {title for row in rows for title in row.cells}
     order = [column.title for column in columns] + [OTHER]
     return Matrix(tuple(title for title in order if title in used), rows, _totals(rows))
@@ -123,21 +123,21 @@ def planned_counts(report: Report) -> Iterator[tuple[PlannedCase, Counts]]:
         yield planned, count(None, None)
 
 
-def _title(place: tuple[str | None, str | None], columns: Sequence[Column]) -> str:
+def _title(place: tuple[str | None, str | None], columns: Sequence[MatrixColumn]) -> str:
     return next((column.title for column in columns if column.holds(*place)), OTHER)
 
 
-def _totals(rows: Sequence[Row]) -> Row:
+def _totals(rows: Sequence[MatrixRow]) -> MatrixRow:
     titles = dict.fromkeys(title for row in rows for title in row.cells)
     cells = {title: total(row.cells[title] for row in rows if title in row.cells) for title in titles}
-    return Row("total", cells, total(row.total for row in rows))
+    return MatrixRow("total", cells, total(row.total for row in rows))
 
 
-def full_columns(report: Report) -> tuple[Column, ...]:
+def full_columns(report: Report) -> tuple[MatrixColumn, ...]:
     """One column for every dtype × mode that the report has, in the order of the vocabulary."""
     places = {planned.dtype_and_mode for planned, _ in planned_counts(report)}
     ordered = sorted(places, key=lambda place: (_rank(place[0]), place[0] or "", place[1] or ""))
-    return tuple(Column(_name(d, m), frozenset({d}), frozenset({m})) for d, m in ordered)
+    return tuple(MatrixColumn(_name(d, m), frozenset({d}), frozenset({m})) for d, m in ordered)
 
 
 def _rank(dtype: str | None) -> int:

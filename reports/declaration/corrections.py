@@ -26,7 +26,7 @@ NOT_THERE = frozenset({"not implemented", "refused", "raised", Reason.STUB.value
 BROKEN = frozenset(one.value for one in (Reason.WRONG, Reason.CRASH, Reason.HANG, Reason.POISONED))
 
 
-class Kind(Enum):
+class CorrectionKind(Enum):
     """What is corrected, as people read it."""
 
     WITHDRAWN = "withdrawn: declared supported, and not there"
@@ -40,7 +40,7 @@ class Kind(Enum):
 class Correction:
     """One cell, what is true of it, and the case that shows it."""
 
-    kind: Kind
+    kind: CorrectionKind
     claim: DeclaredCell
     case: str
     evidence: str
@@ -77,7 +77,7 @@ def correct(report: Report, *, deny_silence: bool | None = None) -> Corrections:
     judges = [case for case in report.cases if case.adaptive]
     found = [one for case in judges if (one := _by_its_claim(case, deny_silence))]
     witnessed = {cell for case in judges for cell in case.requires}
-    corrected = {one.cell for one in found if one.kind is not Kind.CLAIMED}
+    corrected = {one.cell for one in found if one.kind is not CorrectionKind.CLAIMED}
     rest = [case for case in report.cases if not case.adaptive and _is_finding(case)]
     found += _by_what_they_need(rest, witnessed, corrected)
     corrected |= {one.cell for one in found}
@@ -108,31 +108,31 @@ def _by_its_claim(case: CaseRecord, deny_silence: bool | None) -> Correction | N
 
 
 _KINDS = {
-    Reason.OVER_DECLARED: Kind.WITHDRAWN,
-    Reason.STUB: Kind.WITHDRAWN,
-    Reason.RAISED: Kind.RAISED,
-    Reason.FALLBACK: Kind.ON_HOST,
-    Reason.UNDER_DECLARED: Kind.CLAIMED,
+    Reason.OVER_DECLARED: CorrectionKind.WITHDRAWN,
+    Reason.STUB: CorrectionKind.WITHDRAWN,
+    Reason.RAISED: CorrectionKind.RAISED,
+    Reason.FALLBACK: CorrectionKind.ON_HOST,
+    Reason.UNDER_DECLARED: CorrectionKind.CLAIMED,
 }
 
 
-def _kind(case: CaseRecord, deny_silence: bool | None) -> Kind | None:
+def _kind(case: CaseRecord, deny_silence: bool | None) -> CorrectionKind | None:
     if case.reason is not Reason.UNDECLARED:
         return _KINDS.get(case.reason)
     saw = case.metrics.get(PROBE)
     if saw in ("right", Reason.FALLBACK.value):
-        return Kind.CLAIMED
+        return CorrectionKind.CLAIMED
     denies = case.outcome is Outcome.FAIL if deny_silence is None else deny_silence
-    return Kind.DENIED if denies and saw in NOT_THERE else None
+    return CorrectionKind.DENIED if denies and saw in NOT_THERE else None
 
 
-def _correction(kind: Kind, cell: str, case: CaseRecord) -> Correction:
+def _correction(kind: CorrectionKind, cell: str, case: CaseRecord) -> Correction:
     # A probe's message begins with what is declared.
     evidence = one_line(case.message.rpartition("probe: ")[2], _LONGEST_EVIDENCE) or case.reason.value
-    if kind is Kind.CLAIMED or kind is Kind.ON_HOST:
-        on_host = kind is Kind.ON_HOST or case.metrics.get(PROBE) == Reason.FALLBACK.value
+    if kind is CorrectionKind.CLAIMED or kind is CorrectionKind.ON_HOST:
+        on_host = kind is CorrectionKind.ON_HOST or case.metrics.get(PROBE) == Reason.FALLBACK.value
         claim = DeclaredCell(cell, SUPPORTED, "host" if on_host else "native")
-    elif kind is Kind.DENIED:
+    elif kind is CorrectionKind.DENIED:
         # One reason for all, so that the dtypes of an operator share a line.
         claim = DeclaredCell(cell, UNSUPPORTED, "not-yet", "refused when it was probed")
     else:
@@ -156,8 +156,8 @@ def _by_what_they_need(cases: Iterable[CaseRecord], witnessed: set[str], correct
             yield _correction(_KINDS[case.reason], blamed[0], case)
 
 
-def grouped(corrections: Iterable[Correction]) -> dict[Kind, list[Correction]]:
+def grouped(corrections: Iterable[Correction]) -> dict[CorrectionKind, list[Correction]]:
     """The corrections by kind, in the order of the kinds."""
     rows = list(corrections)
     counts = Counter(one.kind for one in rows)
-    return {kind: [one for one in rows if one.kind is kind] for kind in Kind if counts[kind]}
+    return {kind: [one for one in rows if one.kind is kind] for kind in CorrectionKind if counts[kind]}

@@ -34,7 +34,7 @@ _LONGEST_REASON = 80
 _UNKNOWN = "unknown"
 
 
-class Seen(Enum):
+class ProbedState(Enum):
     """What a probe's verdict says of its cell, whatever is declared."""
 
     WORKS = "works"
@@ -44,7 +44,7 @@ class Seen(Enum):
 
 
 @dataclass(frozen=True)
-class Column:
+class OperatorColumn:
     """The operators of one dtype and mode, such as ``float32-training``; ``claims`` are patterns that are claimed."""
 
     axes: str
@@ -59,7 +59,7 @@ class FirstDeclaration:
     """``unknown`` are cells that this machine could not show, and ``probes`` how many cases ended with an answer."""
 
     cells: tuple[DeclaredCell, ...]
-    columns: tuple[Column, ...]
+    columns: tuple[OperatorColumn, ...]
     defects: tuple[Defect, ...]
     unknown: tuple[str, ...]
     probes: int
@@ -83,29 +83,29 @@ def first_declaration(report: Report) -> FirstDeclaration:
     return FirstDeclaration(
         tuple(cells),
         tuple(columns),
-        tuple(defect_of(case) for case, what in seen if what is Seen.BROKEN or _lacks_core(case, what)),
-        tuple(case.requires[0] for case, what in seen if what is Seen.UNKNOWN),
-        sum(what is not Seen.UNKNOWN for _, what in seen),
+        tuple(defect_of(case) for case, what in seen if what is ProbedState.BROKEN or _lacks_core(case, what)),
+        tuple(case.requires[0] for case, what in seen if what is ProbedState.UNKNOWN),
+        sum(what is not ProbedState.UNKNOWN for _, what in seen),
     )
 
 
-def what_was_seen(case: CaseRecord) -> Seen:
+def what_was_seen(case: CaseRecord) -> ProbedState:
     """The observation behind a verdict."""
     saw = str(case.metrics.get(PROBE, ""))
     if case.outcome is Outcome.PASS or saw in ("right", "fallback"):
-        return Seen.WORKS
+        return ProbedState.WORKS
     if case.reason in (Reason.UNDER_DECLARED, Reason.FALLBACK):
-        return Seen.WORKS
+        return ProbedState.WORKS
     missing = (Reason.OVER_DECLARED, Reason.STUB, Reason.RAISED, Reason.CORE_MISSING)
     if case.reason in missing or saw in NOT_THERE:
-        return Seen.MISSING
+        return ProbedState.MISSING
     if saw in BROKEN or (case.outcome is Outcome.FAIL and case.reason is not Reason.UNDECLARED):
-        return Seen.BROKEN
-    return Seen.UNKNOWN
+        return ProbedState.BROKEN
+    return ProbedState.UNKNOWN
 
 
-def _lacks_core(case: CaseRecord, what: Seen) -> bool:
-    return what is Seen.MISSING and case.level == "core"
+def _lacks_core(case: CaseRecord, what: ProbedState) -> bool:
+    return what is ProbedState.MISSING and case.level == "core"
 
 
 def _claim(case: CaseRecord, lookup: ClaimLookup) -> DeclaredCell | None:
@@ -114,10 +114,10 @@ def _claim(case: CaseRecord, lookup: ClaimLookup) -> DeclaredCell | None:
     if case.reason is Reason.EMULATED:
         found = lookup.claim(cell, case.in_reference)  # what passes like that was declared so
         return DeclaredCell(cell, found.state, found.detail)
-    if what is Seen.WORKS:
+    if what is ProbedState.WORKS:
         on_host = case.reason is Reason.FALLBACK or case.metrics.get(PROBE) == "fallback"
         return DeclaredCell(cell, SUPPORTED, "host" if on_host else "native")
-    if what is Seen.MISSING:
+    if what is ProbedState.MISSING:
         text = case.message.rpartition("probe: ")[2].rpartition("confirmed: ")[2]
         return DeclaredCell(cell, UNSUPPORTED, "not-yet", one_line(text, _LONGEST_REASON) or case.reason.value)
     return None
@@ -149,13 +149,13 @@ def _patterns(node: Node, axes: str) -> Iterator[DeclaredCell]:
         yield from _patterns(child, axes)
 
 
-def _summary(column: str, cases: list[CaseRecord], claims: list[DeclaredCell]) -> Column:
+def _summary(column: str, cases: list[CaseRecord], claims: list[DeclaredCell]) -> OperatorColumn:
     seen = [what_was_seen(case) for case in cases]
-    return Column(
+    return OperatorColumn(
         column.partition("[")[2].rstrip("]"),
-        seen.count(Seen.WORKS),
-        seen.count(Seen.MISSING),
-        seen.count(Seen.BROKEN),
+        seen.count(ProbedState.WORKS),
+        seen.count(ProbedState.MISSING),
+        seen.count(ProbedState.BROKEN),
         tuple(one.cell.partition("[")[0].partition(".")[2] for one in claims if _is_claim_by_pattern(one)),
     )
 

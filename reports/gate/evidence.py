@@ -14,7 +14,8 @@ from conformance.reports.groups import CaseGroup, grouped
 from conformance.reports.model import CaseRecord, Report, manifest_sha256
 from conformance.reports.planned import PlannedCase
 from conformance.reports.profiles import PROFILES, Policy, contained, containing
-from conformance.reports.waivers.applying import Settled, settle
+from conformance.reports.verdict import Outcome, Reason
+from conformance.reports.waivers.applying import WaiverOutcome, waiver_outcome
 from conformance.reports.waivers.model import Waiver
 
 
@@ -27,7 +28,7 @@ class SignatureCheck:
 
 
 @dataclass(frozen=True)
-class Evidence:
+class GateEvidence:
     """A report, and what it is held against.
 
     ``waivers`` is None without a waiver file; ``signature`` is None if nobody looked for one. ``fingerprint`` is the
@@ -99,6 +100,25 @@ class Evidence:
         return claims_of(self.report)
 
     @cached_property
-    def settled(self) -> Settled:
+    def waiver_outcome(self) -> WaiverOutcome:
         """The waivers held against what the run saw."""
-        return settle(self.report, self.waivers, self.now.date())
+        return waiver_outcome(self.report, self.waivers, self.now.date())
+
+    @cached_property
+    def due(self) -> tuple[CaseGroup, ...]:
+        """Return the required cases that have to pass: the core always, and everything else that is claimed.
+
+        Whether a case is rightly unclaimed is checked by the rule on honesty.
+        """
+        return tuple(group for group in self.groups if _is_due(group))
+
+    def unmet(self, group: CaseGroup) -> list[CaseRecord]:
+        """Return the cases of the group that neither passed nor failed as a valid waiver says."""
+        waived = self.waiver_outcome.waived
+        if group.outcome is Outcome.PASS or group.reason is Reason.WAIVER_STALE:
+            return [case for case in group.cases if case.id in waived] if waived and group.level == "core" else []
+        return [case for case in group.cases if case.id not in waived or group.level == "core"]
+
+
+def _is_due(group: CaseGroup) -> bool:
+    return group.level == "core" or group.outcome is not Outcome.SKIP or group.reason.facts.claimed

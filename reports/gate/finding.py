@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum, IntEnum
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from conformance.reports.plain_text import one_line
+
+if TYPE_CHECKING:
+    from conformance.reports.gate.evidence import GateEvidence
 
 _NAMED: Final = 3
 _LONGEST_NAME: Final = 120
 
 
-class Severity(Enum):
+class GateSeverity(Enum):
     """Whether a finding rejects the report, or is only told."""
 
     REJECT = "reject"
@@ -29,13 +32,28 @@ class GateStatus(IntEnum):
 
 
 @dataclass(frozen=True)
-class Finding:
+class GateFinding:
     """One thing that the gate saw. ``cases`` are the ids it is about, all of them; the sentence names a few."""
 
     rule: str
     sentence: str
-    severity: Severity = Severity.REJECT
+    severity: GateSeverity = GateSeverity.REJECT
     cases: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One rule of the gate.
+
+    ``requirement`` is what it demands, ``why`` what would be accepted without it, and ``fix`` what to do when it
+    rejects. ``check`` returns its findings.
+    """
+
+    id: str
+    requirement: str
+    why: str
+    fix: str
+    check: Callable[[GateEvidence], Iterable[GateFinding]]
 
 
 @dataclass(frozen=True)
@@ -44,26 +62,26 @@ class Decision:
 
     accelerator: str
     profile: str
-    findings: tuple[Finding, ...]
+    findings: tuple[GateFinding, ...]
     #: Cases of the profile that had to pass, and that did or are validly waived.
     due: int = 0
     met: int = 0
 
     @property
-    def rejections(self) -> tuple[Finding, ...]:
-        return tuple(one for one in self.findings if one.severity is Severity.REJECT)
+    def rejections(self) -> tuple[GateFinding, ...]:
+        return tuple(one for one in self.findings if one.severity is GateSeverity.REJECT)
 
     @property
     def status(self) -> GateStatus:
         return GateStatus.REJECTED if self.rejections else GateStatus.ACCEPTED
 
 
-def note(rule: str, sentence: str, cases: Iterable[str] = ()) -> Finding:
-    return Finding(rule, sentence, Severity.NOTE, tuple(cases))
+def note(rule: str, sentence: str, cases: Iterable[str] = ()) -> GateFinding:
+    return GateFinding(rule, sentence, GateSeverity.NOTE, tuple(cases))
 
 
-def reject(rule: str, sentence: str, cases: Iterable[str] = ()) -> Finding:
-    return Finding(rule, sentence, Severity.REJECT, tuple(cases))
+def reject(rule: str, sentence: str, cases: Iterable[str] = ()) -> GateFinding:
+    return GateFinding(rule, sentence, GateSeverity.REJECT, tuple(cases))
 
 
 def named(ids: Sequence[str]) -> str:

@@ -6,8 +6,8 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from conformance.reports.gate.finding import Decision, Finding, GateStatus, Severity
-from conformance.reports.gate.rules import RULES, Rule
+from conformance.reports.gate.finding import Decision, GateFinding, GateSeverity, GateStatus, Rule
+from conformance.reports.gate.rules import RULES
 from conformance.reports.plain_text import SUMMARY_BYTES, markdown, one_line, within
 
 _IDS_A_FINDING: Final = 1_000
@@ -24,8 +24,8 @@ def text(decision: Decision) -> str:
     return "\n".join([*lines, _conclusion(decision)]) + "\n"
 
 
-def _line(finding: Finding) -> str:
-    mark = "reject" if finding.severity is Severity.REJECT else "note  "
+def _line(finding: GateFinding) -> str:
+    mark = "reject" if finding.severity is GateSeverity.REJECT else "note  "
     return f"{finding.rule} {mark} {one_line(finding.sentence)}"
 
 
@@ -54,7 +54,7 @@ def as_json(decision: Decision) -> str:
     return json.dumps(value, indent=1, ensure_ascii=True) + "\n"
 
 
-def _plain(finding: Finding) -> dict[str, Any]:
+def _plain(finding: GateFinding) -> dict[str, Any]:
     return {
         "id": finding.rule,
         "severity": finding.severity.value,
@@ -89,7 +89,7 @@ FORMATS: Final[Mapping[str, Callable[[Decision], str]]] = {"text": text, "json":
 
 def explanation(rule: Rule) -> str:
     """What ``--explain`` prints."""
-    return f"{rule.id}  {rule.asks}\n\n  why   {rule.why}\n  mend  {rule.mend}\n"
+    return f"{rule.id}  {rule.requirement}\n\n  why  {rule.why}\n  fix  {rule.fix}\n"
 
 
 def explanations() -> str:

@@ -49,10 +49,10 @@ def reason_names() -> str:
 
 
 def _rules() -> Iterator[str]:
-    yield "| rule | asks | why | what to do |"
+    yield "| rule | requirement | why | what to do |"
     yield "|---|---|---|---|"
     for rule in RULES.values():
-        yield f"| {rule.id} | {rule.asks} | {rule.why} | {rule.mend} |"
+        yield f"| {rule.id} | {rule.requirement} | {rule.why} | {rule.fix} |"
 
 
 def policies() -> str:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from conformance.numerics.beside import table_beside
+from conformance.numerics.budgets import load_table
 
 
 def limit(name):
     """Return the limit of that name."""
-    return table_beside(__file__, "limits.toml")[name]
+    return load_table(__file__, "limits.toml")[name]

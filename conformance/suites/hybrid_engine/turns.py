@@ -68,7 +68,7 @@ def captured(accelerator, work):
 
 
 def with_small_matrices(model):
-    """Freeze the model, add trainable LoRA matrices other than zero to its projections, and return it."""
+    """Freeze the model, add trainable LoRA matrices with nonzero values to its projections, and return it."""
     model.requires_grad_(False)
     for layer in model.layers:
         for name in ("qkv", "out", "down"):

@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from conformance.numerics.bits import plain, same_bits
+from conformance.numerics.compare import plain, same_bits
 from conformance.numerics.trees import tensors
 
 from . import execution

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from conformance.finding import EnvironmentLacks
-from conformance.numerics.bits import plain, same_bits
+from conformance.numerics.compare import plain, same_bits
 from conformance.numerics.trees import leaves, tensors
 
 from . import execution

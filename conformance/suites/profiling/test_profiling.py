@@ -53,9 +53,9 @@ def test_device_time(accelerator, device):
 
     def microseconds(times):
         events = record(accelerator, lambda: conveyor.carry(source, target, times))
-        # Where the host is the device, its time is host time.
         if device.type != "cpu":
             return device_microseconds(events)
+        # Where the host is the device, its time is host time.
         return sum(event.self_cpu_time_total for event in events.values())
 
     short, long = (min(microseconds(times) for _ in range(3)) for times in (1, 8))

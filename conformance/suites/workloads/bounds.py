@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 
-from conformance.numerics.beside import table_beside
+from conformance.numerics.budgets import load_table
 
 
 @dataclass(frozen=True)
@@ -25,9 +25,9 @@ class Bounds:
 @functools.cache
 def bounds_of(dtype: str) -> Bounds:
     """Return the bounds of ``dtype``, for example ``"bfloat16"``."""
-    return Bounds(**table_beside(__file__, "bounds.toml")[dtype])
+    return Bounds(**load_table(__file__, "bounds.toml")[dtype])
 
 
 def learned(subject: str, name: str) -> float:
     """Return one number of learned.toml."""
-    return table_beside(__file__, "learned.toml")[subject][name]
+    return load_table(__file__, "learned.toml")[subject][name]

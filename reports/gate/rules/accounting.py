@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import chain
 
-from conformance.reports.gate.evidence import Evidence
-from conformance.reports.gate.finding import Finding, counted, named, reject
+from conformance.reports.gate.evidence import GateEvidence
+from conformance.reports.gate.finding import GateFinding, Rule, counted, named, reject
 from conformance.reports.model import declared_sha256
 from conformance.reports.planned import PlannedCase
 from conformance.reports.totals import Counts
 from conformance.reports.verdict import Reason
 
 
-def check_cases(evidence: Evidence) -> Iterator[Finding]:
+def check_cases(evidence: GateEvidence) -> Iterator[GateFinding]:
     """G04: the report has every required case once, no other, and none is described otherwise than planned."""
     yield from _check_accounting(evidence)
     if evidence.manifest is None or evidence.planned_profile:
@@ -33,7 +33,7 @@ def check_cases(evidence: Evidence) -> Iterator[Finding]:
         )
 
 
-def _check_accounting(evidence: Evidence) -> Iterator[Finding]:
+def _check_accounting(evidence: GateEvidence) -> Iterator[GateFinding]:
     accounting = evidence.report.accounting
     if lost := [one.id for one in accounting.unaccounted]:
         n = counted(len(lost), "planned case has", "planned cases have")
@@ -60,7 +60,7 @@ def _is_as_planned(case: PlannedCase, row: PlannedCase) -> bool:
     )
 
 
-def check_counts(evidence: Evidence) -> Iterator[Finding]:
+def check_counts(evidence: GateEvidence) -> Iterator[GateFinding]:
     """G05: what the file says it holds is what it holds."""
     report = evidence.report
     if report.totals != report.counts:
@@ -84,3 +84,22 @@ def _said(counts: Counts) -> str:
         f"{counts.passed} passed, {counts.skipped} skipped, {counts.failed} failed, {counts.lost} lost "
         f"and {counts.claimed} claimed"
     )
+
+
+RULES = (
+    Rule(
+        "G04",
+        requirement="Every case that the profile requires is in the report exactly once and is described as planned. "
+        "There is no other case.",
+        why="A case that is left out cannot fail.",
+        fix="Run again without a selection, continue a killed run with --resume, and merge all shards.",
+        check=check_cases,
+    ),
+    Rule(
+        "G05",
+        requirement="The counts, lists and hashes of the file equal those computed again from its cases and claims.",
+        why="A file that contradicts itself was edited or damaged.",
+        fix="Send the file as the run wrote it.",
+        check=check_counts,
+    ),
+)
