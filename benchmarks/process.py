@@ -129,7 +129,7 @@ def conformance(*arguments: str, cwd: Path, environment: Mapping[str, str] | Non
         return pytest("--accelerator=cpu", *arguments, cwd=cwd, environment=environment)
     report = cwd / "conformance-report" / "cpu"
     shutil.rmtree(report, ignore_errors=True)
-    # Without the stopwatch: workers send more for a plugin that listens to reports, and the run would be a slower one.
+    # Without the stopwatch: the journal has the times of each case as the worker took them, without a message's way.
     command = [sys.executable, "-m", "pytest", *QUIET, "--accelerator=cpu", *arguments]
     finished = run(command, cwd=cwd, environment=environment)
     # With 1 some verdict is a failure: the measurement stands, and the suite's own tests tell whether it may be so.

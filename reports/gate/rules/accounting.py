@@ -1,4 +1,4 @@
-"""G04, G05: every required case exactly once and as it was planned, and every number of the file counted again."""
+"""G04, G05: the report has every required case once and as planned, and its numbers are those of its cases."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from conformance.reports.verdict import Reason
 
 
 def check_cases(evidence: GateEvidence) -> Iterator[GateFinding]:
-    """G04: the report has every required case once, no other, and none is described otherwise than planned."""
+    """Return findings of G04: cases that are missing, unknown, repeated, or not described as planned."""
     yield from _check_accounting(evidence)
     if evidence.manifest is None or evidence.planned_profile:
-        return  # with the hash of a released plan the cases are those of that plan
+        return  # a plan with a released hash has exactly the released cases
     planned, present = evidence.manifest.cases, evidence.cases
     lost = {one.id for one in evidence.report.accounting.unaccounted}
     if missing := sorted(evidence.required - present.keys() - lost):
@@ -61,7 +61,7 @@ def _is_as_planned(case: PlannedCase, row: PlannedCase) -> bool:
 
 
 def check_counts(evidence: GateEvidence) -> Iterator[GateFinding]:
-    """G05: what the file says it holds is what it holds."""
+    """Return findings of G05: counts, lists and hashes that differ from those computed from the cases."""
     report = evidence.report
     if report.totals != report.counts:
         said, found = _said(report.totals), _said(report.counts)

@@ -1,4 +1,4 @@
-"""G12, G13, G15: how, when and where it was run."""
+"""G12 to G15: invocation, times, signature and environment of the run."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from conformance.reports.gate.finding import GateFinding, Rule, counted, named, 
 from conformance.reports.plain_text import one_line
 from conformance.reports.totals import was_executed
 
-#: Clocks of two machines differ, and nobody is accused for that.
+#: Tolerated difference between the clocks of two machines.
 _SKEW: Final = timedelta(minutes=10)
-#: Cases of processes that run side by side take more time together than the run; resumed runs and set-up take less.
+#: Sum of case times over run time times workers: rounding and waiting for a worker may exceed 1 a little.
 _SLACK: Final = 1.25
 
 
 def check_invocation(evidence: GateEvidence) -> Iterator[GateFinding]:
-    """G12: nothing was deselected, no difference was turned into a note, and the challenge is the one asked for."""
+    """Return findings of G12: a selection, strictness bring-up, or a challenge other than the requested one."""
     run = evidence.report.run
     typed = redaction.selection(run.invocation.argv)
     selecting = sorted({*run.invocation.selection, *typed})
@@ -33,7 +33,7 @@ def check_invocation(evidence: GateEvidence) -> Iterator[GateFinding]:
 
 
 def check_times(evidence: GateEvidence) -> Iterator[GateFinding]:
-    """G13: the dates are dates, in order, not in the future and not too long ago; durations fit between them."""
+    """Return findings of G13: missing, reversed, future or old dates, and durations that do not fit between them."""
     run, now = evidence.report.run, evidence.now
     started, finished = _moment(run.started), _moment(run.finished)
     if not run.finished:
@@ -55,7 +55,7 @@ def check_times(evidence: GateEvidence) -> Iterator[GateFinding]:
 
 
 def _moment(text: str) -> datetime | None:
-    """A date with its time zone, or None."""
+    """Return a date with its time zone, or None if the text is none."""
     try:
         moment = datetime.fromisoformat(text.removesuffix("Z") + "+00:00" * text.endswith("Z"))
         return moment.astimezone(timezone.utc) if moment.tzinfo else None
@@ -84,7 +84,7 @@ def _check_durations(evidence: GateEvidence, wall: timedelta) -> Iterator[GateFi
 
 
 def check_environment(evidence: GateEvidence) -> Iterator[GateFinding]:
-    """G15: the environment is the one that its fingerprint names, and the one that was asked for."""
+    """Return findings of G15: an environment that differs from its fingerprint, or from the requested one."""
     report = evidence.report
     environment = report.environment
     if environment.fingerprint_sha256 != redaction.fingerprint(environment.facts):
@@ -102,7 +102,7 @@ def check_environment(evidence: GateEvidence) -> Iterator[GateFinding]:
 
 
 def check_signature(evidence: GateEvidence) -> Iterator[GateFinding]:
-    """G14: the signature verifies and its signer is allowed, wherever the gate was told who may sign."""
+    """Return a finding of G14 if a signature is required and missing or invalid."""
     if evidence.signature is not None and evidence.signature.problem:
         yield reject("G14", one_line(evidence.signature.problem, 300))
 
