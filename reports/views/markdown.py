@@ -1,4 +1,4 @@
-"""The report as Markdown, for a pull request or a job summary. Everything from the report is escaped."""
+"""Report as Markdown, for a pull request or a job summary. Everything from the report is escaped."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MAX_MESSAGE: Final = 300
 
 
 def render(report: Report, _width: int = 0) -> str:
-    """The whole page, with a line end at its end."""
+    """Return the whole page, with a line end at its end."""
     sections = (
         _title(report),
         matrix(report),
@@ -54,13 +54,13 @@ def _title(report: Report) -> str:
 
 
 def _table(titles: Sequence[str], rows: Iterable[Sequence[str]], numbers: int = 0) -> str:
-    """A table of escaped cells; all columns but the first ``len(titles) - numbers`` are aligned right."""
+    """Return a table of escaped cells. The last ``numbers`` columns are aligned right."""
     rules = ["---"] * (len(titles) - numbers) + ["--:"] * numbers
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (titles, rules, *rows))
 
 
 def matrix(report: Report) -> str:
-    """Areas down, dtype and mode across."""
+    """Return the matrix: a row for each area, a column for each dtype and mode."""
     return _matrix(make_matrix(report, full_columns(report)))
 
 
@@ -83,7 +83,7 @@ def _cell(counts: Counts | None) -> str:
 
 
 def reasons(report: Report) -> str:
-    """How often each reason occurs, with its heading; nothing for a report without cases."""
+    """Return how often each reason occurs, with a heading; nothing for a report without cases."""
     rows = [(outcome.value, reason.value, str(number)) for outcome, reason, number in reason_counts(report)]
     return f"## Reasons\n\n{_table(('outcome', 'reason', 'cases'), rows, 1)}" if rows else ""
 

@@ -1,4 +1,4 @@
-"""The report as a job's summary: what failed first, and never more than a forge shows."""
+"""Report as the summary of a CI job: failures first, cut to the size that GitHub shows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LONGEST_MESSAGE = 300
 
 
 def render(report: Report, _width: int = 0) -> str:
-    """The summary, in Markdown."""
+    """Return the summary in Markdown."""
     failed, lost = failures(report), report.accounting.unaccounted
     mark = "❌" if failed or lost or report.exit_status() else "✅"
     counts = report.counts

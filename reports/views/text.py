@@ -1,4 +1,4 @@
-"""The report for a terminal: the matrix, the reasons, what the declaration got wrong, and the failures."""
+"""Report for a terminal: matrix, reasons, differences from the declaration, and failures."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _DOT: Final = " · "
 LEGEND: Final = (
     "I inference, or no mode · T training · – no dtype · verified: passes of the planned cases that are claimed"
 )
-#: The lines of a row; ``pass`` is always there, the others where something is to be told.
+#: Lines of a row. ``pass`` is always shown, the others if they are not zero.
 _LINES: Final = (("pass", "passed"), ("skip", "skipped"), ("fail", "failed"), ("lost", "lost"))
 
 
@@ -43,7 +43,7 @@ def render(report: Report, width: int = 120) -> str:
 
 
 def body(report: Report, width: int = 120, failures_shown: int = 20) -> str:
-    """The whole view, without a line end at its end. Text from the report is stripped of control characters."""
+    """Return the view without a line end at its end. Control characters of the report are removed."""
     sections = (
         _title(report, width),
         matrix_table(report, width),
@@ -72,7 +72,7 @@ def _title(report: Report, width: int) -> str:
 
 
 def matrix_table(report: Report, width: int = 120) -> str:
-    """Areas down, dtype × mode across, in the most detailed of the layouts that fits.
+    """Return the matrix in the most detailed layout that fits: areas down, dtype and mode across.
 
     An area takes one line for each outcome that it has.
     """
@@ -82,7 +82,7 @@ def matrix_table(report: Report, width: int = 120) -> str:
 
 def _table(matrix: Matrix) -> str:
     titles = ["area", "", *matrix.columns, "total", "verified"]
-    # Titles go in as rows: tabulate pads real headers by two columns each, which does not fit into 120.
+    # Titles are passed as rows: tabulate pads real headers by two columns each, and 120 columns would not suffice.
     heads = [row for row in zip(*([*title.split("\n"), ""][:2] for title in titles), strict=True) if any(row)]
     body = [line for row in (*matrix.rows, matrix.totals) for line in _row_lines(row, matrix.columns)]
     align = ["left", "left", *["right"] * (len(titles) - 2)]
@@ -118,7 +118,7 @@ def _reasons(report: Report, width: int) -> str:
 
 
 def _wrapped(label: str, parts: Iterable[str], width: int) -> str:
-    """``label`` and the parts with dots between them, broken between parts only; nothing without parts."""
+    """Return ``label`` and the parts with dots between them, wrapped between parts; nothing without parts."""
     lines: list[list[str]] = []
     for part in parts:
         if lines and len(label) + len(_DOT.join([*lines[-1], part])) <= width:
@@ -165,7 +165,7 @@ def _failure_lines(case: CaseRecord, width: int) -> Iterator[str]:
     if len(lines) > MAX_MESSAGE_LINES:
         yield f"    … {len(lines) - MAX_MESSAGE_LINES} more lines in report.json"
     if case.repro:
-        # Never cut: it is there to be copied.
+        # Never cut, because it is there to be copied.
         yield f"    repro: {one_line(case.repro)}"
 
 
@@ -187,7 +187,7 @@ def _accounting(report: Report, width: int) -> str:
 
 
 def _flying_first(report: Report) -> list[PlannedCase]:
-    """Unaccounted cases, those that had begun first: one of them ended the run."""
+    """Return the unaccounted cases. Those that had begun come first, because one of them ended the run."""
     flying = frozenset(report.accounting.in_flight)
     return sorted(report.accounting.unaccounted, key=lambda one: one.id not in flying)
 
@@ -201,7 +201,7 @@ def _ids(label: str, ids: Sequence[str], width: int) -> str:
 
 
 def _claims(report: Report, width: int) -> str:
-    """Claims that no passing case exercised. A run that was narrowed says nothing about the others."""
+    """Return the claims that no passing case exercised; nothing for a narrowed run, which does not exercise all."""
     check = check_claims(report)
     if not check.total or report.run.invocation.selection:
         return ""

@@ -15,7 +15,7 @@ from conformance.reports.totals import was_executed
 
 #: Tolerated difference between the clocks of two machines.
 _SKEW: Final = timedelta(minutes=10)
-#: Sum of case times over run time times workers: rounding and waiting for a worker may exceed 1 a little.
+#: Factor by which the times of all cases together may exceed the time of the run times its workers.
 _SLACK: Final = 1.25
 
 
