@@ -206,4 +206,4 @@ def manifest_sha256(report: Report) -> str:
 
 def declared_sha256(cells: Iterable[DeclaredCell]) -> str:
     """Return the hash of these claims. Redaction does not change it."""
-    return declaration_sha256((one.cell, one.state, one.detail or None, one.reason) for one in cells)
+    return declaration_sha256((claim.cell, claim.state, claim.detail or None, claim.reason) for claim in cells)

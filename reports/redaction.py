@@ -85,4 +85,4 @@ def whole(value: Any) -> int:
 
 
 def strings(value: Any) -> tuple[str, ...]:
-    return tuple(without_folders(word(one)) for one in value) if isinstance(value, (list, tuple)) else ()
+    return tuple(without_folders(word(item)) for item in value) if isinstance(value, (list, tuple)) else ()

@@ -40,7 +40,7 @@ class Counts:
 
     def times(self, number: int) -> Counts:
         """Return the counts of so many cases that ended alike."""
-        return Counts(*(number * one for one in (self.passed, self.skipped, self.failed, self.lost, self.claimed)))
+        return Counts(*(number * count for count in (self.passed, self.skipped, self.failed, self.lost, self.claimed)))
 
     @property
     def planned(self) -> int:

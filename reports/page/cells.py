@@ -74,8 +74,8 @@ class PageCell:
 def make_cell(endings: Iterable[Ending]) -> PageCell:
     """Return the cell that sums up some cases. A case that could not run is no data, and never a failure."""
     rows = list(endings)
-    passed = sum(1 for one in rows if one and one[0] is Outcome.PASS)
-    failed = sum(1 for one in rows if one and one[0] is Outcome.FAIL)
+    passed = sum(1 for ending in rows if ending and ending[0] is Outcome.PASS)
+    failed = sum(1 for ending in rows if ending and ending[0] is Outcome.FAIL)
     return PageCell(_mark(rows, passed, failed), len(rows), passed, failed)
 
 
@@ -90,5 +90,5 @@ def _mark(rows: list[Ending], passed: int, failed: int) -> Mark:
 
 def endings_of(report: Report) -> dict[str, Ending]:
     """Return every planned case of a report with its verdict."""
-    lost: dict[str, Ending] = {one.id: None for one in report.accounting.unaccounted}
+    lost: dict[str, Ending] = {planned.id: None for planned in report.accounting.unaccounted}
     return lost | {case.id: (case.outcome, case.reason) for case in report.cases}

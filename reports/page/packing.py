@@ -53,12 +53,14 @@ def payload(table: Table, columns: Sequence[PageColumn]) -> dict[str, Any]:
     return {
         "rows": [[subject.area, subject.name, len(subject.ids)] for subject in table.subjects],
         "ids": list(ids),
-        "axes": [json.loads(one) for one in axes],
+        "axes": [json.loads(text) for text in axes],
         "axis": places,
         "profiles": list(PROFILES),
         "inside": "".join(_membership(table, id) for id in ids),
         "letters": {letter: [outcome.value, reason.value] for (outcome, reason), letter in LETTERS.items()},
-        "reasons": {one.value: {"mark": one.facts.mark, "contradicts": one.facts.contradicts} for one in Reason},
+        "reasons": {
+            reason.value: {"mark": reason.facts.mark, "contradicts": reason.facts.contradicts} for reason in Reason
+        },
         "marks": {mark.value: mark.sign for mark in Mark},
         "columns": [_column(column, ids) for column in columns],
     }

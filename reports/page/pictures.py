@@ -74,7 +74,7 @@ def _strip(dtype: str, ratios: Sequence[float]) -> Strip:
     for ratio in ratios:
         if ratio > 0:
             bins[min(max(math.ceil(math.log2(ratio)) - LEAST - 1, 0), len(bins) - 1)] += 1
-    return Strip(dtype, len(ratios), sum(1 for one in ratios if one <= 0), tuple(bins), max(ratios))
+    return Strip(dtype, len(ratios), sum(1 for ratio in ratios if ratio <= 0), tuple(bins), max(ratios))
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def sparkline(column: PageColumn) -> str:
     if len(shares) < 2:
         return ""
     wide = _SPARK_WIDTH / (len(shares) - 1)
-    return " ".join(f"{place * wide:.1f},{_SPARK_HEIGHT * (1 - one):.1f}" for place, one in enumerate(shares))
+    return " ".join(f"{place * wide:.1f},{_SPARK_HEIGHT * (1 - share):.1f}" for place, share in enumerate(shares))
 
 
 def _verified(report: Report) -> float:

@@ -27,7 +27,7 @@ class Card:
 
     @property
     def devices(self) -> str:
-        return ", ".join(plain(one) for one in self.column.report.accelerator.device_names[:3])
+        return ", ".join(plain(name) for name in self.column.report.accelerator.device_names[:3])
 
     @property
     def facts(self) -> tuple[tuple[str, str], ...]:

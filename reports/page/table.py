@@ -44,11 +44,11 @@ def make_table(columns: Sequence[PageColumn]) -> Table:
     """Return the table of all cases that any column has planned."""
     planned: dict[str, PlannedCase] = {}
     for column in columns:
-        for one in (*column.report.cases, *column.report.accounting.unaccounted):
-            planned.setdefault(one.id, one)
+        for case in (*column.report.cases, *column.report.accounting.unaccounted):
+            planned.setdefault(case.id, case)
     groups: dict[tuple[str, str], list[str]] = {}
-    for id, one in planned.items():
-        groups.setdefault((one.area, one.subject), []).append(id)
+    for id, case in planned.items():
+        groups.setdefault((case.area, case.subject), []).append(id)
     return Table(tuple(TableRow(*key, tuple(ids)) for key, ids in sorted(groups.items())), planned)
 
 

@@ -19,7 +19,7 @@ SPEC: Final = "0.0.0"
 
 def render(report: Report, _width: int = 0) -> str:
     """Return the document. Cases without a verdict are ``other``, so that no reader takes them for passes."""
-    tests = [_judged(case) for case in report.cases] + [_lost(one) for one in report.accounting.unaccounted]
+    tests = [_judged(case) for case in report.cases] + [_lost(planned) for planned in report.accounting.unaccounted]
     results = {
         "tool": {"name": "accelerator-conformance", "version": one_line(report.run.suite.version)},
         "summary": _summary(report),

@@ -98,12 +98,12 @@ def _differences(report: Report) -> str:
     found = differences(report)
     rows = [
         (
-            "fail" if one.fails else "note",
-            one.reason.value,
-            markdown(one.cell),
-            markdown(one_line(one.message, MAX_MESSAGE)),
+            "fail" if difference.fails else "note",
+            difference.reason.value,
+            markdown(difference.cell),
+            markdown(one_line(difference.message, MAX_MESSAGE)),
         )
-        for one in found[:MAX_ROWS]
+        for difference in found[:MAX_ROWS]
     ]
     table = _table(("counts as", "reason", "cell", "seen"), rows)
     return f"## Declared and observed differ\n\n{table}{_more(len(found))}" if rows else ""
@@ -125,7 +125,7 @@ def _failure(case: CaseRecord) -> Iterator[str]:
 def _accounting(report: Report) -> str:
     accounting = report.accounting
     lists = (
-        ("Planned without a verdict", [one.id for one in accounting.unaccounted]),
+        ("Planned without a verdict", [planned.id for planned in accounting.unaccounted]),
         ("More than one verdict", accounting.duplicates),
         ("Verdicts that nobody planned", accounting.unknown),
         ("Areas with claims where nothing ran", report.idle_areas),

@@ -21,7 +21,13 @@ def render(report: Report, _width: int = 0) -> str:
     head.pop("cases", None)
     shapes: dict[str, int] = {}
     rows = [_row(case, shapes) for case in report.cases]
-    value = {"schema": SCHEMA, "packed": PACKED, **head, "shapes": [json.loads(one) for one in shapes], "rows": rows}
+    value = {
+        "schema": SCHEMA,
+        "packed": PACKED,
+        **head,
+        "shapes": [json.loads(shape) for shape in shapes],
+        "rows": rows,
+    }
     return json.dumps(value, separators=(",", ":"), allow_nan=False) + "\n"
 
 

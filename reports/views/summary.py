@@ -36,6 +36,6 @@ def _lines(report: Report, failed: tuple[CaseRecord, ...]) -> Iterator[str]:
             yield f"| {markdown(case.id)} | {case.reason.value} | {text} |\n"
     if lost := report.accounting.unaccounted:
         yield f"\n### Planned without a verdict: {len(lost)}\n\n"
-        yield from (f"- {markdown(one.id)}\n" for one in lost)
+        yield from (f"- {markdown(planned.id)}\n" for planned in lost)
     yield f"\n### Matrix\n\n{markdown_view.matrix(report)}\n"
     yield f"\n{markdown_view.reasons(report)}\n"

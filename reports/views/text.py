@@ -141,13 +141,15 @@ def _workloads(report: Report) -> str:
 def _differences(found: Sequence[Difference], width: int) -> str:
     if not found:
         return ""
-    rows = [_difference_line(one, width) for one in found[:MAX_DIFFERENCES]]
+    rows = [_difference_line(difference, width) for difference in found[:MAX_DIFFERENCES]]
     return "\n".join([f"declared and observed differ in {_cases(len(found))}:", *rows, *_more(len(found), len(rows))])
 
 
-def _difference_line(one: Difference, width: int) -> str:
-    kind = "fail" if one.fails else "note"
-    return one_line(f"{kind} {one.reason.value} · {one.cell}: {one.message}", width - 2).join(("  ", ""))
+def _difference_line(difference: Difference, width: int) -> str:
+    kind = "fail" if difference.fails else "note"
+    return one_line(f"{kind} {difference.reason.value} · {difference.cell}: {difference.message}", width - 2).join(
+        ("  ", "")
+    )
 
 
 def _failures(failed: Sequence[CaseRecord], width: int, shown: int) -> str:
@@ -176,7 +178,7 @@ def _more(number: int, shown: int) -> list[str]:
 def _accounting(report: Report, width: int) -> str:
     accounting = report.accounting
     parts = (
-        _ids("planned without a verdict", [one.id for one in _flying_first(report)], width),
+        _ids("planned without a verdict", [planned.id for planned in _flying_first(report)], width),
         _ids("more than one verdict", accounting.duplicates, width),
         _ids("verdicts that nobody planned", accounting.unknown, width),
         f"journal lines torn by a kill: {accounting.torn_lines}" if accounting.torn_lines else "",
@@ -189,7 +191,7 @@ def _accounting(report: Report, width: int) -> str:
 def _flying_first(report: Report) -> list[PlannedCase]:
     """Return the unaccounted cases. Those that had begun come first, because one of them ended the run."""
     flying = frozenset(report.accounting.in_flight)
-    return sorted(report.accounting.unaccounted, key=lambda one: one.id not in flying)
+    return sorted(report.accounting.unaccounted, key=lambda planned: planned.id not in flying)
 
 
 def _ids(label: str, ids: Sequence[str], width: int) -> str:

@@ -27,11 +27,11 @@ def observed(case: CaseRecord) -> Reason | None:
 
 def apply(verdict: Verdict, case: str, core: bool, waivers: Iterable[Waiver], today: date) -> Verdict:
     """Return the verdict after the waivers. ``waivers`` are those that apply to the device."""
-    covering = [one for one in waivers if one.covers(case)] if not core else []
+    covering = [waiver for waiver in waivers if waiver.covers(case)] if not core else []
     if verdict.outcome is Outcome.PASS:
-        stale = next((one for one in covering if one.kind is not WaiverKind.FLAKY), None)
+        stale = next((waiver for waiver in covering if waiver.kind is not WaiverKind.FLAKY), None)
         return _stale(verdict, stale) if stale else verdict
-    named = next((one for one in covering if one.verdict is verdict.reason), None)
+    named = next((waiver for waiver in covering if waiver.verdict is verdict.reason), None)
     if verdict.outcome is not Outcome.FAIL or named is None:
         return verdict
     return _expired(verdict, named) if named.is_expired(today) else _waived(verdict, named)

@@ -16,8 +16,8 @@ _OPTIONAL = ("device", "driver", "torch")
 
 def table(waiver: Waiver) -> str:
     """Return the waiver as a table of a waiver file."""
-    cases = [_text(one) for one in waiver.cases]
-    listed = f"[{cases[0]}]" if len(cases) == 1 else "[\n" + "".join(f"    {one},\n" for one in cases) + "]"
+    cases = [_text(case) for case in waiver.cases]
+    listed = f"[{cases[0]}]" if len(cases) == 1 else "[\n" + "".join(f"    {case},\n" for case in cases) + "]"
     optional = [name for name in _OPTIONAL if getattr(waiver, name)]
     lines = [
         HEADER,
@@ -46,11 +46,11 @@ def added(text: str, waiver: Waiver) -> str:
 
 def removed(text: str, waivers: Collection[Waiver]) -> str:
     """Return the file's text without these waivers and the comments directly above them."""
-    if any(not one.line for one in waivers):
+    if any(not waiver.line for waiver in waivers):
         raise JournalError(f"the file writes {HEADER} elsewhere than on lines of its own; edit it by hand.")
     lines = text.splitlines(keepends=True)
     starts = [number for number, line in enumerate(lines) if line.strip() == HEADER]
-    gone = {one.line - 1 for one in waivers}
+    gone = {waiver.line - 1 for waiver in waivers}
     return "".join(_kept(lines, starts, gone))
 
 

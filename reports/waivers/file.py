@@ -80,7 +80,7 @@ def _as_json(table: Any) -> Any:
     """Return the table with the types of JSON: dates as text, and a single case as a list of one."""
     if not isinstance(table, dict):
         return table
-    plain = {name: one.isoformat() if type(one) is date else one for name, one in table.items()}
+    plain = {name: member.isoformat() if type(member) is date else member for name, member in table.items()}
     if isinstance(plain.get("cases"), str):
         plain["cases"] = [plain["cases"]]
     return plain
@@ -105,7 +105,7 @@ class WaiverTable:
         """Return the waiver that the table describes."""
         if not self.cases or not all(self.cases):
             raise JournalError(f"{where} names no case.")
-        members = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "expires"}
+        members = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "expires"}
         return Waiver(**members, expires=self._date(where), line=line)
 
     def _date(self, where: str) -> date:

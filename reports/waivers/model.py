@@ -66,15 +66,15 @@ class Waiver:
 
     @cached_property
     def exact(self) -> frozenset[str]:
-        return frozenset(one for one in self.cases if "*" not in one)
+        return frozenset(pattern for pattern in self.cases if "*" not in pattern)
 
     def covers(self, case: str) -> bool:
-        return case in self.exact or any(pattern_matches(one, case) for one in self.cases if "*" in one)
+        return case in self.exact or any(pattern_matches(pattern, case) for pattern in self.cases if "*" in pattern)
 
     def applies_to(self, accelerator: AcceleratorRecord) -> bool:
         """Return whether the waiver is for this device and these versions."""
         return (
-            (not self.device or any(fnmatch.fnmatchcase(one, self.device) for one in accelerator.device_names))
+            (not self.device or any(fnmatch.fnmatchcase(name, self.device) for name in accelerator.device_names))
             and (not self.driver or fnmatch.fnmatchcase(accelerator.driver, self.driver))
             and (not self.torch or fnmatch.fnmatchcase(accelerator.torch, self.torch))
         )

@@ -19,7 +19,7 @@ def check_cases(evidence: GateEvidence) -> Iterator[GateFinding]:
     if evidence.manifest is None or evidence.planned_profile:
         return  # a plan with a released hash has exactly the released cases
     planned, present = evidence.manifest.cases, evidence.cases
-    lost = {one.id for one in evidence.report.accounting.unaccounted}
+    lost = {planned.id for planned in evidence.report.accounting.unaccounted}
     if missing := sorted(evidence.required - present.keys() - lost):
         n = counted(len(missing), "required case is", "required cases are")
         yield reject("G04", f"{n} not in the report: {named(missing)}.", missing)
@@ -35,7 +35,7 @@ def check_cases(evidence: GateEvidence) -> Iterator[GateFinding]:
 
 def _check_accounting(evidence: GateEvidence) -> Iterator[GateFinding]:
     accounting = evidence.report.accounting
-    if lost := [one.id for one in accounting.unaccounted]:
+    if lost := [planned.id for planned in accounting.unaccounted]:
         n = counted(len(lost), "planned case has", "planned cases have")
         yield reject("G04", f"{n} no verdict: {named(lost)}.", lost)
     if twice := accounting.duplicates:
