@@ -54,7 +54,7 @@ def _is_any(_planned: PlannedCase) -> bool:
 PROFILES: dict[str, Profile] = {
     profile.name: profile
     for profile in (
-        Profile("core", "The mandatory core that nobody can declare away.", (), _is_core),
+        Profile("core", "The mandatory core, which no declaration can exclude.", (), _is_core),
         Profile("inference", "Running models forward, on one device.", ("core",), _is_inference),
         Profile("training", "Running models forward and backward, on one device.", ("core",), _is_training),
         Profile("distributed", "Training on several devices.", ("training",), _is_distributed),

@@ -41,7 +41,7 @@ _MEANINGS = {
     Mark.FULL: "every case passes",
     Mark.PART: "some cases pass, none fails; the rest is not claimed, or could not run",
     Mark.REFUSED: "declared unsupported, and seen to be",
-    Mark.FAIL: "a case fails, or what is declared is not so",
+    Mark.FAIL: "a case fails, or the declaration is false",
     Mark.UNDECLARED: "nothing is declared",
     Mark.NO_DATA: "no data: nothing ran",
 }

@@ -127,7 +127,7 @@ def _accounting(report: Report) -> str:
     lists = (
         ("Planned without a verdict", [planned.id for planned in accounting.unaccounted]),
         ("More than one verdict", accounting.duplicates),
-        ("Verdicts that nobody planned", accounting.unknown),
+        ("Verdicts of unplanned cases", accounting.unknown),
         ("Areas with claims where nothing ran", report.idle_areas),
         ("Notes", report.notes),
     )

@@ -180,7 +180,7 @@ def _accounting(report: Report, width: int) -> str:
     parts = (
         _ids("planned without a verdict", [planned.id for planned in _flying_first(report)], width),
         _ids("more than one verdict", accounting.duplicates, width),
-        _ids("verdicts that nobody planned", accounting.unknown, width),
+        _ids("verdicts of unplanned cases", accounting.unknown, width),
         f"journal lines torn by a kill: {accounting.torn_lines}" if accounting.torn_lines else "",
         _ids("areas with claims where nothing ran", report.idle_areas, width),
         "\n".join(one_line(f"note: {note}", width) for note in report.notes[:MAX_IDS]),
@@ -218,7 +218,7 @@ def _conclusion(report: Report) -> str:
     accounted = f"planned {counts.planned}, accounted {counts.planned - counts.lost}"
     outcomes = f"pass {counts.passed}, skip {counts.skipped}, fail {counts.failed}"
     profile = report.badge or (_partial(report) if report.run.invocation.selection else "none is fully green")
-    return f"{accounted}: {outcomes}; verified {counts.verified} of what is claimed\nprofile: {profile}"
+    return f"{accounted}: {outcomes}; verified {counts.verified} of the claimed cases\nprofile: {profile}"
 
 
 def _partial(report: Report) -> str:

@@ -70,9 +70,9 @@ def check_counts(evidence: GateEvidence) -> Iterator[GateFinding]:
     if report.run.suite.cases != planned:
         yield reject("G05", f"The file says that {report.run.suite.cases} cases were planned, and holds {planned}.")
     if report.run.suite.manifest_sha256 != evidence.plan_sha256:
-        yield reject("G05", "The cases of the file do not add up to the manifest that it names.")
+        yield reject("G05", "The hash of the file's cases is not that of the manifest that it names.")
     if report.declaration.sha256 != declared_sha256(report.declaration.cells):
-        yield reject("G05", "The claims of the file do not add up to the hash that it gives of its declaration.")
+        yield reject("G05", "The hash of the file's claims is not the one that it gives for its declaration.")
     for name, reason in (("used", Reason.WAIVED), ("stale", Reason.WAIVER_STALE)):
         listed = sorted(getattr(report.waivers, name))
         if listed != sorted(case.id for case in report.cases if case.reason is reason):
