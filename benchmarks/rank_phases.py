@@ -44,7 +44,6 @@ PHASES = (
     ("pool: evidence", "all done", "pool ends"),
     ("pytest: verdict, tear-down, journal, report", "pool ends", "case ends"),
     ("the whole case", "case begins", "case ends"),
-    ("meanwhile, rank: the next case's group", "rank: joining a group ahead", "rank: in a group ahead"),
 )
 
 Case = Mapping[str, float]

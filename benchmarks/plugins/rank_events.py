@@ -64,7 +64,7 @@ def pytest_configure() -> None:
     from conformance.ranks import pool
 
     pool.Pool.run = _noted(pool.Pool.run, "pool")  # type: ignore[method-assign]
-    evidence = round.Execution._evidence
+    evidence = round.Execution._outcomes
 
     def noted(self: round.Execution) -> Any:
         note("all done")
@@ -73,7 +73,7 @@ def pytest_configure() -> None:
         return found
 
     round.Execution.follow = _noted(round.Execution.follow, "round")  # type: ignore[method-assign]
-    round.Execution._evidence = noted  # type: ignore[method-assign]
+    round.Execution._outcomes = noted  # type: ignore[method-assign]
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

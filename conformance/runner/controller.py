@@ -26,7 +26,6 @@ from conformance.runner.crashes import settle_hangs_of_a_dead_run
 from conformance.runner.facts import environment_facts, read_facts
 from conformance.runner.progress import Progress
 from conformance.runner.waivers import check_plan, waivers_of
-from conformance.runner.xdist_reports import tear_downs_matter
 
 EXIT_INTERRUPTED, EXIT_INTERNAL, EXIT_USAGE, EXIT_NO_TESTS = 2, 3, 4, 5
 #: Width of the matrix in columns where the output is no terminal (CI logs, files).
@@ -63,7 +62,7 @@ class Controller:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
-        node.workerinput["conformance"] = worker_input(self.context) | {"tear_downs": tear_downs_matter(self.config)}
+        node.workerinput["conformance"] = worker_input(self.context)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self) -> None:

@@ -168,4 +168,4 @@ def test_ranks_of_torchrun_serve_one_process(tmp_path: Path) -> None:
     found = run("--accelerator=cpu", "--ranks-from=127.0.0.1:1", "-n2", cwd=tmp_path)
 
     assert found.status == 4
-    assert found.output.strip() == "ERROR: --ranks-from gives ranks to one process: leave out -n, or say -n0."
+    assert found.output.strip() == "ERROR: --ranks-from needs a run in one process: leave out -n, or give -n0."
