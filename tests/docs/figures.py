@@ -33,7 +33,7 @@ DOCS: Final = ROOT / "docs"
 RUN: Final = ROOT / "reports" / "published" / "runs" / "cpu.json.gz"
 WIDTH: Final = 86
 #: Areas in the README's terminal; the others are in docs/matrix.md.
-SHOWN: Final = ("accelerator", "comm", "operators", "ops", "workloads", "total")
+SHOWN: Final = ("accelerator", "operators", "ops", "total")
 
 
 @cache
@@ -75,8 +75,8 @@ def session() -> str:
     rule = next(number for number, line in enumerate(lines) if line.startswith("──"))
     body = {area: _rows(lines[rule + 1 :], area) for area in SHOWN}
     shown = [*lines[: rule + 1], *(row for area in SHOWN[:-1] for row in body[area]), "…", *body["total"]]
-    last = [line for line in lines if line.startswith(("reasons:", "         skip", "claims:", "planned ", "profile:"))]
-    return "\n".join(["```console", "$ pytest --accelerator=cpu", "…", *shown, "", *last, "```"])
+    last = [line for line in lines if line.startswith(("claims:", "planned ", "profile:"))]
+    return "\n".join(["```console", "$ pytest --accelerator=cpu", *shown, *last, "```"])
 
 
 def _rows(lines: list[str], area: str) -> list[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from conformance.plan import area_names, bundled_cases
+from conformance.plan import area_names
 
 from . import explained, figures
 from .pages import pages, text
@@ -25,11 +25,8 @@ def test_the_generated_parts_are_up_to_date(page: Path, name: str, make: Callabl
     assert explained.with_part(text(page), name, make()) == text(page), RENEW
 
 
-def test_the_manifest_is_of_the_bundled_cases() -> None:
-    assert figures.manifest().cases.keys() == {bundled.case.id for bundled in bundled_cases()}, (
-        "run: conformance manifest --release"
-    )
-    assert sorted(figures.cases_by_area()) == area_names()
+def test_the_manifest_has_the_areas_of_the_suite() -> None:
+    assert sorted(figures.cases_by_area()) == area_names(), "run: conformance manifest --release"
 
 
 def test_the_published_run_has_the_cases_of_the_manifest() -> None:
