@@ -37,6 +37,7 @@ def load_vendor(package: str, accelerator: str) -> None:
     already_loaded = package in sys.modules
     try:
         importlib.import_module(package)
+        # An entry point registers the device and must run once. Earlier imports of the package have run it.
         if not already_loaded:
             for point in entry_points(package):
                 point.load()()

@@ -101,6 +101,7 @@ def _fingerprint(recipe: Recipe) -> str:
 @contextmanager
 def _locked(lock: Path) -> Iterator[None]:
     with lock.open("w") as handle:
+        # The lock ends with its process, so a killed build leaves no stale lock behind.
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
 

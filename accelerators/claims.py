@@ -94,6 +94,7 @@ def dtypes(*names: str, detail: Detail = Detail.NATIVE) -> Capabilities:
     """Claim dtypes for storage, casts, every operator, training where gradients exist, workloads and kernels."""
     cells = {cell for name in names for cell in _cells_of_dtype(_known_dtype(name))}
     referenced = {Cell("kernels.*", name, mode) for name in _KERNEL_DTYPES.intersection(names) for mode in _MODES}
+    # The portable kernels are composed of PyTorch operators. On a native device that is an emulation.
     portable = Detail.EMULATED if detail is Detail.NATIVE else detail
     return frozenset(Statement(cell, supported(detail)) for cell in cells) | emulates(*referenced, detail=portable)
 
@@ -154,6 +155,7 @@ def emulates(*targets: Capability | Cell, detail: Detail = Detail.EMULATED) -> C
 
 def declaration_of(elements: Iterable[Element]) -> Declaration:
     """Return the declaration of a set of elements; raise DeclarationError for contradictions and unknown names."""
+    # A string is iterable too, and each of its letters would be taken for a name.
     if isinstance(elements, str | bytes | Mapping) or not isinstance(elements, Iterable):
         raise DeclarationError(
             f"`capabilities` is a {type(elements).__name__}; make it a set of capabilities, cells, statements or names."

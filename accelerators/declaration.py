@@ -121,6 +121,7 @@ class Declaration:
 
     @cached_property
     def _lookup(self) -> ClaimLookup:
+        # Built once: a run looks up every cell of its plan.
         return ClaimLookup((cell, claim.state.value, _detail(claim)) for cell, claim in self._written.items())
 
     def supports(self, cell: Cell, *, in_reference: bool = True) -> bool:

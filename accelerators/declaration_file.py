@@ -157,6 +157,7 @@ class _TableReader:
     # --- errors -----------------------------------------------------------------------------------------------------
 
     def _without_contradictions(self, rows: list[tuple[Cell, Claim]]) -> list[tuple[Cell, Claim]]:
+        # Declaration.of checks this too, but only here the line is known.
         seen: dict[Cell, Claim] = {}
         for cell, claim in rows:
             if seen.setdefault(cell, claim) != claim:
@@ -174,6 +175,7 @@ class _TableReader:
 
     def _line(self, key: str, within: str) -> int | None:
         """Return the number of the first line with this key or value, searched from the entry ``within`` on."""
+        # tomllib gives no positions for keys, so the line is found by its text.
         lines = self.text.splitlines()
         start = (self._first(lines, within, 0) or 1) - 1 if within else 0
         return self._first(lines, key, start)

@@ -64,6 +64,7 @@ def ask(accelerator: Any, member: str) -> Any:
     """Return a member's value, or the result if it is a method; ``NO_ANSWER`` if it is missing or raises."""
     try:
         value = getattr(accelerator, member)
+        # Stream and Event are classes: the class itself is the answer, not an instance.
         return value() if callable(value) and not isinstance(value, type) else value
     except Exception:  # noqa: BLE001 - the member's own case gives the verdict; here it makes no claim
         return NO_ANSWER
@@ -148,6 +149,7 @@ def _kernel_claims(accelerator: Any) -> Iterator[tuple[Cell, Claim]]:
         answer = answers[kernel.builder]
         if isinstance(answer, bool):
             claim = _yes() if answer else _no(f"there is no compatible {kernel.builder}")
+            # supported_dtypes() lists floating-point dtypes only, so it says nothing about integers.
             for dtype in floating.union(set(DTYPES) - FLOATING_DTYPES).intersection(kernel.dtypes):
                 yield Cell(f"kernels.{kernel.name}", dtype, kernel.mode.value), claim
 

@@ -36,6 +36,7 @@ def choose(
 
 def is_usable(accelerator: TorchAccelerator) -> bool:
     """Return whether its software loads and its own module finds a device. A broken wheel counts as unusable."""
+    # A vendor may present its device as torch.cuda. Only the driver's device node distinguishes it from a GPU.
     if not accelerator.has_device_files():
         return False
     try:

@@ -132,6 +132,7 @@ class ProcessMemory:
         return _resident()
 
     def peak_allocated(self, module: Any, index: int) -> int:
+        # The kernel's peak can lag behind the current value.
         return max(_peak_resident(), _resident())
 
     def reserved(self, module: Any, index: int) -> int:
@@ -149,6 +150,7 @@ class ProcessMemory:
         return {}
 
     def total(self, module: Any, index: int) -> int:
+        # A container's limit can be smaller than the machine's memory.
         return min([_page_count("SC_PHYS_PAGES"), *_control_group("memory.max")])
 
     def available(self, module: Any, index: int) -> int:
@@ -164,6 +166,7 @@ def _resident() -> int:
     try:
         import psutil
     except ImportError:
+        # Without psutil and without /proc, as on macOS, only the peak is known.
         return _status("VmRSS") or _peak_by_resource()
     return int(psutil.Process().memory_info().rss)
 

@@ -19,6 +19,7 @@ class AcceleratorProxy:
         self._conformance_wrapped, self._conformance_label = wrapped, label
 
     def __getattr__(self, name: str) -> Any:
+        # Through __dict__: on a half-built copy, an attribute access would call __getattr__ again without end.
         wrapped = self.__dict__["_conformance_wrapped"]
         if name in MEMBER_NAMES and not has_member(wrapped, name):
             raise MissingMember(name, self.__dict__["_conformance_label"])

@@ -43,6 +43,7 @@ def resolve(text: str) -> AcceleratorSpec:
     text = text.strip()
     if text == "auto":
         return _detected()
+    # Built-in names come first: an installed package cannot replace them.
     if text in builtin_names():
         return builtin_spec(text)
     if text in _entry_points():

@@ -155,6 +155,7 @@ class TorchTypeSpec(AcceleratorSpec):
 
     @functools.cached_property
     def _accelerator(self) -> TorchAccelerator:
+        # A backend with a device_type of its own is not known to torch under the backend's name.
         if self.type in builtin_names() and not builtin(self.type).device_type:
             return builtin(self.type)
         return TorchAccelerator(name=self.type, vendor="the device's vendor", capabilities=frozenset())
@@ -242,6 +243,7 @@ def check_candidate(candidate: Any, label: str) -> None:
         raise UsageError(_no_accelerator(label, f"it is {kind}", "name a class or an object"))
     if isinstance(candidate, type):
         _check_constructor(candidate, label)
+        # A class with __getattr__ may provide every member at run time.
         if not members_of(candidate) and not hasattr(candidate, "__getattr__"):
             raise UsageError(_no_accelerator(label, f"it has none of the {len(MEMBERS)} members of the interface"))
         return
@@ -252,7 +254,7 @@ def _check_constructor(kind: type, label: str) -> None:
     try:
         signature = inspect.signature(kind)
     except (TypeError, ValueError):
-        return
+        return  # a class implemented in C may have no signature
     try:
         signature.bind()
     except TypeError as error:
@@ -324,10 +326,12 @@ def _workers_for(accelerator: TorchAccelerator) -> int:
 
 def host_workers() -> int:
     """Return how many workers fit this host: one for each core, as far as the memory suffices."""
+    # A process may be limited to fewer cores than the machine has.
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     try:
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):
+        # The size of the memory is unknown here, for instance on Windows.
         return max(1, min(cores, 4))
     return max(1, min(cores, memory // _BYTES_PER_WORKER, _MOST_WORKERS))
 

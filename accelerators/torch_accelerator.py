@@ -94,6 +94,7 @@ class TorchAccelerator(TorchBackend):
         return self.randomness.functions(self._module)
 
     def set_rng_state(self, new_state: torch.Tensor, device_index: int | None = None) -> None:
+        # Generators accept only states in host memory.
         self.default_generator(device_index).set_state(new_state.cpu())
 
     def get_rng_state(self, device_index: int | None = None) -> torch.Tensor:
@@ -256,6 +257,7 @@ class TorchAccelerator(TorchBackend):
     def capture_to_graph(self, graph: Any, pool: Any = None, stream: Any = None) -> AbstractContextManager[Any]:
         if not self._has_graphs:
             return nullcontext()
+        # Arguments that are None are left out, so the module's own defaults apply.
         given = {"pool": pool, "stream": stream}
         context: AbstractContextManager[Any] = self._module.graph(
             graph, **{name: value for name, value in given.items() if value is not None}
@@ -396,6 +398,7 @@ class TorchAccelerator(TorchBackend):
     def set_compile_backend(self, backend: str) -> None:
         import torch._dynamo
 
+        # exclude_tags=() also lists the debug and experimental backends, which torch.compile accepts as well.
         known = torch._dynamo.list_backends(exclude_tags=())
         if backend not in known:
             raise ValueError(

@@ -14,7 +14,7 @@ from benchmarks.process import Finished, run
 from benchmarks.table import Row, main
 from conformance.reports.gate.manifests import dump, make_manifest
 from conformance.reports.model import (
-    Accelerator,
+    AcceleratorRecord,
     CaseRecord,
     DeclarationRecord,
     DeclaredCell,
@@ -98,7 +98,7 @@ def _report(plan: list[PlannedCase], manifest: str, name: str, days: int) -> Rep
         *(DeclaredCell(f"operators.*[float32-{m}]", "supported") for m in modes),
     )
     cases = tuple(CaseRecord(**vars(one), metrics=METRICS, seconds=0.021) for one in plan)
-    report = Report(run, Accelerator("acme", torch=TORCH), cases=cases)
+    report = Report(run, AcceleratorRecord("acme", torch=TORCH), cases=cases)
     declaration = DeclarationRecord(declared_sha256(cells), cells)
     return replace(report, declaration=declaration, totals=count_cases(cases, report.accounting))
 

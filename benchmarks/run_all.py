@@ -21,7 +21,7 @@ from benchmarks import (
 from benchmarks.record import machine, record
 from benchmarks.table import Row, markdown
 
-SMALL = {"operators": 2, "shard": "1/16", "repeats": 2, "judgements": 2, "reduce_rounds": 2, "gather_rounds": 2}
+SMALL = {"operators": 2, "shard": "1/16", "repeats": 5, "judgements": 2, "reduce_rounds": 2, "gather_rounds": 2}
 SCRIPTS = (collection, gate, harness_overhead, scaling, low_latency, sharded_gather, against_torchcts)
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Final
@@ -131,7 +131,7 @@ class ClaimLookup:
             if problem := self.find(cell).problem:
                 yield problem
 
-    def denies_any(self, cells: Iterable[str]) -> bool:
+    def denies_any(self, cells: Collection[str]) -> bool:
         """Return whether one of the cells is declared unsupported."""
         # Declarations deny little. Most cells need no search here either.
         if not self._denied.isdisjoint(cells):

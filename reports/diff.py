@@ -1,4 +1,4 @@
-"""Two reports compared case by case and claim by claim. Counts are never compared: they hide what took whose place."""
+"""Differences of two reports by case and claim, not by counts: equal counts hide a new failure behind a fixed one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from conformance.reports.verdict import Outcome
 
 
 class Change(Enum):
-    """What became of a case."""
+    """Direction of a case's change."""
 
     WORSE = "worse"
     BETTER = "better"
@@ -26,7 +26,7 @@ class Change(Enum):
 
 @dataclass(frozen=True)
 class CaseChange:
-    """A case whose verdict differs; ``before`` and ``now`` are ``outcome (reason)``, or empty where it is not there."""
+    """Case whose verdict differs. ``before`` and ``now`` are ``outcome (reason)``; empty if the case is missing."""
 
     id: str
     change: Change
@@ -36,7 +36,7 @@ class CaseChange:
 
 @dataclass(frozen=True)
 class ClaimChange:
-    """A written claim that differs; ``before`` and ``now`` are ``state (detail)``, or empty where there is none."""
+    """Written claim that differs. ``before`` and ``now`` are ``state (detail)``; empty if there is no claim."""
 
     cell: str
     before: str
@@ -44,8 +44,8 @@ class ClaimChange:
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """Everything that differs, worse first; ``same`` cases ended alike."""
+class ReportDiff:
+    """Differences of two reports, worse ones first. ``same`` counts the cases that ended alike."""
 
     before: str
     now: str
@@ -61,13 +61,13 @@ class Comparison:
 _RANK = {Outcome.FAIL: 0, Outcome.SKIP: 1, Outcome.PASS: 2}
 
 
-def compare(before: Report, now: Report) -> Comparison:
-    """What changed from one report to the other."""
+def compare(before: Report, now: Report) -> ReportDiff:
+    """Return what changed from one report to the other."""
     old, new = ({case.id: case for case in report.cases} for report in (before, now))
     changes = [_case_change(id, old.get(id), new.get(id)) for id in {**old, **new}]
     found = [one for one in changes if one is not None]
     order = list(Change)
-    return Comparison(
+    return ReportDiff(
         before=_name(before),
         now=_name(now),
         cases=tuple(sorted(found, key=lambda one: (order.index(one.change), one.id))),
@@ -112,16 +112,16 @@ def _claim_changes(old: Mapping[str, str], new: Mapping[str, str]) -> list[Claim
 
 
 _NOTHING: Final = "–"
-#: More rows than this say nothing that the counts do not; JSON has them all.
+#: Rows in texts for people. JSON has all of them.
 _MOST_ROWS: Final = 2_000
 
 
-def text(found: Comparison) -> str:
-    """A line for each difference, and counts at the end."""
+def text(found: ReportDiff) -> str:
+    """Return a line for each difference, and counts at the end."""
     return "\n".join(_lines(found)) + "\n"
 
 
-def _lines(found: Comparison) -> Iterator[str]:
+def _lines(found: ReportDiff) -> Iterator[str]:
     yield f"before: {one_line(found.before)}"
     yield f"now:    {one_line(found.now)}"
     for case in found.cases[:_MOST_ROWS]:
@@ -139,23 +139,23 @@ def _more(number: int) -> Iterator[str]:
         yield f"… and {number - _MOST_ROWS} more; --format json has them all"
 
 
-def summary(found: Comparison) -> str:
-    """The counts of what changed, in a sentence."""
+def summary(found: ReportDiff) -> str:
+    """Return the counts of all changes in a sentence."""
     counts = Counter(case.change for case in found.cases)
     parts = [f"{counts[change]} {change.value}" for change in Change if counts[change]]
     claims = f"{len(found.claims)} claim{'' if len(found.claims) == 1 else 's'} changed"
     return ", ".join([*parts, f"{found.same} the same", claims])
 
 
-def as_json(found: Comparison) -> str:
-    """Everything, for programs."""
+def as_json(found: ReportDiff) -> str:
+    """Return everything, for programs."""
     value: dict[str, Any] = {"schema": 1, **asdict(found), "differs": found.differs}
     value["cases"] = [{**asdict(case), "change": case.change.value} for case in found.cases]
     return json.dumps(value, indent=1) + "\n"
 
 
-def as_markdown(found: Comparison) -> str:
-    """Tables, for a pull request."""
+def as_markdown(found: ReportDiff) -> str:
+    """Return tables, for a pull request."""
     head = [f"Before: {markdown(found.before)}", f"Now: {markdown(found.now)}", summary(found)]
     cases = [[one.change.value, markdown(one.id), one.before, one.now] for one in found.cases[:_MOST_ROWS]]
     claims = [["claim", *map(markdown, (one.cell, one.before, one.now))] for one in found.claims[:_MOST_ROWS]]
@@ -164,4 +164,4 @@ def as_markdown(found: Comparison) -> str:
     return "\n\n".join(head) + "\n\n" + "\n".join(table) + ("\n" if table else "")
 
 
-FORMATS: Final[Mapping[str, Callable[[Comparison], str]]] = {"text": text, "json": as_json, "markdown": as_markdown}
+FORMATS: Final[Mapping[str, Callable[[ReportDiff], str]]] = {"text": text, "json": as_json, "markdown": as_markdown}

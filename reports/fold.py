@@ -1,4 +1,4 @@
-"""Folding a journal: every planned case gets exactly one verdict, or is named as unaccounted."""
+"""Folding of a journal into a report: every planned case gets exactly one verdict, or is named as unaccounted."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 from conformance.errors import JournalError
 from conformance.reports import redaction
-from conformance.reports.journal import Ended, JournalRecords
+from conformance.reports.journal import CaseEnd, JournalRecords
 from conformance.reports.model import (
-    Accelerator,
+    AcceleratorRecord,
     Accounting,
     CaseRecord,
     DeclarationRecord,
@@ -30,14 +30,14 @@ from conformance.reports.report_json import read_planned
 from conformance.reports.repro import repro
 from conformance.reports.verdict import Outcome, Reason
 
-#: Dtype-like and mode-like axis values, for journals whose manifest is lost.
+#: Values of the axis ``mode``, to recognize it in ids when the manifest is lost.
 _MODES = frozenset({"inference", "training"})
 _LONGEST = 1e9
 _LOST_MANIFEST = "The manifest is missing: cases that never began are not counted."
 
 
 def fold(manifest: Mapping[str, Any], records: JournalRecords) -> Report:
-    """The report of a run, finished or killed. Pure: same inputs, same report."""
+    """Return the report of a run, finished or killed. Equal inputs give equal reports."""
     planned = planned_cases(manifest)
     header = records.run or {}
     _reject_foreign_manifest(manifest, header)
@@ -59,7 +59,7 @@ def fold(manifest: Mapping[str, Any], records: JournalRecords) -> Report:
 
 
 def fold_without_manifest(records: JournalRecords) -> Report:
-    """What a journal alone tells; the report says that cases which never began are missing from it."""
+    """Return the report of a journal alone, with a note that it lacks the cases that never began."""
     header = records.run or {}
     ids = [id for id in dict.fromkeys([*records.started, *records.ended]) if isinstance(id, str)]
     guessed = {
@@ -100,7 +100,7 @@ def _reject_foreign_manifest(manifest: Mapping[str, Any], header: Mapping[str, A
         )
 
 
-def _judged(planned: PlannedCase, ended: Ended, header: Mapping[str, Any]) -> CaseRecord:
+def _judged(planned: PlannedCase, ended: CaseEnd, header: Mapping[str, Any]) -> CaseRecord:
     verdict = ended.verdict
     return CaseRecord(
         **vars(planned),
@@ -142,13 +142,13 @@ def _invocation(header: Mapping[str, Any]) -> Invocation:
     seed, workers = (redaction.whole(header.get(name)) for name in ("seed", "workers"))
     selection = redaction.selection(argv)
     if header.get("paths"):
-        selection = (*selection, "paths")  # a vendor's own files in place of the bundled suites
+        selection = (*selection, "paths")  # files of the vendor replace the bundled suites
     return Invocation(argv, selection, seed, workers, redaction.word(header.get("challenge")))
 
 
-def _accelerator(header: Mapping[str, Any], reported: Mapping[str, Any]) -> Accelerator:
+def _accelerator(header: Mapping[str, Any], reported: Mapping[str, Any]) -> AcceleratorRecord:
     facts = redaction.mapping(redaction.mapping(header.get("environment")).get("facts"))
-    return Accelerator(
+    return AcceleratorRecord(
         name=redaction.word(header.get("accelerator") or reported.get("name") or "unknown"),
         spec=without_folders(redaction.word(header.get("spec"))),
         device=redaction.word(reported.get("device")),

@@ -1,4 +1,4 @@
-"""The matrix as values: rows areas, columns dtype × mode, and totals. Every view prints this."""
+"""Matrix of a report as values: a row for each area, a column for each dtype and mode, and totals."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from conformance.reports.planned import PlannedCase
 from conformance.reports.totals import Counts, count, total
 from conformance.reports.verdict import Outcome, Reason
 
-#: In the order of the columns. Names not listed here come after them, sorted.
+#: Dtypes in the order of the columns. Other names come after them, sorted.
 DTYPE_ORDER: Final = (
     "float32",
     "float16",
@@ -32,8 +32,8 @@ DTYPE_ORDER: Final = (
 
 
 @dataclass(frozen=True)
-class Column:
-    """A column of the matrix: the dtypes and modes that it sums up."""
+class MatrixColumn:
+    """Column of the matrix, with the dtypes and modes that it sums up."""
 
     title: str
     dtypes: frozenset[str | None]
@@ -43,31 +43,31 @@ class Column:
         return dtype in self.dtypes and (self.modes is None or mode in self.modes)
 
 
-#: A case of a dtype without a mode makes no claim about gradients; it stands with inference.
+#: A case of a dtype without a mode says nothing about gradients. It counts as inference.
 _FORWARD: Final = frozenset({None, "inference"})
 _TRAINING: Final = frozenset({"training"})
 _FLOATS: Final = frozenset({"float32", "float16", "bfloat16", "float64", "float8_e4m3fn", "float8_e5m2"})
 _SPLIT: Final = (("fp32", "float32"), ("fp16", "float16"), ("bf16", "bfloat16"), ("fp64", "float64"))
 
 _SUMMED: Final = (
-    Column("cplx", frozenset({"complex64", "complex128"})),
-    Column("int\nbool", frozenset({"int8", "int16", "int32", "int64", "uint8", "bool"})),
-    Column("–", frozenset({None})),
+    MatrixColumn("cplx", frozenset({"complex64", "complex128"})),
+    MatrixColumn("int\nbool", frozenset({"int8", "int16", "int32", "int64", "uint8", "bool"})),
+    MatrixColumn("–", frozenset({None})),
 )
-#: From the most detailed to the narrowest; a terminal gets the first that fits. What no column holds is summed into
-#: one more column.
+#: Layouts from the most detailed to the narrowest. A terminal gets the first that fits. One more column sums up the
+#: cases that no column holds.
 TERMINAL_LAYOUTS: Final = (
     (
         *(
-            Column(f"{short}\n{letter}", frozenset({dtype}), modes)
+            MatrixColumn(f"{short}\n{letter}", frozenset({dtype}), modes)
             for short, dtype in _SPLIT
             for letter, modes in (("I", _FORWARD), ("T", _TRAINING))
         ),
-        Column("fp8", frozenset({"float8_e4m3fn", "float8_e5m2"})),
+        MatrixColumn("fp8", frozenset({"float8_e4m3fn", "float8_e5m2"})),
         *_SUMMED,
     ),
     (
-        *(Column(f"float\n{letter}", _FLOATS, modes) for letter, modes in (("I", _FORWARD), ("T", _TRAINING))),
+        *(MatrixColumn(f"float\n{letter}", _FLOATS, modes) for letter, modes in (("I", _FORWARD), ("T", _TRAINING))),
         *_SUMMED,
     ),
 )
@@ -75,8 +75,8 @@ OTHER: Final = "other"
 
 
 @dataclass(frozen=True)
-class Row:
-    """The counts of one area, by column title; columns without cases are absent."""
+class MatrixRow:
+    """Counts of one area by column title. Columns without cases are absent."""
 
     area: str
     cells: Mapping[str, Counts]
@@ -85,16 +85,16 @@ class Row:
 
 @dataclass(frozen=True)
 class Matrix:
-    """Titles in order, one row an area, and the row of totals."""
+    """Matrix: titles in order, a row for each area, and the row of totals."""
 
     columns: tuple[str, ...]
-    rows: tuple[Row, ...]
-    totals: Row
+    rows: tuple[MatrixRow, ...]
+    totals: MatrixRow
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Cells where what was declared and what was seen disagree in the same way."""
+    """Difference between declaration and observation in the cells of one case."""
 
     reason: Reason
     cell: str
@@ -102,42 +102,42 @@ class Difference:
     message: str
 
 
-def make_matrix(report: Report, columns: Sequence[Column]) -> Matrix:
-    """Count every planned case once, in its area's row and in the first column that holds it."""
+def make_matrix(report: Report, columns: Sequence[MatrixColumn]) -> Matrix:
+    """Return the matrix. It counts every planned case once, in its area's row and the first column that holds it."""
     sums: dict[str, dict[str, Counts]] = defaultdict(lambda: defaultdict(Counts))
     titles: dict[tuple[str | None, str | None], str] = {}
     for planned, counts in planned_counts(report):
         title = titles.setdefault(planned.dtype_and_mode, _title(planned.dtype_and_mode, columns))
         sums[planned.area][title] += counts
-    rows = tuple(Row(area, dict(cells), total(cells.values())) for area, cells in sorted(sums.items()))
+    rows = tuple(MatrixRow(area, dict(cells), total(cells.values())) for area, cells in sorted(sums.items()))
     used = {title for row in rows for title in row.cells}
     order = [column.title for column in columns] + [OTHER]
     return Matrix(tuple(title for title in order if title in used), rows, _totals(rows))
 
 
 def planned_counts(report: Report) -> Iterator[tuple[PlannedCase, Counts]]:
-    """Every planned case with the counts it adds."""
+    """Yield every planned case with the counts that it adds."""
     for case in report.cases:
         yield case, count(case.outcome, case.reason)
     for planned in report.accounting.unaccounted:
         yield planned, count(None, None)
 
 
-def _title(place: tuple[str | None, str | None], columns: Sequence[Column]) -> str:
+def _title(place: tuple[str | None, str | None], columns: Sequence[MatrixColumn]) -> str:
     return next((column.title for column in columns if column.holds(*place)), OTHER)
 
 
-def _totals(rows: Sequence[Row]) -> Row:
+def _totals(rows: Sequence[MatrixRow]) -> MatrixRow:
     titles = dict.fromkeys(title for row in rows for title in row.cells)
     cells = {title: total(row.cells[title] for row in rows if title in row.cells) for title in titles}
-    return Row("total", cells, total(row.total for row in rows))
+    return MatrixRow("total", cells, total(row.total for row in rows))
 
 
-def full_columns(report: Report) -> tuple[Column, ...]:
-    """One column for every dtype × mode that the report has, in the order of the vocabulary."""
+def full_columns(report: Report) -> tuple[MatrixColumn, ...]:
+    """Return a column for every dtype and mode of the report, in the order of the vocabulary."""
     places = {planned.dtype_and_mode for planned, _ in planned_counts(report)}
     ordered = sorted(places, key=lambda place: (_rank(place[0]), place[0] or "", place[1] or ""))
-    return tuple(Column(_name(d, m), frozenset({d}), frozenset({m})) for d, m in ordered)
+    return tuple(MatrixColumn(_name(d, m), frozenset({d}), frozenset({m})) for d, m in ordered)
 
 
 def _rank(dtype: str | None) -> int:
@@ -151,7 +151,7 @@ def _name(dtype: str | None, mode: str | None) -> str:
 
 
 def reason_counts(report: Report) -> tuple[tuple[Outcome, Reason, int], ...]:
-    """How often each reason occurs: by outcome, then the most frequent first."""
+    """Return how often each reason occurs, by outcome, the most frequent first."""
     found = Counter((case.outcome, case.reason) for case in report.cases)
     order = list(Outcome)
     rows = sorted(found.items(), key=lambda row: (order.index(row[0][0]), -row[1], row[0][1].value))
@@ -159,7 +159,7 @@ def reason_counts(report: Report) -> tuple[tuple[Outcome, Reason, int], ...]:
 
 
 def differences(report: Report) -> tuple[Difference, ...]:
-    """Every case whose verdict is that the declaration is not true; failures first, then in the report's order."""
+    """Return the cases whose verdict contradicts the declaration, failures first, then in the report's order."""
     found = [_difference(case) for case in report.cases if case.reason.facts.contradicts]
     return tuple(sorted(found, key=lambda one: not one.fails))
 
@@ -169,13 +169,13 @@ def _difference(case: CaseRecord) -> Difference:
 
 
 def failures(report: Report) -> tuple[CaseRecord, ...]:
-    """The failed cases, in the report's order."""
+    """Return the failed cases in the report's order."""
     return tuple(case for case in report.cases if case.outcome is Outcome.FAIL)
 
 
 @dataclass(frozen=True)
 class MetricColumn:
-    """A metric of a case, and how people read it."""
+    """Metric of a case, with its title and format for people."""
 
     metric: str
     title: str
@@ -193,7 +193,7 @@ METRIC_COLUMNS: Final = (
 
 
 def metric_rows(cases: Iterable[CaseRecord]) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
-    """Titles and rows of the cases that carry one of these metrics; columns that nobody fills are left out."""
+    """Return titles and rows of the cases that have one of these metrics. Empty columns are left out."""
     carrying = [case for case in cases if any(column.metric in case.metrics for column in METRIC_COLUMNS)]
     used = [column for column in METRIC_COLUMNS if any(column.metric in case.metrics for case in carrying)]
     rows = tuple((case.id, *(_shown(column, case.metrics.get(column.metric)) for column in used)) for case in carrying)

@@ -56,7 +56,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Accelerator:
+class AcceleratorRecord:
     """The subject, as it reported itself. ``spec`` is what was typed after ``--accelerator``.
 
     ``devices`` is how many there are, or the error that counting them raised.
@@ -147,7 +147,7 @@ class Report:
     """Everything about one run. All views are functions of this."""
 
     run: Run
-    accelerator: Accelerator
+    accelerator: AcceleratorRecord
     environment: Environment = field(default_factory=Environment)
     declaration: DeclarationRecord = field(default_factory=DeclarationRecord)
     waivers: WaiverRecord = field(default_factory=WaiverRecord)

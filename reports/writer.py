@@ -8,12 +8,12 @@ from pathlib import Path
 
 from conformance.errors import JournalError
 from conformance.reports.model import Report
-from conformance.reports.views import FILES
+from conformance.reports.views import all_views
 
 
 def write_report(report: Report, folder: Path) -> tuple[Path, ...]:
     """Write every view of the report into the folder; the paths that were written."""
-    texts = {folder / name: render(report) for name, render in FILES.items()}
+    texts = {folder / view.file: view.render(report, 0) for view in all_views() if view.file}
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

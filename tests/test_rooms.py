@@ -6,7 +6,8 @@ import ast
 import runpy
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,13 @@ ALLOWED = {
         "conformance.accelerators.registry",
     ),
 }
+#: Packages inside ``conformance`` that must not import others: who is used does not know its user.
+FORBIDDEN_INSIDE = {
+    "conformance/process": ("conformance.runner", "conformance.ranks", "conformance.suites", "conformance.cli"),
+    "conformance/ranks": ("conformance.runner", "conformance.suites", "conformance.cli"),
+    "conformance/numerics": ("conformance.runner", "conformance.ranks", "conformance.suites", "conformance.cli"),
+    "conformance/runner": ("conformance.suites", "conformance.cli"),
+}
 FORBIDDEN_LIBRARIES = {"reports": ("torch", "pytest", "_pytest", "numpy"), "accelerators": ("pytest", "_pytest")}
 
 
@@ -47,8 +55,12 @@ def sources(folder: Path) -> list[Path]:
 
 
 def imports(path: Path, package: str) -> Iterator[str]:
-    """Every absolute module name a file imports, relative imports resolved against its package."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    """Yield every absolute module name that a file imports; relative imports are resolved against its package."""
+    yield from imports_of(ast.parse(path.read_text()), package)
+
+
+def imports_of(tree: ast.AST, package: str) -> Iterator[str]:
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.level == 0:
@@ -88,6 +100,44 @@ def test_arrows_between_rooms(path: Path) -> None:
         "nothing imports the plugin"
     )
     assert not {name.split(".")[0] for name in found} & {"accelerators", "kernels", "reports"}, "one name per module"
+
+
+@pytest.mark.parametrize("folder", FORBIDDEN_INSIDE)
+def test_arrows_inside_conformance(folder: str) -> None:
+    strays = [
+        f"{path.relative_to(ROOT)} imports {name}"
+        for path in sources(ROOT / folder)
+        for name in imports(path, package_of(path))
+        if any(f"{name}.".startswith(f"{package}.") for package in FORBIDDEN_INSIDE[folder])
+    ]
+
+    assert not strays
+
+
+def test_no_module_is_in_an_import_cycle() -> None:
+    modules = {module_name(path): path for path in ALL}
+    graph = {name: set(runtime_imports(path, name, modules)) for name, path in modules.items()}
+
+    # Prepare raises CycleError, whose second argument is one cycle.
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(" → ".join(error.args[1]))
+
+
+def module_name(path: Path) -> str:
+    package = package_of(path)
+    return package if path.name == "__init__.py" else f"{package}.{path.stem}"
+
+
+def runtime_imports(path: Path, module: str, modules: Collection[str]) -> Iterator[str]:
+    """Modules of this project that are imported when ``path`` is: not inside functions, nor for type checkers."""
+    kept = [node for node in ast.parse(path.read_text()).body if "TYPE_CHECKING" not in ast.dump(node)]
+    top = [node for node in kept if not isinstance(node, (ast.FunctionDef, ast.ClassDef))]
+    for name in imports_of(ast.Module(top, []), package_of(path)):
+        target = name if name in modules else name.rpartition(".")[0]
+        if target in modules and target != module:
+            yield target
 
 
 @pytest.mark.parametrize("leaf", LEAVES)

@@ -49,6 +49,7 @@ class _ImportHook(importlib.abc.MetaPathFinder):
     def find_spec(self, fullname: str, _path: Any, _target: Any = None) -> ModuleSpec | None:
         if fullname != self._name:
             return None
+        # Removed first: find_spec() below asks all finders again.
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(fullname)
         if spec is not None and spec.loader is not None:

@@ -112,6 +112,7 @@ def armed(*faults: Fault) -> Iterator[None]:
     try:
         with ExitStack() as contexts:
             for fault in faults:
+                # Two faults may replace the same member: only its first value is the original.
                 originals.update(_members(fault, originals))
                 arm(fault)
                 if fault.context:

@@ -13,6 +13,7 @@ from conformance.accelerators.simulated.build import load_core
 from conformance.accelerators.simulated.device_profile import DeviceProfile
 from conformance.errors import SetupError
 
+#: PyTorch's name of the out-of-tree device type until a package renames it.
 _UNNAMED = "privateuseone"
 
 

@@ -17,6 +17,8 @@ from conformance.errors import ConformanceError, JournalError, UsageError
 if TYPE_CHECKING:
     from conformance.reports.model import CaseRecord, Report
 
+SUMMARY = "Make a challenge, or recompute a sample of a report's answers to it."
+
 _CASES: Final = 200
 _SHOWN: Final = 10
 _RUN: Final = "import sys; from pytest import console_main; sys.exit(console_main())"

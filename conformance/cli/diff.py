@@ -6,6 +6,8 @@ import argparse
 import sys
 from pathlib import Path
 
+SUMMARY = "Compare two reports case by case."
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
@@ -16,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from conformance.cli.gate import require
-    from conformance.cli.names import known_name
+    from conformance.cli.main import known_name
     from conformance.reports.diff import FORMATS, compare
     from conformance.reports.loading import load
 

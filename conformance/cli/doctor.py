@@ -23,6 +23,8 @@ from conformance.cli.checks import (
 from conformance.cli.probing import Found, Probe, probe, run_limited
 from conformance.errors import UsageError
 
+SUMMARY = "Check this machine: packages, tools, and what would be skipped."
+
 # Importing torch is mostly one core's work, and so is most of a probe.
 _AT_ONCE: Final = 2
 

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from conformance.plan import BundledCase
     from conformance.reports.model import CaseRecord, Report
 
+SUMMARY = "Describe a case, and how it ended in a report."
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("case", metavar="CASE", help="a case id, such as accelerator.rng.state_roundtrip")

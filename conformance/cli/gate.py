@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING
 from conformance.errors import ConformanceError, JournalError, UsageError
 
 if TYPE_CHECKING:
-    from conformance.reports.gate.evidence import Evidence, SignatureCheck
+    from conformance.reports.gate.evidence import GateEvidence, SignatureCheck
     from conformance.reports.gate.manifests import Manifest
     from conformance.reports.model import Report
     from conformance.reports.profiles import Policy
     from conformance.reports.waivers.model import Waiver
+
+SUMMARY = "Decide whether a report is accepted, and say why not."
 
 CANNOT_JUDGE = 2
 
@@ -47,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from conformance.cli.names import known_name
+    from conformance.cli.main import known_name
     from conformance.reports.gate.views import FORMATS
 
     if arguments.explain:
@@ -86,14 +88,14 @@ def _write(text: str, output: Path | None) -> None:
     write_text(output, text)
 
 
-def evidence(arguments: argparse.Namespace) -> Evidence:
+def evidence(arguments: argparse.Namespace) -> GateEvidence:
     """Everything that was named, read."""
-    from conformance.reports.gate.evidence import Evidence
+    from conformance.reports.gate.evidence import GateEvidence
 
     for path in (arguments.report, arguments.baseline, arguments.waivers, arguments.manifest):
         require(path)
     report = _load(arguments.report)
-    return Evidence(
+    return GateEvidence(
         report=report,
         policy=_policy(arguments.profile, report),
         now=datetime.now(timezone.utc),

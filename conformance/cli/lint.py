@@ -7,6 +7,8 @@ from pathlib import Path
 
 from conformance.errors import UsageError
 
+SUMMARY = "Check an accelerator's declaration without a device."
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", help="an accelerator, as --accelerator takes it")

@@ -1,7 +1,8 @@
 """The ``conformance`` command: finds the subcommand, and turns every error into one sentence.
 
-Each subcommand is a module with ``add_arguments(parser)`` and ``run(arguments) -> int``. Only the chosen one is
-imported, and it imports torch only if it has to, so that help comes at once.
+Each subcommand is a module of this folder with ``SUMMARY``, ``add_arguments(parser)`` and ``run(arguments) -> int``. It
+is named for the command, with an underscore after a word of Python (``import_``). Only the chosen one is imported, and
+it imports torch only if it needs to, so that help is printed at once.
 """
 
 from __future__ import annotations
@@ -9,47 +10,16 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import pkgutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from io import TextIOWrapper
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
+from conformance import cli
 from conformance.errors import ConformanceError, UnknownName, UsageError
 
-
-@dataclass(frozen=True)
-class Command:
-    """A subcommand: what help says about it, and the module that is it."""
-
-    name: str
-    summary: str
-    module: str
-
-
-COMMANDS: Final = {
-    command.name: command
-    for command in (
-        Command("challenge", "Make a challenge, and compute again what a report answers to it.", "challenge"),
-        Command("diff", "Tell what changed between two reports, case by case.", "diff"),
-        Command("doctor", "Tell what is here, what is missing, and what that would skip.", "doctor"),
-        Command("list", "List cases, capabilities or accelerators.", "listing"),
-        Command("explain", "Tell what a case checks, and how it ended.", "explain"),
-        Command("gate", "Tell whether a report may be accepted, and why not.", "gate"),
-        Command("import", "Take the results of another suite from JUnit XML.", "import_junit"),
-        Command("lint", "Check an accelerator's declaration without a device.", "lint"),
-        Command("manifest", "Write what this suite plans, for the gate to judge by.", "manifest"),
-        Command("merge", "Make one report of the reports of all shards.", "merge"),
-        Command("onboard", "Probe a device, and print a first declaration of it.", "onboard"),
-        Command("publish", "Write the page of several accelerators: a matrix, cards, pictures.", "publish"),
-        Command("report", "Print a report folder, a report.json or a journal.", "report"),
-        Command("sign", "Sign a report with an SSH key.", "sign"),
-        Command("suggest", "Print the declaration that would have been true in a run.", "suggest"),
-        Command("verify", "Tell who signed a report.", "verify"),
-        Command("waivers", "Check, prune or add waivers of known failures.", "waivers"),
-    )
-}
 _INTERRUPTED: Final = 130
 
 
@@ -88,23 +58,46 @@ def _dispatch(words: list[str]) -> int:
 
         print(metadata.version("accelerator-conformance"))
         return 0
-    if words[0] not in COMMANDS:
-        raise UnknownName("command", words[0], COMMANDS, "see: conformance --help")
-    return _run(COMMANDS[words[0]], words[1:])
-
-
-def _run(command: Command, words: list[str]) -> int:
-    module = importlib.import_module(f"conformance.cli.{command.module}")
-    parser = Parser(prog=f"conformance {command.name}", description=command.summary, allow_abbrev=False)
-    module.add_arguments(parser)
-    status: int = module.run(parser.parse_args(words))
+    name, *rest = words
+    command = find_command(name)
+    parser = Parser(prog=f"conformance {name}", description=command.SUMMARY, allow_abbrev=False)
+    command.add_arguments(parser)
+    status: int = command.run(parser.parse_args(rest))
     return status
 
 
+def find_command(name: str) -> Any:
+    """Return the module of a subcommand; UnknownName with suggestions if there is none."""
+    module = _modules().get(name)
+    if module is None or not _is_command(module):
+        raise UnknownName("command", name, commands(), "see: conformance --help")
+    return _load(module)
+
+
+def commands() -> dict[str, str]:
+    """Return the summary of every subcommand by its name, sorted."""
+    return {name: _load(module).SUMMARY for name, module in sorted(_modules().items()) if _is_command(module)}
+
+
+def _modules() -> dict[str, str]:
+    """Return the modules beside this one, by the names that their commands would have."""
+    beside = (module.name for module in pkgutil.iter_modules(cli.__path__))
+    return {name.rstrip("_"): name for name in beside if name != "main"}
+
+
+def _is_command(module: str) -> bool:
+    return hasattr(_load(module), "SUMMARY")
+
+
+def _load(module: str) -> Any:
+    return importlib.import_module(f"{cli.__name__}.{module}")
+
+
 def overview() -> str:
-    """What ``conformance --help`` prints."""
-    width = max(map(len, COMMANDS))
-    lines = [f"  {command.name:<{width}}  {command.summary}" for command in COMMANDS.values()]
+    """Return the text of ``conformance --help``."""
+    summaries = commands()
+    width = max(map(len, summaries))
+    lines = [f"  {name:<{width}}  {summary}" for name, summary in summaries.items()]
     return "\n".join(
         [
             "usage: conformance COMMAND [options]",
@@ -114,6 +107,19 @@ def overview() -> str:
             "Options of a command: conformance COMMAND --help. The suite itself: pytest --accelerator=NAME.",
         ]
     )
+
+
+def known_name(kind: str, name: str, known: Collection[str], hint: str = "") -> str:
+    """``name``, if it is known."""
+    if name not in known:
+        raise UnknownName(kind, name, known, hint)
+    return name
+
+
+def known_names(kind: str, values: Iterable[str] | None, known: Collection[str]) -> tuple[str, ...]:
+    """The names of an option that may be repeated, or hold several separated by commas."""
+    names = [name.strip() for value in values or () for name in value.split(",") if name.strip()]
+    return tuple(dict.fromkeys(known_name(kind, name, known) for name in names))
 
 
 def _say(error: ConformanceError) -> int:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from conformance.reports.gate.manifests import Manifest
 
+SUMMARY = "Write the plan of this suite, for the gate to judge by."
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="write to FILE, such as manifest.json.gz")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+SUMMARY = "Merge the reports of all shards into one."
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument

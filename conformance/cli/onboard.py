@@ -22,8 +22,10 @@ from conformance.errors import SetupError, UsageError
 
 if TYPE_CHECKING:
     from conformance.case import Case
-    from conformance.reports.declaration.onboarding import Column, FirstDeclaration
+    from conformance.reports.declaration.onboarding import FirstDeclaration, OperatorColumn
     from conformance.reports.model import Report
+
+SUMMARY = "Probe a device, and print a first declaration of it."
 
 _CELLS: Final = 30
 _TIME_BUDGET: Final = 240.0
@@ -199,7 +201,7 @@ def declaration_text(report: Report, found: FirstDeclaration, totals: Counter[st
     return "\n".join(lines) + "\n"
 
 
-def _column_lines(columns: Sequence[Column], totals: Counter[str]) -> Iterator[str]:
+def _column_lines(columns: Sequence[OperatorColumn], totals: Counter[str]) -> Iterator[str]:
     from conformance.cli.claims_text import comment, indented
 
     yield comment()

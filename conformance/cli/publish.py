@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Final
 from conformance.errors import UsageError
 
 if TYPE_CHECKING:
-    from conformance.reports.page.columns import Origin, Source
+    from conformance.reports.page.columns import PublishedReport, ReportOrigin
+
+SUMMARY = "Write one page with the results of several accelerators."
 
 _DEFAULT: Final = Path("conformance-page")
 
@@ -44,24 +46,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from conformance.reports.page.columns import Origin
+    from conformance.reports.page.columns import ReportOrigin
     from conformance.reports.page.publish import publish
 
     signers = arguments.allowed_signers
     if signers is not None and not signers.is_file():
         raise UsageError(f"there is no {signers}.")
-    sources = [_source(path, Origin.VENDOR, signers) for path in arguments.paths]
-    sources += [_source(path, Origin.UPSTREAM, signers) for path in arguments.upstream]
+    sources = [_source(path, ReportOrigin.VENDOR, signers) for path in arguments.paths]
+    sources += [_source(path, ReportOrigin.UPSTREAM, signers) for path in arguments.upstream]
     for path in publish(sources, arguments.output):
         sys.stdout.write(f"{path}\n")
     return 0
 
 
-def _source(path: Path, origin: Origin, signers: Path | None) -> Source:
+def _source(path: Path, origin: ReportOrigin, signers: Path | None) -> PublishedReport:
     from conformance.reports.loading import load
-    from conformance.reports.page.columns import Source
+    from conformance.reports.page.columns import PublishedReport
 
-    return Source(load(path), origin, _signer(path, signers))
+    return PublishedReport(load(path), origin, _signer(path, signers))
 
 
 def _signer(path: Path, signers: Path | None) -> str:

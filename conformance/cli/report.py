@@ -8,11 +8,11 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from conformance.reports.views import DEFAULT, all_views, find_view
+
+SUMMARY = "Print a report folder, a report.json or a journal."
+
 _WIDTH: Final = 120
-_FORMATS: Final = (
-    "text (default), markdown, json, junit, ctrf, summary (Markdown for a CI job), packed (JSON), badge (SVG) or "
-    "endpoint (JSON for a badge service)"
-)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,21 +24,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=Path("conformance-report"),
         help="a report folder, a report.json, or a journal.jsonl (default: conformance-report)",
     )
-    parser.add_argument("--format", metavar="FORMAT", default="text", help=_FORMATS)
+    parser.add_argument("--format", metavar="FORMAT", default=DEFAULT, help=_formats())
     parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="write to FILE instead of the terminal")
+
+
+def _formats() -> str:
+    return ", ".join(f"{view.name} ({view.summary})" for view in all_views())
 
 
 def run(arguments: argparse.Namespace) -> int:
     from conformance.reports.loading import load
-    from conformance.reports.views import find_view
     from conformance.reports.writer import write_text
 
     view = find_view(arguments.format)
     report = load(arguments.path)
     if arguments.output is None:
-        sys.stdout.write(view(report, _terminal_width()))
+        sys.stdout.write(view.render(report, _terminal_width()))
     else:
-        write_text(arguments.output, view(report, _WIDTH))
+        write_text(arguments.output, view.render(report, _WIDTH))
     return 0
 
 

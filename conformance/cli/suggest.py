@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from conformance.reports.declaration.corrections import Correction, Corrections
     from conformance.reports.model import Report
 
+SUMMARY = "Print the declaration that matches the results of a run."
+
 _MOST_SHOWN: Final = 40
 
 

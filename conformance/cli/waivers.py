@@ -14,6 +14,8 @@ from conformance.errors import UsageError
 if TYPE_CHECKING:
     from conformance.reports.waivers.model import Waiver
 
+SUMMARY = "Check, prune or add waivers of known failures."
+
 _DAYS = 90
 
 
@@ -73,9 +75,9 @@ def _own_faults(waivers: tuple[Waiver, ...]) -> Iterator[str]:
 def _against(path: Path, waivers: tuple[Waiver, ...]) -> Iterator[str]:
     """What a run shows of the waivers."""
     from conformance.reports.loading import load
-    from conformance.reports.waivers.applying import settle
+    from conformance.reports.waivers.applying import waiver_outcome
 
-    settled = settle(load(path), waivers, _today())
+    settled = waiver_outcome(load(path), waivers, _today())
     yield from (f"{id}: of the mandatory core, which cannot be waived" for id in settled.core)
     yield from (
         f"line {waiver.line}: {id} passes, yet it is waived as {waiver.verdict.value}"
@@ -88,7 +90,7 @@ def _prune(arguments: argparse.Namespace) -> int:
     from conformance.cli.gate import require
     from conformance.reports.loading import load
     from conformance.reports.waivers import editing
-    from conformance.reports.waivers.applying import settle
+    from conformance.reports.waivers.applying import waiver_outcome
     from conformance.reports.waivers.file import parse_waivers
     from conformance.reports.writer import write_text
 
@@ -98,7 +100,7 @@ def _prune(arguments: argparse.Namespace) -> int:
     report = load(arguments.report)
     if report.run.invocation.selection or report.accounting.unaccounted:
         raise UsageError("the report is of a partial run, which cannot show that a waiver is no longer needed.")
-    settled = settle(report, waivers, _today())
+    settled = waiver_outcome(report, waivers, _today())
     gone = editing.needless(waivers, settled.idle, settled.unexpected)
     text = editing.removed(data, gone)
     _tell(gone, [id for id, waiver in settled.unexpected.items() if waiver not in gone])
@@ -144,7 +146,7 @@ def _add(arguments: argparse.Namespace) -> int:
 
 
 def _waiver(arguments: argparse.Namespace) -> Waiver:
-    from conformance.cli.names import known_name
+    from conformance.cli.main import known_name
     from conformance.reports.verdict import Reason
     from conformance.reports.waivers.model import WAIVABLE, Waiver, WaiverKind
 

@@ -1,1 +1,1 @@
-"""Numerics: elementwise comparison of device results with the host, under an error budget that is data."""
+"""Numerics: element-by-element comparison of device results with host and oracle, with error budgets as data."""

@@ -1,21 +1,27 @@
-"""Error budgets: how far a result may be from the exact value, by operator class. The numbers are in budgets.toml."""
+"""Error budgets by operator class, read from budgets.toml, and the reader of such TOML files."""
 
 from __future__ import annotations
 
 import functools
+import sys
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
+from typing import Any
 
 import torch
 
-from conformance.numerics.beside import table_beside
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
-#: Complex arithmetic makes one product of four; its error constant grows by 2*sqrt(2) (Higham, lemma 3.5).
+#: A complex product needs four real products; its error constant is 2*sqrt(2) times as large (Higham, lemma 3.5).
 COMPLEX_FACTOR = 2.83
 
 
 class OpClass(Enum):
-    """How an operator's error grows. The section of budgets.toml has the same name."""
+    """Class of operators whose errors grow alike; the section of budgets.toml has the same name."""
 
     EXACT = "exact"
     ELEMENTWISE = "elementwise"
@@ -28,7 +34,7 @@ class OpClass(Enum):
 
 @dataclass(frozen=True)
 class Budget:
-    """One row of budgets.toml; the formula stands at the top of that file."""
+    """One section of budgets.toml; the formula stands at the top of that file."""
 
     rounding: float
     conditioning: float
@@ -37,7 +43,11 @@ class Budget:
     accumulator: str = "wide"
 
     def bound(self, exact: torch.Tensor, response: torch.Tensor, dtype: torch.dtype, n: float) -> torch.Tensor:
-        """The largest allowed error of every element: float64, the shape of ``exact``."""
+        """Return the largest allowed absolute error of every element: float64, in the shape of ``exact``.
+
+        ``response`` is the change of the exact value for a relative change of the inputs, in the same shape;
+        ``dtype`` is the result's, and ``n`` is the reduction length.
+        """
         factor: float = COMPLEX_FACTOR if dtype.is_complex else 1.0
         rounding = self.rounding * unit_roundoff(dtype) * exact.abs()
         accumulated = unit_roundoff(dtype) if self.accumulator == "result" else accumulator_roundoff(dtype)
@@ -47,30 +57,40 @@ class Budget:
 
 
 @functools.cache
+def load_table(module_file: str, name: str) -> dict[str, Any]:
+    """Return the TOML file ``name`` in the folder of a module; ``module_file`` is that module's ``__file__``."""
+    table: dict[str, Any] = tomllib.loads(Path(module_file).with_name(name).read_text(encoding="utf-8"))
+    return table
+
+
+@functools.cache
 def budget_of(op_class: OpClass) -> Budget:
+    """Return the error budget of a class of operators."""
     return _table()[op_class.value]
 
 
 @functools.cache
 def _table() -> dict[str, Budget]:
-    return {name: Budget(**row) for name, row in table_beside(__file__, "budgets.toml").items()}
+    return {name: Budget(**row) for name, row in load_table(__file__, "budgets.toml").items()}
 
 
 @functools.cache
 def unit_roundoff(dtype: torch.dtype) -> float:
-    """Half the distance from 1 to the next number: 2^-24 for float32."""
+    """Return half the distance from 1 to the next number, for example 2^-24 for float32."""
     return float(torch.finfo(dtype).eps) / 2
 
 
 @functools.cache
 def accumulator_roundoff(dtype: torch.dtype) -> float:
+    """Return the unit roundoff of sums: that of float32 for 16-bit dtypes, otherwise that of the dtype itself."""
     return min(unit_roundoff(dtype), unit_roundoff(torch.float32))
 
 
 @functools.cache
 def floor(dtype: torch.dtype) -> float:
-    """The absolute error that is never judged: one smallest normal; two subnormal steps in float16."""
+    """Return the absolute error that is always allowed: the smallest normal number, in float16 two subnormal steps."""
     limits = torch.finfo(dtype)
     if dtype in (torch.float16, torch.complex32):
+        # The smallest normal number of float16 is 6e-5, which is the size of ordinary results.
         return 2 * float(limits.smallest_normal) * float(limits.eps)
     return float(limits.smallest_normal)

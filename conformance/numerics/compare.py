@@ -1,10 +1,13 @@
-"""Is a result right? Element by element, against the host in the same dtype and an exact oracle.
+"""Element-by-element comparison of a device result with the host's result and with an exact oracle.
 
-Three parties are compared: the device, PyTorch's CPU in the same dtype (*host*), and the CPU in float64
-(*oracle*). A device whose bits are the host's is right. Otherwise every element must be within its budget of the
-oracle, or no worse than the host is somewhere (see budgets.toml), or within its budget of the host itself: at a
-discontinuity the two may stand on different sides, and both are right. NaN and infinities must stand where the host
-or the oracle has them.
+The *host* is PyTorch's CPU in the same dtype; the *oracle* is the CPU in float64. A result with the host's bits is
+right. Otherwise every element must meet one of three conditions:
+
+* its distance from the oracle is within its error budget;
+* its distance from the oracle is within a multiple of the host's worst error (``host`` in budgets.toml);
+* its distance from the host is within its budget. At a discontinuity, host and oracle may lie on different sides.
+
+NaN and infinities must be in the places where the host or the oracle has them.
 """
 
 from __future__ import annotations
@@ -14,19 +17,26 @@ from dataclasses import dataclass
 
 import torch
 
-from .bits import same_bits
 from .budgets import Budget, OpClass, budget_of
 
-#: From so many elements on, "every exact value fits the dtype" is evidence that nothing is rounded.
+#: Number of elements from which on "every exact value fits the dtype" counts as evidence that nothing is rounded.
+#: A few small results may be exact by chance.
 EVIDENCE_OF_EXACTNESS = 16
 
-#: An oracle that the host misses by more than this share of its largest value is not the host's oracle.
+#: Largest error of the host as a share of the oracle's largest value. Beyond it, the two compute different functions.
 LARGEST_HOST_ERROR = 0.25
+
+#: Integer dtypes that carry the bits of a floating-point element, by its size in bytes.
+_CARRIER = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 @dataclass(frozen=True)
 class Exact:
-    """The oracle's answer for one tensor: the exact value and its response to relative input changes."""
+    """Result of the oracle for one tensor: the exact value, and its response to relative changes of the inputs.
+
+    ``value`` is float64 or complex128. ``response`` is called only where a budget needs it, because it computes the
+    operator again. It returns a float64 tensor of the same shape, or None if the response is unknown.
+    """
 
     value: torch.Tensor
     response: Callable[[], torch.Tensor | None]
@@ -34,7 +44,11 @@ class Exact:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What comparing one tensor found. ``ratio`` is the worst error counted in budgets; right when ≤ ``allowed``."""
+    """Outcome of the comparison of one tensor.
+
+    ``wrong`` of ``total`` elements are wrong. ``worst`` is the largest absolute error among them, at ``index``, where
+    ``budget`` is allowed. ``ratio`` is the largest error of all elements divided by the element's budget.
+    """
 
     wrong: int = 0
     total: int = 0
@@ -46,6 +60,7 @@ class Comparison:
 
     @property
     def right(self) -> bool:
+        """Return whether no element is wrong."""
         return not self.wrong
 
     def __str__(self) -> str:
@@ -58,9 +73,11 @@ class Comparison:
 def compare(
     actual: torch.Tensor, host: torch.Tensor, oracle: Callable[[], Exact | None], op_class: OpClass, n: float = 1.0
 ) -> Comparison:
-    """Judge ``actual`` (a host copy of the device's result). Dtype and shape must have been found equal to ``host``'s.
+    """Compare ``actual``, a host copy of the device's result, with the host's result and the oracle's.
 
-    ``oracle`` is asked only when bits differ, because it costs a second computation in float64.
+    The caller has checked that ``actual`` has the dtype and the shape of ``host``. ``n`` is the reduction length.
+    ``oracle`` is called only if bits differ, because it costs a second computation in float64; None means that the
+    operator has no oracle.
     """
     if same_bits(actual, host):
         return Comparison(total=actual.numel())
@@ -69,15 +86,43 @@ def compare(
     return _compare_within_budget(actual, host, oracle() or Exact(widen(host), lambda: None), op_class, n)
 
 
+def plain(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the tensor on the host: detached, strided, with lazy conjugation and negation carried out."""
+    tensor = tensor.detach()
+    if tensor.layout is not torch.strided:
+        tensor = tensor.to_dense()
+    if tensor.is_quantized:
+        tensor = tensor.int_repr()
+    if tensor.device.type != "cpu":
+        tensor = tensor.cpu()
+    return tensor.resolve_conj().resolve_neg()
+
+
+def same_bits(left: torch.Tensor, right: torch.Tensor) -> bool:
+    """Return whether two host tensors have the same dtype, shape and bits; NaN and the sign of zero count."""
+    if left.dtype != right.dtype or left.shape != right.shape:
+        return False
+    return torch.equal(_carrier(left), _carrier(right))
+
+
+def _carrier(tensor: torch.Tensor) -> torch.Tensor:
+    # As integers, NaN equals itself and -0.0 differs from 0.0.
+    if not (tensor.dtype.is_floating_point or tensor.dtype.is_complex):
+        return tensor
+    if tensor.dtype is torch.complex128:  # no integer has 16 bytes
+        tensor = torch.view_as_real(tensor)
+    return tensor.view(_CARRIER[tensor.element_size()])
+
+
 def widen(tensor: torch.Tensor) -> torch.Tensor:
-    """float64 or complex128 with the same values."""
+    """Return the tensor in float64 or complex128."""
     return tensor.to(torch.complex128 if tensor.dtype.is_complex else torch.float64)
 
 
 def _compare_exactly(actual: torch.Tensor, host: torch.Tensor, exact: Exact | None) -> Comparison:
     differ = actual != host
     if exact is not None and exact.value.shape == actual.shape:
-        # Rounding before a floor or a comparison may decide either way; the exact decision is right as well.
+        # Rounding before a floor or a comparison can change the result; the result without rounding is right as well.
         differ &= actual != exact.value.to(actual.dtype)
     error = (actual.to(torch.float64) - host.to(torch.float64)).abs()
     return _summary(differ, error, torch.zeros_like(error), float("inf"))
@@ -91,7 +136,7 @@ def _compare_within_budget(
         exact = Exact(widen(host), lambda: None)
     bound = bound_of(host, exact, budget, op_class, n)
     allowed = bound
-    if not _answers_another_question(host, exact.value):
+    if not _oracle_differs(host, exact.value):
         allowed = torch.maximum(bound, budget.host * _excused_by_host(host, exact.value, bound))
     error, ratio = _ratio(actual, exact.value, bound)
     near_host = _ratio(actual, widen(host), bound)[0] <= bound
@@ -102,29 +147,30 @@ def _compare_within_budget(
 
 
 def host_ratio(host: torch.Tensor, exact: Exact, op_class: OpClass, n: float) -> float:
-    """The host's own worst error counted in budgets: what the report shows when the device has the host's bits."""
+    """Return the host's largest error in budgets; the report shows it if the device has the host's bits."""
     return _worst_of_host(host, exact.value, bound_of(host, exact, budget_of(op_class), op_class, n))
 
 
 def bound_of(host: torch.Tensor, exact: Exact, budget: Budget, op_class: OpClass, n: float) -> torch.Tensor:
-    """The budget of every element, as an absolute error in float64."""
+    """Return the budget of every element: absolute errors in float64, in the shape of the exact value."""
     if _is_unrounded(host, exact.value):
         return torch.zeros(exact.value.shape, dtype=torch.float64)
     magnitude = torch.where(exact.value.isfinite(), exact.value, 0)
     response = exact.response()
     response = magnitude.abs() if response is None else response
     if op_class is not OpClass.ELEMENTWISE and op_class is not OpClass.TRANSCENDENTAL and response.numel():
-        # One probe may leave a sum unchanged by luck; neighbours share its conditioning.
+        # One change of the inputs can leave a sum unchanged by chance; other elements show the usual response.
         response = torch.maximum(response, response.mean())
     if op_class is OpClass.ITERATIVE and magnitude.numel():
+        # Backward stability bounds the error by the norm of the whole result, and not element by element.
         magnitude = magnitude.abs().max().expand(magnitude.shape)
     return budget.bound(magnitude, response, host.dtype, n)
 
 
-def _answers_another_question(host: torch.Tensor, exact: torch.Tensor) -> bool:
-    """Whether host and oracle have no digit in common: different branches, another sign convention, random numbers.
+def _oracle_differs(host: torch.Tensor, exact: torch.Tensor) -> bool:
+    """Return whether host and oracle have no digit in common, so that the host's error excuses nothing.
 
-    "No worse than the host" would then excuse everything.
+    Causes are a different branch, another sign convention, or random numbers.
     """
     error = (widen(host) - exact).abs()
     judged = error.isfinite() & exact.to(host.dtype).isfinite()
@@ -134,7 +180,7 @@ def _answers_another_question(host: torch.Tensor, exact: torch.Tensor) -> bool:
 
 
 def _is_unrounded(host: torch.Tensor, exact: torch.Tensor) -> bool:
-    """Whether the computation rounds nothing: all exact values fit the dtype, and the host has them all."""
+    """Return whether the computation rounds nothing: the host has all exact values, and real ones have fractions."""
     if host.dtype in (torch.float64, torch.complex128) or host.numel() < EVIDENCE_OF_EXACTNESS:
         return False
     return bool(_same_value(widen(host), exact).all()) and bool(
@@ -143,7 +189,7 @@ def _is_unrounded(host: torch.Tensor, exact: torch.Tensor) -> bool:
 
 
 def _ratio(value: torch.Tensor, exact: torch.Tensor, bound: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Absolute errors, and the same counted in budgets; what is not finite on one side is infinitely wrong."""
+    """Return absolute errors and errors in budgets; both are infinite where only one side is finite."""
     error = (widen(value) - exact).abs()
     error = torch.where(error.isnan(), float("inf"), error)
     error = torch.where(_same_value(widen(value), exact), 0.0, error)
@@ -151,10 +197,11 @@ def _ratio(value: torch.Tensor, exact: torch.Tensor, bound: torch.Tensor) -> tup
 
 
 def _excused_by_host(host: torch.Tensor, exact: torch.Tensor, bound: torch.Tensor) -> torch.Tensor:
-    """The host's worst error, given to all elements: counted in budgets or absolute, whichever is less.
+    """Return the error that the host's worst error excuses in every element.
 
-    Where a result nearly vanishes (the gradient of a saturated tanh) the host may miss all digits; that excuses as
-    much anywhere in absolute terms, and not a millionfold budget on the large elements.
+    It is the worst error in budgets times the element's budget, at most the worst absolute error. The second bound is
+    needed where a result nearly vanishes, as the gradient of a saturated tanh: there the host may miss all digits,
+    and without it the large elements would be allowed a million budgets.
     """
     error, ratio = _ratio(host, exact, bound)
     finite = ratio.isfinite() & error.isfinite()
@@ -171,7 +218,7 @@ def _worst_of_host(host: torch.Tensor, exact: torch.Tensor, bound: torch.Tensor)
 
 def _same_value(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     if left.is_complex():
-        # NaN in one part with garbage in the other is still "not a number" on both sides.
+        # A complex number is NaN if one part is NaN; the other part then means nothing.
         return (left == right) | (left.isnan() & right.isnan()) | (left.isinf() & right.isinf())
     return (left == right) | (left.isnan() & right.isnan())
 
@@ -189,7 +236,7 @@ def _summary(differ: torch.Tensor, error: torch.Tensor, budget: torch.Tensor, ra
 
 
 def zero_signs(actual: torch.Tensor, host: torch.Tensor, exact: torch.Tensor | None = None) -> Comparison:
-    """Where the host has a zero, the device's zero has the sign of the host's or of the oracle's (IEEE 754, 6.3)."""
+    """Compare signs where host and device are zero: the host's or the oracle's sign is right (IEEE 754, 6.3)."""
     if actual.is_complex() or not actual.dtype.is_floating_point:
         return Comparison(total=actual.numel())
     differ = (host == 0) & (actual == 0) & (host.signbit() != actual.signbit())

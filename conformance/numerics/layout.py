@@ -1,4 +1,4 @@
-"""Metadata of a result: dtype, shape, strides, device, gradient flag, and what it shares memory with."""
+"""Metadata of a result: dtype, shape, strides, device, gradient flag, and shared memory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 
 
 def difference(actual: torch.Tensor, expected: torch.Tensor, device_type: str, *, strides: bool = True) -> str:
-    """The first difference between a device result and the host's, as a phrase; empty when there is none."""
+    """Return the first difference in metadata between device and host result as a phrase; empty if there is none."""
     if actual.dtype != expected.dtype:
         return f"dtype is {actual.dtype}, expected {expected.dtype}"
     if actual.shape != expected.shape:
@@ -25,20 +25,20 @@ def difference(actual: torch.Tensor, expected: torch.Tensor, device_type: str, *
 
 
 def significant_strides(tensor: torch.Tensor) -> tuple[int, ...]:
-    """Strides of dimensions that hold more than one element; the others address nothing."""
+    """Return the strides of dimensions with more than one element; the other strides address nothing."""
     if tensor.numel() == 0:
         return ()
     return tuple(stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size > 1)
 
 
-def shared_with(tensor: torch.Tensor, others: Sequence[torch.Tensor]) -> tuple[int, ...]:
-    """Positions of the tensors that share memory with ``tensor``."""
+def shared_with(tensor: torch.Tensor, candidates: Sequence[torch.Tensor]) -> tuple[int, ...]:
+    """Return the positions of the candidates that share memory with ``tensor``."""
     own = storage_address(tensor)
-    return tuple(i for i, other in enumerate(others) if own and storage_address(other) == own)
+    return tuple(i for i, candidate in enumerate(candidates) if own and storage_address(candidate) == own)
 
 
 def storage_address(tensor: torch.Tensor) -> int:
-    """The address of the tensor's memory; 0 when it has none (empty, sparse)."""
+    """Return the address of the tensor's memory, or 0 if it has none (empty or sparse tensors)."""
     if tensor.layout is not torch.strided:
         return 0
     return tensor.untyped_storage().data_ptr()

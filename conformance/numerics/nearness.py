@@ -1,4 +1,4 @@
-"""How near a tensor has to be to its float64 oracle where something is computed in parts; numbers in nearness.toml."""
+"""Relative-error check against a float64 oracle, for results computed in parts. The bounds are in nearness.toml."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ from typing import Any
 
 import torch
 
-from conformance.numerics.beside import table_beside
-from conformance.numerics.budgets import unit_roundoff
+from conformance.numerics.budgets import load_table, unit_roundoff
 
-#: The metric that says how much of its bound the worst comparison of a case has needed.
+#: Metric with the largest error of a case, divided by its bound.
 METRIC = "error_of_bound"
 
 
 class Near(Enum):
-    """What was computed. The section of nearness.toml has the same name."""
+    """Kind of result; the section of nearness.toml has the same name."""
 
     SUMS = "sums"
     FORWARD = "forward"
@@ -32,10 +31,11 @@ def near(
     dtype: torch.dtype | None = None,
     largest: float | None = None,
 ) -> None:
-    """Count one comparison: ``actual`` has the oracle's shape, and its worst element is within the bound of ``kind``.
+    """Check that ``actual`` has the shape of ``exact`` and a relative error within the bound of ``kind``.
 
-    ``exact`` is on the host. ``dtype`` is what was computed in, where that is not the result's own;
-    ``largest`` is what the error is divided by, where that is not the oracle's largest element.
+    ``exact`` is the oracle's result on the host. ``dtype`` is the dtype of the computation; the default is that of
+    ``actual``. ``largest`` divides the error; the default is the largest magnitude in ``exact``. ``what`` names the
+    tensor in messages. The checker raises AssertionError and keeps the metric ``METRIC``.
     """
     check.that(actual.shape == exact.shape, f"{what} has shape {tuple(actual.shape)}, not {tuple(exact.shape)}")
     bound = bound_of(kind, dtype or actual.dtype)
@@ -45,15 +45,16 @@ def near(
 
 
 def bound_of(kind: Near, dtype: torch.dtype) -> float:
-    """The largest error of an element over the largest element."""
-    row = table_beside(__file__, "nearness.toml")[kind.value]
+    """Return the largest allowed relative error, as :func:`relative_error` computes it."""
+    row = load_table(__file__, "nearness.toml")[kind.value]
     return float(row["narrow" if dtype.itemsize < 4 else "wide"]) * unit_roundoff(dtype)
 
 
 def relative_error(value: torch.Tensor, exact: torch.Tensor, largest: float | None = None) -> float:
-    """The largest error of an element over the largest element; NaN where the value has one, 0 if there is none."""
+    """Return the largest error divided by the largest exact magnitude; 0 for empty tensors, NaN if a value is NaN."""
     if not exact.numel():
         return 0.0
     worst = float((value - exact).abs().max())
     largest = float(exact.abs().max()) if largest is None else largest
+    # Where the exact result is zero everywhere, the absolute error has to do.
     return worst / largest if largest else worst

@@ -1,4 +1,4 @@
-"""Copies of tensors that keep their strides and what they share, across devices and precisions."""
+"""Deep copies of tensors across devices and precisions. Strides and shared memory are kept."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ WIDER = {
 
 
 def copied(value: Any, device: torch.device, on_host: Iterable[torch.Tensor] = ()) -> Any:
-    """A deep copy with its tensors, device arguments and generators on ``device``.
+    """Return a deep copy with its tensors, device arguments and generators on ``device``.
 
-    Those of ``on_host`` stay there, and tensors without values (``meta``) stay so. One tensor used twice stays one, and
-    tensors that look at the same memory still do.
+    Tensors in ``on_host`` stay on the host, and ``meta`` tensors stay ``meta``. A tensor that is used twice is copied
+    once. Tensors that share memory share it in the copy.
     """
     copier = _Copier(device, _shared_addresses(value), frozenset(map(id, on_host)))
     return mapped(value, copier.leaf)
 
 
 def _shared_addresses(value: Any) -> frozenset[int]:
-    """Addresses of memory that several different tensors look at."""
+    """Return the addresses of memory that several tensors share."""
     distinct = {id(tensor): tensor for tensor in tensors(value)}
     if len(distinct) < 2:
         return frozenset()
-    found = Counter(storage_address(tensor) for tensor in distinct.values())
-    return frozenset(address for address, count in found.items() if address and count > 1)
+    counts = Counter(storage_address(tensor) for tensor in distinct.values())
+    return frozenset(address for address, count in counts.items() if address and count > 1)
 
 
 class _Copier:
-    """Copies leaves, each tensor and each shared memory once."""
+    """Copier of leaves that copies each tensor and each shared memory once."""
 
     def __init__(self, device: torch.device, shared: frozenset[int], on_host: frozenset[int]) -> None:
         self._device, self._shared, self._on_host = device, shared, on_host
@@ -48,6 +48,7 @@ class _Copier:
         self._memory: dict[tuple[int, torch.dtype], torch.Tensor] = {}
 
     def leaf(self, leaf: Any) -> Any:
+        """Return the copy of one leaf."""
         if not isinstance(leaf, torch.Tensor):
             return _moved_argument(leaf, self._device)
         if id(leaf) not in self._tensors:
@@ -58,6 +59,7 @@ class _Copier:
 
     def _copy(self, source: torch.Tensor) -> torch.Tensor:
         address = storage_address(source)
+        # as_strided, below, knows neither sparse layouts nor lazy conjugation.
         lazy = source.layout is not torch.strided or source.is_conj() or source.is_neg()
         if lazy or (address not in self._shared and source.is_contiguous()):
             return source.clone() if self._device.type == "cpu" else source.to(self._device, copy=True)
@@ -68,7 +70,7 @@ class _Copier:
 
 
 def _memory_behind(source: torch.Tensor) -> torch.Tensor:
-    """The whole memory that a view looks at, as a vector."""
+    """Return the whole memory behind a view as a vector."""
     length = source.untyped_storage().nbytes() // source.element_size()
     return source.as_strided((length,), (1,), 0)
 
@@ -82,7 +84,10 @@ def _moved_argument(leaf: Any, device: torch.device) -> Any:
 
 
 def widened(value: Any, change: Callable[[torch.Tensor], torch.Tensor] = lambda tensor: tensor) -> Any:
-    """A deep copy in float64 / complex128, dtype arguments included; ``change`` is applied to every wide tensor."""
+    """Return a deep copy in float64 or complex128, dtype arguments included.
+
+    ``change`` is applied to every floating-point or complex tensor of the copy.
+    """
     memo: dict[int, torch.Tensor] = {}
 
     def convert(leaf: Any) -> Any:

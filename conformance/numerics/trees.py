@@ -1,4 +1,4 @@
-"""Walking nested arguments and results: tuples, lists and dicts with tensors and plain values in them."""
+"""Traversal of nested arguments and results: tuples, lists and dicts of tensors and plain values."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import torch
 
 
 def leaves(value: Any) -> list[Any]:
-    """All values in order; a torch.Size is one value."""
+    """Return all values in order; a torch.Size is one value."""
     found: list[Any] = []
     _gather(value, found)
     return found
 
 
 def _gather(value: Any, found: list[Any]) -> None:
-    if isinstance(value, torch.Tensor):  # most values are, and the other questions take longer
+    if isinstance(value, torch.Tensor):  # first, because most values are tensors
         found.append(value)
     elif isinstance(value, (tuple, list)) and not isinstance(value, torch.Size):
         for item in value:
@@ -29,11 +29,12 @@ def _gather(value: Any, found: list[Any]) -> None:
 
 
 def tensors(value: Any) -> list[torch.Tensor]:
+    """Return all tensors in order."""
     return [leaf for leaf in leaves(value) if isinstance(leaf, torch.Tensor)]
 
 
 def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
-    """The same structure with ``change`` applied to every leaf; named tuples and other subclasses are leaves."""
+    """Return the structure with ``change`` applied to every leaf; named tuples and other subclasses are leaves."""
     if type(value) in (tuple, list):
         return type(value)(mapped(item, change) for item in value)
     if type(value) is dict:

@@ -26,7 +26,6 @@ from conformance.runner.crashes import settle_hangs_of_a_dead_run
 from conformance.runner.facts import environment_facts, read_facts
 from conformance.runner.progress import Progress
 from conformance.runner.waivers import check_plan, waivers_of
-from conformance.runner.xdist_reports import tear_downs_matter
 
 EXIT_INTERRUPTED, EXIT_INTERNAL, EXIT_USAGE, EXIT_NO_TESTS = 2, 3, 4, 5
 #: Width of the matrix in columns where the output is no terminal (CI logs, files).
@@ -63,7 +62,7 @@ class Controller:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
-        node.workerinput["conformance"] = worker_input(self.context) | {"tear_downs": tear_downs_matter(self.config)}
+        node.workerinput["conformance"] = worker_input(self.context)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self) -> None:
@@ -203,14 +202,14 @@ class Controller:
 
     @pytest.hookimpl(trylast=True)
     def pytest_terminal_summary(self, terminalreporter: Any, exitstatus: int) -> None:
-        from conformance.reports.views.text import render
+        from conformance.reports.views.text import body
 
         if self.report is None:
             if self.context.bundled and self.manifest is None and exitstatus == EXIT_NO_TESTS:
                 terminalreporter.write_line("nothing verified: the selection contains no case. See: conformance list")
             return
         terminalreporter.write_sep("=", f"conformance of {self.context.accelerator.name}")
-        terminalreporter.write_line(render(self.report, width=_width(terminalreporter)))
+        terminalreporter.write_line(body(self.report, width=_width(terminalreporter)))
         terminalreporter.write_line(f"report: {os.path.relpath(self.context.folder.path)}")
 
 

@@ -19,7 +19,7 @@ import pytest
 
 from conformance.accelerators.declaration import State
 from conformance.process.watchdog import fatal_error, read_stacks, readable, stacks_path, was_hung
-from conformance.reports.journal import JournalWriter, Started, read_journal
+from conformance.reports.journal import CaseStart, JournalWriter, read_journal
 from conformance.reports.verdict import Outcome, Reason, Verdict
 from conformance.reports.waivers.applying import apply
 from conformance.runner.case_runner import POISONED_EXIT
@@ -67,7 +67,7 @@ class CrashHandler:
         if head not in records.ended:
             sched.mark_test_pending(crashitem)
 
-    def _judge(self, culprit: Started, status: int | None) -> Verdict:
+    def _judge(self, culprit: CaseStart, status: int | None) -> Verdict:
         """Write the verdict of the case that ended a worker, and return it."""
         stacks = read_stacks(stacks_path(self.context.folder.path, culprit.worker))
         verdict = death_verdict(culprit, stacks, status, self.context)
@@ -109,7 +109,7 @@ class CrashHandler:
             session.shouldstop = f"workers die before any case ends; stacks of the last one:\n{readable(stacks)}"
 
 
-def death_verdict(culprit: Started, stacks: str, status: int | None, context: RunContext) -> Verdict:
+def death_verdict(culprit: CaseStart, stacks: str, status: int | None, context: RunContext) -> Verdict:
     """Return crash or hang as the verdict of a case, with the stacks that the process has left."""
     reason = Reason.HANG if was_hung(stacks) else Reason.CRASH
     how = "timed out: no end before the deadline" if reason is Reason.HANG else _how_it_died(stacks, status)
@@ -231,7 +231,7 @@ def _death_notice(context: RunContext, dead: int) -> str:
     return "\n".join(["", *lines, _NEXT_STEP, ""])
 
 
-def _in_flight(context: RunContext, process: int) -> Started | None:
+def _in_flight(context: RunContext, process: int) -> CaseStart | None:
     if not context.folder.journal.exists():
         return None
     records = read_journal(context.folder.journal)

@@ -18,7 +18,6 @@ from conformance.runner.context import UNDER_TEST, AcceleratorUnderTest, RunCont
 from conformance.runner.crashes import DeathWatcher
 from conformance.runner.rank_cases import RankCases
 from conformance.runner.waivers import for_device, waivers_of
-from conformance.runner.xdist_reports import BriefWorker
 
 #: Seconds that loading may take. A vendor's stack may compile or probe; a hang there must end as well.
 _LOAD_DEADLINE = 300.0
@@ -63,9 +62,6 @@ class DeviceHost:
         manager.register(rank_fixtures, "conformance-rank-fixtures")
         runner = CaseRunner(self._context, subject, open_journal(self._context), watchdog)
         manager.register(runner, "conformance-runner")
-        if is_worker(self._config) and BriefWorker.suits(self._config):
-            told = self._config.workerinput["conformance"]  # type: ignore[attr-defined]
-            manager.register(BriefWorker(told["tear_downs"]), "conformance-brief-worker")
         manager.register(ranks, "conformance-ranks")
 
     def pytest_unconfigure(self) -> None:

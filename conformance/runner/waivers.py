@@ -9,7 +9,7 @@ from typing import Any
 
 from conformance.case import Case, Level
 from conformance.errors import UsageError
-from conformance.reports.model import Accelerator
+from conformance.reports.model import AcceleratorRecord
 from conformance.reports.verdict import Verdict
 from conformance.reports.waivers.applying import apply
 from conformance.reports.waivers.file import read_waivers
@@ -38,7 +38,7 @@ def for_device(waivers: Iterable[Waiver], facts: Mapping[str, Any], torch: str) 
     """Return the waivers that apply to the device with these facts."""
     names = facts.get("device_names")
     known = tuple(str(name) for name in names) if isinstance(names, (list, tuple)) else ()
-    device = Accelerator(name="", device_names=known, driver=str(facts.get("driver") or ""), torch=torch)
+    device = AcceleratorRecord(name="", device_names=known, driver=str(facts.get("driver") or ""), torch=torch)
     return tuple(waiver for waiver in waivers if waiver.applies_to(device))
 
 

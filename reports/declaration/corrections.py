@@ -1,8 +1,7 @@
-"""From verdicts to the claims that would have been true.
+"""Corrections: the claims that match the verdicts of a run.
 
-A claim is corrected by the case that is judged against it, and by nothing else. Wrong results, crashes and hangs
-are no matter of claims: a device that answers wrongly is as unsafe when it is declared unsupported, so such cells
-are told and left as they are.
+Only the case that is judged against a claim corrects it. Wrong results, crashes and hangs are defects rather than false
+claims: a device that answers wrongly is unsafe even if it is declared unsupported. They are listed, and claims stay.
 """
 
 from __future__ import annotations
@@ -18,16 +17,16 @@ from conformance.reports.verdict import Outcome, Reason
 
 SUPPORTED, UNSUPPORTED = "supported", "unsupported"
 _LONGEST_EVIDENCE = 100
-#: The metric in which an undeclared cell's probe says what it saw.
+#: Metric with the observation of an undeclared cell's probe.
 PROBE = "probe"
-#: What a probe sees where there is nothing.
+#: Observations that mean: the capability is missing.
 NOT_THERE = frozenset({"not implemented", "refused", "raised", Reason.STUB.value})
-#: What it sees where there is a bug.
+#: Observations that mean: there is a bug.
 BROKEN = frozenset(one.value for one in (Reason.WRONG, Reason.CRASH, Reason.HANG, Reason.POISONED))
 
 
-class Kind(Enum):
-    """What is corrected, as people read it."""
+class CorrectionKind(Enum):
+    """Kind of a correction. The value is its heading for people."""
 
     WITHDRAWN = "withdrawn: declared supported, and not there"
     RAISED = "withdrawn: declared supported, and ends with an exception; keep the claim if that is a bug"
@@ -38,9 +37,9 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class Correction:
-    """One cell, what is true of it, and the case that shows it."""
+    """Correction of one cell: the true claim, and the case that shows it."""
 
-    kind: Kind
+    kind: CorrectionKind
     claim: DeclaredCell
     case: str
     evidence: str
@@ -52,7 +51,7 @@ class Correction:
 
 @dataclass(frozen=True)
 class Defect:
-    """A failure that no declaration mends."""
+    """Failure that no change of the declaration fixes."""
 
     case: str
     reason: Reason
@@ -61,7 +60,7 @@ class Defect:
 
 @dataclass(frozen=True)
 class Corrections:
-    """What a run says of its declaration. ``judged`` counts the cases that were judged against their claim."""
+    """Corrections and defects of one run. ``judged`` counts the cases that were judged against their claim."""
 
     judged: int
     corrections: tuple[Correction, ...]
@@ -69,15 +68,15 @@ class Corrections:
 
 
 def correct(report: Report, *, deny_silence: bool | None = None) -> Corrections:
-    """The corrections that the report's verdicts show.
+    """Return the corrections that follow from the report's verdicts.
 
-    ``deny_silence``: whether an undeclared cell that was refused becomes a denial. By default only where the run's
-    strictness has made a failure of the silence.
+    ``deny_silence`` tells whether an undeclared cell that was refused is denied. By default it is denied only if the
+    strictness of the run made a failure of it.
     """
     judges = [case for case in report.cases if case.adaptive]
     found = [one for case in judges if (one := _by_its_claim(case, deny_silence))]
     witnessed = {cell for case in judges for cell in case.requires}
-    corrected = {one.cell for one in found if one.kind is not Kind.CLAIMED}
+    corrected = {one.cell for one in found if one.kind is not CorrectionKind.CLAIMED}
     rest = [case for case in report.cases if not case.adaptive and _is_finding(case)]
     found += _by_what_they_need(rest, witnessed, corrected)
     corrected |= {one.cell for one in found}
@@ -87,7 +86,7 @@ def correct(report: Report, *, deny_silence: bool | None = None) -> Corrections:
 
 
 def _is_finding(case: CaseRecord) -> bool:
-    """Whether a case tells of something that is not as it should be; a silence is, if its probe found a bug."""
+    """Return whether a case shows a problem. An undeclared cell is one if its probe found a bug."""
     if case.reason is Reason.UNDECLARED:
         return case.metrics.get(PROBE) in BROKEN
     return case.outcome is Outcome.FAIL or case.reason in (Reason.OVER_DECLARED, Reason.STUB, Reason.FALLBACK)
@@ -108,31 +107,31 @@ def _by_its_claim(case: CaseRecord, deny_silence: bool | None) -> Correction | N
 
 
 _KINDS = {
-    Reason.OVER_DECLARED: Kind.WITHDRAWN,
-    Reason.STUB: Kind.WITHDRAWN,
-    Reason.RAISED: Kind.RAISED,
-    Reason.FALLBACK: Kind.ON_HOST,
-    Reason.UNDER_DECLARED: Kind.CLAIMED,
+    Reason.OVER_DECLARED: CorrectionKind.WITHDRAWN,
+    Reason.STUB: CorrectionKind.WITHDRAWN,
+    Reason.RAISED: CorrectionKind.RAISED,
+    Reason.FALLBACK: CorrectionKind.ON_HOST,
+    Reason.UNDER_DECLARED: CorrectionKind.CLAIMED,
 }
 
 
-def _kind(case: CaseRecord, deny_silence: bool | None) -> Kind | None:
+def _kind(case: CaseRecord, deny_silence: bool | None) -> CorrectionKind | None:
     if case.reason is not Reason.UNDECLARED:
         return _KINDS.get(case.reason)
     saw = case.metrics.get(PROBE)
     if saw in ("right", Reason.FALLBACK.value):
-        return Kind.CLAIMED
+        return CorrectionKind.CLAIMED
     denies = case.outcome is Outcome.FAIL if deny_silence is None else deny_silence
-    return Kind.DENIED if denies and saw in NOT_THERE else None
+    return CorrectionKind.DENIED if denies and saw in NOT_THERE else None
 
 
-def _correction(kind: Kind, cell: str, case: CaseRecord) -> Correction:
+def _correction(kind: CorrectionKind, cell: str, case: CaseRecord) -> Correction:
     # A probe's message begins with what is declared.
     evidence = one_line(case.message.rpartition("probe: ")[2], _LONGEST_EVIDENCE) or case.reason.value
-    if kind is Kind.CLAIMED or kind is Kind.ON_HOST:
-        on_host = kind is Kind.ON_HOST or case.metrics.get(PROBE) == Reason.FALLBACK.value
+    if kind is CorrectionKind.CLAIMED or kind is CorrectionKind.ON_HOST:
+        on_host = kind is CorrectionKind.ON_HOST or case.metrics.get(PROBE) == Reason.FALLBACK.value
         claim = DeclaredCell(cell, SUPPORTED, "host" if on_host else "native")
-    elif kind is Kind.DENIED:
+    elif kind is CorrectionKind.DENIED:
         # One reason for all, so that the dtypes of an operator share a line.
         claim = DeclaredCell(cell, UNSUPPORTED, "not-yet", "refused when it was probed")
     else:
@@ -144,7 +143,7 @@ def _correction(kind: Kind, cell: str, case: CaseRecord) -> Correction:
 
 
 def _by_what_they_need(cases: Iterable[CaseRecord], witnessed: set[str], corrected: set[str]) -> Iterator[Correction]:
-    """Corrections of cells that no case is judged against, such as a workload's: the one thing that can be blamed."""
+    """Return corrections of cells that no case is judged against, such as a workload's one unwitnessed cell."""
     seen: set[str] = set()
     for case in cases:
         blamed = [cell for cell in case.requires if cell not in witnessed]
@@ -156,8 +155,8 @@ def _by_what_they_need(cases: Iterable[CaseRecord], witnessed: set[str], correct
             yield _correction(_KINDS[case.reason], blamed[0], case)
 
 
-def grouped(corrections: Iterable[Correction]) -> dict[Kind, list[Correction]]:
-    """The corrections by kind, in the order of the kinds."""
+def grouped(corrections: Iterable[Correction]) -> dict[CorrectionKind, list[Correction]]:
+    """Return the corrections by kind, in the order of the kinds."""
     rows = list(corrections)
     counts = Counter(one.kind for one in rows)
-    return {kind: [one for one in rows if one.kind is kind] for kind in Kind if counts[kind]}
+    return {kind: [one for one in rows if one.kind is kind] for kind in CorrectionKind if counts[kind]}

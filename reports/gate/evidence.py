@@ -1,4 +1,4 @@
-"""Everything the gate looks at, as values: the same evidence gives the same decision."""
+"""Evidence: all inputs of the gate as values. Equal evidence gives equal decisions."""
 
 from __future__ import annotations
 
@@ -14,24 +14,25 @@ from conformance.reports.groups import CaseGroup, grouped
 from conformance.reports.model import CaseRecord, Report, manifest_sha256
 from conformance.reports.planned import PlannedCase
 from conformance.reports.profiles import PROFILES, Policy, contained, containing
-from conformance.reports.waivers.applying import Settled, settle
+from conformance.reports.verdict import Outcome, Reason
+from conformance.reports.waivers.applying import WaiverOutcome, waiver_outcome
 from conformance.reports.waivers.model import Waiver
 
 
 @dataclass(frozen=True)
 class SignatureCheck:
-    """What ``ssh-keygen`` said of a signature. ``problem`` is a sentence, and empty if it is good."""
+    """Result of checking a signature. ``problem`` is a sentence, or empty if the signature is valid."""
 
     principal: str = ""
     problem: str = ""
 
 
 @dataclass(frozen=True)
-class Evidence:
-    """A report, and what it is held against.
+class GateEvidence:
+    """Report, and everything that the gate compares it with.
 
-    ``waivers`` is None without a waiver file; ``signature`` is None if nobody looked for one. ``fingerprint`` is the
-    environment that the report has to come from, and ``challenge`` what it has to be made with, if they were named.
+    ``signature`` is None if no signature was requested. ``fingerprint`` is the required environment and ``challenge``
+    the required nonce; both are empty if none was named.
     """
 
     report: Report
@@ -55,12 +56,12 @@ class Evidence:
 
     @cached_property
     def plan_sha256(self) -> str:
-        """The hash of what the report's cases say was planned."""
+        """Return the hash of the plan that the report's cases describe."""
         return manifest_sha256(self.report)
 
     @cached_property
     def planned_profile(self) -> str | None:
-        """The profile whose released plan is that of the report's cases, if they add up to one."""
+        """Return the profile whose released plan equals that of the report's cases, or None."""
         if self.manifest is None or self.manifest.suite != self.report.run.suite.version:
             return None
         fitting = (name for name, sha256 in self.manifest.sha256.items() if sha256 == self.plan_sha256)
@@ -68,7 +69,7 @@ class Evidence:
 
     @cached_property
     def required(self) -> frozenset[str]:
-        """The ids that the profile needs; without a manifest all that the report has."""
+        """Return the ids that the profile requires; without a manifest, all ids of the report."""
         if self.manifest is None:
             return frozenset(self.cases)
         if self.planned_profile is None:
@@ -78,19 +79,19 @@ class Evidence:
 
     @cached_property
     def groups(self) -> tuple[CaseGroup, ...]:
-        """The report's cases that the profile needs."""
+        """Return the groups of the report's cases that the profile requires."""
         if self.manifest is not None and self.planned_profile is None:
             return grouped(case for case in self.report.cases if case.id in self.required)
         return tuple(group for group in self.report.groups if self._holds(group.first))
 
     def _holds(self, planned: PlannedCase) -> bool:
-        """Whether a case is asked for: without a manifest and by the plan of the profile itself all are."""
+        """Return whether a case is required. Without a manifest, and in a run of exactly the profile, every case is."""
         if self.planned_profile in (None, self.profile):
             return True
         return any(PROFILES[name].own(planned) for name in contained(self.profile))
 
     def is_planned(self, id: str) -> bool:
-        """Whether this version of the suite has the case."""
+        """Return whether this version of the suite has the case."""
         return self.manifest is None or id in self.cases or id in self.manifest.cases
 
     @cached_property
@@ -99,6 +100,25 @@ class Evidence:
         return claims_of(self.report)
 
     @cached_property
-    def settled(self) -> Settled:
-        """The waivers held against what the run saw."""
-        return settle(self.report, self.waivers, self.now.date())
+    def waiver_outcome(self) -> WaiverOutcome:
+        """Return the effects of the waivers on what the run saw."""
+        return waiver_outcome(self.report, self.waivers, self.now.date())
+
+    @cached_property
+    def due(self) -> tuple[CaseGroup, ...]:
+        """Return the required cases that have to pass: the core always, and everything else that is claimed.
+
+        Whether a case is rightly unclaimed is checked by the rule on honesty.
+        """
+        return tuple(group for group in self.groups if _is_due(group))
+
+    def unmet(self, group: CaseGroup) -> list[CaseRecord]:
+        """Return the cases of the group that neither passed nor failed as a valid waiver says."""
+        waived = self.waiver_outcome.waived
+        if group.outcome is Outcome.PASS or group.reason is Reason.WAIVER_STALE:
+            return [case for case in group.cases if case.id in waived] if waived and group.level == "core" else []
+        return [case for case in group.cases if case.id not in waived or group.level == "core"]
+
+
+def _is_due(group: CaseGroup) -> bool:
+    return group.level == "core" or group.outcome is not Outcome.SKIP or group.reason.facts.claimed

@@ -1,4 +1,4 @@
-"""The gate's decision as text, JSON and Markdown. Sentences may quote a vendor's file; each view escapes it."""
+"""Views of the gate's decision: text, JSON and Markdown. Sentences may quote untrusted text; each view escapes it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from conformance.reports.gate.finding import Decision, Finding, GateStatus, Severity
-from conformance.reports.gate.rules import RULES, Rule
+from conformance.reports.gate.finding import Decision, GateFinding, GateSeverity, GateStatus, Rule
+from conformance.reports.gate.rules import RULES
 from conformance.reports.plain_text import SUMMARY_BYTES, markdown, one_line, within
 
 _IDS_A_FINDING: Final = 1_000
@@ -19,13 +19,13 @@ _WORDS: Final = {
 
 
 def text(decision: Decision) -> str:
-    """A line for each finding, and the decision as the last one."""
+    """Return a line for each finding, and the decision as the last line."""
     lines = [_line(finding) for finding in decision.findings]
     return "\n".join([*lines, _conclusion(decision)]) + "\n"
 
 
-def _line(finding: Finding) -> str:
-    mark = "reject" if finding.severity is Severity.REJECT else "note  "
+def _line(finding: GateFinding) -> str:
+    mark = "reject" if finding.severity is GateSeverity.REJECT else "note  "
     return f"{finding.rule} {mark} {one_line(finding.sentence)}"
 
 
@@ -40,7 +40,7 @@ def _conclusion(decision: Decision) -> str:
 
 
 def as_json(decision: Decision) -> str:
-    """For programs: everything, with the ids of the cases."""
+    """Return everything as JSON, with the ids of the cases."""
     value = {
         "schema": 1,
         "accelerator": decision.accelerator,
@@ -54,7 +54,7 @@ def as_json(decision: Decision) -> str:
     return json.dumps(value, indent=1, ensure_ascii=True) + "\n"
 
 
-def _plain(finding: Finding) -> dict[str, Any]:
+def _plain(finding: GateFinding) -> dict[str, Any]:
     return {
         "id": finding.rule,
         "severity": finding.severity.value,
@@ -65,7 +65,7 @@ def _plain(finding: Finding) -> dict[str, Any]:
 
 
 def as_markdown(decision: Decision) -> str:
-    """For a job's summary: the decision, then what rejects, then notes; never longer than a summary may be."""
+    """Return Markdown for a CI job: the decision, rejections, then notes, cut to the size of a job summary."""
     word = "✅ accepted" if decision.status is GateStatus.ACCEPTED else "❌ rejected"
     head = f"## Gate: {markdown(decision.accelerator)}, profile {decision.profile}: {word}\n\n"
     head += f"{decision.met} of {decision.due} cases that are due passed or are validly waived.\n"
@@ -88,10 +88,10 @@ FORMATS: Final[Mapping[str, Callable[[Decision], str]]] = {"text": text, "json":
 
 
 def explanation(rule: Rule) -> str:
-    """What ``--explain`` prints."""
-    return f"{rule.id}  {rule.asks}\n\n  why   {rule.why}\n  mend  {rule.mend}\n"
+    """Return the text of ``--explain`` for one rule."""
+    return f"{rule.id}  {rule.requirement}\n\n  why  {rule.why}\n  fix  {rule.fix}\n"
 
 
 def explanations() -> str:
-    """All of them."""
+    """Return the texts of all rules."""
     return "\n".join(explanation(rule) for rule in RULES.values())

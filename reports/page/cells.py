@@ -51,7 +51,7 @@ Ending = tuple[Outcome, Reason] | None
 
 
 @dataclass(frozen=True)
-class Cell:
+class PageCell:
     """``number`` cases were planned, ``passed`` and ``failed`` of them did."""
 
     mark: Mark
@@ -71,12 +71,12 @@ class Cell:
         return self.mark.sign
 
 
-def make_cell(endings: Iterable[Ending]) -> Cell:
+def make_cell(endings: Iterable[Ending]) -> PageCell:
     """Sum up some cases. What could not run is no data and never a failure."""
     rows = list(endings)
     passed = sum(1 for one in rows if one and one[0] is Outcome.PASS)
     failed = sum(1 for one in rows if one and one[0] is Outcome.FAIL)
-    return Cell(_mark(rows, passed, failed), len(rows), passed, failed)
+    return PageCell(_mark(rows, passed, failed), len(rows), passed, failed)
 
 
 def _mark(rows: list[Ending], passed: int, failed: int) -> Mark:

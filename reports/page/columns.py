@@ -13,7 +13,7 @@ from conformance.reports.page.cells import Ending, endings_of
 from conformance.reports.profiles import PROFILES, ProfileResult
 
 
-class Origin(Enum):
+class ReportOrigin(Enum):
     """Who ran the suite; the two are never one column."""
 
     VENDOR = "reported by its vendor"
@@ -21,19 +21,19 @@ class Origin(Enum):
 
 
 @dataclass(frozen=True)
-class Source:
+class PublishedReport:
     """One report with what is known about it from outside. ``signer`` is whose signature was verified."""
 
     report: Report
-    origin: Origin = Origin.VENDOR
+    origin: ReportOrigin = ReportOrigin.VENDOR
     signer: str = ""
 
 
 @dataclass(frozen=True)
-class Column:
+class PageColumn:
     """``earlier`` are older runs of the same accelerator, the oldest first."""
 
-    source: Source
+    source: PublishedReport
     earlier: tuple[Report, ...] = ()
 
     @property
@@ -46,7 +46,7 @@ class Column:
 
     @property
     def title(self) -> str:
-        return self.name if self.source.origin is Origin.VENDOR else f"{self.name} (upstream)"
+        return self.name if self.source.origin is ReportOrigin.VENDOR else f"{self.name} (upstream)"
 
     @cached_property
     def cases(self) -> dict[str, CaseRecord]:
@@ -66,14 +66,14 @@ class Column:
         )
 
 
-def make_columns(sources: Iterable[Source]) -> tuple[Column, ...]:
+def make_columns(sources: Iterable[PublishedReport]) -> tuple[PageColumn, ...]:
     """One column for each accelerator and origin, by name; the newest report is the column's."""
-    groups: defaultdict[tuple[str, str], list[Source]] = defaultdict(list)
+    groups: defaultdict[tuple[str, str], list[PublishedReport]] = defaultdict(list)
     for source in sources:
         groups[source.report.accelerator.name, source.origin.name].append(source)
     return tuple(_column(group) for _, group in sorted(groups.items()))
 
 
-def _column(group: list[Source]) -> Column:
+def _column(group: list[PublishedReport]) -> PageColumn:
     *earlier, newest = sorted(group, key=lambda source: (source.report.run.started, source.report.run.id))
-    return Column(newest, tuple(source.report for source in earlier))
+    return PageColumn(newest, tuple(source.report for source in earlier))

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from conformance.reports.model import CaseRecord, Fact, Report
 from conformance.reports.page.cells import Ending, Mark, endings_of
-from conformance.reports.page.columns import Column
+from conformance.reports.page.columns import PageColumn
 from conformance.reports.page.table import Table
 from conformance.reports.plain_text import plain
 from conformance.reports.profiles import PROFILES, in_profile
@@ -39,13 +39,13 @@ _PAIRS: Final = [(outcome, reason) for outcome in Outcome for reason in Reason i
 LETTERS: Final[Mapping[tuple[Outcome, Reason], str]] = dict(zip(_PAIRS, string.ascii_letters, strict=False))
 
 
-def pack(table: Table, columns: Sequence[Column]) -> str:
+def pack(table: Table, columns: Sequence[PageColumn]) -> str:
     """The data block: JSON, deflated, in base64."""
     text = json.dumps(payload(table, columns), separators=(",", ":"), sort_keys=True, allow_nan=False)
     return base64.b64encode(zlib.compress(text.encode("utf-8", errors="replace"), 9)).decode()
 
 
-def payload(table: Table, columns: Sequence[Column]) -> dict[str, Any]:
+def payload(table: Table, columns: Sequence[PageColumn]) -> dict[str, Any]:
     """Everything the script needs, in the order of the table."""
     ids = table.ids
     axes: dict[str, int] = {}
@@ -70,7 +70,7 @@ def _membership(table: Table, id: str) -> str:
     return f"{sum(bit << place for place, bit in enumerate(bits)):x}"
 
 
-def _column(column: Column, ids: Sequence[str]) -> dict[str, Any]:
+def _column(column: PageColumn, ids: Sequence[str]) -> dict[str, Any]:
     report = column.report
     before = _letters(endings_of(column.earlier[-1]), ids) if column.earlier else ""
     (messages, message), details = _texts(column, ids)
@@ -126,7 +126,7 @@ def share(case: CaseRecord) -> str:
     return _SHARES[min(max(power - _LEAST_SHARE, 0), len(_SHARES) - 1)]
 
 
-def _texts(column: Column, ids: Sequence[str]) -> tuple[tuple[list[str], list[int]], dict[int, Any]]:
+def _texts(column: PageColumn, ids: Sequence[str]) -> tuple[tuple[list[str], list[int]], dict[int, Any]]:
     """Messages (each once, and which case has which), and the numbers of cases whose numbers people look at."""
     known: dict[str, int] = {}
     message = [NO_MESSAGE] * len(ids)

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from conformance.reports.matrix import DTYPE_ORDER
 from conformance.reports.model import CaseRecord, Report
-from conformance.reports.page.cells import Cell
-from conformance.reports.page.columns import Column
+from conformance.reports.page.cells import PageCell
+from conformance.reports.page.columns import PageColumn
 from conformance.reports.page.packing import RATIO
 from conformance.reports.page.table import AreaRows
 from conformance.reports.verdict import Outcome
@@ -26,11 +26,11 @@ class Tile:
 
     area: str
     column: str
-    cell: Cell
+    cell: PageCell
     step: int
 
 
-def heat_map(rows: Sequence[AreaRows], columns: Sequence[Column]) -> tuple[tuple[Tile, ...], ...]:
+def heat_map(rows: Sequence[AreaRows], columns: Sequence[PageColumn]) -> tuple[tuple[Tile, ...], ...]:
     """Area by area, how much of what was planned passes on each accelerator."""
     titles = [column.title for column in columns]
     return tuple(
@@ -39,7 +39,7 @@ def heat_map(rows: Sequence[AreaRows], columns: Sequence[Column]) -> tuple[tuple
     )
 
 
-def _step(cell: Cell) -> int:
+def _step(cell: PageCell) -> int:
     return 0 if not cell.number else 4 * cell.passed // cell.number
 
 
@@ -87,7 +87,7 @@ class StepTime:
     p90: float
 
 
-def step_times(columns: Sequence[Column]) -> tuple[tuple[StepTime, ...], ...]:
+def step_times(columns: Sequence[PageColumn]) -> tuple[tuple[StepTime, ...], ...]:
     """Bars by workload; accelerators beside each other."""
     groups: defaultdict[str, list[StepTime]] = defaultdict(list)
     for column in columns:
@@ -102,7 +102,7 @@ def _is_time(value: object) -> bool:
     return isinstance(value, (int, float)) and math.isfinite(value) and value >= 0
 
 
-def sparkline(column: Column) -> str:
+def sparkline(column: PageColumn) -> str:
     """Points of a polyline through the verified share of every run, the oldest left; empty for a single run."""
     shares = [_verified(report) for report in (*column.earlier, column.report)]
     if len(shares) < 2:

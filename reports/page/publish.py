@@ -8,17 +8,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from conformance.errors import JournalError, UsageError
-from conformance.reports.page.columns import Column, Source, make_columns
+from conformance.reports.page.columns import PageColumn, PublishedReport, make_columns
 from conformance.reports.page.render import render
 from conformance.reports.page.table import AreaRows, make_rows, make_table
-from conformance.reports.views import badge, markdown
+from conformance.reports.views import badge, endpoint, markdown
 from conformance.reports.writer import write_text
 
 BADGES = "badges"
 _ODD = re.compile(r"[^A-Za-z0-9_-]+")
 
 
-def publish(sources: Iterable[Source], folder: Path) -> tuple[Path, ...]:
+def publish(sources: Iterable[PublishedReport], folder: Path) -> tuple[Path, ...]:
     """Write the page, the matrices and the badges; the paths that were written."""
     columns = make_columns(sources)
     if not columns:
@@ -33,7 +33,7 @@ def publish(sources: Iterable[Source], folder: Path) -> tuple[Path, ...]:
     return tuple(texts)
 
 
-def files(columns: Sequence[Column]) -> dict[str, str]:
+def files(columns: Sequence[PageColumn]) -> dict[str, str]:
     """File name → text."""
     table = make_table(columns)
     rows = make_rows(table, columns)
@@ -45,7 +45,7 @@ def files(columns: Sequence[Column]) -> dict[str, str]:
     }
 
 
-def _badges(columns: Sequence[Column]) -> Iterator[tuple[str, str]]:
+def _badges(columns: Sequence[PageColumn]) -> Iterator[tuple[str, str]]:
     """Two files for each column. An accelerator's name comes from a report, and is no path."""
     used: set[str] = set()
     for place, column in enumerate(columns):
@@ -53,11 +53,11 @@ def _badges(columns: Sequence[Column]) -> Iterator[tuple[str, str]]:
         if name in used:
             name = f"{name}-{place}"
         used.add(name)
-        yield f"{BADGES}/{name}.svg", badge.svg(column.report)
-        yield f"{BADGES}/{name}.json", badge.endpoint(column.report)
+        yield f"{BADGES}/{name}.svg", badge.render(column.report)
+        yield f"{BADGES}/{name}.json", endpoint.render(column.report)
 
 
-def matrix_json(columns: Sequence[Column], rows: Sequence[AreaRows]) -> str:
+def matrix_json(columns: Sequence[PageColumn], rows: Sequence[AreaRows]) -> str:
     """Areas × accelerators as numbers, for other people's dashboards."""
     value = {
         "schema": 1,

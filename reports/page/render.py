@@ -12,7 +12,7 @@ from typing import Any
 
 from conformance.reports.page import pictures
 from conformance.reports.page.cells import Mark
-from conformance.reports.page.columns import Column
+from conformance.reports.page.columns import PageColumn
 from conformance.reports.page.packing import pack
 from conformance.reports.page.table import AreaRows, Table
 from conformance.reports.plain_text import plain
@@ -22,7 +22,7 @@ from conformance.reports.plain_text import plain
 class Card:
     """What stands above the table for one accelerator."""
 
-    column: Column
+    column: PageColumn
     spark: str
 
     @property
@@ -48,7 +48,7 @@ class Card:
         return tuple(row for row in rows if row[1])
 
 
-def render(columns: Sequence[Column], table: Table, rows: Sequence[AreaRows]) -> str:
+def render(columns: Sequence[PageColumn], table: Table, rows: Sequence[AreaRows]) -> str:
     """The HTML of the page."""
     style, script = _asset("page.css"), _asset("page.js")
     text: str = _template().render(

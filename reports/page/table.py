@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from conformance.reports.page.cells import Cell, make_cell
-from conformance.reports.page.columns import Column
+from conformance.reports.page.cells import PageCell, make_cell
+from conformance.reports.page.columns import PageColumn
 from conformance.reports.planned import PlannedCase
 
 
 @dataclass(frozen=True)
-class Subject:
+class TableRow:
     """Cases that differ in their axes only. ``name`` is without the area, ``ids`` are sorted by the suite's order."""
 
     area: str
@@ -23,7 +23,7 @@ class Subject:
 class Table:
     """All subjects, by area, and every planned case of any column."""
 
-    subjects: tuple[Subject, ...]
+    subjects: tuple[TableRow, ...]
     planned: dict[str, PlannedCase]
 
     @property
@@ -36,11 +36,11 @@ class AreaRows:
     """One area as the page shows it without JavaScript: its own cells, then each subject's."""
 
     name: str
-    cells: tuple[Cell, ...]
-    subjects: tuple[tuple[Subject, tuple[Cell, ...]], ...]
+    cells: tuple[PageCell, ...]
+    subjects: tuple[tuple[TableRow, tuple[PageCell, ...]], ...]
 
 
-def make_table(columns: Sequence[Column]) -> Table:
+def make_table(columns: Sequence[PageColumn]) -> Table:
     """Every case that any of the columns has planned, once."""
     planned: dict[str, PlannedCase] = {}
     for column in columns:
@@ -49,22 +49,22 @@ def make_table(columns: Sequence[Column]) -> Table:
     groups: dict[tuple[str, str], list[str]] = {}
     for id, one in planned.items():
         groups.setdefault((one.area, one.subject), []).append(id)
-    return Table(tuple(Subject(*key, tuple(ids)) for key, ids in sorted(groups.items())), planned)
+    return Table(tuple(TableRow(*key, tuple(ids)) for key, ids in sorted(groups.items())), planned)
 
 
-def make_rows(table: Table, columns: Sequence[Column]) -> tuple[AreaRows, ...]:
-    areas: dict[str, list[Subject]] = {}
+def make_rows(table: Table, columns: Sequence[PageColumn]) -> tuple[AreaRows, ...]:
+    areas: dict[str, list[TableRow]] = {}
     for subject in table.subjects:
         areas.setdefault(subject.area, []).append(subject)
     return tuple(_area(name, subjects, columns) for name, subjects in areas.items())
 
 
-def _area(name: str, subjects: Sequence[Subject], columns: Sequence[Column]) -> AreaRows:
+def _area(name: str, subjects: Sequence[TableRow], columns: Sequence[PageColumn]) -> AreaRows:
     ids = [id for subject in subjects for id in subject.ids]
     rows = tuple((subject, _cells(subject.ids, columns)) for subject in subjects)
     return AreaRows(name, _cells(ids, columns), rows)
 
 
-def _cells(ids: Sequence[str], columns: Sequence[Column]) -> tuple[Cell, ...]:
+def _cells(ids: Sequence[str], columns: Sequence[PageColumn]) -> tuple[PageCell, ...]:
     """Of the cases those that each column has planned."""
     return tuple(make_cell(column.endings[id] for id in ids if id in column.endings) for column in columns)

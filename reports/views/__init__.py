@@ -1,40 +1,46 @@
-"""The views by name."""
+"""Views: a report as text, one module for each format.
+
+The module's name is the format's name. It has ``SUMMARY``, a few words for help texts, and ``render(report, width)``,
+whose width in columns matters to terminals only. A view that every report folder holds also has ``FILE``, its name.
+"""
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 from collections.abc import Callable
-from typing import Final
+from dataclasses import dataclass
 
 from conformance.errors import UnknownName
 from conformance.reports.model import Report
-from conformance.reports.report_json import to_json
-from conformance.reports.views import badge, ctrf, junit, markdown, packed, summary, text
 
-#: A view makes text of a report and a width in columns, which only terminals care for.
-View = Callable[[Report, int], str]
+#: The format of ``conformance report`` without ``--format``.
+DEFAULT = "text"
 
-VIEWS: Final[dict[str, View]] = {
-    "text": lambda report, width: text.render(report, width) + "\n",
-    "markdown": lambda report, _: markdown.render(report),
-    "json": lambda report, _: to_json(report),
-    "junit": lambda report, _: junit.render(report),
-    "ctrf": lambda report, _: ctrf.render(report),
-    "summary": lambda report, _: summary.render(report),
-    "packed": lambda report, _: packed.pack(report),
-    "badge": lambda report, _: badge.svg(report),
-    "endpoint": lambda report, _: badge.endpoint(report),
-}
 
-#: The views that a report folder holds, by file name.
-FILES: Final[dict[str, Callable[[Report], str]]] = {
-    "report.json": to_json,
-    "junit.xml": junit.render,
-    "matrix.md": markdown.render,
-}
+@dataclass(frozen=True)
+class View:
+    """One format. ``file`` is its name in a report folder, empty if it is written on request only."""
+
+    name: str
+    summary: str
+    render: Callable[[Report, int], str]
+    file: str = ""
+
+
+def view_names() -> list[str]:
+    """Return the names of all formats, the default first."""
+    return sorted((module.name for module in pkgutil.iter_modules(__path__)), key=lambda name: (name != DEFAULT, name))
 
 
 def find_view(name: str) -> View:
-    """The view of that name; an unknown name is an error with suggestions."""
-    if name not in VIEWS:
-        raise UnknownName("format", name, VIEWS)
-    return VIEWS[name]
+    """Return the view of that name; UnknownName with suggestions if there is none. Only its module is imported."""
+    if name not in view_names():
+        raise UnknownName("format", name, view_names())
+    module = importlib.import_module(f"{__name__}.{name}")
+    return View(name, module.SUMMARY, module.render, getattr(module, "FILE", ""))
+
+
+def all_views() -> list[View]:
+    """Return every view."""
+    return [find_view(name) for name in view_names()]

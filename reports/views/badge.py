@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import Final
 from xml.sax.saxutils import escape
 
 from conformance.reports.model import Report
 from conformance.reports.plain_text import one_line
+
+SUMMARY = "SVG picture of the profile"
 
 _GREEN, _RED, _GREY = "#2e7d32", "#c62828", "#616161"
 #: Widths of letters differ; the text is squeezed or stretched to what is reserved for it.
@@ -30,24 +31,13 @@ def message(report: Report) -> str:
     return f"{counts.failed} failing" if counts.failed else "incomplete" if counts.lost else "no profile"
 
 
-def _colour(report: Report) -> str:
+def colour(report: Report) -> str:
     if report.badge:
         return _GREEN
     return _RED if report.counts.failed and not report.run.invocation.selection else _GREY
 
 
-def endpoint(report: Report) -> str:
-    """The JSON that a badge service asks for."""
-    value = {
-        "schemaVersion": 1,
-        "label": label(report),
-        "message": message(report),
-        "color": _colour(report).lstrip("#"),
-    }
-    return json.dumps(value) + "\n"
-
-
-def svg(report: Report) -> str:
+def render(report: Report, _width: int = 0) -> str:
     """The picture, with its text as a title for those who hear pages."""
     left, right = label(report), message(report)
     widths = [round(len(text) * _LETTER) + _PADDING for text in (left, right)]
@@ -61,7 +51,7 @@ def svg(report: Report) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{whole}" height="20" role="img" aria-label="{title}">'
         f"<title>{title}</title>"
         f'<rect width="{whole}" height="20" rx="3" fill="#444"/>'
-        f'<path fill="{_colour(report)}" '
+        f'<path fill="{colour(report)}" '
         f'd="M{widths[0]} 0h{widths[1] - 3}a3 3 0 0 1 3 3v14a3 3 0 0 1-3 3H{widths[0]}z"/>'
         f'<g fill="#fff" text-anchor="middle" font-family="Verdana,DejaVu Sans,sans-serif" font-size="11">{texts}</g>'
         "</svg>\n"

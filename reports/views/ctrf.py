@@ -11,11 +11,13 @@ from conformance.reports.plain_text import one_line, plain
 from conformance.reports.planned import PlannedCase
 from conformance.reports.verdict import Outcome
 
+SUMMARY = "JSON, Common Test Report Format"
+
 _STATUS: Final = {Outcome.PASS: "passed", Outcome.SKIP: "skipped", Outcome.FAIL: "failed"}
 SPEC: Final = "0.0.0"
 
 
-def render(report: Report) -> str:
+def render(report: Report, _width: int = 0) -> str:
     """The document. Cases without a verdict are ``other``, so that no reader takes them for passes."""
     tests = [_judged(case) for case in report.cases] + [_lost(one) for one in report.accounting.unaccounted]
     results = {

@@ -18,11 +18,14 @@ from conformance.reports.plain_text import one_line, plain
 from conformance.reports.planned import PlannedCase
 from conformance.reports.verdict import Outcome
 
+SUMMARY = "JUnit XML"
+FILE = "junit.xml"
+
 # Its classes are annotated only in part, so they cannot be called from checked code as they are.
 _xml: Any = junitparser
 
 
-def render(report: Report) -> str:
+def render(report: Report, _width: int = 0) -> str:
     """The XML document. Cases without a verdict are errors, so that no reader takes them for passes."""
     document = _xml.JUnitXml("testsuites")
     document.name = f"conformance of {one_line(report.accelerator.name)}"

@@ -7,7 +7,7 @@ from typing import Final
 
 from conformance.reports.matrix import (
     Matrix,
-    Row,
+    MatrixRow,
     differences,
     failures,
     full_columns,
@@ -19,11 +19,14 @@ from conformance.reports.model import CaseRecord, Report
 from conformance.reports.plain_text import markdown, one_line
 from conformance.reports.totals import Counts
 
+SUMMARY = "Markdown"
+FILE = "matrix.md"
+
 MAX_ROWS: Final = 200
 MAX_MESSAGE: Final = 300
 
 
-def render(report: Report) -> str:
+def render(report: Report, _width: int = 0) -> str:
     """The whole page, with a line end at its end."""
     sections = (
         _title(report),
@@ -67,7 +70,7 @@ def _matrix(matrix: Matrix) -> str:
     return _table(titles, rows, len(titles) - 1) + "\n\nCells: pass / skip / fail, and how many have no verdict."
 
 
-def _row(row: Row, columns: Sequence[str]) -> list[str]:
+def _row(row: MatrixRow, columns: Sequence[str]) -> list[str]:
     cells = [_cell(row.cells.get(title)) for title in columns]
     return [markdown(row.area), *cells, _cell(row.total), row.total.verified]
 

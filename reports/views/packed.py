@@ -12,8 +12,10 @@ from typing import Any
 from conformance.reports.model import CaseRecord, Report
 from conformance.reports.report_json import COMMON, PACKED, SCHEMA, as_plain, said_axes
 
+SUMMARY = "JSON, a report in few bytes"
 
-def pack(report: Report) -> str:
+
+def render(report: Report, _width: int = 0) -> str:
     """The packed text, with a line end at its end."""
     head = as_plain(report)
     head.pop("cases", None)

@@ -9,10 +9,12 @@ from conformance.reports.model import CaseRecord, Report
 from conformance.reports.plain_text import SUMMARY_BYTES, markdown, one_line, within
 from conformance.reports.views import markdown as markdown_view
 
+SUMMARY = "Markdown for the summary of a CI job"
+
 _LONGEST_MESSAGE = 300
 
 
-def render(report: Report) -> str:
+def render(report: Report, _width: int = 0) -> str:
     """The summary, in Markdown."""
     failed, lost = failures(report), report.accounting.unaccounted
     mark = "❌" if failed or lost or report.exit_status() else "✅"

@@ -12,7 +12,7 @@ from conformance.reports.matrix import (
     TERMINAL_LAYOUTS,
     Difference,
     Matrix,
-    Row,
+    MatrixRow,
     differences,
     failures,
     make_matrix,
@@ -23,6 +23,8 @@ from conformance.reports.model import CaseRecord, Report
 from conformance.reports.plain_text import one_line, plain
 from conformance.reports.planned import PlannedCase
 from conformance.reports.totals import Counts
+
+SUMMARY = "for terminals"
 
 MAX_DIFFERENCES: Final = 20
 MAX_IDS: Final = 10
@@ -35,7 +37,12 @@ LEGEND: Final = (
 _LINES: Final = (("pass", "passed"), ("skip", "skipped"), ("fail", "failed"), ("lost", "lost"))
 
 
-def render(report: Report, width: int = 120, failures_shown: int = 20) -> str:
+def render(report: Report, width: int = 120) -> str:
+    """Return the whole view, with a line end at its end."""
+    return body(report, width) + "\n"
+
+
+def body(report: Report, width: int = 120, failures_shown: int = 20) -> str:
     """The whole view, without a line end at its end. Text from the report is stripped of control characters."""
     sections = (
         _title(report, width),
@@ -88,7 +95,7 @@ def _width(table: str) -> int:
     return max(map(len, table.splitlines()[:-1]))
 
 
-def _row_lines(row: Row, columns: Sequence[str]) -> Iterator[list[str]]:
+def _row_lines(row: MatrixRow, columns: Sequence[str]) -> Iterator[list[str]]:
     for label, name in _LINES:
         number = getattr(row.total, name)
         if not number and label != "pass":

@@ -57,7 +57,7 @@ def _with_observed(verdict: Verdict) -> dict[str, float | int | str]:
 
 
 @dataclass(frozen=True)
-class Settled:
+class WaiverOutcome:
     """What the waivers of a file come to. Values of ``waived`` and ``expired`` are the waivers by case id.
 
     ``unexpected`` are cases that pass though a waiver says that they fail, ``idle`` the waivers that match no case,
@@ -75,7 +75,7 @@ class Settled:
         return tuple(id for id, waiver in self.waived.items() if waiver.kind is WaiverKind.FLAKY)
 
 
-def settle(report: Report, waivers: Sequence[Waiver], today: date) -> Settled:
+def waiver_outcome(report: Report, waivers: Sequence[Waiver], today: date) -> WaiverOutcome:
     """Hold the waivers against the run, whatever waivers it was made with."""
     waived: dict[str, Waiver] = {}
     expired: dict[str, Waiver] = {}
@@ -93,7 +93,7 @@ def settle(report: Report, waivers: Sequence[Waiver], today: date) -> Settled:
             unexpected.update({id: waiver for id, r in seen.items() if r in (Reason.NATIVE, Reason.EMULATED)})
         if not covered or _withdrawn(seen.values()):
             idle.append(waiver)
-    return Settled(waived, expired, unexpected, tuple(idle), tuple(core))
+    return WaiverOutcome(waived, expired, unexpected, tuple(idle), tuple(core))
 
 
 def _covered(waiver: Waiver, cases: Mapping[str, CaseRecord]) -> list[CaseRecord]:

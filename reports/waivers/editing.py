@@ -71,11 +71,11 @@ def _with_comments(lines: list[str], start: int) -> int:
     return start
 
 
-def needless(waivers: Iterable[Waiver], settled_idle: Collection[Waiver], passing: Collection[str]) -> list[Waiver]:
+def needless(waivers: Iterable[Waiver], idle: Collection[Waiver], passing: Collection[str]) -> list[Waiver]:
     """The waivers that excuse nothing any more: they match nothing that is claimed, or only what passes."""
     found = []
     for waiver in waivers:
         only_passing = bool(waiver.exact) and waiver.exact <= set(passing) and len(waiver.exact) == len(waiver.cases)
-        if waiver in settled_idle or only_passing:
+        if waiver in idle or only_passing:
             found.append(waiver)
     return found

@@ -73,7 +73,7 @@ def _lines(text: str) -> Iterator[int]:
 
 
 def _waiver(table: Any, line: int, where: str) -> Waiver:
-    return read(Entry, _as_json(table), where).waiver(line, where)
+    return read(WaiverTable, _as_json(table), where).waiver(line, where)
 
 
 def _as_json(table: Any) -> Any:
@@ -87,7 +87,7 @@ def _as_json(table: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Entry:
+class WaiverTable:
     """The keys of a table; all but the last three are due."""
 
     cases: tuple[str, ...]

@@ -15,7 +15,7 @@ from enum import Enum
 from functools import cached_property, lru_cache
 from typing import Final
 
-from conformance.reports.model import Accelerator
+from conformance.reports.model import AcceleratorRecord
 from conformance.reports.verdict import Outcome, Reason
 
 LONGEST: Final = timedelta(days=180)
@@ -71,7 +71,7 @@ class Waiver:
     def covers(self, case: str) -> bool:
         return case in self.exact or any(pattern_matches(one, case) for one in self.cases if "*" in one)
 
-    def applies_to(self, accelerator: Accelerator) -> bool:
+    def applies_to(self, accelerator: AcceleratorRecord) -> bool:
         """Whether the waiver is for this device and these versions."""
         return (
             (not self.device or any(fnmatch.fnmatchcase(one, self.device) for one in accelerator.device_names))

@@ -140,82 +140,22 @@ CASES = (
     "@case('vendor.passes')\ndef test_passes(check):\n    check.equal(1, 1, 'one')\n\n"
     "def test_plain():\n    pass\n"
 )
-ALWAYS = {
-    *(
-        "setup failed test_fails",
-        "teardown passed test_fails",
-        "call passed test_passes",
-        "teardown passed test_passes",
-    ),
-    *("start test_plain", "setup passed test_plain", "call passed test_plain", "teardown passed test_plain"),
-    "finish test_plain",
+#: What pytest itself reports to other plugins about these three tests.
+HEARD = {
+    *(f"{word} {name}" for word in ("start", "finish") for name in ("test_fails", "test_passes", "test_plain")),
+    *("setup failed test_fails", "teardown passed test_fails"),
+    *(f"{when} passed {name}" for when in ("setup", "call", "teardown") for name in ("test_passes", "test_plain")),
 }
-WHEN_ASKED = {f"{word} {name}" for word in ("start", "finish") for name in ("test_fails", "test_passes")}
-WHEN_ASKED |= {"setup passed test_passes"}
 
 
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [(["-n1"], ALWAYS), (["-n1", "-v"], ALWAYS | WHEN_ASKED), (["-n0"], ALWAYS | WHEN_ASKED)],
-    ids=["brief", "verbose", "without-workers"],
-)
-def test_a_worker_tells_how_cases_end_and_more_only_when_asked(
-    tmp_path: Path, words: list[str], expected: set[str]
-) -> None:
+@pytest.mark.parametrize("words", [["-n1"], ["-n1", "-v"], ["-n0"]], ids=["worker", "verbose", "without-workers"])
+def test_other_plugins_hear_of_every_case_as_of_every_test(tmp_path: Path, words: list[str]) -> None:
     (tmp_path / "conftest.py").write_text(LISTENER)
     (tmp_path / "test_vendor.py").write_text(CASES)
 
     finished = run("--accelerator=cpu", "test_vendor.py", *words, cwd=tmp_path)
 
     heard = re.sub(r"test_vendor\.py::|\[.*\]", "", (tmp_path / "heard").read_text()).splitlines()
-    assert set(heard) == expected
-    assert len(heard) == len(expected)
+    assert set(heard) == HEARD
+    assert len(heard) == len(HEARD)
     assert finished.verdicts == {"vendor.fails": ("fail", "raised"), "vendor.passes": ("pass", "native")}
-
-
-#: Hears what the controller is told without being one of those who listen to reports.
-EAVESDROPPER = (
-    "import os, pytest\n"
-    "@pytest.hookimpl(wrapper=True)\n"
-    "def pytest_report_teststatus(report):\n"
-    "    if 'PYTEST_XDIST_WORKER' not in os.environ:\n"
-    "        with open('heard', 'a') as file:\n"
-    "            print(report.when, report.outcome, file=file)\n"
-    "    return (yield)\n"
-)
-
-
-@pytest.mark.parametrize(
-    ("words", "tear_downs"), [([], 0), (["-rP"], 2), (["--junitxml=out.xml"], 2)], ids=["nobody", "rP", "junitxml"]
-)
-def test_tear_downs_are_told_to_those_who_wait_for_them(tmp_path: Path, words: list[str], tear_downs: int) -> None:
-    (tmp_path / "conftest.py").write_text(EAVESDROPPER)
-    (tmp_path / "test_vendor.py").write_text(CASES.replace("def test_plain", "def no_test"))
-
-    run("--accelerator=cpu", "test_vendor.py", "-n1", *words, cwd=tmp_path)
-
-    heard = (tmp_path / "heard").read_text().split("\n")
-    assert heard.count("teardown passed") == tear_downs
-    assert {"setup failed", "call passed"} <= set(heard)
-    if "--junitxml=out.xml" in words:
-        assert (tmp_path / "out.xml").read_text().count("<testcase") == 2
-
-
-def test_a_case_stands_where_pytest_finds_it(tmp_path: Path) -> None:
-    (tmp_path / "conftest.py").write_text(
-        "import pytest\n"
-        "@pytest.hookimpl(wrapper=True)\n"
-        "def pytest_runtest_makereport(item):\n"
-        "    assert item.location == type(item).location.func(item)\n"
-        "    return (yield)\n"
-    )
-    (tmp_path / "test_vendor.py").write_text(
-        "from conformance.case import case\n\n"
-        "@case('vendor.one', axes={'n': ['1', '2', '3']})\ndef test_one(n):\n    pass\n\n"
-        "@case('vendor.two', axes={'n': ['1', '2']})\ndef test_two(n):\n    pass\n"
-    )
-
-    finished = run("--accelerator=cpu", "test_vendor.py", "-n1", cwd=tmp_path)
-
-    assert finished.status == 0, finished.output
-    assert len(finished.verdicts) == 5

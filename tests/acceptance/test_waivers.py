@@ -61,7 +61,7 @@ def test_the_report_keeps_what_was_seen_and_lists_the_waived(done: Run) -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        (world.toml(waiver("known.core")), "known.core is of the mandatory core, which cannot be waived"),
+        (world.toml(waiver("known.core")), "known.core belongs to the mandatory core, which cannot be waived"),
         (world.toml(waiver("known.wrong", days=400)), "which is more than 180 days ahead"),
         ("[[waiver]]\ncases = 3", "waiver 1 lacks the key 'verdict'"),
     ],

@@ -141,7 +141,7 @@ def test_what_cannot_be_read_is_status_2(
 
 def test_explain_tells_one_rule_or_all(capsys: Captured) -> None:
     assert main(["gate", "--explain", "g07"]) == 0
-    assert capsys.readouterr().out.startswith("G07  What passed in the baseline passes now.")
+    assert capsys.readouterr().out.startswith("G07  Every case that passed in the baseline passes now.")
 
     assert main(["gate", "--explain", "all"]) == 0
     assert all(f"{id}  " in capsys.readouterr().out for id in list(RULES)[:1])

@@ -18,7 +18,7 @@ from conformance.accelerators.torch_accelerator import TorchAccelerator
 from conformance.cli.backend_text import backend_lines
 from conformance.cli.main import main
 from conformance.cli.onboard import chosen_cases, declaration_text
-from conformance.reports.declaration.onboarding import FirstDeclaration, Seen, first_declaration, what_was_seen
+from conformance.reports.declaration.onboarding import FirstDeclaration, ProbedState, first_declaration, what_was_seen
 from conformance.reports.model import DeclaredCell
 from conformance.reports.verdict import Reason, Verdict, failed, passed, skipped
 from tests.acceptance.running import environment
@@ -51,27 +51,29 @@ def column(axes: str, works: int, missing: int = 0, prefix: str = "") -> list[An
 @pytest.mark.parametrize(
     ("verdict", "seen"),
     [
-        (passed(), Seen.WORKS),
-        (unheard("right"), Seen.WORKS),
-        (unheard("fallback"), Seen.WORKS),
-        (failed(Reason.FALLBACK, "on the host"), Seen.WORKS),
-        (skipped(Reason.UNDER_DECLARED, "but works"), Seen.WORKS),
-        (unheard("refused"), Seen.MISSING),
-        (unheard("raised"), Seen.MISSING),
-        (failed(Reason.OVER_DECLARED, "refused"), Seen.MISSING),
-        (failed(Reason.RAISED, "RuntimeError"), Seen.MISSING),
-        (failed(Reason.STUB, "no effect"), Seen.MISSING),
-        (skipped(Reason.UNSUPPORTED, "confirmed: refused", probe="refused"), Seen.MISSING),
-        (unheard("wrong"), Seen.BROKEN),
-        (unheard("crash"), Seen.BROKEN),
-        (failed(Reason.WRONG, "2 is not 3"), Seen.BROKEN),
-        (failed(Reason.UNSAFE, "answers 3"), Seen.BROKEN),
-        (failed(Reason.HANG, "no end"), Seen.BROKEN),
-        (skipped(Reason.ENVIRONMENT, "one device"), Seen.UNKNOWN),
-        (skipped(Reason.UNDECLARED, "not probed within the time budget"), Seen.UNKNOWN),
+        (passed(), ProbedState.WORKS),
+        (unheard("right"), ProbedState.WORKS),
+        (unheard("fallback"), ProbedState.WORKS),
+        (failed(Reason.FALLBACK, "on the host"), ProbedState.WORKS),
+        (skipped(Reason.UNDER_DECLARED, "but works"), ProbedState.WORKS),
+        (unheard("refused"), ProbedState.MISSING),
+        (unheard("raised"), ProbedState.MISSING),
+        (failed(Reason.OVER_DECLARED, "refused"), ProbedState.MISSING),
+        (failed(Reason.RAISED, "RuntimeError"), ProbedState.MISSING),
+        (failed(Reason.STUB, "no effect"), ProbedState.MISSING),
+        (skipped(Reason.UNSUPPORTED, "confirmed: refused", probe="refused"), ProbedState.MISSING),
+        (unheard("wrong"), ProbedState.BROKEN),
+        (unheard("crash"), ProbedState.BROKEN),
+        (failed(Reason.WRONG, "2 is not 3"), ProbedState.BROKEN),
+        (failed(Reason.UNSAFE, "answers 3"), ProbedState.BROKEN),
+        (failed(Reason.HANG, "no end"), ProbedState.BROKEN),
+        (skipped(Reason.ENVIRONMENT, "one device"), ProbedState.UNKNOWN),
+        (skipped(Reason.UNDECLARED, "not probed within the time budget"), ProbedState.UNKNOWN),
     ],
 )
-def test_what_was_seen_does_not_depend_on_what_is_declared(first: Any, tmp_path: Path, verdict: Verdict, seen: Seen):
+def test_what_was_seen_does_not_depend_on_what_is_declared(
+    first: Any, tmp_path: Path, verdict: Verdict, seen: ProbedState
+):
     (case,) = report_of(tmp_path, (probe("stream"), verdict)).cases
 
     assert what_was_seen(case) is seen

@@ -1,37 +1,41 @@
-"""Runs bundled cases on the simulated accelerator in this process, and judges them as the plugin does."""
+"""Runs bundled cases in this process: on the simulated accelerator, judged as the plugin does, and on stand-ins."""
 
 from __future__ import annotations
 
 import functools
 import inspect
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from conformance.accelerators.claims import Element, declaration_of
 from conformance.accelerators.registry import resolve
 from conformance.case import Case, seed_of
 from conformance.checker import Checker
+from conformance.finding import EnvironmentLacks, Refused
 from conformance.observation import observe_body
 from conformance.plan import BundledCase, bundled_cases, family_of
 from conformance.process.state import ProcessState, seed_everything
-from conformance.reports.verdict import Outcome, Reason, Verdict
+from conformance.reports.verdict import Outcome, Reason, Verdict, failed, passed, skipped
 from conformance.run_options import Strictness
 from conformance.runner.case_runner import HealthCheck
 from conformance.selection import matches
 from conformance.verdicts import gate, judge, judge_death
 
-AREAS = ("accelerator", "capabilities", "operators", "profiling", "utils", "workloads")
+from .mutant import Mutant, StandIn
 
 
 @functools.cache
 def plan(area: str) -> dict[str, BundledCase]:
     """The cases of one area by id, in the order in which the plugin runs them: file order."""
-    return {one.case.id: one for one in bundled_cases([area])}
+    return {entry.case.id: entry for entry in bundled_cases([area])}
 
 
 def area_of(pattern: str) -> str:
@@ -63,17 +67,44 @@ def on_ranks(case_id: str) -> bool:
 class _Options:
     """What a body asks pytest's configuration for."""
 
+    def __init__(self, accelerator: str) -> None:
+        self._accelerator = accelerator
+
     def getoption(self, name: str) -> str:
         assert name == "--accelerator", name
-        return "sim"
+        return self._accelerator
+
+
+def _end_of(
+    entry: BundledCase, context: Callable[[], AbstractContextManager[Any]], **given: Any
+) -> BaseException | None:
+    """Run a case's body with the fixtures that it names, inside ``context``; return what it raised."""
+    state = ProcessState.take()
+    with pytest.MonkeyPatch.context() as monkeypatch, tempfile.TemporaryDirectory() as folder:
+        offered = {
+            **given,
+            "case": entry.case,
+            "monkeypatch": monkeypatch,
+            "tmp_path": Path(folder),
+            **dict(entry.case.axes),
+        }
+        seed_everything(seed_of(entry.case.id), given["accelerator"])
+        try:
+            with context():
+                entry.function(**{name: offered[name] for name in inspect.signature(entry.function).parameters})
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            return error
+        finally:
+            state.give_back()
+    return None
 
 
 class Bench:
-    """The accelerator of this process, and what is claimed of it."""
+    """The simulated accelerator of this process, and what is claimed of it."""
 
     def __init__(self, claims: Iterable[Element] = (), strictness: Strictness = Strictness.CI) -> None:
-        import torch
-
         self.accelerator, declared = loaded()
         self.declaration = declared.overridden_by(declaration_of(claims))
         self.strictness = strictness
@@ -81,44 +112,17 @@ class Bench:
         self._health_check = HealthCheck(self.accelerator, self.device)
 
     def run(self, case_id: str) -> Verdict:
-        """The verdict that the plugin would give."""
-        one = planned(case_id)
-        early = gate(one.case, self.declaration)
+        """Return the verdict that the plugin would give."""
+        entry = planned(case_id)
+        early = gate(entry.case, self.declaration)
         if early:
             return early
         checker = Checker()
-        error = self._error_of(one, checker)
-        seen = observe_body(error, checker, self.accelerator, generated=_is_generated(one))
-        verdict = judge(one.case, self.declaration, seen, self.strictness)
-        return self._after_health_check(one.case, replace(verdict, metrics={**verdict.metrics, **checker.metrics}))
-
-    def _error_of(self, one: BundledCase, checker: Checker) -> BaseException | None:
-        state = ProcessState.take()
-        seed_everything(seed_of(one.case.id), self.accelerator)
-        with pytest.MonkeyPatch.context() as monkeypatch, tempfile.TemporaryDirectory() as folder:
-            offered = self._fixtures(one.case, checker, monkeypatch, Path(folder))
-            try:
-                one.function(**{name: offered[name] for name in inspect.signature(one.function).parameters})
-            except KeyboardInterrupt:
-                raise
-            except BaseException as error:
-                return error
-            finally:
-                state.give_back()
-        return None
-
-    def _fixtures(self, case: Case, checker: Checker, monkeypatch: pytest.MonkeyPatch, folder: Path) -> dict[str, Any]:
-        return {
-            "accelerator": self.accelerator,
-            "device": self.device,
-            "declaration": self.declaration,
-            "case": case,
-            "check": checker,
-            "monkeypatch": monkeypatch,
-            "tmp_path": folder,
-            "pytestconfig": _Options(),
-            **dict(case.axes),
-        }
+        given = {"accelerator": self.accelerator, "device": self.device, "declaration": self.declaration}
+        error = _end_of(entry, nullcontext, **given, check=checker, pytestconfig=_Options("sim"))
+        seen = observe_body(error, checker, self.accelerator, generated=_is_generated(entry))
+        verdict = judge(entry.case, self.declaration, seen, self.strictness)
+        return self._after_health_check(entry.case, replace(verdict, metrics={**verdict.metrics, **checker.metrics}))
 
     def _after_health_check(self, case: Case, verdict: Verdict) -> Verdict:
         complaint = self._health_check.complaint() if self._health_check.active else None
@@ -126,6 +130,35 @@ class Bench:
             return verdict
         state = self.declaration.claim(case.requires[0]).state if case.adaptive else None
         return judge_death(state, Reason.POISONED, f"the device is unusable: {complaint}", self.strictness)
+
+
+class StandInBench:
+    """A stand-in in the accelerator's place. It claims nothing, so only the end of a body is judged."""
+
+    def __init__(self, stand_in: StandIn, mutant: Mutant | None = None) -> None:
+        self._stand_in = stand_in
+        self._make = (mutant.broken if mutant else None) or stand_in.make
+        self._context = (mutant.fault.context if mutant else None) or stand_in.context
+
+    def run(self, case_id: str) -> Verdict:
+        """Return a failure for an assertion or an error, and a skip for a refusal or a lack of the machine."""
+        entry, accelerator, checker = planned(case_id), self._make(), Checker()
+        given = {"accelerator": accelerator, "device": torch.device("cpu"), "declaration": self._stand_in.declared()}
+        with accelerator if isinstance(accelerator, TorchDispatchMode) else nullcontext():
+            error = _end_of(entry, self._context, **given, check=checker, pytestconfig=_Options("cpu"))
+        if error is None and _is_generated(entry) and not checker.count:
+            return failed(Reason.WRONG, "the case compared nothing")
+        return _verdict_of(error)
+
+
+def _verdict_of(error: BaseException | None) -> Verdict:
+    if error is None:
+        return passed()
+    if isinstance(error, Refused):
+        return skipped(Reason.UNSUPPORTED, str(error))
+    if isinstance(error, (EnvironmentLacks, torch.OutOfMemoryError, pytest.skip.Exception)):
+        return skipped(Reason.ENVIRONMENT, str(error))
+    return failed(Reason.WRONG if isinstance(error, AssertionError) else Reason.RAISED, str(error))
 
 
 @functools.cache
@@ -136,8 +169,8 @@ def loaded() -> tuple[Any, Any]:
     return live, subject.declaration(live)
 
 
-def _is_generated(one: BundledCase) -> bool:
-    family = family_of(one.function)
+def _is_generated(entry: BundledCase) -> bool:
+    family = family_of(entry.function)
     return family is not None and family.generated
 
 

@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
+import torch
+
 from conformance.accelerators.simulated.faults import armed
 from conformance.reports.verdict import Outcome, Reason, Verdict
 from conformance.run_options import Strictness
@@ -26,7 +28,7 @@ from conformance.verdicts import judge_death
 
 from . import bench
 from .measuring import HEALTHY
-from .mutant import Mutant
+from .mutant import Mutant, StandIn
 
 #: Seconds for one case. The slowest healthy case takes a fifth of it.
 DEADLINE = 60.0
@@ -35,17 +37,24 @@ _CONTEXT = multiprocessing.get_context("fork")
 
 @dataclass
 class Job:
-    """One mutant, or the healthy accelerator (None), with the cases it goes through."""
+    """One mutant, or the healthy accelerator (None) or stand-in, with the cases it goes through."""
 
     mutant: Mutant | None
     cases: Sequence[str]
+    sound: StandIn | None = None
     verdicts: dict[str, Verdict] = field(default_factory=dict)
     seconds: float = 0.0
     begun: str | None = None
 
     @property
     def name(self) -> str:
-        return self.mutant.name if self.mutant else HEALTHY
+        if self.mutant:
+            return self.mutant.name
+        return f"{HEALTHY}: {self.sound.name}" if self.sound else HEALTHY
+
+    @property
+    def stand_in(self) -> StandIn | None:
+        return self.mutant.stand_in if self.mutant else self.sound
 
     @property
     def left(self) -> list[str]:
@@ -75,47 +84,58 @@ def prepare() -> None:
 
 def run_all(jobs: Sequence[Job], processes: int, on_done: Callable[[Job], None]) -> None:
     """Run every job to its end; ``on_done`` is called with each as it finishes."""
-    waiting, running = list(jobs), {}
+    waiting, running = _batches(jobs), {}
     while waiting or running:
         while waiting and len(running) < processes:
-            job = waiting.pop(0)
-            running[_start(job)] = job
+            batch = waiting.pop(0)
+            running[_start(batch)] = batch
         for connection in wait(list(running)):
             assert isinstance(connection, Connection)
-            job = running[connection]
-            if _hear(job, connection):
+            batch = running[connection]
+            if _hear(batch, connection):
                 continue
             del running[connection]
-            if job.left:
-                waiting.insert(0, job)
-            else:
-                on_done(job)
+            for job in batch:
+                if not job.left:
+                    on_done(job)
+            if left := [job for job in batch if job.left]:
+                waiting.insert(0, left)
+
+
+def _batches(jobs: Sequence[Job]) -> list[list[Job]]:
+    """Group the jobs that share a copy: those of one stand-in, which then compute the host's side of a case once."""
+    batches: dict[object, list[Job]] = {}
+    for job in jobs:
+        batches.setdefault(job.stand_in.name if job.stand_in else id(job), []).append(job)
+    return list(batches.values())
 
 
 _PROCESSES: dict[int, Any] = {}
 
 
-def _start(job: Job) -> Connection:
+def _start(batch: list[Job]) -> Connection:
     ours, theirs = _CONTEXT.Pipe(duplex=False)
-    process = _CONTEXT.Process(target=_work, args=(job, theirs), daemon=False)
+    process = _CONTEXT.Process(target=_work, args=(batch, theirs), daemon=False)
     process.start()
     theirs.close()
     _PROCESSES[id(ours)] = process
     return ours
 
 
-def _hear(job: Job, connection: Connection) -> bool:
+def _hear(batch: list[Job], connection: Connection) -> bool:
     """Take one message; False when the copy has ended, and its death is then a verdict."""
     try:
-        kind, case, *rest = connection.recv()
+        number, kind, case, *rest = connection.recv()
     except EOFError:
         process = _PROCESSES.pop(id(connection))
         process.join()
         connection.close()
-        if job.begun is not None:
-            job.verdicts[job.begun] = _death(job, process.exitcode)
-            job.begun = None
+        for job in batch:
+            if job.begun is not None:
+                job.verdicts[job.begun] = _death(job, process.exitcode)
+                job.begun = None
         return False
+    job = batch[number]
     if kind == "broken":
         raise RuntimeError(f"mutant {job.name!r} cannot be run: {case}")
     if kind == "start":
@@ -135,22 +155,30 @@ def _death(job: Job, status: int) -> Verdict:
     return judge_death(None, Reason.CRASH, f"the process ended with status {status}", strictness)
 
 
-def _work(job: Job, connection: Connection) -> None:
-    """In the copy: arm, run what is left, and leave without tearing anything down."""
+def _work(batch: list[Job], connection: Connection) -> None:
+    """In the copy: run what is left, and leave without tearing anything down."""
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     for stream in (1, 2):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
-    try:
-        with armed(job.mutant.fault) if job.mutant else nullcontext():
-            for message in _verdicts(job):
-                connection.send(message)
-    except Exception:
-        connection.send(("broken", traceback.format_exc()))
+    for number, job in enumerate(batch):
+        try:
+            with armed(job.mutant.fault) if job.mutant and not job.stand_in else nullcontext():
+                for message in _verdicts(job):
+                    connection.send((number, *message))
+        except Exception:
+            connection.send((number, "broken", traceback.format_exc()))
     os._exit(0)
 
 
+def _bench(job: Job) -> bench.Bench | bench.StandInBench:
+    if job.stand_in:
+        torch.set_num_threads(1)  # sums come out in the same order every time
+        return bench.StandInBench(job.stand_in, job.mutant)
+    return bench.Bench(job.mutant.claims, job.mutant.strictness) if job.mutant else bench.Bench()
+
+
 def _verdicts(job: Job) -> Iterator[tuple[Any, ...]]:
-    place = bench.Bench(job.mutant.claims, job.mutant.strictness) if job.mutant else bench.Bench()
+    place = _bench(job)
     for case in job.left:
         yield "start", case
         started = time.perf_counter()

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 from . import bench
-from .measuring import HEALTHY, MATRIX_AREAS, Measured, Result
-from .objects import ObjectDefect
+from .measuring import MATRIX_AREAS, Measured, Result, is_healthy
+from .mutant import Mutant
 
 
 class Standing(Enum):
@@ -40,12 +40,15 @@ class Check:
         return Standing.OBJECT if self.objects else Standing.NONE
 
 
-def checks(measured: Measured, objects: Sequence[ObjectDefect]) -> list[Check]:
-    """Every check of the matrix areas, in plan order."""
+def checks(measured: Measured, stand_ins: Sequence[Mutant]) -> list[Check]:
+    """Return every check of the matrix areas, in plan order."""
+    # A defect of a stand-in goes through one case alone, which says nothing of other checks.
+    alone = {mutant.name for mutant in stand_ins}
     rows = []
     for area in MATRIX_AREAS:
-        catchers = {result.name: _catchers(result, area) for result in measured.results if result.name != HEALTHY}
-        rows += [_check(name, catchers, objects) for name in measured.checks if bench.area_of(name) == area]
+        compared = [result for result in measured.results if not (is_healthy(result.name) or result.name in alone)]
+        catchers = {result.name: _catchers(result, area) for result in compared}
+        rows += [_check(name, catchers, stand_ins) for name in measured.checks if bench.area_of(name) == area]
     return rows
 
 
@@ -53,10 +56,10 @@ def _catchers(result: Result, area: str) -> frozenset[str]:
     return frozenset(bench.function_of(red.case) for red in result.reds if bench.area_of(red.case) == area)
 
 
-def _check(name: str, catchers: Mapping[str, frozenset[str]], objects: Sequence[ObjectDefect]) -> Check:
+def _check(name: str, catchers: Mapping[str, frozenset[str]], stand_ins: Sequence[Mutant]) -> Check:
     mine = {mutant: others for mutant, others in catchers.items() if name in others}
     alone = tuple(mutant for mutant, others in mine.items() if others == {name})
     shared = tuple(mutant for mutant in mine if mutant not in alone)
-    stand_ins = tuple(one.name for one in objects if bench.function_of(one.case) == name)
+    objects = tuple(mutant.name for mutant in stand_ins if bench.function_of(mutant.fault.caught_by) == name)
     always = frozenset.intersection(*mine.values()) - {name} if mine and not alone else frozenset()
-    return Check(name, alone, shared, stand_ins, tuple(sorted(always)))
+    return Check(name, alone, shared, objects, tuple(sorted(always)))

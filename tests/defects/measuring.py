@@ -12,7 +12,7 @@ from conformance.reports.verdict import Outcome, Reason, Verdict
 from conformance.selection import matches
 
 from . import bench
-from .mutant import How, Mutant
+from .mutant import How, Mutant, StandIn
 
 #: The name of the result without a mutant.
 HEALTHY = "healthy"
@@ -30,7 +30,7 @@ ELSEWHERE = (
 
 @dataclass(frozen=True)
 class Red:
-    """A case that failed, and how."""
+    """A case that failed, and how. ``message`` is the part of its message that the mutant asks for."""
 
     case: str
     reason: str
@@ -49,7 +49,8 @@ class Result:
     def catching(self, mutant: Mutant) -> list[Red]:
         """The failures that catch it: the case that must, for the reason that it must."""
         wanted = mutant.reason.value if mutant.reason else None
-        return [red for red in self.reds if mutant.expects(red.case) and wanted in (None, red.reason)]
+        expected = [red for red in self.reds if mutant.expects(red.case) and wanted in (None, red.reason)]
+        return [red for red in expected if mutant.message in red.message]
 
     def accused(self, mutant: Mutant) -> list[Red]:
         """Failures of cases that do not depend on what is broken. That nothing is declared accuses nobody."""
@@ -70,7 +71,7 @@ def in_this_process() -> list[str]:
 def cases_of(mutant: Mutant) -> list[str]:
     """All cases that a mutant goes through."""
     named = bench.select([mutant.fault.caught_by, *mutant.also_run])
-    if mutant.how is How.PYTEST:
+    if mutant.how is How.PYTEST or mutant.stand_in:
         return named
     return list(dict.fromkeys([*in_this_process(), *named]))
 
@@ -86,8 +87,16 @@ def quickest_case(mutant: Mutant, known: dict[str, Result]) -> list[str]:
     return [reds[0].case] if reds else naming_cases(mutant)
 
 
-def result_of(name: str, verdicts: dict[str, Verdict], seconds: float) -> Result:
-    reds = (Red(id, v.reason.value, v.message) for id, v in verdicts.items() if v.outcome is Outcome.FAIL)
+def sound_cases(stand_in: StandIn, mutants: Iterable[Mutant]) -> list[str]:
+    """Return the cases that must catch these mutants, and that a sound stand-in has to pass."""
+    cases = [case for mutant in mutants if mutant.stand_in is stand_in for case in naming_cases(mutant)]
+    return [case for case in dict.fromkeys(cases) if case not in stand_in.red_when_sound]
+
+
+def result_of(name: str, verdicts: dict[str, Verdict], seconds: float, message: str = "") -> Result:
+    """Return what the verdicts say. Of their messages only ``message`` is kept, where it is a part of one."""
+    failures = {id: verdict for id, verdict in verdicts.items() if verdict.outcome is Outcome.FAIL}
+    reds = (Red(id, v.reason.value, message if message in v.message else "") for id, v in failures.items())
     return Result(name, len(verdicts), round(seconds, 2), tuple(reds))
 
 
@@ -108,6 +117,11 @@ class Measured:
         return Measured(self.checks, tuple((self.by_name | fresh).values()))
 
 
+def is_healthy(name: str) -> bool:
+    """Whether a result is of an accelerator or a stand-in without a mutant."""
+    return name == HEALTHY or name.startswith(f"{HEALTHY}: ")
+
+
 def whole(results: Iterable[Result]) -> Measured:
     return Measured(tuple(bench.functions_of(everything())), tuple(results))
 
@@ -116,9 +130,13 @@ def write(measured: Measured, path: Path) -> None:
     """One line for each mutant, so that a change shows as one."""
     lines = [json.dumps({"checks": measured.checks})]
     for result in measured.results:
-        reds = {red.case: red.reason for red in result.reds}
-        lines.append(json.dumps({"name": result.name, "ran": result.ran, "seconds": result.seconds, "reds": reds}))
+        row = {"name": result.name, "ran": result.ran, "seconds": result.seconds}
+        lines.append(json.dumps(row | {"reds": {red.case: _kept(red) for red in result.reds}}))
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _kept(red: Red) -> str | list[str]:
+    return [red.reason, red.message] if red.message else red.reason
 
 
 def read(path: Path) -> Measured:
@@ -130,5 +148,5 @@ def read(path: Path) -> Measured:
 
 
 def _result(row: dict[str, Any]) -> Result:
-    reds = tuple(Red(case, reason) for case, reason in row["reds"].items())
+    reds = tuple(Red(case, *([kept] if isinstance(kept, str) else kept)) for case, kept in row["reds"].items())
     return Result(row["name"], row["ran"], row["seconds"], reds)

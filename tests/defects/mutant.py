@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
 from conformance.accelerators.claims import Capabilities
+from conformance.accelerators.declaration import Declaration
+from conformance.accelerators.registry import resolve
 from conformance.accelerators.simulated.faults import Fault
 from conformance.reports.verdict import Reason
 from conformance.run_options import Strictness
@@ -23,14 +27,36 @@ class How(Enum):
     PYTEST = "pytest"
 
 
+def _cpu_declaration() -> Declaration:
+    return resolve("cpu").static_declaration
+
+
+@dataclass(frozen=True)
+class StandIn:
+    """An object in the accelerator's place, for which the host computes.
+
+    ``make`` builds a sound one, which is entered while a case runs if it is a dispatch mode. ``context`` is entered
+    around a case's body on a sound one. ``red_when_sound`` are cases that a sound one fails, because it does not
+    promise what they check.
+    """
+
+    name: str
+    make: Callable[[], Any]
+    context: Callable[[], AbstractContextManager[Any]] = nullcontext
+    declared: Callable[[], Declaration] = _cpu_declaration
+    red_when_sound: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True)
 class Mutant:
-    """A fault of the simulated accelerator, or claims that are false of it.
+    """A fault of the simulated accelerator, claims that are false of it, or a fault of a stand-in.
 
     ``fault.caught_by`` is the case (or a pattern of cases of which at least one) that must fail. ``may_touch`` are
     patterns of all other cases that depend on what is broken and may fail as well: a failure outside is a false
     accusation. ``also_run`` are cases beyond those that every mutant goes through. ``reason`` is how the case must
-    fail, where that matters. ``peer_misses`` marks what another suite, TorchCTS, was seen not to notice.
+    fail, and ``message`` a part of what it must say, where that matters. ``broken`` builds a defective ``stand_in``;
+    without it, ``fault.context`` is around the body of the case. ``peer_misses`` marks what another suite, TorchCTS,
+    was seen not to notice.
     """
 
     fault: Fault
@@ -39,6 +65,9 @@ class Mutant:
     claims: Capabilities = field(default_factory=frozenset)
     strictness: Strictness = Strictness.CI
     reason: Reason | None = None
+    message: str = ""
+    stand_in: StandIn | None = None
+    broken: Callable[[], Any] | None = None
     how: How = How.FORK
     peer_misses: bool = False
 
@@ -62,11 +91,11 @@ _OF_A_FAMILY = 2
 
 
 def fast_subset(mutants: Iterable[Mutant]) -> list[Mutant]:
-    """The first mutants of each family, and all that another suite does not notice."""
+    """Return the first mutants of each family, all that another suite does not notice, and all of stand-ins."""
     seen: Counter[str] = Counter()
     chosen = []
     for mutant in mutants:
         seen[mutant.family] += 1
-        if mutant.peer_misses or seen[mutant.family] <= _OF_A_FAMILY:
+        if mutant.peer_misses or mutant.stand_in or seen[mutant.family] <= _OF_A_FAMILY:
             chosen.append(mutant)
     return chosen

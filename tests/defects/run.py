@@ -64,18 +64,24 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def run(chosen: Sequence[Mutant], jobs: int, cases_of: Callable[[Mutant], list[str]]) -> list[Result]:
-    """The healthy accelerator first, then every mutant."""
+    """Run the healthy accelerator and the sound stand-ins first, then every mutant."""
     cases = {mutant.name: cases_of(mutant) for mutant in chosen}
+    stand_ins = list(dict.fromkeys(mutant.stand_in for mutant in chosen if mutant.stand_in))
     # On ranks the healthy accelerator is the suite's own run of it; here there is one process.
-    named = dict.fromkeys(case for some in cases.values() for case in some)
+    named = dict.fromkeys(case for mutant in chosen if not mutant.stand_in for case in cases[mutant.name])
     healthy = [case for case in named if not bench.on_ranks(case)]
     forked = [mutant for mutant in chosen if mutant.how is How.FORK]
-    planned = [Job(None, healthy), *(Job(mutant, cases[mutant.name]) for mutant in forked)]
+    planned = [
+        Job(None, healthy),
+        *(Job(None, measuring.sound_cases(stand_in, chosen), stand_in) for stand_in in stand_ins),
+        *(Job(mutant, cases[mutant.name]) for mutant in forked),
+    ]
     results: list[Result] = []
     prepare()
 
     def done(job: Job) -> None:
-        result = measuring.result_of(job.name, job.verdicts, job.seconds)
+        message = job.mutant.message if job.mutant else ""
+        result = measuring.result_of(job.name, job.verdicts, job.seconds, message)
         results.append(result)
         print(_line(job.mutant, result), flush=True)
 
@@ -111,7 +117,9 @@ def _verdicts(reds: Sequence[Red], cases: Sequence[str]) -> set[tuple[str, str]]
 
 def _line(mutant: Mutant | None, result: Result) -> str:
     if mutant is None:
-        return f"healthy   {result.ran} cases, {len(result.reds)} red, {result.seconds:.0f} s" + _listed(result.reds)
+        return f"{result.name}   {result.ran} cases, {len(result.reds)} red, {result.seconds:.0f} s" + _listed(
+            result.reds
+        )
     caught = result.catching(mutant)
     word = "killed  " if caught else "SURVIVED"
     by = ", ".join(bench.functions_of([red.case for red in caught])[:4]) or f"not by {mutant.fault.caught_by}"
@@ -127,9 +135,9 @@ def report(chosen: Sequence[Mutant], results: dict[str, Result], differing: Sequ
     """Print totals; 1 if a mutant survives, somebody is accused falsely, or a whole run says something else."""
     survivors = [mutant.name for mutant in chosen if not results[mutant.name].catching(mutant)]
     accused = [mutant.name for mutant in chosen if results[mutant.name].accused(mutant)]
-    wrong = len(results[measuring.HEALTHY].reds)
+    wrong = sum(len(result.reds) for result in results.values() if measuring.is_healthy(result.name))
     print(f"\n{len(chosen) - len(survivors)} of {len(chosen)} mutants killed in {seconds:.0f} s")
-    print(f"false accusations: {wrong} on the healthy accelerator, by {len(accused)} mutants")
+    print(f"false accusations: {wrong} on healthy accelerators, by {len(accused)} mutants")
     for title, names in (("survivors", survivors), ("accusing", accused), ("other verdicts in a whole run", differing)):
         if names:
             print(f"{title}: {'; '.join(names)}")

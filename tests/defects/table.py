@@ -7,11 +7,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from . import bench, measuring
-from .catalogue import MUTANTS
+from .catalogue import MUTANTS as ALL
 from .matrix import Check, Standing, checks
 from .measuring import Measured, Result
 from .mutant import How, Mutant
-from .objects import ObjectDefect, object_defects
 from .required import FAMILIES, LINES
 from .survivors import SURVIVORS
 
@@ -21,17 +20,20 @@ MEASURED = HERE / "measured.json"
 BEGIN, END = "<!-- detection:begin -->", "<!-- detection:end -->"
 #: How many catching checks a row names.
 _SHOWN = 3
+#: Mutants of the simulated accelerator, and of objects that stand in for one.
+MUTANTS = tuple(mutant for mutant in ALL if not mutant.stand_in)
+STAND_INS = tuple(mutant for mutant in ALL if mutant.stand_in)
 
 
 def standings(measured: Measured) -> list[Check]:
-    return checks(measured, object_defects())
+    return checks(measured, STAND_INS)
 
 
 def generated(measured: Measured) -> str:
     """Everything between the markers."""
-    by_name, objects = measured.by_name, object_defects()
+    by_name = measured.by_name
     parts = (
-        _totals(by_name, objects),
+        _totals(by_name),
         "### Mutants",
         _mutants(by_name),
         "### Survivors",
@@ -43,7 +45,7 @@ def generated(measured: Measured) -> str:
         "### Checks and their mutants",
         _standings(standings(measured)),
         "### Defects of stand-in objects",
-        _objects(objects),
+        _stand_ins(by_name),
     )
     return "\n\n".join(parts)
 
@@ -68,7 +70,7 @@ def _mutants(results: dict[str, Result]) -> str:
     return "\n".join([*head, *(mutant_row(mutant, results.get(mutant.name)) for mutant in MUTANTS)])
 
 
-def _totals(results: dict[str, Result], objects: Sequence[ObjectDefect]) -> str:
+def _totals(results: dict[str, Result]) -> str:
     killed = [mutant for mutant in MUTANTS if _catching(mutant, results.get(mutant.name))]
     accusing = [m for m in MUTANTS if m.name in results and results[m.name].accused(m)]
     starred = [mutant for mutant in MUTANTS if mutant.peer_misses]
@@ -76,6 +78,7 @@ def _totals(results: dict[str, Result], objects: Sequence[ObjectDefect]) -> str:
     alive = sum(mutant in killed for mutant in starred)
     through = sum(mutant.how is How.PYTEST for mutant in MUTANTS)
     families = len({mutant.family for mutant in MUTANTS})
+    caught = sum(bool(_catching(mutant, results.get(mutant.name))) for mutant in STAND_INS)
     share = len(killed) / len(MUTANTS)
     lines = (
         f"**{len(killed)} of {len(MUTANTS)} mutants are killed** ({share:.1%}), in {families} families.",
@@ -83,7 +86,7 @@ def _totals(results: dict[str, Result], objects: Sequence[ObjectDefect]) -> str:
         f"★ marks what TorchCTS 0.4.1 was seen to miss: {alive} of {len(starred)} are killed.",
         f"False accusations on the healthy accelerator: {len(healthy.reds)} in {healthy.ran} cases.",
         f"Mutants that turn a case red which does not depend on what they break: {len(accusing)}.",
-        f"Beside them stand {len(objects)} defects of stand-in objects, each seen red by its case in `tests/suites`.",
+        f"Beside them stand {len(STAND_INS)} defects of stand-in objects; {caught} are seen red by their case.",
     )
     return "\n".join(f"* {line}" for line in lines)
 
@@ -147,9 +150,16 @@ def _sharing(row: Check) -> str:
     return f"| `{row.name}` | {'; '.join(_shown(row.shared))} | {companions} |"
 
 
-def _objects(objects: Sequence[ObjectDefect]) -> str:
-    head = ["| defect | in | case |", "|---|---|---|"]
-    return "\n".join([*head, *(f"| {one.name} | {one.subject} | `{one.case}` |" for one in objects)])
+def stand_in_row(mutant: Mutant, result: Result | None) -> str:
+    assert mutant.stand_in
+    case = mutant.fault.caught_by
+    title = mutant.name.removesuffix(f": {case}")
+    return f"| {title} | {mutant.stand_in.name} | `{case}` | {'yes' if _catching(mutant, result) else '**no**'} |"
+
+
+def _stand_ins(results: dict[str, Result]) -> str:
+    head = ["| defect | in | case | killed |", "|---|---|---|---|"]
+    return "\n".join([*head, *(stand_in_row(mutant, results.get(mutant.name)) for mutant in STAND_INS)])
 
 
 def page(measured: Measured) -> str:

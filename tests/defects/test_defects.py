@@ -48,10 +48,8 @@ def test_a_mutant_is_killed(mutant: Mutant, measured: dict[str, Result]):
 
 
 def test_the_same_cases_are_green_without(measured: dict[str, Result]):
-    healthy = measured[measuring.HEALTHY]
-
-    assert not healthy.reds
-    assert healthy.ran > 50
+    assert not [name for name, result in measured.items() if measuring.is_healthy(name) and result.reds]
+    assert measured[measuring.HEALTHY].ran > 50
 
 
 @pytest.mark.parametrize("name", ["an operator aborts", "event.query is always True"])

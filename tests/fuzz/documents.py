@@ -27,7 +27,7 @@ def honest(packed: bool = False) -> Any:
         return world.plain(world.honest())
     import json
 
-    from conformance.reports.views.packed import pack
+    from conformance.reports.views.packed import render as pack
 
     return json.loads(pack(world.honest()))
 

@@ -13,16 +13,16 @@ from typing import Any, Final
 from conformance.errors import ConformanceError, JournalError
 from conformance.reports import diff
 from conformance.reports.gate import manifests
-from conformance.reports.gate.evidence import Evidence
+from conformance.reports.gate.evidence import GateEvidence
 from conformance.reports.gate.finding import Decision
 from conformance.reports.gate.rules import decide
 from conformance.reports.gate.views import FORMATS
 from conformance.reports.json_files import inflated, parse_json
-from conformance.reports.junit_import import _cases, _Reader, area_of
+from conformance.reports.junit_import import _cases, _JUnitReader, area_of
 from conformance.reports.model import Report
 from conformance.reports.profiles import find_policy
 from conformance.reports.report_json import from_json, to_json
-from conformance.reports.views import VIEWS, packed
+from conformance.reports.views import all_views, packed
 from conformance.reports.waivers.file import parse_waivers
 from tests.reports.gate import world
 
@@ -46,7 +46,7 @@ def value(document: Any) -> None:
 def judge(found: Report) -> Decision:
     """Everything that the gate does with a report that could be read."""
     policy = find_policy("training")
-    decision = decide(Evidence(found, policy, NOW, MANIFEST, BASELINE, WAIVERS, None, "ab" * 32))
+    decision = decide(GateEvidence(found, policy, NOW, MANIFEST, BASELINE, WAIVERS, None, "ab" * 32))
     for form in FORMATS.values():
         assert form(decision)
     assert decision.status in (0, 1)
@@ -60,10 +60,10 @@ def shown(document: Any) -> None:
 
     def show() -> None:
         found = from_json(document, "fuzz")
-        for view in VIEWS.values():
-            view(found, 80).encode("utf-8", errors="replace")
+        for view in all_views():
+            view.render(found, 80).encode("utf-8", errors="replace")
         assert from_json(json.loads(to_json(found))) == found
-        assert from_json(json.loads(packed.pack(found))) == found
+        assert from_json(json.loads(packed.render(found))) == found
 
     _refusing(show)
 
@@ -81,7 +81,7 @@ def waivers(data: bytes) -> None:
 
 def junit(data: bytes) -> None:
     """A JUnit file of another suite."""
-    _refusing(lambda: list(_cases(_Reader("fuzz").read(data), area_of("path"))))
+    _refusing(lambda: list(_cases(_JUnitReader("fuzz").read(data), area_of("path"))))
 
 
 def manifest(data: bytes) -> None:

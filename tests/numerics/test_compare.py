@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from conformance.numerics import layout
-from conformance.numerics.bits import same_bits
 from conformance.numerics.budgets import OpClass, budget_of, unit_roundoff
-from conformance.numerics.compare import Exact, compare, zero_signs
+from conformance.numerics.compare import Exact, compare, same_bits, zero_signs
 from conformance.numerics.transfer import copied, widened
 
 CPU = torch.device("cpu")

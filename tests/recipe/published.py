@@ -18,9 +18,9 @@ from typing import Final
 
 from conformance.reports.loading import load
 from conformance.reports.model import Report
-from conformance.reports.page.columns import Origin, Source
+from conformance.reports.page.columns import PublishedReport, ReportOrigin
 from conformance.reports.page.publish import publish
-from conformance.reports.views.packed import pack
+from conformance.reports.views.packed import render as pack
 
 ROOT: Final = Path(__file__).parents[2]
 SCRIPT: Final = ROOT / "docs" / "recipes" / "conformance.sh"
@@ -71,7 +71,9 @@ def keep(report: Report, subject: Subject, folder: Path) -> Path:
 
 def write_page(folder: Path, runs: Path) -> tuple[Path, ...]:
     """The page of the kept reports: the maintainers' own runs."""
-    return publish([Source(load(path), Origin.UPSTREAM) for path in sorted(runs.glob("*.json.gz"))], folder)
+    return publish(
+        [PublishedReport(load(path), ReportOrigin.UPSTREAM) for path in sorted(runs.glob("*.json.gz"))], folder
+    )
 
 
 def main() -> int:

@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 
 from conformance.reports.declaration.claims import check_claims
-from conformance.reports.model import Accelerator, CaseRecord, DeclarationRecord, DeclaredCell, Report, Run, Suite
+from conformance.reports.model import AcceleratorRecord, CaseRecord, DeclarationRecord, DeclaredCell, Report, Run, Suite
 from conformance.reports.verdict import Outcome, Reason
 
 
 def report(*claims: str, cases: tuple[CaseRecord, ...]) -> Report:
     cells = tuple(DeclaredCell(cell, "supported", "native") for cell in claims)
     run = Run("r", "", Suite("1", "0" * 64, len(cases)))
-    return Report(run, Accelerator("x"), declaration=DeclarationRecord("", cells), cases=cases)
+    return Report(run, AcceleratorRecord("x"), declaration=DeclarationRecord("", cells), cases=cases)
 
 
 def case(cell: str, outcome: Outcome = Outcome.PASS, reason: Reason = Reason.NATIVE) -> CaseRecord:

@@ -14,7 +14,7 @@ from conformance.cli.claims_text import declaration_of_cells
 from conformance.reports.declaration.condensing import corrected_cells
 from conformance.reports.declaration.corrections import correct
 from conformance.reports.fold import fold
-from conformance.reports.journal import Ended, JournalRecords
+from conformance.reports.journal import CaseEnd, JournalRecords
 from conformance.reports.model import DeclarationRecord, DeclaredCell, Report
 from conformance.reports.verdict import Reason, Verdict, failed, passed, skipped
 from tests.reports.samples import HEADER, SHA, entry
@@ -64,7 +64,7 @@ def a_run(seed: int) -> tuple[Report, Declaration, dict[str, bool]]:
 
 
 def report_with(entries: list[dict[str, Any]], ended: dict[str, Verdict], cells: list[DeclaredCell]) -> Report:
-    records = JournalRecords(run=HEADER, ended={id: Ended(id, verdict, 0.0, "main") for id, verdict in ended.items()})
+    records = JournalRecords(run=HEADER, ended={id: CaseEnd(id, verdict, 0.0, "main") for id, verdict in ended.items()})
     report = fold({"sha256": SHA, "suite": "0.1.0", "cases": entries}, records)
     return replace(report, declaration=DeclarationRecord("", tuple(cells)))
 

@@ -18,7 +18,7 @@ from conformance.reports.loading import load
 from conformance.reports.model import Report
 from conformance.reports.report_json import from_json, to_json
 from conformance.reports.verdict import Outcome, Reason, Verdict, failed, passed, skipped
-from conformance.reports.views import badge, ctrf, junit, packed, summary
+from conformance.reports.views import badge, ctrf, endpoint, junit, packed, summary
 from tests.reports.gate.world import PLAN, case, honest, with_case
 from tests.reports.samples import entry, report_of, sample_report, write_sample
 
@@ -181,12 +181,12 @@ def test_the_summary_is_escaped() -> None:
     ],
 )
 def test_the_badge_is_the_highest_green_profile(make: Any, message: str, colour: str) -> None:
-    value = json.loads(badge.endpoint(make()))
+    value = json.loads(endpoint.render(make()))
 
     assert value == {"schemaVersion": 1, "label": "acme", "message": message, "color": colour}
-    picture = ElementTree.fromstring(badge.svg(make()))
+    picture = ElementTree.fromstring(badge.render(make()))
     assert picture.get("aria-label") == f"acme: {message}"
-    assert f"#{colour}" in badge.svg(make())
+    assert f"#{colour}" in badge.render(make())
 
 
 def test_a_run_of_a_profile_earns_no_higher_badge() -> None:
@@ -202,8 +202,8 @@ def test_a_partial_run_has_no_badge_and_hostile_names_no_markup() -> None:
     partial = replace(honest(), run=replace(honest().run, invocation=invocation))
 
     assert badge.message(partial) == "partial run"
-    assert "<script" not in badge.svg(hostile())
-    ElementTree.fromstring(badge.svg(hostile()))
+    assert "<script" not in badge.render(hostile())
+    ElementTree.fromstring(badge.render(hostile()))
 
 
 # --- packed ---------------------------------------------------------------------------------------------------------
@@ -213,7 +213,7 @@ def test_a_partial_run_has_no_badge_and_hostile_names_no_markup() -> None:
 def test_what_is_packed_is_unpacked(make: Any) -> None:
     report = make()
 
-    assert from_json(json.loads(packed.pack(report))) == report
+    assert from_json(json.loads(packed.render(report))) == report
 
 
 def test_every_kind_of_ending_is_packed(tmp_path: Path, report: Report) -> None:
@@ -228,7 +228,7 @@ def test_every_kind_of_ending_is_packed(tmp_path: Path, report: Report) -> None:
     odd = replace(odd, cases=(*cases, *odd.cases[2:]))
 
     for one in (report, odd):
-        assert to_json(from_json(json.loads(packed.pack(one)))) == to_json(one)
+        assert to_json(from_json(json.loads(packed.render(one)))) == to_json(one)
 
 
 def test_a_passing_case_takes_at_most_200_bytes(tmp_path: Path) -> None:
@@ -236,8 +236,8 @@ def test_a_passing_case_takes_at_most_200_bytes(tmp_path: Path) -> None:
     cells = [entry(f"operators.nn.functional.adaptive_max_pool3d_with_indices{n}", **axes) for n in range(500)]
     numbers = {"max_abs": 1.2345678901234567e-07, "max_ulp": 1.25, "budget": 2.0, "comparisons": 321}
 
-    text = packed.pack(report_of(tmp_path, *[(one, passed(**numbers)) for one in cells]))
-    alone = packed.pack(report_of(tmp_path / "one", (cells[0], passed(**numbers))))
+    text = packed.render(report_of(tmp_path, *[(one, passed(**numbers)) for one in cells]))
+    alone = packed.render(report_of(tmp_path / "one", (cells[0], passed(**numbers))))
 
     assert (len(text) - len(alone)) / 499 <= 200
 
@@ -270,7 +270,7 @@ def test_a_packed_report_is_read_and_judged_like_any_other(tmp_path: Path, capsy
     ],
 )
 def test_a_broken_packed_report_is_one_sentence(change: Any, sentence: str) -> None:
-    value = json.loads(packed.pack(honest()))
+    value = json.loads(packed.render(honest()))
     change(value)
 
     with pytest.raises(JournalError, match=sentence) as caught:

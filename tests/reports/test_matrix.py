@@ -9,7 +9,7 @@ import pytest
 from conformance.reports.matrix import (
     OTHER,
     TERMINAL_LAYOUTS,
-    Column,
+    MatrixColumn,
     differences,
     full_columns,
     make_matrix,
@@ -21,7 +21,7 @@ from tests.reports.samples import entry, report_of, sample_report
 
 
 @pytest.mark.parametrize("columns", [*TERMINAL_LAYOUTS, ()])
-def test_every_planned_case_is_counted_once(tmp_path: Path, columns: tuple[Column, ...]) -> None:
+def test_every_planned_case_is_counted_once(tmp_path: Path, columns: tuple[MatrixColumn, ...]) -> None:
     report = sample_report(tmp_path)
 
     matrix = make_matrix(report, columns)

@@ -11,7 +11,7 @@ import pytest
 
 from conformance.cli.main import main
 from conformance.errors import UsageError
-from conformance.reports.gate.evidence import Evidence
+from conformance.reports.gate.evidence import GateEvidence
 from conformance.reports.gate.rules import decide
 from conformance.reports.loading import load
 from conformance.reports.merge import merge
@@ -34,7 +34,7 @@ def shard(part: int, whole: int = 3, style: str = "=") -> Report:
 def test_merged_shards_are_accepted_like_the_whole() -> None:
     merged = merge([shard(1), shard(2, style=" "), shard(3)], IDS)
 
-    decision = decide(Evidence(merged, find_policy("training"), NOW, manifest(), honest("old", days=10)))
+    decision = decide(GateEvidence(merged, find_policy("training"), NOW, manifest(), honest("old", days=10)))
 
     assert decision.findings == ()
     assert merged.run.invocation.argv == ("--accelerator=acme", "-q")

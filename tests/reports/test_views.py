@@ -12,7 +12,7 @@ from conformance.errors import UnknownName
 from conformance.reports.model import Report
 from conformance.reports.report_json import from_json
 from conformance.reports.verdict import Reason, failed, passed
-from conformance.reports.views import VIEWS, find_view, junit, markdown
+from conformance.reports.views import find_view, junit, markdown, view_names
 from conformance.reports.views import text as terminal
 from tests.reports.samples import entry, report_of, sample_report
 
@@ -30,18 +30,18 @@ def report(tmp_path: Path) -> Report:
     [("text", "matrix.txt"), ("markdown", "matrix.md"), ("junit", "junit.xml"), ("json", "report.json")],
 )
 def test_the_view_is_as_it_was(report: Report, name: str, file: str) -> None:
-    text = VIEWS[name](report, 120)
+    text = find_view(name).render(report, 120)
 
     if os.environ.get("UPDATE_GOLDEN"):
         (GOLDEN / file).write_text(text, encoding="utf-8")
     assert text == (GOLDEN / file).read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("name", VIEWS)
+@pytest.mark.parametrize("name", view_names())
 def test_the_same_run_gives_the_same_bytes(tmp_path: Path, name: str) -> None:
     first, second = sample_report(tmp_path / "a"), sample_report(tmp_path / "b")
 
-    assert VIEWS[name](first, 120) == VIEWS[name](second, 120)
+    assert find_view(name).render(first, 120) == find_view(name).render(second, 120)
 
 
 def test_an_unknown_view_is_named_with_a_suggestion() -> None:
@@ -62,7 +62,7 @@ def test_the_terminal_matrix_fits(tmp_path: Path, width: int) -> None:
 def test_failures_beyond_the_limit_are_counted(tmp_path: Path) -> None:
     cases = [(entry(f"a.case{i}"), failed(Reason.WRONG, "no")) for i in range(5)]
 
-    text = terminal.render(report_of(tmp_path, *cases), failures_shown=2)
+    text = terminal.body(report_of(tmp_path, *cases), failures_shown=2)
 
     assert text.count("repro:") == 2
     assert "… and 3 more" in text

@@ -15,7 +15,7 @@ from conformance.accelerators.registry import resolve
 from conformance.case import Case
 from conformance.finding import Finding
 from conformance.reports.verdict import Reason
-from tests.suites.bodies import planned
+from tests.defects.stand_ins import planned
 
 #: Members for which doing nothing is an answer that the interface allows: no case can tell it from a stub.
 DOING_NOTHING_IS_RIGHT = {

@@ -1,6 +1,6 @@
 """Single-process reference of the one-bit optimizers, one function for each.
 
-The kernels that these functions are compared with name the papers.
+The docstrings of the kernels under test name the papers.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def one_bit_lamb(
                 fresh[i] = v[i]
         else:
             if step == freeze_step:
-                # All tensors travel as one; equal root mean squares keep the small ones from being rounded away.
+                # All tensors are compressed as one, and a chunk has one magnitude: so all get one root mean square.
                 sizes = [float(tensor.pow(2).mean().sqrt()) for tensor in m]
                 scales = [sum(sizes) / len(sizes) / root_mean_square for root_mean_square in sizes]
             moved = [[(BETA1 * m[i] + (1 - BETA1) * own[rank][i]) * scales[i] for i in indices] for rank in range(size)]
@@ -147,7 +147,7 @@ def _zero_one_column(
                 renewed, interval = 0, 2 * interval
             gradient = [g] * len(ranks)
             if step == freeze:
-                exchange = EmulatedExchange()  # what is exchanged from here on are not gradients: no old feedback
+                exchange = EmulatedExchange()  # from here on changes of parameters are sent: drop gradients' feedback
         root = v.sqrt() + EPS
         m = [BETA1 * m[r] + (1 - BETA1) * gradient[r] for r in ranks]
         change = [-lr * (m[r] / root + decay * p[r]) for r in ranks]

@@ -8,8 +8,8 @@ from torch.nn import functional
 
 from conformance.finding import require
 from conformance.kernels.linear import LoRALinear
-from conformance.suites.accelerator.capturing import warm_up
 from conformance.suites.inference.language_model import exact_model, some_tokens
+from conformance.suites.shared_bodies import warm_up
 
 BATCH, TOKENS = 2, 6
 _RANK, _ALPHA = 4, 8.0
@@ -68,7 +68,7 @@ def captured(accelerator, work):
 
 
 def with_small_matrices(model):
-    """Freeze the model, add trainable LoRA matrices other than zero to its projections, and return it."""
+    """Freeze the model, add trainable LoRA matrices with nonzero values to its projections, and return it."""
     model.requires_grad_(False)
     for layer in model.layers:
         for name in ("qkv", "out", "down"):

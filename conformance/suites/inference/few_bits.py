@@ -9,8 +9,7 @@ from torch.nn import functional
 
 from conformance.kernels.injection import Injector
 from conformance.kernels.specifications.quantization import kind_of
-from conformance.numerics.beside import table_beside
-from conformance.numerics.budgets import unit_roundoff
+from conformance.numerics.budgets import load_table, unit_roundoff
 from conformance.suites.module_inject.models import InjectedLlamaLayer
 from conformance.suites.ops.loading import functions_if_any
 
@@ -78,7 +77,7 @@ def allowed(weight, source, bits, groups, dtype):
     products. The error of a product is at most the sum over inputs of |input| times the weight's error, plus the
     rounding of the sum: n u sum |a b| (Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., 3.1).
     """
-    limits = table_beside(__file__, "limits.toml")
+    limits = load_table(__file__, "limits.toml")
     rows = weight.reshape(groups, -1)
     levels = 2 ** (bits - 1)
     step = rows.abs().amax(1, keepdim=True) / levels

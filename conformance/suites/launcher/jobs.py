@@ -110,31 +110,43 @@ class Agents:
     def close(self):
         self._process.stdin.close()
         self._process.stdout.close()
-        self._process.kill()  # no job is running: run() kills the agents of a job that timed out
+        self._process.kill()  # no job is running: run() ends the agents of a job that takes too long
         self._process.wait()
 
     def run(self, job):
-        """Run a job and return its exit status; after the timeout, kill its agents and raise TimeoutExpired."""
+        """Run a job and return its exit status; after the timeout, end its agents and raise TimeoutExpired."""
         self._process.stdin.write(json.dumps(job).encode() + b"\n")
         self._process.stdin.flush()
         until, agents = time.monotonic() + TIMEOUT, []
         while time.monotonic() < until:
-            kind, *numbers = self._read_line(until - time.monotonic())
+            line = self._read_line(until - time.monotonic())
+            if line is None:
+                break
+            kind, *numbers = line
             if kind == "status":
                 return int(numbers[0])
             agents = list(map(int, numbers))
-        # Each agent leads a session of its own (setsid), so its process group holds its ranks too.
-        for agent in agents:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(agent, signal.SIGKILL)
+        self._end(agents)
         raise subprocess.TimeoutExpired("torchrun", TIMEOUT)
 
+    def _end(self, agents):
+        """End the agents of a job that takes too long, and this fork server, which would report the job's end later."""
+        # SIGTERM lets torchrun end its ranks; after SIGKILL they would stay.
+        for end in (signal.SIGTERM, signal.SIGKILL):
+            for agent in agents:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(agent, end)  # each agent leads a process group of its own
+            if self._read_line(10) is not None:
+                break
+        _agents.cache_clear()
+        self.close()
+
     def _read_line(self, timeout):
-        """Return the next line of the fork server, split at spaces, or ["agents"] if none came within the timeout."""
+        """Return the next line of the fork server, split at spaces, or None if none came within the timeout."""
         pipe = self._process.stdout.fileno()
         while b"\n" not in self._read:
             if not select.select([pipe], [], [], timeout)[0]:
-                return ["agents"]
+                return None
             self._read += (found := os.read(pipe, 4096))
             if not found:
                 _agents.cache_clear()  # the next job starts a new fork server

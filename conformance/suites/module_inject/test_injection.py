@@ -10,7 +10,7 @@ from conformance.accelerators.capabilities import DTYPE, OP_BUILDERS
 from conformance.case import case
 from conformance.kernels.implementation import Implementation
 from conformance.kernels.injection import Injector, inject
-from conformance.numerics.beside import table_beside
+from conformance.numerics.budgets import load_table
 
 from . import builders, models
 from .models import exact_and_model
@@ -20,7 +20,7 @@ TOKENS, BATCH = 7, 2
 
 
 def limit(dtype):
-    return table_beside(__file__, "limits.toml")[dtype]
+    return load_table(__file__, "limits.toml")[dtype]
 
 
 @contextmanager

@@ -9,9 +9,8 @@ import torch
 
 from conformance.finding import Reason, report
 from conformance.numerics import layout
-from conformance.numerics.bits import plain, same_bits
 from conformance.numerics.budgets import OpClass
-from conformance.numerics.compare import Comparison, Exact, compare, host_ratio, zero_signs
+from conformance.numerics.compare import Comparison, Exact, compare, host_ratio, plain, same_bits, zero_signs
 from conformance.numerics.trees import leaves
 
 from .execution import OperatorSample, processed

@@ -16,7 +16,7 @@ from conformance.finding import Reason, Refused, environment_lacks, report
 from conformance.kernels.arguments import tensors_in
 from conformance.kernels.implementation import Choice, Implementation, choice_behind
 from conformance.kernels.specification import Arguments, TensorLocation
-from conformance.numerics.bits import plain
+from conformance.numerics.compare import plain
 from conformance.numerics.trees import mapped
 
 from .judging import KernelJudge, differing

@@ -9,8 +9,8 @@ import torch
 
 from conformance.kernels.arguments import tensors_in
 from conformance.kernels.specification import Arguments, ErrorBudget, Expected, KernelSpecification
-from conformance.numerics.bits import plain, same_bits
 from conformance.numerics.budgets import accumulator_roundoff, floor, unit_roundoff
+from conformance.numerics.compare import plain, same_bits
 
 
 @dataclass

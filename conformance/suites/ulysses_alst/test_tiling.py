@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from conformance.accelerators.capabilities import COMM, COMM_DTYPE, DTYPE, MEMORY_PEAK
 from conformance.case import case
-from conformance.numerics.beside import table_beside
+from conformance.numerics.budgets import load_table
 from conformance.numerics.nearness import Near, near
 from conformance.suites.accelerator.test_memory import settle
 
@@ -126,7 +126,7 @@ def test_peak(accelerator, device, of, check):
     """A pass in eight tiles has at most a quarter of the peak memory of an untiled pass."""
     whole, inner = PASSES[of](device, None)
     eighth, _ = PASSES[of](device, 2048 // 8)
-    limit = table_beside(__file__, "limits.toml")["share_of_the_untiled_peak"]
+    limit = load_table(__file__, "limits.toml")["share_of_the_untiled_peak"]
 
     untiled, in_tiles = peak(accelerator, whole), peak(accelerator, eighth)
 

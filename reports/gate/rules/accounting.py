@@ -1,23 +1,23 @@
-"""G04, G05: every required case exactly once and as it was planned, and every number of the file counted again."""
+"""G04, G05: the report has every required case once and as planned, and its numbers are those of its cases."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import chain
 
-from conformance.reports.gate.evidence import Evidence
-from conformance.reports.gate.finding import Finding, counted, named, reject
+from conformance.reports.gate.evidence import GateEvidence
+from conformance.reports.gate.finding import GateFinding, Rule, counted, named, reject
 from conformance.reports.model import declared_sha256
 from conformance.reports.planned import PlannedCase
 from conformance.reports.totals import Counts
 from conformance.reports.verdict import Reason
 
 
-def check_cases(evidence: Evidence) -> Iterator[Finding]:
-    """G04: the report has every required case once, no other, and none is described otherwise than planned."""
+def check_cases(evidence: GateEvidence) -> Iterator[GateFinding]:
+    """Return findings of G04: cases that are missing, unknown, repeated, or not described as planned."""
     yield from _check_accounting(evidence)
     if evidence.manifest is None or evidence.planned_profile:
-        return  # with the hash of a released plan the cases are those of that plan
+        return  # a plan with a released hash has exactly the released cases
     planned, present = evidence.manifest.cases, evidence.cases
     lost = {one.id for one in evidence.report.accounting.unaccounted}
     if missing := sorted(evidence.required - present.keys() - lost):
@@ -33,7 +33,7 @@ def check_cases(evidence: Evidence) -> Iterator[Finding]:
         )
 
 
-def _check_accounting(evidence: Evidence) -> Iterator[Finding]:
+def _check_accounting(evidence: GateEvidence) -> Iterator[GateFinding]:
     accounting = evidence.report.accounting
     if lost := [one.id for one in accounting.unaccounted]:
         n = counted(len(lost), "planned case has", "planned cases have")
@@ -60,8 +60,8 @@ def _is_as_planned(case: PlannedCase, row: PlannedCase) -> bool:
     )
 
 
-def check_counts(evidence: Evidence) -> Iterator[Finding]:
-    """G05: what the file says it holds is what it holds."""
+def check_counts(evidence: GateEvidence) -> Iterator[GateFinding]:
+    """Return findings of G05: counts, lists and hashes that differ from those computed from the cases."""
     report = evidence.report
     if report.totals != report.counts:
         said, found = _said(report.totals), _said(report.counts)
@@ -84,3 +84,22 @@ def _said(counts: Counts) -> str:
         f"{counts.passed} passed, {counts.skipped} skipped, {counts.failed} failed, {counts.lost} lost "
         f"and {counts.claimed} claimed"
     )
+
+
+RULES = (
+    Rule(
+        "G04",
+        requirement="Every case that the profile requires is in the report exactly once and is described as planned. "
+        "There is no other case.",
+        why="A case that is left out cannot fail.",
+        fix="Run again without a selection, continue a killed run with --resume, and merge all shards.",
+        check=check_cases,
+    ),
+    Rule(
+        "G05",
+        requirement="The counts, lists and hashes of the file equal those computed again from its cases and claims.",
+        why="A file that contradicts itself was edited or damaged.",
+        fix="Send the file as the run wrote it.",
+        check=check_counts,
+    ),
+)

@@ -1,4 +1,4 @@
-"""G07, G11: against a report that was accepted before, case by case and claim by claim. Counts are never compared."""
+"""G07, G11: comparison with an accepted report, case by case and claim by claim. Counts are never compared."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Iterator
 
 from conformance.claim_lookup import SUPPORTED, ClaimLookup, FoundClaim
 from conformance.reports.declaration.claims import claims_of, self_contradiction
-from conformance.reports.gate.evidence import Evidence
-from conformance.reports.gate.finding import Finding, counted, named, note, reject
+from conformance.reports.gate.evidence import GateEvidence
+from conformance.reports.gate.finding import GateFinding, Rule, counted, named, note, reject
 from conformance.reports.model import CaseRecord, Report
 from conformance.reports.plain_text import one_line
 from conformance.reports.verdict import Outcome, Reason
 
 
-def check_regressions(evidence: Evidence) -> Iterator[Finding]:
-    """G07: what passed in the baseline passes."""
+def check_regressions(evidence: GateEvidence) -> Iterator[GateFinding]:
+    """Return findings of G07: cases that passed in the baseline and do not pass now."""
     baseline = evidence.baseline
     if baseline is None:
         return
@@ -29,7 +29,7 @@ def check_regressions(evidence: Evidence) -> Iterator[Finding]:
         yield reject("G07", f"{n} now {kind}: {named(ids)}.", ids)
 
 
-def _check_comparable(report: Report, baseline: Report) -> Iterator[Finding]:
+def _check_comparable(report: Report, baseline: Report) -> Iterator[GateFinding]:
     names = [one_line(one.accelerator.name, 60) for one in (report, baseline)]
     if names[0] != names[1]:
         yield reject("G07", f"The baseline is of {names[1]}, the report of {names[0]}: they cannot be compared.")
@@ -37,23 +37,23 @@ def _check_comparable(report: Report, baseline: Report) -> Iterator[Finding]:
         yield note("G07", "The baseline is the same run as the report, so nothing can have become worse.")
 
 
-def _regression(before: CaseRecord, evidence: Evidence) -> str | None:
-    """How a case that passed ends now, if that is worse; a valid waiver was agreed to."""
+def _regression(before: CaseRecord, evidence: GateEvidence) -> str | None:
+    """Return how a case that passed ends now, or None if that is not worse. A validly waived failure is not worse."""
     now = evidence.cases.get(before.id)
     if now is None:
         return "missing" if evidence.is_planned(before.id) and _is_asked(before.id, evidence) else None
-    if now.outcome is Outcome.PASS or now.reason is Reason.WAIVER_STALE or before.id in evidence.settled.waived:
+    if now.outcome is Outcome.PASS or now.reason is Reason.WAIVER_STALE or before.id in evidence.waiver_outcome.waived:
         return None
     word = "skipped" if now.outcome is Outcome.SKIP else "failing"
     return f"{word} ({now.reason.value})"
 
 
-def _is_asked(id: str, evidence: Evidence) -> bool:
+def _is_asked(id: str, evidence: GateEvidence) -> bool:
     return evidence.manifest is None or id in evidence.required
 
 
-def check_claims(evidence: Evidence) -> Iterator[Finding]:
-    """G11: what the baseline declared supported still is, and not in a lesser way."""
+def check_claims(evidence: GateEvidence) -> Iterator[GateFinding]:
+    """Return findings of G11: cells that the baseline declares supported, and the report does not, or less natively."""
     if evidence.baseline is None:
         return
     before, now = claims_of(evidence.baseline), evidence.claims
@@ -69,8 +69,8 @@ def check_claims(evidence: Evidence) -> Iterator[Finding]:
         yield reject("G11", f"{n} {change}: {named(cells)}.", cells)
 
 
-def _cells(baseline: Report, claims: ClaimLookup, evidence: Evidence) -> dict[tuple[str, bool], None]:
-    """Every cell that the baseline can have claimed: what its cases need, and what it names."""
+def _cells(baseline: Report, claims: ClaimLookup, evidence: GateEvidence) -> dict[tuple[str, bool], None]:
+    """Return every cell that the baseline can have claimed: those its cases require, and those it names."""
     found = dict.fromkeys((cell, True) for cell in claims.exact_cells)
     for case in baseline.cases:
         if evidence.is_planned(case.id):
@@ -79,9 +79,28 @@ def _cells(baseline: Report, claims: ClaimLookup, evidence: Evidence) -> dict[tu
 
 
 def _shrunk(was: FoundClaim, now: FoundClaim) -> str | None:
-    """How a claim became smaller, as the end of a sentence."""
+    """Return how a claim became weaker, as the end of a sentence, or None."""
     if now.state != SUPPORTED:
         return f"now {one_line(now.state, 40)}"
     if was.detail in ("", "native") and now.detail not in ("", "native"):
         return f"now only supported as {one_line(now.detail, 40)}"
     return None
+
+
+RULES = (
+    Rule(
+        "G07",
+        requirement="Every case that passed in the baseline passes now. Skipped or missing is worse than passed.",
+        why="Equal counts hide a new failure behind a fixed one.",
+        fix="Fix the regression, or agree to it: with a waiver, or by accepting a new baseline.",
+        check=check_regressions,
+    ),
+    Rule(
+        "G11",
+        requirement="Every cell that the baseline declares supported is still declared supported, and natively if it "
+        "was native.",
+        why="Without this rule, dropping an operator from the declaration would turn its failures into skips.",
+        fix="Claim it again, or agree to the loss by accepting a new baseline.",
+        check=check_claims,
+    ),
+)

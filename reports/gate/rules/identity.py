@@ -1,23 +1,23 @@
-"""G02, G03: which suite was run, and whether it is the released one."""
+"""G01, G02, G03: the report can be read, and comes from a released suite and its plan."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
-from conformance.reports.gate.evidence import Evidence
-from conformance.reports.gate.finding import Finding, note, reject
+from conformance.reports.gate.evidence import GateEvidence
+from conformance.reports.gate.finding import GateFinding, Rule, note, reject
 from conformance.reports.gate.manifests import torch_series
 from conformance.reports.plain_text import one_line
 from conformance.reports.profiles import containing
 
-#: How many releases back are current, and how many more are accepted with a note.
+#: Number of releases that are current, and of older ones that are accepted with a note.
 _CURRENT: Final = 2
 _STALE: Final = 1
 
 
-def check_version(evidence: Evidence) -> Iterator[Finding]:
-    """G02: the suite's version is a supported release."""
+def check_version(evidence: GateEvidence) -> Iterator[GateFinding]:
+    """Return findings of G02: a version of the suite that is unknown or old."""
     version = one_line(evidence.report.run.suite.version, 40) or "(none)"
     if version not in evidence.releases:
         known = ", ".join(evidence.releases[-_CURRENT - _STALE :])
@@ -30,8 +30,8 @@ def check_version(evidence: Evidence) -> Iterator[Finding]:
         yield note("G02", f"Suite version {version} is stale; the next release will no longer accept it.")
 
 
-def check_manifest(evidence: Evidence) -> Iterator[Finding]:
-    """G03: the run's plan is the released one of the profile, or of a profile that contains it."""
+def check_manifest(evidence: GateEvidence) -> Iterator[GateFinding]:
+    """Return findings of G03: a plan that is not the released one of the profile or of a larger profile."""
     run, manifest = evidence.report.run, evidence.manifest
     series = torch_series(evidence.report.accelerator.torch) or "an unknown version"
     if manifest is None:
@@ -50,3 +50,38 @@ def check_manifest(evidence: Evidence) -> Iterator[Finding]:
         short = one_line(run.suite.manifest_sha256[:12], 20) or "(none)"
         wanted = ", ".join(f"{sha256[:12]} ({name})" for name, sha256 in released.items())
         yield reject("G03", f"The run's manifest {short} is not the released one of {evidence.profile}: {wanted}.")
+
+
+def check_parsed(_: GateEvidence) -> Iterable[GateFinding]:
+    """Return nothing for G01: a report that reaches the rules was parsed. The command reports all other files."""
+    return ()
+
+
+RULES = (
+    Rule(
+        "G01",
+        requirement="The report can be read: it is UTF-8 JSON of a known schema, without unknown or repeated keys, and "
+        "within the size limits.",
+        why="A report that cannot be read cannot be judged. A reader that guesses can be made to guess wrong. The "
+        "exit status is 2, not 1.",
+        fix="Send the report.json that the run wrote, unedited. Make one from a journal with: conformance report "
+        "FOLDER --format json.",
+        check=check_parsed,
+    ),
+    Rule(
+        "G02",
+        requirement="The suite's version is the newest release or the one before it. The release before that is "
+        "accepted with a note, older ones are rejected.",
+        why="An old suite does not test for what newer releases find.",
+        fix="Install the newest release and run again.",
+        check=check_version,
+    ),
+    Rule(
+        "G03",
+        requirement="The hash of the run's plan is the released hash of the profile, or of a profile that contains it.",
+        why="A plan with other cases, or with fewer requirements, is another suite.",
+        fix="Run the released suite with a released torch series and without a selection, or name the manifest to "
+        "judge by: --manifest.",
+        check=check_manifest,
+    ),
+)

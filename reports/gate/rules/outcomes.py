@@ -1,13 +1,12 @@
-"""G06, G16: what had to pass passed or is waived, and not too much of it only now and then."""
+"""G06, G16: due cases passed or are waived, and not too many of them are flaky."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
 
-from conformance.reports.gate.evidence import Evidence
-from conformance.reports.gate.finding import Finding, counted, named, note, reject
-from conformance.reports.groups import CaseGroup
+from conformance.reports.gate.evidence import GateEvidence
+from conformance.reports.gate.finding import GateFinding, Rule, counted, named, note, reject
 from conformance.reports.model import CaseRecord
 from conformance.reports.profiles import PROFILES, contained
 from conformance.reports.totals import idle_areas
@@ -15,24 +14,11 @@ from conformance.reports.verdict import Outcome, Reason
 from conformance.reports.waivers.applying import observed
 
 
-def is_due(group: CaseGroup) -> bool:
-    """Whether the cases had to pass: the core always, and everything else that is claimed."""
-    return group.level == "core" or group.outcome is not Outcome.SKIP or group.reason.facts.claimed
-
-
-def unmet(group: CaseGroup, evidence: Evidence) -> list[CaseRecord]:
-    """Those of the cases that neither passed nor failed as a valid waiver says."""
-    waived = evidence.settled.waived
-    if group.outcome is Outcome.PASS or group.reason is Reason.WAIVER_STALE:
-        return [case for case in group.cases if case.id in waived] if waived and group.level == "core" else []
-    return [case for case in group.cases if case.id not in waived or group.level == "core"]
-
-
-def check_outcomes(evidence: Evidence) -> Iterator[Finding]:
-    """G06: every case that is due passed or is validly waived."""
+def check_outcomes(evidence: GateEvidence) -> Iterator[GateFinding]:
+    """Return findings of G06: due cases that neither passed nor are validly waived."""
     yield from _check_something_passed(evidence)
     kinds: dict[str, list[str]] = defaultdict(list)
-    for case in (case for group in evidence.groups if is_due(group) for case in unmet(group, evidence)):
+    for case in (case for group in evidence.due for case in evidence.unmet(group)):
         kinds[_kind(case, evidence)].append(case.id)
     for kind, ids in kinds.items():
         yield reject("G06", f"{counted(len(ids), 'case')} {kind}: {named(ids)}.", ids)
@@ -41,11 +27,11 @@ def check_outcomes(evidence: Evidence) -> Iterator[Finding]:
         yield reject("G06", f"Areas with claims in which nothing ran: {named(idle)}.")
 
 
-def _kind(case: CaseRecord, evidence: Evidence) -> str:
-    """What is wrong with an unmet case, as the middle of a sentence."""
+def _kind(case: CaseRecord, evidence: GateEvidence) -> str:
+    """Return what is wrong with an unmet case, as the middle of a sentence."""
     if case.level == "core" and case.outcome is Outcome.SKIP:
         return f"of the mandatory core did not pass (skip, {case.reason.value})"
-    if case.id in evidence.settled.expired:
+    if case.id in evidence.waiver_outcome.expired:
         return "failed with a waiver that has expired"
     if case.reason is Reason.WAIVED:
         found = observed(case)
@@ -58,8 +44,8 @@ def _kind(case: CaseRecord, evidence: Evidence) -> str:
     return f"failed ({case.reason.value})"
 
 
-def _check_something_passed(evidence: Evidence) -> Iterator[Finding]:
-    """A run in which nothing failed because nothing ran proves nothing."""
+def _check_something_passed(evidence: GateEvidence) -> Iterator[GateFinding]:
+    """Return a finding if nothing passed: a run without failures may also be a run that executed nothing."""
     groups = evidence.groups
     passed = [group for group in groups if group.outcome is Outcome.PASS]
     if not passed:
@@ -73,9 +59,9 @@ def _check_something_passed(evidence: Evidence) -> Iterator[Finding]:
             yield reject("G06", f"No case of profile {name}'s own passed, so the run says nothing of it.")
 
 
-def check_flaky(evidence: Evidence) -> Iterator[Finding]:
-    """G16: not more cases are waived as flaky than the profile allows."""
-    flaky, allowed = evidence.settled.flaky, evidence.policy.max_flaky
+def check_flaky(evidence: GateEvidence) -> Iterator[GateFinding]:
+    """Return findings of G16: the cases that are waived as flaky."""
+    flaky, allowed = evidence.waiver_outcome.flaky, evidence.policy.max_flaky
     if len(flaky) > allowed:
         sentence = (
             f"{len(flaky)} cases are waived as flaky; profile {evidence.profile} allows {allowed}: {named(flaky)}."
@@ -83,3 +69,23 @@ def check_flaky(evidence: Evidence) -> Iterator[Finding]:
         yield reject("G16", sentence, flaky)
     elif flaky:
         yield note("G16", f"{counted(len(flaky), 'case is', 'cases are')} waived as flaky: {named(flaky)}.", flaky)
+
+
+RULES = (
+    Rule(
+        "G06",
+        requirement="Every case of the core and every claimed case passed, or failed as a valid waiver of the gate "
+        "says. At least one case of the profile's own passed.",
+        why="This is what conformance means. A run that skips everything has no failures either.",
+        fix="Fix the failure, withdraw the claim, or ask for a waiver. A waiver that only the run knew does not "
+        "count here.",
+        check=check_outcomes,
+    ),
+    Rule(
+        "G16",
+        requirement="At most as many cases are waived as flaky as the profile allows.",
+        why="A case that fails now and then has not passed. Many of them show an unreliable device.",
+        fix="Make the cases reliable; the limits are in docs/gate.md.",
+        check=check_flaky,
+    ),
+)

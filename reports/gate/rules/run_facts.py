@@ -1,4 +1,4 @@
-"""G12, G13, G15: how, when and where it was run."""
+"""G12 to G15: invocation, times, signature and environment of the run."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import Final
 
 from conformance.reports import redaction
 from conformance.reports.challenge import complaint
-from conformance.reports.gate.evidence import Evidence
-from conformance.reports.gate.finding import Finding, counted, named, note, reject
+from conformance.reports.gate.evidence import GateEvidence
+from conformance.reports.gate.finding import GateFinding, Rule, counted, named, note, reject
 from conformance.reports.plain_text import one_line
 from conformance.reports.totals import was_executed
 
-#: Clocks of two machines differ, and nobody is accused for that.
+#: Tolerated difference between the clocks of two machines.
 _SKEW: Final = timedelta(minutes=10)
-#: Cases of processes that run side by side take more time together than the run; resumed runs and set-up take less.
+#: Sum of case times over run time times workers: rounding and waiting for a worker may exceed 1 a little.
 _SLACK: Final = 1.25
 
 
-def check_invocation(evidence: Evidence) -> Iterator[Finding]:
-    """G12: nothing was deselected, no difference was turned into a note, and the challenge is the one asked for."""
+def check_invocation(evidence: GateEvidence) -> Iterator[GateFinding]:
+    """Return findings of G12: a selection, strictness bring-up, or a challenge other than the requested one."""
     run = evidence.report.run
     typed = redaction.selection(run.invocation.argv)
     selecting = sorted({*run.invocation.selection, *typed})
@@ -32,8 +32,8 @@ def check_invocation(evidence: Evidence) -> Iterator[Finding]:
         yield reject("G12", said)
 
 
-def check_times(evidence: Evidence) -> Iterator[Finding]:
-    """G13: the dates are dates, in order, not in the future and not too long ago; durations fit between them."""
+def check_times(evidence: GateEvidence) -> Iterator[GateFinding]:
+    """Return findings of G13: missing, reversed, future or old dates, and durations that do not fit between them."""
     run, now = evidence.report.run, evidence.now
     started, finished = _moment(run.started), _moment(run.finished)
     if not run.finished:
@@ -55,7 +55,7 @@ def check_times(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _moment(text: str) -> datetime | None:
-    """A date with its time zone, or None."""
+    """Return a date with its time zone, or None if the text is none."""
     try:
         moment = datetime.fromisoformat(text.removesuffix("Z") + "+00:00" * text.endswith("Z"))
         return moment.astimezone(timezone.utc) if moment.tzinfo else None
@@ -63,13 +63,13 @@ def _moment(text: str) -> datetime | None:
         return None
 
 
-def _check_order(evidence: Evidence, started: datetime) -> Iterator[Finding]:
+def _check_order(evidence: GateEvidence, started: datetime) -> Iterator[GateFinding]:
     before = _moment(evidence.baseline.run.started) if evidence.baseline else None
     if before is not None and before > started + _SKEW:
         yield reject("G13", "The baseline is younger than the report: it cannot have been accepted before.")
 
 
-def _check_durations(evidence: Evidence, wall: timedelta) -> Iterator[Finding]:
+def _check_durations(evidence: GateEvidence, wall: timedelta) -> Iterator[GateFinding]:
     report = evidence.report
     if backwards := [case.id for case in report.cases if case.seconds < 0]:
         yield reject("G13", f"{counted(len(backwards), 'case')} took less than no time: {named(backwards)}.", backwards)
@@ -83,8 +83,8 @@ def _check_durations(evidence: Evidence, wall: timedelta) -> Iterator[Finding]:
         yield reject("G13", f"{counted(executed, 'case')} ran and took no time at all.")
 
 
-def check_environment(evidence: Evidence) -> Iterator[Finding]:
-    """G15: the environment is the one that its fingerprint names, and the one that was asked for."""
+def check_environment(evidence: GateEvidence) -> Iterator[GateFinding]:
+    """Return findings of G15: an environment that differs from its fingerprint, or from the requested one."""
     report = evidence.report
     environment = report.environment
     if environment.fingerprint_sha256 != redaction.fingerprint(environment.facts):
@@ -101,7 +101,44 @@ def check_environment(evidence: Evidence) -> Iterator[Finding]:
         yield note("G15", "The environment is not the baseline's: a difference may come from it.")
 
 
-def check_signature(evidence: Evidence) -> Iterator[Finding]:
-    """G14: the signature verifies and its signer is allowed, wherever the gate was told who may sign."""
+def check_signature(evidence: GateEvidence) -> Iterator[GateFinding]:
+    """Return a finding of G14 if a signature is required and missing or invalid."""
     if evidence.signature is not None and evidence.signature.problem:
         yield reject("G14", one_line(evidence.signature.problem, 300))
+
+
+RULES = (
+    Rule(
+        "G12",
+        requirement="The run was complete and strict: without -k, -m, --deselect or a selection of this suite, and not "
+        "with strictness bring-up. If the gate is given a challenge, the run used it.",
+        why="A selection can leave failures out. A run without the challenge may be another vendor's, or last year's.",
+        fix="Run pytest --accelerator=NAME with options of workers and folders only, and with --challenge NONCE "
+        "if there is one. Merge shards with: conformance merge.",
+        check=check_invocation,
+    ),
+    Rule(
+        "G13",
+        requirement="The run has a start and an end, in this order. Neither is in the future, older than the profile "
+        "accepts, or older than the baseline. The durations of the cases fit between them.",
+        why="An old run says nothing about today's driver. Invented times are the easiest sign of an invented run.",
+        fix="Run again. Set the clock of the machine: a difference of ten minutes is tolerated.",
+        check=check_times,
+    ),
+    Rule(
+        "G14",
+        requirement="If the gate is given allowed signers, one of them signed exactly these bytes.",
+        why="Its author can invent everything else in the file. A signature names who answers for it.",
+        fix="Sign with: conformance sign REPORT --key KEY. The reviewer adds the public key to the file of "
+        "allowed signers.",
+        check=check_signature,
+    ),
+    Rule(
+        "G15",
+        requirement="The fingerprint of the environment is that of its facts, names the tested torch, and equals the "
+        "requested one.",
+        why="A result is valid for the software stack that produced it.",
+        fix="Run on the stack that is to be certified, and send the file unedited.",
+        check=check_environment,
+    ),
+)

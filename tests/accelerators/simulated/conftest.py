@@ -1,4 +1,4 @@
-"""The simulated accelerator in this process. PyTorch has room for one such device, so other faces get processes."""
+"""The simulated accelerator in this process. PyTorch has room for one; other device profiles need other processes."""
 
 from __future__ import annotations
 

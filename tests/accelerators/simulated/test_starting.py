@@ -1,4 +1,4 @@
-"""What goes wrong before a device exists is one sentence; other faces and other processes."""
+"""What goes wrong before a device exists is one sentence; other device profiles and other processes."""
 
 from __future__ import annotations
 

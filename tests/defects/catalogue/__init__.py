@@ -1,4 +1,4 @@
-"""All mutants, by the part of the accelerator they break."""
+"""All mutants, by the part of the accelerator they break, and those of stand-ins."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from . import (
     processes,
     quantizers,
     random_numbers,
+    stand_ins,
     streams,
 )
 
@@ -44,6 +45,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *evoformer.MUTANTS,
     *linear.MUTANTS,
     *generation.MUTANTS,
+    *stand_ins.MUTANTS,
 )
 
 

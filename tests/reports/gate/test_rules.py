@@ -11,8 +11,8 @@ import pytest
 
 from conformance.errors import UnknownName
 from conformance.reports.challenge import seed_of_challenge
-from conformance.reports.gate.evidence import Evidence, SignatureCheck
-from conformance.reports.gate.finding import Severity
+from conformance.reports.gate.evidence import GateEvidence, SignatureCheck
+from conformance.reports.gate.finding import GateSeverity
 from conformance.reports.gate.rules import RULES, decide, find_rule
 from conformance.reports.model import Accounting, CaseRecord, DeclarationRecord, DeclaredCell, Report
 from conformance.reports.profiles import POLICIES, find_policy
@@ -25,9 +25,9 @@ from .world import CLAIMS, NOW, PLAN, consistent, honest, manifest, operator, wa
 ADD, MUL = "operators.add[float32-training]", "operators.mul[float32-training]"
 
 
-def evidence(report: Report | None = None, **changes: Any) -> Evidence:
+def evidence(report: Report | None = None, **changes: Any) -> GateEvidence:
     known = {"manifest": manifest(), "baseline": honest("old", days=10)}
-    return Evidence(report or honest(), find_policy("training"), NOW, **{**known, **changes})
+    return GateEvidence(report or honest(), find_policy("training"), NOW, **{**known, **changes})
 
 
 def found(*args: Any, **changes: Any) -> list[tuple[str, str]]:
@@ -136,12 +136,12 @@ RELEASES = ("0.0.1", "0.0.2", "0.1.0", "0.2.0", "0.3.0")
     [
         (RELEASES[:3], None, None),
         (RELEASES[:4], None, None),
-        (RELEASES, "Suite version 0.1.0 is stale", Severity.NOTE),
-        ((*RELEASES, "0.4.0"), "Suite version 0.1.0 is 3 releases old; run 0.4.0.", Severity.REJECT),
-        (("0.2.0",), "Suite version 0.1.0 is not a release", Severity.REJECT),
+        (RELEASES, "Suite version 0.1.0 is stale", GateSeverity.NOTE),
+        ((*RELEASES, "0.4.0"), "Suite version 0.1.0 is 3 releases old; run 0.4.0.", GateSeverity.REJECT),
+        (("0.2.0",), "Suite version 0.1.0 is not a release", GateSeverity.REJECT),
     ],
 )
-def test_g02_version(releases: tuple[str, ...], said: str | None, severity: Severity | None) -> None:
+def test_g02_version(releases: tuple[str, ...], said: str | None, severity: GateSeverity | None) -> None:
     findings = decide(evidence(releases=releases)).findings
 
     assert [one.severity for one in findings] == ([severity] if severity else [])
@@ -394,7 +394,7 @@ def test_g16_some_flaky_cases_are_a_note() -> None:
 
     decision = decide(evidence(fails(honest(), ADD), waivers=(flaky,)))
 
-    assert [(one.rule, one.severity) for one in decision.findings] == [("G16", Severity.NOTE)]
+    assert [(one.rule, one.severity) for one in decision.findings] == [("G16", GateSeverity.NOTE)]
     assert decision.met == decision.due
 
 
@@ -415,6 +415,6 @@ def test_the_same_evidence_gives_the_same_decision() -> None:
 def test_rules_are_found_by_id_and_say_what_to_do() -> None:
     assert list(RULES) == [f"G{n:02}" for n in range(1, 17)]
     assert find_rule("g07") is RULES["G07"]
-    assert all(text.endswith(".") for rule in RULES.values() for text in (rule.asks, rule.why, rule.mend))
+    assert all(text.endswith(".") for rule in RULES.values() for text in (rule.requirement, rule.why, rule.fix))
     with pytest.raises(UnknownName, match="gate rule 'G77' is not registered"):
         find_rule("G77")

@@ -12,7 +12,7 @@ from typing import Any
 from conformance.reports import redaction
 from conformance.reports.gate.manifests import Manifest, dump, make_manifest
 from conformance.reports.model import (
-    Accelerator,
+    AcceleratorRecord,
     CaseRecord,
     DeclarationRecord,
     DeclaredCell,
@@ -112,7 +112,7 @@ def honest(id: str = "new", days: int = 1, plan: tuple[PlannedCase, ...] = PLAN)
     run = Run(id, (end - timedelta(minutes=5)).isoformat(), suite, end.isoformat(), invocation, "training")
     report = Report(
         run=run,
-        accelerator=Accelerator("acme", "acme", "acme:0", 1, ("Acme One",), driver="1.2", torch=TORCH),
+        accelerator=AcceleratorRecord("acme", "acme", "acme:0", 1, ("Acme One",), driver="1.2", torch=TORCH),
         environment=Environment(facts=FACTS),
         declaration=DeclarationRecord(cells=CLAIMS),
         cases=tuple(map(case, plan)),

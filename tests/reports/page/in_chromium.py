@@ -18,7 +18,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 from conformance.reports.model import Report
 from conformance.reports.page import publish
-from conformance.reports.page.columns import Source
+from conformance.reports.page.columns import PublishedReport
 from conformance.reports.report_json import to_json
 from tests.reports.page import many
 
@@ -38,7 +38,7 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> str:
     old, new = many.large("supa", 400, 1), many.large("supa", 400, 2)
     older = Report(many.report("supa", (), "2026-01-01T00:00:00+00:00").run, old.accelerator, cases=old.cases)
     folder = tmp_path_factory.mktemp("page")
-    publish.publish(map(Source, (older, new, many.large("npu", 300, 3))), folder)
+    publish.publish(map(PublishedReport, (older, new, many.large("npu", 300, 3))), folder)
     return (folder / "index.html").as_uri()
 
 
@@ -179,7 +179,7 @@ def _barriers(page: Page) -> list[str]:
 
 
 def test_markup_in_reports_does_not_run(browser: Browser, tmp_path: Path) -> None:
-    publish.publish([Source(many.hostile())], tmp_path)
+    publish.publish([PublishedReport(many.hostile())], tmp_path)
     with browser.new_context() as context:
         page = context.new_page()
         asked: list[str] = []
@@ -195,7 +195,7 @@ def test_markup_in_reports_does_not_run(browser: Browser, tmp_path: Path) -> Non
 
 def test_twenty_thousand_cases_of_nine_accelerators(browser: Browser, tmp_path: Path) -> None:
     names = [f"accelerator{salt}" for salt in range(9)]
-    publish.publish([Source(many.large(name, 20_000, salt)) for salt, name in enumerate(names)], tmp_path)
+    publish.publish([PublishedReport(many.large(name, 20_000, salt)) for salt, name in enumerate(names)], tmp_path)
     size = (tmp_path / "index.html").stat().st_size
     with browser.new_context() as context:
         page = context.new_page()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from conformance.reports.model import Accelerator, CaseRecord, Environment, Invocation, Report, Run, Suite
+from conformance.reports.model import AcceleratorRecord, CaseRecord, Environment, Invocation, Report, Run, Suite
 from conformance.reports.planned import PlannedCase
 from conformance.reports.verdict import Outcome, Reason
 
@@ -14,7 +14,7 @@ _DTYPES = ("float32", "bfloat16", "float16", "float64", "int64")
 
 def report(name: str, cases: tuple[CaseRecord, ...], started: str = "2026-03-04T05:06:07+00:00") -> Report:
     run = Run(f"run-of-{name}", started, Suite("0.1.0", "ab" * 32, len(cases)))
-    return Report(run, Accelerator(name, spec=name), cases=cases)
+    return Report(run, AcceleratorRecord(name, spec=name), cases=cases)
 
 
 def large(name: str, number: int, salt: int) -> Report:
@@ -64,7 +64,7 @@ def hostile() -> Report:
     made = report(HOSTILE, (case, lost), HOSTILE)
     return Report(
         Run(HOSTILE, HOSTILE, Suite(HOSTILE, HOSTILE, 2), HOSTILE, Invocation((HOSTILE,))),
-        Accelerator(*[HOSTILE] * 3, 1, (HOSTILE,), *[HOSTILE] * 5),
+        AcceleratorRecord(*[HOSTILE] * 3, 1, (HOSTILE,), *[HOSTILE] * 5),
         Environment(HOSTILE, {HOSTILE: HOSTILE}),
         notes=(HOSTILE,),
         cases=made.cases,

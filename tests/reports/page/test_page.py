@@ -16,7 +16,7 @@ import pytest
 from conformance.errors import UsageError
 from conformance.reports.model import Accounting, CaseRecord, Report
 from conformance.reports.page import pictures, publish
-from conformance.reports.page.columns import Origin, Source, make_columns
+from conformance.reports.page.columns import PublishedReport, ReportOrigin, make_columns
 from conformance.reports.page.packing import share
 from conformance.reports.verdict import Outcome, Reason
 from tests.reports.page import many
@@ -29,7 +29,7 @@ SAME_ID = CaseRecord("operators.mul", "operators")
 
 
 def page(*reports: Report) -> str:
-    return publish.files(make_columns(map(Source, reports)))["index.html"]
+    return publish.files(make_columns(map(PublishedReport, reports)))["index.html"]
 
 
 def data(text: str) -> dict[str, Any]:
@@ -68,7 +68,7 @@ def test_a_case_without_verdict_is_no_absent_case() -> None:
 
 def test_older_runs_are_history() -> None:
     old = many.report("supa", (ADD, SAME_ID), "2026-01-01T00:00:00+00:00")
-    (column,) = make_columns([Source(many.report("supa", (ADD, MUL))), Source(old)])
+    (column,) = make_columns([PublishedReport(many.report("supa", (ADD, MUL))), PublishedReport(old)])
     assert column.report.cases[1] is MUL
     assert pictures.sparkline(column) == "0.0,0.0 96.0,10.0"
     found = data(publish.files([column])["index.html"])
@@ -77,17 +77,17 @@ def test_older_runs_are_history() -> None:
 
 def test_runs_by_the_maintainers_are_a_column_of_their_own() -> None:
     run = many.report("supa", (ADD,))
-    columns = make_columns([Source(run), Source(run, Origin.UPSTREAM)])
+    columns = make_columns([PublishedReport(run), PublishedReport(run, ReportOrigin.UPSTREAM)])
     assert [column.title for column in columns] == ["supa (upstream)", "supa"]
 
 
 def test_the_same_reports_give_the_same_bytes() -> None:
-    reports = [Source(many.large(name, 200, salt)) for salt, name in enumerate(("supa", "npu"))]
+    reports = [PublishedReport(many.large(name, 200, salt)) for salt, name in enumerate(("supa", "npu"))]
     assert publish.files(make_columns(reports)) == publish.files(make_columns(reversed(reports)))
 
 
 def test_markup_in_a_report_stays_text() -> None:
-    text = publish.files(make_columns([Source(many.hostile())]))
+    text = publish.files(make_columns([PublishedReport(many.hostile())]))
     page_text = text["index.html"]
     assert page_text.count("<script") == 2
     assert "<img" not in page_text

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+SUMMARY = "Import the results of another suite from JUnit XML."
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument

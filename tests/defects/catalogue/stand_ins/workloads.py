@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
@@ -11,15 +12,28 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from conformance.accelerators.capabilities import DETERMINISTIC, RNG_STATE
+from conformance.accelerators.declaration import Declaration, supported
+from conformance.accelerators.simulated.faults import Where
+from conformance.reports.verdict import Reason
 from conformance.suites.workloads import generation, test_vit
 from conformance.suites.workloads.loop import RunDevice, Trainer
 from conformance.suites.workloads.models.gpt import GPT
+from tests.defects.mutant import Mutant, StandIn
+from tests.defects.stand_ins import cpu, on
 
 Defect = Callable[[], contextlib.AbstractContextManager[Any]]
 
 
-def afflict(monkeypatch: pytest.MonkeyPatch, defect: Defect) -> None:
+@contextlib.contextmanager
+def afflicted(defect: Defect) -> Iterator[None]:
     """Let ``defect`` act in every training step, forward pass and decoding step on the accelerator."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        _afflict(monkeypatch, defect)
+        yield
+
+
+def _afflict(monkeypatch: pytest.MonkeyPatch, defect: Defect) -> None:
     _wrap(monkeypatch, Trainer, "_step", defect, lambda arguments: arguments[0].run_device)
     for owner, name in ((generation, "generate"), (generation, "full_logits"), (test_vit, "_logits")):
         _wrap(monkeypatch, owner, name, defect, lambda arguments: arguments[1])
@@ -117,3 +131,31 @@ def wrong_maximum() -> Iterator[None]:
 
     with mock.patch.object(torch.Tensor, "argmax", argmax):
         yield
+
+
+#: A rerun and a restart have to repeat their numbers only where that is declared.
+DECLARED = Declaration.of([(capability.cell, supported()) for capability in (DETERMINISTIC, RNG_STATE)])
+WORKLOADS = StandIn("one side of a workload", cpu, declared=lambda: DECLARED)
+
+
+def wrong(case: str, defect: Defect, message: str) -> Mutant:
+    context = functools.partial(afflicted, defect)
+    return on(WORKLOADS, defect.__name__, case, Where.KERNEL, context=context, reason=Reason.WRONG, message=message)
+
+
+MUTANTS: tuple[Mutant, ...] = (
+    wrong("workloads.gpt.train[float32-training]", steep_gelu, "the gradient of"),
+    wrong("workloads.vit.train[bfloat16-training]", steep_gelu, "the gradient of"),
+    wrong("workloads.vit.train[float16-training]", steep_gelu, "the gradient of"),
+    wrong("workloads.gpt.train[float32-training]", no_causal_mask, "the gradient of"),
+    wrong("workloads.gpt.generate[bfloat16-inference]", no_causal_mask, "the logits of a forward pass"),
+    wrong("workloads.gpt.generate[float32-inference]", cache_off_by_one, "decoding with a cache"),
+    wrong("workloads.gpt.generate[bfloat16-inference]", cache_off_by_one, "decoding with a cache"),
+    wrong("workloads.gpt.generate[float32-inference]", wrong_maximum, "below the best logit"),
+    wrong("workloads.gpt.train[float32-training]", short_products, "the gradient of"),
+    wrong("workloads.gpt.generate[float32-inference]", short_products, "the logits of a forward pass"),
+    wrong("workloads.vit.train[float32-training]", short_products, "the gradient of"),
+    wrong("workloads.vit.evaluate[float32-inference]", short_products, "the logits"),
+    wrong("workloads.gpt.rerun[float32-training]", noisy, "the second run"),
+    wrong("workloads.vit.rerun[bfloat16-training]", noisy, "the second run"),
+)

@@ -7,10 +7,12 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from conformance.cli.names import known_name, known_names
+from conformance.cli.main import known_name, known_names
 
 if TYPE_CHECKING:
     from conformance.plan import BundledCase
+
+SUMMARY = "List cases, capabilities or accelerators."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -1,18 +1,18 @@
-"""The cases about data types fail on a device whose copies, casts or arithmetic are wrong."""
+"""Copies, casts and arithmetic of the host, spoiled: the cases about data types see it."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from conformance.accelerators.registry import resolve
-from conformance.finding import EnvironmentLacks, Refused
-
-from .bodies import run_body
+from conformance.accelerators.simulated.faults import Where
+from conformance.reports.verdict import Reason
+from tests.defects.mutant import Mutant, StandIn
+from tests.defects.stand_ins import cpu, on
 
 Spoil = Callable[[torch.Tensor, tuple[Any, ...]], "torch.Tensor | None"]
 COPIES = ("_to_copy", "clone", "copy_")
@@ -145,7 +145,7 @@ def used_memory(result: torch.Tensor, args: tuple[Any, ...]) -> torch.Tensor:
     return torch.ones_like(result)
 
 
-DEFECTS: tuple[tuple[str, tuple[str, ...], Spoil, int | None], ...] = (
+_RED: tuple[tuple[str, tuple[str, ...], Spoil, int | None], ...] = (
     ("accelerator.dtype.float32_copy", COPIES, quiet_nan, None),
     ("accelerator.dtype.copy[float16]", COPIES, quiet_nan, None),
     ("accelerator.dtype.copy_edges[bfloat16]", COPIES, quiet_nan, None),
@@ -185,20 +185,17 @@ DEFECTS: tuple[tuple[str, tuple[str, ...], Spoil, int | None], ...] = (
     ("accelerator.autocast.nested[float16]", PRODUCTS, widen, None),
     ("accelerator.memory.zero_filled", ("zeros",), used_memory, None),
 )
-NAMES = [f"{spoil.__name__}: {case_id}" for case_id, _, spoil, _ in DEFECTS]
-SKIPS = (EnvironmentLacks, Refused, torch.OutOfMemoryError)
-
-
-@pytest.mark.parametrize(("case_id", "names", "spoil", "only"), DEFECTS, ids=NAMES)
-def test_wrong_data_turns_its_case_red(case_id, names, spoil, only, monkeypatch):
-    # AssertionError only: an exception that the defect itself raises does not show that the case detects it.
-    with Spoiled(names, spoil, only), pytest.raises(AssertionError) as caught:
-        run_body(case_id, resolve("cpu").load(), monkeypatch)
-
-    assert not isinstance(caught.value, SKIPS), f"skipped instead: {caught.value}"
-
-
-@pytest.mark.parametrize("case_id", sorted({defect[0] for defect in DEFECTS}))
-def test_the_same_case_is_green_without(case_id, monkeypatch):
-    with Spoiled((), off_by_one):
-        run_body(case_id, resolve("cpu").load(), monkeypatch)
+#: Under the same dispatch mode, so that no case is red for the mode alone.
+DATA = StandIn("the host's kernels, spoiled", cpu, context=lambda: Spoiled((), off_by_one))
+# AssertionError only: an exception that the defect itself raises does not show that the case detects it.
+MUTANTS: tuple[Mutant, ...] = tuple(
+    on(
+        DATA,
+        f"{spoil.__name__} in {', '.join(names)}",
+        case,
+        Where.COPY,
+        context=functools.partial(Spoiled, names, spoil, only),
+        reason=Reason.WRONG,
+    )
+    for case, names, spoil, only in _RED
+)

@@ -1,30 +1,38 @@
-"""Defects an accelerator's operators can have, each with the cell that must catch it.
+"""Defects of an accelerator's operators, each with the cell that must catch it.
 
-A defect stands in for the device's side of an operator call (``Execute``) or of a backward pass (``Differentiate``);
-the host's side stays right.
+A defect replaces the device's side of an operator call or of a backward pass; the host's side stays right.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
+from unittest import mock
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from conformance.accelerators.simulated.faults import Where
+from conformance.reports.verdict import Reason
+from conformance.suites.operators import execution
 from conformance.suites.operators.execution import OperatorSample, call, host_gradients
+from tests.defects.mutant import Mutant, StandIn
+from tests.defects.stand_ins import cpu, on
+
+OPERATORS = StandIn("one operator, spoiled", cpu)
 
 
-@dataclass(frozen=True)
-class Defect:
+def spoiled(
+    name: str,
+    case: str,
+    execute: Callable[..., Any] = call,
+    gradients: Callable[..., Any] = host_gradients,
+    message: str = "",
+) -> Mutant:
     """``execute`` replaces operator calls on the device, ``gradients`` its backward passes."""
-
-    name: str
-    case: str
-    execute: Callable[..., Any] = call
-    gradients: Callable[..., Any] = host_gradients
-    message: str = ""
+    context = functools.partial(mock.patch.multiple, execution, execute=execute, gradients=gradients)
+    return on(OPERATORS, name, case, Where.OPERATOR, context=context, reason=Reason.WRONG, message=message)
 
 
 def after(spoil: Callable[[torch.Tensor], Any]) -> Callable[..., Any]:
@@ -188,49 +196,49 @@ def other_layout(result):
 
 
 P = "operators."
-DEFECTS = [
-    Defect("tf32 in float32 matmul", P + "matmul[float32-inference]", before(tf32), message="elements differ"),
-    Defect("tf32 in float32 convolution", P + "nn.functional.conv2d[float32-inference]", before(tf32)),
-    Defect("bfloat16 accumulation", P + "mm[bfloat16-inference]", narrow_accumulation, message="elements differ"),
-    Defect("wrong dtype", P + "add[float32-inference]", after(torch.Tensor.double), message="dtype is torch.float64"),
-    Defect("output is the input", P + "clone[float32-inference]", first_is_returned, message="shares memory"),
-    Defect("view returns a copy", P + "transpose[float32-inference]", after(torch.clone), message="shares memory"),
-    Defect("input mutated", P + "add[float32-inference]", input_mutated, message="was changed by an out-of-place"),
-    Defect("gelu gradient, float32", P + "nn.functional.gelu[float32-training]", gradients=larger_gradients),
-    Defect("gelu gradient, bfloat16", P + "nn.functional.gelu[bfloat16-training]", gradients=larger_gradients),
-    Defect("tanh gradient", P + "tanh[float32-training]", gradients=larger_gradients),
-    Defect("layer_norm gradient", P + "nn.functional.layer_norm[float16-training]", gradients=larger_gradients),
-    Defect("NaN swallowed", P + "maximum[float32-inference]", after(nan_swallowed), message="special values"),
-    Defect("sign of zero lost", P + "neg[float32-inference]", after(lambda r: r + 0.0), message="wrong sign"),
-    Defect("infinity saturates", P + "exp[float16-inference]", after(lambda r: r.clamp(max=65504.0))),
-    Defect("last element lost", P + "exp[float32-inference]", after(last_element_lost), message="1/"),
-    Defect("last element lost, int", P + "add[int64-inference]", after(last_element_lost), message="1/"),
-    Defect("strides ignored", P + "sin[float32-inference]", before(strides_ignored), message="non-contiguous"),
-    Defect("out= not resized", P + "sin[float32-inference]", out_not_resized, message="wrong-size"),
-    Defect("out= ignored", P + "sin[float32-inference]", out_ignored, message="out= variant"),
-    Defect("out= of integers", P + "sin[float32-inference]", out_of_integers_accepted, message="integer outputs"),
-    Defect("in-place returns a copy", P + "abs[float32-inference]", in_place_only(torch.clone), message="a copy"),
-    Defect("error input accepted", P + "gather[error-inputs]", errors_swallowed, message="was accepted"),
-    Defect("division truncates", P + "floor_divide[int32-inference]", truncated_division, message="elements differ"),
-    Defect("dropout rate", P + "nn.functional.dropout[float32-inference]", before(half_the_dropout)),
-    Defect("seed ignored", P + "rand_like[float32-inference]", seed_ignored, message="another seed gave the same"),
-    Defect(
+MUTANTS: tuple[Mutant, ...] = (
+    spoiled("tf32 in float32 matmul", P + "matmul[float32-inference]", before(tf32), message="elements differ"),
+    spoiled("tf32 in float32 convolution", P + "nn.functional.conv2d[float32-inference]", before(tf32)),
+    spoiled("bfloat16 accumulation", P + "mm[bfloat16-inference]", narrow_accumulation, message="elements differ"),
+    spoiled("wrong dtype", P + "add[float32-inference]", after(torch.Tensor.double), message="dtype is torch.float64"),
+    spoiled("output is the input", P + "clone[float32-inference]", first_is_returned, message="shares memory"),
+    spoiled("view returns a copy", P + "transpose[float32-inference]", after(torch.clone), message="shares memory"),
+    spoiled("input mutated", P + "add[float32-inference]", input_mutated, message="was changed by an out-of-place"),
+    spoiled("gelu gradient, float32", P + "nn.functional.gelu[float32-training]", gradients=larger_gradients),
+    spoiled("gelu gradient, bfloat16", P + "nn.functional.gelu[bfloat16-training]", gradients=larger_gradients),
+    spoiled("tanh gradient", P + "tanh[float32-training]", gradients=larger_gradients),
+    spoiled("layer_norm gradient", P + "nn.functional.layer_norm[float16-training]", gradients=larger_gradients),
+    spoiled("NaN swallowed", P + "maximum[float32-inference]", after(nan_swallowed), message="special values"),
+    spoiled("sign of zero lost", P + "neg[float32-inference]", after(lambda r: r + 0.0), message="wrong sign"),
+    spoiled("infinity saturates", P + "exp[float16-inference]", after(lambda r: r.clamp(max=65504.0))),
+    spoiled("last element lost", P + "exp[float32-inference]", after(last_element_lost), message="1/"),
+    spoiled("last element lost, int", P + "add[int64-inference]", after(last_element_lost), message="1/"),
+    spoiled("strides ignored", P + "sin[float32-inference]", before(strides_ignored), message="non-contiguous"),
+    spoiled("out= not resized", P + "sin[float32-inference]", out_not_resized, message="wrong-size"),
+    spoiled("out= ignored", P + "sin[float32-inference]", out_ignored, message="out= variant"),
+    spoiled("out= of integers", P + "sin[float32-inference]", out_of_integers_accepted, message="integer outputs"),
+    spoiled("in-place returns a copy", P + "abs[float32-inference]", in_place_only(torch.clone), message="a copy"),
+    spoiled("error input accepted", P + "gather[error-inputs]", errors_swallowed, message="was accepted"),
+    spoiled("division truncates", P + "floor_divide[int32-inference]", truncated_division, message="elements differ"),
+    spoiled("dropout rate", P + "nn.functional.dropout[float32-inference]", before(half_the_dropout)),
+    spoiled("seed ignored", P + "rand_like[float32-inference]", seed_ignored, message="another seed gave the same"),
+    spoiled(
         "seed without effect", P + "rand_like[float32-inference]", unseeded(), message="the same seed gave different"
     ),
-    Defect("wrong device", P + "add[float32-inference]", after(lambda r: r.to("meta")), message="is on meta"),
-    Defect("graph cut", P + "sin[float32-training]", after(torch.Tensor.detach), message="requires_grad"),
-    Defect("zero gradient", P + "mul[float32-training]", gradients=spoiled_gradients(torch.zeros_like)),
-    Defect("gradient dtype", P + "sin[float16-training]", gradients=spoiled_gradients(torch.Tensor.float)),
-    Defect("no gradient", P + "sin[float32-training]", gradients=spoiled_gradients(lambda g: None)),
-    Defect("cotangent ignored", P + "sin[float32-training]", gradients=cotangents_ignored),
-    Defect("last index wins", P + "argmax[float32-inference]", after(lambda r: r.add(1).clamp(min=1))),
-    Defect("strides of the result", P + "add[float32-inference]", after(other_layout), message="strides are"),
-    Defect("conjugation lost", P + "conj_physical[complex64-inference]", first_is_returned),
-    Defect("table too coarse", P + "tanh[float32-inference]", after(lambda r: r * (1 + 1e-5))),
-    Defect("half-precision solver", P + "linalg.solve[float32-inference]", after(lambda r: r * (1 + 1e-2))),
-    Defect("biased variance", P + "var[float32-inference]", biased_variance),
-    Defect("softmax in half", P + "softmax[float32-inference]", after(lambda r: r.half().to(r.dtype))),
-    Defect("float64 in single", P + "mm[float64-inference]", after(lambda r: r.float().double())),
-    Defect("off by one", P + "add[uint8-inference]", after(lambda r: r + 1 if r.dtype is torch.uint8 else r)),
-    Defect("mask inverted", P + "masked_fill[float32-inference]", after(torch.neg)),
-]
+    spoiled("wrong device", P + "add[float32-inference]", after(lambda r: r.to("meta")), message="is on meta"),
+    spoiled("graph cut", P + "sin[float32-training]", after(torch.Tensor.detach), message="requires_grad"),
+    spoiled("zero gradient", P + "mul[float32-training]", gradients=spoiled_gradients(torch.zeros_like)),
+    spoiled("gradient dtype", P + "sin[float16-training]", gradients=spoiled_gradients(torch.Tensor.float)),
+    spoiled("no gradient", P + "sin[float32-training]", gradients=spoiled_gradients(lambda g: None)),
+    spoiled("cotangent ignored", P + "sin[float32-training]", gradients=cotangents_ignored),
+    spoiled("last index wins", P + "argmax[float32-inference]", after(lambda r: r.add(1).clamp(min=1))),
+    spoiled("strides of the result", P + "add[float32-inference]", after(other_layout), message="strides are"),
+    spoiled("conjugation lost", P + "conj_physical[complex64-inference]", first_is_returned),
+    spoiled("table too coarse", P + "tanh[float32-inference]", after(lambda r: r * (1 + 1e-5))),
+    spoiled("half-precision solver", P + "linalg.solve[float32-inference]", after(lambda r: r * (1 + 1e-2))),
+    spoiled("biased variance", P + "var[float32-inference]", biased_variance),
+    spoiled("softmax in half", P + "softmax[float32-inference]", after(lambda r: r.half().to(r.dtype))),
+    spoiled("float64 in single", P + "mm[float64-inference]", after(lambda r: r.float().double())),
+    spoiled("off by one", P + "add[uint8-inference]", after(lambda r: r + 1 if r.dtype is torch.uint8 else r)),
+    spoiled("mask inverted", P + "masked_fill[float32-inference]", after(torch.neg)),
+)
