@@ -18,6 +18,7 @@ from tabulate import tabulate
 from benchmarks.record import read
 from conformance.accelerators.capabilities import VOCABULARY
 from conformance.accelerators.registry import names
+from conformance.cli.main import commands
 from conformance.kernels.specifications import specifications
 from conformance.plan import area_names
 from conformance.reports.gate.manifests import FOLDER, RELEASES, Manifest, read_manifest
@@ -25,7 +26,7 @@ from conformance.reports.loading import load
 from conformance.reports.model import Report
 from conformance.reports.planned import PlannedCase
 from conformance.reports.profiles import PROFILES
-from conformance.reports.views import text
+from conformance.reports.views import all_views, text
 
 ROOT: Final = Path(__file__).parents[2]
 DOCS: Final = ROOT / "docs"
@@ -33,7 +34,7 @@ DOCS: Final = ROOT / "docs"
 RUN: Final = ROOT / "reports" / "published" / "runs" / "cpu.json.gz"
 WIDTH: Final = 86
 #: Areas in the README's terminal; the others are in docs/matrix.md.
-SHOWN: Final = ("accelerator", "operators", "ops", "total")
+SHOWN: Final = ("accelerator", "operators", "total")
 
 
 @cache
@@ -60,13 +61,31 @@ def cases_by_area() -> Mapping[str, int]:
 
 
 def counts() -> str:
-    """Return the README's sentence with the size of the suite."""
+    """Return the README's lines about the size of the suite."""
     operators = {case.id.split("[")[0] for case in planned_cases() if case.area == "operators"}
     return (
         f"Suite {manifest().suite} with torch {manifest().torch}: {len(manifest().cases):,} cases in "
         f"{len(cases_by_area())} areas. They test {len(VOCABULARY)} capabilities, {len(operators)} operators and "
-        f"{len(specifications())} kernels. {len(names())} accelerators are built in."
+        f"{len(specifications())} kernels.\n{len(names())} accelerators are built in: "
+        f"{', '.join(f'`{name}`' for name in names())}."
     )
+
+
+def command_names() -> str:
+    """Return the README's list of the subcommands."""
+    return f"* **Commands** of `conformance`: {', '.join(f'`{name}`' for name in commands())}"
+
+
+def command_summaries() -> str:
+    """Return the table of the subcommands."""
+    rows = [f"| `conformance {name}` | {summary} |" for name, summary in commands().items()]
+    return "\n".join(["| command | what it does |", "|---|---|", *rows])
+
+
+def formats() -> str:
+    """Return the table of the views."""
+    rows = [f"| `{view.name}` | {view.summary} | {f'`{view.file}`' if view.file else ''} |" for view in all_views()]
+    return "\n".join(["| format | content | file in the report folder |", "|---|---|---|", *rows])
 
 
 def session() -> str:
@@ -133,6 +152,9 @@ def measurements() -> str:
 PARTS: Final = (
     (ROOT / "README.md", "figures", counts),
     (ROOT / "README.md", "session", session),
+    (ROOT / "README.md", "commands", command_names),
+    (DOCS / "running.md", "commands", command_summaries),
+    (DOCS / "ci.md", "formats", formats),
     (DOCS / "matrix.md", "matrix", matrix),
     (DOCS / "running.md", "areas", areas),
     (DOCS / "verdicts.md", "profiles", profiles),

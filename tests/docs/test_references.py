@@ -67,6 +67,7 @@ OTHERS = {
     "--deepspeed-tests",
     "--peer-python",
     "--no-deps",
+    "--help",
     # torchrun's
     "--nnodes",
     "--node-rank",
@@ -155,6 +156,13 @@ def test_capabilities_in_prose_exist() -> None:
     assert {
         name for name in cells if name.split(".")[0] not in ("operators", "workloads", "kernels", "subject")
     } <= set(VOCABULARY)
+
+
+def test_contributing_names_every_environment_of_tox() -> None:
+    environments = re.findall(r"^\[testenv:([\w-]+)\]", text(ROOT / "tox.ini"), re.MULTILINE)
+    named = re.findall(r"tox run -e ([\w,-]+)", text(ROOT / "CONTRIBUTING.md"))
+
+    assert {name for names in named for name in names.split(",")} == set(environments)
 
 
 def test_the_commands_are_exactly_these() -> None:
