@@ -96,7 +96,7 @@ def test_training(check, device, rank, world_size, group, tmp_path):
     import torch.distributed.checkpoint as dcp
     from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
-    build, make_optimizer = ENGINES["fsdp"]
+    build, make_optimizer = ENGINES["fsdp"].build, ENGINES["fsdp"].optimizer
     exact, _ = reference(make_optimizer, steps=4)
     first, stepping = build(model(), device, world_size)
     for step in range(2):
