@@ -34,16 +34,16 @@ class TorchAccelerator(TorchBackend):
     # --- execution model ----------------------------------------------------------------------------------------------
 
     def is_synchronized_device(self) -> bool:
-        return self.synchronized
+        return bool(self.synchronized)
 
     def use_host_timers(self) -> bool:
-        return self.host_timers or not self.events
+        return bool(self.host_timers) or not self.events
 
     def resolves_data_dependency(self) -> bool:
-        return self.ordered
+        return bool(self.ordered)
 
     def handles_memory_backpressure(self) -> bool:
-        return self.backpressure
+        return bool(self.backpressure)
 
     # --- devices ------------------------------------------------------------------------------------------------------
 

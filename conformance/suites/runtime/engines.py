@@ -63,7 +63,7 @@ FSDP_NEEDS = (COMM_AVERAGE,)
 
 @dataclass(frozen=True)
 class Engine:
-    """Engine: its builder of model and optimizer, the same optimizer for one process, and what it needs besides comm."""
+    """Engine: builder of model and optimizer, the same optimizer for one process, and requirements besides comm."""
 
     build: Callable[..., Any]
     optimizer: Callable[..., Any]
