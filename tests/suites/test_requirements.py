@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from conformance.accelerators.capabilities import COMM, COMM_AVERAGE, COMM_DTYPE
 from conformance.case import case
+from conformance.finding import EnvironmentLacks, Refused
 from conformance.plan import bundled_cases, family_of
+from conformance.suites.ops.loading import functions, functions_if_any
 
 
 def _requirements(pattern: str) -> dict[str, set[str]]:
@@ -47,3 +51,50 @@ def test_requirements_of_an_axis_get_the_dtype() -> None:
 
     assert family is not None
     assert [planned.requires for planned in family.expand()] == [(COMM_DTYPE.on("int8"),)]
+
+
+#: Kernels that store and dequantize a frozen weight, by the start of the format's name.
+QUANTIZERS = {
+    "whole": set(),
+    "int8": {"kernels.quantize[bfloat16-inference]", "kernels.dequantize_fp32[float32-inference]"},
+    "fp": {"kernels.fp_quantize[bfloat16-inference]", "kernels.fp_dequantize[bfloat16-inference]"},
+}
+
+
+def test_linear_layers_need_the_quantizers_that_they_use() -> None:
+    """An accelerator whose report says that a quantizer is missing is not asked for layers that use it."""
+    found = _requirements("linear.")
+
+    for id, needs in found.items():
+        stored = next((kernels for word, kernels in QUANTIZERS.items() if f"[{word}" in id), None)
+        if stored is not None:
+            kernels = {need for need in needs if need.startswith("kernels.")}
+            assert kernels - {"kernels.fp_dequantize[float16-inference]"} == stored, id
+        assert "op-builders" not in needs, id
+    assert QUANTIZERS["int8"] | QUANTIZERS["fp"] <= found["linear.refuses"]
+
+
+def test_a_swap_buffer_needs_files_as_well() -> None:
+    assert _requirements("v1.pin_memory.")["v1.pin_memory.swap_buffer"] == {
+        "kernels.pin_handle[float32-inference]",
+        "kernels.aio_handle[float32-inference]",
+    }
+
+
+#: Placeholder of a missing operator in DeepSpeed: it reports that it is compatible, and raises when it is loaded.
+class NotImplementedBuilder:
+    def is_compatible(self) -> bool:
+        return True
+
+    def load(self) -> None:
+        raise ValueError("This op had not been implemented on CPU backend.")
+
+
+@pytest.mark.parametrize("builder", [None, NotImplementedBuilder()])
+def test_a_placeholder_is_no_builder(builder: object) -> None:
+    accelerator = SimpleNamespace(create_op_builder=lambda name: builder)
+
+    with pytest.raises(Refused):
+        functions(accelerator, "AsyncIOBuilder")
+    with pytest.raises(EnvironmentLacks):
+        functions_if_any(accelerator, "QuantizerBuilder")
