@@ -14,7 +14,7 @@ from conformance.accelerators import autoload
 from conformance.accelerators import capabilities as can
 from conformance.accelerators.capabilities import FLOATING_DTYPES
 from conformance.accelerators.claims import COMPILED_FOR_HOST, TORCH_BASE, Capabilities, dtypes_in, lacks
-from conformance.accelerators.interface import Accelerator
+from conformance.accelerators.interface import Accelerator, TorchModule
 from conformance.accelerators.memory import AllocatorMemory, Memory
 from conformance.accelerators.randomness import DeviceGenerators, Randomness
 from conformance.accelerators.ranges import Ranges
@@ -105,8 +105,8 @@ class TorchBackend(Accelerator):
 
     @property
     def _module(self) -> Any:
-        """Return ``torch.<name>``, looked up at every use."""
-        return find_module(self._module_path)
+        """Return a view of ``torch.<name>``, looked up at every use."""
+        return TorchModule(find_module(self._module_path), self._module_path)
 
     @property
     def _torch(self) -> Any:
