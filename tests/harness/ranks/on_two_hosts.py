@@ -154,7 +154,7 @@ def test_cases_over_two_hosts(running: Running) -> None:
     }, run.output
     assert "rank 1 of 2: ValueError: rank 1 minds" in run.messages["hosts.raises"]
     assert "rank 1 was killed by SIGKILL" in run.messages["hosts.dies"]
-    assert "6 ranks are wanted, and torchrun provides 4" in run.messages["hosts.many"]
+    assert "6 ranks are needed, and torchrun provides 4" in run.messages["hosts.many"]
     assert "rank 0 was in barrier #1; rank 1 was in the body" in run.messages["hosts.sleeps"]
     assert "in test_sleeps" in run.output, "the stacks of the other host"
     assert [torchrun.status(60) for torchrun in running.torchruns] == [0, 0], running.torchruns[1].said()
@@ -170,10 +170,8 @@ def test_the_suite_over_two_hosts(hosts: Hosts, tmp_path: Path, shared: bool) ->
     """Nothing compares clocks, process ids or files of different hosts."""
     folder = tmp_path / "on-both"
     folder.mkdir()
-    if shared:
-        arguments = ["--case=checkpoint.*", f"--shared-dir={folder}"]
-    else:
-        arguments = [f"--area={area}" for area in AREAS]
+    everything = [f"--area={area}" for area in AREAS]
+    arguments = ["--case=checkpoint.*", f"--shared-dir={folder}"] if shared else everything
 
     with over(hosts, tmp_path, arguments) as running:
         run = running.ended(900)
@@ -197,7 +195,7 @@ def lost(running: Running) -> None:
     assert "rank 1 on host-1 was lost before its body returned, in the body" in run.messages["hosts.loses_its_host"]
     for name in OF_FOUR:
         assert run.verdicts[name] == ("fail", "raised")
-        assert "4 ranks are wanted, and 2 of torchrun's 4 at" in run.messages[name]
+        assert "4 ranks are needed, and 2 of torchrun's 4 at" in run.messages[name]
         assert "gone: rank 2 on host-1, rank 3 on host-1" in run.messages[name]
     assert [run.verdicts[name] for name in OF_TWO] == [PASS, PASS]
     seconds = {case.id: case.seconds for case in run.report.cases}
