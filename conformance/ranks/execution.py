@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from conformance.observation import Seen
+from conformance.process.machine import slowdown
 from conformance.ranks.channel import Done, End, Leave, Message, decode, encode
 from conformance.ranks.collective_recorder import ARRIVING, JOINING, CollectiveRecord, prove_mismatch
 from conformance.ranks.outcome import RankEnd, RankOutcome
@@ -125,9 +126,10 @@ class Execution:
         if self.passed:
             for rank in self._participants:
                 rank.tell_to_leave(self._nonce)
-            until = time.monotonic() + _TEAR_DOWN
+            limit = _TEAR_DOWN * slowdown()
+            until = time.monotonic() + limit
             if not self._wait(lambda: all(rank.finished for rank in self._participants), until, watch=False):
-                self.cause = f"leaving the group did not end within {_TEAR_DOWN:.0f} s"
+                self.cause = f"leaving the group did not end within {limit:.0f} s"
         else:
             self._wait(self._failed_ranks_finished, time.monotonic() + GRACE, watch=False)
         self._wait_for_exit_statuses()
