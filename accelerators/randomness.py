@@ -60,7 +60,8 @@ class DeviceGenerators(_Generators):
 
     def generator(self, module: Any, index: int) -> torch.Generator:
         self._initialise(module)
-        for home in (module, getattr(module, "random", None)):
+        homes: tuple[Any, ...] = (module, getattr(module, "random", None))
+        for home in homes:
             if hasattr(home, "default_generators"):
                 generator: torch.Generator = home.default_generators[index]
                 return generator

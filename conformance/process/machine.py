@@ -25,6 +25,9 @@ _CALIBRATIONS = 3
 #: Shares above which times cannot be trusted: of the wall time that this process' threads waited for a processor, and
 #: of the processors' time that the hypervisor gave to other machines.
 _MOST_WAITING, _MOST_STOLEN = 0.1, 0.05
+#: Shares above which a process hardly runs at all: of the time in which its threads could run, that they waited, and
+#: of the processors' time that the hypervisor gave to other machines.
+_STARVED_WAITING, _STARVED_STOLEN = 0.95, 0.5
 #: Runnable threads per processor above which times cannot be trusted. Below it, each mostly has a processor.
 _MOST_RUNNABLE = 1.5
 
@@ -131,11 +134,14 @@ def _tasks() -> list[str]:
 
 
 class Disturbance:
-    """Interval in which times are taken. Afterwards ``sentence`` says why they cannot be trusted, or is empty."""
+    """Interval in which times are taken. Afterwards ``sentence`` says what disturbed it, or is empty.
+
+    ``starved`` tells whether this process hardly got a processor, so that the times mean nothing.
+    """
 
     def __init__(self, before: Reading) -> None:
         self._before = before
-        self.sentence = ""
+        self.sentence, self.starved = "", False
 
     def end(self, after: Reading) -> None:
         """Compare the counters at the end of the interval with those at its beginning."""
@@ -152,6 +158,8 @@ class Disturbance:
         if busy > _MOST_RUNNABLE:
             reasons.append(f"{busy * _machine_processors():.0f} threads shared {_machine_processors()} processors")
         self.sentence = "; ".join(reasons)
+        could_run = waited + (after.used - before.used) / wall
+        self.starved = waited > _STARVED_WAITING * could_run > 0 or stolen > _STARVED_STOLEN
 
 
 @contextmanager

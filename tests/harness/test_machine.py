@@ -119,37 +119,43 @@ def test_the_first_call_of_an_operator_has_a_second_chance() -> None:
 # --- laws about times -----------------------------------------------------------------------------------------------
 
 
-def machine(monkeypatch: pytest.MonkeyPatch, sentences: list[str]) -> None:
-    """Let ``hold`` see these disturbances, one in each try."""
-    found = iter(sentences)
+def machine(monkeypatch: pytest.MonkeyPatch, *tries: tuple[str, bool]) -> None:
+    """Let ``hold`` see these disturbances, one in each try: the sentence, and whether the process was starved."""
+    found = iter(tries)
 
     @contextmanager
     def disturbance() -> Iterator[SimpleNamespace]:
-        yield SimpleNamespace(sentence=next(found))
+        sentence, starved = next(found)
+        yield SimpleNamespace(sentence=sentence, starved=starved)
 
     monkeypatch.setattr(timing, "disturbance", disturbance)
+
+
+FREE, BUSY = ("", False), ("10 threads shared 2 processors", False)
+STARVED = ("this process waited for a processor 97% of the time", True)
 
 
 def fails() -> None:
     raise AssertionError("8 x the work takes as long")
 
 
-def test_a_law_that_fails_on_a_busy_machine_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    machine(monkeypatch, ["10 threads shared 2 processors"] * timing.TRIES)
+def test_times_of_a_starved_process_say_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine(monkeypatch, *[STARVED] * timing.BUSY_TRIES)
 
-    with pytest.raises(EnvironmentLacks, match=r"10 threads shared 2 processors.*8 x the work takes as long"):
+    with pytest.raises(EnvironmentLacks, match=r"97% of the time.*8 x the work takes as long"):
         timing.hold(fails)
 
 
-def test_a_law_that_fails_on_a_free_machine_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    machine(monkeypatch, ["busy", "", *["busy"] * (timing.TRIES - 2)])
+@pytest.mark.parametrize("tries", [[FREE] * timing.TRIES, [*[STARVED] * (timing.BUSY_TRIES - 1), BUSY]])
+def test_a_law_that_fails_in_every_try_fails(tries: list[tuple[str, bool]], monkeypatch: pytest.MonkeyPatch) -> None:
+    machine(monkeypatch, *tries)
 
     with pytest.raises(AssertionError, match="8 x the work"):
         timing.hold(fails)
 
 
-def test_one_try_that_holds_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    machine(monkeypatch, [""] * timing.TRIES)
-    answers = iter([fails, fails, lambda: 7])
+def test_a_busy_machine_gets_more_tries(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine(monkeypatch, *[BUSY] * timing.BUSY_TRIES)
+    answers = iter([fails] * (timing.BUSY_TRIES - 1) + [lambda: 7])
 
     assert timing.hold(lambda: next(answers)()) == 7
