@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import platform
 import sys
-from importlib import metadata
 from pathlib import Path
 
 # For a script, Python looks for modules in this folder and not in the checkout above it.
@@ -20,6 +18,7 @@ from benchmarks import (
     scaling,
     sharded_gather,
 )
+from benchmarks.record import machine, record
 from benchmarks.table import Row, markdown
 
 SMALL = {"operators": 2, "shard": "1/16", "repeats": 5, "judgements": 2, "reduce_rounds": 2, "gather_rounds": 2}
@@ -32,6 +31,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--without-peer", action="store_true", help="leave out TorchCTS, for which a torch is installed"
     )
+    parser.add_argument("--record", action="store_true", help="write the rows to benchmarks/measured.json")
     against_torchcts.add_arguments(parser)
     collection.add_arguments(parser)
     gate.add_arguments(parser)
@@ -55,17 +55,8 @@ def main() -> None:
         sys.stderr.write(f"{markdown(measured)}\n")  # visible even if a later script fails
         rows += measured
     sys.stdout.write(f"{markdown(rows)}\n\n{machine()}\n")
-
-
-def machine() -> str:
-    versions = " · ".join(f"{name} {metadata.version(name)}" for name in ("torch", "pytest", "pytest-xdist"))
-    return f"{platform.machine()} · {_cores()} cores · Python {platform.python_version()} · {versions}"
-
-
-def _cores() -> int:
-    import os
-
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if arguments.record:
+        record(rows)
 
 
 if __name__ == "__main__":

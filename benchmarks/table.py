@@ -42,4 +42,11 @@ def main(doc: str, add_arguments: Callable[[argparse.ArgumentParser], None], mea
     """Run one benchmark from the command line and print its table."""
     parser = argparse.ArgumentParser(description=doc)
     add_arguments(parser)
-    sys.stdout.write(markdown(measure(parser.parse_args())) + "\n")
+    parser.add_argument("--record", action="store_true", help="write the rows to benchmarks/measured.json")
+    arguments = parser.parse_args()
+    rows = measure(arguments)
+    sys.stdout.write(markdown(rows) + "\n")
+    if arguments.record:
+        from benchmarks.record import record
+
+        record(rows)
