@@ -98,7 +98,7 @@ def test_the_runs_own_profile_is_the_default(files: Files, tmp_path: Path, capsy
     del files.report["run"]["profile"]
     files.write(tmp_path)
     assert main(words) == 4
-    assert "name the one to judge by: --profile training" in capsys.readouterr().err
+    assert "name the profile to judge by, such as --profile training" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
