@@ -1,6 +1,6 @@
-"""Cases: one test with a stable id of our own, the capabilities it needs, its level and its deadline.
+"""Cases of the suite: tests with a stable id, required capabilities, a level and a deadline.
 
-A suite writes ``@case`` on a test function, or ``@cases`` on one that a generator feeds::
+A suite marks a test function with ``@case``, or with ``@cases`` if a generator makes its cases::
 
     @case("accelerator.rng.state_roundtrip", requires=[RNG_STATE], level=Level.CORE)
     def test_state_roundtrip(accelerator): ...
@@ -8,15 +8,16 @@ A suite writes ``@case`` on a test function, or ``@cases`` on one that a generat
     @case("accelerator.dtype.copy_roundtrip", axes={"dtype": DTYPES}, requires=[DTYPE])
     def test_copy_roundtrip(accelerator, dtype): ...
 
-With a ``dtype`` axis, a required capability becomes the cell of that dtype. Ids read ``area.subject[axes]``.
+With a ``dtype`` axis, a required capability becomes the cell of that dtype. An id has the form ``area.subject[axes]``.
 
-With ``world_size`` the body runs on that many ranks at once, each a process, with a process group of their own::
+With ``world_size`` the body runs on that many ranks at once. Each rank is a process, and the ranks have a process
+group of their own::
 
     @case("comm.barrier", requires=[COMM], world_size=2)
     def test_barrier(rank, group): ...
 
-Several world sizes make an axis of the case, the last one; the body takes ``world_size``, a number. ``isolation`` says
-how much of earlier cases its processes may have seen; ``environment`` is set before they import anything.
+Several world sizes become the last axis of the case; the body takes ``world_size`` as an integer. ``isolation`` decides
+whether the processes may have run other cases before. ``environment`` is set before they import anything.
 """
 
 from __future__ import annotations
@@ -35,44 +36,47 @@ from conformance.reports.planned import PlannedCase
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-#: The axis that several world sizes make.
+#: The axis of a case with several world sizes.
 WORLD_AXIS = "world"
 
 
 class Tier(Enum):
+    """Kind of a case: a test of one behaviour, or a workload that trains or runs a model."""
+
     UNIT = "unit"
     WORKLOAD = "workload"
 
 
 class Level(Enum):
-    """How much depends on it: ``core`` cannot be declared away."""
+    """Importance of a case: a ``core`` case runs even if its capability is declared unsupported."""
 
     CORE = "core"
     STANDARD = "standard"
 
 
 class Isolation(Enum):
-    """Where the ranks of a case come from, from the fastest to the most separate."""
+    """Origin of the processes in which the ranks of a case run, from the fastest to the most isolated."""
 
-    REUSE = "reuse"  # warm processes that have run other cases
+    REUSE = "reuse"  # warm processes that may have run other cases
     FORK = "fork"  # fresh forks of an interpreter that has imported torch and nothing else
-    EXEC = "exec"  # interpreters of their own, for cases that set the environment before torch is imported
+    EXEC = "exec"  # new interpreters, for cases that set the environment before torch is imported
 
     def at_least(self, other: Isolation) -> Isolation:
+        """Return the more isolated of the two."""
         order = list(Isolation)
         return max(self, other, key=order.index)
 
 
 @dataclass(frozen=True)
 class Case:
-    """One planned test.
+    """Planned test with an id of its own.
 
     ``requires`` are the cells that must be declared supported for the case to run as a check. ``in_reference``
-    tells whether PyTorch's own CPU has what the case exercises; only then do pattern claims cover it.
-    ``adaptive`` cases run whatever is declared and judge the observation against the claim (operator cells and
-    capability probes); others are skipped when something they require is not declared.
-    ``deadline`` is in seconds. ``world_size`` is the number of ranks the body runs on; None for none, in this process.
-    ``isolation`` and ``environment`` are about ranks.
+    tells whether PyTorch's own CPU has the tested feature; only then do pattern claims cover it.
+    An ``adaptive`` case always runs, and its observation is judged against the claim (operator cells and capability
+    probes). Any other case is skipped if a required cell is not declared.
+    ``deadline`` is in seconds. ``world_size`` is the number of ranks that run the body; with None, the body runs in
+    the process of the test without ranks. ``isolation`` and ``environment`` apply to ranks only.
     """
 
     id: str
@@ -119,22 +123,23 @@ class Case:
 
 
 def case_id(subject: str, axes: Iterable[tuple[str, str]]) -> str:
+    """Return the id of a case: ``subject``, which begins with the area, and the values of the axes in brackets."""
     values = "-".join(value for _, value in axes)
     return f"{subject}[{values}]" if values else subject
 
 
 def seed_of(case_id: str, base: int = 0) -> int:
-    """A 31-bit seed that depends on the id and the run's base seed alone."""
+    """Return a 31-bit seed that depends only on the id and the base seed of the run."""
     digest = hashlib.sha256(f"{base}:{case_id}".encode()).digest()
     return int.from_bytes(digest[:4], "big") & 0x7FFFFFFF
 
 
 @dataclass(frozen=True)
 class CaseFamily:
-    """What ``@case`` and ``@cases`` leave on a test function; ``expand`` gives its cases.
+    """Cases of one test function, attached by ``@case`` and ``@cases``; ``expand`` returns them.
 
-    A ``generated`` body serves many cases and compares through the ``check`` fixture, which counts: one that
-    compared nothing has verified nothing.
+    A ``generated`` body serves many cases and compares through the ``check`` fixture. The fixture counts the
+    comparisons, because a case that compared nothing has verified nothing.
     """
 
     expand: Callable[[], Sequence[Case]]
@@ -155,7 +160,7 @@ def case(
     isolation: str = "reuse",
     environment: Mapping[str, str] | None = None,
 ) -> Callable[[F], F]:
-    """Mark a test function as a case. Each axis becomes an argument of the function, as a string."""
+    """Mark a test function as a case. The function takes the value of each axis as a string argument."""
     area = id.split(".", 1)[0]
     template = Case(id=id, area=area, tier=tier, level=level, deadline=deadline, adaptive=adaptive)
     template = replace(template, isolation=_isolation(id, isolation, world_size, environment))
@@ -176,27 +181,28 @@ def case(
     return _attach(CaseFamily(expand, names))
 
 
-def _world_sizes(id: str, asked: int | Sequence[int] | None) -> tuple[int, ...]:
-    """The world sizes of a family, each at least 1."""
-    sizes = tuple(asked) if isinstance(asked, Sequence) else () if asked is None else (asked,)
+def _world_sizes(id: str, given: int | Sequence[int] | None) -> tuple[int, ...]:
+    """Return the world sizes of a family; raise ValueError unless each is an integer of at least 1."""
+    sizes = tuple(given) if isinstance(given, Sequence) else () if given is None else (given,)
+    # True is an int for Python, and no number of ranks.
     if any(not isinstance(size, int) or isinstance(size, bool) or size < 1 for size in sizes):
-        raise ValueError(f"case {id!r}: world_size={asked!r} is not a number of ranks; say 2, or (2, 3) for an axis.")
+        raise ValueError(f"case {id!r}: world_size={given!r} is not a number of ranks; write 2, or (2, 3) for an axis.")
     return sizes
 
 
-def _isolation(id: str, word: str, world_size: object, environment: Mapping[str, str] | None) -> Isolation:
-    """The word of a family, which has to fit what else is asked for."""
-    if word not in (words := [one.value for one in Isolation]):
-        raise ValueError(f"case {id!r}: isolation={word!r} is not one of {', '.join(words)}.")
-    if world_size is None and (word != Isolation.REUSE.value or environment):
-        raise ValueError(f"case {id!r}: isolation and environment are for ranks; give it a world_size.")
-    if environment and word != Isolation.EXEC.value:
+def _isolation(id: str, name: str, world_size: object, environment: Mapping[str, str] | None) -> Isolation:
+    """Return the isolation of a family; raise ValueError if it does not fit the other arguments."""
+    if name not in (names := [isolation.value for isolation in Isolation]):
+        raise ValueError(f"case {id!r}: isolation={name!r} is not one of {', '.join(names)}.")
+    if world_size is None and (name != Isolation.REUSE.value or environment):
+        raise ValueError(f"case {id!r}: isolation and environment apply to ranks only; add world_size.")
+    if environment and name != Isolation.EXEC.value:
         raise ValueError(f"case {id!r}: environment needs isolation='exec'; other ranks have imported torch already.")
-    return Isolation(word)
+    return Isolation(name)
 
 
 def cases(expand: Callable[[], Sequence[Case]]) -> Callable[[F], F]:
-    """Mark a test function as the body of every case that ``expand`` returns; it takes the ``case`` fixture."""
+    """Mark a test function as the body of every case that ``expand`` returns. It takes the ``case`` fixture."""
     return _attach(CaseFamily(expand, (), generated=True))
 
 

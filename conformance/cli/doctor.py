@@ -100,7 +100,7 @@ def _probes(names: Sequence[str], time_limit: float) -> list[Probe]:
         return list(pool.map(lambda name: probe(name, time_limit), names))
 
 
-#: Check states of accelerators that the user did not name: the run can use another one.
+#: Check states of accelerators that the user did not name: a run can use another accelerator.
 _STATES: Final = {
     LoadResult.USABLE: CheckState.OK,
     LoadResult.NO_DEVICE: CheckState.NOTE,

@@ -1,4 +1,4 @@
-"""``conformance challenge``: right answers are found right, and whatever else a report may bring is not."""
+"""``conformance challenge``: accept correct answers, and reject wrong, missing and malformed answers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COUNTED, SILENT = "operators.argmax[float32-inference]", "operators.bernoulli[fl
 
 
 def answered(answers: dict[str, str], nonce: str = NONCE) -> Report:
-    """The report of a run in which these cases passed and answered."""
+    """Return the report of a run in which these cases passed with these answers."""
     report = world.honest()
     invocation = replace(report.run.invocation, challenge=nonce, seed=seed_of_challenge(nonce))
     suite = replace(report.run.suite, version=suite_version())

@@ -1,4 +1,4 @@
-"""conformance doctor: facts in, checks out; and a vendor stack that dies or hangs is only an answer."""
+"""conformance doctor: checks of this machine, and results for vendor software that crashes or hangs."""
 
 from __future__ import annotations
 
