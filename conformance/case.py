@@ -48,7 +48,7 @@ class Tier(Enum):
 
 
 class Level(Enum):
-    """Importance of a case: a ``core`` case runs even if its capability is declared unsupported."""
+    """Level of a case: a ``core`` case must pass even if its capability is declared unsupported."""
 
     CORE = "core"
     STANDARD = "standard"
@@ -69,7 +69,7 @@ class Isolation(Enum):
 
 @dataclass(frozen=True)
 class Case:
-    """Planned test with an id of its own.
+    """Planned test with an id of its own. ``planned`` is the part that manifests, journals and reports share.
 
     ``requires`` are the cells that must be declared supported for the case to run as a check. ``in_reference``
     tells whether PyTorch's own CPU has the tested feature; only then do pattern claims cover it.
@@ -184,7 +184,7 @@ def case(
 def _world_sizes(id: str, given: int | Sequence[int] | None) -> tuple[int, ...]:
     """Return the world sizes of a family; raise ValueError unless each is an integer of at least 1."""
     sizes = tuple(given) if isinstance(given, Sequence) else () if given is None else (given,)
-    # True is an int for Python, and no number of ranks.
+    # bool is a subclass of int, but True is not a number of ranks.
     if any(not isinstance(size, int) or isinstance(size, bool) or size < 1 for size in sizes):
         raise ValueError(f"case {id!r}: world_size={given!r} is not a number of ranks; write 2, or (2, 3) for an axis.")
     return sizes
@@ -220,7 +220,7 @@ def _instance(template: Case, axes: tuple[tuple[str, str], ...], requires: Seque
     return replace(template, id=case_id(template.id, axes), axes=axes, requires=cells)
 
 
-#: Capabilities whose claims are made per dtype.
+#: Capabilities that are claimed for each dtype.
 PER_DTYPE = frozenset({"dtype", "precision.accumulate-wide", "comm.dtype"})
 
 

@@ -107,7 +107,7 @@ def _reject_duplicates(cases: Sequence[Case]) -> None:
 
 def torch_version() -> str:
     """Return the version of the installed torch."""
-    # A plan must stay cheap, so torch is not imported for this.
+    # Importing torch takes seconds, and `conformance list` and help texts do not need it.
     module = sys.modules.get("torch")
     return str(module.__version__) if module else metadata.version("torch")
 

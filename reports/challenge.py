@@ -1,7 +1,7 @@
-"""A challenge: a word that nobody could know before, from which a run takes its seeds and the places of its answers.
+"""Challenges: a nonce from the reviewer, from which a run derives its seeds and the elements that it records.
 
-A run with ``--challenge NONCE`` computes on other numbers than any run before it, and cases of the areas in
-:data:`AREAS` keep a few values of what the device computed. Whoever gave the word computes a sample of them again.
+A run with ``--challenge NONCE`` computes on numbers that were not known before. Cases of the areas in :data:`AREAS`
+record a few values that the device computed. The reviewer recomputes a sample of them.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from conformance.reports.verdict import Outcome
 
 #: The metric that holds a case's answer.
 ANSWER: Final = "answer"
-#: How many values a case of a challenged run keeps. With eight more for its place each, they fit a metric's 400.
+#: Number of values that a case records. With eight characters more for each place, they fit into the 400 of a metric.
 VALUES: Final = 4
-#: Areas whose cases answer: those that compare tensors of every operator, one sample after the other.
+#: Areas whose cases record values: those that compare tensors of every operator, one sample after the other.
 AREAS: Final = frozenset({"operators"})
 _NONCE: Final = re.compile(r"[A-Za-z0-9._-]{8,128}")
 _LONGEST_VALUE: Final = 60
 
 
 def new_nonce() -> str:
-    """A word of 128 random bits."""
+    """Return a nonce of 128 random bits."""
     return secrets.token_hex(16)
 
 
 def checked_nonce(nonce: str) -> str:
-    """The word itself; UsageError if it is too short to be unknown, or has signs that a shell would change."""
+    """Return the nonce; UsageError if it is short enough to guess, or has characters that a shell would change."""
     if not _NONCE.fullmatch(nonce):
         raise UsageError(
             f"--challenge {one_line(nonce, 40)}: expected 8 to 128 letters, digits, dots, underscores or hyphens. "
@@ -43,12 +43,12 @@ def checked_nonce(nonce: str) -> str:
 
 
 def seed_of_challenge(nonce: str) -> int:
-    """The base seed of the run: a whole number of 62 bits, which fits wherever a seed is kept."""
+    """Return the base seed of the run: a whole number of 62 bits, which fits every place that stores a seed."""
     return int.from_bytes(_digest(nonce)[:8], "big") >> 2
 
 
 def place(nonce: str, case: str, where: str, occurrence: int) -> tuple[str, int]:
-    """The name of one compared tensor of a case, eight signs, and a large number that chooses one of its elements."""
+    """Return a name of eight hexadecimal digits for a compared tensor, and a large number that selects its element."""
     digest = _digest(nonce, case, where, str(occurrence))
     return digest[:4].hex(), int.from_bytes(digest[4:12], "big")
 
@@ -58,12 +58,12 @@ def _digest(*parts: str) -> bytes:
 
 
 def written(values: Mapping[str, str]) -> str:
-    """Values by place as one metric: those of the first places in the order of their names, which is random."""
+    """Return values by place as one metric: the first ones in the order of their names, which is random."""
     return " ".join(f"{name}={values[name]}" for name in sorted(values)[:VALUES])
 
 
 def parsed(answer: str) -> dict[str, str]:
-    """Values by place; JournalError if the text is no answer."""
+    """Return values by place; JournalError if the text is no answer."""
     pairs = [pair.partition("=") for pair in answer.split()]
     values = {name: value for name, _, value in pairs}
     fits = all(re.fullmatch(r"[0-9a-f]{8}", name) and 0 < len(value) <= _LONGEST_VALUE for name, _, value in pairs)
@@ -73,19 +73,19 @@ def parsed(answer: str) -> dict[str, str]:
 
 
 def complaint(report: Report, nonce: str) -> str:
-    """Why the report is not that of a run with this challenge; empty if it is."""
+    """Return why the report is not from a run with this challenge; empty if it is."""
     invocation = report.run.invocation
     if not invocation.challenge:
         return "The run was made without a challenge."
     if invocation.challenge != nonce:
-        return f"The run was made with the challenge {one_line(invocation.challenge, 40)}, not with the one asked for."
+        return f"The run was made with the challenge {one_line(invocation.challenge, 40)}, not with the required one."
     if invocation.seed != seed_of_challenge(nonce):
         return "The seed of the run is not the one that its challenge gives."
     return ""
 
 
 def answering(report: Report) -> list[CaseRecord]:
-    """The cases that passed and whose area answers, with an answer or without one."""
+    """Return the passed cases of the areas that record values, with or without recorded values."""
     return [case for case in report.cases if case.outcome is Outcome.PASS and case.area in AREAS]
 
 

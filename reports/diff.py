@@ -1,4 +1,4 @@
-"""Two reports compared case by case and claim by claim. Counts are never compared: they hide what took whose place."""
+"""Differences of two reports by case and claim, not by counts: equal counts hide a new failure behind a fixed one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from conformance.reports.verdict import Outcome
 
 
 class Change(Enum):
-    """What became of a case."""
+    """Direction of a case's change."""
 
     WORSE = "worse"
     BETTER = "better"
@@ -26,7 +26,7 @@ class Change(Enum):
 
 @dataclass(frozen=True)
 class CaseChange:
-    """A case whose verdict differs; ``before`` and ``now`` are ``outcome (reason)``, or empty where it is not there."""
+    """Case whose verdict differs. ``before`` and ``now`` are ``outcome (reason)``; empty if the case is missing."""
 
     id: str
     change: Change
@@ -36,7 +36,7 @@ class CaseChange:
 
 @dataclass(frozen=True)
 class ClaimChange:
-    """A written claim that differs; ``before`` and ``now`` are ``state (detail)``, or empty where there is none."""
+    """Written claim that differs. ``before`` and ``now`` are ``state (detail)``; empty if there is no claim."""
 
     cell: str
     before: str
@@ -45,7 +45,7 @@ class ClaimChange:
 
 @dataclass(frozen=True)
 class ReportDiff:
-    """Everything that differs, worse first; ``same`` cases ended alike."""
+    """Differences of two reports, worse ones first. ``same`` counts the cases that ended alike."""
 
     before: str
     now: str
@@ -62,15 +62,15 @@ _RANK = {Outcome.FAIL: 0, Outcome.SKIP: 1, Outcome.PASS: 2}
 
 
 def compare(before: Report, now: Report) -> ReportDiff:
-    """What changed from one report to the other."""
+    """Return what changed from one report to the other."""
     old, new = ({case.id: case for case in report.cases} for report in (before, now))
     changes = [_case_change(id, old.get(id), new.get(id)) for id in {**old, **new}]
-    found = [one for one in changes if one is not None]
+    found = [change for change in changes if change is not None]
     order = list(Change)
     return ReportDiff(
         before=_name(before),
         now=_name(now),
-        cases=tuple(sorted(found, key=lambda one: (order.index(one.change), one.id))),
+        cases=tuple(sorted(found, key=lambda change: (order.index(change.change), change.id))),
         claims=tuple(_claim_changes(_claims(before), _claims(now))),
         same=len(changes) - len(found),
     )
@@ -112,12 +112,12 @@ def _claim_changes(old: Mapping[str, str], new: Mapping[str, str]) -> list[Claim
 
 
 _NOTHING: Final = "–"
-#: More rows than this say nothing that the counts do not; JSON has them all.
+#: Rows in texts for people. JSON has all of them.
 _MOST_ROWS: Final = 2_000
 
 
 def text(found: ReportDiff) -> str:
-    """A line for each difference, and counts at the end."""
+    """Return a line for each difference, and counts at the end."""
     return "\n".join(_lines(found)) + "\n"
 
 
@@ -140,7 +140,7 @@ def _more(number: int) -> Iterator[str]:
 
 
 def summary(found: ReportDiff) -> str:
-    """The counts of what changed, in a sentence."""
+    """Return the counts of all changes in a sentence."""
     counts = Counter(case.change for case in found.cases)
     parts = [f"{counts[change]} {change.value}" for change in Change if counts[change]]
     claims = f"{len(found.claims)} claim{'' if len(found.claims) == 1 else 's'} changed"
@@ -148,17 +148,17 @@ def summary(found: ReportDiff) -> str:
 
 
 def as_json(found: ReportDiff) -> str:
-    """Everything, for programs."""
+    """Return everything, for programs."""
     value: dict[str, Any] = {"schema": 1, **asdict(found), "differs": found.differs}
     value["cases"] = [{**asdict(case), "change": case.change.value} for case in found.cases]
     return json.dumps(value, indent=1) + "\n"
 
 
 def as_markdown(found: ReportDiff) -> str:
-    """Tables, for a pull request."""
+    """Return tables, for a pull request."""
     head = [f"Before: {markdown(found.before)}", f"Now: {markdown(found.now)}", summary(found)]
-    cases = [[one.change.value, markdown(one.id), one.before, one.now] for one in found.cases[:_MOST_ROWS]]
-    claims = [["claim", *map(markdown, (one.cell, one.before, one.now))] for one in found.claims[:_MOST_ROWS]]
+    cases = [[case.change.value, markdown(case.id), case.before, case.now] for case in found.cases[:_MOST_ROWS]]
+    claims = [["claim", *map(markdown, (claim.cell, claim.before, claim.now))] for claim in found.claims[:_MOST_ROWS]]
     rows = [f"| {' | '.join(cell or _NOTHING for cell in row)} |" for row in (*cases, *claims)]
     table = ["| change | case or cell | before | now |", "| --- | --- | --- | --- |", *rows] if rows else []
     return "\n\n".join(head) + "\n\n" + "\n".join(table) + ("\n" if table else "")

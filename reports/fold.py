@@ -1,4 +1,4 @@
-"""Folding a journal: every planned case gets exactly one verdict, or is named as unaccounted."""
+"""Folding of a journal into a report: every planned case gets exactly one verdict, or is named as unaccounted."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ from conformance.reports.report_json import read_planned
 from conformance.reports.repro import repro
 from conformance.reports.verdict import Outcome, Reason
 
-#: Dtype-like and mode-like axis values, for journals whose manifest is lost.
+#: Values of the axis ``mode``, to recognize it in ids when the manifest is lost.
 _MODES = frozenset({"inference", "training"})
 _LONGEST = 1e9
 _LOST_MANIFEST = "The manifest is missing: cases that never began are not counted."
 
 
 def fold(manifest: Mapping[str, Any], records: JournalRecords) -> Report:
-    """The report of a run, finished or killed. Pure: same inputs, same report."""
+    """Return the report of a run, finished or killed. Equal inputs give equal reports."""
     planned = planned_cases(manifest)
     header = records.run or {}
     _reject_foreign_manifest(manifest, header)
-    known = {one.id for one in planned}
+    known = {case.id for case in planned}
     ended = records.ended
-    cases = tuple(_judged(one, ended[one.id], header) for one in planned if one.id in ended)
+    cases = tuple(_judged(case, ended[case.id], header) for case in planned if case.id in ended)
     accounting = _accounting(planned, records, known)
     return Report(
         run=_run(manifest, records, len(planned)),
@@ -59,7 +59,7 @@ def fold(manifest: Mapping[str, Any], records: JournalRecords) -> Report:
 
 
 def fold_without_manifest(records: JournalRecords) -> Report:
-    """What a journal alone tells; the report says that cases which never began are missing from it."""
+    """Return the report of a journal alone, with a note that it lacks the cases that never began."""
     header = records.run or {}
     ids = [id for id in dict.fromkeys([*records.started, *records.ended]) if isinstance(id, str)]
     guessed = {
@@ -142,7 +142,7 @@ def _invocation(header: Mapping[str, Any]) -> Invocation:
     seed, workers = (redaction.whole(header.get(name)) for name in ("seed", "workers"))
     selection = redaction.selection(argv)
     if header.get("paths"):
-        selection = (*selection, "paths")  # a vendor's own files in place of the bundled suites
+        selection = (*selection, "paths")  # files of the vendor replace the bundled suites
     return Invocation(argv, selection, seed, workers, redaction.word(header.get("challenge")))
 
 
@@ -187,7 +187,7 @@ def _waivers(cases: Iterable[CaseRecord]) -> WaiverRecord:
 
 def _accounting(planned: Sequence[PlannedCase], records: JournalRecords, known: set[str]) -> Accounting:
     return Accounting(
-        unaccounted=tuple(one for one in planned if one.id not in records.ended),
+        unaccounted=tuple(case for case in planned if case.id not in records.ended),
         duplicates=tuple(dict.fromkeys(map(redaction.word, records.duplicates))),
         unknown=tuple(redaction.word(id) for id in records.ended if id not in known),
         in_flight=tuple(redaction.word(id) for id in records.started if id in known and id not in records.ended),

@@ -1,7 +1,7 @@
-"""The journal: one JSON line when a case starts and one when it ends.
+"""Journal of a run: one JSON line when a case starts and one when it ends.
 
-Every process of a run appends whole lines to the same file with one ``write`` each, so that a run that is killed
-loses at most the line being written. Folding the journal gives the report; see ``fold.py``.
+Every process appends whole lines to the same file with one ``write`` each. A killed run therefore loses at most the
+line that was being written. Folding the journal gives the report; see ``fold.py``.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class CaseStart:
-    """A case that began, and where."""
+    """Start of a case, and the process that runs it."""
 
     id: str
     worker: str
     pid: int
     at: float
-    #: The declared state of an adaptive case, by which a death is judged.
+    #: Declared state of an adaptive case, against which the death of its process is judged.
     claim: str | None = None
 
 
 @dataclass(frozen=True)
 class CaseEnd:
-    """A case that ended, with its verdict."""
+    """End of a case, with its verdict."""
 
     id: str
     verdict: Verdict
@@ -44,7 +44,7 @@ class CaseEnd:
 
 @dataclass(frozen=True)
 class JournalRecords:
-    """A journal as read. ``ended`` keeps the first verdict of an id; later ones are named in ``duplicates``."""
+    """Journal as read. ``ended`` has the first verdict of each id; ids of later ones are in ``duplicates``."""
 
     run: Mapping[str, Any] | None = None
     accelerator: Mapping[str, Any] | None = None
@@ -58,12 +58,12 @@ class JournalRecords:
 
     @property
     def in_flight(self) -> dict[str, CaseStart]:
-        """Cases that began and have no verdict."""
+        """Return the cases that began and have no verdict."""
         return {id: start for id, start in self.started.items() if id not in self.ended}
 
 
 class JournalWriter:
-    """Appends to a journal. Cheap to open in every worker; each line is one ``write`` to an ``O_APPEND`` file."""
+    """Writer of a journal. Each line is one ``write`` to an ``O_APPEND`` file, so many workers can share it."""
 
     def __init__(self, path: Path, worker: str = "main") -> None:
         self.path, self.worker = path, worker
@@ -87,7 +87,7 @@ class JournalWriter:
         self._append({"kind": "run", "schema": SCHEMA, **header})
 
     def accelerator(self, **facts: Any) -> None:
-        """Facts that only a process with the device can know: names of devices, the merged declaration."""
+        """Write facts that only a process with the device knows: names of devices, the merged declaration."""
         self._append({"kind": "accelerator", **facts})
 
     def start(self, case_id: str, claim: str | None = None) -> None:
@@ -120,7 +120,7 @@ class JournalWriter:
 
 
 def read_journal(path: Path, limit: int | None = None) -> JournalRecords:
-    """Read a journal, or its first ``limit`` bytes. Lines torn by a kill are counted and passed over."""
+    """Return a journal, or its first ``limit`` bytes. Incomplete lines of killed processes are counted and ignored."""
     try:
         with path.open("rb") as file:
             data = file.read() if limit is None else file.read(limit)
@@ -133,7 +133,7 @@ def read_journal(path: Path, limit: int | None = None) -> JournalRecords:
 
 
 class _JournalReader:
-    """Collects lines into records; a line that is no journal line is torn."""
+    """Collector of lines into records. It counts every line that is no journal line as torn."""
 
     def __init__(self) -> None:
         self.run: Mapping[str, Any] | None = None

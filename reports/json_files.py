@@ -1,4 +1,4 @@
-"""Reading JSON that a stranger wrote: bounded in bytes, in values and in depth before anything is built of it."""
+"""Reading of untrusted JSON. Bytes and values are limited before any object is built."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from conformance.errors import JournalError
 
 #: A report of 20,000 cases takes 7 MiB.
 MAX_BYTES: Final = 64 * 1024 * 1024
-#: Objects and lists a file may hold; a case takes four. An empty one costs 64 bytes of memory and three of the file.
+#: Objects and lists in a file; a case has four. An empty one takes 3 bytes of the file and 64 bytes of memory.
 MAX_CONTAINERS: Final = 500_000
-#: Values: numbers and strings cost memory too.
+#: Values in a file. Numbers and strings take memory too.
 MAX_VALUES: Final = 2_500_000
 _GZIP: Final = b"\x1f\x8b"
 
 
 def read_json(path: Path) -> Any:
-    """The JSON value of a file, compressed by gzip or not; no duplicate keys, no NaN, no infinities.
+    """Return the JSON value of a file, compressed by gzip or not.
 
-    JournalError is one sentence.
+    JournalError says in one sentence what is wrong. Duplicate keys, NaN and infinities are errors.
     """
     return parse_json(inflated(read_capped(path), str(path)), str(path))
 
 
 def inflated(data: bytes, where: str) -> bytes:
-    """The bytes, unpacked if they are packed; never more than a report may hold: few bytes can unpack to gigabytes."""
+    """Return the bytes, decompressed if they are compressed; JournalError if they exceed the size of a report."""
     if not data.startswith(_GZIP):
         return data
-    # Imported here: nobody waits for it who reads plain files.
+    # Imported here, because plain files do not need it.
     import gzip
     import zlib
 
@@ -48,7 +48,7 @@ def inflated(data: bytes, where: str) -> bytes:
 
 
 def parse_json(data: bytes, where: str) -> Any:
-    """The JSON value of UTF-8 text; ``where`` is what errors call it."""
+    """Return the JSON value of UTF-8 text. Errors call it ``where``."""
     _reject_crowds(data, where)
     try:
         with collector_paused():
@@ -62,7 +62,7 @@ def parse_json(data: bytes, where: str) -> Any:
 
 
 def read_capped(path: Path, limit: int | None = None) -> bytes:
-    """The bytes of a plain file that is not too large. A pipe or a device is refused: it may never end."""
+    """Return the bytes of a regular file up to a size limit. Pipes and devices are refused: they may never end."""
     limit = MAX_BYTES if limit is None else limit
     try:
         if path.exists() and not path.is_file():
@@ -79,7 +79,7 @@ def read_capped(path: Path, limit: int | None = None) -> bytes:
 
 
 def _reject_crowds(data: bytes, where: str) -> None:
-    """Counting signs is an upper bound, and costs a millisecond where building the values could cost gigabytes."""
+    """Reject text that may hold too many values, by counting brackets and commas: an upper bound within 1 ms."""
     containers = data.count(b"{") + data.count(b"[")
     if containers > MAX_CONTAINERS or containers + data.count(b",") > MAX_VALUES:
         raise JournalError(f"{where} holds more values than a report of this suite can have.")
@@ -98,7 +98,7 @@ def _no_constant(name: str) -> Any:
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """No looking for garbage inside: it is half of the time of reading a report, and a fifth of importing torch."""
+    """Pause the garbage collector inside. It takes half the time of reading a report, a fifth of importing torch."""
     running = gc.isenabled()
     gc.disable()
     try:

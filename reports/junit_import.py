@@ -1,7 +1,7 @@
-"""JUnit XML of other suites as rows of a report, marked as imported.
+"""Import of JUnit XML from other suites as marked rows of a report.
 
-The file is a stranger's. It is read as a stream by expat, of which nothing but the cases is kept; a document type, and
-with it every entity, is refused, and so is whatever is deeper, longer or more than a test report is.
+The file is untrusted. It is read as a stream by expat, and only the cases are kept. A document type, and with it every
+entity, is refused. Depth, length and number of cases are limited.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from conformance.reports.plain_text import one_line, plain
 from conformance.reports.redaction import message
 from conformance.reports.verdict import Outcome, Reason
 
-#: The tier and the first part of the area of every imported case, so that no view takes it for one of this suite's.
+#: Tier and first part of the area of imported cases. It separates them from this suite's cases in every view.
 IMPORTED: Final = "imported"
 MAX_CASES: Final = 100_000
 _MAX_DEPTH: Final = 32
@@ -36,7 +36,7 @@ _RESULTS: Final = {
 
 @dataclass
 class _ImportedCase:
-    """A test case as the file gives it."""
+    """Test case of the file."""
 
     suite: str
     attributes: dict[str, str]
@@ -44,12 +44,12 @@ class _ImportedCase:
     words: list[str] = field(default_factory=list)
 
 
-#: How to name an area: by the folder or package of a case, by its test suite, or one name for all.
+#: Function that names the area of a case.
 AreaOf = Callable[[_ImportedCase], str]
 
 
 def area_of(rule: str) -> AreaOf:
-    """``path``: the last folder or package of a case; ``suite``: its test suite's name; anything else is the name."""
+    """Return the function for a rule: ``path`` (last folder or package), ``suite`` (test suite), or one fixed name."""
     if rule == "path":
         return lambda found: _folder(found.attributes.get("file") or found.attributes.get("classname", ""))
     if rule == "suite":
@@ -58,14 +58,14 @@ def area_of(rule: str) -> AreaOf:
 
 
 def _folder(place: str) -> str:
-    """``ops`` of ``tests/unit/ops/test_adam.py`` and of ``tests.unit.ops.test_adam.TestAdam``."""
+    """Return ``ops`` for ``tests/unit/ops/test_adam.py`` and for ``tests.unit.ops.test_adam.TestAdam``."""
     parts = [part for part in re.split(r"[/\\.]", place) if part and part != "py"]
     folders = [part for part in parts if not part.startswith(("test_", "Test"))]
     return folders[-1] if folders else ""
 
 
 def import_junit(path: Path, area: AreaOf, accelerator: str) -> Report:
-    """The report that the file amounts to; JournalError is one sentence."""
+    """Return a report with the cases of the file; JournalError says in one sentence why it cannot be read."""
     data = read_capped(path)
     cases = _unique(_cases(_JUnitReader(str(path)).read(data), area))
     digest = hashlib.sha256(data).hexdigest()
@@ -76,7 +76,7 @@ def import_junit(path: Path, area: AreaOf, accelerator: str) -> Report:
 
 
 def add_rows(report: Report, imported: Report) -> Report:
-    """The report with the imported rows after its own. The gate judges the report without them."""
+    """Return the report with the imported rows after its own. The gate judges the report without them."""
     known = {case.id for case in report.cases}
     twice = next((case.id for case in imported.cases if case.id in known), None)
     if twice:
@@ -93,19 +93,19 @@ def add_rows(report: Report, imported: Report) -> Report:
 
 
 def _cases(found: list[_ImportedCase], area: AreaOf) -> Iterator[CaseRecord]:
-    for one in found:
-        name = _word(area(one)) or "other"
-        subject = _word(one.attributes.get("classname", "").rpartition(".")[2])
-        case = one_line(one.attributes.get("name", ""), 200) or "unnamed"
-        outcome, reason = _RESULTS.get(one.kind, (Outcome.PASS, Reason.NATIVE))
+    for found_case in found:
+        name = _word(area(found_case)) or "other"
+        subject = _word(found_case.attributes.get("classname", "").rpartition(".")[2])
+        case = one_line(found_case.attributes.get("name", ""), 200) or "unnamed"
+        outcome, reason = _RESULTS.get(found_case.kind, (Outcome.PASS, Reason.NATIVE))
         yield CaseRecord(
             id=".".join(part for part in (IMPORTED, name, subject, case) if part),
             area=f"{IMPORTED}.{name}",
             tier=IMPORTED,
             outcome=outcome,
             reason=reason,
-            message=message("".join(one.words)),
-            seconds=_seconds(one.attributes.get("time", "")),
+            message=message("".join(found_case.words)),
+            seconds=_seconds(found_case.attributes.get("time", "")),
         )
 
 
@@ -122,7 +122,7 @@ def _seconds(text: str) -> float:
 
 
 def _unique(cases: Iterator[CaseRecord]) -> tuple[CaseRecord, ...]:
-    """Other suites repeat names, such as for reruns: the second one gets a number."""
+    """Return the cases with unique ids. Other suites repeat names, such as for reruns: repetitions get a number."""
     seen: dict[str, int] = {}
     found: dict[str, CaseRecord] = {}
     for case in cases:
@@ -135,7 +135,7 @@ def _unique(cases: Iterator[CaseRecord]) -> tuple[CaseRecord, ...]:
 
 
 class _JUnitReader:
-    """Collects the test cases of a document."""
+    """Collector of the test cases of a document."""
 
     def __init__(self, where: str) -> None:
         self.where = where

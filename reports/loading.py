@@ -1,4 +1,4 @@
-"""A report from wherever it is: a report folder, a ``report.json``, or a journal that a killed run left."""
+"""Loading of a report from a report folder, a ``report.json``, or the journal of a killed run."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 def load(path: Path) -> Report:
-    """The report at ``path``.
+    """Return the report at ``path``.
 
-    In a folder the journal is asked first: after a kill, ``report.json`` may be that of an earlier run.
+    In a folder the journal comes first: after a kill, ``report.json`` may be from an earlier run.
     """
     if path.is_dir():
         return _load_folder(path)
@@ -37,22 +37,22 @@ def _load_folder(folder: Path) -> Report:
     inside = _report_folders(folder)
     if len(inside) == 1:
         return _load_folder(inside[0])
-    named = f" It holds reports of {', '.join(one.name for one in inside)}; name one." if inside else ""
+    named = f" It holds reports of {', '.join(child.name for child in inside)}; name one." if inside else ""
     raise JournalError(f"{folder} holds neither a report.json nor a journal.jsonl.{named}")
 
 
 def _report_folders(folder: Path) -> list[Path]:
-    """Folders one level down that hold a journal or a report: ``conformance-report`` has one for each accelerator."""
+    """Return subfolders with a journal or a report: ``conformance-report`` has one for each accelerator."""
     try:
         children = sorted(folder.iterdir())
     except OSError as error:
         raise JournalError(f"cannot read {folder}: {error.strerror}.") from None
-    return [one for one in children if (one / "journal.jsonl").is_file() or (one / "report.json").is_file()]
+    return [child for child in children if (child / "journal.jsonl").is_file() or (child / "report.json").is_file()]
 
 
 def load_journal(path: Path) -> Report:
-    """Fold the journal against the manifest beside it, if there is one."""
-    # Who only reads finished reports does not wait for what folds journals.
+    """Return the report of a journal, folded with the manifest beside it if there is one."""
+    # Imported here, because finished reports do not need it.
     from conformance.reports.fold import fold, fold_without_manifest
 
     records = _read(path)
@@ -78,7 +78,7 @@ def _read(path: Path) -> JournalRecords:
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """The manifest as JSON; ``fold`` checks what is inside."""
+    """Return the manifest as JSON; ``fold`` checks its members."""
     manifest = read_json(path)
     if not isinstance(manifest, dict):
         raise JournalError(f"{path} is not a manifest of this suite.")

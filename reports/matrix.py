@@ -1,4 +1,4 @@
-"""The matrix as values: rows areas, columns dtype × mode, and totals. Every view prints this."""
+"""Matrix of a report as values: a row for each area, a column for each dtype and mode, and totals."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from conformance.reports.planned import PlannedCase
 from conformance.reports.totals import Counts, count, total
 from conformance.reports.verdict import Outcome, Reason
 
-#: In the order of the columns. Names not listed here come after them, sorted.
+#: Dtypes in the order of the columns. Other names come after them, sorted.
 DTYPE_ORDER: Final = (
     "float32",
     "float16",
@@ -33,7 +33,7 @@ DTYPE_ORDER: Final = (
 
 @dataclass(frozen=True)
 class MatrixColumn:
-    """A column of the matrix: the dtypes and modes that it sums up."""
+    """Column of the matrix, with the dtypes and modes that it sums up."""
 
     title: str
     dtypes: frozenset[str | None]
@@ -43,7 +43,7 @@ class MatrixColumn:
         return dtype in self.dtypes and (self.modes is None or mode in self.modes)
 
 
-#: A case of a dtype without a mode makes no claim about gradients; it stands with inference.
+#: A case of a dtype without a mode says nothing about gradients. It counts as inference.
 _FORWARD: Final = frozenset({None, "inference"})
 _TRAINING: Final = frozenset({"training"})
 _FLOATS: Final = frozenset({"float32", "float16", "bfloat16", "float64", "float8_e4m3fn", "float8_e5m2"})
@@ -54,8 +54,8 @@ _SUMMED: Final = (
     MatrixColumn("int\nbool", frozenset({"int8", "int16", "int32", "int64", "uint8", "bool"})),
     MatrixColumn("–", frozenset({None})),
 )
-#: From the most detailed to the narrowest; a terminal gets the first that fits. What no column holds is summed into
-#: one more column.
+#: Layouts from the most detailed to the narrowest. A terminal gets the first that fits. One more column sums up the
+#: cases that no column holds.
 TERMINAL_LAYOUTS: Final = (
     (
         *(
@@ -76,7 +76,7 @@ OTHER: Final = "other"
 
 @dataclass(frozen=True)
 class MatrixRow:
-    """The counts of one area, by column title; columns without cases are absent."""
+    """Counts of one area by column title. Columns without cases are absent."""
 
     area: str
     cells: Mapping[str, Counts]
@@ -85,7 +85,7 @@ class MatrixRow:
 
 @dataclass(frozen=True)
 class Matrix:
-    """Titles in order, one row an area, and the row of totals."""
+    """Matrix: titles in order, a row for each area, and the row of totals."""
 
     columns: tuple[str, ...]
     rows: tuple[MatrixRow, ...]
@@ -94,7 +94,7 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Difference:
-    """Cells where what was declared and what was seen disagree in the same way."""
+    """Difference between declaration and observation in the cells of one case."""
 
     reason: Reason
     cell: str
@@ -103,7 +103,7 @@ class Difference:
 
 
 def make_matrix(report: Report, columns: Sequence[MatrixColumn]) -> Matrix:
-    """Count every planned case once, in its area's row and in the first column that holds it."""
+    """Return the matrix. It counts every planned case once, in its area's row and the first column that holds it."""
     sums: dict[str, dict[str, Counts]] = defaultdict(lambda: defaultdict(Counts))
     titles: dict[tuple[str | None, str | None], str] = {}
     for planned, counts in planned_counts(report):
@@ -116,7 +116,7 @@ def make_matrix(report: Report, columns: Sequence[MatrixColumn]) -> Matrix:
 
 
 def planned_counts(report: Report) -> Iterator[tuple[PlannedCase, Counts]]:
-    """Every planned case with the counts it adds."""
+    """Yield every planned case with the counts that it adds."""
     for case in report.cases:
         yield case, count(case.outcome, case.reason)
     for planned in report.accounting.unaccounted:
@@ -134,7 +134,7 @@ def _totals(rows: Sequence[MatrixRow]) -> MatrixRow:
 
 
 def full_columns(report: Report) -> tuple[MatrixColumn, ...]:
-    """One column for every dtype × mode that the report has, in the order of the vocabulary."""
+    """Return a column for every dtype and mode of the report, in the order of the vocabulary."""
     places = {planned.dtype_and_mode for planned, _ in planned_counts(report)}
     ordered = sorted(places, key=lambda place: (_rank(place[0]), place[0] or "", place[1] or ""))
     return tuple(MatrixColumn(_name(d, m), frozenset({d}), frozenset({m})) for d, m in ordered)
@@ -151,7 +151,7 @@ def _name(dtype: str | None, mode: str | None) -> str:
 
 
 def reason_counts(report: Report) -> tuple[tuple[Outcome, Reason, int], ...]:
-    """How often each reason occurs: by outcome, then the most frequent first."""
+    """Return how often each reason occurs, by outcome, the most frequent first."""
     found = Counter((case.outcome, case.reason) for case in report.cases)
     order = list(Outcome)
     rows = sorted(found.items(), key=lambda row: (order.index(row[0][0]), -row[1], row[0][1].value))
@@ -159,7 +159,7 @@ def reason_counts(report: Report) -> tuple[tuple[Outcome, Reason, int], ...]:
 
 
 def differences(report: Report) -> tuple[Difference, ...]:
-    """Every case whose verdict is that the declaration is not true; failures first, then in the report's order."""
+    """Return the cases whose verdict contradicts the declaration, failures first, then in the report's order."""
     found = [_difference(case) for case in report.cases if case.reason.facts.contradicts]
     return tuple(sorted(found, key=lambda one: not one.fails))
 
@@ -169,13 +169,13 @@ def _difference(case: CaseRecord) -> Difference:
 
 
 def failures(report: Report) -> tuple[CaseRecord, ...]:
-    """The failed cases, in the report's order."""
+    """Return the failed cases in the report's order."""
     return tuple(case for case in report.cases if case.outcome is Outcome.FAIL)
 
 
 @dataclass(frozen=True)
 class MetricColumn:
-    """A metric of a case, and how people read it."""
+    """Metric of a case, with its title and format for people."""
 
     metric: str
     title: str
@@ -193,7 +193,7 @@ METRIC_COLUMNS: Final = (
 
 
 def metric_rows(cases: Iterable[CaseRecord]) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
-    """Titles and rows of the cases that carry one of these metrics; columns that nobody fills are left out."""
+    """Return titles and rows of the cases that have one of these metrics. Empty columns are left out."""
     carrying = [case for case in cases if any(column.metric in case.metrics for column in METRIC_COLUMNS)]
     used = [column for column in METRIC_COLUMNS if any(column.metric in case.metrics for case in carrying)]
     rows = tuple((case.id, *(_shown(column, case.metrics.get(column.metric)) for column in used)) for case in carrying)

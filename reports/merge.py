@@ -1,4 +1,4 @@
-"""Merging the reports of shards into the report of the whole: disjoint and complete, or an error that names the ids."""
+"""Merging of shard reports into one. The shards must be disjoint and complete; an error names the ids."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from conformance.reports.verdict import Reason
 
 _SHARD: Final = "--shard"
 _NAMED: Final = 3
-#: What all shards have to agree on, as people call it.
+#: Facts that must be equal in all shards, with their names for people.
 _COMMON: Final[tuple[tuple[str, Callable[[Report], Any]], ...]] = (
     ("accelerators", lambda report: report.accelerator.name),
     ("versions of the suite", lambda report: report.run.suite.version),
@@ -42,10 +42,10 @@ _COMMON: Final[tuple[tuple[str, Callable[[Report], Any]], ...]] = (
 
 
 def merge(shards: Sequence[Report], required: Collection[str] | None = None) -> Report:
-    """The report of the whole run.
+    """Return the report of the whole run.
 
-    ``required`` are the ids that the whole plans, where they are known; without them the shards' own numbers (K/N)
-    have to tell that none is missing. Raises UsageError.
+    ``required`` are the ids of the whole plan, if they are known. Without them the shards' numbers (K/N) must show that
+    none is missing. Raises UsageError.
     """
     if len(shards) < 2:
         raise UsageError("name at least two reports to merge.")
@@ -68,7 +68,7 @@ def _check_disjoint(shards: Sequence[Report]) -> None:
 
 
 def _planned(shard: Report) -> list[str]:
-    return [one.id for one in (*shard.cases, *shard.accounting.unaccounted)]
+    return [planned.id for planned in (*shard.cases, *shard.accounting.unaccounted)]
 
 
 def _check_complete(shards: Sequence[Report], required: Collection[str] | None) -> None:
@@ -88,7 +88,7 @@ def _check_complete(shards: Sequence[Report], required: Collection[str] | None) 
 
 
 def _part(argv: Sequence[str]) -> tuple[int, int] | None:
-    """K and N of ``--shard K/N``; the last one holds."""
+    """Return K and N of the last ``--shard K/N``, or None."""
     values = [following for word, following in itertools.pairwise(argv) if word == _SHARD]
     values += [word.split("=", 1)[1] for word in argv if word.startswith(f"{_SHARD}=")]
     match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", values[-1]) if values else None
@@ -135,14 +135,14 @@ def _run(shards: Sequence[Report]) -> Run:
 
 
 def _invocation(invocations: Sequence[Invocation]) -> Invocation:
-    """How the whole would have been asked for. Shards on several machines have the workers of all of them."""
+    """Return the invocation of the whole run. Its workers are those of all shards together."""
     first = invocations[0]
-    workers = sum(max(one.workers, 1) for one in invocations)
+    workers = sum(max(invocation.workers, 1) for invocation in invocations)
     return replace(first, argv=_without_shard(first.argv), selection=_selection(first), workers=workers)
 
 
 def _selection(invocation: Invocation) -> tuple[str, ...]:
-    return tuple(sorted(one for one in invocation.selection if one != _SHARD))
+    return tuple(sorted(option for option in invocation.selection if option != _SHARD))
 
 
 def _without_shard(argv: Sequence[str]) -> tuple[str, ...]:
@@ -157,10 +157,10 @@ def _without_shard(argv: Sequence[str]) -> tuple[str, ...]:
 def _accounting(shards: Sequence[Report]) -> Accounting:
     found = [shard.accounting for shard in shards]
     return Accounting(
-        unaccounted=tuple(one for each in found for one in each.unaccounted),
-        duplicates=tuple(one for each in found for one in each.duplicates),
-        unknown=tuple(one for each in found for one in each.unknown),
-        in_flight=tuple(one for each in found for one in each.in_flight),
+        unaccounted=tuple(planned for each in found for planned in each.unaccounted),
+        duplicates=tuple(id for each in found for id in each.duplicates),
+        unknown=tuple(id for each in found for id in each.unknown),
+        in_flight=tuple(id for each in found for id in each.in_flight),
         torn_lines=sum(each.torn_lines for each in found),
     )
 

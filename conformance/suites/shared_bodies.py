@@ -1,9 +1,14 @@
-"""Case bodies that cases of two areas run: pinned memory, events and running out of memory.
+"""Bodies and preparation that cases of several areas share.
 
-Each area judges the result itself where its verdict or its message differs.
+The bodies are about pinned memory, events and running out of memory. Each area judges the result itself where its
+verdict or its message differs.
 """
 
 from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 
@@ -91,3 +96,39 @@ def assert_survives_running_out(device, size):
 
     assert still_computes(device), "after running out of memory, a tensor of 65 floats does not fit any more"
     assert torch.equal(kept.cpu(), numbers(HOST)), "running out of memory changed a live tensor"
+
+
+def differing(left: torch.Tensor, right: torch.Tensor) -> int:
+    """Return the number of elements that differ; all elements count if the shapes differ."""
+    if left.shape != right.shape:
+        return max(left.numel(), right.numel())
+    return int((left.cpu() != right.cpu()).sum())
+
+
+def warm_up(accelerator, work, times=1):
+    """Run the work ``times`` times before it is captured, on a side stream if the accelerator has streams.
+
+    One-time set-up, such as library handles and workspaces, then happens outside the graph.
+    """
+    stream = accelerator.Stream() if accelerator.Stream is not None else None
+    accelerator.synchronize()
+    with accelerator.stream(stream):
+        for _ in range(times):
+            work()
+    accelerator.synchronize()
+
+
+@contextlib.contextmanager
+def deterministic(monkeypatch: Any) -> Iterator[None]:
+    """Allow only kernels that repeat their bits.
+
+    The variable is part of this mode: if a matrix library splits sums over a workspace,
+    torch.use_deterministic_algorithms refuses products until the variable is set (see torch's documentation).
+    """
+    with monkeypatch.context() as patch:
+        patch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True)
+        try:
+            yield
+        finally:
+            torch.use_deterministic_algorithms(False)

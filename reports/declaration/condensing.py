@@ -1,8 +1,8 @@
-"""A declaration with corrections in it, written with as few claims as say the same.
+"""Condensing: a corrected declaration, written with as few claims as possible.
 
-A correction under a pattern becomes an exception by name, because a name wins over a pattern. Where the exceptions
-are the rule, a pattern says so for a whole family of names (``linalg.*``), and the names that differ stand beside it.
-That is only done when the run saw every planned cell: a pattern also speaks for what nobody looked at.
+A correction under a pattern becomes an exception by name, because a name wins over a pattern. Where exceptions are the
+majority, a pattern denies a whole family of names (``linalg.*``), and the names that differ are claimed beside it.
+This needs a run that saw every planned cell, because a pattern also covers cells that no case exercised.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from conformance.reports.model import DeclaredCell, Report
 from conformance.reports.verdict import Reason
 
 _FAMILIES = ("operators", "workloads", "kernels")
-#: Two names are named; more of a kind may be a pattern.
+#: With fewer cells than this, names are as short as a pattern.
 _FEWEST_FOR_A_PATTERN = 3
 
-#: A claim as far as patterns have to agree on it: reasons of denials may differ.
+#: State and detail of a claim. The cells of one pattern must agree on them; reasons of denials may differ.
 State = tuple[str, str]
 _SILENT: State = ("undeclared", "")
 
 
 @dataclass(frozen=True)
 class Leaf:
-    """One cell of a column: what is true of it, and whether a claim of support by a pattern reaches it.
+    """Cell of a column: its true claim, and whether a pattern that claims support covers it.
 
-    ``refused``: it is not declared, and a probe saw that it is not there, so that a denial does no harm.
+    ``refused``: it is not declared, and a probe saw that it is missing, so a denial is also true.
     """
 
     claim: DeclaredCell
@@ -44,7 +44,7 @@ class Leaf:
 
 @dataclass
 class Node:
-    """All names with a common beginning, such as ``linalg.``; the root has all names of a column."""
+    """Node of all names with a common prefix, such as ``linalg.``. The root has all names of a column."""
 
     prefix: str
     leaves: list[Leaf] = field(default_factory=list)
@@ -59,9 +59,9 @@ def state_of(claim: DeclaredCell) -> State:
 
 
 def corrected_cells(report: Report, found: Corrections) -> tuple[DeclaredCell, ...]:
-    """The report's whole declaration with the corrections in it."""
+    """Return the report's whole declaration with the corrections in it."""
     written = {claim.cell: claim for claim in report.declaration.cells}
-    wanted = {one.cell: one.claim for one in found.corrections}
+    wanted = {correction.cell: correction.claim for correction in found.corrections}
     complete = not report.run.invocation.selection and not report.accounting.unaccounted
     columns = _columns(report, written, wanted) if complete else {}
     written.update({cell: claim for cell, claim in wanted.items() if column_of(cell) not in columns})
@@ -71,7 +71,7 @@ def corrected_cells(report: Report, found: Corrections) -> tuple[DeclaredCell, .
 
 
 def column_of(cell: str) -> str:
-    """``operators.*[float32-training]`` of every operator's cell in that dtype and mode; empty for capabilities."""
+    """Return the column of a cell, such as ``operators.*[float32-training]``; empty for capabilities."""
     family, dot, rest = cell.partition(".")
     _, bracket, axes = rest.partition("[")
     return f"{family}.*[{axes}" if dot and bracket and family in _FAMILIES else ""
@@ -80,7 +80,7 @@ def column_of(cell: str) -> str:
 def _columns(
     report: Report, written: Mapping[str, DeclaredCell], wanted: Mapping[str, DeclaredCell]
 ) -> dict[str, list[Leaf]]:
-    """The leaves of every column in which something is corrected and all patterns are beginnings of names."""
+    """Return the leaves of every column that has a correction, and whose patterns all end with their only ``*``."""
     touched = {column_of(cell) for cell in wanted} - {""}
     odd = {column_of(cell) for cell in written if "*" in cell and not _is_prefix(_subject(cell))}
     lookup = claims_of(report)
@@ -117,13 +117,13 @@ def _rewrite(written: dict[str, DeclaredCell], column: str, leaves: list[Leaf]) 
     named = {cell: claim for cell, claim in written.items() if "*" not in cell and column_of(cell) == column}
     described = describe(tree(leaves), _SILENT, axes, patterns)
     assert described is not None
-    written.update({one.cell: one for one in described})
+    written.update({claim.cell: claim for claim in described})
     # A later source takes back only by saying otherwise: what was written by name stays written by name.
     written.update({leaf.claim.cell: leaf.claim for leaf in leaves if leaf.claim.cell in named})
 
 
 def tree(leaves: Iterable[Leaf]) -> Node:
-    """The leaves of one column, by the parts of their names."""
+    """Return the leaves of one column as a tree, by the parts of their names."""
     rows = list(leaves)
     root = Node(f"{rows[0].claim.cell.partition('.')[0]}.")
     for leaf in rows:
@@ -138,7 +138,7 @@ def tree(leaves: Iterable[Leaf]) -> Node:
 def describe(
     node: Node, inherited: State, axes: str, patterns: Mapping[str, DeclaredCell]
 ) -> list[DeclaredCell] | None:
-    """The fewest claims that make every leaf below ``node`` true where ``inherited`` holds; None if there are none."""
+    """Return the fewest claims that make every leaf below ``node`` true where ``inherited`` holds; None if none do."""
     pattern = f"{node.prefix}*{axes}"
     there = patterns.get(pattern)
     before = state_of(there) if there else inherited
@@ -155,7 +155,7 @@ def describe(
 
 
 def _claims(node: Node, state: State, axes: str, patterns: Mapping[str, DeclaredCell]) -> list[DeclaredCell] | None:
-    """What has to be said below ``node`` if ``state`` holds for it."""
+    """Return the claims that are needed below ``node`` if ``state`` holds for it; None if no claims suffice."""
     claims: list[DeclaredCell] = []
     for leaf in node.leaves:
         if not _holds(leaf, state):

@@ -1,13 +1,11 @@
-"""From verdicts to the claims that would have been true.
+"""Corrections: the claims that match the verdicts of a run.
 
-A claim is corrected by the case that is judged against it, and by nothing else. Wrong results, crashes and hangs
-are no matter of claims: a device that answers wrongly is as unsafe when it is declared unsupported, so such cells
-are told and left as they are.
+Only the case that is judged against a claim corrects it. Wrong results, crashes and hangs are defects rather than false
+claims: a device that answers wrongly is unsafe even if it is declared unsupported. They are listed, and claims stay.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
@@ -18,16 +16,16 @@ from conformance.reports.verdict import Outcome, Reason
 
 SUPPORTED, UNSUPPORTED = "supported", "unsupported"
 _LONGEST_EVIDENCE = 100
-#: The metric in which an undeclared cell's probe says what it saw.
+#: Metric with the observation of an undeclared cell's probe.
 PROBE = "probe"
-#: What a probe sees where there is nothing.
+#: Observations that mean: the capability is missing.
 NOT_THERE = frozenset({"not implemented", "refused", "raised", Reason.STUB.value})
-#: What it sees where there is a bug.
-BROKEN = frozenset(one.value for one in (Reason.WRONG, Reason.CRASH, Reason.HANG, Reason.POISONED))
+#: Observations that mean: there is a bug.
+BROKEN = frozenset(reason.value for reason in (Reason.WRONG, Reason.CRASH, Reason.HANG, Reason.POISONED))
 
 
 class CorrectionKind(Enum):
-    """What is corrected, as people read it."""
+    """Kind of a correction. The value is its heading for people."""
 
     WITHDRAWN = "withdrawn: declared supported, and not there"
     RAISED = "withdrawn: declared supported, and ends with an exception; keep the claim if that is a bug"
@@ -38,7 +36,7 @@ class CorrectionKind(Enum):
 
 @dataclass(frozen=True)
 class Correction:
-    """One cell, what is true of it, and the case that shows it."""
+    """Correction of one cell: the true claim, and the case that shows it."""
 
     kind: CorrectionKind
     claim: DeclaredCell
@@ -52,7 +50,7 @@ class Correction:
 
 @dataclass(frozen=True)
 class Defect:
-    """A failure that no declaration mends."""
+    """Failure that no change of the declaration fixes."""
 
     case: str
     reason: Reason
@@ -61,7 +59,7 @@ class Defect:
 
 @dataclass(frozen=True)
 class Corrections:
-    """What a run says of its declaration. ``judged`` counts the cases that were judged against their claim."""
+    """Corrections and defects of one run. ``judged`` counts the cases that were judged against their claim."""
 
     judged: int
     corrections: tuple[Correction, ...]
@@ -69,25 +67,25 @@ class Corrections:
 
 
 def correct(report: Report, *, deny_silence: bool | None = None) -> Corrections:
-    """The corrections that the report's verdicts show.
+    """Return the corrections that follow from the report's verdicts.
 
-    ``deny_silence``: whether an undeclared cell that was refused becomes a denial. By default only where the run's
-    strictness has made a failure of the silence.
+    ``deny_silence`` tells whether an undeclared cell that was refused is denied. By default it is denied only if the
+    strictness of the run made a failure of it.
     """
     judges = [case for case in report.cases if case.adaptive]
     found = [one for case in judges if (one := _by_its_claim(case, deny_silence))]
     witnessed = {cell for case in judges for cell in case.requires}
-    corrected = {one.cell for one in found if one.kind is not CorrectionKind.CLAIMED}
+    corrected = {correction.cell for correction in found if correction.kind is not CorrectionKind.CLAIMED}
     rest = [case for case in report.cases if not case.adaptive and _is_finding(case)]
     found += _by_what_they_need(rest, witnessed, corrected)
-    corrected |= {one.cell for one in found}
+    corrected |= {correction.cell for correction in found}
     blamed = [*filter(_is_finding, judges), *rest]
     defects = [defect_of(case) for case in blamed if not corrected.intersection(case.requires)]
     return Corrections(len(judges), tuple(found), tuple(defects))
 
 
 def _is_finding(case: CaseRecord) -> bool:
-    """Whether a case tells of something that is not as it should be; a silence is, if its probe found a bug."""
+    """Return whether a case shows a problem. An undeclared cell is one if its probe found a bug."""
     if case.reason is Reason.UNDECLARED:
         return case.metrics.get(PROBE) in BROKEN
     return case.outcome is Outcome.FAIL or case.reason in (Reason.OVER_DECLARED, Reason.STUB, Reason.FALLBACK)
@@ -144,7 +142,7 @@ def _correction(kind: CorrectionKind, cell: str, case: CaseRecord) -> Correction
 
 
 def _by_what_they_need(cases: Iterable[CaseRecord], witnessed: set[str], corrected: set[str]) -> Iterator[Correction]:
-    """Corrections of cells that no case is judged against, such as a workload's: the one thing that can be blamed."""
+    """Return corrections of cells that no case is judged against, such as a workload's one unwitnessed cell."""
     seen: set[str] = set()
     for case in cases:
         blamed = [cell for cell in case.requires if cell not in witnessed]
@@ -157,7 +155,8 @@ def _by_what_they_need(cases: Iterable[CaseRecord], witnessed: set[str], correct
 
 
 def grouped(corrections: Iterable[Correction]) -> dict[CorrectionKind, list[Correction]]:
-    """The corrections by kind, in the order of the kinds."""
-    rows = list(corrections)
-    counts = Counter(one.kind for one in rows)
-    return {kind: [one for one in rows if one.kind is kind] for kind in CorrectionKind if counts[kind]}
+    """Return the corrections by kind, in the order of the kinds."""
+    found: dict[CorrectionKind, list[Correction]] = {kind: [] for kind in CorrectionKind}
+    for correction in corrections:
+        found[correction.kind].append(correction)
+    return {kind: members for kind, members in found.items() if members}

@@ -1,8 +1,8 @@
-"""A first declaration from probes: what was seen to work is claimed, and for what nobody looked at, only by rule.
+"""First declaration from probes: it claims what worked, and patterns where nearly the whole sample worked.
 
-Operators are sampled, so a pattern speaks for more than was seen. It is claimed where next to nothing of its sample
-is missing, and says on how many cells it rests. A cell that answers wrongly or crashes counts neither way: a bug is
-not a capability, and is listed instead.
+Operators are sampled, so a pattern covers more than was probed. It is claimed if nearly nothing of its sample is
+missing, and its comment says how many cells were probed. A cell that answers wrongly or crashes is neither claimed nor
+denied: a bug is not a capability, and is listed instead.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from conformance.reports.model import CaseRecord, DeclaredCell, Report
 from conformance.reports.plain_text import one_line
 from conformance.reports.verdict import Outcome, Reason
 
-#: The share of a sample that may be missing where a pattern is claimed; what is missing is denied by name.
+#: Share of a sample that may be missing where a pattern is claimed. The missing cells are denied by name.
 MOST_MISSING = 0.1
 _FEWEST_FOR_A_PATTERN = 3
 _LONGEST_REASON = 80
@@ -35,7 +35,7 @@ _UNKNOWN = "unknown"
 
 
 class ProbedState(Enum):
-    """What a probe's verdict says of its cell, whatever is declared."""
+    """State of a cell as its probe saw it, whatever is declared."""
 
     WORKS = "works"
     MISSING = "missing"
@@ -45,7 +45,7 @@ class ProbedState(Enum):
 
 @dataclass(frozen=True)
 class OperatorColumn:
-    """The operators of one dtype and mode, such as ``float32-training``; ``claims`` are patterns that are claimed."""
+    """Probed operators of one dtype and mode, such as ``float32-training``. ``claims`` are the claimed patterns."""
 
     axes: str
     works: int
@@ -56,7 +56,7 @@ class OperatorColumn:
 
 @dataclass(frozen=True)
 class FirstDeclaration:
-    """``unknown`` are cells that this machine could not show, and ``probes`` how many cases ended with an answer."""
+    """First declaration. ``unknown`` are cells that could not be probed; ``probes`` counts cases with an answer."""
 
     cells: tuple[DeclaredCell, ...]
     columns: tuple[OperatorColumn, ...]
@@ -66,7 +66,7 @@ class FirstDeclaration:
 
 
 def first_declaration(report: Report) -> FirstDeclaration:
-    """What the report's adaptive cases show. The core is left out: it is run whatever is declared."""
+    """Return what the report's adaptive cases show. The core is left out, because it runs whatever is declared."""
     judges = [case for case in report.cases if case.adaptive and len(case.requires) == 1]
     lookup = claims_of(report)
     claim_of = {case.requires[0]: _claim(case, lookup) for case in judges}
@@ -90,7 +90,7 @@ def first_declaration(report: Report) -> FirstDeclaration:
 
 
 def what_was_seen(case: CaseRecord) -> ProbedState:
-    """The observation behind a verdict."""
+    """Return the state that a verdict shows."""
     saw = str(case.metrics.get(PROBE, ""))
     if case.outcome is Outcome.PASS or saw in ("right", "fallback"):
         return ProbedState.WORKS
@@ -109,7 +109,7 @@ def _lacks_core(case: CaseRecord, what: ProbedState) -> bool:
 
 
 def _claim(case: CaseRecord, lookup: ClaimLookup) -> DeclaredCell | None:
-    """The claim of one cell; None if nothing can be said of it."""
+    """Return the claim of one cell, or None if the probe gave no answer."""
     what, cell = what_was_seen(case), case.requires[0]
     if case.reason is Reason.EMULATED:
         found = lookup.claim(cell, case.in_reference)  # what passes like that was declared so
@@ -127,7 +127,7 @@ def _claim(case: CaseRecord, lookup: ClaimLookup) -> DeclaredCell | None:
 
 
 def _by_column(cases: Iterable[CaseRecord]) -> dict[str, list[CaseRecord]]:
-    """Cells that a pattern reaches, by dtype and mode."""
+    """Return the cases of cells that a pattern can cover, by dtype and mode."""
     columns: dict[str, list[CaseRecord]] = {}
     for case in cases:
         if (column := column_of(case.requires[0])) and case.in_reference:
@@ -136,7 +136,7 @@ def _by_column(cases: Iterable[CaseRecord]) -> dict[str, list[CaseRecord]]:
 
 
 def _patterns(node: Node, axes: str) -> Iterator[DeclaredCell]:
-    """The coarsest patterns that the sample bears, and their exceptions."""
+    """Return the widest patterns that the sample supports, and their exceptions."""
     known = [leaf for leaf in node.everything() if leaf.claim.state != _UNKNOWN]
     works = [leaf for leaf in known if leaf.claim.state == SUPPORTED]
     if len(known) >= _FEWEST_FOR_A_PATTERN and len(known) - len(works) <= MOST_MISSING * len(known):
@@ -156,7 +156,7 @@ def _summary(column: str, cases: list[CaseRecord], claims: list[DeclaredCell]) -
         seen.count(ProbedState.WORKS),
         seen.count(ProbedState.MISSING),
         seen.count(ProbedState.BROKEN),
-        tuple(one.cell.partition("[")[0].partition(".")[2] for one in claims if _is_claim_by_pattern(one)),
+        tuple(claim.cell.partition("[")[0].partition(".")[2] for claim in claims if _is_claim_by_pattern(claim)),
     )
 
 

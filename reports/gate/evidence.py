@@ -1,4 +1,4 @@
-"""Everything the gate looks at, as values: the same evidence gives the same decision."""
+"""Evidence: all inputs of the gate as values. Equal evidence gives equal decisions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from conformance.reports.waivers.model import Waiver
 
 @dataclass(frozen=True)
 class SignatureCheck:
-    """What ``ssh-keygen`` said of a signature. ``problem`` is a sentence, and empty if it is good."""
+    """Result of checking a signature. ``problem`` is a sentence, or empty if the signature is valid."""
 
     principal: str = ""
     problem: str = ""
@@ -29,10 +29,10 @@ class SignatureCheck:
 
 @dataclass(frozen=True)
 class GateEvidence:
-    """A report, and what it is held against.
+    """Report, and everything that the gate compares it with.
 
-    ``waivers`` is None without a waiver file; ``signature`` is None if nobody looked for one. ``fingerprint`` is the
-    environment that the report has to come from, and ``challenge`` what it has to be made with, if they were named.
+    ``signature`` is None if no signature was requested. ``fingerprint`` is the required environment and ``challenge``
+    the required nonce; both are empty if none was named.
     """
 
     report: Report
@@ -56,12 +56,12 @@ class GateEvidence:
 
     @cached_property
     def plan_sha256(self) -> str:
-        """The hash of what the report's cases say was planned."""
+        """Return the hash of the plan that the report's cases describe."""
         return manifest_sha256(self.report)
 
     @cached_property
     def planned_profile(self) -> str | None:
-        """The profile whose released plan is that of the report's cases, if they add up to one."""
+        """Return the profile whose released plan equals that of the report's cases, or None."""
         if self.manifest is None or self.manifest.suite != self.report.run.suite.version:
             return None
         fitting = (name for name, sha256 in self.manifest.sha256.items() if sha256 == self.plan_sha256)
@@ -69,29 +69,29 @@ class GateEvidence:
 
     @cached_property
     def required(self) -> frozenset[str]:
-        """The ids that the profile needs; without a manifest all that the report has."""
+        """Return the ids that the profile requires; without a manifest, all ids of the report."""
         if self.manifest is None:
             return frozenset(self.cases)
         if self.planned_profile is None:
             return self.manifest.required(self.profile)
-        lost = (one.id for one in self.report.accounting.unaccounted if self._holds(one))
+        lost = (planned.id for planned in self.report.accounting.unaccounted if self._holds(planned))
         return frozenset(case.id for group in self.groups for case in group.cases).union(lost)
 
     @cached_property
     def groups(self) -> tuple[CaseGroup, ...]:
-        """The report's cases that the profile needs."""
+        """Return the groups of the report's cases that the profile requires."""
         if self.manifest is not None and self.planned_profile is None:
             return grouped(case for case in self.report.cases if case.id in self.required)
         return tuple(group for group in self.report.groups if self._holds(group.first))
 
     def _holds(self, planned: PlannedCase) -> bool:
-        """Whether a case is asked for: without a manifest and by the plan of the profile itself all are."""
+        """Return whether a case is required. Without a manifest, and in a run of exactly the profile, every case is."""
         if self.planned_profile in (None, self.profile):
             return True
         return any(PROFILES[name].own(planned) for name in contained(self.profile))
 
     def is_planned(self, id: str) -> bool:
-        """Whether this version of the suite has the case."""
+        """Return whether this version of the suite has the case."""
         return self.manifest is None or id in self.cases or id in self.manifest.cases
 
     @cached_property
@@ -101,7 +101,7 @@ class GateEvidence:
 
     @cached_property
     def waiver_outcome(self) -> WaiverOutcome:
-        """The waivers held against what the run saw."""
+        """Return the effects of the waivers on what the run saw."""
         return waiver_outcome(self.report, self.waivers, self.now.date())
 
     @cached_property

@@ -1,4 +1,4 @@
-"""What the gate says: findings, each with the id of its rule and one sentence, and the decision they amount to."""
+"""Rules, findings and decisions of the gate. A finding has the id of its rule, and one sentence."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _LONGEST_NAME: Final = 120
 
 
 class GateSeverity(Enum):
-    """Whether a finding rejects the report, or is only told."""
+    """Severity of a finding: it rejects the report, or is a note."""
 
     REJECT = "reject"
     NOTE = "note"
 
 
 class GateStatus(IntEnum):
-    """The exit statuses of the gate; usage errors are 4."""
+    """Exit statuses of the gate. Usage errors have 4."""
 
     ACCEPTED = 0
     REJECTED = 1
@@ -33,7 +33,7 @@ class GateStatus(IntEnum):
 
 @dataclass(frozen=True)
 class GateFinding:
-    """One thing that the gate saw. ``cases`` are the ids it is about, all of them; the sentence names a few."""
+    """Finding of a rule. ``cases`` has every id that it concerns; the sentence names a few of them."""
 
     rule: str
     sentence: str
@@ -43,7 +43,7 @@ class GateFinding:
 
 @dataclass(frozen=True)
 class Rule:
-    """One rule of the gate.
+    """Rule of the gate.
 
     ``requirement`` is what it demands, ``why`` what would be accepted without it, and ``fix`` what to do when it
     rejects. ``check`` returns its findings.
@@ -58,18 +58,18 @@ class Rule:
 
 @dataclass(frozen=True)
 class Decision:
-    """Everything the gate found about one report."""
+    """Decision about one report, with all findings."""
 
     accelerator: str
     profile: str
     findings: tuple[GateFinding, ...]
-    #: Cases of the profile that had to pass, and that did or are validly waived.
+    #: ``due`` counts cases of the profile that had to pass; ``met`` those that did, or are validly waived.
     due: int = 0
     met: int = 0
 
     @property
     def rejections(self) -> tuple[GateFinding, ...]:
-        return tuple(one for one in self.findings if one.severity is GateSeverity.REJECT)
+        return tuple(finding for finding in self.findings if finding.severity is GateSeverity.REJECT)
 
     @property
     def status(self) -> GateStatus:
@@ -85,11 +85,11 @@ def reject(rule: str, sentence: str, cases: Iterable[str] = ()) -> GateFinding:
 
 
 def named(ids: Sequence[str]) -> str:
-    """The first few of the ids, and how many more there are. Ids of a report are a stranger's text."""
+    """Return the first few of the ids, and how many more there are. Ids of a report are untrusted text."""
     shown = ", ".join(one_line(id, _LONGEST_NAME) for id in ids[:_NAMED])
     return shown if len(ids) <= _NAMED else f"{shown} and {len(ids) - _NAMED} more"
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:
-    """``1 case``, ``2 cases``."""
+    """Return a number with its noun: ``1 case``, ``2 cases``."""
     return f"{number} {noun if number == 1 else plural or noun + 's'}"

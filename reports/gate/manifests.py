@@ -1,7 +1,7 @@
-"""Released manifests: what a version of the suite plans with a version of torch, as the gate holds reports against it.
+"""Released manifests: the plan of a suite version with a torch version, which the gate compares reports with.
 
-One file holds every case with what it needs and the profiles it belongs to; a profile's plan is named by its hash.
-``conformance manifest`` writes one. Those of released versions ship with this package.
+A file holds every planned case, and the hash of each profile's plan. ``conformance manifest`` writes one. Manifests of
+released versions ship with this package.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Manifest:
 
 
 def torch_series(version: str) -> str:
-    """``2.13`` of ``2.13.0+cpu``: patch releases and vendors' builds have the operators of their series."""
+    """Return ``2.13`` for ``2.13.0+cpu``. Patch releases and vendor builds have the operators of their series."""
     match = re.match(r"\d+\.\d+", version)
     return match[0] if match else ""
 
@@ -79,19 +79,20 @@ def file_name(suite: str, torch: str) -> str:
 
 
 def released(suite: str, torch: str) -> Manifest | None:
-    """The manifest that ships for these versions, or None. The names come from a report, so they are only compared."""
+    """Return the manifest that ships for these versions, or None."""
+    # The versions come from a report. They are compared with names of files, and never become a path.
     wanted = file_name(suite, torch)
     path = next((path for path in FOLDER.glob("*.json.gz") if path.name == wanted), None)
     return None if path is None else read_manifest(path)
 
 
 def read_manifest(path: Path) -> Manifest:
-    """The manifest in a file, compressed or not; JournalError is one sentence."""
+    """Return the manifest in a file, compressed or not; JournalError says in one sentence why it cannot be read."""
     return parse_manifest(inflated(read_capped(path), str(path)), str(path))
 
 
 def parse_manifest(data: bytes, path: str) -> Manifest:
-    """The manifest in two lines of JSON; ``path`` is what errors call them."""
+    """Return the manifest in two lines of JSON. Errors call them ``path``."""
     head, _, text = data.partition(b"\n")
     value = parse_json(head, path)
     if not isinstance(value, dict) or not {"schema", "suite", "torch", "profiles"} <= value.keys():

@@ -1,6 +1,6 @@
-"""Signatures over a report's bytes, made and checked by OpenSSH: who answers for a report, not whether it is true.
+"""Signatures over a report's bytes, made and checked by OpenSSH. They prove the author, not the truth of a report.
 
-What is signed is one line with the SHA-256 of the file, so that signing needs no more of a report than its bytes.
+The signed message is one line with the SHA-256 of the file.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from conformance.reports.gate.evidence import SignatureCheck
 from conformance.reports.json_files import read_capped
 from conformance.reports.plain_text import one_line
 
-#: Keeps a signature that was made for something else, such as a commit, from being taken for one of a report.
+#: Namespace of ssh-keygen. Signatures that were made for other purposes, such as commits, are rejected.
 NAMESPACE: Final = "conformance-report"
 _MAX_SIGNATURE: Final = 64 * 1024
 _SECONDS: Final = 30
@@ -27,12 +27,12 @@ def signature_path(report: Path) -> Path:
 
 
 def message(report: Path) -> bytes:
-    """What is signed for a report file."""
+    """Return the message that is signed for a report file."""
     return f"conformance-report sha256:{hashlib.sha256(read_capped(report)).hexdigest()}\n".encode()
 
 
 def sign(report: Path, key: Path) -> Path:
-    """Sign a report with a private key, or a public one whose other half an agent holds; the signature's path."""
+    """Sign a report with a private key, or with a public one whose private key an agent has; return the path."""
     done = _ssh_keygen(["-Y", "sign", "-q", "-n", NAMESPACE, "-f", str(key)], message(report))
     if done.returncode:
         raise JournalError(f"ssh-keygen could not sign with {key}: {_said(done)}.")
@@ -45,14 +45,14 @@ def sign(report: Path, key: Path) -> Path:
 
 
 def check(report: Path, signature: Path | None, allowed_signers: Path) -> SignatureCheck:
-    """Whether the report has a signature of somebody whom the file of allowed signers names."""
+    """Check that the report is signed by a principal of the file of allowed signers; return the result."""
     path = signature or signature_path(report)
     if not path.is_file():
         return SignatureCheck(problem=f"The report is not signed: there is no {path.name} beside it.")
     read_capped(path, _MAX_SIGNATURE)
     principal = _principal(path, allowed_signers)
     if not principal:
-        return SignatureCheck(problem="The report is signed by nobody who may: no allowed signer has the key.")
+        return SignatureCheck(problem="The report is not signed by an allowed signer: none of them has the key.")
     words = ["-Y", "verify", "-n", NAMESPACE, "-f", str(allowed_signers), "-I", principal, "-s", str(path)]
     done = _ssh_keygen(words, message(report))
     if done.returncode:
@@ -61,7 +61,7 @@ def check(report: Path, signature: Path | None, allowed_signers: Path) -> Signat
 
 
 def _principal(signature: Path, allowed_signers: Path) -> str:
-    """The first name that the file of allowed signers gives to the signature's key."""
+    """Return the first principal that the file of allowed signers has for the signature's key, or an empty text."""
     done = _ssh_keygen(["-Y", "find-principals", "-f", str(allowed_signers), "-s", str(signature)], b"")
     lines = done.stdout.decode("utf-8", errors="replace").splitlines()
     return one_line(lines[0].split(",")[0], 200) if lines and not done.returncode else ""

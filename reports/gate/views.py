@@ -1,4 +1,4 @@
-"""The gate's decision as text, JSON and Markdown. Sentences may quote a vendor's file; each view escapes it."""
+"""Views of the gate's decision: text, JSON and Markdown. Sentences may quote untrusted text; each view escapes it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _WORDS: Final = {
 
 
 def text(decision: Decision) -> str:
-    """A line for each finding, and the decision as the last one."""
+    """Return a line for each finding, and the decision as the last line."""
     lines = [_line(finding) for finding in decision.findings]
     return "\n".join([*lines, _conclusion(decision)]) + "\n"
 
@@ -34,13 +34,13 @@ def _conclusion(decision: Decision) -> str:
     sentence = (
         f"{name}, profile {decision.profile}: {_WORDS[decision.status]}; {decision.met} of {decision.due} due cases"
     )
-    reasons = ", ".join(dict.fromkeys(one.rule for one in decision.rejections))
+    reasons = ", ".join(dict.fromkeys(finding.rule for finding in decision.rejections))
     more = f"; {rejected} finding{'s' if rejected != 1 else ''} ({reasons}); see: conformance gate --explain ID"
     return sentence + (more if rejected else "")
 
 
 def as_json(decision: Decision) -> str:
-    """For programs: everything, with the ids of the cases."""
+    """Return everything as JSON, with the ids of the cases."""
     value = {
         "schema": 1,
         "accelerator": decision.accelerator,
@@ -49,7 +49,7 @@ def as_json(decision: Decision) -> str:
         "status": int(decision.status),
         "due": decision.due,
         "met": decision.met,
-        "findings": [_plain(one) for one in decision.findings],
+        "findings": [_plain(finding) for finding in decision.findings],
     }
     return json.dumps(value, indent=1, ensure_ascii=True) + "\n"
 
@@ -65,7 +65,7 @@ def _plain(finding: GateFinding) -> dict[str, Any]:
 
 
 def as_markdown(decision: Decision) -> str:
-    """For a job's summary: the decision, then what rejects, then notes; never longer than a summary may be."""
+    """Return Markdown for a CI job: the decision, rejections, then notes, cut to the size of a job summary."""
     word = "✅ accepted" if decision.status is GateStatus.ACCEPTED else "❌ rejected"
     head = f"## Gate: {markdown(decision.accelerator)}, profile {decision.profile}: {word}\n\n"
     head += f"{decision.met} of {decision.due} cases that are due passed or are validly waived.\n"
@@ -88,10 +88,10 @@ FORMATS: Final[Mapping[str, Callable[[Decision], str]]] = {"text": text, "json":
 
 
 def explanation(rule: Rule) -> str:
-    """What ``--explain`` prints."""
+    """Return the text of ``--explain`` for one rule."""
     return f"{rule.id}  {rule.requirement}\n\n  why  {rule.why}\n  fix  {rule.fix}\n"
 
 
 def explanations() -> str:
-    """All of them."""
+    """Return the texts of all rules."""
     return "\n".join(explanation(rule) for rule in RULES.values())

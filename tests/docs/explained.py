@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -77,6 +78,9 @@ def with_part(text: str, name: str, part: str) -> str:
 
 
 if __name__ == "__main__":
+    if sys.argv[1:] == ["--print"]:
+        sys.stdout.write(page())
+        raise SystemExit
     PAGE.write_text(page(), encoding="utf-8")
     for path, name, make in PARTS:
         path.write_text(with_part(path.read_text(encoding="utf-8"), name, make()), encoding="utf-8")

@@ -7,7 +7,7 @@ from torch.nn import functional
 
 from conformance.accelerators.capabilities import DETERMINISTIC
 from conformance.case import case
-from conformance.suites.workloads.determinism import deterministic
+from conformance.suites.shared_bodies import deterministic
 
 from .patterns import bytes_of
 

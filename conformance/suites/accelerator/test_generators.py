@@ -8,8 +8,7 @@ from torch.utils.checkpoint import checkpoint
 from conformance.accelerators.capabilities import LAZY_CALL, RNG, RNG_GENERATOR, RNG_STATE
 from conformance.case import Level, case
 from conformance.finding import stub
-
-from .draws import differing
+from conformance.suites.shared_bodies import differing
 
 
 @case("accelerator.generator.default", requires=[RNG_GENERATOR])

@@ -7,7 +7,7 @@ import torch
 from conformance.accelerators.capabilities import DEVICE, GRAPH_CAPTURE, GRAPH_POOL, RNG_STATE
 from conformance.case import Level, case
 from conformance.finding import require, stub
-from conformance.suites.accelerator.capturing import warm_up
+from conformance.suites.shared_bodies import warm_up
 
 
 class Captured:

@@ -9,11 +9,23 @@ import torch
 from conformance.accelerators.capabilities import RNG, RNG_PER_DEVICE, RNG_STATE
 from conformance.case import Level, case
 from conformance.finding import environment_lacks, stub
-
-from .draws import DRAWS, differing
+from conformance.suites.shared_bodies import differing
 
 #: Odd sizes: device generators draw in blocks, and an odd count leaves an offset inside one.
 SIZES = ("1", "3", "5", "7", "1023", "65537")
+#: Random functions: ``draw(count, device)`` returns ``count`` numbers.
+DRAWS = {
+    "bernoulli": lambda n, device: torch.bernoulli(torch.full((n,), 0.5, device=device)),
+    "dropout": lambda n, device: torch.nn.functional.dropout(torch.ones(n, device=device), 0.5),
+    "exponential": lambda n, device: torch.empty(n, device=device).exponential_(),
+    "multinomial": lambda n, device: torch.multinomial(torch.ones(97, device=device), n, replacement=True),
+    "normal": lambda n, device: torch.empty(n, device=device).normal_(2.0, 3.0),
+    "rand": lambda n, device: torch.rand(n, device=device),
+    "randint": lambda n, device: torch.randint(0, 1000, (n,), device=device),
+    "randn": lambda n, device: torch.randn(n, device=device),
+    "randperm": lambda n, device: torch.randperm(n, device=device),
+    "uniform": lambda n, device: torch.empty(n, device=device).uniform_(-1.0, 1.0),
+}
 
 
 @case("accelerator.rng.seed_repeats", requires=[RNG], level=Level.CORE, axes={"function": sorted(DRAWS)})

@@ -26,7 +26,7 @@ from conformance.finding import Refused, environment_lacks, stub
 from conformance.suites.accelerator import test_autocast as casting
 from conformance.suites.accelerator import test_builders, test_generators, test_precision, test_ranges
 from conformance.suites.accelerator import test_tensor_types as types
-from conformance.suites.accelerator.draws import differing
+from conformance.suites.shared_bodies import differing
 
 from .refusals import refuse_if_false, refuse_if_none
 
@@ -208,7 +208,7 @@ def test_triton(accelerator, device):
 @case("capabilities.profiler", requires=[PROFILER], adaptive=True)
 def test_profiler(accelerator, device):
     """The profiler records an operation and, unless the device is the host, its time on the device."""
-    from conformance.suites.profiling.recording import device_microseconds, record
+    from conformance.suites.profiling.test_profiling import device_microseconds, record
 
     left = torch.ones(257, 257, device=device)
 

@@ -12,8 +12,7 @@ from torch import nn
 
 from conformance.accelerators.capabilities import CHECKPOINT, DTYPE, RNG_STATE
 from conformance.case import case
-
-from .limits import largest_file
+from conformance.numerics.budgets import load_table
 
 DTYPES = ("float32", "bfloat16", "float16", "int64", "bool")
 
@@ -122,6 +121,12 @@ def test_truncated(check, device, tmp_path, part):
 
     before = torch.load(good, map_location=device, weights_only=True)["weight"]
     check.equal(before.cpu(), values.cpu(), "the earlier checkpoint")
+
+
+def largest_file(tensors):
+    """Return the largest allowed size, in bytes, of a file that holds these tensors."""
+    limits = load_table(__file__, "limits.toml")
+    return limits["file"] + sum(tensor.nbytes + limits["tensor"] for tensor in tensors)
 
 
 @case("checkpoint.size", requires=[CHECKPOINT])

@@ -10,16 +10,17 @@ import torch.distributed as dist
 from conformance.accelerators.capabilities import COMM, COMM_ALL_TO_ALL, COMM_DTYPE
 from conformance.case import case, seed_of
 from conformance.kernels.compression import CompressedAllReduce, Feedback
+from conformance.numerics.budgets import load_table
 from conformance.numerics.nearness import Near, near, relative_error
 
 from .emulation import EmulatedExchange
-from .limits import limit
 
 NEEDS = (COMM, COMM_ALL_TO_ALL, COMM_DTYPE.on("uint8"), COMM_DTYPE.on("float32"))
 WORLDS = (1, 2, 3)
 #: Elements: fewer than 8 × ranks; not a multiple of 8 × ranks; several thousand.
 SIZES = ("1", "37", "4099")
 CALLS = 5
+LIMITS = load_table(__file__, "limits.toml")
 
 
 def given(case, rank, call, size):
@@ -91,9 +92,9 @@ def test_converges(case, check, device, rank, world_size, group):
             errors[call] = float((total / call - mean).norm() / mean.norm())
 
     for before, after in ((1, 10), (10, 100)):
-        allowed = limit("error_after_ten_times_the_calls") * errors[before]
+        allowed = LIMITS["error_after_ten_times_the_calls"] * errors[before]
         check.that(errors[after] <= allowed, f"errors by calls are {errors}: {allowed:.3g} is allowed after {after}")
-    least = limit("error_of_one_call")
+    least = LIMITS["error_of_one_call"]
     check.that(errors[1] >= least, f"one call is off by {errors[1]:.3g}, less than {least}: nothing is compressed")
     check.metric("error_after_100", round(errors[100], 5))
 
@@ -160,7 +161,7 @@ def test_wire(check, device, world_size, group):
     # A ring all-reduce sends 2 (n - 1) / n times the tensor from each rank.
     ring = 2 * (world_size - 1) / world_size * 4 * size
     share = sum(sent) / ring
-    most = limit("share_of_the_wire")
+    most = LIMITS["share_of_the_wire"]
     message = f"{sum(sent)} bytes were sent, {share:.3f} of the {ring:.0f} of a float32 ring; at most {most} is allowed"
     check.that(0 < share <= most, message)
     check.equal(wire.bytes_sent, sum(sent), "bytes_sent of the all-reduce")

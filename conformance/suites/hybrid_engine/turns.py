@@ -8,8 +8,8 @@ from torch.nn import functional
 
 from conformance.finding import require
 from conformance.kernels.linear import LoRALinear
-from conformance.suites.accelerator.capturing import warm_up
 from conformance.suites.inference.language_model import exact_model, some_tokens
+from conformance.suites.shared_bodies import warm_up
 
 BATCH, TOKENS = 2, 6
 _RANK, _ALPHA = 4, 8.0

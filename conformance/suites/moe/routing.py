@@ -1,4 +1,4 @@
-"""Gating with expert capacity on any device, and its reference in plain Python."""
+"""Gating with expert capacity on any device, its reference in plain Python, and offsets of grouped products."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from conformance.accelerators.capabilities import Cell, Mode
 
 
 @dataclass(frozen=True)
@@ -70,3 +72,16 @@ def combine(slots, routing, tokens):
 def slot_numbers(routing, capacity):
     """Return the index, in the concatenated queues, of every choice that is kept."""
     return (routing.experts * capacity + routing.places)[routing.kept]
+
+
+def grouped_cell(dtype):
+    """Return the capability cell of torch.nn.functional.grouped_mm with gradients, in that dtype."""
+    return Cell("operators.nn.functional.grouped_mm", dtype, Mode.TRAINING.value)
+
+
+def ends_of(experts, count):
+    """Return the row at which each expert's rows end, (count) int32, once rows are sorted by expert.
+
+    It is the ``offs`` argument of grouped_mm.
+    """
+    return torch.bincount(experts, minlength=count).cumsum(0).to(torch.int32)

@@ -9,7 +9,7 @@ from conformance.accelerators.capabilities import COMM, COMM_ALL_TO_ALL, COMM_DT
 from conformance.case import case
 from conformance.numerics.nearness import Near, near
 
-from .grouped import ends_of, grouped_cell
+from .routing import ends_of, grouped_cell
 
 #: It takes seconds to import. It is imported once, before the ranks are forked.
 RANK_IMPORTS = ("torch._dynamo",)

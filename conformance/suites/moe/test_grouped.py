@@ -8,7 +8,7 @@ from conformance.accelerators.capabilities import DTYPE
 from conformance.case import Case, cases
 from conformance.numerics.nearness import Near, near
 
-from .grouped import ends_of, grouped_cell
+from .routing import ends_of, grouped_cell
 
 #: Kernels of grouped products need rows whose size is a multiple of 16 bytes.
 EXPERTS, WIDTH, HIDDEN = 5, 8, 24

@@ -10,7 +10,7 @@ import torch
 from conformance.finding import Refused
 
 from . import database, error_inputs, inference, sampling, training
-from .settings import limits
+from .sampling import limits
 
 
 def run(case, device: torch.device, check) -> None:

@@ -6,7 +6,7 @@ import re
 
 from conformance.numerics.budgets import OpClass
 
-from .settings import limits
+from .sampling import limits
 
 
 def op_class(info) -> OpClass:

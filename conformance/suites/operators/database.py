@@ -6,6 +6,7 @@ import contextlib
 import functools
 import gc
 import os
+import random
 import warnings
 
 
@@ -20,8 +21,6 @@ def database() -> dict[str, object]:
         os.environ.pop(name, None)
     import torch
 
-    from .seeding import seed_generation
-
     # The import makes half a million objects that live as long as the process; collecting them takes seconds.
     gc.disable()
     with warnings.catch_warnings():
@@ -34,7 +33,7 @@ def database() -> dict[str, object]:
 
     # For every sample the database looks for the calling test on the stack, which takes longer than most cells.
     common_utils.extract_test_fn = core.extract_test_fn = lambda: None
-    common_utils.set_rng_seed = seed_generation
+    common_utils.set_rng_seed = _seed_generation
     # The database seeds its random operators inside the call, so they would not look random here.
     common_methods_invocations.wrapper_set_seed = _unwrapped
     # The import forbids assignments like torch.backends.cudnn.enabled = False in the whole process; allow them again.
@@ -42,6 +41,18 @@ def database() -> dict[str, object]:
     gc.freeze()  # the collector never looks at these objects again
     gc.enable()
     return {info.full_name: info for info in common_methods_invocations.op_db}
+
+
+def _seed_generation(seed: int | None = None) -> None:
+    """Seed the generators that the database uses; it calls this before each sample, which is made on the host."""
+    import numpy
+    import torch
+
+    seed = 1234 if seed is None else seed  # the default of PyTorch's own set_rng_seed
+    # Not torch.manual_seed, which takes longer; see execution.reseed.
+    torch.default_generator.manual_seed(seed)
+    random.seed(seed)
+    numpy.random.seed(seed)
 
 
 @contextlib.contextmanager

@@ -112,3 +112,14 @@ def gradients(outputs, inputs, cotangents):
 def processed(sample: OperatorSample, result):
     """Return the leaves of the result after the sample's own post-processing, which leaves only determined values."""
     return leaves(sample.process(result) if sample.process else result)
+
+
+def reseed(seed: int, device: torch.device) -> None:
+    """Seed the host's generator and those of the device's type.
+
+    ``torch.manual_seed`` formats a stack trace for every device type that is not initialised. Under a test runner that
+    takes longer than most cells, so it is not used here.
+    """
+    torch.default_generator.manual_seed(seed)
+    if device.type != torch.device("cpu").type:
+        torch.get_device_module(device).manual_seed_all(seed)

@@ -13,7 +13,7 @@ from . import execution, oracle, randomness, tiers, variants
 from .classes import is_uninitialised, op_class
 from .execution import OperatorSample, call
 from .judging import Judge
-from .settings import limits
+from .sampling import limits
 
 
 def check_cell(

@@ -10,7 +10,7 @@ import torch
 from conformance.numerics.compare import Exact, widen
 
 from .execution import OperatorSample, call, processed
-from .settings import limits
+from .sampling import limits
 
 #: Relative input change that measures conditioning: far above float64's roundoff, small enough to be linear.
 STEP = 2.0**-24

@@ -11,8 +11,7 @@ from conformance.numerics.trees import tensors
 
 from . import execution
 from .execution import OperatorSample, call
-from .seeding import reseed
-from .settings import limits
+from .sampling import limits
 
 #: Several seeds, because pooling over random windows may choose the same maxima twice.
 OTHER_SEEDS = (2, 3, 4)
@@ -44,7 +43,7 @@ def _host_repeats(info, sample: OperatorSample) -> bool:
 def draw(runner, info, sample: OperatorSample, device: torch.device, seed: int):
     """Seed the generators and return the operator's result on ``device``."""
     arguments = sample.on(device)
-    reseed(seed, device)
+    execution.reseed(seed, device)
     return runner(info.op, arguments)
 
 

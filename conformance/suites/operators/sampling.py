@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from types import SimpleNamespace
 from unittest import mock
 
 import torch
 
+from conformance.numerics.budgets import load_table
 from conformance.numerics.trees import tensors
 
 from .execution import OperatorSample
-from .settings import limits
 
 #: Full names of the operators whose samples keep no tensor on the host.
 _MOVES_ALL: set[str] = set()
+
+
+@functools.cache
+def limits() -> SimpleNamespace:
+    """Return the tables of limits.toml, the amount of work per cell, as attributes."""
+    tables = load_table(__file__, "limits.toml")
+    return SimpleNamespace(**{name: SimpleNamespace(**table) for name, table in tables.items()})
 
 
 def pick(info, dtype: torch.dtype, *, requires_grad: bool, extent) -> list[OperatorSample]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from .execution import OperatorSample
-from .settings import limits
+from .sampling import limits
 
 
 def edge_sizes(info, dtype: torch.dtype) -> list[OperatorSample]:

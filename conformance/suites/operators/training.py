@@ -13,8 +13,7 @@ from .classes import is_uninitialised, op_class
 from .execution import OperatorSample, call, host_gradients, processed
 from .judging import Judge, reduction_length
 from .oracle import Oracle, of_forward
-from .seeding import reseed
-from .settings import limits
+from .sampling import limits
 
 
 def check_cell(
@@ -109,7 +108,7 @@ def _backward_length(sample: OperatorSample, expected) -> float:
 def _backward(info, run, differentiate, sample: OperatorSample, seed: int):
     """Return the result, and the gradients of all inputs with ``requires_grad``, in order."""
     # All sides start from one seed: a device with the host's generator then draws the host's numbers.
-    reseed(seed, sample.device)
+    execution.reseed(seed, sample.device)
     result = run(info.op, sample)
     outputs = [leaf for leaf in processed(sample, result) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
     inputs = _unique(tensor for tensor in sample.tensors if tensor.requires_grad)
@@ -152,7 +151,7 @@ def _drew_differently(judge: Judge, actual, expected, seed: int, info, sample: O
     """
     if all(same_bits(plain(a), plain(b)) for a, b in zip(tensors(actual), tensors(expected), strict=True)):
         return False
-    reseed(seed, torch.device("cpu"))
+    execution.reseed(seed, torch.device("cpu"))
     state = torch.get_rng_state()
     call(info.op, sample.on(torch.device("cpu")))
     # An operator that draws nothing has wrong values, which the caller compares.

@@ -1,16 +1,46 @@
-"""Three-party comparisons: the accelerator and the host in the same dtype, both with float64 on the host."""
+"""Three-party comparisons: the accelerator and the host in the same dtype, both with float64 on the host.
+
+Their bounds are data: bounds.toml (by dtype) and learned.toml (by model).
+"""
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from .bounds import Bounds
+from conformance.numerics.budgets import load_table
 
 Tensors = Mapping[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Bounds of one dtype; bounds.toml explains each number."""
+
+    gradients: float
+    loss: float
+    gradient_norm: float
+    parameters: float
+    drift: float
+    logits: float
+    near_tie: float
+    host: float
+
+
+@functools.cache
+def bounds_of(dtype: str) -> Bounds:
+    """Return the bounds of ``dtype``, for example ``"bfloat16"``."""
+    return Bounds(**load_table(__file__, "bounds.toml")[dtype])
+
+
+def learned(subject: str, name: str) -> float:
+    """Return one number of learned.toml."""
+    return load_table(__file__, "learned.toml")[subject][name]
 
 
 def within(check: Any, what: str, error: float, bound: float, host_error: float, bounds: Bounds) -> None:

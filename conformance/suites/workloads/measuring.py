@@ -11,7 +11,7 @@ from typing import Any
 
 from conformance.accelerators.capabilities import MEMORY_PEAK, MEMORY_STATS
 
-from .bounds import learned
+from .comparing import learned
 
 #: Steps at the start that are not counted: they include compilation, allocation and cold caches.
 COLD_STEPS = 4

@@ -10,8 +10,7 @@ from conformance.accelerators.capabilities import DETERMINISTIC
 from conformance.case import cases
 
 from . import tasks, training
-from .bounds import bounds_of, learned
-from .comparing import check_choices, relative_error, within
+from .comparing import bounds_of, check_choices, learned, relative_error, within
 from .data import held_out_text, unigram_entropy
 from .generation import NEW_TOKENS, PROMPTS, choosing, full_logits, generate, learned_model
 from .loop import HOST, RunDevice

@@ -8,11 +8,10 @@ from typing import Any
 import torch
 
 from conformance.accelerators.capabilities import DETERMINISTIC, RNG_STATE
+from conformance.suites.shared_bodies import deterministic
 
 from . import tasks
-from .bounds import bounds_of
-from .comparing import check_gradients, check_parameters, check_same_bits, check_series
-from .determinism import deterministic
+from .comparing import bounds_of, check_gradients, check_parameters, check_same_bits, check_series
 from .loop import HOST, SCHEMES, RunDevice, Trainer, Trajectory, weights_of
 from .measuring import MemoryCounters, report_speed
 

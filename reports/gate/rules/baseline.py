@@ -1,4 +1,4 @@
-"""G07, G11: against a report that was accepted before, case by case and claim by claim. Counts are never compared."""
+"""G07, G11: comparison with an accepted report, case by case and claim by claim. Counts are never compared."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from conformance.reports.verdict import Outcome, Reason
 
 
 def check_regressions(evidence: GateEvidence) -> Iterator[GateFinding]:
-    """G07: what passed in the baseline passes."""
+    """Return findings of G07: cases that passed in the baseline and do not pass now."""
     baseline = evidence.baseline
     if baseline is None:
         return
@@ -38,7 +38,7 @@ def _check_comparable(report: Report, baseline: Report) -> Iterator[GateFinding]
 
 
 def _regression(before: CaseRecord, evidence: GateEvidence) -> str | None:
-    """How a case that passed ends now, if that is worse; a valid waiver was agreed to."""
+    """Return how a case that passed ends now, or None if that is not worse. A validly waived failure is not worse."""
     now = evidence.cases.get(before.id)
     if now is None:
         return "missing" if evidence.is_planned(before.id) and _is_asked(before.id, evidence) else None
@@ -53,7 +53,7 @@ def _is_asked(id: str, evidence: GateEvidence) -> bool:
 
 
 def check_claims(evidence: GateEvidence) -> Iterator[GateFinding]:
-    """G11: what the baseline declared supported still is, and not in a lesser way."""
+    """Return findings of G11: cells that the baseline declares supported, and the report does not, or less natively."""
     if evidence.baseline is None:
         return
     before, now = claims_of(evidence.baseline), evidence.claims
@@ -70,7 +70,7 @@ def check_claims(evidence: GateEvidence) -> Iterator[GateFinding]:
 
 
 def _cells(baseline: Report, claims: ClaimLookup, evidence: GateEvidence) -> dict[tuple[str, bool], None]:
-    """Every cell that the baseline can have claimed: what its cases need, and what it names."""
+    """Return every cell that the baseline can have claimed: those its cases require, and those it names."""
     found = dict.fromkeys((cell, True) for cell in claims.exact_cells)
     for case in baseline.cases:
         if evidence.is_planned(case.id):
@@ -79,7 +79,7 @@ def _cells(baseline: Report, claims: ClaimLookup, evidence: GateEvidence) -> dic
 
 
 def _shrunk(was: FoundClaim, now: FoundClaim) -> str | None:
-    """How a claim became smaller, as the end of a sentence."""
+    """Return how a claim became weaker, as the end of a sentence, or None."""
     if now.state != SUPPORTED:
         return f"now {one_line(now.state, 40)}"
     if was.detail in ("", "native") and now.detail not in ("", "native"):

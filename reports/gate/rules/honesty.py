@@ -1,4 +1,4 @@
-"""G08: the declaration is true, and the verdicts are those that it leads to."""
+"""G08: the declaration is true, and no verdict contradicts it."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from conformance.reports.verdict import Outcome, Reason
 
 
 def check_honesty(evidence: GateEvidence) -> Iterator[GateFinding]:
-    """G08: nothing is over-declared, a stub, a silent fallback or unsafe; verdict and claim do not contradict."""
+    """Return findings of G08: false claims, and verdicts that contradict the declaration."""
     if contradiction := self_contradiction(evidence.report, evidence.claims):
         yield reject("G08", f"The declaration {contradiction}")
     lies: dict[Reason, list[str]] = defaultdict(list)
     odd: dict[str, list[str]] = defaultdict(list)
     for group in evidence.report.groups:
-        if group.reason.facts.lies:  # also where a lenient run only noted them
+        if group.reason.facts.lies:  # also if a lenient run only noted them
             lies[group.reason] += [case.id for case in group.cases if case.id not in evidence.waiver_outcome.waived]
         for contradiction, ids in _contradictions(group, evidence):
             odd[contradiction] += ids
@@ -35,12 +35,12 @@ def check_honesty(evidence: GateEvidence) -> Iterator[GateFinding]:
 
 
 def _contradictions(group: CaseGroup, evidence: GateEvidence) -> Iterator[tuple[str, list[str]]]:
-    """Why verdicts cannot come from the declaration, as the middle of a sentence, and the cases of which that is so."""
+    """Return contradictions of verdicts and declaration: the middle of a sentence, and the ids of the cases."""
     claims = evidence.claims
     if group.outcome is Outcome.PASS and group.level != "core":
-        # A case of the core, or of a capability that is core, runs undeclared; none runs and passes denied.
+        # A case whose requirements are core runs undeclared. No case passes with a requirement that is denied.
         if denied := [case.id for case in group.cases if claims.denies_any(case.requires)]:
-            yield "passed although the declaration denies what is needed", denied
+            yield "passed although the declaration denies a required cell", denied
     elif group.outcome is Outcome.SKIP and group.reason in _STATES_OF:
         state = _STATES_OF[group.reason]
         if otherwise := [case.id for case in group.cases if state not in _states(case, evidence)]:

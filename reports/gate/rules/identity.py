@@ -1,4 +1,4 @@
-"""G02, G03: which suite was run, and whether it is the released one."""
+"""G01, G02, G03: the report can be read, and comes from a released suite and its plan."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from conformance.reports.gate.manifests import torch_series
 from conformance.reports.plain_text import one_line
 from conformance.reports.profiles import containing
 
-#: How many releases back are current, and how many more are accepted with a note.
+#: Number of releases that are current, and of older ones that are accepted with a note.
 _CURRENT: Final = 2
 _STALE: Final = 1
 
 
 def check_version(evidence: GateEvidence) -> Iterator[GateFinding]:
-    """G02: the suite's version is a supported release."""
+    """Return findings of G02: a version of the suite that is unknown or old."""
     version = one_line(evidence.report.run.suite.version, 40) or "(none)"
     if version not in evidence.releases:
         known = ", ".join(evidence.releases[-_CURRENT - _STALE :])
@@ -31,7 +31,7 @@ def check_version(evidence: GateEvidence) -> Iterator[GateFinding]:
 
 
 def check_manifest(evidence: GateEvidence) -> Iterator[GateFinding]:
-    """G03: the run's plan is the released one of the profile, or of a profile that contains it."""
+    """Return findings of G03: a plan that is not the released one of the profile or of a larger profile."""
     run, manifest = evidence.report.run, evidence.manifest
     series = torch_series(evidence.report.accelerator.torch) or "an unknown version"
     if manifest is None:
@@ -53,7 +53,7 @@ def check_manifest(evidence: GateEvidence) -> Iterator[GateFinding]:
 
 
 def check_parsed(_: GateEvidence) -> Iterable[GateFinding]:
-    """G01: return nothing. A report that reaches the rules was parsed; the command reports all other files."""
+    """Return nothing for G01: a report that reaches the rules was parsed. The command reports all other files."""
     return ()
 
 

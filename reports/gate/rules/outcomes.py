@@ -1,4 +1,4 @@
-"""G06, G16: what had to pass passed or is waived, and not too much of it only now and then."""
+"""G06, G16: due cases passed or are waived, and not too many of them are flaky."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from conformance.reports.waivers.applying import observed
 
 
 def check_outcomes(evidence: GateEvidence) -> Iterator[GateFinding]:
-    """G06: every case that is due passed or is validly waived."""
+    """Return findings of G06: due cases that neither passed nor are validly waived."""
     yield from _check_something_passed(evidence)
     kinds: dict[str, list[str]] = defaultdict(list)
     for case in (case for group in evidence.due for case in evidence.unmet(group)):
@@ -28,7 +28,7 @@ def check_outcomes(evidence: GateEvidence) -> Iterator[GateFinding]:
 
 
 def _kind(case: CaseRecord, evidence: GateEvidence) -> str:
-    """What is wrong with an unmet case, as the middle of a sentence."""
+    """Return what is wrong with an unmet case, as the middle of a sentence."""
     if case.level == "core" and case.outcome is Outcome.SKIP:
         return f"of the mandatory core did not pass (skip, {case.reason.value})"
     if case.id in evidence.waiver_outcome.expired:
@@ -45,7 +45,7 @@ def _kind(case: CaseRecord, evidence: GateEvidence) -> str:
 
 
 def _check_something_passed(evidence: GateEvidence) -> Iterator[GateFinding]:
-    """A run in which nothing failed because nothing ran proves nothing."""
+    """Return a finding if nothing passed: a run without failures may also be a run that executed nothing."""
     groups = evidence.groups
     passed = [group for group in groups if group.outcome is Outcome.PASS]
     if not passed:
@@ -56,11 +56,11 @@ def _check_something_passed(evidence: GateEvidence) -> Iterator[GateFinding]:
         return
     for name in contained(evidence.profile):
         if not any(PROFILES[name].own(group.first) for group in passed):
-            yield reject("G06", f"No case of profile {name}'s own passed, so the run says nothing of it.")
+            yield reject("G06", f"No case of profile {name}'s own passed, so the run does not verify it.")
 
 
 def check_flaky(evidence: GateEvidence) -> Iterator[GateFinding]:
-    """G16: not more cases are waived as flaky than the profile allows."""
+    """Return findings of G16: the cases that are waived as flaky."""
     flaky, allowed = evidence.waiver_outcome.flaky, evidence.policy.max_flaky
     if len(flaky) > allowed:
         sentence = (

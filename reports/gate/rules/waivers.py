@@ -10,7 +10,7 @@ from conformance.reports.plain_text import one_line
 
 
 def check_waivers(evidence: GateEvidence) -> Iterator[GateFinding]:
-    """G09: no waiver is expired, unowned, too long or for the core."""
+    """Return findings of G09: waivers that are expired, incomplete, too long, or for the core."""
     today = evidence.now.date()
     for waiver in evidence.waivers:
         for fault in waiver.faults(today):
@@ -21,7 +21,7 @@ def check_waivers(evidence: GateEvidence) -> Iterator[GateFinding]:
 
 
 def check_stale(evidence: GateEvidence) -> Iterator[GateFinding]:
-    """G10: every waiver matches a case, and every case that it matches still fails."""
+    """Return findings of G10: waivers that match no claimed case, and waived cases that pass."""
     settled = evidence.waiver_outcome
     if passing := tuple(settled.unexpected):
         n = counted(len(passing), "waived case passes", "waived cases pass")
