@@ -1,14 +1,12 @@
-"""Measurements that need nothing special, as one table. ``--small`` only shows that each script works."""
+"""Benchmarks that need no special machine, in one table. ``--small`` only shows that each script works."""
 
 from __future__ import annotations
 
 import argparse
-import platform
 import sys
-from importlib import metadata
 from pathlib import Path
 
-# Started as a script, this folder is where Python looks for modules, and not the checkout above it.
+# For a script, Python looks for modules in this folder and not in the checkout above it.
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks import (
@@ -20,6 +18,7 @@ from benchmarks import (
     scaling,
     sharded_gather,
 )
+from benchmarks.record import machine, record
 from benchmarks.table import Row, markdown
 
 SMALL = {"operators": 2, "shard": "1/16", "repeats": 5, "judgements": 2, "reduce_rounds": 2, "gather_rounds": 2}
@@ -29,7 +28,10 @@ SCRIPTS = (collection, gate, harness_overhead, scaling, low_latency, sharded_gat
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--small", action="store_true", help="few cells and repeats; the numbers mean little")
-    parser.add_argument("--without-peer", action="store_true", help="leave TorchCTS out; it installs its own torch")
+    parser.add_argument(
+        "--without-peer", action="store_true", help="leave out TorchCTS, for which a torch is installed"
+    )
+    parser.add_argument("--record", action="store_true", help="write the rows to benchmarks/measured.json")
     against_torchcts.add_arguments(parser)
     collection.add_arguments(parser)
     gate.add_arguments(parser)
@@ -50,20 +52,11 @@ def main() -> None:
             continue
         sys.stderr.write(f"{script.__name__} …\n")
         measured = script.measure(arguments)
-        sys.stderr.write(f"{markdown(measured)}\n")  # seen even if a later script fails
+        sys.stderr.write(f"{markdown(measured)}\n")  # visible even if a later script fails
         rows += measured
     sys.stdout.write(f"{markdown(rows)}\n\n{machine()}\n")
-
-
-def machine() -> str:
-    versions = " · ".join(f"{name} {metadata.version(name)}" for name in ("torch", "pytest", "pytest-xdist"))
-    return f"{platform.machine()} · {_cores()} cores · Python {platform.python_version()} · {versions}"
-
-
-def _cores() -> int:
-    import os
-
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if arguments.record:
+        record(rows)
 
 
 if __name__ == "__main__":

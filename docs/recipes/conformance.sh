@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Run the suite on an accelerator, let the gate judge, publish a page:
+# Run the suite on an accelerator, judge the report with the gate, and publish a page:
 #
 #     conformance.sh ACCELERATOR [options of pytest]
 #
-# PROFILE   the profile to judge by                      (training)
-# BASELINE  the report that was accepted last, if any    (accepted.json; not there on the first run)
-# WAIVERS   the failures that are agreed to, if any      (waivers/ACCELERATOR.toml)
-# REPORTS   where reports go                             (conformance-report)
-# PAGE      where the page goes                          (conformance-page)
+# PROFILE   profile of the gate                            (training)
+# BASELINE  last accepted report, if any                   (accepted.json; missing in the first run)
+# WAIVERS   agreed waivers, if any                         (waivers/ACCELERATOR.toml)
+# REPORTS   folder for reports                             (conformance-report)
+# PAGE      folder for the page                            (conformance-page)
 #
-# Status 0: accepted. 1: rejected. Anything else is the run's or the gate's own: docs/ci.md, docs/gate.md.
+# Status 0: accepted. 1: rejected. Other statuses come from the run or the gate: docs/ci.md, docs/gate.md.
 set -uo pipefail
 
 accelerator=${1:?name an accelerator, such as: conformance.sh supa}
@@ -27,8 +27,8 @@ agreed=()
 pytest --accelerator="$accelerator" --conformance-report="$reports" ${agreed[@]+"${agreed[@]}"} "$@"
 ran=$?
 case $ran in
-  0 | 1) ;;         # all cases have a verdict; whether these are good enough is the gate's to say
-  *) exit "$ran" ;; # interrupted, set up wrongly, or cases are missing: nothing to judge
+  0 | 1) ;;         # all cases have a verdict, and the gate decides about them
+  *) exit "$ran" ;; # interrupted, set up wrongly, or without all verdicts: there is nothing to judge
 esac
 
 [ -e "$baseline" ] && agreed+=(--baseline "$baseline")

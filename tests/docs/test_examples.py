@@ -83,7 +83,7 @@ def test_a_class_of_ones_own_is_a_subject(tmp_path: Path) -> None:
 
 def test_cases_of_ones_own_end_as_the_page_says(tmp_path: Path) -> None:
     files = [write(tmp_path, block) + ".py" for block in blocks(text(CASES), "python")]
-    table = rows(section(text(CASES), "What a body's end means"))
+    table = rows(section(text(CASES), "How the end of a body is judged"))
     expected = {row[0].strip("`"): tuple(row[1].replace("`", "").split(": ")) for row in table if "`acme." in row[0]}
 
     finished = run("--accelerator=cpu", *files, "-n0", cwd=tmp_path)

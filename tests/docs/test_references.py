@@ -61,6 +61,13 @@ OTHERS = {
     "--mutant",
     "--upstream",
     "--out",
+    # the benchmarks' and pip's
+    "--record",
+    "--deepspeed",
+    "--deepspeed-tests",
+    "--peer-python",
+    "--no-deps",
+    "--help",
     # torchrun's
     "--nnodes",
     "--node-rank",
@@ -95,7 +102,7 @@ def test_every_option_is_documented() -> None:
     explained = [row[0].strip("`").split(" ")[0] for row in table if row[0].startswith("`--")]
 
     assert explained == [name for name, _ in _OPTIONS]
-    assert {name for name in OURS if f"`{name}" not in section(text(README), "Options")} == set()
+    assert {name for name in OURS if f"`{name}" not in section(text(README), "Options and commands")} == set()
 
 
 def test_exit_statuses_are_those_of_the_code() -> None:
@@ -151,6 +158,13 @@ def test_capabilities_in_prose_exist() -> None:
     } <= set(VOCABULARY)
 
 
+def test_contributing_names_every_environment_of_tox() -> None:
+    environments = re.findall(r"^\[testenv:([\w-]+)\]", text(ROOT / "tox.ini"), re.MULTILINE)
+    named = re.findall(r"tox run -e ([\w,-]+)", text(ROOT / "CONTRIBUTING.md"))
+
+    assert {name for names in named for name in names.split(",")} == set(environments)
+
+
 def test_the_commands_are_exactly_these() -> None:
     for command in ("pip install tox && tox run -e conformance", "pip install tox && tox run -e tests"):
         assert f"\n{command}\n" in text(README)
@@ -191,9 +205,11 @@ def test_changelog_fragments_are_named_as_agreed(file: Path) -> None:
         assert text(file).strip()
 
 
-def test_delimited_blocks_are_whole() -> None:
-    for name in ("matrix", "benchmarks"):
-        assert re.search(rf"<!-- {name}:begin -->\n.+<!-- {name}:end -->", text(README), re.DOTALL)
+def test_the_readme_is_short_and_shows_a_terminal_first() -> None:
+    lines = text(README).splitlines()
+
+    assert len(lines) <= 150
+    assert "$ pytest --accelerator=cpu" in lines[:25]
 
 
 def test_known_gaps_are_those_of_the_plan() -> None:

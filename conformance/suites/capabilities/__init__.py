@@ -1,0 +1,1 @@
+"""Capability probes: one short check of every capability, whether it is declared or not."""

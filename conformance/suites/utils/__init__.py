@@ -1,0 +1,1 @@
+"""Everyday cases: views, placement, saving and loading, and the optimizers of torch.optim."""

@@ -1,0 +1,162 @@
+"""Figures in README and docs: counts of the released manifest and the registries, the published run, measured times.
+
+Each function returns one generated part of a page; ``PARTS`` says where it stands. ``python -m tests.docs.renew``
+writes all of them.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections import Counter
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from tabulate import tabulate
+
+from benchmarks.record import read
+from conformance.accelerators.capabilities import VOCABULARY
+from conformance.accelerators.registry import names
+from conformance.cli.main import commands
+from conformance.kernels.specifications import specifications
+from conformance.plan import area_names
+from conformance.reports.gate.manifests import FOLDER, RELEASES, Manifest, read_manifest
+from conformance.reports.loading import load
+from conformance.reports.model import Report
+from conformance.reports.planned import PlannedCase
+from conformance.reports.profiles import PROFILES
+from conformance.reports.views import all_views, text
+
+ROOT: Final = Path(__file__).parents[2]
+DOCS: Final = ROOT / "docs"
+#: The published run of the CPU: the README's terminal and docs/matrix.md show it.
+RUN: Final = ROOT / "reports" / "published" / "runs" / "cpu.json.gz"
+WIDTH: Final = 86
+#: Areas in the README's terminal; the others are in docs/matrix.md.
+SHOWN: Final = ("accelerator", "operators", "total")
+
+
+@cache
+def manifest() -> Manifest:
+    """Return the newest released manifest: of the newest suite, for the newest torch series."""
+    found = [read_manifest(path) for path in FOLDER.glob("*.json.gz")]
+    return max(found, key=lambda m: (RELEASES.index(m.suite), tuple(int(part) for part in m.torch.split("."))))
+
+
+@cache
+def published() -> Report:
+    """Return the published run of the CPU."""
+    return load(RUN)
+
+
+def planned_cases() -> list[PlannedCase]:
+    """Return every released case."""
+    return list(manifest().cases.values())
+
+
+def cases_by_area() -> Mapping[str, int]:
+    """Return the number of released cases of each area."""
+    return Counter(case.area for case in planned_cases())
+
+
+def counts() -> str:
+    """Return the README's lines about the size of the suite."""
+    operators = {case.id.split("[")[0] for case in planned_cases() if case.area == "operators"}
+    return (
+        f"Suite {manifest().suite} with torch {manifest().torch}: {len(manifest().cases):,} cases in "
+        f"{len(cases_by_area())} areas. They test {len(VOCABULARY)} capabilities, {len(operators)} operators and "
+        f"{len(specifications())} kernels.\n{len(names())} accelerators are built in: "
+        f"{', '.join(f'`{name}`' for name in names())}."
+    )
+
+
+def command_names() -> str:
+    """Return the README's list of the subcommands."""
+    return f"* **Commands** of `conformance`: {', '.join(f'`{name}`' for name in commands())}"
+
+
+def command_summaries() -> str:
+    """Return the table of the subcommands."""
+    rows = [f"| `conformance {name}` | {summary} |" for name, summary in commands().items()]
+    return "\n".join(["| command | what it does |", "|---|---|", *rows])
+
+
+def formats() -> str:
+    """Return the table of the views."""
+    rows = [f"| `{view.name}` | {view.summary} | {f'`{view.file}`' if view.file else ''} |" for view in all_views()]
+    return "\n".join(["| format | content | file in the report folder |", "|---|---|---|", *rows])
+
+
+def session() -> str:
+    """Return the README's terminal: some rows of the published matrix of the CPU, and the last lines."""
+    lines = text.render(published(), WIDTH).splitlines()
+    rule = next(number for number, line in enumerate(lines) if line.startswith("──"))
+    body = {area: _rows(lines[rule + 1 :], area) for area in SHOWN}
+    shown = [*lines[: rule + 1], *(row for area in SHOWN[:-1] for row in body[area]), "…", *body["total"]]
+    last = [line for line in lines if line.startswith(("claims:", "planned ", "profile:"))]
+    return "\n".join(["```console", "$ pytest --accelerator=cpu", *shown, *last, "```"])
+
+
+def _rows(lines: list[str], area: str) -> list[str]:
+    """Return the lines of one area: the line that begins with its name, and the indented lines after it."""
+    start = next(number for number, line in enumerate(lines) if line.startswith(f"{area} "))
+    after = next(number for number, line in enumerate(lines[start + 1 :], start + 1) if not line.startswith(" "))
+    return lines[start:after]
+
+
+def matrix() -> str:
+    """Return the complete text view of the published run of the CPU."""
+    run = published().run
+    return (
+        f"Run of {run.started[:10]} on {published().environment.facts['cores']} cores, with {run.invocation.workers} "
+        f"workers:\n\n```text\n{text.render(published(), WIDTH).rstrip()}\n```"
+    )
+
+
+def areas() -> str:
+    """Return the table of the areas. The sentence about an area is the docstring of its package."""
+    on_ranks = Counter(case.area for case in planned_cases() if case.world_size)
+    rows = [
+        f"| `{area}` | {cases_by_area()[area]:,} | {on_ranks[area] or ''} | {_about(area)} |" for area in area_names()
+    ]
+    return "\n".join(["| area | cases | on ranks | what the cases check |", "|---|--:|--:|---|", *rows])
+
+
+def _about(area: str) -> str:
+    """Return the first line of the area's docstring without its title, or an empty string."""
+    doc = importlib.import_module(f"conformance.suites.{area}").__doc__ or ""
+    sentence = doc.strip().partition("\n")[0].split(": ", 1)[-1]
+    return sentence[:1].upper() + sentence[1:]
+
+
+def profiles() -> str:
+    """Return the table of the profiles."""
+    rows = [
+        f"| `{profile.name}` | {', '.join(f'`{parent}`' for parent in profile.parents) or '–'} | "
+        f"{len(manifest().required(profile.name)):,} | {profile.doc} |"
+        for profile in PROFILES.values()
+    ]
+    return "\n".join(["| profile | contains | cases | meaning |", "|---|---|--:|---|", *rows])
+
+
+def measurements() -> str:
+    """Return the table of measured rows, and the machines that they were measured on."""
+    headers = ("metric", "peer", "here", "goal", "ratio", "date", "commit")
+    rows = read()
+    table = tabulate([[row[name] for name in headers] for row in rows], headers, "github", disable_numparse=True)
+    return "\n".join([str(table), "", *dict.fromkeys(row["machine"] for row in rows)])
+
+
+#: Page, name of a generated part, and the function that makes it.
+PARTS: Final = (
+    (ROOT / "README.md", "figures", counts),
+    (ROOT / "README.md", "session", session),
+    (ROOT / "README.md", "commands", command_names),
+    (DOCS / "running.md", "commands", command_summaries),
+    (DOCS / "ci.md", "formats", formats),
+    (DOCS / "matrix.md", "matrix", matrix),
+    (DOCS / "running.md", "areas", areas),
+    (DOCS / "verdicts.md", "profiles", profiles),
+    (DOCS / "benchmarks.md", "benchmarks", measurements),
+)

@@ -1,0 +1,55 @@
+"""The figures in README and docs are those of the released manifest, the registries and the published run."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from conformance.plan import area_names
+
+from . import explained, figures
+from .pages import pages, text
+
+RENEW = "run: python -m tests.docs.renew"
+#: A number of cases as this suite has them. Sizes of other things, such as 20,000 cases of a benchmark, do not match.
+COUNT = re.compile(r"\b1\d,?\d{3}(?= (?:planned )?cases\b)|(?<=planned )1\d,?\d{3}\b")
+CAPABILITIES = re.compile(r"\b\d+ capabilities\b")
+
+
+@pytest.mark.parametrize(("page", "name", "make"), figures.PARTS, ids=[name for _, name, _ in figures.PARTS])
+def test_the_generated_parts_are_up_to_date(page: Path, name: str, make: Callable[[], str]) -> None:
+    assert explained.with_part(text(page), name, make()) == text(page), RENEW
+
+
+def test_the_manifest_has_the_areas_of_the_suite() -> None:
+    assert sorted(figures.cases_by_area()) == area_names(), "run: conformance manifest --release"
+
+
+def test_the_published_run_has_the_cases_of_the_manifest() -> None:
+    ran = Counter(case.area for case in figures.published().cases)
+
+    assert ran == figures.cases_by_area(), "run: tox run -e published, then: python -m tests.docs.renew"
+
+
+def test_every_area_describes_itself() -> None:
+    assert [area for area in area_names() if f"| `{area}` |" not in figures.areas()] == []
+    assert " |  |\n" not in figures.areas() + "\n", "write a docstring in conformance/suites/AREA/__init__.py"
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: page.name)
+def test_no_count_stands_outside_the_generated_parts(page: Path) -> None:
+    """A count that is typed by hand becomes stale. Fragments of the changelog and examples of output are exempt."""
+    if page.parent.name == "changelog":
+        return
+    typed = re.sub(r"<!-- (\w+):begin -->.*?<!-- \1:end -->|^```.*?^```$", "", text(page), flags=re.M | re.S)
+
+    assert COUNT.findall(typed) + CAPABILITIES.findall(typed) == [], f"leave the number out, or generate it; {RENEW}"
+
+
+@pytest.mark.parametrize("sentence", ["15,291 cases", "12701 cases", "planned 15341"])
+def test_the_scan_finds_typed_counts(sentence: str) -> None:
+    assert COUNT.search(sentence)
