@@ -19,8 +19,8 @@ HEAD = """# Every verdict and every rule
 
     conformance gate --explain all
 
-This page is made from the code, by `python -m tests.docs.renew`. [Verdicts](verdicts.md) explains how a case gets its verdict,
-[the gate](gate.md) how a report is judged.
+This page is made from the code, by `python -m tests.docs.renew`. [Verdicts](verdicts.md) explains how a case gets
+its verdict, [the gate](gate.md) how a report is judged.
 """
 
 
