@@ -1,8 +1,8 @@
-"""Cases per second, start-up and memory against TorchCTS 0.4.1, on the same operators and dtypes, in one go.
+"""Cases per second, start-up time and memory compared with TorchCTS 0.4.1, on the same operators and dtypes.
 
-TorchCTS declares an upper bound of torch that it works beyond, so it is installed with --no-deps beside the same
-torch. Its OpInfo files are named explicitly; without that it collects everything. Both sides run in one process
-without worker processes, one after the other, with one thread.
+TorchCTS declares an upper bound for torch but works with newer versions, so it is installed with --no-deps and the same
+torch. Its OpInfo files are named explicitly, because it collects everything otherwise. Each side runs in a process with
+one thread and without workers, one side after the other.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from benchmarks.process import Finished, conformance, pytest, run
 from benchmarks.table import Row, main, times
 
 PEER = "torchcts==0.4.1"
-#: What TorchCTS 0.4.1 imports besides torch.
+#: Packages that TorchCTS 0.4.1 imports besides torch.
 PEER_NEEDS = ("pytest", "psutil", "numpy", "expecttest", "hypothesis", "mpmath<2")
 DTYPES = ("float32", "bfloat16")
 #: One or two of each kind: elementwise, reduction, product, indexing, shape, normalisation, loss.
@@ -30,12 +30,12 @@ OPERATORS = (
     "addmm", "gather", "index_select", "transpose", "nn.functional.gelu", "nn.functional.layer_norm",
     "nn.functional.linear", "nn.functional.mse_loss",
 )  # fmt: skip
-#: Compares one tensor of a result; here every operator case counts its comparisons itself.
+#: Function of TorchCTS that compares a tensor. Our operator cases count their comparisons themselves.
 PEER_COMPARISON = "torchcts.core.comparer:compare_tensors"
-#: For the device "cpu" TorchCTS runs each operator once and compares nothing; by this name it takes it for a device.
+#: With "cpu" TorchCTS runs each operator once and compares nothing. It takes this name for an accelerator.
 PEER_DEVICE = "cpu:0"
 PEER_FILES = ("opinfo/test_opinfo_forward.py", "opinfo/test_opinfo_backward.py")
-#: TorchCTS reads what it may test from this file in the current folder.
+#: TorchCTS reads from this file, in the current folder, which features it tests.
 MANIFEST = """
 import pathlib, runpy, torchcts
 template = pathlib.Path(torchcts.__file__).with_name("templates") / "manifest.training.py"
@@ -45,9 +45,11 @@ manifest["device_name"] = "cpu:0"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--peer-python", help="a Python that has torch and TorchCTS; without it one is installed")
-    parser.add_argument("--work", type=Path, default=Path(".bench"), help="where it is installed (default: .bench)")
-    parser.add_argument("--operators", type=int, default=len(OPERATORS), help="only the first so many operators")
+    parser.add_argument("--peer-python", help="a Python with torch and TorchCTS (default: install them)")
+    parser.add_argument(
+        "--work", type=Path, default=Path(".bench"), help="folder of the installation (default: .bench)"
+    )
+    parser.add_argument("--operators", type=int, default=len(OPERATORS), help="number of operators (default: all)")
 
 
 def measure(arguments: argparse.Namespace) -> list[Row]:
@@ -59,7 +61,7 @@ def measure(arguments: argparse.Namespace) -> list[Row]:
 
 
 def install(work: Path) -> str:
-    """A virtual environment with this torch and TorchCTS; made once."""
+    """Return the Python of a virtual environment with this torch and TorchCTS; make it once."""
     python = work / "torchcts" / "bin" / "python"
     if python.exists():
         return str(python)
@@ -87,7 +89,7 @@ def run_peer(python: str, operators: tuple[str, ...], folder: Path) -> Finished:
 
 
 def peer_ids(operators: tuple[str, ...]) -> list[str]:
-    """TorchCTS's ids: ``[clean-add-torch.float32]`` forward, one per tier; ``[add-torch.float32]`` backward."""
+    """Return TorchCTS's ids: ``[clean-add-torch.float32]`` forward, one per tier; ``[add-torch.float32]`` backward."""
     backward = [f"{operator}-torch.{dtype}]" for operator in operators for dtype in DTYPES]
     return [f"[{tier}{part}" for tier in ("", "clean-", "has_nan-", "has_inf-") for part in backward]
 
@@ -103,7 +105,7 @@ def ours(operators: tuple[str, ...], folder: Path) -> Finished:
 
 
 def comparisons(report: Path) -> int:
-    """What the operator cases themselves counted."""
+    """Return the number of comparisons that the operator cases counted."""
     cases = json.loads(report.read_text(encoding="utf-8"))["cases"]
     return sum(case.get("metrics", {}).get("comparisons", 0) for case in cases)
 
@@ -143,7 +145,7 @@ def against(
     *,
     less: bool = False,
 ) -> Row:
-    """Both numbers, and how many times better ours is; ``less`` where a smaller one is better."""
+    """Return a row with both numbers and their ratio; ``less`` means that a smaller number is better."""
     theirs, own = number(peer), number(here)
     over, under = (theirs, own) if less else (own, theirs)
     return Row(metric, f"{own:.4g}", goal, f"{theirs:.4g}", times(over / under) if under else "")

@@ -1,4 +1,4 @@
-"""Tensors to and from a file past the page cache, against dd and fio with direct I/O, on one file, turn by turn."""
+"""Writing and reading tensors past the page cache, compared with dd and fio with direct I/O on the same file."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from conformance.kernels.async_io import native_handle
 
 _BLOCK, _DEPTH = 1 << 20, 128
 
-#: A way to move the whole file: gives its seconds.
+#: Function that moves the whole file and returns its seconds.
 Side = Callable[[], float]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--io-mebibytes", type=int, default=256, help="size of the file (default: 256)")
     parser.add_argument("--io-rounds", type=int, default=5, help="alternating rounds (default: 5)")
-    parser.add_argument("--io-folder", default=".", help="where the file lies; not on tmpfs (default: here)")
+    parser.add_argument("--io-folder", default=".", help="folder of the file, not on tmpfs (default: here)")
 
 
 def measure(arguments: argparse.Namespace) -> list[Row]:
@@ -49,7 +49,7 @@ def measure(arguments: argparse.Namespace) -> list[Row]:
             rows += _rows(direction, here, _peers(direction, file, size), size, arguments.io_rounds)
         handle.close()
         if not torch.equal(locked, ordinary):
-            raise SystemExit("what was read is not what was written")
+            raise SystemExit("the data read differ from the data written")
         return rows
 
 
@@ -87,26 +87,27 @@ def _peers(direction: str, file: Path, size: int) -> dict[str, Side]:
 
 
 def _dd(direction: str, file: Path, size: int) -> float:
-    """dd's own seconds, without its start."""
+    """Return the seconds that dd reports, which are without its start."""
     ends = ["if=/dev/zero", f"of={file}", "oflag=direct", "conv=notrunc"]
     if direction == "read":
         ends = [f"if={file}", "of=/dev/null", "iflag=direct"]
     command = ["dd", *ends, f"bs={_BLOCK}", f"count={size // _BLOCK}"]
-    told = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, "LC_ALL": "C"}).stderr
-    found = re.search(r"copied, ([\d.e+-]+) s", told)
-    if found is None:
-        raise SystemExit(f"dd tells no time: {told}")
-    return float(found[1])
+    environment = {**os.environ, "LC_ALL": "C"}
+    output = subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stderr
+    match = re.search(r"copied, ([\d.e+-]+) s", output)
+    if match is None:
+        raise SystemExit(f"dd reports no time: {output}")
+    return float(match[1])
 
 
 def _fio(direction: str, file: Path, size: int) -> float:
-    """fio's own seconds, with the engine, block size and queue depth of the handle."""
-    asked = {"name": "peer", "filename": file, "rw": direction, "bs": _BLOCK, "size": size, "iodepth": _DEPTH}
-    options = [f"--{key}={value}" for key, value in asked.items()]
+    """Return the seconds that fio reports, with the engine, block size and queue depth of the handle."""
+    settings = {"name": "peer", "filename": file, "rw": direction, "bs": _BLOCK, "size": size, "iodepth": _DEPTH}
+    options = [f"--{key}={value}" for key, value in settings.items()]
     command = ["fio", *options, "--ioengine=libaio", "--direct=1", "--output-format=json"]
-    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    bytes_a_second: float = json.loads(told)["jobs"][0][direction]["bw_bytes"]
-    return size / bytes_a_second
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    bytes_per_second: float = json.loads(output)["jobs"][0][direction]["bw_bytes"]
+    return size / bytes_per_second
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""The same operator cells in a plain loop, in one process: no pytest, no gate, no watchdog, no journal.
+"""Operator cells in a plain loop in one process: no pytest, no watchdog, no journal.
 
-Prints the seconds of the loop and the number of comparisons, as JSON. Used by harness_overhead.py.
+The program prints the seconds of the loop and the number of comparisons as JSON, for harness_overhead.py.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def chosen(dtype: str, shard: tuple[int, int]) -> list[Case]:
 
 
 def loop(cases: list[Case]) -> tuple[int, int]:
-    """Run the cells; the number of comparisons, and of cells that ended otherwise than right."""
+    """Run the cells; return the numbers of comparisons and of cells that raised an exception."""
     device, check, failed = torch.device("cpu"), Checker(), 0
     for case in cases:
         seed = seed_of(case.id)
@@ -34,7 +34,7 @@ def loop(cases: list[Case]) -> tuple[int, int]:
         torch.manual_seed(seed)
         try:
             cell.run(case, device, check)
-        except Exception:  # noqa: BLE001 - cells that nobody claims end in any way
+        except Exception:  # noqa: BLE001 - a cell that is not claimed may raise anything
             failed += 1
     return check.count, failed
 

@@ -1,4 +1,4 @@
-"""Collecting everything, cold start to the first test, and what the installed plugin costs when it is not used."""
+"""Time of collecting everything, time to the first test, and cost of the plugin in runs that do not use it."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from benchmarks.table import Row, main
 
 PLAIN_TEST = "def test_nothing():\n    pass\n"
 WITHOUT_PLUGIN = ("-p", "no:conformance")
-#: What TorchCTS 0.4.1 was measured at on two cores; collecting all of it takes minutes, so it is not repeated here.
+#: Numbers of TorchCTS 0.4.1 on two cores. Collecting all of it takes minutes, so they are not measured again.
 PEER_COLLECTION, PEER_MEMORY, PEER_FIRST = "441 s", "1,230 MB", "250 s"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--repeats", type=int, default=30, help="pairs of plain pytest runs (default: 30)")
-    parser.add_argument("--first-area", default="accelerator", help="the area whose first test is waited for")
+    parser.add_argument("--first-area", default="accelerator", help="area for the time to the first test")
 
 
 def measure(arguments: argparse.Namespace) -> list[Row]:
     with tempfile.TemporaryDirectory() as folder:
         here = Path(folder)
-        collect(here)  # in a fresh environment Python compiles torch's modules here, which takes memory of its own
+        collect(here)  # Python compiles torch's modules in a fresh environment, which takes memory
         shutil.rmtree(here / "cache")
         cold, warm = (collect(here) for _ in range(2))
         first = conformance(f"--area={arguments.first_area}", "-n0", "-q", cwd=here, environment=cache(here))
@@ -49,7 +49,7 @@ def collect(folder: Path) -> Finished:
 
 
 def cache(folder: Path) -> dict[str, str]:
-    """A cache folder of our own: empty at the first run, warm at the second."""
+    """Return the environment variable of a cache folder that is empty at the first run and filled at the second."""
     return {"XDG_CACHE_HOME": str(folder / "cache")}
 
 

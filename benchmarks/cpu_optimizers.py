@@ -1,7 +1,7 @@
-"""Optimizer steps on host memory: compiled here, against PyTorch's fused and foreach, and against a copy of memory.
+"""Optimizer steps on host memory: our compiled kernels compared with PyTorch's fused and foreach steps and with a copy.
 
-Everything is measured in one process, turn by turn, and told as a median. A step of Adam reads four arrays and writes
-three: the share of bandwidth is what it moves over what the copy moves in the same time.
+All sides are measured in one process, in turn; the results are medians. A step of Adam reads four arrays and writes
+three. Its share of bandwidth is the bytes that it moves, divided by the bytes that the copy moves in the same time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ GOAL = "≥ 1.0×"
 
 @dataclass(frozen=True)
 class Contest:
-    """One optimizer: our step, the peers' by name, and how many bytes of an element a step moves."""
+    """Sides of one optimizer: our step, the peers' steps by name, and the bytes that a step moves per element."""
 
     name: str
     ours: Side
@@ -34,10 +34,10 @@ class Contest:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--optimizer-sizes", default="1M,100M", help="parameters, as 1M,100M (default)")
+    parser.add_argument("--optimizer-sizes", default="1M,100M", help="numbers of parameters (default: 1M,100M)")
     parser.add_argument("--optimizer-rounds", type=int, default=15, help="alternating rounds (default: 15)")
     parser.add_argument(
-        "--optimizer-dtypes", default="float32,bfloat16", help="of parameters and state (default: both)"
+        "--optimizer-dtypes", default="float32,bfloat16", help="dtypes of parameters and state (default: both)"
     )
 
 
@@ -96,11 +96,11 @@ def _adagrad(size: int, dtype: torch.dtype) -> Contest:
 
 
 def _lion(size: int, dtype: torch.dtype) -> Contest:
-    """PyTorch has no Lion; the peer is the same step by its operators, list by list."""
+    """Return the sides of Lion. PyTorch has no Lion, so the peer is the same step with its foreach operators."""
     functions = find_builder("CPULionBuilder")().load()
     functions.create_lion(1, 1e-3, 0.9, 0.99, 0.01, False)
     p, g, m = _tensors(size, dtype, 3)
-    theirs = [[one] for one in _tensors(size, dtype, 3)]
+    theirs = [[tensor] for tensor in _tensors(size, dtype, 3)]
 
     def foreach() -> None:
         parameters, gradients, means = theirs
@@ -132,7 +132,7 @@ def _of_torch(kind: Any, size: int, dtype: torch.dtype, way: str) -> Side:
 
 
 def _of_deepspeed(size: int, dtype: torch.dtype) -> dict[str, Side]:
-    """DeepSpeed's CPUAdam, where it is installed; it compiles its own kernel first."""
+    """Return the step of DeepSpeed's CPUAdam, if it is installed; it compiles its own kernel first."""
     if importlib.util.find_spec("deepspeed") is None:
         return {}
     from deepspeed.ops.adam import DeepSpeedCPUAdam

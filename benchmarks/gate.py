@@ -1,4 +1,4 @@
-"""The gate on a report of 20,000 cases: start to verdict, alone and against a baseline, and peak memory."""
+"""Time and memory of the gate for a report of 20,000 cases, alone and with a baseline."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ METRICS = {"max_abs": 1.1920929e-07, "max_ulp": 1.5, "budget": 4.0, "comparisons
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--judgements", type=int, default=7, help="how often the gate runs (default: 7)")
+    parser.add_argument("--judgements", type=int, default=7, help="number of runs of the gate (default: 7)")
 
 
 def measure(arguments: argparse.Namespace) -> list[Row]:
@@ -42,18 +42,18 @@ def measure(arguments: argparse.Namespace) -> list[Row]:
         here = Path(folder)
         write(here)
         alone = [judge(here) for _ in range(arguments.judgements)]
-        beside = [judge(here, f"--baseline={here / 'baseline.json'}") for _ in range(arguments.judgements)]
+        with_baseline = [judge(here, f"--baseline={here / 'baseline.json'}") for _ in range(arguments.judgements)]
         size = (here / "report.json").stat().st_size / 1e6
     return [
         Row(f"gate: start to verdict, {CASES} cases, {size:.1f} MB", wall(alone), "≤ 0.5 s"),
         Row("gate: processor time of it", processor(alone)),
-        Row("gate: with a baseline of as many cases", wall(beside)),
-        Row("gate: peak memory with a baseline", f"{max(one.peak_mb for one in beside):.0f} MB", "≤ 300 MB"),
+        Row("gate: with a baseline of as many cases", wall(with_baseline)),
+        Row("gate: peak memory with a baseline", f"{max(run.peak_mb for run in with_baseline):.0f} MB", "≤ 300 MB"),
     ]
 
 
 def judge(folder: Path, *more: str) -> Finished:
-    """One judgement of a report that is accepted."""
+    """Run the gate once; it must accept the report."""
     words = ["gate", "report.json", "--manifest=manifest.json.gz", "--profile=training", *more]
     done = run([sys.executable, "-m", "conformance.cli.main", *words], cwd=folder)
     assert done.status == 0, done.output
@@ -61,15 +61,15 @@ def judge(folder: Path, *more: str) -> Finished:
 
 
 def wall(runs: list[Finished]) -> str:
-    return f"{statistics.median(one.seconds for one in runs):.2f} s"
+    return f"{statistics.median(run.seconds for run in runs):.2f} s"
 
 
 def processor(runs: list[Finished]) -> str:
-    return f"{statistics.median(one.cpu_seconds for one in runs):.2f} s"
+    return f"{statistics.median(run.cpu_seconds for run in runs):.2f} s"
 
 
 def write(folder: Path) -> None:
-    """A report, an older one, and the manifest of both."""
+    """Write a report, an older report as the baseline, and the manifest of both."""
     plan = [*_core(), *_operators(CASES - 1)]
     manifest = make_manifest("0.1.0", TORCH, plan)
     (folder / "manifest.json.gz").write_bytes(dump(manifest))
@@ -97,7 +97,7 @@ def _report(plan: list[PlannedCase], manifest: str, name: str, days: int) -> Rep
         DeclaredCell("device", "supported"),
         *(DeclaredCell(f"operators.*[float32-{m}]", "supported") for m in modes),
     )
-    cases = tuple(CaseRecord(**vars(one), metrics=METRICS, seconds=0.021) for one in plan)
+    cases = tuple(CaseRecord(**vars(case), metrics=METRICS, seconds=0.021) for case in plan)
     report = Report(run, AcceleratorRecord("acme", torch=TORCH), cases=cases)
     declaration = DeclarationRecord(declared_sha256(cells), cells)
     return replace(report, declaration=declaration, totals=count_cases(cases, report.accounting))

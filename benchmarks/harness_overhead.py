@@ -1,4 +1,4 @@
-"""What the harness adds: the time of a run from its first verdict to its last, over a bare loop of the same cells."""
+"""Overhead of the harness: time of a run from its first verdict to its last, over a bare loop of the same cells."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROOT = Path(__file__).parent.parent
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--shard", default="1/1", help="part of the float32 operator cells, K/N (default: all)")
+    parser.add_argument("--shard", default="1/1", help="part K/N of the float32 operator cells (default: all)")
 
 
 def measure(arguments: argparse.Namespace) -> list[Row]:

@@ -1,4 +1,4 @@
-"""All-reduce over shared memory against gloo: microseconds a call by size, both in the same processes, turn by turn."""
+"""All-reduce over shared memory compared with gloo: microseconds per call by size, in turn in the same processes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GOAL_UP_TO = 64 << 10
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--reduce-ranks", type=int, default=2, help="ranks on this host (default: 2)")
-    parser.add_argument("--reduce-rounds", type=int, default=15, help="alternating rounds a size (default: 15)")
+    parser.add_argument("--reduce-rounds", type=int, default=15, help="alternating rounds per size (default: 15)")
     parser.add_argument("--reduce-dtype", default="float32", help="element type (default: float32)")
 
 
@@ -31,23 +31,23 @@ def measure(arguments: argparse.Namespace) -> list[Row]:
 
 
 def compare(_rank: int, _size: int, dtype: torch.dtype, rounds: int) -> dict[int, tuple[float, float]]:
-    """By size in bytes, median seconds of a call to gloo and over shared memory."""
-    found = {}
+    """Return the median seconds of a call to gloo and of one over shared memory, by size in bytes."""
+    medians = {}
     with LowLatencyAllReduce() as communicator:
         if communicator.transport is not Transport.SHARED_MEMORY:
-            raise SystemExit(f"nothing to compare: {communicator.why}")
+            raise SystemExit(f"shared memory is not used: {communicator.why}")
         for size in SIZES:
             tensor = torch.zeros(size // dtype.itemsize, dtype=dtype)
             calls = max(3, min(200, (4 << 20) // size))
             sides: tuple[Callable[[torch.Tensor], object], ...] = (dist.all_reduce, communicator.all_reduce)
             rows = [tuple(_seconds(side, tensor, calls) for side in sides) for _ in range(rounds + 1)][1:]
             gloo, shared = (statistics.median(side) for side in zip(*rows, strict=True))
-            found[size] = (gloo, shared)
-    return found
+            medians[size] = (gloo, shared)
+    return medians
 
 
 def _seconds(call: Callable[[torch.Tensor], object], tensor: torch.Tensor, calls: int) -> float:
-    """Median seconds of ``calls`` calls, begun together."""
+    """Return the median seconds of ``calls`` calls, which all ranks begin together."""
     dist.barrier()
     taken = []
     for _ in range(calls):

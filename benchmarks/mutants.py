@@ -1,9 +1,10 @@
-"""The defects of our own catalogue under TorchCTS 0.4.1: what each suite notices on the same broken device.
+"""Defects of our own catalogue under TorchCTS 0.4.1: which of them each suite detects on the same broken device.
 
-Left out are mutants that end or hang their process, and those that TorchCTS cannot see: false claims, which it reads
-from another file, and members of our interface, which it does not call. Of each family the first is taken, and every
-one that a peer was seen to miss; ``--all`` takes all. TorchCTS runs its tests of the device interface, memory, random
-numbers, copies, optimizers and large tensors, and those of the operators below; each on the healthy device first.
+Two kinds of mutants are left out: those that end or hang their process, and those that TorchCTS cannot see. The latter
+are false claims, because it reads claims from another file, and members of our interface that it does not call. The
+first mutant of each family runs, and every mutant that a peer is known to miss; ``--all`` runs all. TorchCTS runs its
+tests of the device interface, memory, random numbers, copies, optimizers and large tensors, and those of the operators
+below, each on the healthy device first.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ FILES = (
     "strides",
     "serialization",
 )
-#: Operators of TorchCTS' own database that the mutants break or that lie near.
+#: Operators of TorchCTS' database that the mutants break, and related ones.
 OPERATORS = (
     "add",
     "amax",
@@ -85,7 +86,7 @@ manifest["capabilities"].update(dict.fromkeys(features, True))
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     add_arguments(parser)
-    parser.add_argument("--all", action="store_true", help="every mutant, and not one of each family; takes hours")
+    parser.add_argument("--all", action="store_true", help="every mutant instead of one of each family; takes hours")
     arguments = parser.parse_args()
     python = arguments.peer_python or install(arguments.work.absolute())
     run([python, "-m", "pip", "install", "--quiet", "jinja2", "tabulate", "junitparser", "pytest-xdist"], cwd=ROOT)
@@ -97,8 +98,8 @@ def main() -> None:
 
 
 def visible() -> list[Mutant]:
-    """What breaks the device itself, so that any suite may see it."""
-    return [one for one in MUTANTS if one.how is How.FORK and _breaks_the_device(one)]
+    """Return the mutants that break the device itself, so that every suite can see them."""
+    return [mutant for mutant in MUTANTS if mutant.how is How.FORK and _breaks_the_device(mutant)]
 
 
 def _breaks_the_device(mutant: Mutant) -> bool:
@@ -107,13 +108,13 @@ def _breaks_the_device(mutant: Mutant) -> bool:
 
 
 def representative(mutants: list[Mutant]) -> list[Mutant]:
-    """The first of each family, and those that a peer was seen to miss."""
-    first = {one.family: one for one in reversed(mutants)}
-    return [one for one in mutants if one.peer_misses or first[one.family] is one]
+    """Return the first mutant of each family, and those that a peer is known to miss."""
+    first = {mutant.family: mutant for mutant in reversed(mutants)}
+    return [mutant for mutant in mutants if mutant.peer_misses or first[mutant.family] is mutant]
 
 
 def ours(chosen: list[Mutant]) -> dict[str, bool]:
-    """Whether the case that has to notice does."""
+    """Return, by mutant, whether the case that must detect it does."""
     jobs = [forking.Job(mutant, select([mutant.fault.caught_by])) for mutant in chosen]
     forking.prepare()
     forking.run_all(jobs, len(os.sched_getaffinity(0)), lambda _: None)
@@ -121,7 +122,7 @@ def ours(chosen: list[Mutant]) -> dict[str, bool]:
 
 
 def theirs(python: str, chosen: list[Mutant]) -> dict[str, str]:
-    """The test of TorchCTS that fails with the mutant and not on the healthy device; empty if there is none."""
+    """Return, by mutant, a test of TorchCTS that fails only with it; empty if there is none."""
     with tempfile.TemporaryDirectory() as folder:
         here = Path(folder)
         package = Path(run([python, "-c", "import torchcts; print(torchcts.__path__[0])"], cwd=here).output.split()[-1])
@@ -148,9 +149,12 @@ def theirs(python: str, chosen: list[Mutant]) -> dict[str, str]:
 
 
 def table(chosen: list[Mutant], here: dict[str, bool], peer: dict[str, str]) -> str:
-    rows = [(one.name, one.family, peer[one.name] or "–", "fails" if here[one.name] else "–") for one in chosen]
-    noticed = sum(1 for mutant in chosen if peer[mutant.name])
-    total = (f"**{len(chosen)} defects**", "", f"**{noticed} noticed**", f"**{sum(here.values())} noticed**")
+    rows = [
+        (mutant.name, mutant.family, peer[mutant.name] or "–", "fails" if here[mutant.name] else "–")
+        for mutant in chosen
+    ]
+    detected = sum(1 for mutant in chosen if peer[mutant.name])
+    total = (f"**{len(chosen)} defects**", "", f"**{detected} detected**", f"**{sum(here.values())} detected**")
     return str(tabulate([*rows, total], headers=("defect", "family", "TorchCTS", "here"), tablefmt="github"))
 
 

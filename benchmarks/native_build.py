@@ -1,4 +1,4 @@
-"""The compiled CPU kernels: built for the first time, with an empty cache, and loaded by every process after that."""
+"""Time to build the compiled CPU kernels with an empty cache, and to load them in later processes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LIBRARIES = (
     "conformance.kernels.async_io.engines",
     "conformance.kernels.low_latency.segment",
 )
-#: What importing costs is torch's, and not counted: the clock runs while a library is looked for, built and loaded.
+#: The clock runs while a library is found, built and loaded. Imports are not counted, because their time is torch's.
 _PROGRAM = """
 import importlib, json, sys, time
 modules = [importlib.import_module(name) for name in sys.argv[1:]]
@@ -32,14 +32,14 @@ print(json.dumps(seconds))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--loads", type=int, default=5, help="processes that load what is built (default: 5)")
+    parser.add_argument("--loads", type=int, default=5, help="processes that load the built libraries (default: 5)")
 
 
 def measure(arguments: argparse.Namespace) -> list[Row]:
     with tempfile.TemporaryDirectory() as folder:
         cold = _seconds(Path(folder))
         warm = [_seconds(Path(folder)) for _ in range(arguments.loads)]
-    slowest = max(max(one.values()) for one in warm)
+    slowest = max(max(seconds.values()) for seconds in warm)
     parts = len(LIBRARIES)
     return [
         Row(f"building the {parts} compiled parts with an empty cache (s)", f"{sum(cold.values()):.1f}", "≤ 60"),
@@ -57,7 +57,7 @@ def _ms(seconds: float) -> str:
 
 
 def _seconds(folder: Path) -> dict[str, float]:
-    """Seconds until each library was there, in a process of its own with this cache."""
+    """Return the seconds until each library is loaded, in a new process that uses the cache in ``folder``."""
     finished = run(
         [sys.executable, "-c", _PROGRAM, *LIBRARIES], cwd=folder, environment={"XDG_CACHE_HOME": str(folder / "cache")}
     )

@@ -1,4 +1,4 @@
-"""Runs a process and takes its time and its largest resident memory."""
+"""Runs of processes, with their times and their peak memory."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ RAN = (0, 1, 5)
 
 @dataclass(frozen=True)
 class Finished:
-    """A finished process.
+    """Finished process.
 
-    ``cpu_seconds`` is the processor time of its tree, which a busy machine hardly changes. ``peak_mb`` is the resident
-    memory of the largest process in it, in 10^6 bytes.
+    ``cpu_seconds`` is the processor time of the process and its children, which other load hardly changes. ``peak_mb``
+    is the peak resident memory of the largest of these processes, in 10^6 bytes.
     """
 
     status: int
@@ -49,30 +49,35 @@ class Finished:
 
     @property
     def to_first_test(self) -> float:
+        """Return the seconds from the start of the process to the start of the first test."""
         return self.times["first_start"] - self.started
 
     @property
     def to_first_verdict(self) -> float:
+        """Return the seconds from the start of the process to the first verdict."""
         return self.times["first_end"] - self.started
 
     @property
     def executed(self) -> int:
-        """Tests that ran to a verdict; what was skipped did not."""
+        """Return the number of tests that passed or failed, without skipped ones."""
         return self.outcomes.get("passed", 0) + self.outcomes.get("failed", 0)
 
     @property
     def steady(self) -> float:
-        """From the first verdict to the last: what is loaded once, at collection or by the first test, is not in it."""
+        """Return the seconds from the first verdict to the last, without what collection and the first test load."""
         return self.times["last_end"] - self.times["first_end"]
 
     @property
     def per_second(self) -> float:
-        """Tests per second once everything is loaded."""
+        """Return the tests per second once everything is loaded."""
         return (self.executed - 1) / self.steady
 
 
 def run(command: Sequence[str], *, cwd: Path, environment: Mapping[str, str] | None = None) -> Finished:
-    """Run to the end, with one thread per process. The caller must be small: Linux counts its memory at the fork."""
+    """Run a command to its end, with one thread per process.
+
+    The caller must be small, because Linux counts its memory at the fork as the child's.
+    """
     with tempfile.TemporaryFile("w+", encoding="utf-8") as output:
         started = time.time()
         process = subprocess.Popen(
@@ -106,7 +111,7 @@ def pytest(
     python: str = sys.executable,
     environment: Mapping[str, str] | None = None,
 ) -> Finished:
-    """Run pytest under the stopwatch; a status that says it did not run is an error with its last lines."""
+    """Run pytest with the stopwatch plugin; SystemExit with the last lines of output if it did not run the tests."""
     file = cwd / "stopwatch.json"
     file.unlink(missing_ok=True)
     command = [python, "-m", "pytest", "-p", "stopwatch", *QUIET, *arguments]

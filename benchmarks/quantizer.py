@@ -1,7 +1,7 @@
-"""Quantization to 8, 4 and 1 bits and back on host memory: compiled, against PyTorch's operators and a copy of memory.
+"""Quantization to 8, 4 and 1 bits and back on host memory, compared with PyTorch's operators and a copy of memory.
 
-Everything is measured in one process, turn by turn, and told as a median. Speed is the bytes of the floating side,
-read or written, in the time of a call; the copy reads as many, and writes as many into new memory, as kernels do.
+All sides are measured in one process, in turn; the results are medians. Speed is the bytes of the floating-point tensor
+divided by the time of a call. The copy reads as many bytes as the kernels, and writes as many into new memory.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _TYPES = ("symmetric", "asymmetric")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--quantizer-elements", type=int, default=1 << 25, help="numbers (default: 2^25)")
+    parser.add_argument("--quantizer-elements", type=int, default=1 << 25, help="number of elements (default: 2^25)")
     parser.add_argument("--quantizer-rounds", type=int, default=9, help="alternating rounds (default: 9)")
 
 
@@ -57,7 +57,7 @@ def _one(elements: int, bits: int, kind: int, word: str, rounds: int) -> Iterato
 
 
 def _signs(elements: int, rounds: int) -> Iterator[Row]:
-    """The signs that one-bit optimizers send; a number of float32 is a bit of them."""
+    """Yield the rows of packed signs, which one-bit optimizers send: one bit for each float32 number."""
     kernels = find_builder("PackbitsBuilder", "cpu")().load()
     values = torch.rand(elements, generator=torch.Generator().manual_seed(1)).sub_(0.5)
     there = kernels.packbits(values, elements, 0)
@@ -73,13 +73,13 @@ def _signs(elements: int, rounds: int) -> Iterator[Row]:
 
 
 def _rows(calls: dict[str, Side], size: int, word: str, rounds: int) -> Iterator[Row]:
-    """Each kernel against the operators, and as a share of the copy."""
+    """Yield the rows of each kernel: compared with the operators, and as a share of the copy."""
     seconds = medians(calls, rounds)
     speed = {name: size / taken / 1e9 for name, taken in seconds.items()}
-    for name in [one for one in calls if f"{one} by operators" in calls]:
-        slow = f"{name} by operators"
-        ratio = times(speed[name] / speed[slow])
-        yield Row(f"{name} {word}", f"{speed[name]:.2f} GB/s", GOAL, f"{speed[slow]:.2f} GB/s (operators)", ratio)
+    for name in [name for name in calls if f"{name} by operators" in calls]:
+        operators = f"{name} by operators"
+        ratio = times(speed[name] / speed[operators])
+        yield Row(f"{name} {word}", f"{speed[name]:.2f} GB/s", GOAL, f"{speed[operators]:.2f} GB/s (operators)", ratio)
         share = times(speed[name] / speed["copy"])
         yield Row(f"{name} {word}", f"{speed[name]:.2f} GB/s", "", f"{speed['copy']:.2f} GB/s (copy)", share)
 

@@ -1,4 +1,4 @@
-"""Where the time of one trivial case on ranks goes, from hand to hand, with pytest around it."""
+"""Phases of a trivial case on ranks: the time of each step from pytest to the ranks and back."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_all_reduce(n, world_size, group, check):
     assert total.tolist() == [world_size] * 4
     check.metric("stages", rank_events.stages())
 """
-#: What lies between two events of one case, in the order in which they happen.
+#: Phases of a case with their first and last event, in order of time.
 PHASES = (
     ("pytest: set-up, fixtures, journal", "case begins", "pool begins"),
     ("pool: take ranks, send the work", "pool begins", "round begins"),
@@ -38,20 +38,19 @@ PHASES = (
     ("rank: state, function", "rank: before the body", "rank: joining the group"),
     ("rank: group, arguments, seeds", "rank: joining the group", "rank: in the body"),
     ("rank: body", "rank: in the body", "rank: body returned"),
-    ("end is told, leave arrives", "rank: body returned", "rank: leaving the group"),
-    ("rank: group and state given back", "rank: leaving the group", "rank: idle"),
-    ("done is told, by all", "rank: idle", "all done"),
-    ("pool: evidence", "all done", "pool ends"),
+    ("the end is reported, the request to leave arrives", "rank: body returned", "rank: leaving the group"),
+    ("rank: group and state released", "rank: leaving the group", "rank: idle"),
+    ("all ranks report that they are done", "rank: idle", "all done"),
+    ("pool: outcome", "all done", "pool ends"),
     ("pytest: verdict, tear-down, journal, report", "pool ends", "case ends"),
     ("the whole case", "case begins", "case ends"),
-    ("meanwhile, rank: the next case's group", "rank: joining a group ahead", "rank: in a group ahead"),
 )
 
 Case = Mapping[str, float]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--cases", type=int, default=200, help="cases a run (default: 200)")
+    parser.add_argument("--cases", type=int, default=200, help="cases per run (default: 200)")
     parser.add_argument("--worlds", type=int, nargs="*", default=[2, 4], help="numbers of ranks (default: 2 4)")
 
 
@@ -60,18 +59,18 @@ def measure(arguments: argparse.Namespace) -> list[Row]:
 
 
 def rows(world: int, cases: Sequence[Case]) -> list[Row]:
-    """Medians and the fastest twentieth, which a busy machine changes least."""
-    found = []
+    """Return medians and 5th percentiles by phase; a busy machine changes the latter least."""
+    phases = []
     for name, begin, end in PHASES:
         taken = sorted(1e3 * (case[end] - case[begin]) for case in cases if begin in case and end in case)
         if taken:
             here = f"{statistics.median(taken):.2f} (p5 {taken[len(taken) // 20]:.2f})"
-            found.append(Row(f"{world} ranks, {name} (ms)", here))
-    return [*found, Row("load while it was measured", f"{os.getloadavg()[0]:.1f}")]
+            phases.append(Row(f"{world} ranks, {name} (ms)", here))
+    return [*phases, Row("load average meanwhile", f"{os.getloadavg()[0]:.1f}")]
 
 
 def events(world: int, cases: int) -> list[Case]:
-    """Each case's events by name, but the first ones', which wait for ranks."""
+    """Return the events of each case by name, without the first five cases, which wait for ranks."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "test_phases.py").write_text(_CASES.format(world=world, cases=cases), encoding="utf-8")
@@ -87,15 +86,15 @@ def events(world: int, cases: int) -> list[Case]:
         return by_case(json.loads((folder / "events.json").read_text(encoding="utf-8")))[5:]
 
 
-def by_case(all_of_them: Sequence[tuple[float, str]]) -> list[Case]:
-    """What happened between the beginnings of two cases belongs to the former."""
-    found: list[dict[str, float]] = []
-    for at, name in sorted(all_of_them):
+def by_case(timed: Sequence[tuple[float, str]]) -> list[Case]:
+    """Return the events grouped by case; a case lasts until the next one begins."""
+    cases: list[dict[str, float]] = []
+    for at, name in sorted(timed):
         if name == "case begins":
-            found.append(defaultdict(float))
-        if found:
-            found[-1][name] = at
-    return found
+            cases.append(defaultdict(float))
+        if cases:
+            cases[-1][name] = at
+    return cases
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What runs a trivial all-reduce on ranks: the pool here, PyTorch's two launchers for tests, DeepSpeed's."""
+"""Launchers of a trivial all-reduce on ranks: the pool here, PyTorch's two test launchers, and DeepSpeed's."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from benchmarks.process import PLUGINS
 
 DEEPSPEED = "deepspeed==0.19.8"
-#: What its setup.py needs, and what it imports besides torch and what this project depends on.
+#: Packages that its setup.py needs, and packages that it imports besides torch and this project's dependencies.
 _TO_BUILD = ("setuptools", "wheel", "ninja", "packaging", "py-cpuinfo")
 _TO_IMPORT = ("einops", "hjson", "msgpack", "psutil", "pydantic", "tqdm")
 
@@ -88,7 +88,7 @@ class TestAllReduce(DistributedTest):
         dist.all_reduce(total)
         assert total.tolist() == [self.world_size] * 4
 """
-#: DeepSpeed's launcher is called with pytest's request in place of the test, and closed after the last test.
+#: Calls DeepSpeed's launcher with pytest's request in place of the test, and closes its pools after the last test.
 _DEEPSPEED_CONFTEST = """
 import pytest
 
@@ -107,9 +107,10 @@ def pytest_runtest_teardown(item, nextitem):
 
 @dataclass(frozen=True)
 class Launcher:
-    """A way to run ranks under pytest. ``cases`` is how many of them are worth the time, ``goal`` a median's ratio.
+    """Way to run ranks under pytest.
 
-    ``paths`` are folders that its Python looks into for modules.
+    ``cases`` is the number of cases that it runs, ``goal`` the goal for the ratio of the medians, and ``paths`` holds
+    folders for the module path of its Python.
     """
 
     name: str
@@ -125,12 +126,12 @@ class Launcher:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--cases", type=int, default=200, help="cases a run (default: 200)")
-    parser.add_argument("--deepspeed", action="store_true", help=f"also {DEEPSPEED}, which pip gets; takes minutes")
+    parser.add_argument("--cases", type=int, default=200, help="cases per run (default: 200)")
+    parser.add_argument("--deepspeed", action="store_true", help=f"also {DEEPSPEED}, installed by pip; takes minutes")
     parser.add_argument("--deepspeed-cases", type=int, default=5, help="cases of DeepSpeed's launcher (default: 5)")
-    parser.add_argument("--deepspeed-tests", type=Path, metavar="FOLDER", help="tests of a checkout of DeepSpeed")
-    parser.add_argument("--deepspeed-python", help="an interpreter that has DeepSpeed, in place of what pip gets")
-    parser.add_argument("--work", type=Path, default=Path(".bench"), help="where pip puts it (default: .bench)")
+    parser.add_argument("--deepspeed-tests", type=Path, metavar="FOLDER", help="the tests of a checkout of DeepSpeed")
+    parser.add_argument("--deepspeed-python", help="an interpreter that has DeepSpeed; pip then installs nothing")
+    parser.add_argument("--work", type=Path, default=Path(".bench"), help="where pip installs it (default: .bench)")
 
 
 def launchers(arguments: argparse.Namespace) -> list[Launcher]:
@@ -139,14 +140,14 @@ def launchers(arguments: argparse.Namespace) -> list[Launcher]:
         Launcher("here", _HERE, arguments.cases, ("--accelerator=cpu", "-n0"), ours=True),
         Launcher("here, fresh ranks a case", _HERE, max(10, arguments.cases // 5), fresh),
         *(deepspeeds(arguments) if arguments.deepspeed or arguments.deepspeed_tests else ()),
-        Launcher("MultiProcContinuousTest", _CONTINUOUS, arguments.cases, goal="≥ 0.67×"),
+        Launcher("MultiProcContinuousTest", _CONTINUOUS, arguments.cases),
         # It starts its processes anew for each case, seconds each.
         Launcher("MultiProcessTestCase", _PER_TEST, max(3, arguments.cases // 50)),
     ]
 
 
 def deepspeeds(arguments: argparse.Namespace) -> list[Launcher]:
-    """DeepSpeed's launcher, which only a checkout has; without one our model of it, on the installed DeepSpeed."""
+    """Return DeepSpeed's launcher if a checkout is given, otherwise our model of it on the installed DeepSpeed."""
     paths: tuple[Path, ...] = ()
     python = arguments.deepspeed_python or sys.executable
     if not arguments.deepspeed_python:
@@ -154,8 +155,8 @@ def deepspeeds(arguments: argparse.Namespace) -> list[Launcher]:
     tests = arguments.deepspeed_tests
     if tests is None:
         sys.stderr.write(
-            f"{DEEPSPEED} as pip gets it is without tests/unit/common.py, so that its DistributedTest is modelled. "
-            "For the launcher itself give --deepspeed-tests FOLDER, the tests of a checkout.\n"
+            f"{DEEPSPEED} from pip has no tests/unit/common.py, so a model of its DistributedTest is measured. "
+            "For the launcher itself, give --deepspeed-tests FOLDER with the tests of a checkout.\n"
         )
         return [_deepspeed(arguments, "a model of DistributedTest", "modelled_launcher", python, paths, reuse=reuse)
                 for reuse in (False, True)]  # fmt: skip
@@ -181,7 +182,7 @@ def _deepspeed(
 
 
 def install(work: Path) -> Path:
-    """A folder that has DeepSpeed and not torch, so that both sides run on the same one; filled once."""
+    """Return a folder with DeepSpeed but without torch, so that both sides use the same torch; install once."""
     folder = work / DEEPSPEED.replace("==", "-")
     if (folder / "deepspeed" / "__init__.py").exists():
         return folder
@@ -190,6 +191,6 @@ def install(work: Path) -> Path:
     for what in ((*_TO_BUILD, *_TO_IMPORT), ("--no-deps", "--no-build-isolation", DEEPSPEED)):
         if subprocess.run([*put, *what], env=environment, check=False).returncode:
             raise SystemExit(
-                f"{what[-1]} is not to be had: pip says why, above. Leave --deepspeed out, or give --deepspeed-python."
+                f"{what[-1]} cannot be installed; pip says why above. Leave out --deepspeed or give --deepspeed-python."
             )
     return folder

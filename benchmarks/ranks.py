@@ -1,4 +1,4 @@
-"""Runs a measurement on several ranks with a gloo group, one process each, and hands back what rank 0 measured."""
+"""Measurement on several ranks with a gloo group, one process per rank."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def on_ranks(body: Callable[..., Any], world_size: int, *arguments: Any) -> Any:
-    """``body(rank, world_size, *arguments)`` on every rank, one thread each; rank 0's answer."""
+    """Call ``body(rank, world_size, *arguments)`` on every rank, with one thread each; return rank 0's result."""
     context = multiprocessing.get_context("spawn")
     answers = context.SimpleQueue()
     with tempfile.TemporaryDirectory() as folder:

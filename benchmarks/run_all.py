@@ -1,4 +1,4 @@
-"""Measurements that need nothing special, as one table. ``--small`` only shows that each script works."""
+"""Benchmarks that need no special machine, in one table. ``--small`` only shows that each script works."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-# Started as a script, this folder is where Python looks for modules, and not the checkout above it.
+# For a script, Python looks for modules in this folder and not in the checkout above it.
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks import (
@@ -28,7 +28,9 @@ SCRIPTS = (collection, gate, harness_overhead, scaling, low_latency, sharded_gat
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--small", action="store_true", help="few cells and repeats; the numbers mean little")
-    parser.add_argument("--without-peer", action="store_true", help="leave TorchCTS out; it installs its own torch")
+    parser.add_argument(
+        "--without-peer", action="store_true", help="leave out TorchCTS, for which a torch is installed"
+    )
     parser.add_argument("--record", action="store_true", help="write the rows to benchmarks/measured.json")
     against_torchcts.add_arguments(parser)
     collection.add_arguments(parser)
@@ -50,7 +52,7 @@ def main() -> None:
             continue
         sys.stderr.write(f"{script.__name__} …\n")
         measured = script.measure(arguments)
-        sys.stderr.write(f"{markdown(measured)}\n")  # seen even if a later script fails
+        sys.stderr.write(f"{markdown(measured)}\n")  # visible even if a later script fails
         rows += measured
     sys.stdout.write(f"{markdown(rows)}\n\n{machine()}\n")
     if arguments.record:

@@ -1,4 +1,4 @@
-"""Two workers against one, memory per worker, and the cost of recording one result after 16,000."""
+"""Speed of two workers compared with one, memory per worker, and cost of recording a result after 16,000."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RESULTS_BEFORE, RESULTS_TIMED = 16_000, 1_000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--shard", default="1/1", help="part of the float32 operator cells, K/N (default: all)")
+    parser.add_argument("--shard", default="1/1", help="part K/N of the float32 operator cells (default: all)")
 
 
 def measure(arguments: argparse.Namespace) -> list[Row]:
@@ -41,7 +41,7 @@ def measure(arguments: argparse.Namespace) -> list[Row]:
 
 
 def append_cost(path: Path) -> float:
-    """Median seconds to append one verdict to a journal that already has 16,000."""
+    """Return the median seconds to append a verdict to a journal that has 16,000."""
     journal, verdict = JournalWriter(path), passed(comparisons=12, error=1.25e-7)
     for number in range(RESULTS_BEFORE):
         journal.end(f"operators.example[float32-{number}]", verdict, 0.01)

@@ -1,4 +1,4 @@
-"""Gathering with the cast before the wire against casting afterwards, and one-bit all-reduce: bytes, and time."""
+"""Bytes and time of gathering with the cast before or after the communication, and of a one-bit all-reduce."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from benchmarks.table import Row, main, times
 from conformance.kernels.compression import CompressedAllReduce
 from conformance.kernels.sharded import ShardedParameters
 
-#: A layer of a small transformer: projections, their biases, and norms.
+#: Parameter shapes of a layer of a small transformer: projections, their biases, and norms.
 SHAPES = ((1024, 3072), (3072,), (1024, 1024), (1024,), (1024,), (1024, 4096), (4096,), (4096, 1024), (1024,))
 
 
@@ -41,7 +41,10 @@ def measure(arguments: argparse.Namespace) -> list[Row]:
 
 
 def compare_gathers(_rank: int, _size: int, rounds: int) -> tuple[tuple[float, float], tuple[int, int], float]:
-    """Median seconds and bytes of both ways with all parameters at once, and seconds of casting first one by one."""
+    """Return seconds and bytes of casting last and of casting first (fused), and seconds of casting first one by one.
+
+    Seconds are medians, bytes are those that a rank sends.
+    """
     parameters = ShardedParameters()
     names = [str(index) for index in range(len(SHAPES))]
     for name, shape in zip(names, SHAPES, strict=True):
@@ -71,7 +74,7 @@ def compare_gathers(_rank: int, _size: int, rounds: int) -> tuple[tuple[float, f
 
 
 def compare_reductions(_rank: int, _size: int, rounds: int) -> tuple[tuple[float, ...], int]:
-    """Median seconds of an exact and a one-bit all-reduce of the same numbers, and the bytes of the latter."""
+    """Return the median seconds of an exact and a one-bit all-reduce of the same numbers, and the latter's bytes."""
     buffer = torch.randn(sum(torch.Size(shape).numel() for shape in SHAPES))
     wire = CompressedAllReduce()
     feedback = wire.feedback(buffer)
@@ -89,7 +92,7 @@ def _bytes_of(side: Callable[[], object], clean: Callable[[], object], parameter
 
 
 def _medians(sides: tuple[Callable[[], object], ...], clean: Callable[[], object], rounds: int) -> tuple[float, ...]:
-    """Median seconds of each side, in turn, with ``clean`` after each and outside the time."""
+    """Return the median seconds of each side, in turn; ``clean`` runs after each call and is not timed."""
     rows: list[list[float]] = [[] for _ in sides]
     for _ in range(rounds):
         for side, row in zip(sides, rows, strict=True):

@@ -1,4 +1,4 @@
-"""Rows of the comparison, and how they are printed."""
+"""Rows of results, and their table in Markdown."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HEADERS = ("metric", "peer", "here", "goal", "ratio")
 
 @dataclass(frozen=True)
 class Row:
-    """One measured number; ``peer`` is what it is compared with, ``ratio`` how the two stand."""
+    """Measured number; ``peer`` is the number that it is compared with, and ``ratio`` relates the two."""
 
     metric: str
     here: str
@@ -39,7 +39,7 @@ Measure = Callable[[argparse.Namespace], list[Row]]
 
 
 def main(doc: str, add_arguments: Callable[[argparse.ArgumentParser], None], measure: Measure) -> None:
-    """Run one measurement from the command line, and print its rows."""
+    """Run one benchmark from the command line and print its table."""
     parser = argparse.ArgumentParser(description=doc)
     add_arguments(parser)
     parser.add_argument("--record", action="store_true", help="write the rows to benchmarks/measured.json")

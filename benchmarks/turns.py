@@ -1,4 +1,4 @@
-"""Sides that are measured in one process, in turn."""
+"""Measurement of several sides in one process, in turn."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ Side = Callable[[], object]
 
 
 def medians(sides: dict[str, Side], rounds: int) -> dict[str, float]:
-    """Seconds of each, one call a round, in an order of each round's own; the first round warms up.
+    """Return the median seconds of each side, with one call per round; the first round only warms up.
 
-    Who follows a copy finds other things in the caches than who follows a step.
+    Each round has its own random order, because the caches hold other data after a copy than after a step.
     """
     taken: dict[str, list[float]] = {name: [] for name in sides}
     order = random.Random(rounds)

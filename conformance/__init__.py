@@ -1,1 +1,1 @@
-"""A conformance suite for AI accelerators. This package imports nothing on its own."""
+"""Conformance suite for AI accelerators. Importing this package imports nothing else."""

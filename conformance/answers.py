@@ -1,8 +1,8 @@
-"""Answers of a challenged run: a few values of what the device computed, kept, or judged in place of this device's.
+"""Answers of a run with a challenge: a few values that the device computed, for a reviewer to check.
 
-Results of two devices differ in their last bits, so that a hash of them could not be made again elsewhere. Single
-values can: whoever computes the same case again puts them where they were taken from, and judges them by the same
-budget as the device was.
+Results of two devices differ in their last bits, so a hash of results cannot be checked on another device. Single
+values can: a second run of the same case puts them at the places they came from and compares them with the same error
+budget.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from conformance.reports.json_files import read_json
 
 
 class Answers:
-    """The values that one case keeps. ``claimed`` is what another run answered, if that is to be judged."""
+    """Values that a case keeps. ``claimed`` is the answer of another run, if that answer is to be judged."""
 
     def __init__(self, nonce: str, case: str, claimed: str | None = None) -> None:
         self.nonce, self.case = nonce, case
@@ -27,11 +27,14 @@ class Answers:
         self._open = True
 
     def close(self) -> None:
-        """Keep nothing from here on: what follows depends on random numbers that the device drew."""
+        """Stop keeping values: the results that follow depend on random numbers drawn by the device."""
         self._open = False
 
     def of(self, where: str, tensor: Any) -> Any:
-        """Keep a value of this host tensor; the tensor itself, or with the claimed value where it would be."""
+        """Keep one value of a host tensor; return the tensor, with the claimed value in its place if there is one.
+
+        ``where`` names the comparison. The nonce, the case and ``where`` choose the element.
+        """
         if not self._open or not tensor.numel():
             return tensor
         name, number = place(self.nonce, self.case, where, self._seen[where])
@@ -45,11 +48,11 @@ class Answers:
         return judged
 
     def text(self) -> str:
-        """The answer, as the report keeps it; empty if the case compared nothing that can be computed again."""
+        """Return the answer as the report keeps it; empty if no compared result can be computed again."""
         return written(self._values)
 
     def missing(self) -> bool:
-        """Whether the claimed answer is of other places than those that were asked for."""
+        """Return whether the claimed answer names other elements than the challenge chooses."""
         return self.claimed is not None and set(self.claimed) != set(sorted(self._values)[:VALUES])
 
 
@@ -64,23 +67,24 @@ def _text(element: Any) -> str:
 
 
 def _value(text: str, dtype: Any) -> Any:
-    """The value of a stranger's text as a tensor without dimensions; AssertionError if it is none of this dtype."""
+    """Return the number in a claimed answer as a 0-dimensional tensor; AssertionError if it does not fit the dtype."""
     import torch
 
     kind = float if dtype.is_floating_point else complex if dtype.is_complex else int
     wide = torch.float64 if kind is float else torch.complex128 if kind is complex else dtype
+    # The text comes from another party, so anything may stand in it.
     try:
         return torch.tensor(kind(text), dtype=wide).to(dtype)
     except (ValueError, OverflowError, RuntimeError) as error:
-        raise AssertionError(f"the answer has {text!r} where a value of {dtype} was asked for") from error
+        raise AssertionError(f"the answer has {text!r} where a value of {dtype} is expected") from error
 
 
 def read_answers(path: Path) -> dict[str, str]:
-    """Answers by case, as ``conformance challenge`` writes them."""
+    """Return the answers by case from a file of ``conformance challenge``; UsageError if it is no such file."""
     try:
         value = read_json(path)
     except JournalError as error:
         raise UsageError(f"--challenge-answers: {error}") from None
-    if not isinstance(value, dict) or not all(isinstance(one, str) for one in value.values()):
-        raise UsageError(f"--challenge-answers {path}: expected an object of answers by case.")
+    if not isinstance(value, dict) or not all(isinstance(answer, str) for answer in value.values()):
+        raise UsageError(f"--challenge-answers {path}: expected a JSON object with an answer for each case.")
     return value

@@ -1,4 +1,4 @@
-"""Cases: one test with a stable id of our own, the capabilities it needs, its level and its deadline.
+"""Cases: tests with a stable id, required capabilities, a level and a deadline.
 
 A suite writes ``@case`` on a test function, or ``@cases`` on one that a generator feeds::
 
@@ -10,13 +10,13 @@ A suite writes ``@case`` on a test function, or ``@cases`` on one that a generat
 
 With a ``dtype`` axis, a required capability becomes the cell of that dtype. Ids read ``area.subject[axes]``.
 
-With ``world_size`` the body runs on that many ranks at once, each a process, with a process group of their own::
+With ``world_size`` the body runs on that many ranks at once. Each is a process, and they share a process group::
 
     @case("comm.barrier", requires=[COMM], world_size=2)
     def test_barrier(rank, group): ...
 
-Several world sizes make an axis of the case, the last one; the body takes ``world_size``, a number. ``isolation`` says
-how much of earlier cases its processes may have seen; ``environment`` is set before they import anything.
+Several world sizes become the last axis of the case; the body takes the number as ``world_size``. ``isolation`` says
+whether its processes may have run other cases. ``environment`` is set before they import anything.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from conformance.reports.planned import PlannedCase
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-#: The axis that several world sizes make.
+#: Axis of cases with several world sizes.
 WORLD_AXIS = "world"
 
 
@@ -45,14 +45,14 @@ class Tier(Enum):
 
 
 class Level(Enum):
-    """How much depends on it: ``core`` cannot be declared away."""
+    """Level of a case. A ``core`` case has to pass whatever is declared."""
 
     CORE = "core"
     STANDARD = "standard"
 
 
 class Isolation(Enum):
-    """Where the ranks of a case come from, from the fastest to the most separate."""
+    """Isolation of ranks from earlier cases, from the fastest to the strictest."""
 
     REUSE = "reuse"  # warm processes that have run other cases
     FORK = "fork"  # fresh forks of an interpreter that has imported torch and nothing else
@@ -65,14 +65,13 @@ class Isolation(Enum):
 
 @dataclass(frozen=True)
 class Case:
-    """One planned test.
+    """Test with everything that the runner needs to know about it. ``planned`` is the part that reports show.
 
-    ``requires`` are the cells that must be declared supported for the case to run as a check. ``in_reference``
-    tells whether PyTorch's own CPU has what the case exercises; only then do pattern claims cover it.
-    ``adaptive`` cases run whatever is declared and judge the observation against the claim (operator cells and
-    capability probes); others are skipped when something they require is not declared.
-    ``deadline`` is in seconds. ``world_size`` is the number of ranks the body runs on; None for none, in this process.
-    ``isolation`` and ``environment`` are about ranks.
+    ``requires`` are the cells that must be declared supported, or the case is skipped. An ``adaptive`` case runs
+    whatever is declared, and its observation is judged against the claim: operator cells and capability probes.
+    ``in_reference`` tells whether PyTorch's own CPU has what the case exercises. Claims by pattern cover it only then.
+    ``deadline`` is in seconds. ``world_size`` is the number of ranks that run the body; None runs it in this process.
+    ``isolation`` and ``environment`` apply to ranks only.
     """
 
     id: str
@@ -124,17 +123,17 @@ def case_id(subject: str, axes: Iterable[tuple[str, str]]) -> str:
 
 
 def seed_of(case_id: str, base: int = 0) -> int:
-    """A 31-bit seed that depends on the id and the run's base seed alone."""
+    """Return a 31-bit seed that depends on the id and the run's base seed alone."""
     digest = hashlib.sha256(f"{base}:{case_id}".encode()).digest()
     return int.from_bytes(digest[:4], "big") & 0x7FFFFFFF
 
 
 @dataclass(frozen=True)
 class CaseFamily:
-    """What ``@case`` and ``@cases`` leave on a test function; ``expand`` gives its cases.
+    """Cases of one test function, as ``@case`` and ``@cases`` store them on it. ``expand`` returns them.
 
-    A ``generated`` body serves many cases and compares through the ``check`` fixture, which counts: one that
-    compared nothing has verified nothing.
+    A ``generated`` body serves many cases and compares through the ``check`` fixture. The fixture counts comparisons,
+    because a case that compared nothing has verified nothing.
     """
 
     expand: Callable[[], Sequence[Case]]
@@ -177,7 +176,7 @@ def case(
 
 
 def _world_sizes(id: str, asked: int | Sequence[int] | None) -> tuple[int, ...]:
-    """The world sizes of a family, each at least 1."""
+    """Return the world sizes of a family; ValueError unless each is a whole number of at least 1."""
     sizes = tuple(asked) if isinstance(asked, Sequence) else () if asked is None else (asked,)
     if any(not isinstance(size, int) or isinstance(size, bool) or size < 1 for size in sizes):
         raise ValueError(f"case {id!r}: world_size={asked!r} is not a number of ranks; say 2, or (2, 3) for an axis.")
@@ -185,8 +184,8 @@ def _world_sizes(id: str, asked: int | Sequence[int] | None) -> tuple[int, ...]:
 
 
 def _isolation(id: str, word: str, world_size: object, environment: Mapping[str, str] | None) -> Isolation:
-    """The word of a family, which has to fit what else is asked for."""
-    if word not in (words := [one.value for one in Isolation]):
+    """Return the isolation of a family; ValueError if it contradicts ``world_size`` or ``environment``."""
+    if word not in (words := [isolation.value for isolation in Isolation]):
         raise ValueError(f"case {id!r}: isolation={word!r} is not one of {', '.join(words)}.")
     if world_size is None and (word != Isolation.REUSE.value or environment):
         raise ValueError(f"case {id!r}: isolation and environment are for ranks; give it a world_size.")
@@ -214,7 +213,7 @@ def _instance(template: Case, axes: tuple[tuple[str, str], ...], requires: Seque
     return replace(template, id=case_id(template.id, axes), axes=axes, requires=cells)
 
 
-#: Capabilities whose claims are made per dtype.
+#: Capabilities that are claimed for each dtype.
 PER_DTYPE = frozenset({"dtype", "precision.accumulate-wide", "comm.dtype"})
 
 

@@ -1,4 +1,4 @@
-"""The ``check`` fixture: comparisons that are counted, and numbers that go into the report."""
+"""Checker behind the ``check`` fixture: counts comparisons and keeps metrics for the report."""
 
 from __future__ import annotations
 
@@ -12,38 +12,39 @@ Number = float | int | str
 
 
 class Checker:
-    """Counts what a case compared. A generated case that compared nothing has verified nothing."""
+    """Counter of a case's comparisons. A generated case without a comparison has verified nothing."""
 
     def __init__(self, answers: Answers | None = None) -> None:
         self.count = 0
-        #: What a challenged run keeps of its results; None in all others.
+        #: Values that a run with a challenge keeps of its results; None without a challenge.
         self.answers = answers
         self.metrics: dict[str, Number] = {}
-        #: What has to be the same on all ranks, by name.
+        #: Digests of values that must be the same on all ranks, by name.
         self.digests: dict[str, str] = {}
 
     def that(self, condition: object, message: str) -> None:
-        """Count one comparison; fail with ``message`` unless ``condition`` holds."""
+        """Count one comparison; raise AssertionError with ``message`` if ``condition`` is false."""
         self.count += 1
         if not condition:
             raise AssertionError(message)
 
     def equal(self, actual: Any, expected: Any, message: str) -> None:
-        """Count one comparison of values with ``==``, or of tensors bit for bit (NaN equals NaN)."""
-        self.that(_same(actual, expected), f"{message}: {_brief(actual)} is not {_brief(expected)}")
+        """Compare values with ``==`` and tensors bit for bit (NaN equals NaN); raise AssertionError if they differ."""
+        self.that(_same(actual, expected), f"{message}: {_shown(actual)} is not {_shown(expected)}")
 
     def same_on_all_ranks(self, name: str, value: Any) -> None:
-        """Count one comparison of this value, bit for bit, across the ranks of the case.
+        """Compare a value bit for bit across the ranks of the case.
 
-        The ranks' digests meet in the pytest process: no collective under test carries them.
+        The pytest process compares the digests of all ranks, so that no collective under test carries them. ``name``
+        identifies the value; ValueError if it is used twice in a case.
         """
         if name in self.digests:
-            raise ValueError(f"{name!r} is compared across ranks twice; give one of the two another name")
+            raise ValueError(f"{name!r} names two comparisons across ranks; give one of them another name")
         self.count += 1
-        self.digests[name] = f"{hashlib.sha256(_bytes(value)).hexdigest()[:16]} {_brief(value)[:200]}"
+        self.digests[name] = f"{hashlib.sha256(_bytes(value)).hexdigest()[:16]} {_shown(value)[:200]}"
 
     def metric(self, name: str, value: Number) -> None:
-        """Keep a flat number or short string for the report."""
+        """Keep a number or a short string for the report; TypeError for other types."""
         if not isinstance(value, (int, float, str)):
             raise TypeError(f"metric {name!r} must be a number or a string, not {type(value).__name__}")
         self.metrics[name] = value
@@ -56,7 +57,8 @@ def _same(actual: Any, expected: Any) -> bool:
 
     if actual.dtype != expected.dtype or actual.shape != expected.shape:
         return False
-    left, right = (t.detach().cpu().contiguous().flatten().view(torch.uint8) for t in (actual, expected))
+    # torch.equal on bytes: NaN equals itself, and -0.0 differs from 0.0.
+    left, right = (tensor.detach().cpu().contiguous().flatten().view(torch.uint8) for tensor in (actual, expected))
     return torch.equal(left, right)
 
 
@@ -69,8 +71,8 @@ def _bytes(value: Any) -> bytes:
     return f"{value.dtype} {tuple(value.shape)} ".encode() + data
 
 
-def _brief(value: Any) -> str:
+def _shown(value: Any) -> str:
     if hasattr(value, "untyped_storage"):
-        shown = value.detach().flatten()[:8].tolist()
-        return f"{value.dtype} {tuple(value.shape)} {shown}{' …' if value.numel() > 8 else ''}"
+        first = value.detach().flatten()[:8].tolist()
+        return f"{value.dtype} {tuple(value.shape)} {first}{' …' if value.numel() > 8 else ''}"
     return repr(value)

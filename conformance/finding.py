@@ -1,4 +1,4 @@
-"""What a case body says when it knows better than "an assertion failed"."""
+"""Exceptions by which a case body ends with a reason of its own, and functions that raise them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class Finding(AssertionError):
-    """A failure with a reason of its own, raised by a case body."""
+    """Failure with a verdict reason, raised by a case body."""
 
     def __init__(self, reason: Reason, message: str) -> None:
         super().__init__(message)
@@ -18,30 +18,30 @@ class Finding(AssertionError):
 
 
 class EnvironmentLacks(Exception):
-    """This machine cannot run the case: too few devices, a missing package. The case is skipped for that."""
+    """Lack of something that the case needs on this machine, such as a package; the case is skipped."""
 
 
 class Refused(Exception):
-    """A probe saw a clean refusal: the accelerator says no without a result, a crash, or a side effect."""
+    """Clean refusal seen by a probe: an error or a "no", without a result, a crash, or a side effect."""
 
 
 def report(reason: Reason, message: str) -> NoReturn:
-    """End the case as failed for ``reason`` (``stub``, ``fallback``, ``unsafe``, …)."""
+    """Raise the failure of a case for ``reason``, such as ``stub``, ``fallback`` or ``unsafe``."""
     raise Finding(reason, message)
 
 
 def stub(message: str) -> NoReturn:
-    """End the case as failed because what it called takes the call and does nothing; say what has no effect."""
+    """Fail the case as a stub: a function accepts the call and does nothing. ``message`` names the missing effect."""
     raise Finding(Reason.STUB, message)
 
 
 def require(answer: T | None, what: str) -> T:
-    """The answer. None where a capability says that there is one is a stub."""
+    """Return ``answer``; fail the case as a stub if it is None, although a declared capability promises it."""
     if answer is None:
         stub(f"{what} is None, although it is declared")
     return answer
 
 
 def environment_lacks(message: str) -> NoReturn:
-    """End the case as skipped because this machine lacks something; say what and how to get it."""
+    """Skip the case; ``message`` names what this machine lacks and how to get it."""
     raise EnvironmentLacks(message)

@@ -1,4 +1,7 @@
-"""The command-line options and their help. Read at every pytest start-up, so nothing is imported here."""
+"""Command-line options and their help texts.
+
+pytest loads this module at every start in every project, so it imports nothing.
+"""
 
 from __future__ import annotations
 
@@ -12,33 +15,40 @@ _OPTIONS: tuple[tuple[str, dict[str, object]], ...] = (
         "--accelerator",
         {
             "metavar": "NAME",
-            "help": "Run the conformance suite against this accelerator: a built-in name, an entry point of group "
-            "conformance.accelerators, module:Class, deepspeed:NAME, torch:TYPE, or auto. Without a path the bundled "
-            "suites run; with paths, those tests run with the suite's fixtures.",
+            "help": "Run the conformance suite on this accelerator: a built-in name, an entry point of the group "
+            "conformance.accelerators, module:Class, deepspeed:NAME, torch:TYPE, or auto. Without a path, run the "
+            "bundled suites; with paths, run those tests with the suite's fixtures.",
         },
     ),
-    ("--capabilities", {"metavar": "FILE", "help": "A TOML declaration that overrides the accelerator's own claims."}),
+    ("--capabilities", {"metavar": "FILE", "help": "TOML declaration that overrides the accelerator's own."}),
     (
         "--profile",
-        {"metavar": "NAME", "help": "Run only what a profile needs: core, inference, training, distributed, full."},
+        {"metavar": "NAME", "help": "Run only the cases of a profile: core, inference, training, distributed or full."},
     ),
     (
         "--area",
-        {"metavar": "AREA", "action": "append", "help": "Run only these areas (repeat, or separate by commas)."},
+        {"metavar": "AREA", "action": "append", "help": "Run only these areas (repeat the option, or use commas)."},
     ),
-    ("--tier", {"metavar": "TIER", "help": "Run only one tier: unit or workload."}),
-    ("--dtype", {"metavar": "DTYPE", "action": "append", "help": "Run only cases of these dtypes (repeat or commas)."}),
+    ("--tier", {"metavar": "TIER", "help": "Run only the cases of a tier: unit or workload."}),
+    (
+        "--dtype",
+        {"metavar": "DTYPE", "action": "append", "help": "Run only the cases of these dtypes (repeat, or use commas)."},
+    ),
     (
         "--case",
         {
             "metavar": "ID",
             "action": "append",
-            "help": "Run only these cases; * matches any text. Failures print theirs.",
+            "help": "Run only the cases with this id (repeat); * matches any text. A failure prints its case's id.",
         },
     ),
     (
         "--case-file",
-        {"metavar": "FILE", "action": "append", "help": "Run only the cases that a file names, one a line, as --case."},
+        {
+            "metavar": "FILE",
+            "action": "append",
+            "help": "Run only the cases in a file, with one id per line, as for --case.",
+        },
     ),
     (
         "--strictness",
@@ -46,15 +56,16 @@ _OPTIONS: tuple[tuple[str, dict[str, object]], ...] = (
             "metavar": "LEVEL",
             "default": "ci",
             "help": "bring-up: differences between declaration and observation are notes; ci (default): a false claim "
-            "fails, a modest one is a note; certify: every difference and every silence fails.",
+            "fails, and a working capability that is declared unsupported is a note; certify: every difference and "
+            "every undeclared capability fails.",
         },
     ),
     (
         "--waivers",
         {
             "metavar": "FILE",
-            "help": "Known failures, as TOML: a case that fails as its waiver says is skipped as waived, and one that "
-            "passes fails.",
+            "help": "TOML file of known failures. A case that fails as its waiver says is skipped as waived; a waived "
+            "case that passes fails.",
         },
     ),
     (
@@ -62,18 +73,18 @@ _OPTIONS: tuple[tuple[str, dict[str, object]], ...] = (
         {
             "action": "store_true",
             "default": False,
-            "help": "Continue the journal of an interrupted run; nothing that has a verdict runs again.",
+            "help": "Continue an interrupted run from its journal; cases that have a verdict do not run again.",
         },
     ),
     (
         "--shard",
-        {"metavar": "K/N", "help": "Run the K-th of N parts; parts are disjoint and the same on every machine."},
+        {"metavar": "K/N", "help": "Run part K of N; the parts are disjoint and the same on every machine."},
     ),
     (
         "--time-budget",
         {
             "metavar": "SECONDS",
-            "help": "Stop probing undeclared cells after this long; they are then reported as not probed.",
+            "help": "Stop probing undeclared cells after this time; the rest is reported as not probed.",
         },
     ),
     (
@@ -81,52 +92,55 @@ _OPTIONS: tuple[tuple[str, dict[str, object]], ...] = (
         {
             "metavar": "WORD",
             "default": "reuse",
-            "help": "Where ranks of distributed cases come from: reuse (default): warm ones; fork: fresh ones for each "
-            "case; exec: interpreters of their own. A case that asks for more gets more.",
+            "help": "Processes for the ranks of distributed cases. reuse (default): warm processes; fork: fresh "
+            "processes for each case; exec: new interpreters. A case that needs more isolation gets it.",
         },
     ),
     (
         "--ranks-from",
         {
             "metavar": "HOST:PORT",
-            "help": "Take the ranks of distributed cases from torchrun … -m conformance.ranks, on any number of hosts; "
-            "the address is that of its --master-addr and --master-port.",
+            "help": "Run distributed cases on the ranks of torchrun … -m conformance.ranks, on any number of hosts. "
+            "HOST and PORT are its --master-addr and --master-port.",
         },
     ),
     (
         "--conformance-seed",
-        {"metavar": "N", "default": "0", "help": "Base seed; each case's seed is derived from it and its id."},
+        {"metavar": "N", "default": "0", "help": "Base seed; the seed of a case is derived from it and the case's id."},
     ),
     (
         "--challenge",
         {
             "metavar": "NONCE",
-            "help": "A word from whoever will judge the report: it gives the seeds, and cases keep a few values of "
-            "what they computed, for conformance challenge to compute again.",
+            "help": "Nonce from the reviewer; all seeds are derived from it. Cases keep a few of their results, which "
+            "conformance challenge computes again.",
         },
     ),
     (
         "--challenge-answers",
-        {"metavar": "FILE", "help": "Judge these answers in place of this device's; conformance challenge does that."},
+        {
+            "metavar": "FILE",
+            "help": "Judge these answers instead of the device's; conformance challenge uses it.",
+        },
     ),
     (
         "--conformance-report",
         {
             "metavar": "DIR",
             "default": "conformance-report",
-            "help": "Where reports go; one folder per accelerator (default: conformance-report).",
+            "help": "Folder for reports, with a folder for each accelerator (default: conformance-report).",
         },
     ),
 )
 
 
 def add_first_option(parser: pytest.Parser) -> None:
-    """``--accelerator``, which every run knows."""
+    """Add ``--accelerator``, which exists in every pytest run."""
     _add(parser, *_OPTIONS[:1])
 
 
 def add_other_options(parser: pytest.Parser) -> None:
-    """Those that mean something only beside ``--accelerator``."""
+    """Add the options that have a meaning only with ``--accelerator``."""
     _add(parser, *_OPTIONS[1:])
 
 

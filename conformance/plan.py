@@ -1,4 +1,4 @@
-"""The plan: every bundled case, found without hardware and without pytest, and hashed into a manifest."""
+"""Plan: every bundled case, found without hardware and without pytest, and hashed into a manifest."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MANIFEST_SCHEMA = 1
 
 @dataclass(frozen=True)
 class BundledCase:
-    """A case and the function that is its body."""
+    """Case of a bundled suite, with the function that is its body."""
 
     case: Case
     function: Callable[..., Any]
@@ -40,7 +40,7 @@ class BundledCase:
 
 
 def area_names() -> list[str]:
-    """The areas that have a suite, by folder name."""
+    """Return the areas that have a suite, by folder name."""
     return sorted(m.name for m in pkgutil.iter_modules([str(SUITES)]) if m.ispkg)
 
 
@@ -49,7 +49,7 @@ def suite_version() -> str:
 
 
 def bundled_cases(areas: Iterable[str] | None = None) -> list[BundledCase]:
-    """Every bundled case of the given areas (all of them by default), in file order."""
+    """Return every bundled case of the given areas (all by default), in file order."""
     chosen = area_names() if areas is None else sorted(areas)
     return [planned for area in chosen for module in _suite_modules(area) for planned in _cases_of(module)]
 
@@ -76,7 +76,7 @@ def family_of(function: object) -> CaseFamily | None:
 
 
 def manifest_sha256(cases: Sequence[Case]) -> str:
-    """A hash of what is planned, whatever the order."""
+    """Return a hash of the planned cases, whatever their order."""
     return plan_sha256(suite_version(), [case.planned for case in cases])
 
 
@@ -103,14 +103,14 @@ def _reject_duplicates(cases: Sequence[Case]) -> None:
 
 
 def torch_version() -> str:
-    """The version of the installed torch."""
-    # The version without importing torch: a plan must stay cheap.
+    """Return the version of the installed torch."""
+    # Importing torch takes seconds, and `conformance list` and help texts do not need it.
     module = sys.modules.get("torch")
     return str(module.__version__) if module else metadata.version("torch")
 
 
 def write_manifest(manifest: dict[str, Any], path: Path) -> None:
-    """Write atomically: several workers may write the same manifest at once."""
+    """Write the manifest atomically: several workers may write the same one at once."""
     temporary = path.with_name(f"{path.name}.{os.getpid()}")
     temporary.write_text(json.dumps(manifest, separators=(",", ":")))
     temporary.replace(path)

@@ -1,6 +1,6 @@
-"""The pytest plugin's doorstep: options, and nothing else until ``--accelerator`` is given.
+"""Entry point of the pytest plugin. Without ``--accelerator`` it registers that option and does nothing else.
 
-Installed but unused it must cost nothing: no torch, no suite, no registry is imported here.
+pytest loads this module in every project of the environment, so it imports no torch, no suite and no registry.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ def pytest_load_initial_conftests(early_config: pytest.Config, parser: pytest.Pa
     if chosen or not {"-h", "--help"}.isdisjoint(args):
         from conformance.options import add_other_options
 
-        # Only now: names like --dtype may be another project's own, and that project may run without an accelerator.
+        # Not earlier: another project may have a --dtype of its own, and it may run without an accelerator.
         add_other_options(parser)
     if chosen:
-        # An installed but broken vendor wheel can make a plain `import torch` raise. The chosen accelerator's own
-        # entry point is loaded later, by name; a project's conftest may import torch before that.
+        # An installed but broken vendor package can make `import torch` raise. The chosen accelerator is loaded later,
+        # by name. This is set now because a project's conftest may import torch before that.
         os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
-        # Operator cells record where they computed; torch's profiler would print two lines for each of them.
+        # Operator cells record where they compute, and torch's profiler would print two lines for each recording.
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")
 
 
@@ -41,7 +41,7 @@ def pytest_cmdline_main(config: pytest.Config) -> Generator[None, object, object
     if config.getoption("accelerator", None):
         from conformance.runner.session import prepare
 
-        # Runs before xdist reads -n: a crash or a hang needs a process of its own to be survived.
+        # Before xdist reads -n: only a worker process lets the run survive a crash or a hang.
         prepare(config)
     return (yield)
 

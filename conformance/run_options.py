@@ -1,4 +1,4 @@
-"""What one run was asked to do: the command line, validated and frozen."""
+"""Options of a run: the command line, validated and immutable."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Strictness(Enum):
-    """How differences between declaration and observation count."""
+    """Level at which differences between declaration and observation fail a case."""
 
     BRING_UP = "bring-up"
     CI = "ci"
@@ -26,7 +26,7 @@ class Strictness(Enum):
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What one run was asked to do."""
+    """Validated options of a run."""
 
     accelerator: str
     capabilities: Path | None = None
@@ -41,7 +41,7 @@ class RunOptions:
     shard: tuple[int, int] | None = None
     time_budget: float | None = None
     seed: int = 0
-    #: The word that the seed was made of, and the answers of another run to it, if these are to be judged.
+    #: The reviewer's nonce, from which the seed is derived, and a file with another run's answers to judge.
     challenge: str = ""
     answers: Path | None = None
     rank_isolation: Isolation = Isolation.REUSE
@@ -50,7 +50,7 @@ class RunOptions:
 
 
 def read_options(config: pytest.Config) -> RunOptions:
-    """Validate the command line to the greatest extent; raises UsageError with the next step."""
+    """Return the validated options of the command line; UsageError with the next step if one is wrong."""
     from conformance.plan import area_names
     from conformance.reports.profiles import PROFILES
 
@@ -63,7 +63,7 @@ def read_options(config: pytest.Config) -> RunOptions:
         tier=_one_of("tier", get("tier"), ("unit", "workload")),
         dtypes=_many_of("dtype", get("dtype"), _dtype_names()),
         cases=_cases(get("case") or (), get("case_file") or ()),
-        strictness=Strictness(_one_of("strictness", get("strictness"), [s.value for s in Strictness])),
+        strictness=Strictness(_one_of("strictness", get("strictness"), [level.value for level in Strictness])),
         waivers=_file("--waivers", get("waivers"), "docs/gate.md"),
         resume=bool(get("resume")),
         shard=_shard(get("shard")),
@@ -71,7 +71,9 @@ def read_options(config: pytest.Config) -> RunOptions:
         seed=_seed(get("challenge"), get("conformance_seed")),
         challenge=get("challenge") or "",
         answers=_answers(get("challenge_answers"), get("challenge")),
-        rank_isolation=Isolation(_one_of("rank isolation", get("rank_isolation"), [word.value for word in Isolation])),
+        rank_isolation=Isolation(
+            _one_of("rank isolation", get("rank_isolation"), [isolation.value for isolation in Isolation])
+        ),
         ranks_from=_endpoint(get("ranks_from"), get("numprocesses")),
         report=Path(str(get("conformance_report"))).absolute(),
     )
@@ -84,7 +86,7 @@ def _endpoint(value: str | None, workers: int | None) -> str | None:
 
     parsed(value)
     if workers:
-        raise UsageError("--ranks-from gives ranks to one process: leave out -n, or say -n0.")
+        raise UsageError("--ranks-from needs a run in one process: leave out -n, or give -n0.")
     return value
 
 
@@ -112,26 +114,28 @@ def _file(option: str, value: str | None, page: str) -> Path | None:
         return None
     path = Path(value)
     if not path.is_file():
-        raise UsageError(f"{option}: there is no file {value}. Write one, or see {page}.")
+        raise UsageError(f"{option}: there is no file {value}. Correct the path; {page} describes the file.")
     return path.absolute()
 
 
 def _cases(typed: Iterable[str], files: Iterable[str]) -> tuple[str, ...]:
-    """Ids and patterns, typed and from files."""
-    return tuple(dict.fromkeys([*typed, *(one for file in files for one in _listed(file))]))
+    """Return ids and patterns of cases, those of the command line first, without duplicates."""
+    return tuple(dict.fromkeys([*typed, *(pattern for file in files for pattern in _listed(file))]))
 
 
 def _listed(file: str) -> list[str]:
-    """The lines of a list of cases; empty ones and ``#`` comments are left out."""
+    """Return the lines of a case file without empty lines and ``#`` comments; UsageError if none is left."""
     try:
         lines = [line.strip() for line in Path(file).read_text(encoding="utf-8").splitlines()]
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise UsageError(f"--case-file {file}: the list of cases cannot be read: {reason}.") from None
-    found = [line for line in lines if line and not line.startswith("#")]
-    if not found:
-        raise UsageError(f"--case-file {file}: the file names no case. Write one id a line; see: conformance list")
-    return found
+        raise UsageError(f"--case-file {file}: the file cannot be read: {reason}.") from None
+    patterns = [line for line in lines if line and not line.startswith("#")]
+    if not patterns:
+        raise UsageError(
+            f"--case-file {file}: the file names no case. Write one id per line; conformance list prints all ids."
+        )
+    return patterns
 
 
 def _shard(value: str | None) -> tuple[int, int] | None:
@@ -162,7 +166,7 @@ def _seed(challenge: str | None, seed: str) -> int:
 
 def _answers(value: str | None, challenge: str | None) -> Path | None:
     if value is not None and challenge is None:
-        raise UsageError("--challenge-answers needs --challenge: name the one that they answer.")
+        raise UsageError("--challenge-answers needs --challenge: give the nonce that the answers belong to.")
     return _file("--challenge-answers", value, "docs/gate.md")
 
 

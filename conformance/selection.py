@@ -1,4 +1,4 @@
-"""Which cases a run takes: pure functions of cases and options."""
+"""Selection of the cases of a run: pure functions of cases and options."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from conformance.run_options import RunOptions
 
 
 def selector(options: RunOptions) -> Callable[[Case], bool]:
-    """A predicate that tells whether a case belongs to the run."""
+    """Return a predicate that tells whether a case belongs to the run."""
     tests: list[Callable[[Case], bool]] = []
     if options.areas:
         tests.append(lambda case: case.area in options.areas)
@@ -31,14 +31,17 @@ def selector(options: RunOptions) -> Callable[[Case], bool]:
 
 
 def _named(patterns: Iterable[str]) -> Callable[[Case], bool]:
-    """Whole ids are looked up: a file may name thousands of them, and each is compared with thousands of cases."""
+    """Return a predicate for ids and patterns.
+
+    Whole ids are looked up in a set: a file may name thousands, each of which meets thousands of cases.
+    """
     exact = frozenset(pattern for pattern in patterns if "*" not in pattern)
     others = [pattern for pattern in patterns if "*" in pattern]
     return lambda case: case.id in exact or any(matches(pattern, case.id) for pattern in others)
 
 
 def matches(pattern: str, case_id: str) -> bool:
-    """Whether an id matches; ``*`` is any text, everything else (brackets too) stands for itself."""
+    """Return whether an id matches. ``*`` is any text; every other character stands for itself, brackets too."""
     return _compiled(pattern).fullmatch(case_id) is not None
 
 
@@ -48,12 +51,12 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 
 def in_shard(case_id: str, k: int, n: int) -> bool:
-    """Whether an id falls into part ``k`` (1-based) of ``n``; depends on the id alone."""
+    """Return whether an id falls into part ``k`` (1-based) of ``n``. It depends on the id alone."""
     return int.from_bytes(hashlib.sha256(case_id.encode()).digest()[:4], "big") % n == k - 1
 
 
 def areas_of(options: RunOptions, known: Iterable[str]) -> list[str]:
-    """The areas a run has to look at, so that the others need not be imported."""
+    """Return the areas that a run needs, so that the others are not imported."""
     known = list(known)
     if options.areas:
         return [area for area in known if area in options.areas]

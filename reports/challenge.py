@@ -78,7 +78,7 @@ def complaint(report: Report, nonce: str) -> str:
     if not invocation.challenge:
         return "The run was made without a challenge."
     if invocation.challenge != nonce:
-        return f"The run was made with the challenge {one_line(invocation.challenge, 40)}, not with the one asked for."
+        return f"The run was made with the challenge {one_line(invocation.challenge, 40)}, not with the required one."
     if invocation.seed != seed_of_challenge(nonce):
         return "The seed of the run is not the one that its challenge gives."
     return ""

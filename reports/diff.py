@@ -65,12 +65,12 @@ def compare(before: Report, now: Report) -> ReportDiff:
     """Return what changed from one report to the other."""
     old, new = ({case.id: case for case in report.cases} for report in (before, now))
     changes = [_case_change(id, old.get(id), new.get(id)) for id in {**old, **new}]
-    found = [one for one in changes if one is not None]
+    found = [change for change in changes if change is not None]
     order = list(Change)
     return ReportDiff(
         before=_name(before),
         now=_name(now),
-        cases=tuple(sorted(found, key=lambda one: (order.index(one.change), one.id))),
+        cases=tuple(sorted(found, key=lambda change: (order.index(change.change), change.id))),
         claims=tuple(_claim_changes(_claims(before), _claims(now))),
         same=len(changes) - len(found),
     )
@@ -157,8 +157,8 @@ def as_json(found: ReportDiff) -> str:
 def as_markdown(found: ReportDiff) -> str:
     """Return tables, for a pull request."""
     head = [f"Before: {markdown(found.before)}", f"Now: {markdown(found.now)}", summary(found)]
-    cases = [[one.change.value, markdown(one.id), one.before, one.now] for one in found.cases[:_MOST_ROWS]]
-    claims = [["claim", *map(markdown, (one.cell, one.before, one.now))] for one in found.claims[:_MOST_ROWS]]
+    cases = [[case.change.value, markdown(case.id), case.before, case.now] for case in found.cases[:_MOST_ROWS]]
+    claims = [["claim", *map(markdown, (claim.cell, claim.before, claim.now))] for claim in found.claims[:_MOST_ROWS]]
     rows = [f"| {' | '.join(cell or _NOTHING for cell in row)} |" for row in (*cases, *claims)]
     table = ["| change | case or cell | before | now |", "| --- | --- | --- | --- |", *rows] if rows else []
     return "\n\n".join(head) + "\n\n" + "\n".join(table) + ("\n" if table else "")

@@ -41,9 +41,9 @@ def fold(manifest: Mapping[str, Any], records: JournalRecords) -> Report:
     planned = planned_cases(manifest)
     header = records.run or {}
     _reject_foreign_manifest(manifest, header)
-    known = {one.id for one in planned}
+    known = {case.id for case in planned}
     ended = records.ended
-    cases = tuple(_judged(one, ended[one.id], header) for one in planned if one.id in ended)
+    cases = tuple(_judged(case, ended[case.id], header) for case in planned if case.id in ended)
     accounting = _accounting(planned, records, known)
     return Report(
         run=_run(manifest, records, len(planned)),
@@ -187,7 +187,7 @@ def _waivers(cases: Iterable[CaseRecord]) -> WaiverRecord:
 
 def _accounting(planned: Sequence[PlannedCase], records: JournalRecords, known: set[str]) -> Accounting:
     return Accounting(
-        unaccounted=tuple(one for one in planned if one.id not in records.ended),
+        unaccounted=tuple(case for case in planned if case.id not in records.ended),
         duplicates=tuple(dict.fromkeys(map(redaction.word, records.duplicates))),
         unknown=tuple(redaction.word(id) for id in records.ended if id not in known),
         in_flight=tuple(redaction.word(id) for id in records.started if id in known and id not in records.ended),

@@ -62,7 +62,7 @@ def parse_json(data: bytes, where: str) -> Any:
 
 
 def read_capped(path: Path, limit: int | None = None) -> bytes:
-    """Return the bytes of a regular file up to a size limit. Pipes and devices are refused, because they may not end."""
+    """Return the bytes of a regular file up to a size limit. Pipes and devices are refused: they may never end."""
     limit = MAX_BYTES if limit is None else limit
     try:
         if path.exists() and not path.is_file():

@@ -93,19 +93,19 @@ def add_rows(report: Report, imported: Report) -> Report:
 
 
 def _cases(found: list[_ImportedCase], area: AreaOf) -> Iterator[CaseRecord]:
-    for one in found:
-        name = _word(area(one)) or "other"
-        subject = _word(one.attributes.get("classname", "").rpartition(".")[2])
-        case = one_line(one.attributes.get("name", ""), 200) or "unnamed"
-        outcome, reason = _RESULTS.get(one.kind, (Outcome.PASS, Reason.NATIVE))
+    for found_case in found:
+        name = _word(area(found_case)) or "other"
+        subject = _word(found_case.attributes.get("classname", "").rpartition(".")[2])
+        case = one_line(found_case.attributes.get("name", ""), 200) or "unnamed"
+        outcome, reason = _RESULTS.get(found_case.kind, (Outcome.PASS, Reason.NATIVE))
         yield CaseRecord(
             id=".".join(part for part in (IMPORTED, name, subject, case) if part),
             area=f"{IMPORTED}.{name}",
             tier=IMPORTED,
             outcome=outcome,
             reason=reason,
-            message=message("".join(one.words)),
-            seconds=_seconds(one.attributes.get("time", "")),
+            message=message("".join(found_case.words)),
+            seconds=_seconds(found_case.attributes.get("time", "")),
         )
 
 

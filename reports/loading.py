@@ -37,7 +37,7 @@ def _load_folder(folder: Path) -> Report:
     inside = _report_folders(folder)
     if len(inside) == 1:
         return _load_folder(inside[0])
-    named = f" It holds reports of {', '.join(one.name for one in inside)}; name one." if inside else ""
+    named = f" It holds reports of {', '.join(child.name for child in inside)}; name one." if inside else ""
     raise JournalError(f"{folder} holds neither a report.json nor a journal.jsonl.{named}")
 
 
@@ -47,7 +47,7 @@ def _report_folders(folder: Path) -> list[Path]:
         children = sorted(folder.iterdir())
     except OSError as error:
         raise JournalError(f"cannot read {folder}: {error.strerror}.") from None
-    return [one for one in children if (one / "journal.jsonl").is_file() or (one / "report.json").is_file()]
+    return [child for child in children if (child / "journal.jsonl").is_file() or (child / "report.json").is_file()]
 
 
 def load_journal(path: Path) -> Report:

@@ -68,7 +68,7 @@ def _check_disjoint(shards: Sequence[Report]) -> None:
 
 
 def _planned(shard: Report) -> list[str]:
-    return [one.id for one in (*shard.cases, *shard.accounting.unaccounted)]
+    return [planned.id for planned in (*shard.cases, *shard.accounting.unaccounted)]
 
 
 def _check_complete(shards: Sequence[Report], required: Collection[str] | None) -> None:
@@ -137,12 +137,12 @@ def _run(shards: Sequence[Report]) -> Run:
 def _invocation(invocations: Sequence[Invocation]) -> Invocation:
     """Return the invocation of the whole run. Its workers are those of all shards together."""
     first = invocations[0]
-    workers = sum(max(one.workers, 1) for one in invocations)
+    workers = sum(max(invocation.workers, 1) for invocation in invocations)
     return replace(first, argv=_without_shard(first.argv), selection=_selection(first), workers=workers)
 
 
 def _selection(invocation: Invocation) -> tuple[str, ...]:
-    return tuple(sorted(one for one in invocation.selection if one != _SHARD))
+    return tuple(sorted(option for option in invocation.selection if option != _SHARD))
 
 
 def _without_shard(argv: Sequence[str]) -> tuple[str, ...]:
@@ -157,10 +157,10 @@ def _without_shard(argv: Sequence[str]) -> tuple[str, ...]:
 def _accounting(shards: Sequence[Report]) -> Accounting:
     found = [shard.accounting for shard in shards]
     return Accounting(
-        unaccounted=tuple(one for each in found for one in each.unaccounted),
-        duplicates=tuple(one for each in found for one in each.duplicates),
-        unknown=tuple(one for each in found for one in each.unknown),
-        in_flight=tuple(one for each in found for one in each.in_flight),
+        unaccounted=tuple(planned for each in found for planned in each.unaccounted),
+        duplicates=tuple(id for each in found for id in each.duplicates),
+        unknown=tuple(id for each in found for id in each.unknown),
+        in_flight=tuple(id for each in found for id in each.in_flight),
         torn_lines=sum(each.torn_lines for each in found),
     )
 

@@ -12,7 +12,7 @@ from conformance.reports.planned import PlannedCase, declaration_sha256, plan_sh
 from conformance.reports.totals import Counts, ExitStatus, exit_status, idle_areas, tally
 from conformance.reports.verdict import Outcome, Reason, check_pair
 
-#: What views show of a time that no case can have taken; the gate rejects it.
+#: Longest time that views show for a case. The gate rejects longer ones.
 LONGEST_SECONDS = 1e9
 
 Fact = float | int | str
@@ -20,7 +20,7 @@ Fact = float | int | str
 
 @dataclass(frozen=True)
 class Suite:
-    """The suite that ran. ``cases`` is how many were planned."""
+    """Suite of a run. ``cases`` is the number of planned cases."""
 
     version: str
     manifest_sha256: str
@@ -30,9 +30,9 @@ class Suite:
 
 @dataclass(frozen=True)
 class Invocation:
-    """What was typed. ``selection`` holds the options that narrowed the plan; empty for a complete run.
+    """Command line of a run. ``selection`` has the options that narrowed the plan; it is empty for a complete run.
 
-    ``challenge`` is the word that the seed was made of, if there was one.
+    ``challenge`` is the nonce from which the seed was derived, if there was one.
     """
 
     argv: tuple[str, ...] = ()
@@ -44,7 +44,7 @@ class Invocation:
 
 @dataclass(frozen=True)
 class Run:
-    """One run. ``finished`` is empty when the run was killed; times are ISO 8601."""
+    """Run of the suite. Times are ISO 8601; ``finished`` is empty if the run was killed."""
 
     id: str
     started: str
@@ -57,9 +57,9 @@ class Run:
 
 @dataclass(frozen=True)
 class AcceleratorRecord:
-    """The subject, as it reported itself. ``spec`` is what was typed after ``--accelerator``.
+    """Accelerator under test, as it reported itself. ``spec`` is the value of ``--accelerator``.
 
-    ``devices`` is how many there are, or the error that counting them raised.
+    ``devices`` is their number, or the error that counting them raised.
     """
 
     name: str
@@ -76,7 +76,7 @@ class AcceleratorRecord:
 
 @dataclass(frozen=True)
 class Environment:
-    """Allow-listed facts about the machine, and a hash of them."""
+    """Environment of a run: allow-listed facts about the machine, and their hash."""
 
     fingerprint_sha256: str = ""
     facts: Mapping[str, Fact] = field(default_factory=dict)
@@ -84,7 +84,7 @@ class Environment:
 
 @dataclass(frozen=True)
 class DeclaredCell:
-    """One written claim: a cell (or pattern), its state, how or why, and where it was written."""
+    """Written claim: a cell or pattern, its state, how it is supported or why not, and where it was written."""
 
     cell: str
     state: str
@@ -101,7 +101,7 @@ class DeclarationRecord:
 
 @dataclass(frozen=True)
 class WaiverRecord:
-    """Which waivers the run used. ``used`` and ``stale`` are case ids."""
+    """Waivers of a run. ``used`` and ``stale`` are case ids."""
 
     sha256: str = ""
     used: tuple[str, ...] = ()
@@ -130,7 +130,7 @@ class CaseRecord(PlannedCase):
 
 @dataclass(frozen=True)
 class Accounting:
-    """Planned against seen. The first three lists are empty in a conformant run.
+    """Comparison of planned and seen cases. The first three lists are empty in a conformant run.
 
     ``unaccounted`` were planned and have no verdict; ``in_flight`` are those of them that had begun.
     """
@@ -144,7 +144,7 @@ class Accounting:
 
 @dataclass(frozen=True)
 class Report:
-    """Everything about one run. All views are functions of this."""
+    """Report of one run. All views are functions of it."""
 
     run: Run
     accelerator: AcceleratorRecord
@@ -152,7 +152,7 @@ class Report:
     declaration: DeclarationRecord = field(default_factory=DeclarationRecord)
     waivers: WaiverRecord = field(default_factory=WaiverRecord)
     accounting: Accounting = field(default_factory=Accounting)
-    #: What the writer counted. Readers count again; the gate rejects a report whose totals are not its cases'.
+    #: Counts of the writer. Readers count again, and the gate rejects a report whose totals differ from its cases.
     totals: Counts = field(default_factory=Counts)
     notes: tuple[str, ...] = ()
     cases: tuple[CaseRecord, ...] = ()
@@ -163,7 +163,7 @@ class Report:
 
     @cached_property
     def idle_areas(self) -> tuple[str, ...]:
-        """Areas where something is claimed and nothing ran."""
+        """Return the areas where something is claimed and nothing ran."""
         return idle_areas((case.area, case.outcome, case.reason) for case in self.cases)
 
     @cached_property
@@ -178,9 +178,9 @@ class Report:
 
     @property
     def badge(self) -> str | None:
-        """The highest profile that is fully green. A run that left cases out, or lost one, earns none.
+        """Return the largest profile that is fully green. A run that left cases out, or lost one, earns none.
 
-        A run of one profile says nothing of those that hold more, though all it ran of them may have passed.
+        A run of one profile earns no larger profile, even if everything that it ran of the larger one passed.
         """
         if self.run.invocation.selection or self.exit_status() is ExitStatus.UNACCOUNTED:
             return None
@@ -194,16 +194,16 @@ class Report:
 
 
 def count_cases(cases: Iterable[CaseRecord], accounting: Accounting) -> Counts:
-    """How the cases ended, with those that have no verdict."""
+    """Return the counts of the cases, with those that have no verdict."""
     seen = tally((case.outcome, case.reason) for case in cases)
     return seen + tally((None, None) for _ in accounting.unaccounted)
 
 
 def manifest_sha256(report: Report) -> str:
-    """The hash of what the report's cases say was planned; an honest report names it as its manifest's."""
+    """Return the hash of the plan that the report's cases describe. An honest report has it as its manifest's hash."""
     return plan_sha256(report.run.suite.version, (*report.cases, *report.accounting.unaccounted))
 
 
 def declared_sha256(cells: Iterable[DeclaredCell]) -> str:
-    """The hash of these claims; that of an unredacted declaration is the same."""
-    return declaration_sha256((one.cell, one.state, one.detail or None, one.reason) for one in cells)
+    """Return the hash of these claims. Redaction does not change it."""
+    return declaration_sha256((claim.cell, claim.state, claim.detail or None, claim.reason) for claim in cells)

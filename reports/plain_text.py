@@ -1,4 +1,4 @@
-"""Text from a report is untrusted: what may reach a terminal, an XML file or a Markdown page is decided here."""
+"""Cleaning of untrusted text from reports for terminals, XML files and Markdown pages."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ import unicodedata
 from collections.abc import Iterable
 from typing import Final
 
-# Whole escape sequences go, so that their parameters do not stay behind as litter: CSI, OSC (up to BEL or ST), others.
+# Whole escape sequences are removed, with their parameters: CSI, OSC (up to BEL or ST), others.
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 #: Control, format (zero width, right-to-left overrides), surrogate, private use and unassigned characters.
 _INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Co", "Cn"})
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]()#+!|<>~])")
-# Two or more folders, then a name: the folders tell who ran it and where, the name tells what.
+# Two or more folders, then a name. The folders name users and machines; only the last name is kept.
 _PATH = re.compile(r"(?<![\w./~-])(?:/[\w.+@-]+)+/([\w.+@-]+)")
-# Only quotes tell where a path with blanks ends.
+# A path with blanks ends at its quote.
 _QUOTED_PATH = re.compile(r"""(["'])/[^"'\n]*/([^"'/\n]+)(?=\1)""")
 _WINDOWS_PATH = re.compile(r"(?<!\w)[A-Za-z]:(?:[\\/][\w.+@-]+)*[\\/]([\w.+@-]+)")
 
 
 def plain(text: str) -> str:
-    """The text without escape sequences and invisible characters; line ends and tabs stay."""
+    """Return the text without escape sequences and invisible characters. Line ends and tabs stay."""
     if text.isascii() and text.isprintable():
         return text
     text = _ANSI.sub("", text).replace("\r\n", "\n")
@@ -28,32 +28,32 @@ def plain(text: str) -> str:
 
 
 def one_line(text: str, width: int | None = None) -> str:
-    """The plain text on one line, cut to ``width`` characters with an ellipsis."""
+    """Return the plain text on one line, cut to ``width`` characters with an ellipsis."""
     joined = " ".join(plain(text).split())
     return joined if width is None or len(joined) <= width else joined[: max(width - 1, 0)] + "…"
 
 
 def markdown(text: str) -> str:
-    """The plain text on one line with everything that Markdown or HTML would interpret escaped."""
+    """Return the plain text on one line, with Markdown and HTML escaped."""
     escaped = one_line(text).replace("&", "&amp;")
     return _MARKDOWN.sub(r"\\\1", escaped).replace("\\<", "&lt;").replace("\\>", "&gt;")
 
 
 def without_folders(text: str) -> str:
-    """The text with absolute paths cut to their last part: reports name no user and no machine."""
+    """Return the text with absolute paths cut to their last part, so that it names no user and no machine."""
     if "/" not in text and "\\" not in text:
         return text
     text = _QUOTED_PATH.sub(r"\1…/\2", text)
     return _WINDOWS_PATH.sub(r"…/\1", _PATH.sub(r"…/\1", text))
 
 
-#: Forges cut a job's summary at a mebibyte.
+#: GitHub cuts the summary of a job at 1 MiB.
 SUMMARY_BYTES: Final = 900 * 1024
 CUT: Final = "\n… cut: see the report for the rest.\n"
 
 
 def within(limit: int, head: str, lines: Iterable[str]) -> str:
-    """The head and as many of the lines as fit into so many bytes, with a word about the rest."""
+    """Return the head and as many lines as fit into ``limit`` bytes, with a note if lines were cut."""
     room = limit - len(head.encode()) - len(CUT.encode())
     kept = [head]
     for line in lines:

@@ -18,7 +18,7 @@ from conformance.reports.totals import total
 
 @dataclass(frozen=True)
 class Profile:
-    """A named set of cases. ``parents`` are the profiles that it contains."""
+    """Profile: a named set of cases. ``parents`` are the profiles that it contains."""
 
     name: str
     doc: str
@@ -50,11 +50,11 @@ def _is_any(_planned: PlannedCase) -> bool:
     return True
 
 
-#: From the least to the most; the badge shows the last one that is green.
+#: Profiles from the smallest to the largest. The badge shows the last green one.
 PROFILES: dict[str, Profile] = {
     profile.name: profile
     for profile in (
-        Profile("core", "The mandatory core that nobody can declare away.", (), _is_core),
+        Profile("core", "The mandatory core, which no declaration can exclude.", (), _is_core),
         Profile("inference", "Running models forward, on one device.", ("core",), _is_inference),
         Profile("training", "Running models forward and backward, on one device.", ("core",), _is_training),
         Profile("distributed", "Training on several devices.", ("training",), _is_distributed),
@@ -64,7 +64,7 @@ PROFILES: dict[str, Profile] = {
 
 
 def find_profile(name: str) -> Profile:
-    """The profile of that name; an unknown name is an error with suggestions."""
+    """Return the profile of that name; UnknownName with suggestions if there is none."""
     try:
         return PROFILES[name]
     except KeyError:
@@ -72,15 +72,15 @@ def find_profile(name: str) -> Profile:
 
 
 def contained(name: str) -> tuple[str, ...]:
-    """The profile and all that it contains, the profile itself first."""
+    """Return the names of the profile and of all profiles that it contains, its own first."""
     found = [name]
-    for one in found:
-        found += [parent for parent in find_profile(one).parents if parent not in found]
+    for profile in found:
+        found += [parent for parent in find_profile(profile).parents if parent not in found]
     return tuple(found)
 
 
 def in_profile(name: str, planned: PlannedCase) -> bool:
-    """Whether the case belongs to the profile, by itself or through one that the profile contains."""
+    """Return whether the case belongs to the profile, or to one that the profile contains."""
     profile = find_profile(name)
     return profile.own(planned) or any(in_profile(parent, planned) for parent in profile.parents)
 
@@ -134,7 +134,7 @@ def badge(results: Iterable[ProfileResult]) -> str | None:
 
 @dataclass(frozen=True)
 class Policy:
-    """The demands of one profile.
+    """Requirements of one profile on a report, beyond passing.
 
     ``max_age`` counts from the end of the run to the gate; ``max_flaky`` is how many cases may be waived as flaky.
     """
@@ -144,17 +144,17 @@ class Policy:
     max_flaky: int = 10
 
 
-#: The smaller a profile, the less may be uncertain in it.
+#: Smaller profiles allow fewer flaky cases.
 _MAX_FLAKY: Final = {"core": 0, "inference": 5, "training": 5, "distributed": 10, "full": 10}
 
 POLICIES: Final[dict[str, Policy]] = {name: Policy(name, max_flaky=_MAX_FLAKY[name]) for name in PROFILES}
 
 
 def find_policy(profile: str) -> Policy:
-    """The policy of a profile; an unknown name is an error with suggestions."""
+    """Return the policy of a profile; UnknownName with suggestions if there is none."""
     return POLICIES[find_profile(profile).name]
 
 
 def containing(profile: str) -> tuple[str, ...]:
-    """The profiles whose cases hold all of this one's."""
+    """Return the names of the profiles that contain all cases of this one."""
     return tuple(name for name in PROFILES if profile in contained(name))

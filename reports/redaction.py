@@ -1,4 +1,4 @@
-"""What a report may tell about the machine: an allow-list of facts, and no absolute path."""
+"""Redaction: an allow-list of facts about the machine, and texts without absolute paths."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from conformance.reports.plain_text import plain, without_folders
 
-#: Facts that help to repeat a result and name neither a person nor a machine. Package versions come beside them.
+#: Facts that help to repeat a result and name no person and no machine. Package versions are added.
 ENVIRONMENT_FACTS: Final = ("python", "system", "machine", "cores", "memory_gib", "cpu", "compiler")
 #: Options of pytest and of this suite that leave planned cases out.
 SELECTING: Final = (
@@ -32,7 +32,7 @@ MAX_FACTS: Final = 200
 
 
 def message(text: Any) -> str:
-    """A message fit for a report: plain, without folders, at most 4,000 characters, its end kept."""
+    """Return the message for a report: plain, without folders, at most 4,000 characters, cut in the middle."""
     clean = without_folders(plain(str(text)))
     if len(clean) <= MAX_MESSAGE:
         return clean
@@ -40,19 +40,19 @@ def message(text: Any) -> str:
 
 
 def environment(found: Mapping[str, Any]) -> dict[str, float | int | str]:
-    """The allowed facts, and the versions of packages."""
+    """Return the allowed facts, and the versions of packages."""
     packages = found.get("packages")
     known = {name: found[name] for name in ENVIRONMENT_FACTS if found.get(name) is not None}
     return flat_facts({**known, **(packages if isinstance(packages, Mapping) else {})})
 
 
 def flat_facts(found: Mapping[Any, Any]) -> dict[str, float | int | str]:
-    """Numbers and short strings, sorted by name."""
+    """Return numbers and short strings, sorted by name."""
     return {plain(str(name))[:100]: flat(found[name]) for name in sorted(found, key=str)[:MAX_FACTS]}
 
 
 def flat(value: Any) -> float | int | str:
-    """A number as it is, if JSON can hold it; anything else as a short string without folders."""
+    """Return a number that JSON can hold as it is, and anything else as a short string without folders."""
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63:
         return value
     if isinstance(value, float) and math.isfinite(value):
@@ -61,12 +61,12 @@ def flat(value: Any) -> float | int | str:
 
 
 def fingerprint(known: Mapping[str, Any]) -> str:
-    """A hash that is equal for runs in equal environments."""
+    """Return a hash that is equal for runs in equal environments."""
     return hashlib.sha256(json.dumps(dict(known), sort_keys=True).encode()).hexdigest() if known else ""
 
 
 def selection(argv: Iterable[str]) -> tuple[str, ...]:
-    """The arguments that narrowed the plan, without their values."""
+    """Return the arguments that narrowed the plan, without their values."""
     names = (word.split("=", 1)[0] for word in argv)
     found = {name for name in names if name in SELECTING or (name[:2] in ("-k", "-m") and not name.startswith("--"))}
     return tuple(sorted(found))
@@ -85,4 +85,4 @@ def whole(value: Any) -> int:
 
 
 def strings(value: Any) -> tuple[str, ...]:
-    return tuple(without_folders(word(one)) for one in value) if isinstance(value, (list, tuple)) else ()
+    return tuple(without_folders(word(item)) for item in value) if isinstance(value, (list, tuple)) else ()

@@ -24,7 +24,7 @@ SCHEMA: Final = 1
 
 
 def to_json(report: Report) -> str:
-    """The canonical text: one case a line, so that two reports can be compared line by line."""
+    """Return the canonical text. Each case is one line, so that tools can compare reports line by line."""
     head = {"schema": SCHEMA, **as_plain(report)}
     cases = head.pop("cases", [])
     lines = [f"{_compact(name)}: {_compact(value)}" for name, value in head.items()]
@@ -37,14 +37,14 @@ def _compact(value: Any) -> str:
 
 
 def from_json(value: Any, where: str = "report.json") -> Report:
-    """The report that a JSON value describes; JournalError names the first thing that is wrong with it."""
+    """Return the report that a JSON value describes; JournalError names the first thing that is wrong with it."""
     if not isinstance(value, dict) or "schema" not in value or "run" not in value:
         raise JournalError(f"{where} is not a conformance report: it has no 'schema' and 'run'.")
     if value["schema"] != SCHEMA:
         raise JournalError(f"{where} has schema {value['schema']!r}; this version reads schema {SCHEMA}.")
     if "packed" in value:
         value = unpack(value, where)
-    report = read(Report, {name: one for name, one in value.items() if name != "schema"}, where)
+    report = read(Report, {name: member for name, member in value.items() if name != "schema"}, where)
     if repeated := _repeated_id((*report.cases, *report.accounting.unaccounted)):
         raise JournalError(f"{where} lists the case {repeated!r} twice.")
     return report
@@ -70,7 +70,7 @@ def _repeated_id(planned: Iterable[PlannedCase]) -> str | None:
 
 
 def read_report(path: Path) -> Report:
-    """Read a ``report.json``."""
+    """Return the report in a ``report.json``, compressed or not."""
     with collector_paused():
         return from_json(read_json(path), str(path))
 
@@ -126,19 +126,19 @@ def _default(field: dataclasses.Field[Any]) -> Any:
 # --- packed reports -------------------------------------------------------------------------------------------------
 
 PACKED: Final = 1
-#: What a shape says of its cases.
+#: Members that a shape has for all of its cases.
 COMMON: Final = ("area", "tier", "level", "adaptive", "in_reference", "world_size", "outcome", "reason", "ranks")
 _PARTS: Final = 8
 
 
 def said_axes(id: str, names: Sequence[str]) -> Mapping[str, str] | None:
-    """The axes that the id's brackets say, if they can be told apart."""
+    """Return the axes in the id's brackets, or None if their values cannot be told apart."""
     values = id.partition("[")[2].removesuffix("]").split("-") if names else []
     return dict(zip(names, values, strict=True)) if len(values) == len(names) else None
 
 
 def unpack(value: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """The canonical value that a packed one stands for; the reader of reports checks what is inside."""
+    """Return the canonical value of a packed one. The reader of reports checks its members."""
     if value["packed"] != PACKED:
         raise JournalError(f"{where} is packed in a way that this version does not read.")
     if "cases" in value:
@@ -146,7 +146,7 @@ def unpack(value: Mapping[str, Any], where: str) -> dict[str, Any]:
     shapes, rows = value.get("shapes"), value.get("rows")
     if not isinstance(shapes, list) or not isinstance(rows, list) or len(rows) > MAX_ITEMS:
         raise JournalError(f"{where} is not a packed report: it has no lists of shapes and rows.")
-    head = {name: one for name, one in value.items() if name not in ("packed", "shapes", "rows")}
+    head = {name: member for name, member in value.items() if name not in ("packed", "shapes", "rows")}
     try:
         return {**head, "cases": [_case(row, shapes) for row in rows]}
     except (TypeError, ValueError, LookupError, AttributeError):
@@ -176,5 +176,5 @@ def _case(row: Any, shapes: Sequence[Any]) -> dict[str, Any]:
 
 
 def _present(**members: Any) -> Iterator[tuple[str, Any]]:
-    """Members that hold something: a zero stands for what is not there."""
+    """Return the members that hold something. A zero stands for a missing one."""
     return ((name, value) for name, value in members.items() if value not in (0, [], {}) or value is False)

@@ -1,4 +1,4 @@
-"""The command line that repeats one case."""
+"""Repro line: the command that repeats one case."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from conformance.reports.plain_text import plain, without_folders
 
 
 def repro(header: Mapping[str, Any], id: str) -> str:
-    """A command line that runs the case alone, in one process.
+    """Return a command line that runs the case alone, in one process.
 
     ``header`` is a run's header as the journal has it: ``spec``, ``paths`` of a vendor's own cases, ``argv``,
-    ``seed``, ``strictness``, ``rank_isolation``; whatever is missing has its default.
+    ``seed``, ``strictness``, ``rank_isolation``; missing members have their defaults.
     """
     spec = plain(str(header.get("spec") or header.get("accelerator") or "auto"))
     words = [

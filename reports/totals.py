@@ -1,4 +1,4 @@
-"""What a run amounts to, as functions of values: its counts, its claims, and the exit status they give."""
+"""Totals of a run: counts of outcomes and claims, and the exit status that follows from them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from conformance.reports.verdict import Outcome, Reason
 
 
 class ExitStatus(IntEnum):
-    """The exit statuses of a run that this room decides; pytest's own are 2, 3 and 4."""
+    """Exit statuses of a run. The values 2, 3 and 4 are pytest's own."""
 
     GREEN = 0
     FAILED = 1
@@ -21,7 +21,7 @@ class ExitStatus(IntEnum):
 
 @dataclass(frozen=True)
 class Counts:
-    """How many cases passed, were skipped, failed, or have no verdict (``lost``); ``claimed`` of them were claimed."""
+    """Counts of cases that passed, were skipped, failed, or have no verdict (``lost``), and of claimed ones."""
 
     passed: int = 0
     skipped: int = 0
@@ -39,8 +39,8 @@ class Counts:
         )
 
     def times(self, number: int) -> Counts:
-        """The counts of so many cases that ended alike."""
-        return Counts(*(number * one for one in (self.passed, self.skipped, self.failed, self.lost, self.claimed)))
+        """Return the counts of so many cases that ended alike."""
+        return Counts(*(number * count for count in (self.passed, self.skipped, self.failed, self.lost, self.claimed)))
 
     @property
     def planned(self) -> int:
@@ -48,14 +48,14 @@ class Counts:
 
     @property
     def verified(self) -> str:
-        """Passes over claimed cases with the percentage, rounded down so that only all of them is 100 %."""
+        """Return passes over claimed cases, with the percentage rounded down: 100 % means all of them."""
         if not self.claimed:
             return "–"
         return f"{self.passed}/{self.claimed} {1000 * self.passed // self.claimed / 10:g} %"
 
 
 def count(outcome: Outcome | None, reason: Reason | None) -> Counts:
-    """The counts of one planned case; no outcome means that it has no verdict."""
+    """Return the counts of one planned case. No outcome means that it has no verdict."""
     return Counts(
         passed=int(outcome is Outcome.PASS),
         skipped=int(outcome is Outcome.SKIP),
@@ -70,17 +70,17 @@ def total(counts: Iterable[Counts]) -> Counts:
 
 
 def tally(verdicts: Iterable[tuple[Outcome | None, Reason | None]]) -> Counts:
-    """The counts of many planned cases, each given by its outcome and reason."""
+    """Return the counts of many planned cases, each given by its outcome and reason."""
     return total(count(*verdict).times(number) for verdict, number in Counter(verdicts).items())
 
 
 def was_executed(outcome: Outcome, reason: Reason) -> bool:
-    """Whether the verdict tells of something that ran as claimed."""
+    """Return whether something ran as claimed in a case with this verdict."""
     return outcome is not Outcome.SKIP or reason.facts.executed
 
 
 def idle_areas(verdicts: Iterable[tuple[str, Outcome, Reason]]) -> tuple[str, ...]:
-    """Areas of ``(area, outcome, reason)`` rows where something is claimed and nothing ran."""
+    """Return the areas of ``(area, outcome, reason)`` rows where something is claimed and nothing ran."""
     claimed: set[str] = set()
     executed: set[str] = set()
     for area, outcome, reason in verdicts:
@@ -92,10 +92,10 @@ def idle_areas(verdicts: Iterable[tuple[str, Outcome, Reason]]) -> tuple[str, ..
 
 
 def exit_status(counts: Counts, *, disordered: bool, idle: bool) -> ExitStatus:
-    """The status of a finished run.
+    """Return the exit status of a finished run.
 
     ``disordered``: an id has two verdicts, or a verdict was not planned. Incomplete accounting outranks failures,
-    because the failures seen are then not all there are.
+    because there may be more failures than were seen.
     """
     if counts.lost or disordered:
         return ExitStatus.UNACCOUNTED

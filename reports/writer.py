@@ -1,4 +1,4 @@
-"""Writing views: a file is either the old one or the new one, never half of it."""
+"""Atomic writing of views: a file is either the old one or the new one, never half of it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from conformance.reports.views import all_views
 
 
 def write_report(report: Report, folder: Path) -> tuple[Path, ...]:
-    """Write every view of the report into the folder; the paths that were written."""
+    """Write the views that a report folder has; return their paths."""
     texts = {folder / view.file: view.render(report, 0) for view in all_views() if view.file}
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -25,7 +25,7 @@ def write_report(report: Report, folder: Path) -> tuple[Path, ...]:
 
 def write_text(path: Path, text: str) -> None:
     """Write atomically: the file appears complete, or stays as it was."""
-    # Reports travel between systems: the same bytes everywhere, whatever the locale.
+    # UTF-8 whatever the locale: reports are read on other systems.
     write_bytes(path, text.encode("utf-8", errors="replace"))
 
 

@@ -1,7 +1,8 @@
-"""A pytest plugin that takes the time of each test, set-up to tear-down: ``-p each_case``. It changes nothing.
+"""Pytest plugin that times each test from set-up to tear-down: ``-p each_case``. It changes nothing.
 
-The times, in seconds and in the order of the tests, go to the file that EACH_CASE_FILE names, as JSON; with xdist from
-the workers, so it is used without. ``at`` is when the first test began, in seconds since the epoch.
+The environment variable EACH_CASE_FILE names the JSON file for the times, in seconds and in the order of the tests.
+``at`` is the begin of the first test, in seconds since the epoch. Not for runs with xdist, whose workers would each
+write the file.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""A model of DeepSpeed 0.19.8's launcher for tests: what one of its cases makes the machine do, in its order.
+"""Model of DeepSpeed 0.19.8's test launcher, with the same steps in the same order.
 
-DeepSpeed publishes that launcher with its repository only, and pip gets packages without it. These are its steps: per
-case a pool of processes from a fork server, a group over a file store and a barrier through ``deepspeed``, the body,
-a barrier and the group's end in the same processes, the pool's end, and half a second of sleep. With
-``reuse_dist_env`` the pool and its group stay until the last case, and the sleep stays as well.
+Only DeepSpeed's repository has that launcher; the packages that pip installs do not. The steps of a case are: a pool of
+processes from a fork server, a group over a file store and a barrier through ``deepspeed``, the body, a barrier and the
+group's end in the same processes, the pool's end, and half a second of sleep. With ``reuse_dist_env`` the pool and its
+group stay until the last case; the sleep stays as well.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ import deepspeed.comm as dist
 import pytest
 import torch.multiprocessing as processes
 
-_PATIENCE = 600.0
-_REST = 0.5
+_TIMEOUT = 600.0
+_SLEEP = 0.5
 
 
 class DistributedTest:
-    """To be derived from, with tests as methods. A conftest calls the object with the request instead of the test."""
+    """Base class of tests on ranks. A conftest calls the object with pytest's request in place of the test method."""
 
     world_size = 2
     reuse_dist_env = False
@@ -38,10 +38,10 @@ class DistributedTest:
         pool = self._pool()
         try:
             ranks = [(rank, f"file://{file}") for rank in range(self.world_size)]
-            pool.starmap_async(self._rank, ranks).get(_PATIENCE)
+            pool.starmap_async(self._rank, ranks).get(_TIMEOUT)
         finally:
             self._close_pool(pool, self.world_size)
-        time.sleep(_REST)
+        time.sleep(_SLEEP)
 
     def _pool(self) -> Pool:
         processes.set_start_method("forkserver", force=True)
@@ -59,7 +59,7 @@ class DistributedTest:
     def _join(self, rank: int, store: str) -> None:
         size = str(self.world_size)
         os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=size, LOCAL_SIZE=size)
-        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29500")  # asked for, and not used by a file store
+        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29500")  # DeepSpeed requires them
         deepspeed.init_distributed("gloo", init_method=store, rank=rank, world_size=self.world_size)
         dist.barrier()
 

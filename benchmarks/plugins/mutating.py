@@ -1,8 +1,9 @@
-"""A pytest plugin that runs the collected tests once per mutant: ``-p mutating``, with this folder on PYTHONPATH.
+"""Pytest plugin that runs the collected tests once per mutant: ``-p mutating``, with this folder on PYTHONPATH.
 
-Collecting another suite may take minutes, so it happens once. Each mutant gets a forked copy of the process, which
-arms its fault and runs the tests up to the first that fails. A copy without a fault runs everything twice before: what
-fails there says nothing about a mutant. MUTANTS_FILE takes the result as JSON: name → the tests that noticed.
+Collecting a peer's suite may take minutes, so it happens once. Each mutant gets a fork of the process, which arms the
+mutant's fault and runs the tests up to the first failure. Before that, a fork without a fault runs all tests twice; a
+test that fails there does not count for any mutant. The environment variable MUTANTS_FILE names the JSON file of the
+result: for each mutant, the tests that detected it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any
 
 import pytest
 
-#: Seconds for all tests of one mutant; a copy that needs longer hangs, and somebody would notice.
+#: Timeout in seconds for all tests of a mutant. A fork that takes longer hangs, which counts as detected.
 DEADLINE = 240
 HEALTHY = "healthy"
 DIED = "the process ended"
@@ -27,7 +28,7 @@ DTYPES = re.compile(r"-torch\.(?:float32|bfloat16|int64)\]$")
 
 
 class Failures:
-    """Ids of the tests that failed."""
+    """Recorder of the ids of failed tests."""
 
     def __init__(self) -> None:
         self.ids: set[str] = set()
@@ -38,9 +39,11 @@ class Failures:
 
 
 class Mutating:
+    """Plugin object that selects the tests and runs them once per mutant."""
+
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Of the tests that are made from PyTorch's operator database, keep those of three dtypes."""
+        """Keep three dtypes of the tests that PyTorch's operator database generates."""
         items[:] = [item for item in items if "opinfo/" not in item.nodeid or DTYPES.search(item.nodeid)]
 
     @pytest.hookimpl(tryfirst=True)
@@ -48,19 +51,19 @@ class Mutating:
         from tests.defects.catalogue import MUTANTS
         from tests.defects.mutant import How
 
-        asked = os.environ.get("MUTANTS_NAMES", "").splitlines()
-        chosen = [one for one in MUTANTS if one.how is How.FORK and (not asked or one.name in asked)]
+        names = os.environ.get("MUTANTS_NAMES", "").splitlines()
+        chosen = [mutant for mutant in MUTANTS if mutant.how is How.FORK and (not names or mutant.name in names)]
         healthy = _in_copy(session, None, set())
         found: dict[str, list[str]] = {HEALTHY: healthy}
         for mutant in chosen:
             found[mutant.name] = _in_copy(session, mutant, set(healthy))
-            sys.stderr.write(f"{mutant.name}: {found[mutant.name] or 'unnoticed'}\n")
+            sys.stderr.write(f"{mutant.name}: {found[mutant.name] or 'not detected'}\n")
             Path(os.environ["MUTANTS_FILE"]).write_text(json.dumps(found), encoding="utf-8")
         return True
 
 
 def _in_copy(session: pytest.Session, mutant: Any, known: set[str]) -> list[str]:
-    """Ids of failed tests beyond the known ones; a copy that dies or hangs is a failure as well."""
+    """Return the ids of failed tests without the known ones, and ``DIED`` if the fork died or hung."""
     with tempfile.NamedTemporaryFile("r", suffix=".json") as file:
         child = os.fork()
         if child == 0:
@@ -91,7 +94,7 @@ def _run(session: pytest.Session, mutant: Any, known: set[str], file: Path) -> N
 
 
 def _pairs(items: list[pytest.Item], times: int) -> list[tuple[pytest.Item, pytest.Item | None]]:
-    """Every test with the one after it, as pytest wants them."""
+    """Return each test with its successor, which pytest needs, ``times`` times."""
     return list(zip(items, [*items[1:], None], strict=True)) * times
 
 
@@ -100,12 +103,12 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Mutating(), "mutating-itself")
 
 
-def _keep_operators(asked: set[str]) -> None:
-    """Only these stay in PyTorch's database: TorchCTS computes samples of every operator while it collects."""
+def _keep_operators(names: set[str]) -> None:
+    """Remove all other operators from PyTorch's database, because TorchCTS makes samples of each while it collects."""
     from torch.testing._internal import common_methods_invocations, common_utils
     from torch.testing._internal.opinfo import core
 
     # The database looks for the calling test on the stack at every sample, which takes longer than the sample.
     common_utils.extract_test_fn = core.extract_test_fn = lambda: None
     operators = common_methods_invocations.op_db
-    operators[:] = [one for one in operators if one.name in asked]
+    operators[:] = [operator for operator in operators if operator.name in names]

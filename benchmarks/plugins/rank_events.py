@@ -1,8 +1,8 @@
-"""A pytest plugin that notes when a case on ranks passes from hand to hand: ``-p rank_events``. It changes nothing.
+"""Pytest plugin that records the phases of a case on ranks: ``-p rank_events``. It changes nothing.
 
-The same module, imported by the file with the cases, notes the stages of rank 0 there; the body sends them along as a
-metric. Both use the machine's monotonic clock. The events go to the file that RANK_EVENTS_FILE names, as JSON: pairs
-of seconds and name, a list for each case.
+The file with the cases imports this module too; on rank 0 it then records the rank's stages, which the body reports as
+a metric. Both processes use the machine's monotonic clock. The environment variable RANK_EVENTS_FILE names the JSON
+file of the events: pairs of seconds and name.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ _on_rank: list[Event] = []
 
 
 def note(name: str) -> None:
+    """Record an event of this process with the current time."""
     _events.append((time.monotonic(), name))
 
 
 def watch_stages() -> None:
-    """On a rank: note each stage of its ledger from now on."""
+    """Record each stage of the collective recorder from now on; call it on a rank."""
     from conformance.ranks.collective_recorder import CollectiveRecorder
 
     plain = CollectiveRecorder.stage
@@ -41,7 +42,7 @@ def watch_stages() -> None:
 
 
 def stages() -> str:
-    """What was noted since the last call, for a metric."""
+    """Return the events since the last call as JSON, for a metric."""
     text = json.dumps(_on_rank)
     _on_rank.clear()
     return text
@@ -64,7 +65,7 @@ def pytest_configure() -> None:
     from conformance.ranks import pool
 
     pool.Pool.run = _noted(pool.Pool.run, "pool")  # type: ignore[method-assign]
-    evidence = round.Execution._evidence
+    evidence = round.Execution._outcomes
 
     def noted(self: round.Execution) -> Any:
         note("all done")
@@ -73,7 +74,7 @@ def pytest_configure() -> None:
         return found
 
     round.Execution.follow = _noted(round.Execution.follow, "round")  # type: ignore[method-assign]
-    round.Execution._evidence = noted  # type: ignore[method-assign]
+    round.Execution._outcomes = noted  # type: ignore[method-assign]
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

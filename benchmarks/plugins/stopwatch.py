@@ -1,8 +1,8 @@
-"""A pytest plugin that takes times and changes nothing: ``-p stopwatch``, with this folder on PYTHONPATH.
+"""Pytest plugin that records times and changes nothing: ``-p stopwatch``, with this folder on PYTHONPATH.
 
-It works in any suite's run, so that both sides of a comparison are measured with the same watch. What it saw goes
-to the file that STOPWATCH_FILE names, as JSON; times are in seconds since the epoch. STOPWATCH_COUNT may name a
-function, ``module:name`` or ``module:Class.name``, whose calls are counted.
+It works with every suite. The environment variable STOPWATCH_FILE names the JSON file of the result; times are in
+seconds since the epoch. STOPWATCH_COUNT may name a function, as ``module:name`` or ``module:Class.name``, whose calls
+are counted.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ import pytest
 
 
 class Stopwatch:
+    """Recorder of the times and outcomes of a run."""
+
     def __init__(self) -> None:
         self.times: dict[str, float] = {}
         self.outcomes: Counter[str] = Counter()
@@ -48,17 +50,18 @@ class Stopwatch:
         Path(os.environ["STOPWATCH_FILE"]).write_text(json.dumps(seen), encoding="utf-8")
 
     def count_calls(self, name: str) -> None:
+        """Wrap the named function so that its calls are counted."""
         module, _, path = name.partition(":")
-        *owners, last = path.split(".")
+        *owners, attribute = path.split(".")
         owner: Any = functools.reduce(getattr, owners, importlib.import_module(module))
-        counted = getattr(owner, last)
+        counted = getattr(owner, attribute)
 
         @functools.wraps(counted)
         def counting(*arguments: Any, **more: Any) -> Any:
             self.outcomes["counted"] += 1
             return counted(*arguments, **more)
 
-        setattr(owner, last, counting)
+        setattr(owner, attribute, counting)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -36,7 +36,7 @@ _WARM = (
     "torch.utils._device",
     "pytest",
     "conformance.accelerators.registry",
-    "conformance.fixtures.accelerator",
+    "conformance.fixtures",
     "conformance.ranks.rank_main",
 )
 #: Exit status of a forked process that failed before it became a rank.

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
+from conformance import fixtures
 from conformance.errors import ConformanceError, SetupError
-from conformance.fixtures import accelerator as fixtures
-from conformance.fixtures import ranks as rank_fixtures
 from conformance.process.lifetime import die_with_parent
 from conformance.process.watchdog import Watchdog, stacks_path
 from conformance.reports.json_files import collector_paused
@@ -59,7 +58,6 @@ class DeviceHost:
             # That plugin adds a handler to each of torch's forty loggers six times a case. Our suites read no logs.
             manager.unregister(name="logging-plugin")
         manager.register(fixtures, "conformance-fixtures")
-        manager.register(rank_fixtures, "conformance-rank-fixtures")
         runner = CaseRunner(self._context, subject, open_journal(self._context), watchdog)
         manager.register(runner, "conformance-runner")
         manager.register(ranks, "conformance-ranks")

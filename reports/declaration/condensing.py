@@ -61,7 +61,7 @@ def state_of(claim: DeclaredCell) -> State:
 def corrected_cells(report: Report, found: Corrections) -> tuple[DeclaredCell, ...]:
     """Return the report's whole declaration with the corrections in it."""
     written = {claim.cell: claim for claim in report.declaration.cells}
-    wanted = {one.cell: one.claim for one in found.corrections}
+    wanted = {correction.cell: correction.claim for correction in found.corrections}
     complete = not report.run.invocation.selection and not report.accounting.unaccounted
     columns = _columns(report, written, wanted) if complete else {}
     written.update({cell: claim for cell, claim in wanted.items() if column_of(cell) not in columns})
@@ -117,7 +117,7 @@ def _rewrite(written: dict[str, DeclaredCell], column: str, leaves: list[Leaf]) 
     named = {cell: claim for cell, claim in written.items() if "*" not in cell and column_of(cell) == column}
     described = describe(tree(leaves), _SILENT, axes, patterns)
     assert described is not None
-    written.update({one.cell: one for one in described})
+    written.update({claim.cell: claim for claim in described})
     # A later source takes back only by saying otherwise: what was written by name stays written by name.
     written.update({leaf.claim.cell: leaf.claim for leaf in leaves if leaf.claim.cell in named})
 

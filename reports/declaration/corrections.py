@@ -6,7 +6,6 @@ claims: a device that answers wrongly is unsafe even if it is declared unsupport
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
@@ -22,7 +21,7 @@ PROBE = "probe"
 #: Observations that mean: the capability is missing.
 NOT_THERE = frozenset({"not implemented", "refused", "raised", Reason.STUB.value})
 #: Observations that mean: there is a bug.
-BROKEN = frozenset(one.value for one in (Reason.WRONG, Reason.CRASH, Reason.HANG, Reason.POISONED))
+BROKEN = frozenset(reason.value for reason in (Reason.WRONG, Reason.CRASH, Reason.HANG, Reason.POISONED))
 
 
 class CorrectionKind(Enum):
@@ -76,10 +75,10 @@ def correct(report: Report, *, deny_silence: bool | None = None) -> Corrections:
     judges = [case for case in report.cases if case.adaptive]
     found = [one for case in judges if (one := _by_its_claim(case, deny_silence))]
     witnessed = {cell for case in judges for cell in case.requires}
-    corrected = {one.cell for one in found if one.kind is not CorrectionKind.CLAIMED}
+    corrected = {correction.cell for correction in found if correction.kind is not CorrectionKind.CLAIMED}
     rest = [case for case in report.cases if not case.adaptive and _is_finding(case)]
     found += _by_what_they_need(rest, witnessed, corrected)
-    corrected |= {one.cell for one in found}
+    corrected |= {correction.cell for correction in found}
     blamed = [*filter(_is_finding, judges), *rest]
     defects = [defect_of(case) for case in blamed if not corrected.intersection(case.requires)]
     return Corrections(len(judges), tuple(found), tuple(defects))
@@ -157,6 +156,7 @@ def _by_what_they_need(cases: Iterable[CaseRecord], witnessed: set[str], correct
 
 def grouped(corrections: Iterable[Correction]) -> dict[CorrectionKind, list[Correction]]:
     """Return the corrections by kind, in the order of the kinds."""
-    rows = list(corrections)
-    counts = Counter(one.kind for one in rows)
-    return {kind: [one for one in rows if one.kind is kind] for kind in CorrectionKind if counts[kind]}
+    found: dict[CorrectionKind, list[Correction]] = {kind: [] for kind in CorrectionKind}
+    for correction in corrections:
+        found[correction.kind].append(correction)
+    return {kind: members for kind, members in found.items() if members}

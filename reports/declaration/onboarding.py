@@ -156,7 +156,7 @@ def _summary(column: str, cases: list[CaseRecord], claims: list[DeclaredCell]) -
         seen.count(ProbedState.WORKS),
         seen.count(ProbedState.MISSING),
         seen.count(ProbedState.BROKEN),
-        tuple(one.cell.partition("[")[0].partition(".")[2] for one in claims if _is_claim_by_pattern(one)),
+        tuple(claim.cell.partition("[")[0].partition(".")[2] for claim in claims if _is_claim_by_pattern(claim)),
     )
 
 

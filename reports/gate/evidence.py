@@ -74,7 +74,7 @@ class GateEvidence:
             return frozenset(self.cases)
         if self.planned_profile is None:
             return self.manifest.required(self.profile)
-        lost = (one.id for one in self.report.accounting.unaccounted if self._holds(one))
+        lost = (planned.id for planned in self.report.accounting.unaccounted if self._holds(planned))
         return frozenset(case.id for group in self.groups for case in group.cases).union(lost)
 
     @cached_property

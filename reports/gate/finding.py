@@ -1,4 +1,4 @@
-"""Rules, findings and decisions of the gate. A finding has the id of its rule and one sentence."""
+"""Rules, findings and decisions of the gate. A finding has the id of its rule, and one sentence."""
 
 from __future__ import annotations
 

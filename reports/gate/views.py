@@ -34,7 +34,7 @@ def _conclusion(decision: Decision) -> str:
     sentence = (
         f"{name}, profile {decision.profile}: {_WORDS[decision.status]}; {decision.met} of {decision.due} due cases"
     )
-    reasons = ", ".join(dict.fromkeys(one.rule for one in decision.rejections))
+    reasons = ", ".join(dict.fromkeys(finding.rule for finding in decision.rejections))
     more = f"; {rejected} finding{'s' if rejected != 1 else ''} ({reasons}); see: conformance gate --explain ID"
     return sentence + (more if rejected else "")
 
@@ -49,7 +49,7 @@ def as_json(decision: Decision) -> str:
         "status": int(decision.status),
         "due": decision.due,
         "met": decision.met,
-        "findings": [_plain(one) for one in decision.findings],
+        "findings": [_plain(finding) for finding in decision.findings],
     }
     return json.dumps(value, indent=1, ensure_ascii=True) + "\n"
 

@@ -1,1 +1,1 @@
-"""``conformance publish``: one HTML file for several accelerators, and small files beside it for machines."""
+"""Published page of ``conformance publish``: one HTML file for several accelerators, and small files for programs."""

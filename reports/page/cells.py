@@ -1,4 +1,4 @@
-"""What one cell of the page says: a sign and a few words, the same with and without JavaScript and colour."""
+"""Cells of the page: a symbol and a few words, the same with and without JavaScript and colour."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from conformance.reports.verdict import Outcome, Reason
 
 
 class Mark(Enum):
-    """The signs. The value is the class in the style sheet."""
+    """Symbol of a cell. The value is its class in the style sheet."""
 
     FULL = "full"
     PART = "part"
@@ -41,18 +41,18 @@ _MEANINGS = {
     Mark.FULL: "every case passes",
     Mark.PART: "some cases pass, none fails; the rest is not claimed, or could not run",
     Mark.REFUSED: "declared unsupported, and seen to be",
-    Mark.FAIL: "a case fails, or what is declared is not so",
+    Mark.FAIL: "a case fails, or the declaration is false",
     Mark.UNDECLARED: "nothing is declared",
     Mark.NO_DATA: "no data: nothing ran",
 }
 
-#: One case's verdict; None is a case that is planned and has none.
+#: Verdict of a case; None for a planned case without one.
 Ending = tuple[Outcome, Reason] | None
 
 
 @dataclass(frozen=True)
 class PageCell:
-    """``number`` cases were planned, ``passed`` and ``failed`` of them did."""
+    """Cell of the page: ``number`` planned cases, and how many of them passed and failed."""
 
     mark: Mark
     number: int = 0
@@ -61,7 +61,7 @@ class PageCell:
 
     @property
     def text(self) -> str:
-        """``● 12``, ``◐ 7/9``, ``✕ 2/9`` (failures of all), ``○``, ``?``, ``–``."""
+        """Return the text, such as ``● 12``, ``◐ 7/9``, ``✕ 2/9`` (failures of all), ``○``, ``?``, ``–``."""
         if self.mark is Mark.FULL:
             return f"{self.mark.sign} {self.number}"
         if self.mark is Mark.PART:
@@ -72,10 +72,10 @@ class PageCell:
 
 
 def make_cell(endings: Iterable[Ending]) -> PageCell:
-    """Sum up some cases. What could not run is no data and never a failure."""
+    """Return the cell that sums up some cases. A case that could not run is no data, and never a failure."""
     rows = list(endings)
-    passed = sum(1 for one in rows if one and one[0] is Outcome.PASS)
-    failed = sum(1 for one in rows if one and one[0] is Outcome.FAIL)
+    passed = sum(1 for ending in rows if ending and ending[0] is Outcome.PASS)
+    failed = sum(1 for ending in rows if ending and ending[0] is Outcome.FAIL)
     return PageCell(_mark(rows, passed, failed), len(rows), passed, failed)
 
 
@@ -89,6 +89,6 @@ def _mark(rows: list[Ending], passed: int, failed: int) -> Mark:
 
 
 def endings_of(report: Report) -> dict[str, Ending]:
-    """Every planned case of a report with its verdict."""
-    lost: dict[str, Ending] = {one.id: None for one in report.accounting.unaccounted}
+    """Return every planned case of a report with its verdict."""
+    lost: dict[str, Ending] = {planned.id: None for planned in report.accounting.unaccounted}
     return lost | {case.id: (case.outcome, case.reason) for case in report.cases}

@@ -1,4 +1,4 @@
-"""The columns of the page: one accelerator each, with its newest report and those before it."""
+"""Columns of the page: one for each accelerator, with its newest report and the earlier ones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from conformance.reports.profiles import PROFILES, ProfileResult
 
 
 class ReportOrigin(Enum):
-    """Who ran the suite; the two are never one column."""
+    """Origin of a report: who ran the suite. Reports of different origins never share a column."""
 
     VENDOR = "reported by its vendor"
     UPSTREAM = "run by the maintainers"
@@ -22,7 +22,7 @@ class ReportOrigin(Enum):
 
 @dataclass(frozen=True)
 class PublishedReport:
-    """One report with what is known about it from outside. ``signer`` is whose signature was verified."""
+    """Report with facts from outside it. ``signer`` is the principal of its verified signature, if any."""
 
     report: Report
     origin: ReportOrigin = ReportOrigin.VENDOR
@@ -31,7 +31,7 @@ class PublishedReport:
 
 @dataclass(frozen=True)
 class PageColumn:
-    """``earlier`` are older runs of the same accelerator, the oldest first."""
+    """Column of the page. ``earlier`` has older runs of the same accelerator, the oldest first."""
 
     source: PublishedReport
     earlier: tuple[Report, ...] = ()
@@ -54,12 +54,12 @@ class PageColumn:
 
     @cached_property
     def endings(self) -> dict[str, Ending]:
-        """Every planned case with its verdict."""
+        """Return every planned case with its verdict."""
         return endings_of(self.report)
 
     @property
     def aim(self) -> ProfileResult:
-        """The profile that the card counts: the one the run was for, or the one it reached, or the least."""
+        """Return the result on the card: of the run's profile, else of the one it reached, else of the smallest."""
         wanted = self.report.run.profile or self.report.badge or next(iter(PROFILES))
         return next(
             (result for result in self.report.profile_results if result.name == wanted), self.report.profile_results[0]
@@ -67,7 +67,7 @@ class PageColumn:
 
 
 def make_columns(sources: Iterable[PublishedReport]) -> tuple[PageColumn, ...]:
-    """One column for each accelerator and origin, by name; the newest report is the column's."""
+    """Return a column for each accelerator and origin, by name, with the newest report in front."""
     groups: defaultdict[tuple[str, str], list[PublishedReport]] = defaultdict(list)
     for source in sources:
         groups[source.report.accelerator.name, source.origin.name].append(source)

@@ -1,6 +1,6 @@
-"""What the page's script works on: verdicts as letters, texts once, all of it compressed.
+"""Data block of the page for its script: verdicts as letters, each text once, all of it compressed.
 
-One letter a case and column keeps 20,000 cases of nine accelerators under a megabyte.
+One letter for each case and column keeps 20,000 cases of nine accelerators below a megabyte.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from conformance.reports.profiles import PROFILES, in_profile
 from conformance.reports.verdict import Outcome, Reason
 
 _LONGEST_MESSAGE: Final = 600
-#: Characters of messages and metrics a column may have; a report with more is read in the report.
+#: Characters of messages and metrics in a column. Longer texts are left to the report itself.
 _MOST_TEXT: Final = 400_000
-#: Stands for the case's id in a message, so that many cases share one. ``plain`` leaves no such sign in a text.
+#: Stands for the case's id in a message, so that many cases share one text. ``plain`` removes it from other texts.
 THE_CASE: Final = "\x01"
 NO_MESSAGE: Final = -1
 ABSENT: Final = "-"
 LOST: Final = "."
-#: The share of the error budget that a case has used, by powers of two: a is 1/1024 or less, k all of it.
+#: Used share of the error budget by powers of two: a is 1/1024 or less, k is all of it.
 _SHARES: Final = string.ascii_lowercase
 _LEAST_SHARE: Final = -10
 RATIO: Final = "max_budget_ratio"
@@ -40,32 +40,34 @@ LETTERS: Final[Mapping[tuple[Outcome, Reason], str]] = dict(zip(_PAIRS, string.a
 
 
 def pack(table: Table, columns: Sequence[PageColumn]) -> str:
-    """The data block: JSON, deflated, in base64."""
+    """Return the data block: JSON, deflated, in base64."""
     text = json.dumps(payload(table, columns), separators=(",", ":"), sort_keys=True, allow_nan=False)
     return base64.b64encode(zlib.compress(text.encode("utf-8", errors="replace"), 9)).decode()
 
 
 def payload(table: Table, columns: Sequence[PageColumn]) -> dict[str, Any]:
-    """Everything the script needs, in the order of the table."""
+    """Return everything that the script needs, in the order of the table."""
     ids = table.ids
     axes: dict[str, int] = {}
     places = [axes.setdefault(json.dumps(dict(table.planned[id].axes), sort_keys=True), len(axes)) for id in ids]
     return {
         "rows": [[subject.area, subject.name, len(subject.ids)] for subject in table.subjects],
         "ids": list(ids),
-        "axes": [json.loads(one) for one in axes],
+        "axes": [json.loads(text) for text in axes],
         "axis": places,
         "profiles": list(PROFILES),
         "inside": "".join(_membership(table, id) for id in ids),
         "letters": {letter: [outcome.value, reason.value] for (outcome, reason), letter in LETTERS.items()},
-        "reasons": {one.value: {"mark": one.facts.mark, "contradicts": one.facts.contradicts} for one in Reason},
+        "reasons": {
+            reason.value: {"mark": reason.facts.mark, "contradicts": reason.facts.contradicts} for reason in Reason
+        },
         "marks": {mark.value: mark.sign for mark in Mark},
         "columns": [_column(column, ids) for column in columns],
     }
 
 
 def _membership(table: Table, id: str) -> str:
-    """A hexadecimal digit: one bit for each profile but ``full``, which holds everything."""
+    """Return a hexadecimal digit with a bit for each profile except ``full``, which holds every case."""
     bits = [in_profile(name, table.planned[id]) for name in list(PROFILES)[:4]]
     return f"{sum(bit << place for place, bit in enumerate(bits)):x}"
 
@@ -92,7 +94,7 @@ def _column(column: PageColumn, ids: Sequence[str]) -> dict[str, Any]:
 
 
 def _facts(report: Report) -> dict[str, Fact]:
-    """The environment, as the dialog shows it."""
+    """Return the environment, as the dialog shows it."""
     facts: dict[str, Fact] = {
         "started": report.run.started,
         "suite": report.run.suite.version,
@@ -116,7 +118,7 @@ def _letter(ending: Ending) -> str:
 
 
 def share(case: CaseRecord) -> str:
-    """How much of its error budget a case has used, as a letter; ``0`` is nothing at all."""
+    """Return the used share of a case's error budget as a letter; ``0`` for an error of zero."""
     ratio = case.metrics.get(RATIO)
     if not isinstance(ratio, (int, float)) or math.isnan(ratio):
         return ABSENT
@@ -127,7 +129,7 @@ def share(case: CaseRecord) -> str:
 
 
 def _texts(column: PageColumn, ids: Sequence[str]) -> tuple[tuple[list[str], list[int]], dict[int, Any]]:
-    """Messages (each once, and which case has which), and the numbers of cases whose numbers people look at."""
+    """Return messages (each once, with an index for each case), and metrics of failed cases and workloads."""
     known: dict[str, int] = {}
     message = [NO_MESSAGE] * len(ids)
     details: dict[int, Any] = {}

@@ -1,4 +1,4 @@
-"""Pictures as values: what the template draws as inline SVG. No picture says what the tables do not say as well."""
+"""Pictures as values, which the template draws as inline SVG. Tables have all of their information too."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SPARK_WIDTH, _SPARK_HEIGHT = 96, 20
 
 @dataclass(frozen=True)
 class Tile:
-    """One area on one accelerator; ``step`` is 0 (nothing verified) to 4 (everything), ``mark`` as in the table."""
+    """Tile of one area on one accelerator. ``step`` is 0 (nothing verified) to 4 (everything)."""
 
     area: str
     column: str
@@ -31,7 +31,7 @@ class Tile:
 
 
 def heat_map(rows: Sequence[AreaRows], columns: Sequence[PageColumn]) -> tuple[tuple[Tile, ...], ...]:
-    """Area by area, how much of what was planned passes on each accelerator."""
+    """Return tiles by area: the share of planned cases that pass on each accelerator."""
     titles = [column.title for column in columns]
     return tuple(
         tuple(Tile(row.name, title, cell, _step(cell)) for title, cell in zip(titles, row.cells, strict=True))
@@ -45,7 +45,7 @@ def _step(cell: PageCell) -> int:
 
 @dataclass(frozen=True)
 class Strip:
-    """How near to their budgets the errors of one dtype come: the number of cases in every power of two."""
+    """Strip of one dtype: the number of cases whose error uses each power of two of its budget."""
 
     dtype: str
     cases: int
@@ -59,7 +59,7 @@ class Strip:
 
 
 def error_strips(cases: Iterable[CaseRecord]) -> tuple[Strip, ...]:
-    """One strip for each dtype with measured errors, in the order of the matrix."""
+    """Return a strip for each dtype with measured errors, in the order of the matrix."""
     ratios: defaultdict[str, list[float]] = defaultdict(list)
     for case in cases:
         ratio, dtype = case.metrics.get(RATIO), case.axes.get("dtype")
@@ -74,12 +74,12 @@ def _strip(dtype: str, ratios: Sequence[float]) -> Strip:
     for ratio in ratios:
         if ratio > 0:
             bins[min(max(math.ceil(math.log2(ratio)) - LEAST - 1, 0), len(bins) - 1)] += 1
-    return Strip(dtype, len(ratios), sum(1 for one in ratios if one <= 0), tuple(bins), max(ratios))
+    return Strip(dtype, len(ratios), sum(1 for ratio in ratios if ratio <= 0), tuple(bins), max(ratios))
 
 
 @dataclass(frozen=True)
 class StepTime:
-    """One workload on one accelerator: median and 90th percentile of a step in milliseconds."""
+    """Time of a step of one workload on one accelerator: median and 90th percentile in milliseconds."""
 
     workload: str
     column: str
@@ -88,7 +88,7 @@ class StepTime:
 
 
 def step_times(columns: Sequence[PageColumn]) -> tuple[tuple[StepTime, ...], ...]:
-    """Bars by workload; accelerators beside each other."""
+    """Return step times by workload, with the accelerators beside each other."""
     groups: defaultdict[str, list[StepTime]] = defaultdict(list)
     for column in columns:
         for case in column.report.cases:
@@ -103,12 +103,12 @@ def _is_time(value: object) -> bool:
 
 
 def sparkline(column: PageColumn) -> str:
-    """Points of a polyline through the verified share of every run, the oldest left; empty for a single run."""
+    """Return the points of a polyline through the verified share of every run; empty for a single run."""
     shares = [_verified(report) for report in (*column.earlier, column.report)]
     if len(shares) < 2:
         return ""
     wide = _SPARK_WIDTH / (len(shares) - 1)
-    return " ".join(f"{place * wide:.1f},{_SPARK_HEIGHT * (1 - one):.1f}" for place, one in enumerate(shares))
+    return " ".join(f"{place * wide:.1f},{_SPARK_HEIGHT * (1 - share):.1f}" for place, share in enumerate(shares))
 
 
 def _verified(report: Report) -> float:

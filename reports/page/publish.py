@@ -1,4 +1,4 @@
-"""Everything that is published: the page, and what machines read beside it. Same reports, same bytes."""
+"""Publishing: the page, and files for programs beside it. Equal reports give equal bytes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ODD = re.compile(r"[^A-Za-z0-9_-]+")
 
 
 def publish(sources: Iterable[PublishedReport], folder: Path) -> tuple[Path, ...]:
-    """Write the page, the matrices and the badges; the paths that were written."""
+    """Write the page, the matrices and the badges; return the paths."""
     columns = make_columns(sources)
     if not columns:
         raise UsageError("there is no report to publish. Name report folders or report.json files.")
@@ -34,7 +34,7 @@ def publish(sources: Iterable[PublishedReport], folder: Path) -> tuple[Path, ...
 
 
 def files(columns: Sequence[PageColumn]) -> dict[str, str]:
-    """File name → text."""
+    """Return the text of each file by its name."""
     table = make_table(columns)
     rows = make_rows(table, columns)
     return {
@@ -46,7 +46,7 @@ def files(columns: Sequence[PageColumn]) -> dict[str, str]:
 
 
 def _badges(columns: Sequence[PageColumn]) -> Iterator[tuple[str, str]]:
-    """Two files for each column. An accelerator's name comes from a report, and is no path."""
+    """Yield name and text of two files for each column. Names of accelerators are untrusted and never become paths."""
     used: set[str] = set()
     for place, column in enumerate(columns):
         name = _ODD.sub("-", column.title).strip("-")[:60] or "accelerator"
@@ -58,7 +58,7 @@ def _badges(columns: Sequence[PageColumn]) -> Iterator[tuple[str, str]]:
 
 
 def matrix_json(columns: Sequence[PageColumn], rows: Sequence[AreaRows]) -> str:
-    """Areas × accelerators as numbers, for other people's dashboards."""
+    """Return areas and accelerators as numbers, for dashboards."""
     value = {
         "schema": 1,
         "accelerators": [

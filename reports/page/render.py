@@ -1,4 +1,4 @@
-"""The page: one HTML file that needs no network, and is the same for the same reports."""
+"""Rendering of the page: one HTML file that needs no network. Equal reports give equal bytes."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from conformance.reports.plain_text import plain
 
 @dataclass(frozen=True)
 class Card:
-    """What stands above the table for one accelerator."""
+    """Card of one accelerator above the table."""
 
     column: PageColumn
     spark: str
 
     @property
     def devices(self) -> str:
-        return ", ".join(plain(one) for one in self.column.report.accelerator.device_names[:3])
+        return ", ".join(plain(name) for name in self.column.report.accelerator.device_names[:3])
 
     @property
     def facts(self) -> tuple[tuple[str, str], ...]:
@@ -49,7 +49,7 @@ class Card:
 
 
 def render(columns: Sequence[PageColumn], table: Table, rows: Sequence[AreaRows]) -> str:
-    """The HTML of the page."""
+    """Return the HTML of the page."""
     style, script = _asset("page.css"), _asset("page.js")
     text: str = _template().render(
         cards=[Card(column, pictures.sparkline(column)) for column in columns],
@@ -70,7 +70,7 @@ def render(columns: Sequence[PageColumn], table: Table, rows: Sequence[AreaRows]
 
 
 def _policy(style: str, script: str) -> str:
-    """Nothing may be loaded, and nothing runs but our own style and script."""
+    """Return a content security policy: nothing is loaded, and only the page's own style and script run."""
     own = f"style-src '{_hash(style)}'; script-src '{_hash(script)}'"
     return f"default-src 'none'; {own}; base-uri 'none'; form-action 'none'"
 

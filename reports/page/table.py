@@ -1,4 +1,4 @@
-"""The rows of the page: areas, and the subjects in them (an operator, a check, a workload)."""
+"""Rows of the page: areas, and the subjects in them (an operator, a check, a workload)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from conformance.reports.planned import PlannedCase
 
 @dataclass(frozen=True)
 class TableRow:
-    """Cases that differ in their axes only. ``name`` is without the area, ``ids`` are sorted by the suite's order."""
+    """Row of cases that differ only in their axes. ``name`` is without the area; ``ids`` have the suite's order."""
 
     area: str
     name: str
@@ -21,7 +21,7 @@ class TableRow:
 
 @dataclass(frozen=True)
 class Table:
-    """All subjects, by area, and every planned case of any column."""
+    """Table of all rows by area, and every planned case of any column."""
 
     subjects: tuple[TableRow, ...]
     planned: dict[str, PlannedCase]
@@ -33,7 +33,7 @@ class Table:
 
 @dataclass(frozen=True)
 class AreaRows:
-    """One area as the page shows it without JavaScript: its own cells, then each subject's."""
+    """Rows of one area, as the page shows them without JavaScript: its own cells, then those of each subject."""
 
     name: str
     cells: tuple[PageCell, ...]
@@ -41,14 +41,14 @@ class AreaRows:
 
 
 def make_table(columns: Sequence[PageColumn]) -> Table:
-    """Every case that any of the columns has planned, once."""
+    """Return the table of all cases that any column has planned."""
     planned: dict[str, PlannedCase] = {}
     for column in columns:
-        for one in (*column.report.cases, *column.report.accounting.unaccounted):
-            planned.setdefault(one.id, one)
+        for case in (*column.report.cases, *column.report.accounting.unaccounted):
+            planned.setdefault(case.id, case)
     groups: dict[tuple[str, str], list[str]] = {}
-    for id, one in planned.items():
-        groups.setdefault((one.area, one.subject), []).append(id)
+    for id, case in planned.items():
+        groups.setdefault((case.area, case.subject), []).append(id)
     return Table(tuple(TableRow(*key, tuple(ids)) for key, ids in sorted(groups.items())), planned)
 
 
@@ -66,5 +66,5 @@ def _area(name: str, subjects: Sequence[TableRow], columns: Sequence[PageColumn]
 
 
 def _cells(ids: Sequence[str], columns: Sequence[PageColumn]) -> tuple[PageCell, ...]:
-    """Of the cases those that each column has planned."""
+    """Return a cell for each column, of those of the cases that the column has planned."""
     return tuple(make_cell(column.endings[id] for id in ids if id in column.endings) for column in columns)

@@ -1,4 +1,4 @@
-"""The badge: the highest profile that is fully green, as a picture and as what badge services read."""
+"""Badge as an SVG picture: the largest profile that is fully green."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from conformance.reports.plain_text import one_line
 SUMMARY = "SVG picture of the profile"
 
 _GREEN, _RED, _GREY = "#2e7d32", "#c62828", "#616161"
-#: Widths of letters differ; the text is squeezed or stretched to what is reserved for it.
+#: Mean width of a letter. The text is squeezed or stretched to the width that is reserved for it.
 _LETTER: Final = 6.6
 _PADDING: Final = 10
 
 
 def label(report: Report) -> str:
-    """What stands on the left: whose badge it is."""
+    """Return the left text: the accelerator's name."""
     return one_line(report.accelerator.name, 40) or "accelerator"
 
 
 def message(report: Report) -> str:
-    """What stands on the right. A partial run earns no profile, and says so rather than how much it passed."""
+    """Return the right text. A partial run earns no profile, and the badge says that it was partial."""
     if report.run.invocation.selection:
         return "partial run"
     if report.badge:
@@ -38,7 +38,7 @@ def colour(report: Report) -> str:
 
 
 def render(report: Report, _width: int = 0) -> str:
-    """The picture, with its text as a title for those who hear pages."""
+    """Return the picture, with its text as a title for screen readers."""
     left, right = label(report), message(report)
     widths = [round(len(text) * _LETTER) + _PADDING for text in (left, right)]
     whole = sum(widths)

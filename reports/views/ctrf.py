@@ -1,4 +1,4 @@
-"""The report in the Common Test Report Format (ctrf.io), for dashboards that read it."""
+"""Report in the Common Test Report Format (ctrf.io), for dashboards that read it."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ SPEC: Final = "0.0.0"
 
 
 def render(report: Report, _width: int = 0) -> str:
-    """The document. Cases without a verdict are ``other``, so that no reader takes them for passes."""
-    tests = [_judged(case) for case in report.cases] + [_lost(one) for one in report.accounting.unaccounted]
+    """Return the document. Cases without a verdict are ``other``, so that no reader takes them for passes."""
+    tests = [_judged(case) for case in report.cases] + [_lost(planned) for planned in report.accounting.unaccounted]
     results = {
         "tool": {"name": "accelerator-conformance", "version": one_line(report.run.suite.version)},
         "summary": _summary(report),
@@ -45,7 +45,7 @@ def _summary(report: Report) -> dict[str, int]:
 
 
 def _milliseconds(text: str) -> int:
-    """Since 1970; 0 for what is no date."""
+    """Return the milliseconds since 1970; 0 for a text that is no date."""
     try:
         return int(datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp() * 1000)
     except (ValueError, OverflowError, OSError):

@@ -1,4 +1,4 @@
-"""The badge as the JSON that badge services ask for."""
+"""Badge as the JSON that badge services request."""
 
 from __future__ import annotations
 

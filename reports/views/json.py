@@ -1,4 +1,4 @@
-"""The canonical report as JSON."""
+"""Canonical report as JSON."""
 
 from __future__ import annotations
 

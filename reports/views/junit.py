@@ -1,7 +1,7 @@
-"""The report as JUnit XML: a suite for each area with its facts as properties; a case's facts are in its output.
+"""Report as JUnit XML: a suite for each area with facts as properties. Facts of a case are in its output.
 
-Properties of single cases would be handier, and the schemas that Jenkins and Surefire publish forbid them. They also
-forbid exponents in times, and a number of skips for the whole document.
+The schemas of Jenkins and Surefire forbid properties of single cases, exponents in times, and a number of skips for the
+whole document.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from conformance.reports.verdict import Outcome
 SUMMARY = "JUnit XML"
 FILE = "junit.xml"
 
-# Its classes are annotated only in part, so they cannot be called from checked code as they are.
+# Any, because its classes are annotated only in part, which mypy refuses in strict code.
 _xml: Any = junitparser
 
 
 def render(report: Report, _width: int = 0) -> str:
-    """The XML document. Cases without a verdict are errors, so that no reader takes them for passes."""
+    """Return the XML document. Cases without a verdict are errors, so that no reader takes them for passes."""
     document = _xml.JUnitXml("testsuites")
     document.name = f"conformance of {one_line(report.accelerator.name)}"
     for area, cases in sorted(_by_area(report).items()):
@@ -52,7 +52,7 @@ def _suite(report: Report, area: str, cases: list[PlannedCase]) -> Any:
     suite.timestamp = one_line(report.run.started)
     for name, value in _facts(report):
         suite.add_property(name, one_line(value))
-    # Appended in one go: adding them one by one counts the whole suite again each time.
+    # In one call, because each append counts the whole suite again.
     suite.extend(_case(case) for case in cases)
     return suite
 
@@ -78,12 +78,12 @@ def _case(planned: PlannedCase) -> Any:
 
 
 def _seconds(value: float) -> str:
-    """A time without an exponent. A negative one is no time at all, and there is an end to long ones."""
+    """Return a time without an exponent, between 0 and the longest time that views show."""
     return f"{min(max(value, 0.0), LONGEST_SECONDS):.6f}"
 
 
 def _facts_of(case: CaseRecord) -> Iterator[str]:
-    """Everything that a reader may search for, as ``name: value`` lines."""
+    """Return everything that a reader may search for, as ``name: value`` lines."""
     yield f"outcome: {case.outcome.value}"
     yield f"reason: {case.reason.value}"
     found = {

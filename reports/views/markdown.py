@@ -1,4 +1,4 @@
-"""The report as Markdown, for a pull request or a job summary. Everything from the report is escaped."""
+"""Report as Markdown, for a pull request or a job summary. Everything from the report is escaped."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MAX_MESSAGE: Final = 300
 
 
 def render(report: Report, _width: int = 0) -> str:
-    """The whole page, with a line end at its end."""
+    """Return the whole page, with a line end at its end."""
     sections = (
         _title(report),
         matrix(report),
@@ -54,13 +54,13 @@ def _title(report: Report) -> str:
 
 
 def _table(titles: Sequence[str], rows: Iterable[Sequence[str]], numbers: int = 0) -> str:
-    """A table of escaped cells; all columns but the first ``len(titles) - numbers`` are aligned right."""
+    """Return a table of escaped cells. The last ``numbers`` columns are aligned right."""
     rules = ["---"] * (len(titles) - numbers) + ["--:"] * numbers
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (titles, rules, *rows))
 
 
 def matrix(report: Report) -> str:
-    """Areas down, dtype and mode across."""
+    """Return the matrix: a row for each area, a column for each dtype and mode."""
     return _matrix(make_matrix(report, full_columns(report)))
 
 
@@ -83,7 +83,7 @@ def _cell(counts: Counts | None) -> str:
 
 
 def reasons(report: Report) -> str:
-    """How often each reason occurs, with its heading; nothing for a report without cases."""
+    """Return how often each reason occurs, with a heading; nothing for a report without cases."""
     rows = [(outcome.value, reason.value, str(number)) for outcome, reason, number in reason_counts(report)]
     return f"## Reasons\n\n{_table(('outcome', 'reason', 'cases'), rows, 1)}" if rows else ""
 
@@ -98,12 +98,12 @@ def _differences(report: Report) -> str:
     found = differences(report)
     rows = [
         (
-            "fail" if one.fails else "note",
-            one.reason.value,
-            markdown(one.cell),
-            markdown(one_line(one.message, MAX_MESSAGE)),
+            "fail" if difference.fails else "note",
+            difference.reason.value,
+            markdown(difference.cell),
+            markdown(one_line(difference.message, MAX_MESSAGE)),
         )
-        for one in found[:MAX_ROWS]
+        for difference in found[:MAX_ROWS]
     ]
     table = _table(("counts as", "reason", "cell", "seen"), rows)
     return f"## Declared and observed differ\n\n{table}{_more(len(found))}" if rows else ""
@@ -125,9 +125,9 @@ def _failure(case: CaseRecord) -> Iterator[str]:
 def _accounting(report: Report) -> str:
     accounting = report.accounting
     lists = (
-        ("Planned without a verdict", [one.id for one in accounting.unaccounted]),
+        ("Planned without a verdict", [planned.id for planned in accounting.unaccounted]),
         ("More than one verdict", accounting.duplicates),
-        ("Verdicts that nobody planned", accounting.unknown),
+        ("Verdicts of unplanned cases", accounting.unknown),
         ("Areas with claims where nothing ran", report.idle_areas),
         ("Notes", report.notes),
     )

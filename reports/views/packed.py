@@ -1,7 +1,7 @@
-"""The report in as few bytes as carry it: what cases share is written once. Lossless, and read like any other report.
+"""Packed report in few bytes: it has everything that cases share once. It is lossless, and read like other reports.
 
-A row is ``[id, shape, seconds, requires, axes, values, message, repro]``. A shape is everything that many cases have in
-common; ``requires`` and ``axes`` are 0 where the id says them; zeros at the end of a row are left out.
+A row is ``[id, shape, seconds, requires, axes, values, message, repro]``. A shape holds the members that many cases
+share. ``requires`` and ``axes`` are 0 where they follow from the id. Zeros at the end of a row are left out.
 """
 
 from __future__ import annotations
@@ -16,12 +16,18 @@ SUMMARY = "JSON, a report in few bytes"
 
 
 def render(report: Report, _width: int = 0) -> str:
-    """The packed text, with a line end at its end."""
+    """Return the packed text, with a line end at its end."""
     head = as_plain(report)
     head.pop("cases", None)
     shapes: dict[str, int] = {}
     rows = [_row(case, shapes) for case in report.cases]
-    value = {"schema": SCHEMA, "packed": PACKED, **head, "shapes": [json.loads(one) for one in shapes], "rows": rows}
+    value = {
+        "schema": SCHEMA,
+        "packed": PACKED,
+        **head,
+        "shapes": [json.loads(shape) for shape in shapes],
+        "rows": rows,
+    }
     return json.dumps(value, separators=(",", ":"), allow_nan=False) + "\n"
 
 

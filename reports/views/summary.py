@@ -1,4 +1,4 @@
-"""The report as a job's summary: what failed first, and never more than a forge shows."""
+"""Report as the summary of a CI job: failures first, cut to the size that GitHub shows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LONGEST_MESSAGE = 300
 
 
 def render(report: Report, _width: int = 0) -> str:
-    """The summary, in Markdown."""
+    """Return the summary in Markdown."""
     failed, lost = failures(report), report.accounting.unaccounted
     mark = "❌" if failed or lost or report.exit_status() else "✅"
     counts = report.counts
@@ -36,6 +36,6 @@ def _lines(report: Report, failed: tuple[CaseRecord, ...]) -> Iterator[str]:
             yield f"| {markdown(case.id)} | {case.reason.value} | {text} |\n"
     if lost := report.accounting.unaccounted:
         yield f"\n### Planned without a verdict: {len(lost)}\n\n"
-        yield from (f"- {markdown(one.id)}\n" for one in lost)
+        yield from (f"- {markdown(planned.id)}\n" for planned in lost)
     yield f"\n### Matrix\n\n{markdown_view.matrix(report)}\n"
     yield f"\n{markdown_view.reasons(report)}\n"

@@ -1,4 +1,4 @@
-"""The report for a terminal: the matrix, the reasons, what the declaration got wrong, and the failures."""
+"""Report for a terminal: matrix, reasons, differences from the declaration, and failures."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _DOT: Final = " · "
 LEGEND: Final = (
     "I inference, or no mode · T training · – no dtype · verified: passes of the planned cases that are claimed"
 )
-#: The lines of a row; ``pass`` is always there, the others where something is to be told.
+#: Lines of a row. ``pass`` is always shown, the others if they are not zero.
 _LINES: Final = (("pass", "passed"), ("skip", "skipped"), ("fail", "failed"), ("lost", "lost"))
 
 
@@ -43,7 +43,7 @@ def render(report: Report, width: int = 120) -> str:
 
 
 def body(report: Report, width: int = 120, failures_shown: int = 20) -> str:
-    """The whole view, without a line end at its end. Text from the report is stripped of control characters."""
+    """Return the view without a line end at its end. Control characters of the report are removed."""
     sections = (
         _title(report, width),
         matrix_table(report, width),
@@ -72,7 +72,7 @@ def _title(report: Report, width: int) -> str:
 
 
 def matrix_table(report: Report, width: int = 120) -> str:
-    """Areas down, dtype × mode across, in the most detailed of the layouts that fits.
+    """Return the matrix in the most detailed layout that fits: areas down, dtype and mode across.
 
     An area takes one line for each outcome that it has.
     """
@@ -82,7 +82,7 @@ def matrix_table(report: Report, width: int = 120) -> str:
 
 def _table(matrix: Matrix) -> str:
     titles = ["area", "", *matrix.columns, "total", "verified"]
-    # Titles go in as rows: tabulate pads real headers by two columns each, which does not fit into 120.
+    # Titles are passed as rows: tabulate pads real headers by two columns each, and 120 columns would not suffice.
     heads = [row for row in zip(*([*title.split("\n"), ""][:2] for title in titles), strict=True) if any(row)]
     body = [line for row in (*matrix.rows, matrix.totals) for line in _row_lines(row, matrix.columns)]
     align = ["left", "left", *["right"] * (len(titles) - 2)]
@@ -118,7 +118,7 @@ def _reasons(report: Report, width: int) -> str:
 
 
 def _wrapped(label: str, parts: Iterable[str], width: int) -> str:
-    """``label`` and the parts with dots between them, broken between parts only; nothing without parts."""
+    """Return ``label`` and the parts with dots between them, wrapped between parts; nothing without parts."""
     lines: list[list[str]] = []
     for part in parts:
         if lines and len(label) + len(_DOT.join([*lines[-1], part])) <= width:
@@ -141,13 +141,15 @@ def _workloads(report: Report) -> str:
 def _differences(found: Sequence[Difference], width: int) -> str:
     if not found:
         return ""
-    rows = [_difference_line(one, width) for one in found[:MAX_DIFFERENCES]]
+    rows = [_difference_line(difference, width) for difference in found[:MAX_DIFFERENCES]]
     return "\n".join([f"declared and observed differ in {_cases(len(found))}:", *rows, *_more(len(found), len(rows))])
 
 
-def _difference_line(one: Difference, width: int) -> str:
-    kind = "fail" if one.fails else "note"
-    return one_line(f"{kind} {one.reason.value} · {one.cell}: {one.message}", width - 2).join(("  ", ""))
+def _difference_line(difference: Difference, width: int) -> str:
+    kind = "fail" if difference.fails else "note"
+    return one_line(f"{kind} {difference.reason.value} · {difference.cell}: {difference.message}", width - 2).join(
+        ("  ", "")
+    )
 
 
 def _failures(failed: Sequence[CaseRecord], width: int, shown: int) -> str:
@@ -165,7 +167,7 @@ def _failure_lines(case: CaseRecord, width: int) -> Iterator[str]:
     if len(lines) > MAX_MESSAGE_LINES:
         yield f"    … {len(lines) - MAX_MESSAGE_LINES} more lines in report.json"
     if case.repro:
-        # Never cut: it is there to be copied.
+        # Never cut, because it is there to be copied.
         yield f"    repro: {one_line(case.repro)}"
 
 
@@ -176,9 +178,9 @@ def _more(number: int, shown: int) -> list[str]:
 def _accounting(report: Report, width: int) -> str:
     accounting = report.accounting
     parts = (
-        _ids("planned without a verdict", [one.id for one in _flying_first(report)], width),
+        _ids("planned without a verdict", [planned.id for planned in _flying_first(report)], width),
         _ids("more than one verdict", accounting.duplicates, width),
-        _ids("verdicts that nobody planned", accounting.unknown, width),
+        _ids("verdicts of unplanned cases", accounting.unknown, width),
         f"journal lines torn by a kill: {accounting.torn_lines}" if accounting.torn_lines else "",
         _ids("areas with claims where nothing ran", report.idle_areas, width),
         "\n".join(one_line(f"note: {note}", width) for note in report.notes[:MAX_IDS]),
@@ -187,9 +189,9 @@ def _accounting(report: Report, width: int) -> str:
 
 
 def _flying_first(report: Report) -> list[PlannedCase]:
-    """Unaccounted cases, those that had begun first: one of them ended the run."""
+    """Return the unaccounted cases. Those that had begun come first, because one of them ended the run."""
     flying = frozenset(report.accounting.in_flight)
-    return sorted(report.accounting.unaccounted, key=lambda one: one.id not in flying)
+    return sorted(report.accounting.unaccounted, key=lambda planned: planned.id not in flying)
 
 
 def _ids(label: str, ids: Sequence[str], width: int) -> str:
@@ -201,7 +203,7 @@ def _ids(label: str, ids: Sequence[str], width: int) -> str:
 
 
 def _claims(report: Report, width: int) -> str:
-    """Claims that no passing case exercised. A run that was narrowed says nothing about the others."""
+    """Return the claims that no passing case exercised; nothing for a narrowed run, which does not exercise all."""
     check = check_claims(report)
     if not check.total or report.run.invocation.selection:
         return ""
@@ -216,7 +218,7 @@ def _conclusion(report: Report) -> str:
     accounted = f"planned {counts.planned}, accounted {counts.planned - counts.lost}"
     outcomes = f"pass {counts.passed}, skip {counts.skipped}, fail {counts.failed}"
     profile = report.badge or (_partial(report) if report.run.invocation.selection else "none is fully green")
-    return f"{accounted}: {outcomes}; verified {counts.verified} of what is claimed\nprofile: {profile}"
+    return f"{accounted}: {outcomes}; verified {counts.verified} of the claimed cases\nprofile: {profile}"
 
 
 def _partial(report: Report) -> str:

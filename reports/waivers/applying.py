@@ -1,4 +1,4 @@
-"""Waivers held against what a run saw: what they excuse, and what is wrong with them."""
+"""Application of waivers to a run: the failures that they excuse, and the waivers that are wrong."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from conformance.reports.model import CaseRecord, Report
 from conformance.reports.verdict import Outcome, Reason, Verdict
 from conformance.reports.waivers.model import Waiver, WaiverKind
 
-#: The metric in which a waived case keeps the verdict that was seen.
+#: Metric of a waived case with the reason that was seen.
 OBSERVED: Final = "observed"
 
 
 def observed(case: CaseRecord) -> Reason | None:
-    """How the case ended before any waiver was looked at; None if a waiver made the verdict and does not say."""
+    """Return the reason before any waiver was applied; None if the report does not say it."""
     if not case.reason.facts.made_by_waiver:
         return case.reason
     if case.reason is Reason.WAIVER_STALE:
@@ -26,12 +26,12 @@ def observed(case: CaseRecord) -> Reason | None:
 
 
 def apply(verdict: Verdict, case: str, core: bool, waivers: Iterable[Waiver], today: date) -> Verdict:
-    """The verdict that the waivers make of this one. ``waivers`` are those that apply to the device."""
-    covering = [one for one in waivers if one.covers(case)] if not core else []
+    """Return the verdict after the waivers. ``waivers`` are those that apply to the device."""
+    covering = [waiver for waiver in waivers if waiver.covers(case)] if not core else []
     if verdict.outcome is Outcome.PASS:
-        stale = next((one for one in covering if one.kind is not WaiverKind.FLAKY), None)
+        stale = next((waiver for waiver in covering if waiver.kind is not WaiverKind.FLAKY), None)
         return _stale(verdict, stale) if stale else verdict
-    named = next((one for one in covering if one.verdict is verdict.reason), None)
+    named = next((waiver for waiver in covering if waiver.verdict is verdict.reason), None)
     if verdict.outcome is not Outcome.FAIL or named is None:
         return verdict
     return _expired(verdict, named) if named.is_expired(today) else _waived(verdict, named)
@@ -58,10 +58,10 @@ def _with_observed(verdict: Verdict) -> dict[str, float | int | str]:
 
 @dataclass(frozen=True)
 class WaiverOutcome:
-    """What the waivers of a file come to. Values of ``waived`` and ``expired`` are the waivers by case id.
+    """Effects of the waivers of a file. ``waived`` and ``expired`` have the waivers by case id.
 
-    ``unexpected`` are cases that pass though a waiver says that they fail, ``idle`` the waivers that match no case,
-    ``core`` the cases of the core that a waiver names.
+    ``unexpected`` are cases that pass although a waiver says that they fail. ``idle`` are waivers that match no claimed
+    case. ``core`` are cases of the core that a waiver names.
     """
 
     waived: Mapping[str, Waiver]
@@ -76,14 +76,14 @@ class WaiverOutcome:
 
 
 def waiver_outcome(report: Report, waivers: Sequence[Waiver], today: date) -> WaiverOutcome:
-    """Hold the waivers against the run, whatever waivers it was made with."""
+    """Return the effects of the waivers on the run, whatever waivers it was made with."""
     waived: dict[str, Waiver] = {}
     expired: dict[str, Waiver] = {}
     unexpected: dict[str, Waiver] = {}
     idle: list[Waiver] = []
     core: list[str] = []
     cases = {case.id: case for case in report.cases}
-    for waiver in (one for one in waivers if one.applies_to(report.accelerator)):
+    for waiver in (waiver for waiver in waivers if waiver.applies_to(report.accelerator)):
         covered = _covered(waiver, cases)
         core += [case.id for case in covered if case.level == "core"]
         seen = {case.id: observed(case) for case in covered if case.level != "core"}
@@ -104,6 +104,6 @@ def _covered(waiver: Waiver, cases: Mapping[str, CaseRecord]) -> list[CaseRecord
 
 
 def _withdrawn(seen: Iterable[Reason | None]) -> bool:
-    """Whether nothing that is left is claimed: a waiver is for what a declaration says and a device does not do."""
+    """Return whether none of the cases is claimed. Waivers are for claimed cases that fail."""
     reasons = set(seen)
     return bool(reasons) and reasons <= {Reason.UNSUPPORTED, Reason.UNDECLARED}

@@ -1,4 +1,4 @@
-"""Changing a waiver file as a person would: a table more, a table less, and everything else as it was."""
+"""Editing of waiver files: tables are added or removed, and everything else stays as it is."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _OPTIONAL = ("device", "driver", "torch")
 
 
 def table(waiver: Waiver) -> str:
-    """The waiver as a table of a waiver file."""
-    cases = [_text(one) for one in waiver.cases]
-    listed = f"[{cases[0]}]" if len(cases) == 1 else "[\n" + "".join(f"    {one},\n" for one in cases) + "]"
+    """Return the waiver as a table of a waiver file."""
+    cases = [_text(case) for case in waiver.cases]
+    listed = f"[{cases[0]}]" if len(cases) == 1 else "[\n" + "".join(f"    {case},\n" for case in cases) + "]"
     optional = [name for name in _OPTIONAL if getattr(waiver, name)]
     lines = [
         HEADER,
@@ -32,12 +32,12 @@ def table(waiver: Waiver) -> str:
 
 
 def _text(value: str) -> str:
-    """A TOML string: of plain text on one line, JSON's is one."""
+    """Return a TOML string. For plain text on one line, a JSON string is one."""
     return json.dumps(one_line(value), ensure_ascii=False)
 
 
 def added(text: str, waiver: Waiver) -> str:
-    """The file's text with one more waiver at its end."""
+    """Return the file's text with the waiver added at its end."""
     between = "" if not text else "\n" if text.endswith("\n") else "\n\n"
     changed = f"{text}{between}{table(waiver)}"
     parse_waivers(changed.encode(), "the changed file")
@@ -45,17 +45,17 @@ def added(text: str, waiver: Waiver) -> str:
 
 
 def removed(text: str, waivers: Collection[Waiver]) -> str:
-    """The file's text without these waivers, and without the comments that stand directly above them."""
-    if any(not one.line for one in waivers):
+    """Return the file's text without these waivers and the comments directly above them."""
+    if any(not waiver.line for waiver in waivers):
         raise JournalError(f"the file writes {HEADER} elsewhere than on lines of its own; edit it by hand.")
     lines = text.splitlines(keepends=True)
     starts = [number for number, line in enumerate(lines) if line.strip() == HEADER]
-    gone = {one.line - 1 for one in waivers}
+    gone = {waiver.line - 1 for waiver in waivers}
     return "".join(_kept(lines, starts, gone))
 
 
 def _kept(lines: list[str], starts: list[int], gone: Collection[int]) -> Iterator[str]:
-    """The lines that do not belong to a table that goes; comments above a table belong to it."""
+    """Return the lines outside removed tables. Comments directly above a table belong to it."""
     begins = [_with_comments(lines, start) for start in starts]
     ends = [*begins[1:], len(lines)]
     dropped: set[int] = set()
@@ -72,7 +72,7 @@ def _with_comments(lines: list[str], start: int) -> int:
 
 
 def needless(waivers: Iterable[Waiver], idle: Collection[Waiver], passing: Collection[str]) -> list[Waiver]:
-    """The waivers that excuse nothing any more: they match nothing that is claimed, or only what passes."""
+    """Return the waivers that excuse nothing any more: they match no claimed case, or passing cases only."""
     found = []
     for waiver in waivers:
         only_passing = bool(waiver.exact) and waiver.exact <= set(passing) and len(waiver.exact) == len(waiver.cases)

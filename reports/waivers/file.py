@@ -21,20 +21,20 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-#: A waiver takes a quarter of a kilobyte; a file that needs more than this excuses a device, not its bugs.
+#: Size of a file. A waiver takes about 250 bytes, so this is room for 2,000 waivers.
 MAX_BYTES: Final = 512 * 1024
-#: Python's TOML reader takes quadratic time for a key of many parts; no line of a waiver has a reason to have so many.
+#: Dots in a line. Python's TOML reader takes quadratic time for a key of many parts.
 _MOST_DOTS: Final = 300
 HEADER: Final = "[[waiver]]"
 
 
 def read_waivers(path: Path) -> tuple[Waiver, ...]:
-    """The waivers of a file; JournalError names the first thing that cannot be read, in one sentence."""
+    """Return the waivers of a file; JournalError names in one sentence the first thing that cannot be read."""
     return parse_waivers(read_capped(path, MAX_BYTES), str(path))
 
 
 def parse_waivers(data: bytes, where: str) -> tuple[Waiver, ...]:
-    """The waivers in TOML text."""
+    """Return the waivers in TOML text. Errors call it ``where``."""
     try:
         text = data.decode("utf-8")
         _reject_long_keys(text, where)
@@ -77,10 +77,10 @@ def _waiver(table: Any, line: int, where: str) -> Waiver:
 
 
 def _as_json(table: Any) -> Any:
-    """Dates as text, and a single case as a list of one: the rest of a table is what JSON has too."""
+    """Return the table with the types of JSON: dates as text, and a single case as a list of one."""
     if not isinstance(table, dict):
         return table
-    plain = {name: one.isoformat() if type(one) is date else one for name, one in table.items()}
+    plain = {name: member.isoformat() if type(member) is date else member for name, member in table.items()}
     if isinstance(plain.get("cases"), str):
         plain["cases"] = [plain["cases"]]
     return plain
@@ -88,7 +88,7 @@ def _as_json(table: Any) -> Any:
 
 @dataclass(frozen=True)
 class WaiverTable:
-    """The keys of a table; all but the last three are due."""
+    """Table of a waiver file. All keys but the last three are required."""
 
     cases: tuple[str, ...]
     verdict: Reason
@@ -102,10 +102,10 @@ class WaiverTable:
     torch: str = ""
 
     def waiver(self, line: int, where: str) -> Waiver:
-        """The waiver that the table describes."""
+        """Return the waiver that the table describes."""
         if not self.cases or not all(self.cases):
             raise JournalError(f"{where} names no case.")
-        members = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "expires"}
+        members = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "expires"}
         return Waiver(**members, expires=self._date(where), line=line)
 
     def _date(self, where: str) -> date:

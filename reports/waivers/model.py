@@ -1,4 +1,4 @@
-"""Waivers: a known failure that is not to turn a run red, with an owner, a reason and an end.
+"""Waivers: known failures that do not fail a run, each with an owner, a reason and an expiry date.
 
 A waiver names cases and the one verdict that they may have. It waives nothing else: a case that is waived as ``wrong``
 and crashes is a crash.
@@ -19,14 +19,14 @@ from conformance.reports.model import AcceleratorRecord
 from conformance.reports.verdict import Outcome, Reason
 
 LONGEST: Final = timedelta(days=180)
-#: What a waiver may name: failures that a run sees. Those two are made by waivers themselves.
+#: Reasons that a waiver may name. Failures of the core, and reasons that waivers themselves make, are left out.
 WAIVABLE: Final = frozenset(
     reason for reason in Reason if Outcome.FAIL in reason.facts.outcomes and reason.facts.is_waivable
 )
 
 
 class WaiverKind(Enum):
-    """Why it fails: the hardware cannot, nobody has written it yet, it is a bug, or it fails now and then."""
+    """Kind of a waiver: the hardware cannot do it, it is not written yet, it is a bug, or it fails now and then."""
 
     HARDWARE = "hardware"
     NOT_YET = "not-yet"
@@ -36,7 +36,7 @@ class WaiverKind(Enum):
 
 @dataclass(frozen=True)
 class Waiver:
-    """One entry of a waiver file.
+    """Waiver of a file.
 
     ``cases`` are ids or patterns (``*`` is any text). ``device``, ``driver`` and ``torch`` are patterns that narrow
     the waiver to a device's name or to versions; empty: all of them. ``line`` is its number in the file, from 1.
@@ -56,31 +56,31 @@ class Waiver:
 
     @property
     def name(self) -> str:
-        """What sentences call it."""
+        """Return the name for messages: the first case, how many more, and the reason."""
         more = f" and {len(self.cases) - 1} more" if len(self.cases) > 1 else ""
         return f"{self.cases[0]}{more} ({self.verdict.value})"
 
     def is_expired(self, today: date) -> bool:
-        """A waiver holds on the day that it names, and not on the next."""
+        """Return whether the waiver has expired. It is still valid on the day that it names."""
         return today > self.expires
 
     @cached_property
     def exact(self) -> frozenset[str]:
-        return frozenset(one for one in self.cases if "*" not in one)
+        return frozenset(pattern for pattern in self.cases if "*" not in pattern)
 
     def covers(self, case: str) -> bool:
-        return case in self.exact or any(pattern_matches(one, case) for one in self.cases if "*" in one)
+        return case in self.exact or any(pattern_matches(pattern, case) for pattern in self.cases if "*" in pattern)
 
     def applies_to(self, accelerator: AcceleratorRecord) -> bool:
-        """Whether the waiver is for this device and these versions."""
+        """Return whether the waiver is for this device and these versions."""
         return (
-            (not self.device or any(fnmatch.fnmatchcase(one, self.device) for one in accelerator.device_names))
+            (not self.device or any(fnmatch.fnmatchcase(name, self.device) for name in accelerator.device_names))
             and (not self.driver or fnmatch.fnmatchcase(accelerator.driver, self.driver))
             and (not self.torch or fnmatch.fnmatchcase(accelerator.torch, self.torch))
         )
 
     def faults(self, today: date) -> Iterator[str]:
-        """What makes the waiver invalid by itself, each as the rest of a sentence that begins with its name."""
+        """Yield what makes the waiver invalid by itself, each as the rest of a sentence that begins with its name."""
         if self.verdict not in WAIVABLE:
             yield f"names the verdict {self.verdict.value}, which cannot be waived"
         for name in ("ticket", "reason", "owner"):
@@ -98,5 +98,5 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 
 def pattern_matches(pattern: str, case: str) -> bool:
-    """Whether an id matches; ``*`` is any text, everything else (brackets too) stands for itself."""
+    """Return whether an id matches. ``*`` is any text; every other character stands for itself, brackets too."""
     return _compiled(pattern).fullmatch(case) is not None

@@ -68,7 +68,7 @@ def test_wrong_and_missing_answers_are_named_and_right_ones_are_counted(
 @pytest.mark.parametrize(
     ("report", "status", "sentence"),
     [
-        (answered({}, "another-word"), 1, "made with the challenge another-word, not with the one asked for"),
+        (answered({}, "another-word"), 1, "made with the challenge another-word, not with the required one"),
         (world.honest(), 1, "The run was made without a challenge."),
         (answered({}), 1, "No case that answers has passed."),
         (answered({"operators.*": ""}), 2, "'operators.*' is not the id of a case."),

@@ -1,4 +1,4 @@
-"""A child of ours imports this very package, wherever it is started."""
+"""Tests of child interpreters: they import the same package in every folder."""
 
 from __future__ import annotations
 

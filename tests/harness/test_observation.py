@@ -1,4 +1,4 @@
-"""How a body ends is read by type, and its sentence is kept."""
+"""Tests of observations: the exception's type decides, and its message is kept."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from conformance.runner.progress import progress_line
 
 
 class OutOfMemoryError(RuntimeError):
-    """Named as torch's."""
+    """Exception with the name of torch's."""
 
 
 @pytest.mark.parametrize(

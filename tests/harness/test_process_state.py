@@ -1,4 +1,4 @@
-"""What a case leaves in the process is named and put right; pytest's own variable is nobody's business."""
+"""Tests of process state: changes by a case are named and undone, except pytest's own variable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Selecting cases: by id, area, dtype, shard."""
+"""Tests of the selection of cases by id, area, dtype and shard."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DEFAULTS = {
 
 
 def options_of(typed: dict[str, Any]) -> RunOptions:
-    """What is read of a command line."""
+    """Return the options of a command line."""
     given = {**DEFAULTS, "--accelerator": "cpu", **typed}
     config = SimpleNamespace(getoption=lambda name: given.get(f"--{name.replace('_', '-')}"))
     return read_options(config)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Declared × observed, line by line, and what strictness does to it."""
+"""Tests of the verdict for each declaration and observation, and of the effect of strictness."""
 
 from __future__ import annotations
 

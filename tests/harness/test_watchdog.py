@@ -1,4 +1,4 @@
-"""The watchdog ends a process that holds the GIL, and its dump tells a hang from a crash."""
+"""Tests of the watchdog: it ends a process that holds the GIL, and its dump tells a hang from a crash."""
 
 from __future__ import annotations
 

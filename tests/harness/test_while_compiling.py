@@ -1,4 +1,4 @@
-"""A vendor's compiler has time of its own, and not for ever; the case's own time goes on afterwards."""
+"""Tests of the timeout during compilation: a compiler has its own limit, and the case's time continues afterwards."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ADAM = next(case.payload for case in results() if case.payload.kernel.name == "m
 
 
 class Late(Exception):
-    """What stands for the end of a process here."""
+    """Exception that stands for the end of the process."""
 
 
 @pytest.fixture(autouse=True)
@@ -64,7 +64,7 @@ def test_where_no_clock_runs_none_is_started() -> None:
 
 
 class SlowBuilder:
-    """Compiles for longer than a case may take."""
+    """Builder that compiles for longer than a case may take."""
 
     def is_compatible(self) -> bool:
         return True

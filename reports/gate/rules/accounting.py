@@ -19,7 +19,7 @@ def check_cases(evidence: GateEvidence) -> Iterator[GateFinding]:
     if evidence.manifest is None or evidence.planned_profile:
         return  # a plan with a released hash has exactly the released cases
     planned, present = evidence.manifest.cases, evidence.cases
-    lost = {one.id for one in evidence.report.accounting.unaccounted}
+    lost = {planned.id for planned in evidence.report.accounting.unaccounted}
     if missing := sorted(evidence.required - present.keys() - lost):
         n = counted(len(missing), "required case is", "required cases are")
         yield reject("G04", f"{n} not in the report: {named(missing)}.", missing)
@@ -35,7 +35,7 @@ def check_cases(evidence: GateEvidence) -> Iterator[GateFinding]:
 
 def _check_accounting(evidence: GateEvidence) -> Iterator[GateFinding]:
     accounting = evidence.report.accounting
-    if lost := [one.id for one in accounting.unaccounted]:
+    if lost := [planned.id for planned in accounting.unaccounted]:
         n = counted(len(lost), "planned case has", "planned cases have")
         yield reject("G04", f"{n} no verdict: {named(lost)}.", lost)
     if twice := accounting.duplicates:
@@ -70,9 +70,9 @@ def check_counts(evidence: GateEvidence) -> Iterator[GateFinding]:
     if report.run.suite.cases != planned:
         yield reject("G05", f"The file says that {report.run.suite.cases} cases were planned, and holds {planned}.")
     if report.run.suite.manifest_sha256 != evidence.plan_sha256:
-        yield reject("G05", "The cases of the file do not add up to the manifest that it names.")
+        yield reject("G05", "The hash of the file's cases is not that of the manifest that it names.")
     if report.declaration.sha256 != declared_sha256(report.declaration.cells):
-        yield reject("G05", "The claims of the file do not add up to the hash that it gives of its declaration.")
+        yield reject("G05", "The hash of the file's claims is not the one that it gives for its declaration.")
     for name, reason in (("used", Reason.WAIVED), ("stale", Reason.WAIVER_STALE)):
         listed = sorted(getattr(report.waivers, name))
         if listed != sorted(case.id for case in report.cases if case.reason is reason):

@@ -40,7 +40,7 @@ def _contradictions(group: CaseGroup, evidence: GateEvidence) -> Iterator[tuple[
     if group.outcome is Outcome.PASS and group.level != "core":
         # A case whose requirements are core runs undeclared. No case passes with a requirement that is denied.
         if denied := [case.id for case in group.cases if claims.denies_any(case.requires)]:
-            yield "passed although the declaration denies what is needed", denied
+            yield "passed although the declaration denies a required cell", denied
     elif group.outcome is Outcome.SKIP and group.reason in _STATES_OF:
         state = _STATES_OF[group.reason]
         if otherwise := [case.id for case in group.cases if state not in _states(case, evidence)]:

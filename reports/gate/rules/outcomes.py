@@ -56,7 +56,7 @@ def _check_something_passed(evidence: GateEvidence) -> Iterator[GateFinding]:
         return
     for name in contained(evidence.profile):
         if not any(PROFILES[name].own(group.first) for group in passed):
-            yield reject("G06", f"No case of profile {name}'s own passed, so the run says nothing of it.")
+            yield reject("G06", f"No case of profile {name}'s own passed, so the run does not verify it.")
 
 
 def check_flaky(evidence: GateEvidence) -> Iterator[GateFinding]:

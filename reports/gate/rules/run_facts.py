@@ -15,7 +15,7 @@ from conformance.reports.totals import was_executed
 
 #: Tolerated difference between the clocks of two machines.
 _SKEW: Final = timedelta(minutes=10)
-#: Sum of case times over run time times workers: rounding and waiting for a worker may exceed 1 a little.
+#: Factor by which the times of all cases together may exceed the time of the run times its workers.
 _SLACK: Final = 1.25
 
 
@@ -25,7 +25,7 @@ def check_invocation(evidence: GateEvidence) -> Iterator[GateFinding]:
     typed = redaction.selection(run.invocation.argv)
     selecting = sorted({*run.invocation.selection, *typed})
     if selecting:
-        yield reject("G12", f"The run left cases out by {named(selecting)}; a profile is judged by a complete run.")
+        yield reject("G12", f"The run left cases out by {named(selecting)}; a profile needs a complete run.")
     if run.strictness not in ("ci", "certify"):
         yield reject("G12", f"The run had strictness {one_line(run.strictness, 40)}, which turns failures into notes.")
     if evidence.challenge and (said := complaint(evidence.report, evidence.challenge)):
@@ -66,13 +66,17 @@ def _moment(text: str) -> datetime | None:
 def _check_order(evidence: GateEvidence, started: datetime) -> Iterator[GateFinding]:
     before = _moment(evidence.baseline.run.started) if evidence.baseline else None
     if before is not None and before > started + _SKEW:
-        yield reject("G13", "The baseline is younger than the report: it cannot have been accepted before.")
+        yield reject("G13", "The baseline's run began after the report's, so it cannot have been accepted before.")
 
 
 def _check_durations(evidence: GateEvidence, wall: timedelta) -> Iterator[GateFinding]:
     report = evidence.report
     if backwards := [case.id for case in report.cases if case.seconds < 0]:
-        yield reject("G13", f"{counted(len(backwards), 'case')} took less than no time: {named(backwards)}.", backwards)
+        yield reject(
+            "G13",
+            f"{counted(len(backwards), 'case has', 'cases have')} a negative duration: {named(backwards)}.",
+            backwards,
+        )
     spent = sum(case.seconds for case in report.cases)
     workers = max(report.run.invocation.workers, 1)
     room = wall.total_seconds() * workers * _SLACK + _SKEW.total_seconds()
@@ -80,7 +84,7 @@ def _check_durations(evidence: GateEvidence, wall: timedelta) -> Iterator[GateFi
         yield reject("G13", f"The cases took {spent:.0f} s, more than the run had: {wall} on {workers} processes.")
     executed = 0 if spent else sum(was_executed(case.outcome, case.reason) for case in report.cases)
     if executed:
-        yield reject("G13", f"{counted(executed, 'case')} ran and took no time at all.")
+        yield reject("G13", f"{counted(executed, 'case')} ran, and every duration is 0.")
 
 
 def check_environment(evidence: GateEvidence) -> Iterator[GateFinding]:
@@ -88,17 +92,17 @@ def check_environment(evidence: GateEvidence) -> Iterator[GateFinding]:
     report = evidence.report
     environment = report.environment
     if environment.fingerprint_sha256 != redaction.fingerprint(environment.facts):
-        yield reject("G15", "The facts of the environment do not add up to the fingerprint that the file gives.")
+        yield reject("G15", "The hash of the environment's facts is not the fingerprint that the file gives.")
     torch = environment.facts.get("torch")
     if torch is not None and torch != report.accelerator.torch:
         versions = one_line(f"{report.accelerator.torch} here and {torch} there", 120)
         yield reject("G15", f"The file names two versions of torch: {versions}.")
     if evidence.fingerprint and environment.fingerprint_sha256 != evidence.fingerprint:
         short = one_line(environment.fingerprint_sha256[:12], 20) or "(none)"
-        yield reject("G15", f"The run's environment is {short}, not the {evidence.fingerprint[:12]} that is asked for.")
+        yield reject("G15", f"The run's environment is {short}, not the {evidence.fingerprint[:12]} that is required.")
     baseline = evidence.baseline
     if baseline and baseline.environment.fingerprint_sha256 != environment.fingerprint_sha256:
-        yield note("G15", "The environment is not the baseline's: a difference may come from it.")
+        yield note("G15", "The environment differs from the baseline's: changed verdicts may come from it.")
 
 
 def check_signature(evidence: GateEvidence) -> Iterator[GateFinding]:

@@ -1,1 +1,1 @@
-"""The rank pool: what ranks do when things go wrong, and what is left of them."""
+"""Tests of the rank pool: failures of ranks, and what they leave behind."""

@@ -1,6 +1,6 @@
-"""The rank pool's acceptance table: torture under every word of isolation, many cases on the same ranks, chaos.
+"""Acceptance table of the rank pool: torture cases for each isolation, many cases on the same ranks, and chaos.
 
-tox run -e torture                                       # everything; an hour or so on two cores
+tox run -e torture                                       # everything; about an hour on two cores
 python -m tests.harness.ranks.acceptance --chaos 20 --words reuse fork
 """
 
@@ -29,7 +29,7 @@ from tests.harness.ranks.expectations import EXPECTED, missing_texts, overdue, v
 from tests.harness.ranks.test_torture import leftovers, tortured
 from tests.harness.ranks.torchrun import one_host
 
-#: Seconds that fresh ranks need to start, beside what a body may take.
+#: Seconds that fresh ranks need to start, in addition to the time of a body.
 START = {Isolation.REUSE: 0.5, Isolation.FORK: 0.5, Isolation.EXEC: 8.0}
 TORCHRUN = "torchrun"
 MOST_DRIFT, MOST_GROWTH = 1.05, 10.0
@@ -37,7 +37,7 @@ MOST_DRIFT, MOST_GROWTH = 1.05, 10.0
 
 @dataclass(frozen=True)
 class Line:
-    """One line of the table."""
+    """Row of the table."""
 
     what: str
     measured: str
@@ -62,7 +62,7 @@ def tortures(words: list[str], workers: list[str]) -> Iterator[Line]:
 
 
 def judged(run: Run, where: str, word: Isolation, folder: str, processes: int) -> Iterator[Line]:
-    """What one run of all bodies has to show."""
+    """Return the rows of a run of all bodies."""
     found, expected = run.verdicts, verdicts()
     wrong = sorted(id for id in expected if found.get(id) != expected[id])
     false_greens = [id for id in wrong if found.get(id, ("", ""))[0] == "pass"]
@@ -79,7 +79,7 @@ def judged(run: Run, where: str, word: Isolation, folder: str, processes: int) -
 
 
 def promptness(run: Run, where: str) -> Iterator[Line]:
-    """How soon the ways to end badly are told."""
+    """Return the rows with the time until each kind of failure is reported."""
     seconds = {case.id.removeprefix("torture."): case.seconds for case in run.report.cases}
     hang = max(seconds[name] - torture_cases.DEADLINE for name in ("sleeps", "loops_with_the_gil"))
     yield _at_most(f"{where}: crash told after (s)", seconds["segfaults"], 0.5)
@@ -89,7 +89,7 @@ def promptness(run: Run, where: str) -> Iterator[Line]:
 
 
 def drift(cases: int) -> Iterator[Line]:
-    """The same ranks, again and again: the last quarter against the second one, which is warm."""
+    """Return the rows of many cases on the same ranks: the last quarter compared with the second one, which is warm."""
     pools._MOST_CASES = cases + 1
     pool = Pool(Hello("cpu", None, [], 0, 0))
     file = Path(__file__).with_name("pool_bodies.py")
@@ -113,7 +113,7 @@ def drift(cases: int) -> Iterator[Line]:
 
 
 def chaotic(deaths: int, seed: int) -> Iterator[Line]:
-    """Runs until so many have died in them."""
+    """Repeat chaos runs until ``deaths`` processes have been killed."""
     dice = random.Random(seed)
     victims: Counter[str] = Counter()
     left: list[str] = []
@@ -141,7 +141,7 @@ def _at_most(what: str, value: float, most: float) -> Line:
 
 
 def _resident(pid: int) -> float:
-    """MiB."""
+    """Return the resident memory in MiB."""
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / (1 << 20)
 

@@ -1,7 +1,7 @@
-"""Chaos: a run on ranks, up to three of its processes killed with -9, and what is left a second after its end.
+"""Chaos runs: a run on ranks in which up to three processes are killed with SIGKILL, and what is left a second later.
 
-Half of the runs end by the death of pytest itself, the others have to come to their end without whom they have lost.
-What a death leaves, a process, a port, a segment of shared memory, is there at that end as well, whoever dies next.
+In half of the runs pytest itself is killed last. The others must reach their end without the killed processes. A
+process, a port or a segment of shared memory that a death leaves behind is still there at the end of the run.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CASES = Path(__file__).with_name("chaos_rank_cases.py")
 LATEST = 0.8
 MOST_DEATHS = 3
 #: How long a run may go on after the last death, when pytest lives.
-_PATIENCE = 120.0
+_TIMEOUT = 120.0
 #: How long everybody else may take to be gone when pytest has been killed.
 MOMENT = 1.0
 #: A socket that listens, in /proc/net/tcp: its state, and where its number stands.
@@ -37,14 +37,14 @@ _SEGMENTS = Path("/dev/shm")
 
 @dataclass(frozen=True)
 class Outcome:
-    """Who was killed, one after the other, and what was left: command lines, ports, names of segments."""
+    """Result of a chaos run: the killed processes in order, and leftovers as command lines, ports and segment names."""
 
     victims: tuple[str, ...]
     left: tuple[str, ...]
 
 
 def marked(mark: str) -> dict[int, str]:
-    """Processes that were started, directly or not, with that mark in their environment: number and command line."""
+    """Return the processes with this mark in their environment: process id and command line."""
     found = {}
     for process in os.listdir("/proc"):
         try:
@@ -57,13 +57,13 @@ def marked(mark: str) -> dict[int, str]:
 
 
 def listening() -> dict[str, str]:
-    """Every socket that listens on this host: its number in the kernel, and its address and port in hexadecimal."""
+    """Return the listening sockets of this host: inode, and address and port in hexadecimal."""
     rows = [line.split() for file in ("tcp", "tcp6") for line in Path("/proc/net", file).read_text().splitlines()]
     return {row[_INODE]: row[1] for row in rows if row[_STATE] == _LISTENS}
 
 
 def sockets_of(processes: Iterable[int]) -> set[str]:
-    """The kernel's numbers of the sockets that they have open."""
+    """Return the inodes of the sockets that these processes have open."""
     found = set()
     for process in processes:
         with contextlib.suppress(OSError):  # it has ended meanwhile
@@ -73,7 +73,7 @@ def sockets_of(processes: Iterable[int]) -> set[str]:
 
 
 def one_run(dice: random.Random) -> Outcome:
-    """One run, and deaths until its end."""
+    """Start a run, kill processes until its end, and return the outcome."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         tests = shutil.copy(CASES, folder / "test_chaos_rank_cases.py")
@@ -81,14 +81,14 @@ def one_run(dice: random.Random) -> Outcome:
         process = start("--accelerator=cpu", str(tests), workers, cwd=folder, CHAOS_NOTES=name)
         _wait_for(folder / "begun", process)
         victims, sockets = _deaths(dice, process, name)
-        process.communicate(timeout=_PATIENCE)
+        process.communicate(timeout=_TIMEOUT)
         time.sleep(MOMENT)
         left = (*end(name), *ports(sockets), *segments(folder))
         return Outcome(tuple(f"{victim} {workers}" for victim in victims), left)
 
 
 def _deaths(dice: random.Random, process: subprocess.Popen[str], mark: str) -> tuple[list[str], set[str]]:
-    """Who has died, and all sockets that any process of the run had open just before a death."""
+    """Return the killed processes, and all sockets that processes of the run had open just before a kill."""
     victims: list[str] = []
     sockets: set[str] = set()
     deaths, ends_with_pytest = dice.randint(1, MOST_DEATHS), dice.random() < 0.5
@@ -109,7 +109,7 @@ def _deaths(dice: random.Random, process: subprocess.Popen[str], mark: str) -> t
 
 
 def end(mark: str) -> list[str]:
-    """Who is still there; ends them."""
+    """Return the processes that are still there, and end them."""
     left = marked(mark)
     for pid in left:
         with contextlib.suppress(ProcessLookupError):
@@ -122,7 +122,7 @@ def ports(sockets: set[str]) -> list[str]:
 
 
 def segments(folder: Path) -> list[str]:
-    """Segments of shared memory that cases have named after the folder; removes them."""
+    """Return the segments of shared memory that cases named after the folder, and remove them."""
     left = [entry for entry in _SEGMENTS.iterdir() if folder.name in entry.name]
     for entry in left:
         entry.unlink(missing_ok=True)
@@ -138,9 +138,9 @@ def _wait_for(file: Path, process: subprocess.Popen[str]) -> None:
 
 
 def _kind(line: str) -> str:
-    """By the program in its command line; forks have their parent's."""
+    """Return the kind of a process by its command line; a fork has its parent's."""
     if "conformance.ranks.fork_server" in line:
-        return "guard, fork_server or rank"
+        return "guard, fork server or rank"
     if "resource_tracker" in line:
         return "resource tracker"
     return "child of a rank" if "time.sleep" in line else "worker"

@@ -1,4 +1,4 @@
-"""Cases that keep ranks busy, and idle, for a second or two; with children of their own, and shared memory."""
+"""Cases that keep ranks busy or idle for a second or two, with child processes and shared memory."""
 
 import contextlib
 import os
@@ -19,7 +19,7 @@ NOTES = Path(os.environ["CHAOS_NOTES"])
 
 @case("chaos.sum", axes={"n": [str(n) for n in range(40)]}, world_size=(2, 3))
 def test_sum(n, rank, world_size, group):
-    """Meets, rests, and has a child now and then, or a segment of shared memory that its tracker has to remove."""
+    """An all-reduce is right, with sleeps, child processes, and segments of shared memory for the tracker to remove."""
     (NOTES / "begun").touch()
     if rank == 0 and n in ("3", "17"):
         program = "import time; time.sleep(600)"

@@ -1,4 +1,4 @@
-"""The simulated accelerator as if each of its devices were real: no two ranks may share one."""
+"""Simulated accelerator with device locks, as on real devices: no two ranks may share a device."""
 
 from __future__ import annotations
 

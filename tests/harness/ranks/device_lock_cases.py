@@ -1,4 +1,4 @@
-"""Cases that note when they used which device, for test_leases.py."""
+"""Cases that record when they used which device, for test_device_locks.py."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from conformance.case import case
 
 @case("lock.use", axes={"n": [str(n) for n in range(8)]}, world_size=2)
 def test_use(n, rank, group, device):
-    """Stays on its device for a while."""
+    """A rank uses its device for a while."""
     since = time.monotonic()
     time.sleep(0.2)
     use = {
@@ -25,4 +25,4 @@ def test_use(n, rank, group, device):
 
 @case("lock.more", world_size=4)
 def test_more(group):
-    """More ranks than there are devices."""
+    """A case needs more ranks than there are devices."""

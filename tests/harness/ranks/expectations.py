@@ -1,4 +1,4 @@
-"""What has to come of each body of torture_cases.py: its verdict, what the message says, and how long it may take."""
+"""Expected results of the bodies in torture_cases.py: verdict, text of the message, and largest duration."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PASS, SKIP = ("pass", "native"), ("skip", "environment")
 RAISED, WRONG = ("fail", "raised"), ("fail", "wrong")
 CRASH, HANG, DISAGREEMENT = ("fail", "crash"), ("fail", "hang"), ("fail", "disagreement")
 
-#: Seconds on a quiet machine, beside the start of the ranks. Whoever is decided waits for nothing.
+#: Seconds on a quiet machine, without the start of the ranks. A case whose verdict is decided waits for nothing.
 AT_ONCE, WITH_GRACE, PROVEN = 0.5, 1.5, 3.0
 #: What 100,000 lines take to be written.
 LONG_WINDED = 5.0
@@ -19,7 +19,7 @@ LONG_WINDED = 5.0
 
 @dataclass(frozen=True)
 class Expected:
-    """``seconds`` count from the deadline where the body only ends by it."""
+    """Expected result of a body; ``seconds`` count from the deadline if only the deadline ends the body."""
 
     verdict: tuple[str, str]
     texts: tuple[str, ...] = ()
@@ -73,18 +73,18 @@ EXPECTED: dict[str, Expected] = {
     "comes_back_from_a_fork": Expected(WRONG, ("the rank itself has failed",), WITH_GRACE),
     "dies_with_shared_memory": Expected(CRASH, ("SIGSEGV",)),
     "destroys_the_group_itself": Expected(PASS),
-    "kills_the_zygote": Expected(CRASH, ("was lost", "rank 0", "rank 1"), PROVEN),
+    "kills_the_fork_server": Expected(CRASH, ("was lost", "rank 0", "rank 1"), PROVEN),
 }
 
 
 def verdicts() -> dict[str, tuple[str, str]]:
-    """Of every case: the bodies, and the ordinary ones behind them."""
+    """Return the verdicts of all cases: the bodies, and the ordinary cases that follow them."""
     following = {f"torture.after.{name}": PASS for name in EXPECTED}
     return {f"torture.{name}": expected.verdict for name, expected in EXPECTED.items()} | following
 
 
 def missing_texts(run: Run) -> list[tuple[str, str, str]]:
-    """Name, text and message, where a message does not say what it must."""
+    """Return name, expected text and message of each case whose message lacks the text."""
     messages = run.messages
     return [
         (name, text, messages.get(f"torture.{name}", ""))
@@ -95,9 +95,9 @@ def missing_texts(run: Run) -> list[tuple[str, str, str]]:
 
 
 def overdue(run: Run, allowance: float, processes: int) -> dict[str, float]:
-    """The bodies that took longer than they may, with their seconds.
+    """Return the bodies that took longer than allowed, with their seconds.
 
-    The first case of each of the ``processes`` waits for its fork_server, and whichever that was, it is the slowest.
+    The first case of each of the ``processes`` waits for its fork server, so the slowest ones are left out.
     """
     seconds = {case.id.removeprefix("torture."): case.seconds for case in run.report.cases}
     late = {

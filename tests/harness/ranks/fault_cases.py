@@ -1,4 +1,4 @@
-"""Cases on a machine that lacks something, for test_faults.py."""
+"""Cases for a machine that lacks a resource, for test_faults.py."""
 
 import mmap
 import os
@@ -12,7 +12,7 @@ from conformance.case import case
 
 @case("fault.meets", world_size=2)
 def test_meets(world_size, group):
-    """Needs nothing but its ranks."""
+    """An all-reduce needs only its ranks."""
     total = torch.ones(3)
     dist.all_reduce(total)
     assert total.tolist() == [world_size] * 3
@@ -20,7 +20,7 @@ def test_meets(world_size, group):
 
 @case("fault.shared", world_size=2)
 def test_shared(rank, group):
-    """Writes into shared memory for which there is no room: the kernel ends who does."""
+    """A write into shared memory without space makes the kernel end the process."""
     if rank == 1:
         path = Path("/dev/shm/fault-of-a-rank")
         with path.open("wb+") as file:
@@ -33,5 +33,5 @@ def test_shared(rank, group):
 
 @case("fault.meets_again", world_size=3)
 def test_meets_again(world_size, group):
-    """Works on."""
+    """An all-reduce works after the fault."""
     dist.barrier()

@@ -1,4 +1,4 @@
-"""Cases for ranks that torchrun provides, on one host or on two."""
+"""Cases for ranks that torchrun provides on one or two hosts."""
 
 import os
 import signal
@@ -13,7 +13,7 @@ from conformance.case import case
 
 @case("hosts.sum", axes={"n": ["0", "1"]}, world_size=(2, 4))
 def test_sum(n, rank, world_size, group, check):
-    """All ranks meet; who is on which host is in the variables of launchers."""
+    """An all-reduce is right, and the launcher's variables tell each rank's host."""
     total = torch.full((4,), float(rank))
     dist.all_reduce(total)
     hosts = int(os.environ.get("HOSTS_OF_THIS_RUN", "1"))
@@ -25,7 +25,7 @@ def test_sum(n, rank, world_size, group, check):
 
 @case("hosts.raises", world_size=2)
 def test_raises(rank, group):
-    """One fails while the other waits."""
+    """One rank fails while the other waits."""
     if rank == 1:
         raise ValueError("rank 1 minds")
     dist.barrier()
@@ -33,7 +33,7 @@ def test_raises(rank, group):
 
 @case("hosts.dies", world_size=2)
 def test_dies(rank, group):
-    """One is killed."""
+    """One rank is killed."""
     if rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     dist.barrier()
@@ -41,7 +41,7 @@ def test_dies(rank, group):
 
 @case("hosts.sleeps", world_size=2, deadline=3)
 def test_sleeps(rank, group):
-    """One never comes."""
+    """One rank never joins the collective."""
     if rank == 1:
         time.sleep(600)
     dist.barrier()
@@ -49,12 +49,12 @@ def test_sleeps(rank, group):
 
 @case("hosts.many", world_size=6)
 def test_many(group):
-    """Wants more ranks than there are."""
+    """A case needs more ranks than torchrun provides."""
 
 
 @case("hosts.loses_its_host", world_size=2)
 def test_loses_its_host(rank, group):
-    """Waits for what the test does to the second host, where it does anything."""
+    """A rank waits until the test cuts off the second host, if the test does so."""
     folder = os.environ.get("HOSTS_LOSE_ONE")
     if folder:
         Path(folder, f"waits.{rank}").touch()
@@ -65,5 +65,5 @@ def test_loses_its_host(rank, group):
 
 @case("hosts.after", axes={"n": ["0", "1"]}, world_size=(2, 4))
 def test_after(n, group):
-    """Behind all of them."""
+    """An all-reduce works after the other cases."""
     dist.all_reduce(torch.ones(2))

@@ -1,4 +1,4 @@
-"""Cases that see what is before them on a rank, for test_isolation.py."""
+"""Cases that see what earlier cases left on a rank, for test_isolation.py."""
 
 import os
 import sys
@@ -18,21 +18,21 @@ def note(name, text):
 
 @case("isolation.first", world_size=2)
 def test_first(rank, group):
-    """Leaves something in the module."""
+    """A case leaves a value in the module."""
     SEEN.append("first")
     note("first", os.getpid())
 
 
 @case("isolation.reused", world_size=2)
 def test_reused(rank, group):
-    """Fails by what the first one has left."""
+    """A case on the same ranks fails because of the value that the first one left."""
     note("reused", os.getpid())
     assert SEEN == [], f"somebody was here: {SEEN}"
 
 
 @case("isolation.forked", world_size=2, isolation="fork")
 def test_forked(rank, group):
-    """Its ranks have seen nothing."""
+    """Forked ranks have not seen earlier cases."""
     note("forked", os.getpid())
     SEEN.append("forked")
     assert SEEN == ["forked"]
@@ -41,7 +41,7 @@ def test_forked(rank, group):
 
 @case("isolation.own", world_size=2, isolation="exec", environment={"TORCH_SHOW_CPP_STACKTRACES": "7"})
 def test_own(rank, group):
-    """Its interpreter was started with the variable."""
+    """A rank's own interpreter starts with the variable."""
     note("own", os.getpid())
     assert b"TORCH_SHOW_CPP_STACKTRACES=7" in Path("/proc/self/environ").read_bytes().split(b"\0")
     assert any(word.endswith("become_rank()") for word in Path("/proc/self/cmdline").read_text().split("\0"))
@@ -51,6 +51,6 @@ def test_own(rank, group):
 
 @case("isolation.after", world_size=2)
 def test_after(rank, group):
-    """The variable is gone again."""
+    """The variable is not set any more."""
     assert "TORCH_SHOW_CPP_STACKTRACES" not in os.environ
     assert "torch" in sys.modules

@@ -1,4 +1,4 @@
-"""Ranks at work, and idle ones, for test_kills.py, which kills who drives them."""
+"""Cases with busy and idle ranks, for test_kills.py, which kills the processes that drive them."""
 
 import os
 import subprocess
@@ -17,13 +17,13 @@ def note(name):
 
 @case("kill.warm", world_size=3)
 def test_warm(group):
-    """Three ranks are up."""
+    """Three ranks start."""
     dist.barrier()
 
 
 @case("kill.busy", world_size=2)
 def test_busy(rank, group):
-    """Two of them work on with children of their own, one is idle."""
+    """Two ranks are busy and have child processes; the third is idle."""
     if rank == 0:
         program = "import time; time.sleep(600)"
         subprocess.Popen([sys.executable, "-c", program, "child-of-rank"], start_new_session=True)
@@ -33,5 +33,5 @@ def test_busy(rank, group):
 
 @case("kill.after", world_size=2)
 def test_after(group):
-    """Works again."""
+    """An all-reduce works again."""
     dist.barrier()

@@ -1,4 +1,4 @@
-"""Cases over two hosts: network namespaces with a cable between them, torchrun in both, pytest in the first.
+"""Runs over two hosts: two connected network namespaces, torchrun in both, pytest in the first.
 
 tox run -e hosts            # needs root, for the namespaces
 """
@@ -32,7 +32,7 @@ UNTIL_TOLD = 20.0
 
 @dataclass(frozen=True)
 class Hosts:
-    """Two network namespaces; ``inside`` puts a command into one of them, with a host name of its own."""
+    """Pair of network namespaces; ``inside`` returns a command that runs in one of them with its own host name."""
 
     names: tuple[str, str]
 
@@ -42,7 +42,7 @@ class Hosts:
         return ["ip", "netns", "exec", name, "unshare", "--uts", "sh", "-c", program, "sh", *words]
 
     def cut(self) -> None:
-        """Nobody is told: packets just no longer arrive."""
+        """Drop all packets between the hosts, without an error on either side."""
         _ip("-n", self.names[0], "link", "set", "cable", "down")
 
 
@@ -71,7 +71,7 @@ def hosts() -> Iterator[Hosts]:
 
 @dataclass(frozen=True)
 class Running:
-    """A run over two hosts that has begun."""
+    """Started run over two hosts."""
 
     process: subprocess.Popen[str]
     torchruns: tuple[Torchrun, Torchrun]
@@ -82,7 +82,7 @@ class Running:
         return Run(self.process.returncode, output, self.folder / "conformance-report" / "cpu")
 
     def ranks(self) -> dict[int, str]:
-        """What is left of it but torchrun itself, which has patience of its own."""
+        """Return the processes of the run that are left, without torchrun, which has its own timeout."""
         return {pid: line for pid, line in marked(str(self.folder)).items() if "torch.distributed.run" not in line}
 
 
@@ -142,7 +142,7 @@ def test_cases_over_two_hosts(running: Running) -> None:
 
 
 def lost(running: Running) -> None:
-    """What a run has to show whose second host is gone in the middle of a case."""
+    """Return the rows of a run that loses its second host during a case."""
     run = running.ended(UNTIL_TOLD + 60)
 
     assert run.verdicts["hosts.loses_its_host"] == ("fail", "crash"), run.output

@@ -1,4 +1,4 @@
-"""Cases on ranks that use what pytest offers, for test_ordinary.py."""
+"""Cases on ranks that use features of pytest, for test_ordinary.py."""
 
 import threading
 from pathlib import Path
@@ -23,7 +23,7 @@ def lock():
 
 @case("ordinary.given", axes={"dtype": ["float32", "int64"], "how": ["a"]}, requires=[DTYPE], world_size=(1, 2))
 def test_given(accelerator, declaration, device, case, check, dtype, how, rank, world_size, group, recipe, tmp_path):
-    """Everything that can be asked for is there."""
+    """All fixtures of a rank have values."""
     check.equal(how, "a", "axis")
     check.equal(recipe, {"numbers": [1, 2, 3]}, "a fixture's value")
     check.that(isinstance(tmp_path, Path) and tmp_path.is_dir(), "a folder of the pytest process")
@@ -37,29 +37,29 @@ def test_given(accelerator, declaration, device, case, check, dtype, how, rank, 
 class TestMethods:
     @case("ordinary.method", world_size=2)
     def test_method(self, rank, group):
-        """A method is a case as well."""
+        """A method can be a case."""
         dist.barrier()
 
 
 @case("ordinary.unsendable", world_size=2)
 def test_unsendable(lock, rank):
-    """A lock cannot be sent."""
+    """A lock cannot be sent to a rank."""
 
 
 @case("ordinary.alone")
 def test_alone(rank):
-    """A rank without ranks."""
+    """The fixture rank has no value in a case without ranks."""
 
 
 @case("ordinary.numbers", world_size=2)
 def test_numbers(rank, tmp_path):
-    """Writes what it draws."""
+    """A rank writes the random numbers that it draws."""
     Path(tmp_path.parent.parent / f"draw.{rank}").write_text(str(torch.rand(3).tolist()))
 
 
 @case("ordinary.shared", axes={"turn": [str(n) for n in range(3)]}, world_size=2)
 def test_shared(turn, check):
-    """Warm ranks are used again: the same processes."""
+    """Warm ranks are used again: the process ids are the same."""
     import os
 
     check.metric("pid", os.getpid())

@@ -1,4 +1,4 @@
-"""Bodies for test_pool.py, which drives a pool without pytest around it."""
+"""Case bodies for test_pool.py, which uses a pool without pytest."""
 
 import os
 import subprocess
@@ -14,7 +14,7 @@ from conformance.case import case
 
 @case("pool.sum", world_size=2)
 def test_sum(rank, world_size, group, check):
-    """Meets, and says who it was."""
+    """An all-reduce is right; the metric is the process id."""
     total = torch.ones(3)
     dist.all_reduce(total)
     check.that(total.tolist() == [world_size] * 3, f"got {total.tolist()}")
@@ -23,7 +23,7 @@ def test_sum(rank, world_size, group, check):
 
 @case("pool.imported", world_size=2)
 def test_imported(rank, group, check):
-    """Says which modules it has had from the beginning."""
+    """The metric tells whether a module is imported from the start."""
     check.that(True, "looked")
     check.metric("imported", int("colorsys" in sys.modules))
     check.metric("pid", os.getpid())
@@ -31,14 +31,14 @@ def test_imported(rank, group, check):
 
 @case("pool.child", world_size=2)
 def test_child(rank, group, check):
-    """Leaves a process in a session of its own."""
+    """A rank leaves a process in its own session."""
     child = subprocess.Popen(["sleep", "600"], start_new_session=True)
     check.metric("child", child.pid)
 
 
 @case("pool.batch", world_size=2)
 def test_batch(rank, group, check):
-    """Calls that torch compares by identity are still the same calls."""
+    """Functions that torch compares by identity stay the same objects."""
     taken = torch.zeros(2)
     other = 1 - rank
     calls = [dist.P2POp(dist.irecv, taken, other), dist.P2POp(dist.isend, torch.full((2,), float(rank)), other)]
@@ -61,7 +61,7 @@ def test_originals(rank, group, check):
 
 @case("pool.thread", world_size=2)
 def test_thread(rank, group, check):
-    """Leaves a thread on one rank."""
+    """One rank leaves a thread."""
     check.that(True, "begun")
     if rank == 1:
         threading.Thread(target=time.sleep, args=(600,), daemon=True).start()

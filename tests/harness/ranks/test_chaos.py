@@ -1,4 +1,4 @@
-"""What a run of chaos looks for is seen where it is, and not where it is not."""
+"""Tests of the chaos runs' search for leftovers: it finds each kind, and nothing else."""
 
 from __future__ import annotations
 

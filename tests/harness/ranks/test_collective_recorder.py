@@ -1,4 +1,4 @@
-"""The ledger: what is written is what is read, and a mismatch is proven or not claimed."""
+"""Tests of the collective recorder: records read as written, and mismatches reported only with proof."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ SUM = CollectiveRecord("n", "all_reduce", "default", 3, 4, "float32", inside=Tru
 
 
 @pytest.fixture
-def ledger() -> Iterator[CollectiveRecorder]:
-    descriptor = os.memfd_create("ledger")
+def recorder() -> Iterator[CollectiveRecorder]:
+    descriptor = os.memfd_create("recorder")
     yield CollectiveRecorder(descriptor)
     os.close(descriptor)
 
 
-def test_an_empty_one_is_nowhere(ledger: CollectiveRecorder) -> None:
-    assert str(ledger.read()) == "nowhere"
+def test_an_empty_one_is_nowhere(recorder: CollectiveRecorder) -> None:
+    assert str(recorder.read()) == "nowhere"
 
 
-def test_calls_are_counted_for_each_group_and_round(ledger: CollectiveRecorder) -> None:
-    ledger.begin("n")
+def test_calls_are_counted_for_each_group_and_round(recorder: CollectiveRecorder) -> None:
+    recorder.begin("n")
     for group in ("default", "default", "other"):
-        ledger.enter("all_reduce", group, torch.ones(2, 2), point_to_point=False)
-    assert str(ledger.read()) == "all_reduce #1 float32[4] of group other"
-    assert ledger.read().inside
-    ledger.leave()
-    assert not ledger.read().inside
-    ledger.enter("barrier", "default", None, point_to_point=False)
-    assert str(ledger.read()) == "barrier #3"
+        recorder.enter("all_reduce", group, torch.ones(2, 2), point_to_point=False)
+    assert str(recorder.read()) == "all_reduce #1 float32[4] of group other"
+    assert recorder.read().inside
+    recorder.leave()
+    assert not recorder.read().inside
+    recorder.enter("barrier", "default", None, point_to_point=False)
+    assert str(recorder.read()) == "barrier #3"
 
-    ledger.begin("m")
-    ledger.stage("in the body")
+    recorder.begin("m")
+    recorder.stage("in the body")
 
-    assert ledger.read() == CollectiveRecord("m", "in the body")
+    assert recorder.read() == CollectiveRecord("m", "in the body")
 
 
 def test_another_mapping_of_the_file_reads_the_same() -> None:
-    descriptor = os.memfd_create("ledger")
+    descriptor = os.memfd_create("recorder")
     writer, reader = CollectiveRecorder(descriptor), CollectiveRecorder(descriptor)
 
     writer.begin("n")

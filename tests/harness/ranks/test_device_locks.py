@@ -1,4 +1,4 @@
-"""Device locks: all or none, in turn, freed by the kernel, and no two ranks on one device."""
+"""Tests of device locks: all or none, in order of requests, freed by the kernel, one rank per device."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ with DeviceLocks(Path(sys.argv[1]), ["0", "1", "2"]).lock(int(sys.argv[2]), 10.0
 
 
 def other(folder: Path, count: int) -> subprocess.Popen[str]:
-    """Another process with so many of three devices."""
+    """Start another process that locks ``number`` of three devices."""
     process = subprocess.Popen(
         [sys.executable, "-c", HOLD, str(folder), str(count)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )

@@ -1,4 +1,4 @@
-"""A round's patience, by a clock that only listening moves: nobody waits longer than it says."""
+"""Tests of an execution's timeouts, with a clock that advances only while the execution listens."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BODY = CollectiveRecord("n", "in the body")
 
 
 class Clock:
-    """Ears that hear nothing, for exactly as long as they are asked to; time passes in no other way."""
+    """Stand-in for listening: it hears nothing and advances the time by the timeout."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -40,7 +40,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def rank(number: int, position: CollectiveRecord, *messages: object) -> Any:
-    """A process that stands at that position, has said what it said, and writes its stacks when it is asked."""
+    """Return a stand-in for a rank process at a position, with its messages, that writes stacks on request."""
     return SimpleNamespace(
         number=number,
         last_case="",

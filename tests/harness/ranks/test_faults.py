@@ -1,4 +1,4 @@
-"""A machine that lacks something: one clear verdict or none at all, and the run goes on."""
+"""Tests on a machine that lacks a resource: a clear verdict or none, and the run continues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Words of isolation: where ranks come from, and what a case finds on them."""
+"""Tests of isolation: which processes ranks are, and what a case finds on them."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_the_stronger_word_counts(of_the_case: str, of_the_run: str, expected: s
 def test_the_word_reaches_each_case_of_a_family() -> None:
     @case("isolation.family", axes={"n": ["1", "2"]}, world_size=(2, 3), isolation="exec", environment={"A": "b"})
     def body() -> None:
-        """Never runs."""
+        """Stand for a body that never runs."""
 
     family = family_of(body)
     assert family is not None

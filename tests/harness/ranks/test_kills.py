@@ -1,4 +1,4 @@
-"""Whoever is killed, nobody stays behind."""
+"""Tests that no process is left, whichever process is killed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A case on ranks reads like any other: fixtures, axes, methods, seeds; and what cannot be done is said."""
+"""Tests of features of pytest in cases on ranks: fixtures, axes, methods, seeds; and errors for what is impossible."""
 
 from __future__ import annotations
 

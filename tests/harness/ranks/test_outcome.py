@@ -1,4 +1,4 @@
-"""RankOutcome of ranks to one observation, without any process."""
+"""Tests of the observation that is made of the outcomes of ranks, without processes."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def died(rank: int, status: int, seen: Seen | None = None) -> RankOutcome:
     )
 
 
-def stuck(rank: int, fate: RankEnd = RankEnd.STUCK, ending: End | None = None) -> RankOutcome:
+def stuck(rank: int, end_of_rank: RankEnd = RankEnd.STUCK, ending: End | None = None) -> RankOutcome:
     return RankOutcome(
-        rank, fate, ending, position=CollectiveRecord("n", "all_reduce", "default", 3, 4, "float32", inside=True)
+        rank, end_of_rank, ending, position=CollectiveRecord("n", "all_reduce", "default", 3, 4, "float32", inside=True)
     )
 
 

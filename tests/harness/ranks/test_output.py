@@ -1,4 +1,4 @@
-"""Output of ranks: the head and the tail are kept, in bounded memory."""
+"""Tests of the output of ranks: its head and tail are kept in bounded memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pool by itself: ranks and the fork server are replaced, failed starts give one sentence, close() ends all."""
+"""Tests of the pool: it replaces ranks and the fork server, reports failed starts, and close() ends all processes."""
 
 from __future__ import annotations
 

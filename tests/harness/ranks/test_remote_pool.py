@@ -1,4 +1,4 @@
-"""Ranks from torchrun: what goes wrong on the way to them is one sentence, and they behave as those of the pool do."""
+"""Tests of ranks from torchrun: errors of the connection are one sentence, and the ranks behave like the pool's."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def free_port() -> int:
 
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, str]:
-    """A store as torchrun has it, and its address; nobody waits long."""
+    """Return a store like torchrun's, with short timeouts, and its address."""
     monkeypatch.setattr(rendezvous, "TIMEOUT", 0.3)
     port = free_port()
     return rendezvous.open_store("127.0.0.1", port, serve=True), f"127.0.0.1:{port}"
@@ -122,8 +122,8 @@ def test_who_does_not_know_the_token_is_turned_away(wrong: bytes | None) -> None
 
 
 @pytest.fixture(scope="module")
-def slots() -> Callable[[ExitStack, Path], tuple[str, list[Any]]]:
-    """Two ranks as torchrun would start them, without what it costs to import torchrun."""
+def rank_slots() -> Callable[[ExitStack, Path], tuple[str, list[Any]]]:
+    """Return a function that starts two ranks as torchrun does, without the time to import torchrun."""
 
     def start(stack: ExitStack, folder: Path) -> tuple[str, list[Any]]:
         port = str(free_port())
@@ -139,10 +139,10 @@ def slots() -> Callable[[ExitStack, Path], tuple[str, list[Any]]]:
     return start
 
 
-def test_cases_on_ranks_of_torchrun(tmp_path: Path, slots: Callable[..., tuple[str, list[Any]]]) -> None:
+def test_cases_on_ranks_of_torchrun(tmp_path: Path, rank_slots: Callable[..., tuple[str, list[Any]]]) -> None:
     tests = shutil.copy(HERE / "host_cases.py", tmp_path / "test_host_cases.py")
     with ExitStack() as stack:
-        endpoint, both = slots(stack, tmp_path)
+        endpoint, both = rank_slots(stack, tmp_path)
         found = run("--accelerator=cpu", str(tests), f"--ranks-from={endpoint}", cwd=tmp_path)
         statuses = [one.status(30) for one in both]
         said = "".join(one.said() for one in both)
@@ -168,4 +168,4 @@ def test_ranks_of_torchrun_serve_one_process(tmp_path: Path) -> None:
     found = run("--accelerator=cpu", "--ranks-from=127.0.0.1:1", "-n2", cwd=tmp_path)
 
     assert found.status == 4
-    assert found.output.strip() == "ERROR: --ranks-from gives ranks to one process: leave out -n, or say -n0."
+    assert found.output.strip() == "ERROR: --ranks-from needs a run in one process: leave out -n, or give -n0."

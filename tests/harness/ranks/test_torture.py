@@ -1,4 +1,4 @@
-"""Every way to end badly on ranks: one verdict with all ranks' evidence, the next case passes, nothing is left."""
+"""Tests of every failure on ranks: one verdict with all ranks' evidence, then a case that passes, and no leftovers."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_messages_tell_who_and_where(torture: Run) -> None:
 
 
 def test_nobody_waits_for_a_deadline_that_is_decided(torture: Run) -> None:
-    assert set(overdue(torture, BUSY, processes=2)) <= {"kills_the_zygote"}
+    assert set(overdue(torture, BUSY, processes=2)) <= {"kills_the_fork_server"}
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_nothing_is_left(torture: Run) -> None:
 
 
 def leftovers(mark: str) -> list[str]:
-    """Command lines of processes that were started, directly or not, by the run in that folder."""
+    """Return the command lines of processes that the run in that folder started, directly or indirectly."""
     return list(marked(mark).values())
 
 

@@ -1,4 +1,4 @@
-"""Ranks that torchrun provides, for tests: on this host, or on hosts that are network namespaces of it."""
+"""Ranks that torchrun provides for tests, on this host or in network namespaces of it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PORT = 29400
 
 @dataclass(frozen=True)
 class Torchrun:
-    """A running torchrun, and what it has said."""
+    """Running torchrun and its output."""
 
     process: subprocess.Popen[bytes]
     log: IO[bytes]
@@ -31,9 +31,9 @@ class Torchrun:
         self.log.seek(0)
         return self.log.read().decode()
 
-    def status(self, patience: float) -> int:
-        """Its exit status, when it has ended by itself."""
-        return self.process.wait(patience)
+    def status(self, timeout: float) -> int:
+        """Return the exit status once torchrun ends by itself; TimeoutExpired after ``timeout`` seconds."""
+        return self.process.wait(timeout)
 
 
 def command(nodes: int, node: int, ranks: int, address: str, port: int) -> list[str]:
@@ -45,7 +45,7 @@ def command(nodes: int, node: int, ranks: int, address: str, port: int) -> list[
 
 @contextlib.contextmanager
 def started(words: list[str], cwd: Path, **more: str) -> Iterator[Torchrun]:
-    """It runs meanwhile, in a session of its own; what is left of it afterwards is killed."""
+    """Run torchrun in its own session during the context; kill what is left of it afterwards."""
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(
             words, cwd=cwd, env=environment(**more), stdout=log, stderr=subprocess.STDOUT, start_new_session=True
@@ -64,7 +64,7 @@ def started(words: list[str], cwd: Path, **more: str) -> Iterator[Torchrun]:
 
 @contextlib.contextmanager
 def one_host(ranks: int, cwd: Path, **more: str) -> Iterator[tuple[str, Torchrun]]:
-    """torchrun on this host: the address for --ranks-from, and its process."""
+    """Run torchrun on this host; give the address for --ranks-from and the process."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     with started(command(1, 0, ranks, "127.0.0.1", port), cwd, **more) as torchrun:

@@ -1,4 +1,4 @@
-"""Bodies that end badly on ranks, each with an ordinary case behind it. Run as a vendor's file by test_torture.py."""
+"""Bodies that fail on ranks, each followed by an ordinary case. test_torture.py runs this file as a vendor's."""
 
 import ctypes
 import os
@@ -181,7 +181,7 @@ def leaks_all_it_can(rank):
 
 
 def computes_slowly(rank):
-    """Longer than it takes to suspect a mismatch; nobody is to be accused."""
+    """Computes longer than it takes to suspect a mismatch; no mismatch may be reported."""
     if rank == 1:
         time.sleep(1.8)
     meet()
@@ -214,7 +214,7 @@ def destroys_the_group_itself(rank):
     dist.destroy_process_group()
 
 
-def kills_the_zygote(rank):
+def kills_the_fork_server(rank):
     if rank == 0:
         os.kill(os.getppid(), signal.SIGKILL)
     time.sleep(600)
@@ -235,7 +235,7 @@ BODIES = [
 
 def following(name):
     def body(rank, world_size, group, check):
-        """Whatever was before it: a sum is right, and the state is as it should be."""
+        """After any other case, a sum is right and the state of the process is restored."""
         total = torch.ones(3)
         dist.all_reduce(total)
         assert total.tolist() == [float(world_size)] * 3

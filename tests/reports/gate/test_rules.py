@@ -60,7 +60,7 @@ def test_an_honest_report_is_accepted_without_a_baseline_and_under_every_profile
     ("challenge", "seed", "sentence"),
     [
         ("", 0, "The run was made without a challenge."),
-        ("another-word", 0, "The run was made with the challenge another-word, not with the one asked for."),
+        ("another-word", 0, "The run was made with the challenge another-word, not with the required one."),
         ("a-new-word", 17, "The seed of the run is not the one that its challenge gives."),
         ("a-new-word", seed_of_challenge("a-new-word"), None),
     ],
@@ -121,7 +121,7 @@ def test_a_deselected_run_is_rejected() -> None:
 
     sentences = found(replace(report, run=replace(report.run, invocation=invocation)), baseline=None)
 
-    assert ("G12", "The run left cases out by -k; a profile is judged by a complete run.") in sentences
+    assert ("G12", "The run left cases out by -k; a profile needs a complete run.") in sentences
     assert ("G04", f"1 required case is not in the report: {ADD}.") in sentences
     assert {rule for rule, _ in sentences} == {"G03", "G04", "G12"}
 
@@ -352,10 +352,13 @@ def _run(**changes: Any) -> Callable[[], Report]:
         (_run(started="2026-05-31T12:30:00+00:00"), "ended before it began"),
         (_run(started="2026-06-01T12:11:00+00:00", finished="2026-06-01T12:12:00Z"), "dated in the future"),
         (lambda: honest(days=91), "The run is 91 days old; profile training accepts 90."),
-        (lambda: honest(days=11), "The baseline is younger than the report"),
-        (lambda: with_case(honest(), ADD, seconds=-1.0), "took less than no time"),
+        (lambda: honest(days=11), "run began after the report"),
+        (lambda: with_case(honest(), ADD, seconds=-1.0), "has a negative duration"),
         (lambda: with_case(honest(), ADD, seconds=99_999.0), "more than the run had"),
-        (lambda: replace(honest(), cases=tuple(replace(c, seconds=0.0) for c in honest().cases)), "no time at all"),
+        (
+            lambda: replace(honest(), cases=tuple(replace(c, seconds=0.0) for c in honest().cases)),
+            "every duration is 0",
+        ),
     ],
 )
 def test_g13_times(make: Callable[[], Report], sentence: str) -> None:

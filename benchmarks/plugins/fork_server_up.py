@@ -1,6 +1,7 @@
-"""A pytest plugin that notes when the pool of ranks hears that its zygote is up: ``-p zygote_up``. It changes nothing.
+"""Pytest plugin that records when the fork server of the rank pool is up: ``-p fork_server_up``. It changes nothing.
 
-The seconds since the epoch go to the file that ZYGOTE_UP_FILE names.
+The environment variable FORK_SERVER_UP_FILE names the file. It gets the seconds since the epoch at which the pool hears
+of it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ def pytest_configure() -> None:
     @functools.wraps(plain)
     def note(self: Pool, message: dict[str, Any]) -> bool:
         if message["kind"] == "up":
-            Path(os.environ["ZYGOTE_UP_FILE"]).write_text(str(time.time()), encoding="utf-8")
+            Path(os.environ["FORK_SERVER_UP_FILE"]).write_text(str(time.time()), encoding="utf-8")
         return plain(self, message)
 
     Pool._note = note  # type: ignore[method-assign]
