@@ -209,7 +209,8 @@ def test_the_readme_is_short_and_shows_a_terminal_first() -> None:
     lines = text(README).splitlines()
 
     assert len(lines) <= 150
-    assert "$ pytest --accelerator=cpu" in lines[:25]
+    assert "$ pytest --accelerator=cpu" in lines[:30]
+    assert {"pip install tox && tox run -e conformance", "pip install tox && tox run -e tests"} <= set(lines[:30])
 
 
 def test_known_gaps_are_those_of_the_plan() -> None:
