@@ -1,4 +1,7 @@
-"""docs/detection.md from the catalogue and what was measured: ``python -m tests.defects.table`` renews it."""
+"""Tables of the catalogue and its measured results: ``python -m tests.defects.table`` renews them.
+
+docs/detection.md has the totals; tests/defects/measured.md has every mutant.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ from .survivors import SURVIVORS
 
 HERE = Path(__file__).parent
 PAGE = HERE.parents[1] / "docs" / "detection.md"
+LISTING = HERE / "measured.md"
 MEASURED = HERE / "measured.json"
 BEGIN, END = "<!-- detection:begin -->", "<!-- detection:end -->"
 #: How many catching checks a row names.
@@ -29,25 +33,30 @@ def standings(measured: Measured) -> list[Check]:
     return checks(measured, STAND_INS)
 
 
-def generated(measured: Measured) -> str:
-    """Everything between the markers."""
+def summary(measured: Measured) -> str:
+    """Return the generated part of docs/detection.md: totals and survivors."""
+    return f"{_totals(measured.by_name)}\n\nSurvivors: {_survivors(measured.by_name)}"
+
+
+def listing(measured: Measured) -> str:
+    """Return the whole of tests/defects/measured.md."""
     by_name = measured.by_name
     parts = (
-        _totals(by_name),
-        "### Mutants",
+        "# Every mutant, and the cases that catch it",
+        "`python -m tests.defects.table` writes this file. "
+        "[What the suite detects](../../docs/detection.md) explains it.",
+        "## Mutants of the simulated accelerator",
         _mutants(by_name),
-        "### Survivors",
-        _survivors(by_name),
-        "### What the catalogue has to hold",
+        "## Defects seen elsewhere, which the catalogue contains",
         _lines(),
-        "### Families",
+        "## Families",
         _families(),
-        "### Checks and their mutants",
+        "## Checks and their mutants",
         _standings(standings(measured)),
-        "### Defects of stand-in objects",
+        "## Defects of stand-in objects",
         _stand_ins(by_name),
     )
-    return "\n\n".join(parts)
+    return "\n\n".join(parts) + "\n"
 
 
 def mutant_row(mutant: Mutant, result: Result | None) -> str:
@@ -82,11 +91,11 @@ def _totals(results: dict[str, Result]) -> str:
     share = len(killed) / len(MUTANTS)
     lines = (
         f"**{len(killed)} of {len(MUTANTS)} mutants are killed** ({share:.1%}), in {families} families.",
-        f"{through} of them go through a whole `pytest --accelerator=…` run.",
-        f"★ marks what TorchCTS 0.4.1 was seen to miss: {alive} of {len(starred)} are killed.",
-        f"False accusations on the healthy accelerator: {len(healthy.reds)} in {healthy.ran} cases.",
-        f"Mutants that turn a case red which does not depend on what they break: {len(accusing)}.",
-        f"Beside them stand {len(STAND_INS)} defects of stand-in objects; {caught} are seen red by their case.",
+        f"{through} of them run in a whole `pytest --accelerator=…` run.",
+        f"TorchCTS 0.4.1 missed {len(starred)} of them (marked ★ in the list); {alive} of these are killed here.",
+        f"Failures on the healthy accelerator: {len(healthy.reds)} of {healthy.ran} cases.",
+        f"Mutants that also fail a case which does not depend on the broken part: {len(accusing)}.",
+        f"The catalogue also has {len(STAND_INS)} defects of stand-in objects; their cases catch {caught} of them.",
     )
     return "\n".join(f"* {line}" for line in lines)
 
@@ -94,7 +103,7 @@ def _totals(results: dict[str, Result]) -> str:
 def _survivors(results: dict[str, Result]) -> str:
     alive = [mutant.name for mutant in MUTANTS if not _catching(mutant, results.get(mutant.name))]
     if not alive:
-        return "None."
+        return "none."
     return "\n".join(f"* {name}: {SURVIVORS.get(name, 'not explained')}" for name in alive)
 
 
@@ -163,10 +172,12 @@ def _stand_ins(results: dict[str, Result]) -> str:
 
 
 def page(measured: Measured) -> str:
-    """The page with its generated part in place."""
+    """Return docs/detection.md with its generated part in place."""
     before, rest = PAGE.read_text(encoding="utf-8").split(BEGIN)
-    return f"{before}{BEGIN}\n{generated(measured)}\n{END}{rest.split(END)[1]}"
+    return f"{before}{BEGIN}\n{summary(measured)}\n{END}{rest.split(END)[1]}"
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(measuring.read(MEASURED)), encoding="utf-8")
+    found = measuring.read(MEASURED)
+    PAGE.write_text(page(found), encoding="utf-8")
+    LISTING.write_text(listing(found), encoding="utf-8")
