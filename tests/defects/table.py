@@ -43,7 +43,7 @@ def listing(measured: Measured) -> str:
     by_name = measured.by_name
     parts = (
         "# Every mutant, and the cases that catch it",
-        "[What the suite detects](../../docs/detection.md) explains this list. `python -m tests.defects.table` writes it.",
+        "[What the suite detects](../../docs/detection.md) explains it. `python -m tests.defects.table` writes it.",
         "## Mutants of the simulated accelerator",
         _mutants(by_name),
         "## Defects seen elsewhere, which the catalogue contains",
