@@ -12,7 +12,6 @@ import pytest
 from benchmarks.record import read, record
 from benchmarks.table import Row
 from conformance.plan import area_names
-
 from tests.defects import measuring, table
 
 from . import explained, figures
