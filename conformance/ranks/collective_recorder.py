@@ -110,7 +110,9 @@ class CollectiveRecorder:
         self._memory.close()
 
     def _write(self, record: CollectiveRecord, *, inside: bool) -> None:
+        """Write the record under the next even generation. An odd one tells a reader that a write is under way."""
         text = json.dumps(vars(record)).encode()
+        # Too long for the shared memory. The reader keeps the earlier record, which beats a cut text.
         if len(text) > _LONGEST_TEXT:
             return
         generation, _, _ = _HEAD.unpack_from(self._memory)
@@ -150,6 +152,7 @@ def _recorded(name: str, function: Callable[..., Any], *, point_to_point: bool) 
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
+        """Call the collective and record it; a collective that it calls in turn is not recorded."""
         global _depth
         if _recorder is None or _depth:
             return function(*args, **kwargs)

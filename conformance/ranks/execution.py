@@ -206,9 +206,11 @@ class Execution:
             rank.process.inbox.clear()
 
     def _mismatch(self) -> str | None:
+        """Return why the ranks can never meet in a collective, or ``None`` where nothing is proved."""
         ranks = list(enumerate(self._participants))
         running = {number: rank.process.position() for number, rank in ranks if not rank.end}
         ended = {number: rank.position for number, rank in ranks if rank.end and rank.position}
+        # A rank that still shows an earlier case has not begun this one, so nothing can be compared yet.
         if any(record.nonce != self._nonce for record in running.values()):
             return None
         return prove_mismatch(running, ended)
@@ -227,6 +229,8 @@ class Execution:
     # --- outcomes ---------------------------------------------------------------------------------------------------
 
     def _outcomes(self) -> list[RankOutcome]:
+        """Return the outcome of each rank, with stacks of the unfinished ranks where those help."""
+        # Before the request for stacks, which lets time pass in which a rank may move on.
         positions = [rank.position or rank.process.position() for rank in self._participants]
         all_passed = self.passed
         # A rank that has passed waits for the others, so its stacks say nothing, unless all passed and one is stuck.
@@ -236,6 +240,7 @@ class Execution:
         return [self._outcome(number, rank, positions[number]) for number, rank in enumerate(self._participants)]
 
     def _outcome(self, number: int, rank: _Participant, position: CollectiveRecord) -> RankOutcome:
+        """Return the outcome of one rank, with the end of its output and the collective that it was in."""
         rank.process.output.drain()
         return RankOutcome(
             rank=number,
@@ -250,6 +255,7 @@ class Execution:
         )
 
     def _ending(self, rank: _Participant) -> RankEnd:
+        """Return how the rank's part ended: death comes first, and a rank is only stuck where no other rank failed."""
         if rank.process.gone:
             return RankEnd.DIED
         if rank.done:

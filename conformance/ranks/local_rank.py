@@ -108,6 +108,7 @@ class LocalRank:
 
 
 def _file(name: str) -> int:
+    """Return the descriptor of a new file in memory that is opened for appending."""
     import fcntl
 
     descriptor = os.memfd_create(name, os.MFD_CLOEXEC)

@@ -125,11 +125,13 @@ class Rank:
         self._leaked = [*leaked, "threads"] if self._threads else leaked
 
     def _run(self, work: Work, function: Callable[..., Any], checker: Checker) -> None:
+        """Join the group, build the arguments, and run the body once. Errors of the body pass to the caller."""
         case = body.case_named(function, work.case_id)
         device = self._device(work)
         self._recorder.stage(JOINING)
         group = self._groups.join(work.nonce, self._backend, work.rank, work.world_size, work.deadline)
         arguments = body.arguments(function, work.values, self._own(work, case, device, group, checker))
+        # The rank is part of the seed, so that ranks draw different numbers.
         seed_everything(seed_of(f"{case.id}@{work.rank}", self._hello.seed), self._accelerator)
         self._recorder.stage("in the body")
         function(**arguments)

@@ -75,6 +75,7 @@ class CaseRunner:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        """Write the journal's start and end of a case, and hold it to its deadline with the watchdog."""
         case = case_of(item)
         if self._poisoned_by:
             self._leave(item.session)
@@ -87,6 +88,7 @@ class CaseRunner:
             return (yield)
         finally:
             self.watchdog.disarm()
+            # A case without a verdict fails: no path through pytest's hooks may end in silence.
             verdict = item.stash.get(VERDICT, failed(Reason.RAISED, "the case ended without a verdict"))
             self.journal.end(case.id, verdict, time.perf_counter() - started)
 
@@ -109,6 +111,7 @@ class CaseRunner:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        """Skip a case that the declaration or the time budget excludes, before its fixtures are made."""
         case = case_of(item)
         if case is None:
             return
@@ -129,6 +132,7 @@ class CaseRunner:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, None, None]:
+        """Run the body from seeded random state and turn any end of it into a verdict."""
         case = case_of(item)
         if case is None:
             yield
@@ -174,10 +178,12 @@ class CaseRunner:
     def pytest_runtest_makereport(
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Give failures outside the body a verdict too, and put the verdict into pytest's report."""
         report = yield
         case = case_of(item)
         if case is None:
             return report
+        # A failed teardown overrules a passed body: it may have left the device in a bad state.
         if (call.excinfo and VERDICT not in item.stash) or (call.excinfo and call.when == "teardown"):
             item.stash[VERDICT] = self._outside_the_body(call)
         if call.when == "call" or not report.passed:

@@ -42,6 +42,7 @@ class CrashHandler:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
+        """Let xdist survive a write to a worker that has just died."""
         send = node.sendcommand
 
         def send_to_the_living(name: str, **arguments: Any) -> None:
@@ -54,10 +55,12 @@ class CrashHandler:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_handlecrashitem(self, crashitem: str, report: Any, sched: Any) -> None:
+        """Judge the case that ended the worker, and put the other cases back into the queue."""
         worker = report.node.gateway.id
         records = read_journal(self.context.folder.journal)
         culprit = next((started for started in records.in_flight.values() if started.worker == worker), None)
         head = self.case_ids.get(crashitem)
+        # xdist names the first test in the worker's queue, but the journal knows which case was really running.
         if culprit is not None:
             verdict = self._judge(culprit, _exit_status(report.node))
             if culprit.id == head:
@@ -98,6 +101,7 @@ class CrashHandler:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any, error: object) -> None:
+        """Stop the run when workers die again and again without a case that ends in between."""
         if not error:
             return
         ended = len(read_journal(self.context.folder.journal).ended) if self.context.folder.journal.exists() else 0
@@ -129,6 +133,7 @@ def _waived(verdict: Verdict, case: str, context: RunContext) -> Verdict:
 
 
 def _how_it_died(stacks: str, status: int | None) -> str:
+    """Return a clause on how the process died, from its stacks and its exit status (negative: a signal)."""
     fatal = fatal_error(stacks)
     if status is not None and status < 0:
         return f"the process was killed by {signal.Signals(-status).name}" + (f" ({fatal})" if fatal else "")
@@ -232,6 +237,7 @@ def _death_notice(context: RunContext, dead: int) -> str:
 
 
 def _in_flight(context: RunContext, process: int) -> CaseStart | None:
+    """Return the case that process ``process`` had begun and not ended, if any."""
     if not context.folder.journal.exists():
         return None
     records = read_journal(context.folder.journal)

@@ -67,6 +67,7 @@ def activate(config: pytest.Config) -> None:
 
 
 def _register_controller(config: pytest.Config, context: RunContext, collection: Collection) -> None:
+    """Register the controller, and with xdist the handler of dead workers."""
     from conformance.runner.controller import Controller
     from conformance.runner.crashes import CrashHandler
 
