@@ -86,6 +86,8 @@ def _reject_crowds(data: bytes, where: str) -> None:
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the object's members. Raises ``ValueError`` for a key that occurs twice."""
+    # json keeps the last of two equal keys, so two readers could see different values in one file.
     members = dict(pairs)
     if len(members) != len(pairs):
         raise ValueError("a key occurs twice in one object")

@@ -68,6 +68,7 @@ def _principal(signature: Path, allowed_signers: Path) -> str:
 
 
 def _ssh_keygen(words: list[str], data: bytes) -> subprocess.CompletedProcess[bytes]:
+    """Run ssh-keygen on ``data``. Raises ``JournalError`` if it is missing or does not answer in time."""
     program = shutil.which("ssh-keygen")
     if program is None:
         raise JournalError("there is no ssh-keygen here; install OpenSSH 8.1 or newer to sign and to verify.")

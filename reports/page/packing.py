@@ -73,6 +73,7 @@ def _membership(table: Table, id: str) -> str:
 
 
 def _column(column: PageColumn, ids: Sequence[str]) -> dict[str, Any]:
+    """Return the data of one column. Lists and strings of letters follow the order of ``ids``."""
     report = column.report
     before = _letters(endings_of(column.earlier[-1]), ids) if column.earlier else ""
     (messages, message), details = _texts(column, ids)

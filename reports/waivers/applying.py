@@ -97,7 +97,9 @@ def waiver_outcome(report: Report, waivers: Sequence[Waiver], today: date) -> Wa
 
 
 def _covered(waiver: Waiver, cases: Mapping[str, CaseRecord]) -> list[CaseRecord]:
+    """Return the report's cases that the waiver covers, by name first and then by pattern."""
     found = [cases[id] for id in waiver.exact if id in cases]
+    # Patterns have to be matched with every case, so only a waiver that has some pays for it.
     if len(waiver.exact) < len(waiver.cases):
         found += [case for id, case in cases.items() if id not in waiver.exact and waiver.covers(id)]
     return found
