@@ -53,6 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _number(word: str) -> int | None:
+    """Return a positive number, or ``None`` for the word 'all'."""
     if word == "all":
         return None
     if not word.isdigit() or int(word) < 1:
@@ -61,6 +62,7 @@ def _number(word: str) -> int | None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    """Print a new nonce, or check the report's answers. Exit status 1 means that they are not accepted."""
     from conformance.reports.challenge import answering, checked_nonce, complaint, new_nonce
 
     if arguments.report is None:
@@ -81,6 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _load(path: Path) -> Report:
+    """Load the report. An unreadable report exits like one that the gate cannot judge."""
     from conformance.cli.gate import CannotJudge, require
     from conformance.reports.loading import load
 
