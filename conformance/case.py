@@ -168,6 +168,7 @@ def case(
     names, sizes = tuple(axes or ()), _world_sizes(id, world_size)
 
     def expand() -> list[Case]:
+        """Return the cases of the family: each combination of the axes, on each world size."""
         combinations = itertools.product(*(axes or {}).values())
         planned = [tuple(zip(names, values, strict=True)) for values in combinations]
         if not isinstance(world_size, Sequence):

@@ -62,6 +62,7 @@ class ProcessState:
         return leaked
 
     def _restore_environment(self) -> None:
+        """Restore all environment variables but the one that pytest sets for the running test."""
         pytests_own = os.environ.get(_PYTESTS_OWN)
         os.environ.clear()
         os.environ.update(self.environment)
@@ -142,6 +143,7 @@ class RankState:
         return leaked
 
     def _restore_handlers(self) -> list[str]:
+        """Restore the signal handlers and return the names of the signals whose handler had changed."""
         leaked = []
         for number, handler in zip(_SIGNALS, self.handlers, strict=True):
             if signal.getsignal(number) != handler:
