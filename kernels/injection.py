@@ -77,6 +77,7 @@ class InjectedKernel:
             yield LastImplementation(self.kernel.name, dtype, choice.implementation, choice.reason)
 
     def _function(self, dtype: str) -> tuple[Callable[..., Any] | None, str]:
+        """Return the accelerator's function for ``dtype``, or ``None`` and the reason."""
         name = self.kernel.attribute_for(dtype)
         function = self._found.get(name)
         if function is None:
@@ -84,6 +85,7 @@ class InjectedKernel:
         return (None, f"{name} takes other arguments") if _differs(function, self.kernel) else (function, "")
 
     def _call_reference(self, dtype: str, reason: str, arguments: tuple[Any, ...]) -> Any:
+        """Compute with the portable reference, and note the reason for the report."""
         if self.kernel.reference is None:
             raise NotImplementedError(f"{self.kernel.name} has no portable reference, and {reason}")
         # The reference itself checks nothing.
@@ -157,6 +159,7 @@ def _with_portable(theirs: Callable[..., Any], ours: Callable[..., Any]) -> Call
     """
 
     def both(*arguments: Any) -> Any:
+        """Call both, so that the reference's state follows; return the accelerator's result if there is one."""
         result = ours(*arguments)
         if theirs is ours:
             return result
@@ -235,6 +238,7 @@ class InjectedLinear(nn.Module):
         self._kernel = injector.kernel("vector_matmul" if self.bias is None else "linear_layer")
 
     def forward(self, source: Tensor) -> Any:
+        """Return the layer's outputs, with all leading dimensions taken as tokens."""
         tokens = source.reshape(1, -1, source.shape[-1])
         # transposed_mode is True: nn.Linear stores its weight as (outputs, inputs). rope_theta (10000.0) has no effect.
         if self.bias is None:

@@ -147,6 +147,7 @@ WORKSPACE = Workspace()
 
 
 def _allocate(word: str, dtype: torch.dtype) -> Callable[..., None]:
+    """Return the allocation function for tensors of ``dtype``, under DeepSpeed's name."""
     name = f"allocate_workspace_{word}"
 
     def allocate_workspace(
@@ -221,7 +222,9 @@ def follow(find: Callable[[str], Callable[..., Any]], operator: Callable[..., An
     done = (0, 0)  # the allocation, and how many calls of its journal have been repeated
 
     def softmax_context(*arguments: Any) -> Any:
+        """Repeat the calls that the operator's own workspace has missed, then call the operator."""
         nonlocal done
+        # A new allocation starts a new workspace, so its whole journal is due.
         start = done[1] if done[0] == WORKSPACE.allocations else 0
         for name, given in WORKSPACE.journal[start:]:
             find(name)(*given)

@@ -166,6 +166,7 @@ def _machine() -> str:
 
 
 def _obstacle(ranks: int) -> str:
+    """Return why this process cannot share memory with ``ranks`` ranks, or an empty text."""
     if sys.platform != "linux" or not hasattr(os, "memfd_create"):
         return f"{sys.platform} has no memfd"
     if not _machine():
@@ -180,6 +181,7 @@ def _obstacle(ranks: int) -> str:
 
 
 def _create(ranks: int, tuning: Tuning) -> tuple[mmap.mmap | None, int, _MemoryOffer]:
+    """Create the memory and return it with its descriptor and the offer for the other ranks."""
     size = _TOKEN_SPACE + library().low_latency_bytes(ranks, tuning.chunk)
     descriptor = -1
     try:
@@ -196,6 +198,7 @@ def _create(ranks: int, tuning: Tuning) -> tuple[mmap.mmap | None, int, _MemoryO
 
 
 def _attach(offer: _MemoryOffer) -> tuple[mmap.mmap | None, str]:
+    """Map the offered memory and return it, or ``None`` and the reason."""
     if offer.error:
         return None, ""  # rank 0 reports its own error
     try:

@@ -49,6 +49,7 @@ def dequantizer(dtype: torch.dtype) -> Callable[[Tensor, Tensor, int, int, int],
     """Return a function that dequantizes contiguous tensors to ``dtype`` (float32 or float16), as the references do."""
 
     def dequantize(data: Tensor, params: Tensor, groups: int, num_bits: int, quant_type: int) -> Tensor:
+        """Return the numbers of packed codes, in the dtype of the function's name."""
         values = torch.empty((*data.shape[:-1], data.shape[-1] * 8 // num_bits), dtype=dtype)
         library().dequantize_groups(
             data.data_ptr(), params.data_ptr(), groups, values.numel() // groups, num_bits, int(quant_type),

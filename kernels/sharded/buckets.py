@@ -115,6 +115,7 @@ class GradientBuckets:
         return self._gradients[name]
 
     def _put(self, target: _Gradient, gradient: Tensor) -> None:
+        """Copy a gradient into the bucket of its dtype and device. Reduces the bucket first if it is full."""
         ring = self._ring(gradient)
         length = target.layout.length
         if ring[0].used and ring[0].used + length > ring[0].rows.shape[1]:
@@ -127,6 +128,7 @@ class GradientBuckets:
         buffer.gradients.append(target)
 
     def _ring(self, gradient: Tensor) -> list[_Buffer]:
+        """Return the buckets for the gradient's dtype and device, which are made for the first one."""
         key = (gradient.dtype, gradient.device)
         if key not in self._rings:
             shape = (self.world_size, self._columns)

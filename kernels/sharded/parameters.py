@@ -229,6 +229,7 @@ def _floating(dtype: torch.dtype) -> torch.dtype:
 
 
 def _free(tensor: Tensor) -> None:
+    """Free the tensor's memory. The tensor and its views stay, without content."""
     if tensor.device.type != "cpu":
         # Work on the current stream may still read the memory, so the allocator must not give it away before.
         tensor.record_stream(torch.accelerator.current_stream(tensor.device.index))

@@ -112,6 +112,7 @@ def lion_oracle(given: Arguments) -> Mapping[str, Expected]:
 
 
 def _rows(given: Arguments, lists: int, step: Callable[..., tuple[Expected, ...]]) -> Mapping[str, Expected]:
+    """Return the expected lists after ``step``, or unchanged ones if the flag is set."""
     if int(given["noop_flag"]):
         return _unchanged(given, lists)
     return {
@@ -158,6 +159,7 @@ def _adam(
     noop: int = 0,
     **numbers: float,
 ) -> Arguments:
+    """Return the arguments of an Adam call. ``mode`` 1 is AdamW."""
     lists = _adam_lists(generator, sizes, dtype)
     change(lists)
     return {
@@ -242,6 +244,7 @@ def _lion(
     change: Callable[[list[list[Tensor]]], None] = _unmodified,
     noop: int = 0,
 ) -> Arguments:
+    """Return the arguments of a Lion call, whose signs do not hang on rounding."""
     # Where the signs of moment and gradient differ, the moment decides: beta1 * 1/8 exceeds (1 - beta1) * 13/16.
     gradients = [away_from_zero(generator, size) * 0.8125 for size in sizes]
     lists = [
@@ -276,6 +279,7 @@ LION_SAMPLES = (
 
 
 def _check_lists(names: Sequence[str], given: Arguments) -> None:
+    """Raise ``UsageError`` for tensors that do not fit each other, or numbers out of range."""
     check_tensor_lists("tensor_lists", given["tensor_lists"], names, _STORED)
     for name in ("lr", "weight_decay", *(["epsilon"] if "epsilon" in given else [])):
         check_number(name, given[name], at_least=0.0)

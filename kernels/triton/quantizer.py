@@ -33,6 +33,7 @@ def _quantize(
     source: tl.tensor, codes: tl.tensor, params: tl.tensor, size: tl.tensor,
     ASYMMETRIC: tl.constexpr, BITS: tl.constexpr, BLOCK: tl.constexpr,
 ) -> None:  # fmt: skip
+    """Quantize one group: find its range first, then write codes and parameters."""
     group = tl.program_id(0).to(tl.int64)
     lanes = tl.arange(0, BLOCK)
     least = tl.full((BLOCK,), float("inf"), dtype=tl.float32)
@@ -120,6 +121,7 @@ def dequantize_fp32(data: Tensor, params: Tensor, groups: int, num_bits: int, qu
 
 
 def _values(dtype: torch.dtype, data: Tensor, params: Tensor, groups: int, num_bits: int, quant_type: int) -> Tensor:
+    """Return the numbers of packed codes in ``dtype``."""
     values = torch.empty((*data.shape[:-1], data.shape[-1] * 8 // num_bits), dtype=dtype, device=data.device)
     count = data.numel() // groups
     if count:
