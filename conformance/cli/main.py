@@ -20,6 +20,7 @@ from typing import Any, Final, NoReturn
 from conformance import cli
 from conformance.errors import ConformanceError, UnknownName, UsageError
 
+#: As shells report it: 128 and the number of SIGINT.
 _INTERRUPTED: Final = 130
 
 

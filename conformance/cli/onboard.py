@@ -148,6 +148,7 @@ def _probe(arguments: argparse.Namespace, cases: Sequence[str]) -> Report:
         case_file = scratch / "cases.txt"
         case_file.write_text("\n".join(cases), encoding="utf-8")
         folder = (arguments.conformance_report or scratch / "report").absolute()
+        # In another process, because a probe may crash or hang and must not take this command with it.
         status, output = _pytest(
             f"--accelerator={arguments.name}",
             f"--case-file={case_file}",

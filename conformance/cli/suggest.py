@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 SUMMARY = "Print the declaration that matches the results of a run."
 
+#: Defects in the comments of a declaration; the report has all of them.
 _MOST_SHOWN: Final = 40
 
 

@@ -66,6 +66,7 @@ class ProcessState:
         pytests_own = os.environ.get(_PYTESTS_OWN)
         os.environ.clear()
         os.environ.update(self.environment)
+        # pytest deletes the variable after the test, and fails where it is missing.
         if pytests_own is not None:
             os.environ[_PYTESTS_OWN] = pytests_own
 
@@ -155,6 +156,7 @@ class RankState:
         """Return the names of Python threads that the case has started and not ended."""
         new = [thread for thread in threading.enumerate() if thread not in self.threads]
         for thread in new:
+            # A thread that the body has told to end may need a moment for it.
             thread.join(_THREAD_TIMEOUT)
         return [thread.name for thread in new if thread.is_alive()]
 

@@ -23,6 +23,7 @@ from conformance.observation import Observation, Seen, observe_body
 from conformance.plan import family_of
 from conformance.ranks.channel import End, Work
 
+#: Characters of a traceback; a longer one is cut in the middle.
 _LONGEST_TRACE = 6000
 
 

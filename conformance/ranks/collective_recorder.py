@@ -21,6 +21,7 @@ from typing import Any
 SIZE = mmap.PAGESIZE
 #: Generation (odd while the record is written), length of the text, and whether the rank is inside a call.
 _HEAD = struct.Struct("<II?")
+#: Bytes of JSON. With its head, a record has to fit into one page.
 _LONGEST_TEXT = 512
 
 _COLLECTIVES = (
@@ -84,6 +85,7 @@ class CollectiveRecorder:
 
     def enter(self, name: str, group: str, tensor: Any, *, point_to_point: bool) -> None:
         """Record that the rank calls a collective, with the size and dtype of its first tensor."""
+        # Only some ranks make a point-to-point call, so counting it would shift their numbers against the others.
         self._counts[group] += not point_to_point
         elements = None if tensor is None else tensor.numel()
         dtype = "" if tensor is None else str(tensor.dtype).removeprefix("torch.")
@@ -92,11 +94,13 @@ class CollectiveRecorder:
 
     def leave(self) -> None:
         """Record that the rank has returned from the collective."""
+        # The text stays: a rank that has left a collective still shows which one it was.
         generation, length, _ = _HEAD.unpack_from(self._memory)
         _HEAD.pack_into(self._memory, 0, generation, length, False)
 
     def read(self) -> CollectiveRecord:
         """Return the newest record. A rank that was stopped while it wrote one shows an empty record."""
+        # A bound, because a rank that died while it wrote leaves an odd generation for ever.
         for _ in range(100):
             generation, length, inside = _HEAD.unpack_from(self._memory)
             text = bytes(self._memory[_HEAD.size : _HEAD.size + min(length, _LONGEST_TEXT)])

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+#: Seconds between two attempts. A file lock has no timeout of its own.
 _POLL = 0.005
 _QUEUE = "queue"
 

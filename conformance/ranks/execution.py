@@ -21,6 +21,7 @@ _TEAR_DOWN = 10.0
 _QUIET = 0.5
 #: Seconds that a rank may take to write its stacks.
 _STACKS = 0.5
+#: Seconds between two looks at shared memory or files, which wake no selector.
 _POLL = 0.01
 
 
@@ -125,10 +126,12 @@ class Execution:
         if self.passed:
             for rank in self._participants:
                 rank.tell_to_leave(self._nonce)
+            # A new time limit: a slow tear-down must not be taken for a body that missed its deadline.
             until = time.monotonic() + _TEAR_DOWN
             if not self._wait(lambda: all(rank.finished for rank in self._participants), until, watch=False):
                 self.cause = f"leaving the group did not end within {_TEAR_DOWN:.0f} s"
         else:
+            # Failed ranks report what they leaked, and are then discarded anyway, so this wait is short.
             self._wait(self._failed_ranks_finished, time.monotonic() + GRACE, watch=False)
         self._wait_for_exit_statuses()
         return self._outcomes()
@@ -179,6 +182,7 @@ class Execution:
                 quiet_since, suspect = time.monotonic(), None
             elif watch and not failed and time.monotonic() - quiet_since >= _QUIET:
                 found = self._mismatch()
+                # Twice the same: a rank may have been between two records at the first look.
                 if found and found == suspect:
                     self.cause = f"the ranks cannot come together: {found}"
                     return False

@@ -14,6 +14,7 @@ from conformance.ranks.channel import Channel, Closed, Hello, Message, encode
 from conformance.ranks.collective_recorder import CollectiveRecord, CollectiveRecorder
 from conformance.ranks.output import Output
 
+#: Bytes of stacks that are read. A message shows far fewer.
 _MOST_STACKS = 1 << 18
 _OWN_INTERPRETER = "from conformance.ranks.fork_server import become_rank; become_rank()"
 

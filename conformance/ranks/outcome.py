@@ -14,6 +14,7 @@ from conformance.ranks.collective_recorder import CollectiveRecord
 from conformance.ranks.output import tagged
 from conformance.reports.verdict import Reason
 
+#: Characters. A report cuts its messages to the same length.
 _LONGEST_MESSAGE = 4000
 
 

@@ -21,6 +21,7 @@ from conformance.errors import UsageError
 
 #: How long the pytest process waits for the store, and then for the ranks, in seconds.
 TIMEOUT = 60.0
+#: Seconds between two attempts to connect.
 _POLL = 0.1
 _WORLD = "conformance/world"
 #: Seconds without an answer after which the kernel reports that a host is gone.

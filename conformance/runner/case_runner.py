@@ -83,6 +83,7 @@ class CaseRunner:
             return (yield)
         started = time.perf_counter()
         self.journal.start(case.id, self._state_of(case))
+        # After the journal's start, so that the case is known as running when the watchdog ends the process.
         self.watchdog.arm(case.deadline)
         try:
             return (yield)
@@ -107,6 +108,7 @@ class CaseRunner:
         if "PYTEST_XDIST_WORKER" in os.environ:
             os._exit(POISONED_EXIT)
         session.shouldstop = f"{self._poisoned_by} left the device unusable; continue with --resume"
+        # Without workers nothing can replace this process, so the run ends here.
         raise pytest.exit.Exception(str(session.shouldstop))
 
     @pytest.hookimpl(tryfirst=True)
@@ -125,6 +127,7 @@ class CaseRunner:
         claim = self._claim(case)
         if self.options.time_budget is None or claim is None or claim.state is not State.UNDECLARED:
             return None
+        # The budget begins with the first probe, not with the run.
         self._probing_since = self._probing_since or time.monotonic()
         if time.monotonic() - self._probing_since <= self.options.time_budget:
             return None
@@ -157,6 +160,7 @@ class CaseRunner:
         observation = observe_body(error, checker, self.subject.accelerator, generated=_is_generated(item))
         verdict = judge(case, self.subject.declaration, observation, self.options.strictness)
         metrics = {**verdict.metrics, **checker.metrics, **({"leaked": ",".join(leaked)} if leaked else {})}
+        # Before the waivers: a waiver for the case's own failure must not excuse an unusable device.
         verdict = self._after_health_check(case, replace(verdict, metrics=metrics))
         item.stash[VERDICT] = waive(verdict, case, self.subject.waivers)
         raise_outcome(item.stash[VERDICT], error)
@@ -210,6 +214,7 @@ def raise_outcome(verdict: Verdict, error: BaseException | None) -> None:
         return
     if verdict.outcome is Outcome.SKIP:
         raise pytest.skip.Exception(f"{verdict.reason.value}: {verdict.message}", _use_item_location=True)
+    # Raised again, a skip would count as a skip, but the verdict is a failure.
     if error is not None and not isinstance(error, pytest.skip.Exception):
         raise error
     raise Finding(verdict.reason, verdict.message)

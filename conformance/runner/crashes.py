@@ -81,6 +81,7 @@ class CrashHandler:
 
     def _rewrite(self, report: pytest.TestReport, case_id: str, verdict: Verdict) -> None:
         """Replace the outcome in xdist's report by the verdict."""
+        # xdist gives a crash no phase of pytest's. As "call" it is the outcome of the case itself.
         report.when = "call"
         report.outcome = {"pass": "passed", "skip": "skipped", "fail": "failed"}[verdict.outcome.value]  # type: ignore[assignment]
         command = repro_of(self.context, case_id)
@@ -105,6 +106,7 @@ class CrashHandler:
         if not error:
             return
         ended = len(read_journal(self.context.folder.journal).ended) if self.context.folder.journal.exists() else 0
+        # Any verdict in between is progress: one bad case after another may each end its worker.
         self._deaths_without_verdict = self._deaths_without_verdict + 1 if ended == self._ended_at_last_death else 0
         self._ended_at_last_death = ended
         if self._deaths_without_verdict >= _MOST_DEATHS_WITHOUT_PROGRESS:

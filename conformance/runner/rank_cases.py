@@ -107,10 +107,12 @@ class RankCases:
     def _run(self, work: Work, case: Case, devices: LockedDevices | None, imports: frozenset[str]) -> ExecutionResult:
         """Run the case. If it fails on warm ranks, run it on fresh ranks too: an earlier case may be the cause."""
         assert case.world_size is not None
+        # The option may raise a case's isolation, and never lower it.
         start = RankStart(self._isolation.at_least(case.isolation), dict(case.environment), imports)
         result = self._pool.run(work, case.world_size, start, devices)
         if not result.suspects_earlier_case:
             return result
+        # Fresh ranks are forks: state of an earlier case cannot be in them.
         fresh = self._pool.run(work, case.world_size, RankStart(Isolation.FORK, imports=imports), devices)
         if fresh.outcome.observation.seen is not Seen.RIGHT:
             return result
