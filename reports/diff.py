@@ -58,6 +58,7 @@ class ReportDiff:
         return bool(self.cases or self.claims)
 
 
+#: A skip says more than a failure and less than a pass, so both directions have a step between them.
 _RANK = {Outcome.FAIL: 0, Outcome.SKIP: 1, Outcome.PASS: 2}
 
 

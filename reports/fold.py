@@ -32,6 +32,7 @@ from conformance.reports.verdict import Outcome, Reason
 
 #: Values of the axis ``mode``, to recognize it in ids when the manifest is lost.
 _MODES = frozenset({"inference", "training"})
+#: Seconds, about 30 years. A larger duration is an error of the journal and counts as 0.
 _LONGEST = 1e9
 _LOST_MANIFEST = "The manifest is missing: cases that never began are not counted."
 

@@ -77,6 +77,7 @@ class JournalWriter:
 
     def _end_torn_line(self) -> None:
         size = os.fstat(self._fd).st_size
+        # A resumed journal may end in a line that a kill has cut; the next record must not continue it.
         if size and os.pread(self._fd, 1, size - 1) != b"\n":
             os.write(self._fd, b"\n")
 

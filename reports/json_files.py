@@ -18,6 +18,7 @@ MAX_BYTES: Final = 64 * 1024 * 1024
 MAX_CONTAINERS: Final = 500_000
 #: Values in a file. Numbers and strings take memory too.
 MAX_VALUES: Final = 2_500_000
+#: First bytes of gzip data. The name of a file says nothing reliable.
 _GZIP: Final = b"\x1f\x8b"
 
 

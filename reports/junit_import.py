@@ -24,6 +24,7 @@ from conformance.reports.verdict import Outcome, Reason
 
 #: Tier and first part of the area of imported cases. It separates them from this suite's cases in every view.
 IMPORTED: Final = "imported"
+#: Limits of untrusted XML: test cases, depth of nesting, characters of a message.
 MAX_CASES: Final = 100_000
 _MAX_DEPTH: Final = 32
 _MAX_TEXT: Final = 4_000

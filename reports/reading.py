@@ -23,8 +23,10 @@ T = TypeVar("T")
 
 #: Limits of one value. A report of 20,000 cases stays far below them.
 MAX_ITEMS: int = 200_000
+#: Limits of untrusted values: keys of an object, characters of a text, size of an integer.
 MAX_KEYS: Final = 256
 MAX_TEXT: Final = 20_000
+#: Beyond it readers in other languages lose digits or fail.
 MAX_INT: Final = 2**63
 #: Different sets of keys that are read by columns. Honest reports have a few; a hostile one has one for each object.
 _MOST_SHAPES: Final = 256

@@ -18,7 +18,9 @@ from conformance.reports.plain_text import one_line
 
 #: Namespace of ssh-keygen. Signatures that were made for other purposes, such as commits, are rejected.
 NAMESPACE: Final = "conformance-report"
+#: Bytes. An SSH signature has one or two thousand.
 _MAX_SIGNATURE: Final = 64 * 1024
+#: ssh-keygen may wait for an agent, or for a touch of a hardware key.
 _SECONDS: Final = 30
 
 

@@ -22,6 +22,7 @@ from conformance.reports.totals import Counts
 SUMMARY = "Markdown"
 FILE = "matrix.md"
 
+#: Rows of a table. A comment on GitHub holds 65,536 characters.
 MAX_ROWS: Final = 200
 MAX_MESSAGE: Final = 300
 

@@ -26,6 +26,7 @@ from conformance.reports.totals import Counts
 
 SUMMARY = "for terminals"
 
+#: Rows that a terminal shows; report.json has all of them.
 MAX_DIFFERENCES: Final = 20
 MAX_IDS: Final = 10
 MAX_MESSAGE_LINES: Final = 6

@@ -29,8 +29,10 @@ def apply(verdict: Verdict, case: str, core: bool, waivers: Iterable[Waiver], to
     """Return the verdict after the waivers. ``waivers`` are those that apply to the device."""
     covering = [waiver for waiver in waivers if waiver.covers(case)] if not core else []
     if verdict.outcome is Outcome.PASS:
+        # A flaky case may pass; any other waiver for a passing case hides the next failure.
         stale = next((waiver for waiver in covering if waiver.kind is not WaiverKind.FLAKY), None)
         return _stale(verdict, stale) if stale else verdict
+    # A waiver excuses one reason. The same case with another failure is a new finding.
     named = next((waiver for waiver in covering if waiver.verdict is verdict.reason), None)
     if verdict.outcome is not Outcome.FAIL or named is None:
         return verdict
