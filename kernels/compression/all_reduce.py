@@ -77,6 +77,7 @@ class CompressedAllReduce:
 
     def _pack_own(self, padded: Tensor, feedback: Feedback) -> tuple[Tensor, Tensor]:
         """Return this rank's packed signs and their scale; store the loss in the worker feedback."""
+        # Error feedback: the loss of the last call is added to this one's input, so it is not lost for good.
         compensated = padded + feedback.worker
         scale = _scale(compensated)
         feedback.worker.copy_(compensated - scale * signs(compensated))

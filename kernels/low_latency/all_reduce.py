@@ -106,6 +106,7 @@ class LowLatencyAllReduce:
                 reference.all_reduce(dense, operation, self._group)
             else:
                 self._through(self._segment, dense, dtype, code)
+            # A tensor with gaps was reduced in a copy.
             if dense.data_ptr() != tensor.data_ptr():
                 tensor.detach().copy_(dense)
         return tensor
@@ -130,6 +131,7 @@ class LowLatencyAllReduce:
     def _through(self, segment: Segment, dense: Tensor, dtype: int, code: int) -> None:
         """Reduce through shared memory, in place. Any failure closes this object."""
         library, handle = segment.library, segment.handle
+        # The library counts in nanoseconds.
         timeout = int(self._timeout * 1e9)
         try:
             status = library.low_latency_all_reduce(handle, dense.data_ptr(), dense.numel(), dtype, code, timeout)

@@ -23,6 +23,7 @@ from conformance.kernels.native import shared_object
 
 SOURCE = Path(__file__).parent / "csrc" / "all_reduce.cpp"
 MAX_RANKS = 64
+#: Random bytes that prove that the mapped memory is the one that rank 0 has made.
 _TOKEN = 16
 #: Bytes in front of the segment's data: one memory page, which begins with the token.
 _TOKEN_SPACE = mmap.PAGESIZE
@@ -134,6 +135,7 @@ def agree(group: dist.ProcessGroup | None, portable: str, tuning: Tuning) -> tup
     found: list[_MemoryOffer | None] = _gathered(offer, group)
     assert found[0] is not None
     memory, error = (memory, found[0].error) if rank == 0 else _attach(found[0])
+    # Every rank takes part, also after an error: the others would wait for it for ever.
     errors: list[str] = _gathered(error, group)
     # Only now have all ranks mapped the memory, whose path leads through rank 0's descriptor.
     if descriptor >= 0:

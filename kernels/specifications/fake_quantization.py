@@ -211,6 +211,7 @@ def _returns_its_argument(name: str, functions: Any, device: torch.device, dtype
 
 #: Positions of the numbers between two codes.
 _FRACTIONS = (0.0625, 0.25, 0.5, 0.75, 0.9375)
+#: Numbers for one mean: its standard deviation is then 1/64 of a single draw's.
 _DRAWS = 4096
 
 

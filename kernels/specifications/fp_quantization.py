@@ -41,6 +41,7 @@ from conformance.kernels.specification import (
 from conformance.kernels.specifications.fake_quantization import SIGMAS
 from conformance.kernels.specifications.quantization import Observations, altered
 
+#: A float32 behind the codes of each group.
 _SCALE_BYTES = 4
 BUDGET = ErrorBudget(
     rounding=1.0,
@@ -303,6 +304,7 @@ def _non_finite(functions: Any, device: torch.device, dtype: torch.dtype, genera
         yield f"{kind.bits} bits", back.detach().cpu().isnan().double(), Expected(expected)
 
 
+#: Numbers for one mean: its standard deviation is then 1/64 of a single draw's.
 _DRAWS = 4096
 
 

@@ -40,6 +40,7 @@ _STORED = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 SIZES = (1, 2, 7, 511, 512, 513, 65535, 65537)
 #: Large samples take most of the time. A kernel that loses a tail loses it in every dtype, so one dtype is enough.
 _LARGE_ONLY_IN = ("float32",)
+#: Sizes of the tensors: an empty one, a single element, and sizes around powers of two.
 MIXED = (3, 513, 1, 0, 1024)
 
 #: Betas and 1 - beta are exact in float32, so that an implementation that passes scalars as float32 loses nothing.

@@ -128,6 +128,7 @@ def _with_offs(given: Arguments, ends: list[int]) -> Arguments:
     return {**given, "offs": torch.tensor(ends, dtype=torch.int32, device=given["mat_a"].device)}
 
 
+#: Rows of the groups: odd sizes, an empty group, a single row.
 _ROWS = (7, 0, 17, 1, 40)
 
 SPECIFICATIONS = (

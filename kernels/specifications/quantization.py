@@ -130,6 +130,7 @@ def quantize_oracle(given: Arguments) -> Mapping[str, Expected]:
     vals, groups, num_bits = given["vals"], given["groups"], given["num_bits"]
     expected = exact.quantize(exact.rows(vals, groups), num_bits, bool(given["quant_type"]))
     shape = (*vals.shape[:-1], vals.shape[-1] * num_bits // 8)
+    # For 4 bits one number stands for each byte, whose value is not compared.
     codes, slack = (tensor.reshape(-1)[:: 8 // num_bits].reshape(shape) for tensor in (expected.codes, expected.slack))
     allowed = slack if num_bits == 8 else torch.full(shape, _ANY_BYTE).double()
     numbers = exact.rows(vals, groups)
@@ -149,6 +150,7 @@ def dequantize_oracle(given: Arguments, *, dtype: torch.dtype) -> Mapping[str, E
     """
     data, groups = given["data"], given["groups"]
     if given["num_bits"] == 4:
+        # floor keeps the sign of the high half, as an arithmetic shift does.
         high = torch.div(data.double(), 16, rounding_mode="floor")
         codes = high.repeat_interleave(2, dim=-1)
     else:
