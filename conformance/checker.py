@@ -41,6 +41,7 @@ class Checker:
         if name in self.digests:
             raise ValueError(f"{name!r} names two comparisons across ranks; give one of them another name")
         self.count += 1
+        # The shown value makes a difference readable; the digest covers elements that are not shown.
         self.digests[name] = f"{hashlib.sha256(_bytes(value)).hexdigest()[:16]} {_shown(value)[:200]}"
 
     def metric(self, name: str, value: Number) -> None:

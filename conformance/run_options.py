@@ -85,6 +85,7 @@ def _endpoint(value: str | None, workers: int | None) -> str | None:
         return None
     from conformance.ranks.rendezvous import parsed
 
+    # Only checked here: the pool parses it again.
     parsed(value)
     if workers:
         raise UsageError("--ranks-from needs a run in one process: leave out -n, or give -n0.")

@@ -64,8 +64,10 @@ def guard() -> None:
     socket.socket(fileno=int(sys.argv[-1])).close()  # only the fork server keeps this end
     die_with_parent(signal.SIGTERM)
     _, status = os.waitpid(fork_server, 0)
+    # The process id may be given to another process from now on.
     guarded.clear()
     end_children(CLEAN_UP_SECONDS)
+    # abs: a death by a signal is negative, and must not become a success.
     os._exit(abs(os.waitstatus_to_exitcode(status)))
 
 
@@ -100,6 +102,7 @@ def _make_forkable() -> None:
     """Make forks cheap and safe: freeze garbage collection, and require a single thread."""
     gc.collect()
     collect_seldom()
+    # Threads of native libraries count too, which threading does not know.
     threads = len(os.listdir("/proc/self/task"))
     if threads != 1:
         raise SystemExit(f"the fork server has {threads} threads, so a fork of it would not be safe")
@@ -134,12 +137,14 @@ class ForkServer:
         self._channel = channel
         self._ranks: dict[int, int] = {}  # process id → the pool's number
         self._strays_end = 0.0
+        # Python writes a byte into it for each signal, which wakes select(). See signal.set_wakeup_fd.
         self._woken, self._waker = socket.socketpair()
 
     def serve(self) -> None:
         """Serve until the pool closes its end or the guard dies."""
         adopt_orphans()
         self._woken.setblocking(False)
+        # A signal handler must never wait, and set_wakeup_fd() refuses a blocking descriptor.
         self._waker.setblocking(False)
         signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, _ignore)
@@ -230,6 +235,7 @@ class ForkServer:
             except ChildProcessError:
                 self._strays_end = 0.0
                 return
+            # Children are left, and none of them has ended.
             if not pid:
                 break
             number = self._ranks.pop(pid, None)

@@ -61,6 +61,7 @@ class LocalRank:
             request = {"kind": "fork", "number": number, "command": command, "environment": dict(environment or {})}
             fork_server.send(request, (theirs.fileno(), write, stacks, records))
         finally:
+            # Copies of the rank's ends: while one is open here, the end of the rank's channel would not be seen.
             theirs.close()
             os.close(write)
             os.close(records)

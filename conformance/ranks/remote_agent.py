@@ -72,6 +72,7 @@ def _client(listener: socket.socket, token: str) -> Channel:
     """Wait for the pytest process, which knows the token, and return its channel. Turn away every other client."""
     while True:
         connection, _ = listener.accept()
+        # A client that connects and sends nothing must not keep pytest from its turn.
         connection.settimeout(_TOKEN_TIMEOUT)
         channel = Channel(connection)
         with contextlib.suppress(Closed, TimeoutError, ValueError):
@@ -98,6 +99,7 @@ class Agent:
         """Serve until the pytest process or the fork server is gone."""
         with contextlib.suppress(Closed):
             while True:
+                # Records and stacks lie in memory and files, which wake no selector, so they are polled.
                 for key, _ in self._selector.select(_POLL if self._rank else None):
                     if self._selector.get_map().get(key.fd) is key:
                         key.data()
@@ -195,6 +197,7 @@ class Agent:
         """Start another fork server in place of a dead one. Raise Closed if the dead one never started."""
         old = self.fork_server
         self._selector.unregister(old.channel)
+        # It would not start at the second attempt either, and the client has to learn why.
         if not old.up:
             failed = encode(LoadFailed(f"the fork server of the ranks did not start: {old.last_output()}"))
             for request in self._waiting:

@@ -210,6 +210,7 @@ class RemotePool(Pool):
         for agent in alive:
             order.append((turns[agent.address.node], agent.address.rank, agent))
             turns[agent.address.node] += 1
+        # By turns: the first rank of each host, then the second of each host.
         chosen = [agent for _, _, agent in sorted(order, key=lambda entry: entry[:2])[:count]]
         return sorted(chosen, key=lambda agent: agent.address.rank)
 
@@ -230,6 +231,7 @@ class RemotePool(Pool):
 
     def _forget(self, process: RankProcess) -> None:
         for agent in self._agents:
+            # Only the pool forgets it. The agent kills the process when it forks the next one.
             if agent.rank is process:
                 agent.rank = None
 

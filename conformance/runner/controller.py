@@ -27,6 +27,7 @@ from conformance.runner.facts import environment_facts, read_facts
 from conformance.runner.progress import Progress
 from conformance.runner.waivers import check_plan, waivers_of
 
+#: Exit statuses of pytest.
 EXIT_INTERRUPTED, EXIT_INTERNAL, EXIT_USAGE, EXIT_NO_TESTS = 2, 3, 4, 5
 #: Width of the matrix in columns where the output is no terminal (CI logs, files).
 _WIDTH_OF_A_LOG = 120
@@ -71,6 +72,7 @@ class Controller:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self) -> None:
+        # With xdist the workers collect, and the plan comes from them.
         if not self.config.option.numprocesses:
             self._accept_once()
 
@@ -87,6 +89,7 @@ class Controller:
         """Take the workers' manifest as this run's. Raise ConformanceError before any earlier file changes."""
         folder, run = self.context.folder, self.context.run
         setup_error = folder.setup_error(run)
+        # A worker could not load the accelerator; it has left the sentence for this process.
         if setup_error.exists():
             sentence = setup_error.read_text()
             setup_error.unlink()
@@ -193,6 +196,7 @@ class Controller:
         """Write the report of what the journal holds, and return the run's exit status."""
         folder, finished = self.context.folder, _now()
         report = fold(self.manifest, read_journal(folder.journal))  # type: ignore[arg-type]
+        # pytest's own status counts too: an interrupt or an internal error must not look like a verdict.
         status = run_status(exitstatus, int(report.exit_status()))
         journal = open_journal(self.context)
         journal.finish(exit=status, finished=finished)

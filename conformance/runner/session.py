@@ -39,6 +39,7 @@ def prepare(config: pytest.Config) -> None:
         option.numprocesses = context.accelerator.default_workers
     if option.numprocesses:
         option.dist = "load"  # the group schedulers of xdist 3.8 hang, or multiply failures, when a worker crashes
+        # xdist's default would end the run after some crashes, but here each crash is a verdict.
         option.maxworkerrestart = option.maxworkerrestart or "100000"
 
 
@@ -83,6 +84,7 @@ def _make_context(config: pytest.Config) -> RunContext:
     waivers_of(options.waivers)  # raises if the file is wrong
     accelerator = resolve(options.accelerator)
     if not config.option.collectonly:
+        # Before anything runs: a missing package is then one sentence, not the failure of every worker.
         accelerator.preflight()
     folder = ReportFolder(options.report / accelerator.name)
     if not config.option.collectonly:
