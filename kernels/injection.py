@@ -67,6 +67,7 @@ class InjectedKernel:
                     raise
                 reason = _one_line(error)
             else:
+                # Noted after the call: only then is it certain that the function has computed.
                 self._last[dtype] = choice_behind(function)
                 return result
         return self._call_reference(dtype, reason, arguments)
@@ -123,6 +124,7 @@ class Injector:
         spec = specification(kernel)
         own: Callable[..., Any] = spec.companions[name]
         found = getattr(self._load(spec.builder)[0], name, None)
+        # Without the kernel itself, the accelerator's workspace would never be read.
         if not callable(found) or not self.kernel(kernel)._found:
             return own
         return _with_portable(found, own)
@@ -192,6 +194,7 @@ def _differs(function: Callable[..., Any], kernel: KernelSpecification) -> bool:
 
 
 def _says_absent(error: Exception) -> bool:
+    # Vendors raise RuntimeError for a missing kernel too, so its text decides.
     return isinstance(error, NotImplementedError) or any(part in str(error) for part in _ABSENT)
 
 
@@ -242,6 +245,7 @@ class InjectedLinear(nn.Module):
         tokens = source.reshape(1, -1, source.shape[-1])
         # transposed_mode is True: nn.Linear stores its weight as (outputs, inputs). rope_theta (10000.0) has no effect.
         if self.bias is None:
+            # The kernel takes scales of int8 weights, which a dense weight has not.
             scale = source.new_zeros(1)
             found = self._kernel(tokens, self.weight, False, scale, False, True)
         else:
@@ -300,6 +304,7 @@ def inject(
     """
     injection = Injection(model, Injector(accelerator))
     known = {**RULES, **(rules or {})}
+    # A list, because modules are replaced while the loop runs.
     for path, module in list(model.named_modules()):
         inside = any(path.startswith(f"{outer}.") for outer in injection.originals)
         rule = known.get(type(module))

@@ -145,6 +145,7 @@ class Handle(PinHandle):
     def __del__(self) -> None:
         forgotten = len(self._pending)
         self.close()
+        # A child of fork() has a copy of the list, and nothing in it is the child's to wait for.
         if forgotten and os.getpid() == self._process:
             text = f"a handle was deleted with {forgotten} operations pending; they were completed first. Call wait()"
             warnings.warn(text, ResourceWarning, stacklevel=2)
@@ -184,6 +185,7 @@ class Handle(PinHandle):
     def _wait(self) -> int:
         """Wait for all queued transfers and return their number. Raises their error, or a summary of several."""
         with self._lock:
+            # Taken under the lock, so that two threads never wait for the same operation.
             pending, self._pending = self._pending, []
         failed = [error for operation in pending if (error := operation.outcome()) is not None]
         if len(pending) == len(failed) == 1:

@@ -93,6 +93,7 @@ def _step(kernel: Any, tensors: Sequence[Tensor], flag: Tensor, numbers: Sequenc
     leading = tensors[0]
     if not leading.numel():
         return
+    # The flag may be on the host or on another device than this tensor.
     here = flag.to(leading.device, torch.int32)
     with current(leading):
         # Triton specializes on the types of arguments: an int would be compiled as an integer.

@@ -56,6 +56,7 @@ def _quantize(
         tl.store(params + group * 2 + 1, offset)
     else:
         width = tl.where(high > -low, high, -low) + poison
+    # Equal numbers have no step; with step 1 they become code 0.
     flat = width < _NEGLIGIBLE
     tl.store(params + group * (1 + ASYMMETRIC), tl.where(flat, 1.0, width * (1.0 / steps)))
     scale = tl.where(flat, 1.0, tl.div_rn(steps, width))
