@@ -62,6 +62,7 @@ def fold(manifest: Mapping[str, Any], records: JournalRecords) -> Report:
 def fold_without_manifest(records: JournalRecords) -> Report:
     """Return the report of a journal alone, with a note that it lacks the cases that never began."""
     header = records.run or {}
+    # A case may have ended without a start line that can be read.
     ids = [id for id in dict.fromkeys([*records.started, *records.ended]) if isinstance(id, str)]
     guessed = {
         "sha256": str(header.get("manifest", "")),

@@ -15,6 +15,7 @@ from conformance.kernels.native import shared_object
 
 _SOURCE = Path(__file__).parent / "csrc" / "quantize.cpp"
 _WHO, _WITHOUT = "the compiled CPU quantizer", "PyTorch's operators do the work without it"
+#: The compiled library's numbers for dtypes.
 _TYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 _POINTER, _INT, _LONG = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
 

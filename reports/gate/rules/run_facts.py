@@ -22,6 +22,7 @@ _SLACK: Final = 1.25
 def check_invocation(evidence: GateEvidence) -> Iterator[GateFinding]:
     """Return findings of G12: a selection, strictness bring-up, or a challenge other than the requested one."""
     run = evidence.report.run
+    # Read from the command line again: the selection that the file states may have been edited.
     typed = redaction.selection(run.invocation.argv)
     selecting = sorted({*run.invocation.selection, *typed})
     if selecting:
