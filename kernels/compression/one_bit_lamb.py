@@ -96,7 +96,6 @@ class OneBitLamb(OneBitOptimizer):
         # Once, before the first compressed step: the scales bring the moments of all parameters to one size.
         if any("scaled" not in state for _, _, state in frozen):
             _set_scales([state for _, _, state in frozen])
-        # The mean gradient is rebuilt from the moments before and after the communication.
         before = [state["exp_avg"].clone() for _, _, state in frozen]
         for group, parameter, state in frozen:
             beta1, _ = group["betas"]
