@@ -130,7 +130,9 @@ def case_id(subject: str, axes: Iterable[tuple[str, str]]) -> str:
 
 def seed_of(case_id: str, base: int = 0) -> int:
     """Return a 31-bit seed that depends only on the id and the base seed of the run."""
+    # Not hash(), which differs in every process.
     digest = hashlib.sha256(f"{base}:{case_id}".encode()).digest()
+    # 31 bits: NumPy takes at most 32, and a signed integer of 32 bits can hold it.
     return int.from_bytes(digest[:4], "big") & 0x7FFFFFFF
 
 
@@ -168,6 +170,7 @@ def case(
     names, sizes = tuple(axes or ()), _world_sizes(id, world_size)
 
     def expand() -> list[Case]:
+        """Return the cases of the family: each combination of the axes, on each world size."""
         combinations = itertools.product(*(axes or {}).values())
         planned = [tuple(zip(names, values, strict=True)) for values in combinations]
         if not isinstance(world_size, Sequence):

@@ -164,6 +164,7 @@ def scaled(factor: float, result: int = 0) -> Around:
 
     def around(call: Call, args: list[Any]) -> list[Any]:
         results = call(args)
+        # A zero times infinity would be NaN, not infinity.
         results[result].mul_(factor) if math.isfinite(factor) else results[result].fill_(factor)
         return results
 

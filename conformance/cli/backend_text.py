@@ -91,6 +91,7 @@ def _declared(declaration: Declaration) -> Iterator[str]:
 
 
 def _dtypes(declaration: Declaration) -> Iterator[str]:
+    """Yield the calls that declare the dtypes in a backend file."""
     stored = [name for name in DTYPES if declaration.supports(vocabulary.DTYPE.on(name))]
     # dtypes() claims storage and every operator; a dtype with fewer claims is declared by stores().
     full = [name for name in stored if all(declaration.supports(cell) for cell in _operators(name))]

@@ -56,6 +56,7 @@ class ZeroOneAdam(OneBitOptimizer):
         super().__init__(params, schedule, lr, **common)
 
     def _update(self) -> None:
+        """Update all parameters, each by the phase that its own step count has reached."""
         for group, parameter in self._parameters():
             state = self.state[parameter]
             if not state:

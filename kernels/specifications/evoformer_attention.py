@@ -275,6 +275,7 @@ def _trains(
 
 
 def _check(given: Arguments) -> None:
+    """Raise ``UsageError`` for tensors that do not fit ``q`` of (batch, rows, positions, heads, channels)."""
     q = check_tensor("q", given["q"], dtypes=FLOATING)
     if q.dim() != 5:
         raise wrong("q", "shape (batch, rows, positions, heads, channels)", tuple(q.shape))

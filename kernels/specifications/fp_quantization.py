@@ -41,6 +41,7 @@ from conformance.kernels.specification import (
 from conformance.kernels.specifications.fake_quantization import SIGMAS
 from conformance.kernels.specifications.quantization import Observations, altered
 
+#: A float32 behind the codes of each group.
 _SCALE_BYTES = 4
 BUDGET = ErrorBudget(
     rounding=1.0,
@@ -303,6 +304,7 @@ def _non_finite(functions: Any, device: torch.device, dtype: torch.dtype, genera
         yield f"{kind.bits} bits", back.detach().cpu().isnan().double(), Expected(expected)
 
 
+#: Numbers for one mean: its standard deviation is then 1/64 of a single draw's.
 _DRAWS = 4096
 
 
@@ -329,6 +331,7 @@ def _is_unbiased(functions: Any, device: torch.device, dtype: torch.dtype, gener
 
 
 def _check_quantize(given: Arguments) -> None:
+    """Raise ``UsageError`` for tensors or formats that ``quantize`` does not take."""
     out = check_tensor("out", given["out"], dtypes=(torch.uint8,))
     val = check_tensor("val", given["val"], dtypes=FLOATS, device=out.device)
     check_choice("stochastic_rounding", given["stochastic_rounding"], (0, 1))
@@ -339,6 +342,7 @@ def _check_quantize(given: Arguments) -> None:
 
 
 def _check_bytes(name: str, data: Tensor, numbers: int, group_size: int, bits: int) -> None:
+    """Raise ``UsageError`` if ``data`` has not the bytes of all groups and their scales."""
     check_positive({"group_size": group_size}, "group_size")
     # Four 6-bit or two 12-bit codes share three bytes.
     if group_size * bits % (24 if bits in (6, 12) else 8):
@@ -351,6 +355,7 @@ def _check_bytes(name: str, data: Tensor, numbers: int, group_size: int, bits: i
 
 
 def _check_dequantize(given: Arguments) -> None:
+    """Raise ``UsageError`` for tensors or formats that ``dequantize`` does not take."""
     data = check_tensor("val_q", given["val_q"], dtypes=(torch.uint8,))
     val = check_tensor("val", given["val"], dtypes=FLOATS, device=data.device)
     allowed = tuple((kind.mantissa, kind.exponent) for kind in FORMATS)
@@ -366,12 +371,14 @@ def _check_dequantize(given: Arguments) -> None:
 
 
 def _check_indexes(given: Arguments, data: Tensor, val: Tensor, bits: int) -> None:
+    """Raise ``UsageError`` if the indexes are not rows of the quantized data."""
     indexes = check_tensor("indexes", given["indexes"], dtypes=(torch.int32,), device=data.device)
     if val.dim() < 2 or len(val) != indexes.numel():
         raise wrong("val", f"one row for each of {indexes.numel()} indexes", f"shape {tuple(val.shape)}")
     row = val[0].numel() // given["group_size"] * (given["group_size"] * bits // 8 + _SCALE_BYTES)
     if row == 0 or val[0].numel() % given["group_size"] or data.numel() % row:
         raise wrong("val_q", f"rows of {row} bytes, with as many groups as a row of val", f"{data.numel()} bytes")
+    # The smallest and the largest index are read from the device, which waits for it.
     if indexes.numel() and not 0 <= int(indexes.min()) <= int(indexes.max()) < data.numel() // row:
         raise wrong(
             "indexes", f"rows from 0 to {data.numel() // row - 1}", f"{int(indexes.min())} to {int(indexes.max())}"
@@ -379,6 +386,7 @@ def _check_indexes(given: Arguments, data: Tensor, val: Tensor, bits: int) -> No
 
 
 def _check_scales(given: Arguments) -> None:
+    """Raise ``UsageError`` if the rows have no room for a scale."""
     out = check_tensor("out", given["out"], dtypes=(torch.uint8,))
     check_positive(given, "num_groups")
     if out.numel() % given["num_groups"] or out.numel() // given["num_groups"] < _SCALE_BYTES:
@@ -406,6 +414,7 @@ def _specification(
     validate: Callable[[Arguments], None],
     **settings: Any,
 ) -> KernelSpecification:
+    """Return the specification of ``reference`` under DeepSpeed's name."""
     return KernelSpecification(
         name=f"fp_{reference.__name__}",
         attribute=reference.__name__,

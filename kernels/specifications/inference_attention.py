@@ -149,6 +149,7 @@ def _heads(together: Tensor, heads: int, num_kv: int) -> Iterator[Tensor]:
 
 
 def _softmax_oracle(given: Arguments) -> Mapping[str, Expected]:
+    """Return the probabilities in float64, with bounds of the rounding on the way."""
     found, (batch, heads, queries, keys) = BoundedValue.exact(given["attn_scores"]), given["attn_scores"].shape
     found = found.scaled(given["layer_scale"])
     if given["alibi"].dim() > 1:
@@ -184,7 +185,9 @@ def _scores(
     scale: float = 1.0,
     ranks: int = 1,
 ) -> Arguments:
+    """Return the arguments of a softmax over scores of (batch, heads, queries, keys)."""
     batch, heads, queries, keys = shape
+    # ALiBi: each head has its slope, and the last key has no penalty (Press et al., 2022).
     slopes = torch.tensor([-(0.5**head) for head in range(heads * ranks)], dtype=torch.float64).repeat(batch)
     shifts = (slopes[:, None, None] * torch.arange(keys - 1, -1, -1)).to(dtype)
     return {
@@ -242,6 +245,7 @@ def _context(
     window: int = 0,
     ids: bool = False,
 ) -> Arguments:
+    """Return the arguments of a prompt's attention, with queries, keys and values in one tensor."""
     together = (heads + 2 * (num_kv or heads)) * width
     return {
         "query_key_value": draw(2, tokens, together), "attn_mask": _mask(mask, 2, tokens, tokens, dtype),
@@ -286,6 +290,7 @@ def _allocated(functions: Any, given: Arguments) -> Iterator[None]:
 
 
 def _validate_softmax(given: Arguments) -> None:
+    """Raise ``UsageError`` for scores, masks or slopes that do not fit each other."""
     scores = check_tensor("attn_scores", given["attn_scores"], dtypes=FLOATING)
     if scores.dim() != 4:
         raise wrong("attn_scores", "shape (batch, heads, queries, keys)", tuple(scores.shape))
@@ -301,6 +306,7 @@ def _validate_softmax(given: Arguments) -> None:
 
 
 def _validate_context(given: Arguments) -> None:
+    """Raise ``UsageError`` for a call that does not fit its tensors or the workspace."""
     together = check_tensor("query_key_value", given["query_key_value"], dtypes=FLOATING)
     heads, pairs = given["heads"], given["num_kv"] if given["num_kv"] > 0 else given["heads"]
     if together.dim() != 3 or together.shape[2] % (heads + 2 * pairs):

@@ -171,8 +171,10 @@ def _claims(node: Node, state: State, axes: str, patterns: Mapping[str, Declared
 
 
 def _holds(leaf: Leaf, state: State) -> bool:
+    """Return whether the leaf is true without a claim of its own, where ``state`` holds for the node above it."""
     if leaf.state == _SILENT:
         return state == _SILENT or (state[0] == SUPPORTED and not leaf.in_reference) or leaf.refused
+    # A pattern of support covers only cells of the reference, so this cell needs a claim by name.
     if state[0] == SUPPORTED and not leaf.in_reference:
         return False
     return leaf.state == state

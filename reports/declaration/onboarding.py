@@ -150,6 +150,7 @@ def _patterns(node: Node, axes: str) -> Iterator[DeclaredCell]:
 
 
 def _summary(column: str, cases: list[CaseRecord], claims: list[DeclaredCell]) -> OperatorColumn:
+    """Return the counts of the probes of one dtype and mode, and the patterns that are claimed for it."""
     seen = [what_was_seen(case) for case in cases]
     return OperatorColumn(
         column.partition("[")[2].rstrip("]"),
