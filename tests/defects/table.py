@@ -1,6 +1,7 @@
-"""Tables of the catalogue and its measured results: ``python -m tests.defects.table`` renews them.
+"""Tables of the measured defects: a summary in docs/detection.md, and every mutant in tests/defects/detection.md.
 
-docs/detection.md has the totals; tests/defects/measured.md has every mutant.
+They are made from the catalogue and measured.json. ``python -m tests.defects.table`` renews them, as does
+``python -m tests.docs.renew``.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from .survivors import SURVIVORS
 
 HERE = Path(__file__).parent
 PAGE = HERE.parents[1] / "docs" / "detection.md"
-LISTING = HERE / "measured.md"
+TABLES = HERE / "detection.md"
 MEASURED = HERE / "measured.json"
 BEGIN, END = "<!-- detection:begin -->", "<!-- detection:end -->"
 #: How many catching checks a row names.
@@ -33,20 +34,18 @@ def standings(measured: Measured) -> list[Check]:
     return checks(measured, STAND_INS)
 
 
-def summary(measured: Measured) -> str:
-    """Return the generated part of docs/detection.md: totals and survivors."""
-    return f"{_totals(measured.by_name)}\n\nSurvivors: {_survivors(measured.by_name)}"
-
-
-def listing(measured: Measured) -> str:
-    """Return the whole of tests/defects/measured.md."""
+def tables(measured: Measured) -> str:
+    """Return the page with every mutant, every family and every check."""
     by_name = measured.by_name
     parts = (
-        "# Every mutant, and the cases that catch it",
-        "[What the suite detects](../../docs/detection.md) explains it. `python -m tests.defects.table` writes it.",
-        "## Mutants of the simulated accelerator",
+        "# Mutants and checks",
+        "    python -m tests.defects.run --out tests/defects/measured.json && python -m tests.defects.table",
+        "Everything on this page is generated. [What the suite detects](../../docs/detection.md) explains it.",
+        "## Mutants",
         _mutants(by_name),
-        "## Defects seen elsewhere, which the catalogue contains",
+        "## Survivors",
+        _survivors(by_name),
+        "## Defects that the catalogue must contain",
         _lines(),
         "## Families",
         _families(),
@@ -78,7 +77,9 @@ def _mutants(results: dict[str, Result]) -> str:
     return "\n".join([*head, *(mutant_row(mutant, results.get(mutant.name)) for mutant in MUTANTS)])
 
 
-def _totals(results: dict[str, Result]) -> str:
+def summary(measured: Measured) -> str:
+    """Return the totals, as a list."""
+    results = measured.by_name
     killed = [mutant for mutant in MUTANTS if _catching(mutant, results.get(mutant.name))]
     accusing = [m for m in MUTANTS if m.name in results and results[m.name].accused(m)]
     starred = [mutant for mutant in MUTANTS if mutant.peer_misses]
@@ -90,11 +91,11 @@ def _totals(results: dict[str, Result]) -> str:
     share = len(killed) / len(MUTANTS)
     lines = (
         f"**{len(killed)} of {len(MUTANTS)} mutants are killed** ({share:.1%}), in {families} families.",
-        f"{through} of them run in a whole `pytest --accelerator=…` run.",
-        f"TorchCTS 0.4.1 missed {len(starred)} of them (marked ★ in the list); {alive} of these are killed here.",
-        f"Failures on the healthy accelerator: {len(healthy.reds)} of {healthy.ran} cases.",
-        f"Mutants that also fail a case which does not depend on the broken part: {len(accusing)}.",
-        f"The catalogue also has {len(STAND_INS)} defects of stand-in objects; their cases catch {caught} of them.",
+        f"{through} of them were tested with a complete `pytest --accelerator=…` run.",
+        f"TorchCTS 0.4.1 does not detect the mutants marked ★. Here {alive} of {len(starred)} are killed.",
+        f"Cases that fail on the healthy accelerator: {len(healthy.reds)} of {healthy.ran}.",
+        f"Mutants that fail a case which does not depend on the broken part: {len(accusing)}.",
+        f"{caught} of {len(STAND_INS)} defects of stand-in objects are killed.",
     )
     return "\n".join(f"* {line}" for line in lines)
 
@@ -102,7 +103,7 @@ def _totals(results: dict[str, Result]) -> str:
 def _survivors(results: dict[str, Result]) -> str:
     alive = [mutant.name for mutant in MUTANTS if not _catching(mutant, results.get(mutant.name))]
     if not alive:
-        return "none."
+        return "None."
     return "\n".join(f"* {name}: {SURVIVORS.get(name, 'not explained')}" for name in alive)
 
 
@@ -177,6 +178,5 @@ def page(measured: Measured) -> str:
 
 
 if __name__ == "__main__":
-    found = measuring.read(MEASURED)
-    PAGE.write_text(page(found), encoding="utf-8")
-    LISTING.write_text(listing(found), encoding="utf-8")
+    PAGE.write_text(page(measuring.read(MEASURED)), encoding="utf-8")
+    TABLES.write_text(tables(measuring.read(MEASURED)), encoding="utf-8")

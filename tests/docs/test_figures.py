@@ -12,6 +12,7 @@ import pytest
 from benchmarks.record import read, record
 from benchmarks.table import Row
 from conformance.plan import area_names
+from tests.defects import measuring, table
 
 from . import explained, figures
 from .pages import pages, text
@@ -25,6 +26,13 @@ CAPABILITIES = re.compile(r"\b\d+ capabilities\b")
 @pytest.mark.parametrize(("page", "name", "make"), figures.PARTS, ids=[name for _, name, _ in figures.PARTS])
 def test_the_generated_parts_are_up_to_date(page: Path, name: str, make: Callable[[], str]) -> None:
     assert explained.with_part(text(page), name, make()) == text(page), RENEW
+
+
+def test_the_tables_of_defects_are_up_to_date() -> None:
+    measured = measuring.read(table.MEASURED)
+
+    assert text(table.PAGE) == table.page(measured), RENEW
+    assert text(table.TABLES) == table.tables(measured), RENEW
 
 
 def test_the_manifest_has_the_areas_of_the_suite() -> None:
