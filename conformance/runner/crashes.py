@@ -107,7 +107,7 @@ class CrashHandler:
             return
         ended = len(read_journal(self.context.folder.journal).ended) if self.context.folder.journal.exists() else 0
         # Any verdict in between is progress: one bad case after another may each end its worker.
-        self._deaths_without_verdict = self._deaths_without_verdict + 1 if ended == self._ended_at_last_death else 0
+        self._deaths_without_verdict = self._deaths_without_verdict + 1 if ended == self._ended_at_last_death else 1
         self._ended_at_last_death = ended
         if self._deaths_without_verdict >= _MOST_DEATHS_WITHOUT_PROGRESS:
             stacks = read_stacks(stacks_path(self.context.folder.path, node.gateway.id))
