@@ -76,6 +76,7 @@ class JournalWriter:
         self._end_torn_line()
 
     def _end_torn_line(self) -> None:
+        """End the last line of an existing journal, if a kill has cut it."""
         size = os.fstat(self._fd).st_size
         # A resumed journal may end in a line that a kill has cut; the next record must not continue it.
         if size and os.pread(self._fd, 1, size - 1) != b"\n":

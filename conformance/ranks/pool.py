@@ -204,6 +204,7 @@ class Pool:
         return rank
 
     def _greeting(self) -> Hello:
+        """Return the first message to a rank, with the present module path and the port of the ranks' store."""
         import sys
 
         if self._store is None:
@@ -211,6 +212,7 @@ class Pool:
         return replace(self._hello, module_path=list(sys.path), store_port=self._store.port)
 
     def _wait_until_ready(self, ranks: Sequence[RankProcess]) -> None:
+        """Wait until each rank is ready or gone. Raises ``PoolFailed`` if one does not load in time."""
         until = time.monotonic() + _RANK_TIMEOUT
         while True:
             for rank in ranks:

@@ -230,6 +230,7 @@ class RemotePool(Pool):
         """Do nothing: ranks stay with their agents."""
 
     def _forget(self, process: RankProcess) -> None:
+        """Forget the rank of an agent."""
         for agent in self._agents:
             # Only the pool forgets it. The agent kills the process when it forks the next one.
             if agent.rank is process:

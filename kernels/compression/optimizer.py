@@ -117,6 +117,7 @@ class OneBitOptimizer(Optimizer, abc.ABC):
 
     def _mean(self, tensor: Tensor) -> Tensor:
         """Return the uncompressed mean over ranks."""
+        # Ranks may have other strides, and a collective sends memory in its own order.
         total = tensor.clone(memory_format=torch.contiguous_format)
         dist.all_reduce(total, group=self._process_group)
         return total / self._wire.world_size

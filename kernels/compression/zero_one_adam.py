@@ -75,6 +75,7 @@ class ZeroOneAdam(OneBitOptimizer):
         beta1, beta2 = group["betas"]
         moment, square = moments(state, parameter)
         renews = state["step"] % state["var_interval"] == 0
+        # A copy, because compression works in place and the gradient is the caller's.
         gradient = self._gradient(parameter).clone(memory_format=torch.contiguous_format)
         if renews:
             gradient = self._mean(gradient)
@@ -97,6 +98,7 @@ class ZeroOneAdam(OneBitOptimizer):
         change = -group["lr"] * update_of(moment, square, parameter, group)
         parameter.add_(change)
         state["accumulated"].add_(change)
+        # The sum of the rates turns the sum of the updates back into a moment; see _synchronize.
         state["lrs"] += group["lr"]
         if state["step"] % state["local_step_interval"] == 0:
             self._synchronize(group, parameter, state)

@@ -86,6 +86,7 @@ def _adam_signature(function: Callable[[Tensor, Tensor, Tensor, Tensor, AdamSett
         exp_avg: Tensor,
         exp_avg_sq: Tensor,
     ) -> int:
+        # Whether decay is decoupled was said at creation; the update gets only the id.
         decoupled = _CREATED["adam"].get(optimizer_id, True)
         numbers = (lr, beta1, beta2, epsilon, weight_decay, step, bool(bias_correction), decoupled)
         function(params, grads, exp_avg, exp_avg_sq, AdamSettings(*numbers))

@@ -123,6 +123,7 @@ def nearest(numbers: Tensor, kind: Format) -> tuple[Tensor, Tensor]:
     ``numbers`` is float64. All numbers of the format are listed and searched.
     """
     positive = torch.tensor(sorted({_number(code, kind) for code in range(2 ** (kind.bits - 1))})).double()
+    # Clamped, so that 0 and numbers beyond the largest have a neighbour on both sides.
     index = torch.searchsorted(positive, numbers.abs().contiguous()).clamp(1, len(positive) - 1)
     below, above = positive[index - 1], positive[index]
     up = numbers.abs() - below > above - numbers.abs()
@@ -310,6 +311,7 @@ _DRAWS = 4096
 
 def _is_unbiased(functions: Any, device: torch.device, dtype: torch.dtype, generator: torch.Generator) -> Observations:
     """Check that the mean of many equal numbers is the number, within SIGMAS standard deviations of such a mean."""
+    # The kernel draws from the device's default generator; this seed makes the check repeatable.
     torch.manual_seed(int(torch.randint(1 << 30, (), generator=generator)))
     for kind in FORMATS:
         steps = torch.tensor([0.0625, 0.25, 0.5, 0.9375, -0.25, -0.75]).double()

@@ -123,6 +123,7 @@ def softmax_context(
         queries = rotated(queries, positions, rotary_dim, rotate_half, rope_theta)
         keys = rotated(keys, positions, rotary_dim, rotate_half, rope_theta)
     shared = heads // keys.shape[1]
+    # Repeated before they are kept, so that the workspace has a key head for each head.
     keys, values = (part.repeat_interleave(shared, dim=1).to(query_key_value.dtype) for part in (keys, values))
     keys, values = WORKSPACE.keep(layer_id, first, keys, values)
     scores = queries @ wide(keys).transpose(-1, -2) * norm_factor**2
@@ -131,6 +132,7 @@ def softmax_context(
     window = window_size if local_attention else 0
     hidden = attention.hidden_keys(count, first + count, triangular, window, query_key_value.device)
     found = attention.weights(scores, mask if mask is None else wide(mask), shifts, hidden) @ wide(values)
+    # All layers of a step see the same number of earlier tokens, so it grows after the last one.
     if layer_id == num_layers - 1:
         WORKSPACE.seen = first + count
     return [found.transpose(1, 2).flatten(2).to(query_key_value.dtype), keys, values]

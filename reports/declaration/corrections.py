@@ -79,6 +79,7 @@ def correct(report: Report, *, deny_silence: bool | None = None) -> Corrections:
     rest = [case for case in report.cases if not case.adaptive and _is_finding(case)]
     found += _by_what_they_need(rest, witnessed, corrected)
     corrected |= {correction.cell for correction in found}
+    # A failure is a defect only where no corrected claim explains it.
     blamed = [*filter(_is_finding, judges), *rest]
     defects = [defect_of(case) for case in blamed if not corrected.intersection(case.requires)]
     return Corrections(len(judges), tuple(found), tuple(defects))

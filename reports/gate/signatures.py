@@ -51,6 +51,7 @@ def check(report: Path, signature: Path | None, allowed_signers: Path) -> Signat
     path = signature or signature_path(report)
     if not path.is_file():
         return SignatureCheck(problem=f"The report is not signed: there is no {path.name} beside it.")
+    # Only for its errors: ssh-keygen reads the file itself, and must not get a huge one.
     read_capped(path, _MAX_SIGNATURE)
     principal = _principal(path, allowed_signers)
     if not principal:
