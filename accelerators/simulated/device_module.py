@@ -129,7 +129,6 @@ def _devices(profile: DeviceProfile, core: ModuleType) -> dict[str, Any]:
         "_get_device_index": lambda device, *_, **__: at(device),
         "_exchange_device": lambda index: _exchange(index),
         "_maybe_exchange_device": lambda index: _exchange(index),
-        "physical_devices": lambda: profile.visible,
     }
 
 
