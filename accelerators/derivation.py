@@ -103,6 +103,7 @@ def _dtype_names(answer: Any) -> tuple[str, ...]:
 
 
 def _dtype_claims(accelerator: Any) -> Iterator[tuple[Cell, Claim]]:
+    """Yield claims from ``supported_dtypes()``, and denials from methods that return False."""
     listed = _dtype_names(_own_answer(accelerator, "supported_dtypes"))
     for name in listed:
         yield vocabulary.DTYPE.on(name), _yes()
@@ -115,6 +116,7 @@ def _dtype_claims(accelerator: Any) -> Iterator[tuple[Cell, Claim]]:
 
 
 def _flag_claims(accelerator: Any) -> Iterator[tuple[Cell, Claim]]:
+    """Yield a claim or a denial for each method that answers with a bool."""
     for method, capability in _FLAGS:
         answer = _own_answer(accelerator, method)
         if isinstance(answer, bool):
@@ -122,6 +124,7 @@ def _flag_claims(accelerator: Any) -> Iterator[tuple[Cell, Claim]]:
 
 
 def _class_claims(accelerator: Any) -> Iterator[tuple[Cell, Claim]]:
+    """Yield claims from members that are classes, such as ``Event``. None denies their capabilities."""
     for member, capabilities in _CLASSES:
         answer = _peek(lambda member=member: getattr(accelerator, member))  # type: ignore[misc]
         if answer is NO_ANSWER or is_inherited(accelerator, member):
@@ -138,6 +141,7 @@ def _timed(accelerator: Any, capability: Capability) -> Claim:
 
 
 def _graph_claims(accelerator: Any) -> Iterator[tuple[Cell, Claim]]:
+    """Yield claims about graphs. A graph object proves capture, and tells nothing about pools."""
     graph = _own_answer(accelerator, "create_graph")
     if graph is None:
         for capability in (vocabulary.GRAPH_CAPTURE, vocabulary.GRAPH_POOL):
@@ -147,6 +151,7 @@ def _graph_claims(accelerator: Any) -> Iterator[tuple[Cell, Claim]]:
 
 
 def _software_claims(accelerator: Any) -> Iterator[tuple[Cell, Claim]]:
+    """Yield claims about collectives and torch.compile, from the names that the methods return."""
     for method, capability in (
         ("communication_backend_name", vocabulary.COMM),
         ("get_compile_backend", vocabulary.COMPILE),
@@ -183,6 +188,7 @@ def _compatible(accelerator: Any, builder: str) -> object:
 
 
 def _peek(read: Callable[[], Any]) -> Any:
+    """Return the value that ``read`` returns, or ``NO_ANSWER`` for any exception."""
     try:
         return read()
     except Exception:  # noqa: BLE001 - as in ask()

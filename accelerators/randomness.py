@@ -59,6 +59,7 @@ class DeviceGenerators(_Generators):
         return getattr(module, "random", torch.random)
 
     def generator(self, module: Any, index: int) -> torch.Generator:
+        """Return the default generator of device ``index``."""
         self._initialise(module)
         homes: tuple[Any, ...] = (module, getattr(module, "random", None))
         for home in homes:
