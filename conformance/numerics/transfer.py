@@ -20,6 +20,23 @@ WIDER = {
 }
 
 
+def to_host(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a detached, strided copy on the host as a plain tensor of PyTorch's; a plain host tensor itself."""
+    tensor = tensor.detach()
+    if tensor.layout is not torch.strided:
+        tensor = tensor.to_dense()
+    if tensor.is_quantized:
+        tensor = tensor.int_repr()
+    if tensor.device.type != "cpu":
+        tensor = tensor.cpu()
+    if type(tensor) is torch.Tensor:
+        return tensor
+    # The comparison reads bits. A wrapper answers with its own functions, which may not have what it needs.
+    copy = torch.empty(tensor.shape, dtype=tensor.dtype)
+    copy.copy_(tensor)  # its result is not used: it may be of the wrapper's type
+    return copy
+
+
 def copied(value: Any, device: torch.device, on_host: Iterable[torch.Tensor] = ()) -> Any:
     """Return a deep copy with its tensors, device arguments and generators on ``device``.
 
