@@ -50,7 +50,8 @@ def shares_memory(left: torch.Tensor, right: torch.Tensor) -> bool | None:
     addresses = storage_address(left), storage_address(right)
     if None not in addresses:
         return addresses[0] == addresses[1]
-    return True if left is right or torch._C._is_alias_of(left, right) else None
+    is_alias = getattr(torch._C, "_is_alias_of", None)  # private, and not in every version
+    return True if left is right or (is_alias is not None and is_alias(left, right)) else None
 
 
 def shared_with(tensor: torch.Tensor, candidates: Sequence[torch.Tensor]) -> tuple[bool | None, ...]:

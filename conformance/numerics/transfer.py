@@ -80,10 +80,12 @@ class _Copier:
         lazy = source.layout is not torch.strided or source.is_conj() or source.is_neg()
         if lazy or (address not in self._shared and source.is_contiguous()):
             return source.clone() if self._device.type == "cpu" else source.to(self._device, copy=True)
-        key = (address, source.dtype)
-        if key not in self._memory:
-            self._memory[key] = _memory_behind(source).to(self._device, copy=True)
-        return self._memory[key].as_strided(source.shape, source.stride(), source.storage_offset()).detach()
+        memory = self._memory.get((address, source.dtype)) if address else None
+        if memory is None:
+            memory = _memory_behind(source).to(self._device, copy=True)
+        if address:
+            self._memory[address, source.dtype] = memory
+        return memory.as_strided(source.shape, source.stride(), source.storage_offset()).detach()
 
 
 def _memory_behind(source: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Device in Python that is right and unlike the CPU: its tensors are wrappers, without an address and with fixed strides.
+"""Device in Python that is right and unlike the CPU: its tensors are wrappers without an address.
 
 It keeps each tensor as a host tensor inside a wrapper subclass, as backends do whose compiler owns the memory.
 """
