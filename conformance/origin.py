@@ -21,7 +21,11 @@ _MACHINERY = (
     "conformance.suites.ops.judging",
 )
 #: Modules inside these that call the device on purpose.
-_BORDERS = ("conformance.numerics.transfer", "conformance.suites.operators.execution")
+_BORDERS = (
+    "conformance.numerics.transfer",
+    "conformance.suites.operators.database",  # it wraps operators
+    "conformance.suites.operators.execution",
+)
 #: Packages whose frames stand between pytest, or the process of a rank, and the body of a case.
 _RUNNERS = ("_pytest", "pluggy", "pytest", "xdist", "conformance.ranks", "conformance.runner", "conformance.process")
 #: Modules of assertions: an AssertionError that one of them raises belongs to its caller.
