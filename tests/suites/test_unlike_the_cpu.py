@@ -15,7 +15,7 @@ from conformance.numerics import layout
 from conformance.numerics.compare import plain, same_bits
 from conformance.numerics.trees import mapped
 from conformance.reports.verdict import Reason
-from conformance.suites.operators import cell, execution
+from conformance.suites.operators import cell, database, error_inputs, execution
 from conformance.suites.operators.execution import OperatorSample, call
 
 from .python_device import Wrapper, python_device
@@ -195,3 +195,24 @@ def test_a_missing_warning_is_a_note_and_hides_nothing(monkeypatch: pytest.Monke
 
     with pytest.raises(AssertionError, match="in-place variant"):
         with_habit(monkeypatch, wrong_in_place, "exp[float32-inference]")
+
+
+@pytest.mark.parametrize(
+    ("operator", "arguments", "meaningless"),
+    [
+        (
+            "gather",
+            (torch.ones(3), 0, torch.tensor([5])),
+            True,
+        ),  # the index is in the values; the meta function accepts
+        ("mm", (torch.ones(2, 3), torch.ones(2, 3)), True),
+        ("native_group_norm", (torch.ones(1, 6, 6)[..., ::2], None, None, 1, 6, 3, 2, 0.5), False),
+        ("nn.functional.fractional_max_pool2d", (torch.ones(1, 4, 4, dtype=torch.float16), 2, (2, 2)), False),
+    ],
+)
+def test_only_calls_without_a_meaning_have_to_be_refused(
+    operator: str, arguments: tuple[Any, ...], meaningless: bool
+) -> None:
+    sample = OperatorSample(0, arguments[0], arguments[1:])
+
+    assert error_inputs.is_meaningless(database.find(operator), sample) is meaningless

@@ -23,7 +23,7 @@ def check_refusals(info, device: torch.device, check) -> None:
             continue
         raised = _refusal(execution.execute, info, sample.on(device))
         names = _names(error.error_type)
-        accepted = raised is None and _is_meaningless(info, sample)
+        accepted = raised is None and is_meaningless(info, sample)
         check.that(not accepted, f"error input {number} ({sample}) was accepted; expected {names}")
         if device.type == HOST.type:  # the database's types hold for the CPU; elsewhere any exception is a refusal
             right = isinstance(raised, error.error_type)
@@ -31,7 +31,7 @@ def check_refusals(info, device: torch.device, check) -> None:
     check.metric("comparisons", check.count)
 
 
-def _is_meaningless(info, sample: OperatorSample) -> bool:
+def is_meaningless(info, sample: OperatorSample) -> bool:
     """Return whether no device can compute the call.
 
     The meta function refuses it; or the host refuses the same values in contiguous memory and in float64 too, so that
