@@ -169,7 +169,7 @@ def _compare_within_budget(
 ) -> Comparison:
     if host.shape != exact.value.shape or host.is_complex() != exact.value.is_complex():
         exact = Exact(widen(host), lambda: None)
-    judged = _judged(actual, host, exact, op_class, n)
+    judged = judged_elements(actual, host, exact, op_class, n)
     if exact.elements is not None and bool(judged.differ.any()):
         judged = _judged_exactly(judged, actual, host, exact, op_class, n)
     finite = judged.ratio.isfinite() & actual.isfinite()
@@ -179,7 +179,7 @@ def _compare_within_budget(
 
 
 @dataclass(frozen=True)
-class _Judged:
+class Judged:
     """Decision on every element: wrong or not, its error, the error that is allowed, and its error in budgets."""
 
     differ: torch.Tensor
@@ -188,7 +188,10 @@ class _Judged:
     ratio: torch.Tensor
 
 
-def _judged(actual: torch.Tensor, host: torch.Tensor, exact: Exact, op_class: OpClass, n: float) -> _Judged:
+def judged_elements(
+    actual: torch.Tensor, host: torch.Tensor, exact: Exact, op_class: OpClass, n: float
+) -> Judged:
+    """Judge every element by the value of ``exact`` alone; exact values of single elements are not computed."""
     budget = budget_of(op_class)
     bound = bound_of(host, exact, budget, op_class, n)
     allowed = bound
@@ -197,12 +200,12 @@ def _judged(actual: torch.Tensor, host: torch.Tensor, exact: Exact, op_class: Op
     error, ratio = _ratio(actual, exact.value, bound)
     near_host = _ratio(actual, widen(host), bound)[0] <= bound
     differ = (error > allowed) & ~near_host & ~_same_value(actual, exact.value.to(actual.dtype))
-    return _Judged(differ, error, allowed, ratio)
+    return Judged(differ, error, allowed, ratio)
 
 
 def _judged_exactly(
-    judged: _Judged, actual: torch.Tensor, host: torch.Tensor, exact: Exact, op_class: OpClass, n: float
-) -> _Judged:
+    judged: Judged, actual: torch.Tensor, host: torch.Tensor, exact: Exact, op_class: OpClass, n: float
+) -> Judged:
     """Compute the wrong elements exactly, some at a time, and judge again until none is left or one stays wrong."""
     elements = exact.elements
     assert elements is not None
@@ -216,12 +219,12 @@ def _judged_exactly(
             break
         _place(value, open_, elements.values(open_.tolist()))
         done[open_] = True
-        judged = _judged(actual, host, better, op_class, n)
+        judged = judged_elements(actual, host, better, op_class, n)
         left = open_[judged.differ.reshape(-1)[open_]]
         if len(left):
             # Near a pole or an edge of the domain the response of the oracle is no measure.
             _place(response, left, elements.responses(left.tolist()))
-            judged = _judged(actual, host, better, op_class, n)
+            judged = judged_elements(actual, host, better, op_class, n)
             if bool(judged.differ.reshape(-1)[left].any()):
                 break
     return judged

@@ -57,7 +57,7 @@ class ExactDevice:
             return found
         _, _, ids = self._last
         for gradient, tensor in zip(found, inputs, strict=True):
-            if gradient is None or ids.count(id(tensor)) != 1 or gradient.shape != cotangents[0].shape:
+            if gradient is None or gradient._is_zerotensor() or ids.count(id(tensor)) != 1 or gradient.shape != cotangents[0].shape:
                 continue
             by, seed = ids.index(id(tensor)), iter(cotangents[0].double().reshape(-1).tolist())
 

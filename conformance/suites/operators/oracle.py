@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import math
+import re
 import warnings
 from dataclasses import dataclass, replace
 
 import torch
+from torch._decomp import decomposition_table
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from conformance.numerics.budgets import slope_of
 from conformance.numerics.compare import Elements, Exact, widen
 from conformance.numerics.functions import FUNCTIONS, exact, exact_derivative, rounded
+from conformance.numerics.trees import mapped
 
 from .classes import is_elementwise
 from .execution import OperatorSample, call, processed
@@ -20,6 +25,9 @@ from .sampling import limits
 
 #: Relative input change that measures conditioning: far above float64's roundoff, small enough to be linear.
 STEP = 2.0**-24
+
+#: Names of the kernels whose results are what is left of cancelling terms.
+PROJECTIONS = re.compile(r"(layer|group|batch)_norm|fused_rms_norm|softmax_backward_data")
 
 
 class Oracle:
@@ -56,7 +64,7 @@ class Oracle:
     def values(self) -> list:
         """Return the exact outputs; the list is empty if the operator has no float64 version."""
         if self._values is None:
-            self._values = self._evaluate(lambda tensor: tensor)
+            self._values = self._evaluate()
         return self._values
 
     def _response(self, position: int) -> torch.Tensor | None:
@@ -79,22 +87,75 @@ class Oracle:
         if self._apart and len(self._sample.tensors) == 2:
             # Both directions, because one may lead out of the domain.
             return [
-                [self._evaluate(_Nudge(number, sign)) for sign in (1, -1)] for number in range(len(self._sample.tensors))
+                [self._evaluate(_Nudge(number, sign), sign + 1) for sign in (1, -1)]
+                for number in range(len(self._sample.tensors))
             ]
         generator = torch.Generator().manual_seed(0)  # the nudges must not move the case's own generator
         probes = range(limits().oracle.probes)
-        return [[self._evaluate(lambda tensor: _nudged(tensor, generator)) for _ in probes]]
+        return [[self._evaluate(lambda tensor: _nudged(tensor, generator), probe) for probe in probes]]
 
-    def _evaluate(self, change) -> list:
+    def _evaluate(self, change=None, seed: int = 0) -> list:
+        """Evaluate in float64: unchanged, or with ``change`` applied to each input, and changed intermediate results."""
         try:
-            with wide_defaults():
-                return [_wide_leaf(leaf) for leaf in self._compute(self._sample.wide(change))]
+            with wide_defaults(), Intermediates(seed) if change else contextlib.nullcontext():
+                return [_wide_leaf(leaf) for leaf in self._compute(self._sample.wide(change or _unchanged))]
         except (RuntimeError, TypeError, ValueError, NotImplementedError, IndexError):
             return []  # the operator refuses float64: it has no oracle
 
 
+class Intermediates(TorchDispatchMode):
+    """Apply relative changes to the intermediate results of the kernels that PROJECTIONS matches.
+
+    Such a kernel subtracts from its input the part along some directions. If nothing is left, as for two normalised
+    elements, no change of the inputs shows how far the terms cancel; a change of the terms does.
+    """
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self._inside, self._generator = False, torch.Generator().manual_seed(seed)
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        """Run PyTorch's decomposition of a projection, and change what its operators return."""
+        if not self._inside and PROJECTIONS.search(func.overloadpacket.__name__) and func in decomposition_table:
+            self._inside = True
+            try:
+                with self:
+                    return decomposition_table[func](*args, **(kwargs or {}))
+            finally:
+                self._inside = False
+        result = func(*args, **(kwargs or {}))
+        if not self._inside or func.is_view or func._schema.is_mutable:
+            return result
+        return mapped(result, self._changed)
+
+    def _changed(self, leaf):
+        if not isinstance(leaf, torch.Tensor) or not leaf.is_floating_point():
+            return leaf
+        # Of different sizes: two terms that change alike would cancel again.
+        sizes = torch.rand(leaf.shape, generator=self._generator, dtype=leaf.dtype) * 4 - 2
+        return leaf * (1 + STEP * sizes)
+
+
+def _unchanged(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
+
+
+def _with_default_eps(info, sample: OperatorSample) -> OperatorSample:
+    """Return the sample with the eps that the operator takes by default in this dtype; float64 has another."""
+    if info.name not in limits().eps.of_the_accumulator or not isinstance(sample.input, torch.Tensor):
+        return sample
+    # On the CPU, 16-bit dtypes accumulate in float32 and take its eps.
+    dtype = torch.float64 if sample.input.dtype is torch.float64 else torch.float32
+    bound = inspect.signature(info.op).bind(*([sample.input, *sample.args]), **sample.kwargs)
+    if bound.arguments.get("eps") is not None:
+        return sample
+    bound.arguments["eps"] = torch.finfo(dtype).eps
+    return replace(sample, args=bound.args[1:], kwargs=bound.kwargs)
+
+
 def of_forward(info, sample: OperatorSample) -> Oracle:
     """Return the oracle of the operator's plain result."""
+    sample = _with_default_eps(info, sample)
     elements: dict[int, Elements] = {}
     if sample.process is None and (function := FunctionElements.of(info, sample)):
         elements[0] = function
@@ -107,6 +168,7 @@ def of_gradients(info, sample: OperatorSample, compute, cotangents: list[torch.T
     """Return the oracle of the gradients of all inputs, which ``compute`` returns for a wide sample."""
     elements: dict[int, Elements] = {}
     scales: dict[int, torch.Tensor] = {}
+    sample = _with_default_eps(info, sample)
     function = FunctionElements.of(info, sample) if sample.process is None else None
     if function is not None and len(cotangents) == 1:
         elements.update(function.gradients(sample, cotangents[0].double()))
