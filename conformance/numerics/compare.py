@@ -102,7 +102,9 @@ class Comparison:
         if self.detail:
             return self.detail
         where = list(self.index)
-        found = f"{self.wrong}/{self.total} elements differ, worst {self.worst:.3g} at {where}, budget {self.budget:.3g}"
+        found = (
+            f"{self.wrong}/{self.total} elements differ, worst {self.worst:.3g} at {where}, budget {self.budget:.3g}"
+        )
         return f"{found}{self.tolerance}"
 
 
@@ -188,9 +190,7 @@ class Judged:
     ratio: torch.Tensor
 
 
-def judged_elements(
-    actual: torch.Tensor, host: torch.Tensor, exact: Exact, op_class: OpClass, n: float
-) -> Judged:
+def judged_elements(actual: torch.Tensor, host: torch.Tensor, exact: Exact, op_class: OpClass, n: float) -> Judged:
     """Judge every element by the value of ``exact`` alone; exact values of single elements are not computed."""
     budget = budget_of(op_class)
     bound = bound_of(host, exact, budget, op_class, n)

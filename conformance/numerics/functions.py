@@ -18,13 +18,14 @@ from typing import Any
 import mpmath
 
 #: Working precisions in bits. A value is taken once two of them round alike; hard ties of gelu and i1 need 250 digits.
-PRECISIONS = (113, 240, 500, 1200, 2500)
+PRECISIONS = (113, 160, 400, 1200, 2500)
 
 #: Bits in which two precisions have to agree: float64 has 53, and the rest decides how it rounds.
 AGREEMENT = 80
 
-#: Relative step, in bits, of the central differences that give derivatives; the work is done in three times as many.
-DERIVATIVE_STEP = 120
+#: Relative step, in bits, of the central differences that give derivatives, in the first precision or nearly so.
+#: The work is done in three times as many bits.
+DERIVATIVE_STEP = 60
 
 Function = Callable[..., Any]
 FUNCTIONS: dict[str, Function] = {}
@@ -85,7 +86,7 @@ def _value(
         return _real(context, function(context, *numbers, **keywords))
     if slope := DERIVATIVES.get(name):
         return _real(context, slope(context, *numbers, **keywords))
-    bits = DERIVATIVE_STEP + context.prec // 2
+    bits = DERIVATIVE_STEP + context.prec // 8
     step = (abs(numbers[position]) or context.mpf(1)) * context.ldexp(1, -bits)
     context.prec = 3 * bits
     ends = []
@@ -330,9 +331,6 @@ def _polygamma(m: Any, x: Any, n: int) -> Any:
 
 FUNCTIONS.update(
     {
-        "add": lambda m, x, y, alpha=1: x + y * alpha,
-        "sub": lambda m, x, y, alpha=1: x - y * alpha,
-        "rsub": lambda m, x, y, alpha=1: y - x * alpha,
         "mul": lambda m, x, y: x * y,
         "true_divide": lambda m, x, y: x / y,
         "__radd__": lambda m, x, y: y + x,
@@ -358,6 +356,21 @@ FUNCTIONS.update(
         "floor_divide": lambda m, x, y: m.floor(_quotient(m, x, y)),
     }
 )
+
+
+@function("add")
+def _add(m: Any, x: Any, y: Any, alpha: float = 1) -> Any:
+    return x + y * alpha
+
+
+@function("sub")
+def _sub(m: Any, x: Any, y: Any, alpha: float = 1) -> Any:
+    return x - y * alpha
+
+
+@function("rsub")
+def _rsub(m: Any, x: Any, y: Any, alpha: float = 1) -> Any:
+    return y - x * alpha
 
 
 def _quotient(m: Any, x: Any, y: Any) -> Any:
@@ -458,12 +471,16 @@ def _polynomial(name: str, first: Function, following: Function, *, shifted: boo
     FUNCTIONS[f"special.{name}"] = value
 
 
-_CHEBYSHEV = {"t": lambda x: x, "u": lambda x: 2 * x, "v": lambda x: 2 * x - 1, "w": lambda x: 2 * x + 1}
+_CHEBYSHEV: dict[str, Function] = {
+    "t": lambda x: x,
+    "u": lambda x: 2 * x,
+    "v": lambda x: 2 * x - 1,
+    "w": lambda x: 2 * x + 1,
+}
 for _kind, _first in _CHEBYSHEV.items():
-    for _prefix in ("", "shifted_"):
-        _polynomial(
-            f"{_prefix}chebyshev_polynomial_{_kind}", _first, lambda x, k, p, q: 2 * x * p - q, shifted=bool(_prefix)
-        )
+    for _prefix, _shifted in (("", False), ("shifted_", True)):
+        _name = f"{_prefix}chebyshev_polynomial_{_kind}"
+        _polynomial(_name, _first, lambda x, k, p, q: 2 * x * p - q, shifted=_shifted)
 _polynomial("hermite_polynomial_h", lambda x: 2 * x, lambda x, k, p, q: 2 * x * p - 2 * k * q)
 _polynomial("hermite_polynomial_he", lambda x: x, lambda x, k, p, q: x * p - k * q)
 _polynomial("laguerre_polynomial_l", lambda x: 1 - x, lambda x, k, p, q: ((2 * k + 1 - x) * p - k * q) / (k + 1))

@@ -34,9 +34,9 @@ class Oracle:
     """Float64 values of all outputs of ``compute(sample)``, and their response to changes of the inputs.
 
     ``compute`` takes a wide sample (float64 or complex128) and returns leaves. An operator without a float64 version
-    has no oracle; then the host's own result is the reference. ``elements`` and ``scales`` hold, by output, exact values
-    of single elements, and the sizes relative to which PyTorch's formula rounds. With ``apart``, the response is the sum
-    of the responses to each input, as changes of several inputs can cancel.
+    has no oracle; then the host's own result is the reference. ``elements`` and ``scales`` hold, by output, exact
+    values of single elements, and the sizes relative to which PyTorch's formula rounds. With ``apart``, the response
+    is the sum of the responses to each input, as changes of several inputs can cancel.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Oracle:
         return [[self._evaluate(lambda tensor: _nudged(tensor, generator), probe) for probe in probes]]
 
     def _evaluate(self, change=None, seed: int = 0) -> list:
-        """Evaluate in float64: unchanged, or with ``change`` applied to each input, and changed intermediate results."""
+        """Evaluate in float64; ``change``, if given, is applied to each input, and intermediate results change too."""
         try:
             with wide_defaults(), Intermediates(seed) if change else contextlib.nullcontext():
                 return [_wide_leaf(leaf) for leaf in self._compute(self._sample.wide(change or _unchanged))]
