@@ -80,6 +80,7 @@ def listed_dtypes(accelerator: Any) -> tuple[str, ...]:
 
 
 def _dtype_claims(accelerator: Any) -> Iterator[tuple[Cell, Claim]]:
+    """Yield claims from ``supported_dtypes()``, and denials from methods that return False."""
     listed = listed_dtypes(accelerator)
     for name in listed:
         yield vocabulary.DTYPE.on(name), _yes()
@@ -92,6 +93,7 @@ def _dtype_claims(accelerator: Any) -> Iterator[tuple[Cell, Claim]]:
 
 
 def _flag_claims(accelerator: Any) -> Iterator[tuple[Cell, Claim]]:
+    """Yield a claim or a denial for each method that answers with a bool."""
     for method, capability in _FLAGS:
         answer = ask(accelerator, method)
         if isinstance(answer, bool):
@@ -99,6 +101,7 @@ def _flag_claims(accelerator: Any) -> Iterator[tuple[Cell, Claim]]:
 
 
 def _class_claims(accelerator: Any) -> Iterator[tuple[Cell, Claim]]:
+    """Yield claims from members that are classes, such as ``Event``. None denies their capabilities."""
     for member, capabilities in _CLASSES:
         answer = _peek(lambda member=member: getattr(accelerator, member))  # type: ignore[misc]
         if answer is NO_ANSWER:
@@ -115,6 +118,7 @@ def _timed(accelerator: Any, capability: Capability) -> Claim:
 
 
 def _graph_claims(accelerator: Any) -> Iterator[tuple[Cell, Claim]]:
+    """Yield claims about graphs. A graph object proves capture, and tells nothing about pools."""
     graph = ask(accelerator, "create_graph")
     if graph is None:
         for capability in (vocabulary.GRAPH_CAPTURE, vocabulary.GRAPH_POOL):
@@ -124,6 +128,7 @@ def _graph_claims(accelerator: Any) -> Iterator[tuple[Cell, Claim]]:
 
 
 def _software_claims(accelerator: Any) -> Iterator[tuple[Cell, Claim]]:
+    """Yield claims about collectives and torch.compile, from the names that the methods return."""
     for method, capability in (
         ("communication_backend_name", vocabulary.COMM),
         ("get_compile_backend", vocabulary.COMPILE),
@@ -160,6 +165,7 @@ def _compatible(accelerator: Any, builder: str) -> object:
 
 
 def _peek(read: Callable[[], Any]) -> Any:
+    """Return the value that ``read`` returns, or ``NO_ANSWER`` for any exception."""
     try:
         return read()
     except Exception:  # noqa: BLE001 - as in ask()

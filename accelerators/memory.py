@@ -50,6 +50,7 @@ class AllocatorMemory:
         return dict(_function(module, "memory_stats")(index))
 
     def total(self, module: Any, index: int) -> int:
+        """Return the device's memory in bytes, from the first source that the module has."""
         if self._total_in_stats:
             return self.stats(module, index)[self._total_in_stats]
         if hasattr(module, "get_device_properties"):
@@ -71,6 +72,7 @@ class AllocatorMemory:
 
 
 def _function(module: Any, name: str) -> Any:
+    """Return ``name`` from the module, its ``memory``, or ``torch.accelerator``, in this order."""
     import torch
 
     for home in (module, getattr(module, "memory", None), getattr(torch, "accelerator", None)):
@@ -80,6 +82,7 @@ def _function(module: Any, name: str) -> Any:
 
 
 def _memory_info(module: Any, index: int) -> tuple[int, int]:
+    """Return the free and the total memory of a device in bytes."""
     if hasattr(module, "mem_get_info"):
         free, total = module.mem_get_info(index)
     else:
@@ -163,6 +166,7 @@ class ProcessMemory:
 
 
 def _resident() -> int:
+    """Return this process's resident memory in bytes, from psutil if it is installed."""
     try:
         import psutil
     except ImportError:
@@ -186,6 +190,7 @@ def _status(key: str) -> int:
 
 
 def _peak_by_resource() -> int:
+    """Return the highest resident memory of this process in bytes."""
     import resource
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -193,6 +198,7 @@ def _peak_by_resource() -> int:
 
 
 def _available_on_the_machine() -> int:
+    """Return the memory of the host that is free for new processes, in bytes."""
     try:
         import psutil
     except ImportError:

@@ -27,6 +27,7 @@ class DeviceGenerators:
         return getattr(module, "random", torch.random)
 
     def generator(self, module: Any, index: int) -> torch.Generator:
+        """Return the default generator of device ``index``."""
         self._initialise(module)
         home = module if hasattr(module, "default_generators") else module.random
         generator: torch.Generator = home.default_generators[index]

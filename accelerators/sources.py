@@ -81,6 +81,7 @@ class ObjectSpec(AcceleratorSpec):
     file: Path | None = None
 
     def _declared(self) -> Declaration:
+        """Return the claims of the object's ``capabilities`` and of the file beside it."""
         declared = getattr(self.candidate, "capabilities", None)
         try:
             own = declaration_of(() if declared is None else declared)
@@ -92,6 +93,7 @@ class ObjectSpec(AcceleratorSpec):
         """Do nothing: the module is already imported, and no other need is known."""
 
     def _loaded(self) -> Any:
+        """Return the object, loaded, after a check that it has the interface."""
         accelerator = instantiate(self.candidate, self.text)
         if isinstance(accelerator, TorchAccelerator):
             accelerator.load()
@@ -116,6 +118,7 @@ class DeepSpeedSpec(AcceleratorSpec):
         return self._backend.static_declaration if self._backend else Declaration()
 
     def preflight(self) -> None:
+        """Raise an error if DeepSpeed, its accelerator or the vendor's package is missing, without a device."""
         if not is_installed("deepspeed"):
             raise SetupError(
                 f"'deepspeed:{self.kind}' needs the package deepspeed, which is not installed here.\n"
@@ -128,6 +131,7 @@ class DeepSpeedSpec(AcceleratorSpec):
             self._backend.preflight()
 
     def _loaded(self) -> Any:
+        """Return DeepSpeed's accelerator, with the vendor's package loaded."""
         self.preflight()
         if self._backend:
             # DeepSpeed's accelerator needs the same vendor package and the same device as the backend.
@@ -135,6 +139,7 @@ class DeepSpeedSpec(AcceleratorSpec):
         return self.unloaded()
 
     def unloaded(self) -> Any:
+        """Return DeepSpeed's accelerator without a load of the vendor's package."""
         autoload.disable()
         # Without this variable, importing deepspeed detects whatever device this machine has.
         os.environ["DS_ACCELERATOR"] = self.kind
@@ -171,6 +176,7 @@ class TorchTypeSpec(AcceleratorSpec):
         self._accelerator.preflight()
 
     def _loaded(self) -> Any:
+        """Return the accelerator, after the vendor's packages that torch would autoload."""
         self.preflight()
         for point in _torch_entry_points(self.type):
             autoload.load_vendor(point, self.type)
@@ -251,6 +257,7 @@ def check_candidate(candidate: Any, label: str) -> None:
 
 
 def _check_constructor(kind: type, label: str) -> None:
+    """Raise ``UsageError`` if ``kind`` cannot be called without arguments."""
     try:
         signature = inspect.signature(kind)
     except (TypeError, ValueError):

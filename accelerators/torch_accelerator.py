@@ -74,6 +74,7 @@ class TorchAccelerator(TorchBackend):
     def synchronize(self, device_index: int | None = None) -> None:
         index = self._index(device_index)
         if _takes_index(self._module.synchronize):
+            # torch.cpu.synchronize() takes a device, which it ignores: a host has one.
             self._module.synchronize(None if self.is_host else index)
         else:
             self._module.synchronize()
@@ -201,6 +202,7 @@ class TorchAccelerator(TorchBackend):
         return dtype in self._declared_floating() and self._is_new_enough(dtype)
 
     def _is_new_enough(self, feature: str) -> bool:
+        """Return whether this device's generation has the feature. Features without an entry need none."""
         needed = self.needs_generation.get(feature)
         if needed is None:
             return True
@@ -223,6 +225,7 @@ class TorchAccelerator(TorchBackend):
 
     def lazy_call(self, callback: Callable[[], Any]) -> None:
         queue = getattr(self._module, "_lazy_call", None)
+        # A module without a queue is initialised when it is imported, so the callback need not wait.
         if queue is None:
             callback()
         else:
@@ -329,6 +332,7 @@ class TorchAccelerator(TorchBackend):
         return tensor
 
     def _require_host(self, device: str | torch.device) -> None:
+        """Raise ``ValueError`` for a device that is not the host."""
         try:
             kind = self._torch.device(device).type
         except RuntimeError:
@@ -417,6 +421,7 @@ def _takes_index(function: Callable[..., Any]) -> bool:
 
 
 def _in_new_thread(function: Callable[[], T]) -> T:
+    """Return the result of ``function`` in a thread of its own."""
     results: list[T] = []
     thread = threading.Thread(target=lambda: results.append(function()))
     thread.start()
@@ -425,6 +430,7 @@ def _in_new_thread(function: Callable[[], T]) -> T:
 
 
 def _refuse_native_pinning() -> None:
+    """Raise ``NotImplementedError`` if DeepSpeed's variable asks for a pinning library."""
     if os.environ.get("DS_PIN_MEMORY_BACKEND", "torch") not in ("", "torch"):
         raise NotImplementedError(
             "DS_PIN_MEMORY_BACKEND names a pinning library that is not part of this accelerator; "

@@ -14,7 +14,9 @@ from typing import Any
 Message = dict[str, Any]
 
 _LENGTH = struct.Struct("<I")
+#: Bytes of one read. Longer messages come in several.
 _CHUNK = 1 << 16
+#: File descriptors of one read. The kernel closes any further ones.
 _MOST_DESCRIPTORS = 8
 
 
@@ -46,6 +48,7 @@ class Channel:
         body = json.dumps({**message, "descriptors": len(descriptors)} if descriptors else message).encode()
         data = _LENGTH.pack(len(body)) + body
         try:
+            # Descriptors travel with the first bytes; the kernel may take only a part of the data with them.
             sent = socket.send_fds(self.connection, [data], descriptors) if descriptors else 0
             self.connection.sendall(data[sent:])
         except OSError as error:
@@ -82,6 +85,7 @@ class Channel:
                 return
             message: Message = json.loads(self._bytes[_LENGTH.size : end])
             del self._bytes[:end]
+            # The message tells their number, because descriptors of several messages may arrive at once.
             count = message.get("descriptors", 0)
             if count:
                 message["descriptors"], self._descriptors = self._descriptors[:count], self._descriptors[count:]

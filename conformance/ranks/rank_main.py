@@ -48,6 +48,7 @@ def run_rank(control: int, output: int, stacks: int, records: int) -> None:
     messages = channel.messages()
     hello = decode(next(messages))
     assert isinstance(hello, Hello)
+    # Before the accelerator loads, so that a hang in its load is seen as one.
     recorder = CollectiveRecorder(records)
     record_to(recorder)
     recorder.stage("loading the accelerator")
@@ -59,6 +60,7 @@ def run_rank(control: int, output: int, stacks: int, records: int) -> None:
         return
     channel.send(encode(Ready(os.getpid())))
     for message in messages:
+        # The kernel frees a device when the last process that has its descriptor ends, however it ends.
         device_locks = message.pop("descriptors", [])
         request = decode(message)
         if isinstance(request, Work):
@@ -100,6 +102,7 @@ class Rank:
         self._device_locks = device_locks
         self._recorder.begin(work.nonce)
         self._recorder.stage(ARRIVING)
+        # Before the state is taken, so that the variables of this rank are not counted as leaked.
         set_rank_environment(work.rank, work.world_size, work.local)
         state = RankState.take()
         checker = Checker()
@@ -125,11 +128,13 @@ class Rank:
         self._leaked = [*leaked, "threads"] if self._threads else leaked
 
     def _run(self, work: Work, function: Callable[..., Any], checker: Checker) -> None:
+        """Join the group, build the arguments, and run the body once. Errors of the body pass to the caller."""
         case = body.case_named(function, work.case_id)
         device = self._device(work)
         self._recorder.stage(JOINING)
         group = self._groups.join(work.nonce, self._backend, work.rank, work.world_size, work.deadline)
         arguments = body.arguments(function, work.values, self._own(work, case, device, group, checker))
+        # The rank is part of the seed, so that ranks draw different numbers.
         seed_everything(seed_of(f"{case.id}@{work.rank}", self._hello.seed), self._accelerator)
         self._recorder.stage("in the body")
         function(**arguments)

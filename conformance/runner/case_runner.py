@@ -75,6 +75,7 @@ class CaseRunner:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        """Write the journal's start and end of a case, and hold it to its deadline with the watchdog."""
         case = case_of(item)
         if self._poisoned_by:
             self._leave(item.session)
@@ -82,11 +83,13 @@ class CaseRunner:
             return (yield)
         started = time.perf_counter()
         self.journal.start(case.id, self._state_of(case))
+        # After the journal's start, so that the case is known as running when the watchdog ends the process.
         self.watchdog.arm(case.deadline)
         try:
             return (yield)
         finally:
             self.watchdog.disarm()
+            # A case without a verdict fails: no path through pytest's hooks may end in silence.
             verdict = item.stash.get(VERDICT, failed(Reason.RAISED, "the case ended without a verdict"))
             self.journal.end(case.id, verdict, time.perf_counter() - started)
 
@@ -105,10 +108,12 @@ class CaseRunner:
         if "PYTEST_XDIST_WORKER" in os.environ:
             os._exit(POISONED_EXIT)
         session.shouldstop = f"{self._poisoned_by} left the device unusable; continue with --resume"
+        # Without workers nothing can replace this process, so the run ends here.
         raise pytest.exit.Exception(str(session.shouldstop))
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        """Skip a case that the declaration or the time budget excludes, before its fixtures are made."""
         case = case_of(item)
         if case is None:
             return
@@ -122,6 +127,7 @@ class CaseRunner:
         claim = self._claim(case)
         if self.options.time_budget is None or claim is None or claim.state is not State.UNDECLARED:
             return None
+        # The budget begins with the first probe, not with the run.
         self._probing_since = self._probing_since or time.monotonic()
         if time.monotonic() - self._probing_since <= self.options.time_budget:
             return None
@@ -129,6 +135,7 @@ class CaseRunner:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, None, None]:
+        """Run the body from seeded random state and turn any end of it into a verdict."""
         case = case_of(item)
         if case is None:
             yield
@@ -153,6 +160,7 @@ class CaseRunner:
         observation = observe_body(error, checker, self.subject.accelerator, generated=_is_generated(item))
         verdict = judge(case, self.subject.declaration, observation, self.options.strictness)
         metrics = {**verdict.metrics, **checker.metrics, **({"leaked": ",".join(leaked)} if leaked else {})}
+        # Before the waivers: a waiver for the case's own failure must not excuse an unusable device.
         verdict = self._after_health_check(case, replace(verdict, metrics=metrics))
         item.stash[VERDICT] = waive(verdict, case, self.subject.waivers)
         raise_outcome(item.stash[VERDICT], error)
@@ -174,10 +182,12 @@ class CaseRunner:
     def pytest_runtest_makereport(
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Give failures outside the body a verdict too, and put the verdict into pytest's report."""
         report = yield
         case = case_of(item)
         if case is None:
             return report
+        # A failed teardown overrules a passed body: it may have left the device in a bad state.
         if (call.excinfo and VERDICT not in item.stash) or (call.excinfo and call.when == "teardown"):
             item.stash[VERDICT] = self._outside_the_body(call)
         if call.when == "call" or not report.passed:
@@ -204,6 +214,7 @@ def raise_outcome(verdict: Verdict, error: BaseException | None) -> None:
         return
     if verdict.outcome is Outcome.SKIP:
         raise pytest.skip.Exception(f"{verdict.reason.value}: {verdict.message}", _use_item_location=True)
+    # Raised again, a skip would count as a skip, but the verdict is a failure.
     if error is not None and not isinstance(error, pytest.skip.Exception):
         raise error
     raise Finding(verdict.reason, verdict.message)
