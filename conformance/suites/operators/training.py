@@ -13,7 +13,7 @@ from . import execution
 from .classes import is_uninitialised, op_class
 from .execution import OperatorSample, call, host_gradients, processed
 from .judging import Judge, reduction_length, with_equal_strides
-from .oracle import Oracle, of_forward
+from .oracle import Oracle, of_forward, of_gradients
 from .sampling import limits
 
 
@@ -76,7 +76,10 @@ def _judge_values(
 ) -> None:
     (actual, actual_gradients), (expected, expected_gradients) = device_run, host_run
     forward = of_forward(info, sample)
-    backward = Oracle(lambda wide: _backward(info, call, host_gradients, wide, seed)[1], sample)
+    outputs = [leaf for leaf in processed(sample, expected) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
+    backward = of_gradients(
+        info, sample, lambda wide: _backward(info, call, host_gradients, wide, seed)[1], cotangents(outputs, seed)
+    )
     n = reduction_length(sample, expected)
     judge.result(str(sample), sample, actual, expected, forward, n)
     length = _backward_length(sample, expected)
