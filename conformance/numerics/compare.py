@@ -22,6 +22,7 @@ from typing import Protocol
 import torch
 
 from .budgets import ELEMENTWISE_CLASSES, Budget, OpClass, budget_of
+from .transfer import to_host
 
 #: Number of elements from which on "every exact value fits the dtype" counts as evidence that nothing is rounded.
 #: A few small results may be exact by chance.
@@ -126,14 +127,7 @@ def compare(
 
 def plain(tensor: torch.Tensor) -> torch.Tensor:
     """Return the tensor on the host: detached, strided, with lazy conjugation and negation carried out."""
-    tensor = tensor.detach()
-    if tensor.layout is not torch.strided:
-        tensor = tensor.to_dense()
-    if tensor.is_quantized:
-        tensor = tensor.int_repr()
-    if tensor.device.type != "cpu":
-        tensor = tensor.cpu()
-    return tensor.resolve_conj().resolve_neg()
+    return to_host(tensor).resolve_conj().resolve_neg()
 
 
 def same_bits(left: torch.Tensor, right: torch.Tensor) -> bool:
