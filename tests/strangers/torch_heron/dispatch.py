@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from torch.utils._pytree import tree_map_only
 
 from torch_heron import device as heron
+from torch_heron import files
 
 aten = torch.ops.aten
 _HOST = torch.device("cpu")
@@ -128,12 +130,9 @@ class HeronTensor(torch.Tensor):
         return result
 
     def __reduce_ex__(self, protocol: int) -> Any:
-        return _rebuild, (self._held.detach(), self.requires_grad, isinstance(self, torch.nn.Parameter))
-
-
-def _rebuild(held: torch.Tensor, requires_grad: bool, is_parameter: bool) -> torch.Tensor:
-    tensor = HeronTensor(held)
-    return torch.nn.Parameter(tensor, requires_grad) if is_parameter else tensor.requires_grad_(requires_grad)
+        if isinstance(self, torch.nn.Parameter):
+            return torch._utils._rebuild_parameter, (self.data, self.requires_grad, OrderedDict())
+        return files.reduce(self._held.detach(), self.requires_grad)
 
 
 def call(func: Any, *args: Any, **kwargs: Any) -> Any:
@@ -150,6 +149,9 @@ def call(func: Any, *args: Any, **kwargs: Any) -> Any:
         return None
     if func is aten.is_non_overlapping_and_dense.default:
         return torch.ops.aten.is_non_overlapping_and_dense(args[0]._held)
+    if func is aten.set_.source_Storage_storage_offset:
+        args[0]._hold(torch.empty(0, dtype=args[0].dtype).set_(*args[1:]))
+        return args[0]
     if func is aten.set_.source_Tensor and isinstance(args[1], HeronTensor):
         args[0]._hold(args[1]._held)
         return args[0]
@@ -313,4 +315,3 @@ _KERNELS: dict[str, Callable[..., Any]] = {
     "_thnn_fused_gru_cell": _gru_cell,
     "_thnn_fused_gru_cell_backward": _gru_cell_backward,
 }
-torch.serialization.add_safe_globals([_rebuild, HeronTensor])
