@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from conformance.accelerators import capabilities as can
-from conformance.accelerators.claims import Capabilities, dtypes, lacks
+from conformance.accelerators.claims import Capabilities, dtypes, lacks, strided_only
 from conformance.accelerators.declaration import Detail
 from conformance.accelerators.torch_accelerator import TorchAccelerator
 
@@ -37,5 +37,6 @@ HERON = TorchAccelerator(
     | lacks(can.EVENT, "everything is synchronous", NOT_YET)
     | lacks(can.TRITON, "no compiler", NOT_YET)
     # Every number is computed by the host, and the declaration says so.
-    | dtypes("float32", "float64", "bfloat16", "int32", "int64", "bool", detail=Detail.HOST),
+    | dtypes("float32", "float64", "bfloat16", "int32", "int64", "bool", detail=Detail.HOST)
+    | strided_only("float32", "float64", "bfloat16", "int32", "int64", "bool"),
 )

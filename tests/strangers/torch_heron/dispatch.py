@@ -254,6 +254,11 @@ def register_kernels() -> torch.library.Library:
             library.impl(qualified.removeprefix("aten::"), functools.partial(call, operator), "PrivateUse1")
     for name, kernel in _KERNELS.items():
         library.impl(name, kernel, "PrivateUse1")
+    # PyTorch's own composition of these does not write the given output if the input is a subclass of Tensor.
+    for overload in ("tol_tensor_out", "atol_rtol_tensor_out", "atol_rtol_float_out", "out", "out_tol_tensor"):
+        operator = getattr(aten.linalg_matrix_rank, overload, None)
+        if operator is not None:
+            library.impl(f"linalg_matrix_rank.{overload}", functools.partial(call, operator), "PrivateUse1")
     return library
 
 
