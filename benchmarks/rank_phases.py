@@ -33,8 +33,8 @@ def test_all_reduce(n, world_size, group, check):
 #: Phases of a case with their first and last event, in order of time.
 PHASES = (
     ("pytest: set-up, fixtures, journal", "case begins", "pool begins"),
-    ("pool: take ranks, send the work", "pool begins", "round begins"),
-    ("the work arrives", "round begins", "rank: before the body"),
+    ("pool: take ranks, send the work", "pool begins", "execution begins"),
+    ("the work arrives", "execution begins", "rank: before the body"),
     ("rank: state, function", "rank: before the body", "rank: joining the group"),
     ("rank: group, arguments, seeds", "rank: joining the group", "rank: in the body"),
     ("rank: body", "rank: in the body", "rank: body returned"),

@@ -11,8 +11,10 @@ from dataclasses import asdict
 from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from benchmarks.table import Row
+if TYPE_CHECKING:
+    from benchmarks.table import Row
 
 MEASURED = Path(__file__).parent / "measured.json"
 

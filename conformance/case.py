@@ -1,6 +1,6 @@
-"""Cases: tests with a stable id, required capabilities, a level and a deadline.
+"""Cases of the suite: tests with a stable id, required capabilities, a level and a deadline.
 
-A suite writes ``@case`` on a test function, or ``@cases`` on one that a generator feeds::
+A suite marks a test function with ``@case``, or with ``@cases`` if a generator makes its cases::
 
     @case("accelerator.rng.state_roundtrip", requires=[RNG_STATE], level=Level.CORE)
     def test_state_roundtrip(accelerator): ...
@@ -8,15 +8,16 @@ A suite writes ``@case`` on a test function, or ``@cases`` on one that a generat
     @case("accelerator.dtype.copy_roundtrip", axes={"dtype": DTYPES}, requires=[DTYPE])
     def test_copy_roundtrip(accelerator, dtype): ...
 
-With a ``dtype`` axis, a required capability becomes the cell of that dtype. Ids read ``area.subject[axes]``.
+With a ``dtype`` axis, a required capability becomes the cell of that dtype. An id has the form ``area.subject[axes]``.
 
-With ``world_size`` the body runs on that many ranks at once. Each is a process, and they share a process group::
+With ``world_size`` the body runs on that many ranks at once. Each rank is a process, and the ranks have a process
+group of their own::
 
     @case("comm.barrier", requires=[COMM], world_size=2)
     def test_barrier(rank, group): ...
 
-Several world sizes become the last axis of the case; the body takes the number as ``world_size``. ``isolation`` says
-whether its processes may have run other cases. ``environment`` is set before they import anything.
+Several world sizes become the last axis of the case; the body takes ``world_size`` as an integer. ``isolation`` decides
+whether the processes may have run other cases before. ``environment`` is set before they import anything.
 """
 
 from __future__ import annotations
@@ -35,43 +36,47 @@ from conformance.reports.planned import PlannedCase
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-#: Axis of cases with several world sizes.
+#: The axis of a case with several world sizes.
 WORLD_AXIS = "world"
 
 
 class Tier(Enum):
+    """Kind of a case: a test of one behaviour, or a workload that trains or runs a model."""
+
     UNIT = "unit"
     WORKLOAD = "workload"
 
 
 class Level(Enum):
-    """Level of a case. A ``core`` case has to pass whatever is declared."""
+    """Level of a case: a ``core`` case must pass even if its capability is declared unsupported."""
 
     CORE = "core"
     STANDARD = "standard"
 
 
 class Isolation(Enum):
-    """Isolation of ranks from earlier cases, from the fastest to the strictest."""
+    """Origin of the processes in which the ranks of a case run, from the fastest to the most isolated."""
 
-    REUSE = "reuse"  # warm processes that have run other cases
+    REUSE = "reuse"  # warm processes that may have run other cases
     FORK = "fork"  # fresh forks of an interpreter that has imported torch and nothing else
-    EXEC = "exec"  # interpreters of their own, for cases that set the environment before torch is imported
+    EXEC = "exec"  # new interpreters, for cases that set the environment before torch is imported
 
     def at_least(self, other: Isolation) -> Isolation:
+        """Return the more isolated of the two."""
         order = list(Isolation)
         return max(self, other, key=order.index)
 
 
 @dataclass(frozen=True)
 class Case:
-    """Test with everything that the runner needs to know about it. ``planned`` is the part that reports show.
+    """Planned test with an id of its own. ``planned`` is the part that manifests, journals and reports share.
 
-    ``requires`` are the cells that must be declared supported, or the case is skipped. An ``adaptive`` case runs
-    whatever is declared, and its observation is judged against the claim: operator cells and capability probes.
-    ``in_reference`` tells whether PyTorch's own CPU has what the case exercises. Claims by pattern cover it only then.
-    ``deadline`` is in seconds. ``world_size`` is the number of ranks that run the body; None runs it in this process.
-    ``isolation`` and ``environment`` apply to ranks only.
+    ``requires`` are the cells that must be declared supported for the case to run as a check. ``in_reference``
+    tells whether PyTorch's own CPU has the tested feature; only then do pattern claims cover it.
+    An ``adaptive`` case always runs, and its observation is judged against the claim (operator cells and capability
+    probes). Any other case is skipped if a required cell is not declared.
+    ``deadline`` is in seconds. ``world_size`` is the number of ranks that run the body; with None, the body runs in
+    the process of the test without ranks. ``isolation`` and ``environment`` apply to ranks only.
     """
 
     id: str
@@ -118,22 +123,23 @@ class Case:
 
 
 def case_id(subject: str, axes: Iterable[tuple[str, str]]) -> str:
+    """Return the id of a case: ``subject``, which begins with the area, and the values of the axes in brackets."""
     values = "-".join(value for _, value in axes)
     return f"{subject}[{values}]" if values else subject
 
 
 def seed_of(case_id: str, base: int = 0) -> int:
-    """Return a 31-bit seed that depends on the id and the run's base seed alone."""
+    """Return a 31-bit seed that depends only on the id and the base seed of the run."""
     digest = hashlib.sha256(f"{base}:{case_id}".encode()).digest()
     return int.from_bytes(digest[:4], "big") & 0x7FFFFFFF
 
 
 @dataclass(frozen=True)
 class CaseFamily:
-    """Cases of one test function, as ``@case`` and ``@cases`` store them on it. ``expand`` returns them.
+    """Cases of one test function, attached by ``@case`` and ``@cases``; ``expand`` returns them.
 
-    A ``generated`` body serves many cases and compares through the ``check`` fixture. The fixture counts comparisons,
-    because a case that compared nothing has verified nothing.
+    A ``generated`` body serves many cases and compares through the ``check`` fixture. The fixture counts the
+    comparisons, because a case that compared nothing has verified nothing.
     """
 
     expand: Callable[[], Sequence[Case]]
@@ -154,7 +160,7 @@ def case(
     isolation: str = "reuse",
     environment: Mapping[str, str] | None = None,
 ) -> Callable[[F], F]:
-    """Mark a test function as a case. Each axis becomes an argument of the function, as a string."""
+    """Mark a test function as a case. The function takes the value of each axis as a string argument."""
     area = id.split(".", 1)[0]
     template = Case(id=id, area=area, tier=tier, level=level, deadline=deadline, adaptive=adaptive)
     template = replace(template, isolation=_isolation(id, isolation, world_size, environment))
@@ -175,27 +181,28 @@ def case(
     return _attach(CaseFamily(expand, names))
 
 
-def _world_sizes(id: str, asked: int | Sequence[int] | None) -> tuple[int, ...]:
-    """Return the world sizes of a family; ValueError unless each is a whole number of at least 1."""
-    sizes = tuple(asked) if isinstance(asked, Sequence) else () if asked is None else (asked,)
+def _world_sizes(id: str, given: int | Sequence[int] | None) -> tuple[int, ...]:
+    """Return the world sizes of a family; raise ValueError unless each is an integer of at least 1."""
+    sizes = tuple(given) if isinstance(given, Sequence) else () if given is None else (given,)
+    # bool is a subclass of int, but True is not a number of ranks.
     if any(not isinstance(size, int) or isinstance(size, bool) or size < 1 for size in sizes):
-        raise ValueError(f"case {id!r}: world_size={asked!r} is not a number of ranks; say 2, or (2, 3) for an axis.")
+        raise ValueError(f"case {id!r}: world_size={given!r} is not a number of ranks; write 2, or (2, 3) for an axis.")
     return sizes
 
 
-def _isolation(id: str, word: str, world_size: object, environment: Mapping[str, str] | None) -> Isolation:
-    """Return the isolation of a family; ValueError if it contradicts ``world_size`` or ``environment``."""
-    if word not in (words := [isolation.value for isolation in Isolation]):
-        raise ValueError(f"case {id!r}: isolation={word!r} is not one of {', '.join(words)}.")
-    if world_size is None and (word != Isolation.REUSE.value or environment):
-        raise ValueError(f"case {id!r}: isolation and environment are for ranks; give it a world_size.")
-    if environment and word != Isolation.EXEC.value:
+def _isolation(id: str, name: str, world_size: object, environment: Mapping[str, str] | None) -> Isolation:
+    """Return the isolation of a family; raise ValueError if it does not fit the other arguments."""
+    if name not in (names := [isolation.value for isolation in Isolation]):
+        raise ValueError(f"case {id!r}: isolation={name!r} is not one of {', '.join(names)}.")
+    if world_size is None and (name != Isolation.REUSE.value or environment):
+        raise ValueError(f"case {id!r}: isolation and environment apply to ranks only; add world_size.")
+    if environment and name != Isolation.EXEC.value:
         raise ValueError(f"case {id!r}: environment needs isolation='exec'; other ranks have imported torch already.")
-    return Isolation(word)
+    return Isolation(name)
 
 
 def cases(expand: Callable[[], Sequence[Case]]) -> Callable[[F], F]:
-    """Mark a test function as the body of every case that ``expand`` returns; it takes the ``case`` fixture."""
+    """Mark a test function as the body of every case that ``expand`` returns. It takes the ``case`` fixture."""
     return _attach(CaseFamily(expand, (), generated=True))
 
 

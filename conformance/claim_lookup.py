@@ -93,6 +93,7 @@ class ClaimLookup:
         self._exact = {cell: _agreed(cell, claims) for cell, claims in exact.items()}
         self._patterns = {axes: _AxesPatterns(_by_length(found)) for axes, found in patterns.items()}
         self._denied = {cell for cell, claim in self._exact.items() if claim.state == UNSUPPORTED}
+        self._denying_axes = frozenset(axes for axes, found in self._patterns.items() if found.denies)
 
     @property
     def exact_cells(self) -> Iterable[str]:
@@ -126,7 +127,7 @@ class ClaimLookup:
         """Yield a sentence for each of the cells, and for each cell written by name, that has contradicting claims."""
         # Patterns hardly ever disagree. Most cells are answered without a search through patterns.
         disagreeing = {axes for axes, patterns in self._patterns.items() if patterns.disagrees}
-        suspects = (cell for cell in cells if disagreeing and split_cell(cell)[1] in disagreeing)
+        suspects = [cell for cell in cells if split_cell(cell)[1] in disagreeing] if disagreeing else []
         for cell in dict.fromkeys((*self._exact, *suspects)):
             if problem := self.find(cell).problem:
                 yield problem
@@ -136,11 +137,10 @@ class ClaimLookup:
         # Declarations deny little. Most cells need no search here either.
         if not self._denied.isdisjoint(cells):
             return True
-        return any(self._has_denying_pattern(cell) and self.find(cell).state == UNSUPPORTED for cell in cells)
-
-    def _has_denying_pattern(self, cell: str) -> bool:
-        patterns = self._patterns.get(split_cell(cell)[1])
-        return patterns is not None and patterns.denies
+        if not self._denying_axes:
+            return False
+        suspects = [cell for cell in cells if split_cell(cell)[1] in self._denying_axes]
+        return any(self.find(cell).state == UNSUPPORTED for cell in suspects)
 
 
 def split_cell(cell: str) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""Plan: every bundled case, found without hardware and without pytest, and hashed into a manifest."""
+"""Plan of the suite: finds all bundled cases without hardware and pytest, and hashes them into a manifest."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MANIFEST_SCHEMA = 1
 
 @dataclass(frozen=True)
 class BundledCase:
-    """Case of a bundled suite, with the function that is its body."""
+    """Case of a bundled suite, with the function that is its body and the place of that function."""
 
     case: Case
     function: Callable[..., Any]
@@ -40,16 +40,17 @@ class BundledCase:
 
 
 def area_names() -> list[str]:
-    """Return the areas that have a suite, by folder name."""
+    """Return the names of the areas that have a suite, sorted. An area is a folder of ``suites``."""
     return sorted(m.name for m in pkgutil.iter_modules([str(SUITES)]) if m.ispkg)
 
 
 def suite_version() -> str:
+    """Return the version of the installed suite."""
     return metadata.version("accelerator-conformance")
 
 
 def bundled_cases(areas: Iterable[str] | None = None) -> list[BundledCase]:
-    """Return every bundled case of the given areas (all by default), in file order."""
+    """Return every bundled case of the given areas (default: all areas), by area and then in file order."""
     chosen = area_names() if areas is None else sorted(areas)
     return [planned for area in chosen for module in _suite_modules(area) for planned in _cases_of(module)]
 
@@ -64,24 +65,26 @@ def _cases_of(module: ModuleType) -> Iterator[BundledCase]:
     path = Path(module.__file__ or "")
     for function in vars(module).values():
         family = family_of(function)
+        # A function that a suite imports from another module belongs to that module.
         if family is None or function.__module__ != module.__name__:
             continue
         line = function.__code__.co_firstlineno
-        yield from (BundledCase(c, function, path, line) for c in family.expand())
+        yield from (BundledCase(case, function, path, line) for case in family.expand())
 
 
 def family_of(function: object) -> CaseFamily | None:
+    """Return the cases that ``@case`` or ``@cases`` attached to a function; None for other objects."""
     family = getattr(function, "__conformance_family__", None)
     return family if isinstance(family, CaseFamily) else None
 
 
 def manifest_sha256(cases: Sequence[Case]) -> str:
-    """Return a hash of the planned cases, whatever their order."""
+    """Return a hash of the planned cases, which does not depend on their order."""
     return plan_sha256(suite_version(), [case.planned for case in cases])
 
 
 def make_manifest(planned: Sequence[tuple[Case, str]]) -> dict[str, Any]:
-    """Return the manifest of ``(case, node id)`` pairs; ConformanceError if an id is planned twice."""
+    """Return the manifest of ``(case, node id)`` pairs; raise ConformanceError if an id is planned twice."""
     cases = [case for case, _ in planned]
     _reject_duplicates(cases)
     with collector_paused():
@@ -110,7 +113,7 @@ def torch_version() -> str:
 
 
 def write_manifest(manifest: dict[str, Any], path: Path) -> None:
-    """Write the manifest atomically: several workers may write the same one at once."""
+    """Write the manifest atomically, because several workers may write it at once."""
     temporary = path.with_name(f"{path.name}.{os.getpid()}")
     temporary.write_text(json.dumps(manifest, separators=(",", ":")))
     temporary.replace(path)

@@ -13,7 +13,7 @@ from conformance.run_options import RunOptions
 
 
 def selector(options: RunOptions) -> Callable[[Case], bool]:
-    """Return a predicate that tells whether a case belongs to the run."""
+    """Return a predicate that tells whether the options select a case."""
     tests: list[Callable[[Case], bool]] = []
     if options.areas:
         tests.append(lambda case: case.area in options.areas)
@@ -31,9 +31,9 @@ def selector(options: RunOptions) -> Callable[[Case], bool]:
 
 
 def _named(patterns: Iterable[str]) -> Callable[[Case], bool]:
-    """Return a predicate for ids and patterns.
+    """Return a predicate that tells whether one of the patterns matches the id of a case.
 
-    Whole ids are looked up in a set: a file may name thousands, each of which meets thousands of cases.
+    Ids without a wildcard are looked up in a set, because a case file may name thousands of them.
     """
     exact = frozenset(pattern for pattern in patterns if "*" not in pattern)
     others = [pattern for pattern in patterns if "*" in pattern]
@@ -41,22 +41,23 @@ def _named(patterns: Iterable[str]) -> Callable[[Case], bool]:
 
 
 def matches(pattern: str, case_id: str) -> bool:
-    """Return whether an id matches. ``*`` is any text; every other character stands for itself, brackets too."""
+    """Return whether the id matches; ``*`` matches any text, every other character (also a bracket) only itself."""
     return _compiled(pattern).fullmatch(case_id) is not None
 
 
 @lru_cache(maxsize=256)
 def _compiled(pattern: str) -> re.Pattern[str]:
+    # Not fnmatch, which reads the brackets of an id as a set of characters.
     return re.compile(".*".join(re.escape(part) for part in pattern.split("*")), re.DOTALL)
 
 
 def in_shard(case_id: str, k: int, n: int) -> bool:
-    """Return whether an id falls into part ``k`` (1-based) of ``n``. It depends on the id alone."""
+    """Return whether the id belongs to part ``k`` (from 1) of ``n`` parts; this depends on the id alone."""
     return int.from_bytes(hashlib.sha256(case_id.encode()).digest()[:4], "big") % n == k - 1
 
 
 def areas_of(options: RunOptions, known: Iterable[str]) -> list[str]:
-    """Return the areas that a run needs, so that the others are not imported."""
+    """Return the areas in which the options may select a case, so that no other area is imported."""
     known = list(known)
     if options.areas:
         return [area for area in known if area in options.areas]

@@ -61,20 +61,20 @@ def _noted(function: Callable[..., Any], name: str) -> Callable[..., Any]:
 
 
 def pytest_configure() -> None:
-    from conformance.ranks import execution as round
-    from conformance.ranks import pool
+    from conformance.ranks.execution import Execution
+    from conformance.ranks.pool import Pool
 
-    pool.Pool.run = _noted(pool.Pool.run, "pool")  # type: ignore[method-assign]
-    evidence = round.Execution._outcomes
+    Pool.run = _noted(Pool.run, "pool")  # type: ignore[method-assign]
+    plain = Execution._outcomes
 
-    def noted(self: round.Execution) -> Any:
+    def noted(self: Execution) -> Any:
         note("all done")
-        found = evidence(self)
-        _events.extend((one.end.at, "rank: body returned") for one in found[:1] if one.end)
-        return found
+        outcomes = plain(self)
+        _events.extend((outcome.end.at, "rank: body returned") for outcome in outcomes[:1] if outcome.end)
+        return outcomes
 
-    round.Execution.follow = _noted(round.Execution.follow, "round")  # type: ignore[method-assign]
-    round.Execution._outcomes = noted  # type: ignore[method-assign]
+    Execution.follow = _noted(Execution.follow, "execution")  # type: ignore[method-assign]
+    Execution._outcomes = noted  # type: ignore[method-assign]
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -1,4 +1,4 @@
-"""The lines of a backend file that declares what a first declaration does."""
+"""Text of a backend file that declares the same as a first declaration."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from conformance.accelerators.declaration import Declaration, Detail, State
 from conformance.cli.claims_text import declaration_of_cells
 from conformance.reports.model import DeclaredCell, Report
 
-#: Sets that are written as one word when all of their members work.
+#: Sets of capabilities that are written by name when every member is claimed.
 _SETS = ("STREAMS", "ALLOCATOR", "PINNING")
-#: Fields of a backend that declare these themselves.
+#: Capabilities that a backend declares with a field of its own, and that field.
 _FLAGS = {
     "execution.synchronous": "synchronized",
     "execution.host-timers": "host_timers",
@@ -27,15 +27,15 @@ _MODES = tuple(mode.value for mode in Mode)
 
 
 def backend_lines(name: str, report: Report, cells: Iterable[DeclaredCell]) -> list[str]:
-    """A file ``NAME_accelerator.py``, to be read and completed."""
+    """Return the lines of a file ``NAME_accelerator.py``, for the vendor to review and complete."""
     declaration = declaration_of_cells(cells)
     declared = list(_declared(declaration))
-    used = sorted({word for line in declared for word in _imported(line)})
+    imported = sorted({name for line in declared for name in _imported(line)})
     collectives = report.accelerator.communication_backend
     return [
-        f"# {name}_accelerator.py – complete it, and keep exceptions of operators in {name}_accelerator.toml beside it",
+        f"# {name}_accelerator.py – complete it; exceptions for operators go into {name}_accelerator.toml next to it",
         "from conformance.accelerators import capabilities as can",
-        f"from conformance.accelerators.claims import {', '.join(used)}",
+        f"from conformance.accelerators.claims import {', '.join(imported)}",
         "from conformance.accelerators.torch_accelerator import TorchAccelerator",
         "",
         f"{name.upper()} = TorchAccelerator(",
@@ -43,8 +43,8 @@ def backend_lines(name: str, report: Report, cells: Iterable[DeclaredCell]) -> l
         '    vendor="…",',
         *_package(name),
         *([f'    collectives={{"linux": {json.dumps(collectives)}}},'] if collectives.isidentifier() else []),
-        *(f"    {line}=True," for cell, line in _FLAGS.items() if declaration.supports(Cell(cell))),
-        *(f"    {line}=False," for line in _absent(declaration)),
+        *(f"    {field}=True," for cell, field in _FLAGS.items() if declaration.supports(Cell(cell))),
+        *(f"    {field}=False," for field in _absent(declaration)),
         "    capabilities=TORCH_BASE",
         *(f"    | {line}" for line in declared),
         ")",
@@ -57,30 +57,32 @@ def _package(name: str) -> list[str]:
 
 
 def _absent(declaration: Declaration) -> Iterator[str]:
+    """Yield the fields that are True by default and have to be False for this device."""
     for cell, field in (("stream", "streams"), ("event", "events"), ("memory.pinned", "pins")):
         if declaration.claim(Cell(cell)).state is State.UNSUPPORTED:
             yield field
 
 
 def _imported(line: str) -> Iterator[str]:
-    words = ("TORCH_BASE", "NOT_YET", "accumulates_wide", "dtypes", "emulates", "lacks", "stores", *_SETS)
+    """Yield the names of ``accelerators.claims`` that an operand of ``|`` uses."""
+    importable = ("TORCH_BASE", "NOT_YET", "accumulates_wide", "dtypes", "emulates", "lacks", "stores", *_SETS)
     yield "TORCH_BASE"
     yield from (
-        word for word in words if line.startswith((f"{word}(", f"{word} ")) or line == word or f", {word})" in line
+        name for name in importable if line.startswith((f"{name}(", f"{name} ")) or line == name or f", {name})" in line
     )
 
 
 def _declared(declaration: Declaration) -> Iterator[str]:
-    """The operands of ``|``, one a line: sets, single capabilities, dtypes, and what is missing."""
+    """Yield the operands of ``|``, one per line: sets, single capabilities, dtypes, then unsupported capabilities."""
     claimed = {name for name in VOCABULARY if declaration.claim(Cell(name)).detail is Detail.NATIVE}
-    left = claimed - _names(claims.TORCH_BASE) - _FLAGS.keys()
-    for word in _SETS:
-        members = _names(getattr(claims, word))
-        if members <= left:
-            left -= members
-            yield word
-    if left:
-        yield "{" + ", ".join(f"can.{_constant(name)}" for name in VOCABULARY if name in left) + "}"
+    remaining = claimed - _names(claims.TORCH_BASE) - _FLAGS.keys()
+    for set_name in _SETS:
+        members = _names(getattr(claims, set_name))
+        if members <= remaining:
+            remaining -= members
+            yield set_name
+    if remaining:
+        yield "{" + ", ".join(f"can.{_constant(name)}" for name in VOCABULARY if name in remaining) + "}"
     yield from _dtypes(declaration)
     for name in VOCABULARY:
         claim = declaration.claim(Cell(name))
@@ -90,15 +92,16 @@ def _declared(declaration: Declaration) -> Iterator[str]:
 
 def _dtypes(declaration: Declaration) -> Iterator[str]:
     stored = [name for name in DTYPES if declaration.supports(vocabulary.DTYPE.on(name))]
+    # dtypes() claims storage and every operator; a dtype with fewer claims is declared by stores().
     full = [name for name in stored if all(declaration.supports(cell) for cell in _operators(name))]
     wide = [name for name in DTYPES if declaration.supports(vocabulary.ACCUMULATE_WIDE.on(name))]
-    for word, names in (
+    for function, names in (
         ("dtypes", full),
         ("stores", [name for name in stored if name not in full]),
         ("accumulates_wide", wide),
     ):
         if names:
-            yield f"{word}({', '.join(map(json.dumps, names))})"
+            yield f"{function}({', '.join(map(json.dumps, names))})"
 
 
 def _operators(dtype: str) -> list[Cell]:
@@ -111,4 +114,4 @@ def _names(elements: Capabilities) -> set[str]:
 
 
 def _constant(name: str) -> str:
-    return next(word for word, value in vars(vocabulary).items() if value is VOCABULARY[name])
+    return next(constant for constant, value in vars(vocabulary).items() if value is VOCABULARY[name])

@@ -1,4 +1,4 @@
-"""``conformance challenge``: make a challenge, and compute again a sample of what a report answers to it."""
+"""``conformance challenge``: create a challenge, or recompute a sample of the answers in a report."""
 
 from __future__ import annotations
 
@@ -17,27 +17,39 @@ from conformance.errors import ConformanceError, JournalError, UsageError
 if TYPE_CHECKING:
     from conformance.reports.model import CaseRecord, Report
 
-SUMMARY = "Make a challenge, or recompute a sample of a report's answers to it."
+SUMMARY = "Create a challenge, or recompute a sample of the answers in a report."
 
-_CASES: Final = 200
-_SHOWN: Final = 10
-_RUN: Final = "import sys; from pytest import console_main; sys.exit(console_main())"
-#: pytest ran: nothing failed, something failed, nothing could be verified.
-_RAN: Final = (0, 1, 5)
+_DEFAULT_CASES: Final = 200
+_MAX_SHOWN: Final = 10
+_PYTEST: Final = "import sys; from pytest import console_main; sys.exit(console_main())"
+#: Exit statuses after which there is a report: nothing failed, a case failed, nothing was verified.
+_COMPLETED: Final = (0, 1, 5)
 
 
 class CannotRecompute(ConformanceError):
-    """The cases could not be computed again here, so that nothing is known of the report."""
+    """Failure to recompute cases on this machine; it says nothing about the report."""
 
     exit_status = 2
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("report", metavar="REPORT", type=Path, nargs="?", help="a report.json, or a report folder; without it: a nonce")
-    add("--nonce", metavar="NONCE", help="the challenge that the report has to answer")
-    add("--cases", metavar="N", type=_number, default=_CASES, help=f"compute so many again (default: {_CASES}), or all")
-    add("--accelerator", metavar="NAME", default="cpu", help="compute on this one (default: cpu)")
+    add(
+        "report",
+        metavar="REPORT",
+        type=Path,
+        nargs="?",
+        help="a report.json or a report folder; if omitted, print a new nonce",
+    )
+    add("--nonce", metavar="NONCE", help="the challenge that the report must answer")
+    add(
+        "--cases",
+        metavar="N",
+        type=_number,
+        default=_DEFAULT_CASES,
+        help=f"number of cases to recompute, or 'all' (default: {_DEFAULT_CASES})",
+    )
+    add("--accelerator", metavar="NAME", default="cpu", help="the accelerator to recompute on (default: cpu)")
 
 
 def _number(word: str) -> int | None:
@@ -55,17 +67,17 @@ def run(arguments: argparse.Namespace) -> int:
         print(checked_nonce(arguments.nonce) if arguments.nonce else new_nonce())
         return 0
     if not arguments.nonce:
-        raise UsageError("name the challenge that the report has to answer: --nonce NONCE")
+        raise UsageError("--nonce NONCE is missing: name the challenge that the report must answer.")
     nonce, report = checked_nonce(arguments.nonce), _load(arguments.report)
-    if said := complaint(report, nonce):
-        print(said)
+    if problem := complaint(report, nonce):
+        print(problem)
         return 1
     _require_same_suite(report)
     sample = _sample(answering(report), arguments.cases)
     if not sample:
-        print("No case that answers has passed.")
+        print("The report has no passing case in the areas that answer a challenge.")
         return 1
-    return _tell(sample, _computed_again(sample, nonce, arguments.accelerator))
+    return _print_result(sample, _recompute(sample, nonce, arguments.accelerator))
 
 
 def _load(path: Path) -> Report:
@@ -80,25 +92,33 @@ def _load(path: Path) -> Report:
 
 
 def _require_same_suite(report: Report) -> None:
-    """Other versions draw other samples from the same seed."""
+    """Raise CannotRecompute unless this machine has the report's version of the suite and series of torch.
+
+    Other versions draw other samples from the same seed.
+    """
     from conformance.plan import suite_version, torch_version
     from conformance.reports.gate.manifests import torch_series
     from conformance.reports.plain_text import one_line
 
-    theirs = (report.run.suite.version, torch_series(report.accelerator.torch))
-    ours = (suite_version(), torch_series(torch_version()))
-    if theirs != ours:
-        they, we = (one_line(f"suite {suite} with torch {torch}", 80) for suite, torch in (theirs, ours))
-        raise CannotRecompute(f"the run was of {they}, and here is {we}: install that to compute the same cases.")
+    reported = (report.run.suite.version, torch_series(report.accelerator.torch))
+    installed = (suite_version(), torch_series(torch_version()))
+    if reported != installed:
+        there, here = (one_line(f"suite {suite} with torch {torch}", 80) for suite, torch in (reported, installed))
+        raise CannotRecompute(
+            f"the report is from {there}, but {here} is installed here: install the report's versions to recompute it."
+        )
 
 
 def _sample(cases: Sequence[CaseRecord], number: int | None) -> list[CaseRecord]:
-    """Cases that the sender cannot have foreseen."""
-    return list(cases) if number is None or number >= len(cases) else secrets.SystemRandom().sample(cases, number)
+    """Return a random choice of ``number`` cases, or all of them for None."""
+    if number is None or number >= len(cases):
+        return list(cases)
+    # The sender of the report must not be able to predict which cases are recomputed.
+    return secrets.SystemRandom().sample(cases, number)
 
 
-def _computed_again(sample: Sequence[CaseRecord], nonce: str, accelerator: str) -> Report:
-    """The report of a run of these cases in which the answers stand in for what this machine computes."""
+def _recompute(sample: Sequence[CaseRecord], nonce: str, accelerator: str) -> Report:
+    """Run the cases here with the report's answers in place of computed results, and return the report of that run."""
     from conformance.process.python import child_python
     from conformance.reports.challenge import answer_of
     from conformance.reports.loading import load
@@ -107,42 +127,46 @@ def _computed_again(sample: Sequence[CaseRecord], nonce: str, accelerator: str) 
         answers, ids = Path(folder) / "answers.json", Path(folder) / "cases"
         answers.write_text(json.dumps({case.id: answer_of(case) for case in sample}), encoding="utf-8")
         ids.write_text("\n".join(_safe_ids(sample)), encoding="utf-8")
-        words = [f"--accelerator={accelerator}", f"--challenge={nonce}", f"--challenge-answers={answers}"]
-        words += [f"--case-file={ids}", f"--conformance-report={folder}/report", "-q", "-p", "no:cacheprovider"]
-        command = child_python(_RUN, *words)
-        done = subprocess.run(command, capture_output=True, text=True, cwd=folder, check=False)  # noqa: S603
-        if done.returncode not in _RAN:
-            lines = [line for line in (done.stderr or done.stdout).splitlines() if line.strip()]
-            raise CannotRecompute(f"the cases could not be computed again: {lines[0] if lines else 'no word of why'}")
+        options = [f"--accelerator={accelerator}", f"--challenge={nonce}", f"--challenge-answers={answers}"]
+        options += [f"--case-file={ids}", f"--conformance-report={folder}/report", "-q", "-p", "no:cacheprovider"]
+        command = child_python(_PYTEST, *options)
+        completed = subprocess.run(command, capture_output=True, text=True, cwd=folder, check=False)  # noqa: S603
+        if completed.returncode not in _COMPLETED:
+            lines = [line for line in (completed.stderr or completed.stdout).splitlines() if line.strip()]
+            cause = lines[0] if lines else f"pytest ended with status {completed.returncode} and printed nothing"
+            raise CannotRecompute(f"the cases could not be recomputed: {cause}")
         return load(Path(folder) / "report")
 
 
 def _safe_ids(sample: Iterable[CaseRecord]) -> list[str]:
-    """The ids as lines of a case file; a stranger's may mean more than one case there."""
+    """Return the ids as lines of a case file; raise CannotRecompute for an id that could select other cases.
+
+    The report is untrusted, and a case file has a syntax: ``*`` is a wildcard and ``#`` begins a comment.
+    """
     for case in sample:
-        if any(sign in case.id for sign in "*\r\n") or case.id.startswith("#") or case.id != case.id.strip():
+        if any(character in case.id for character in "*\r\n") or case.id.startswith("#") or case.id != case.id.strip():
             raise CannotRecompute(f"{case.id!r} is not the id of a case.")
     return [case.id for case in sample]
 
 
-def _tell(sample: Sequence[CaseRecord], again: Report) -> int:
-    """Print what came out; 1 if an answer is not right, or if there was none to judge."""
+def _print_result(sample: Sequence[CaseRecord], recomputed: Report) -> int:
+    """Print the result; return 1 if an answer is wrong or if there was no answer to judge, else 0."""
     from conformance.reports.plain_text import one_line
     from conformance.reports.verdict import Outcome
 
     found: defaultdict[Outcome, list[CaseRecord]] = defaultdict(list)
-    for case in again.cases:
+    for case in recomputed.cases:
         found[case.outcome].append(case)
-    lost = len(sample) - len(again.cases)
+    lost = len(sample) - len(recomputed.cases)
     right = [case for case in found[Outcome.PASS] if "answer" in case.metrics]
     wrong = found[Outcome.FAIL]
-    for case in wrong[:_SHOWN]:
+    for case in wrong[:_MAX_SHOWN]:
         print(one_line(f"{case.id}: {case.message}", 300))
-    if len(wrong) > _SHOWN:
-        print(f"and {len(wrong) - _SHOWN} more")
-    silent = len(found[Outcome.PASS]) - len(right)
+    if len(wrong) > _MAX_SHOWN:
+        print(f"and {len(wrong) - _MAX_SHOWN} more")
+    unanswered = len(found[Outcome.PASS]) - len(right)
     print(
-        f"{len(sample)} passing cases computed again on {again.accelerator.name}: {len(right)} answered rightly, "
-        f"{len(wrong)} wrongly, {silent} have nothing to answer, {len(found[Outcome.SKIP]) + lost} cannot run here"
+        f"{len(sample)} passing cases recomputed on {recomputed.accelerator.name}: {len(right)} correct, "
+        f"{len(wrong)} wrong, {unanswered} without an answer, {len(found[Outcome.SKIP]) + lost} cannot run here"
     )
     return 1 if wrong or not right else 0

@@ -1,4 +1,4 @@
-"""A declaration of a report as text that ``--capabilities`` reads, and as a file that nobody loses."""
+"""Text of a declaration for ``--capabilities``, and a check that no existing file is overwritten."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from conformance.reports.plain_text import one_line
 
 
 def declaration_of_cells(cells: Iterable[DeclaredCell]) -> Declaration:
-    """The declaration that a report's rows describe. A report is untrusted: an odd row is a DeclarationError."""
+    """Return the declaration that a report's rows describe.
+
+    A report is untrusted: raise DeclarationError for a row that is not a valid claim.
+    """
     return Declaration.of((parse_cell(row.cell), _claim(row)) for row in cells)
 
 
@@ -22,8 +25,8 @@ def _claim(row: DeclaredCell) -> Claim:
     try:
         return Claim(State(row.state), Detail(row.detail) if row.detail else None, row.reason)
     except ValueError:
-        what = one_line(f"{row.cell} is declared {row.state} {row.detail}", 200)
-        raise DeclarationError(f"the report cannot be corrected: {what}, which no declaration can say.") from None
+        claim = one_line(f"{row.cell} is declared {row.state} {row.detail}", 200)
+        raise DeclarationError(f"the report cannot be corrected: {claim}, which is not a valid claim.") from None
 
 
 def toml(cells: Iterable[DeclaredCell]) -> str:
@@ -31,7 +34,7 @@ def toml(cells: Iterable[DeclaredCell]) -> str:
 
 
 def comment(line: str = "") -> str:
-    """One line of a comment. What it quotes may come from an untrusted report."""
+    """Return the text as one line of a comment. It may quote an untrusted report, so line breaks are removed."""
     return f"# {one_line(line)}" if line.strip() else "#"
 
 
@@ -40,6 +43,6 @@ def indented(line: str) -> str:
 
 
 def check_target(path: Path | None, *, force: bool) -> None:
-    """Raise UsageError if writing there would lose a file that somebody may have edited."""
+    """Raise UsageError if the file exists, because a user may have edited it, unless ``force`` is set."""
     if path is not None and path.exists() and not force:
         raise UsageError(f"{path} exists and is not overwritten. Choose another name, or add --force.")

@@ -1,4 +1,4 @@
-"""``conformance diff``: what changed between two reports, case by case."""
+"""``conformance diff``: compare two reports case by case."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ SUMMARY = "Compare two reports case by case."
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("before", metavar="BEFORE", type=Path, help="a report.json, or a report folder")
-    add("now", metavar="NOW", type=Path, help="another one")
+    add("before", metavar="BEFORE", type=Path, help="the earlier report: a report.json or a report folder")
+    add("now", metavar="NOW", type=Path, help="the later report")
     add("--format", metavar="FORMAT", default="text", help="text (default), json or markdown")
 
 
@@ -22,9 +22,9 @@ def run(arguments: argparse.Namespace) -> int:
     from conformance.reports.diff import FORMATS, compare
     from conformance.reports.loading import load
 
-    form = FORMATS[known_name("format", arguments.format, FORMATS)]
+    render = FORMATS[known_name("format", arguments.format, FORMATS)]
     require(arguments.before)
     require(arguments.now)
-    found = compare(load(arguments.before), load(arguments.now))
-    sys.stdout.write(form(found))
-    return 1 if found.differs else 0
+    difference = compare(load(arguments.before), load(arguments.now))
+    sys.stdout.write(render(difference))
+    return 1 if difference.differs else 0

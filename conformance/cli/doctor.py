@@ -1,4 +1,4 @@
-"""``conformance doctor``: what is here, what is missing, and what that would skip."""
+"""``conformance doctor``: check this machine, and report what is missing and what is skipped without it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Final
 
 from conformance.cli.checks import (
     Check,
-    State,
+    CheckState,
     cache_check,
     compiler_check,
     extra_checks,
@@ -20,25 +20,25 @@ from conformance.cli.checks import (
     python_check,
     report_check,
 )
-from conformance.cli.probing import Found, Probe, probe, run_limited
+from conformance.cli.probing import LoadResult, Probe, probe, run_limited
 from conformance.errors import UsageError
 
-SUMMARY = "Check this machine: packages, tools, and what would be skipped."
+SUMMARY = "Check this machine: packages, tools, accelerators, and what would be skipped."
 
-# Importing torch is mostly one core's work, and so is most of a probe.
-_AT_ONCE: Final = 2
+# Importing torch keeps one core busy, and a probe mostly imports torch.
+_PARALLEL_PROBES: Final = 2
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "name", metavar="NAME", nargs="?", help="look at this accelerator only, as --accelerator takes it"
+        "name", metavar="NAME", nargs="?", help="check this accelerator only; a name as for --accelerator"
     )
     parser.add_argument(
         "--time-limit",
         metavar="SECONDS",
         type=float,
         default=60.0,
-        help="how long loading one accelerator may take (default: 60)",
+        help="timeout for loading one accelerator (default: 60)",
     )
     parser.add_argument(
         "--conformance-report",
@@ -52,15 +52,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     if not arguments.time_limit > 0:
         raise UsageError(f"--time-limit {arguments.time_limit:g}: expected a positive number of seconds, such as 60.")
-    asked = bool(arguments.name)
-    probes = _probes([arguments.name] if asked else _names(), arguments.time_limit)
-    if asked and probes[0].found is Found.UNKNOWN:
+    requested = bool(arguments.name)
+    probes = _probes([arguments.name] if requested else _names(), arguments.time_limit)
+    if requested and probes[0].result is LoadResult.UNKNOWN:
         raise UsageError(probes[0].text)
     checks = list(_software(arguments.time_limit, arguments.conformance_report))
     _print("software", checks)
-    accelerators = [accelerator_check(one, asked=asked) for one in probes]
+    accelerators = [accelerator_check(loaded, requested=requested) for loaded in probes]
     _print("accelerators", accelerators)
-    usable = any(one.found is Found.USABLE for one in probes)
+    usable = any(loaded.result is LoadResult.USABLE for loaded in probes)
     print("\n" + conclusion(checks + accelerators, usable=usable))
     return exit_status(checks + accelerators, usable=usable)
 
@@ -85,50 +85,51 @@ def _software(time_limit: float, report_folder: Path) -> Iterator[Check]:
 
 
 def torch_check(time_limit: float) -> Check:
-    """Whether torch can be imported at all, asked in a process of its own."""
+    """Check in a separate process that torch can be imported."""
     status, _, errors = run_limited([sys.executable, "-c", "import torch"], time_limit)
     if status == 0:
-        return Check("import torch", State.OK, "works")
+        return Check("import torch", CheckState.OK, "works")
     if status is None:
-        return Check("import torch", State.PROBLEM, f"did not end within {time_limit:g} s; try a longer --time-limit")
+        return Check("import torch", CheckState.PROBLEM, f"timed out after {time_limit:g} s; try a longer --time-limit")
     last = (errors.strip().splitlines() or [f"the process ended with status {status}"])[-1]
-    return Check("import torch", State.PROBLEM, f"fails: {last}; reinstall torch")
+    return Check("import torch", CheckState.PROBLEM, f"fails: {last}; reinstall torch")
 
 
 def _probes(names: Sequence[str], time_limit: float) -> list[Probe]:
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
+    with ThreadPoolExecutor(_PARALLEL_PROBES) as pool:
         return list(pool.map(lambda name: probe(name, time_limit), names))
 
 
+#: Check states of accelerators that the user did not name: a run can use another accelerator.
 _STATES: Final = {
-    Found.USABLE: State.OK,
-    Found.NO_DEVICE: State.NOTE,
-    Found.UNKNOWN: State.NOTE,
-    Found.ABSENT: State.MISSING,
-    Found.BROKEN: State.NOTE,
-    Found.CRASHED: State.NOTE,
-    Found.HUNG: State.NOTE,
+    LoadResult.USABLE: CheckState.OK,
+    LoadResult.NO_DEVICE: CheckState.NOTE,
+    LoadResult.UNKNOWN: CheckState.NOTE,
+    LoadResult.ABSENT: CheckState.MISSING,
+    LoadResult.BROKEN: CheckState.NOTE,
+    LoadResult.CRASHED: CheckState.NOTE,
+    LoadResult.HUNG: CheckState.NOTE,
 }
 
 
-def accelerator_check(one: Probe, *, asked: bool) -> Check:
-    """An accelerator that was asked for has to be usable; of the others the doctor only tells."""
-    if asked and one.found is not Found.USABLE:
-        return Check(one.name, State.PROBLEM, f"{one.found.value}: {one.text}")
-    return Check(one.name, _STATES[one.found], f"{one.found.value}: {one.text}")
+def accelerator_check(loaded: Probe, *, requested: bool) -> Check:
+    """Return the check of an accelerator. It is a problem only if the user named it and it is not usable."""
+    failed = requested and loaded.result is not LoadResult.USABLE
+    state = CheckState.PROBLEM if failed else _STATES[loaded.result]
+    return Check(loaded.name, state, f"{loaded.result.value}: {loaded.text}")
 
 
 def exit_status(checks: Iterable[Check], *, usable: bool) -> int:
-    """0 if the suite can run on something, 1 if not."""
-    return 0 if usable and not any(check.state is State.PROBLEM for check in checks) else 1
+    """Return 0 if the suite can run on an accelerator of this machine, else 1."""
+    return 0 if usable and not any(check.state is CheckState.PROBLEM for check in checks) else 1
 
 
 def conclusion(checks: Sequence[Check], *, usable: bool) -> str:
-    """The doctor's last line."""
-    problems = [check.name for check in checks if check.state is State.PROBLEM]
+    """Return the last line of the output."""
+    problems = [check.name for check in checks if check.state is CheckState.PROBLEM]
     if problems:
         return f"problems: {', '.join(problems)}"
-    return "ready: pytest --accelerator=NAME" if usable else "no accelerator here has a device"
+    return "ready: pytest --accelerator=NAME" if usable else "not ready: no accelerator on this machine is usable"
 
 
 def _print(title: str, checks: Sequence[Check]) -> None:

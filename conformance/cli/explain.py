@@ -1,4 +1,4 @@
-"""``conformance explain``: what a case checks and needs, and how it ended."""
+"""``conformance explain``: describe a case, its requirements, and its verdict in a report."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from conformance.plan import BundledCase
     from conformance.reports.model import CaseRecord, Report
 
-SUMMARY = "Describe a case, and how it ended in a report."
+SUMMARY = "Describe a case, and show its verdict in a report."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("case", metavar="CASE", help="a case id, such as accelerator.rng.state_roundtrip")
-    parser.add_argument("--report", metavar="PATH", type=Path, help="a report to take the case's verdict from")
+    parser.add_argument("--report", metavar="PATH", type=Path, help="a report; its verdict on the case is printed too")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -32,10 +32,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _lines(id: str, report: Report | None) -> Iterator[str]:
     verdict = _verdict(id, report)
-    bundled = _bundled(id)
-    planned = next((one for one in bundled if one.case.id == id), None)
+    cases_of_area = _bundled(id)
+    planned = next((bundled for bundled in cases_of_area if bundled.case.id == id), None)
     if planned is None and not verdict:
-        raise _unknown(id, [one.case.id for one in bundled])
+        raise _unknown(id, [bundled.case.id for bundled in cases_of_area])
     yield id
     if planned is not None:
         yield from _description(planned, report.run.invocation.seed if report else 0)
@@ -43,7 +43,7 @@ def _lines(id: str, report: Report | None) -> Iterator[str]:
 
 
 def _bundled(id: str) -> list[BundledCase]:
-    """The cases of the id's area; other areas are not imported."""
+    """Return the cases of the id's area. Other areas are not imported."""
     from conformance.plan import area_names, bundled_cases
 
     area = id.split(".", 1)[0]
@@ -63,7 +63,7 @@ def _description(planned: BundledCase, base_seed: int) -> Iterator[str]:
     from conformance.case import seed_of
 
     case = planned.case
-    yield textwrap.indent(planned.doc or "(it has no description)", "  ")
+    yield textwrap.indent(planned.doc or "(no description)", "  ")
     yield ""
     yield f"  area {case.area} · tier {case.tier.value} · level {case.level.value}"
     if case.axes:
@@ -76,7 +76,7 @@ def _description(planned: BundledCase, base_seed: int) -> Iterator[str]:
 
 
 def _how_judged(planned: BundledCase) -> str:
-    return "; runs whatever is declared, and is judged against it" if planned.case.adaptive else ""
+    return "; always runs, and is judged against the declaration" if planned.case.adaptive else ""
 
 
 def _profiles(planned: BundledCase) -> list[str]:
@@ -86,15 +86,15 @@ def _profiles(planned: BundledCase) -> list[str]:
 
 
 def _verdict(id: str, report: Report | None) -> list[str]:
-    """What the report says about the case; empty without a report."""
+    """Return lines with the report's verdict on the case; empty without a report."""
     if report is None:
         return []
     found = next((case for case in report.cases if case.id == id), None)
     if found is not None:
         return ["", *_judged(found, report)]
     if any(planned.id == id for planned in report.accounting.unaccounted):
-        begun = "it began and never ended" if id in report.accounting.in_flight else "it never began"
-        return ["", f"  no verdict on {report.accelerator.name}: {begun}"]
+        progress = "it started and did not finish" if id in report.accounting.in_flight else "it did not start"
+        return ["", f"  no verdict on {report.accelerator.name}: {progress}"]
     return []
 
 

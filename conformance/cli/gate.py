@@ -1,4 +1,4 @@
-"""``conformance gate``: whether a report may be accepted, and why not."""
+"""``conformance gate``: decide whether a report is accepted, and print the reasons."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from conformance.reports.profiles import Policy
     from conformance.reports.waivers.model import Waiver
 
-SUMMARY = "Decide whether a report is accepted, and say why not."
+SUMMARY = "Decide whether a report is accepted, and print the reasons."
 
 CANNOT_JUDGE = 2
 
 
 class CannotJudge(ConformanceError):
-    """Something the gate needs cannot be read. It carries the id of the rule about reading."""
+    """Failure to read an input of the gate. G01 in the message is the rule about reading."""
 
     exit_status = CANNOT_JUDGE
 
@@ -34,18 +34,18 @@ class CannotJudge(ConformanceError):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("report", metavar="REPORT", type=Path, nargs="?", help="a report.json, or a report folder")
+    add("report", metavar="REPORT", type=Path, nargs="?", help="a report.json or a report folder")
     add("--profile", metavar="NAME", help="core, inference, training, distributed or full (default: the run's own)")
-    add("--baseline", metavar="REPORT", type=Path, help="a report that was accepted before")
-    add("--waivers", metavar="FILE", type=Path, help="the waivers that were agreed to, as TOML")
-    add("--manifest", metavar="FILE", type=Path, help="judge by this manifest (default: the released one)")
-    add("--allowed-signers", metavar="FILE", type=Path, help="who may sign; the report then needs a signature")
+    add("--baseline", metavar="REPORT", type=Path, help="an earlier report that was accepted")
+    add("--waivers", metavar="FILE", type=Path, help="the agreed waivers, a TOML file")
+    add("--manifest", metavar="FILE", type=Path, help="judge by this manifest (default: the released manifest)")
+    add("--allowed-signers", metavar="FILE", type=Path, help="allowed signers; the report then needs a signature")
     add("--signature", metavar="FILE", type=Path, help="the signature (default: REPORT.sig)")
-    add("--fingerprint", metavar="SHA256", default="", help="the environment that the report has to come from")
-    add("--challenge", metavar="NONCE", default="", help="the challenge that the run has to be made with")
+    add("--fingerprint", metavar="SHA256", default="", help="fingerprint that the environment of the report must have")
+    add("--challenge", metavar="NONCE", default="", help="the challenge that the run must have used")
     add("--format", metavar="FORMAT", default="text", help="text (default), json or markdown")
     add("-o", "--output", metavar="FILE", type=Path, help="write to FILE instead of the terminal")
-    add("--explain", metavar="ID", help="tell what a rule asks, such as G07, and stop; 'all' tells all")
+    add("--explain", metavar="ID", help="explain a rule such as G07, or 'all' rules, and stop")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.explain:
         return _explain(arguments.explain)
-    form = FORMATS[known_name("format", arguments.format, FORMATS)]
+    render = FORMATS[known_name("format", arguments.format, FORMATS)]
     if arguments.report is None:
         raise UsageError("name a report: conformance gate REPORT. See: conformance gate --help")
     from conformance.reports.gate.rules import decide
@@ -63,10 +63,10 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         with collector_paused():
             decision = decide(evidence(arguments))
-            gc.freeze()  # the command ends with its verdict: nobody looks through the report for garbage any more
+            gc.freeze()  # the process ends soon; the collector must not scan a large report again
     except JournalError as error:
         raise CannotJudge(error) from None
-    _write(form(decision), arguments.output)
+    _write(render(decision), arguments.output)
     return int(decision.status)
 
 
@@ -82,14 +82,14 @@ def _write(text: str, output: Path | None) -> None:
     if output is None:
         sys.stdout.write(text)
         return
-    # Brings all views and what they need along, for which nobody should wait who only reads the answer.
+    # This import loads every view and its libraries, which output to the terminal does not need.
     from conformance.reports.writer import write_text
 
     write_text(output, text)
 
 
 def evidence(arguments: argparse.Namespace) -> GateEvidence:
-    """Everything that was named, read."""
+    """Read every file that the user named, and return the evidence for the rules."""
     from conformance.reports.gate.evidence import GateEvidence
 
     for path in (arguments.report, arguments.baseline, arguments.waivers, arguments.manifest):
@@ -109,12 +109,8 @@ def evidence(arguments: argparse.Namespace) -> GateEvidence:
 
 
 def require(path: Path | None) -> None:
-    """Raise UsageError for a path that leads nowhere: that is a slip of the one who typed it."""
-    try:
-        missing = path is not None and not path.exists()
-    except ValueError:
-        missing = True
-    if missing:
+    """Raise UsageError if the path does not exist. A missing file is a typing error, not unreadable evidence."""
+    if path is not None and not path.exists():
         raise UsageError(f"there is no {path}.")
 
 
@@ -142,7 +138,7 @@ def _policy(profile: str | None, report: Report) -> Policy:
     if profile:
         return find_policy(profile)
     if not report.run.profile:
-        raise UsageError("the run had no profile of its own; name the one to judge by: --profile training")
+        raise UsageError("the report names no profile; name the profile to judge by, such as --profile training.")
     return find_policy(report.run.profile)
 
 
@@ -155,7 +151,9 @@ def _manifest(path: Path | None, report: Report) -> Manifest | None:
 def _signature(arguments: argparse.Namespace) -> SignatureCheck | None:
     if arguments.allowed_signers is None:
         if arguments.signature is not None:
-            raise UsageError("--signature needs --allowed-signers: a signature says nothing unless somebody may sign.")
+            raise UsageError(
+                "--signature needs --allowed-signers FILE: a signature is verified against allowed signers."
+            )
         return None
     from conformance.reports.gate.signatures import check
 

@@ -1,4 +1,4 @@
-"""``conformance import``: the results of another suite as marked rows of a report."""
+"""``conformance import``: add the results of another suite to a report, as rows marked as imported."""
 
 from __future__ import annotations
 
@@ -11,10 +11,15 @@ SUMMARY = "Import the results of another suite from JUnit XML."
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("file", metavar="JUNIT", type=Path, help="a JUnit XML file")
-    add("-o", "--output", metavar="FILE", type=Path, required=True, help="where the report goes")
-    add("--area-from", metavar="RULE", default="path", help="path (default), suite, or one name for all cases")
+    add("-o", "--output", metavar="FILE", type=Path, required=True, help="the report to write")
+    add("--area-from", metavar="RULE", default="path", help="path (default), suite, or one area name for all cases")
     add("--into", metavar="REPORT", type=Path, help="add the rows to this report of the same accelerator")
-    add("--accelerator", metavar="NAME", default="imported", help="what was tested, without --into")
+    add(
+        "--accelerator",
+        metavar="NAME",
+        default="imported",
+        help="the accelerator that was tested, if --into is not given",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:

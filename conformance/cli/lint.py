@@ -1,4 +1,4 @@
-"""``conformance lint``: contradictions in an accelerator's declaration, found without a device."""
+"""``conformance lint``: find contradictions in an accelerator's declaration, without a device."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SUMMARY = "Check an accelerator's declaration without a device."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME", help="an accelerator, as --accelerator takes it")
+    parser.add_argument("name", metavar="NAME", help="an accelerator; a name as for --accelerator")
     parser.add_argument("--capabilities", metavar="FILE", type=Path, help="a TOML declaration to check as well")
 
 

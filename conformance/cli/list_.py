@@ -1,4 +1,4 @@
-"""``conformance list``: cases, capabilities and accelerators, one a line."""
+"""``conformance list``: print cases, capabilities or accelerators, one per line."""
 
 from __future__ import annotations
 
@@ -16,14 +16,20 @@ SUMMARY = "List cases, capabilities or accelerators."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--area", metavar="AREA", action="append", help="only these areas (repeat, or use commas)")
+    parser.add_argument(
+        "--area", metavar="AREA", action="append", help="only these areas (repeat the option, or use commas)"
+    )
     parser.add_argument("--tier", metavar="TIER", help="only one tier: unit or workload")
-    parser.add_argument("--dtype", metavar="DTYPE", action="append", help="only these dtypes (repeat, or use commas)")
-    parser.add_argument("--profile", metavar="NAME", help="only what a profile needs")
-    parser.add_argument("--count", action="store_true", help="print how many cases each area has")
-    what = parser.add_mutually_exclusive_group()
-    what.add_argument("--capabilities", action="store_true", help="list the vocabulary of capabilities instead")
-    what.add_argument("--accelerators", action="store_true", help="list the names that --accelerator takes instead")
+    parser.add_argument(
+        "--dtype", metavar="DTYPE", action="append", help="only these dtypes (repeat the option, or use commas)"
+    )
+    parser.add_argument("--profile", metavar="NAME", help="only the cases that a profile requires")
+    parser.add_argument("--count", action="store_true", help="print the number of cases of each area")
+    instead = parser.add_mutually_exclusive_group()
+    instead.add_argument("--capabilities", action="store_true", help="list all capabilities instead of cases")
+    instead.add_argument(
+        "--accelerators", action="store_true", help="list the names for --accelerator instead of cases"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -45,8 +51,8 @@ def _capabilities() -> Iterator[str]:
     from conformance.accelerators.capabilities import VOCABULARY
 
     width = max(map(len, VOCABULARY))
-    for one in VOCABULARY.values():
-        yield f"{one.name:<{width}}  {'core  ' if one.core else '      '}{one.doc}"
+    for capability in VOCABULARY.values():
+        yield f"{capability.name:<{width}}  {'core  ' if capability.core else '      '}{capability.doc}"
 
 
 def _accelerators() -> Iterator[str]:
@@ -56,7 +62,7 @@ def _accelerators() -> Iterator[str]:
 
 
 def _chosen(arguments: argparse.Namespace) -> list[BundledCase]:
-    """The cases that the options leave. The options are checked before any suite is imported."""
+    """Return the cases that the options select. A wrong option is reported before any suite is imported."""
     from conformance.accelerators.capabilities import DTYPES
     from conformance.case import Tier
     from conformance.plan import area_names, bundled_cases
@@ -71,8 +77,8 @@ def _chosen(arguments: argparse.Namespace) -> list[BundledCase]:
         tier=arguments.tier and known_name("tier", arguments.tier, [tier.value for tier in Tier]),
         dtypes=known_names("dtype", arguments.dtype, DTYPES),
     )
-    belongs = selector(options)
-    return [planned for planned in bundled_cases(options.areas or None) if belongs(planned.case)]
+    is_selected = selector(options)
+    return [planned for planned in bundled_cases(options.areas or None) if is_selected(planned.case)]
 
 
 def _counts(chosen: list[BundledCase]) -> Iterator[str]:

@@ -1,8 +1,8 @@
-"""The ``conformance`` command: finds the subcommand, and turns every error into one sentence.
+"""Entry point of the ``conformance`` command. Runs a subcommand, and prints an error without a traceback.
 
-Each subcommand is a module of this folder with ``SUMMARY``, ``add_arguments(parser)`` and ``run(arguments) -> int``. It
-is named for the command, with an underscore after a word of Python (``import_``). Only the chosen one is imported, and
-it imports torch only if it needs to, so that help is printed at once.
+Each subcommand is a module of this folder with ``SUMMARY``, ``add_arguments(parser)`` and ``run(arguments) -> int``.
+The module has the name of the command, with an underscore where Python has that name already (``import_``, ``list_``).
+Only the module of the chosen command is imported. It imports torch only if ``run`` needs it, so help appears at once.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ _INTERRUPTED: Final = 130
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are ours: one sentence, exit status 4."""
+    """Argument parser that raises UsageError, so that a wrong option is one sentence and exit status 4."""
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message}. See: {self.prog} --help")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; the exit status."""
-    _never_fail_to_print()
-    # A broken vendor wheel can make a plain `import torch` raise; what a command needs of it is loaded by name.
+    """Run one command, and return its exit status."""
+    _replace_unprintable_characters()
+    # With autoload, a broken vendor wheel makes a plain `import torch` raise. Commands load vendor packages by name.
     os.environ.setdefault("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
     try:
         status = _dispatch(list(sys.argv[1:] if argv is None else argv))
         sys.stdout.flush()
     except ConformanceError as error:
-        return _say(error)
+        return _print_error(error)
     except BrokenPipeError:
-        # The reader, such as `head`, has what it wanted. Nothing more can be flushed at exit.
+        # The reader, such as `head`, has closed the pipe. The flush at exit must not fail on it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:
@@ -67,7 +67,7 @@ def _dispatch(words: list[str]) -> int:
 
 
 def find_command(name: str) -> Any:
-    """Return the module of a subcommand; UnknownName with suggestions if there is none."""
+    """Return the module of a subcommand; raise UnknownName with suggestions if there is none."""
     module = _modules().get(name)
     if module is None or not _is_command(module):
         raise UnknownName("command", name, commands(), "see: conformance --help")
@@ -75,14 +75,14 @@ def find_command(name: str) -> Any:
 
 
 def commands() -> dict[str, str]:
-    """Return the summary of every subcommand by its name, sorted."""
+    """Return the summary of every subcommand by its name, sorted by name."""
     return {name: _load(module).SUMMARY for name, module in sorted(_modules().items()) if _is_command(module)}
 
 
 def _modules() -> dict[str, str]:
-    """Return the modules beside this one, by the names that their commands would have."""
-    beside = (module.name for module in pkgutil.iter_modules(cli.__path__))
-    return {name.rstrip("_"): name for name in beside if name != "main"}
+    """Return the names of the other modules of this folder, by the names that their commands would have."""
+    names = (module.name for module in pkgutil.iter_modules(cli.__path__))
+    return {name.rstrip("_"): name for name in names if name != "main"}
 
 
 def _is_command(module: str) -> bool:
@@ -110,37 +110,41 @@ def overview() -> str:
 
 
 def known_name(kind: str, name: str, known: Collection[str], hint: str = "") -> str:
-    """``name``, if it is known."""
+    """Return ``name``; raise UnknownName with suggestions if it is not known."""
     if name not in known:
         raise UnknownName(kind, name, known, hint)
     return name
 
 
 def known_names(kind: str, values: Iterable[str] | None, known: Collection[str]) -> tuple[str, ...]:
-    """The names of an option that may be repeated, or hold several separated by commas."""
+    """Return the names from an option that may be repeated or hold several names, separated by commas.
+
+    Each name is returned once. Raise UnknownName for a name that is not known.
+    """
     names = [name.strip() for value in values or () for name in value.split(",") if name.strip()]
     return tuple(dict.fromkeys(known_name(kind, name, known) for name in names))
 
 
-def _say(error: ConformanceError) -> int:
+def _print_error(error: ConformanceError) -> int:
     from conformance.reports.plain_text import plain
 
-    # What went wrong may quote an untrusted file.
+    # The message may quote an untrusted file.
     print(plain(str(error)), file=sys.stderr)
     return error.exit_status
 
 
-def _never_fail_to_print() -> None:
-    """A terminal that cannot show a sign shows a question mark instead of a traceback."""
+def _replace_unprintable_characters() -> None:
+    """Print a question mark for a character that the terminal cannot show, instead of raising an error."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")
 
 
 def program() -> NoReturn:
-    """The process ``conformance``: :func:`main`, and an end that does not take apart all that was read.
+    """Run :func:`main` as the process ``conformance``, and end it without freeing memory object by object.
 
-    The system gives the memory of 20,000 cases back at once. Where torch or pytest is loaded they clean up first.
+    A report can have 20,000 cases; the system frees their memory at once. If torch or pytest is loaded, the process
+    ends the normal way, so that their exit handlers run.
     """
     status = main()
     if {"torch", "pytest"} & sys.modules.keys():

@@ -1,4 +1,4 @@
-"""``conformance manifest``: what this version of the suite plans, in the form that the gate judges by."""
+"""``conformance manifest``: write the plan of the installed suite as a manifest, which the gate judges by."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from conformance.reports.gate.manifests import Manifest
 
-SUMMARY = "Write the plan of this suite, for the gate to judge by."
+SUMMARY = "Write the plan of this suite as a manifest for the gate."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="write to FILE, such as manifest.json.gz")
-    parser.add_argument("--release", action="store_true", help="write to where the gate looks for released ones")
+    parser.add_argument("--release", action="store_true", help="write to the folder of released manifests")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -23,7 +23,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     manifest = current()
     target = FOLDER / file_name(manifest.suite, manifest.torch) if arguments.release else arguments.output
-    if target is not None:  # first: whoever reads the answer, such as `head`, may stop listening
+    # Write before printing: a reader such as `head` may close the pipe, which ends the command.
+    if target is not None:
         write_bytes(target, dump(manifest))
     for name, sha256 in manifest.sha256.items():
         print(f"{name:<12} {len(manifest.required(name)):>6} cases  {sha256}")
@@ -33,7 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def current() -> Manifest:
-    """The manifest of the suite that is installed, with the torch that is installed."""
+    """Return the manifest of the installed suite with the installed torch."""
     from conformance.plan import bundled_cases, suite_version, torch_version
     from conformance.reports.gate.manifests import make_manifest
 

@@ -1,4 +1,4 @@
-"""``conformance merge``: the reports of shards as the report of the whole."""
+"""``conformance merge``: merge the reports of all shards into one report of the whole run."""
 
 from __future__ import annotations
 
@@ -11,8 +11,13 @@ SUMMARY = "Merge the reports of all shards into one."
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("reports", metavar="REPORT", type=Path, nargs="+", help="the reports of all shards: files or folders")
-    add("-o", "--output", metavar="FILE", type=Path, required=True, help="where the merged report.json goes")
-    add("--manifest", metavar="FILE", type=Path, help="what the whole plans (default: the released one, if it fits)")
+    add("-o", "--output", metavar="FILE", type=Path, required=True, help="the merged report.json to write")
+    add(
+        "--manifest",
+        metavar="FILE",
+        type=Path,
+        help="plan of the whole run (default: the released manifest, if it fits)",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -27,8 +32,9 @@ def run(arguments: argparse.Namespace) -> int:
         require(path)
     shards = [load(path) for path in arguments.reports]
     first = shards[0]
-    known = released(first.run.suite.version, first.accelerator.torch)
-    manifest = read_manifest(arguments.manifest) if arguments.manifest else known
+    released_manifest = released(first.run.suite.version, first.accelerator.torch)
+    manifest = read_manifest(arguments.manifest) if arguments.manifest else released_manifest
+    # A released manifest plans all bundled cases. It does not fit runs of other cases, or with other selections.
     bundled = manifest is not None and all(case.id in manifest.cases for shard in shards for case in shard.cases)
     complete = not any(set(shard.run.invocation.selection) - {"--shard"} for shard in shards)
     required = None

@@ -1,6 +1,6 @@
-"""``conformance onboard``: a first declaration of a device, from probes of it.
+"""``conformance onboard``: probe a device, and write a first declaration of it.
 
-The probes are the suite's own cases, run by pytest in worker processes: one that crashes or hangs loses that probe.
+The probes are cases of the suite, which pytest runs in worker processes. A crash or a hang loses only its own probe.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ SUMMARY = "Probe a device, and print a first declaration of it."
 
 _CELLS: Final = 30
 _TIME_BUDGET: Final = 240.0
-#: Seconds; a vendor's stack may compile when it is loaded.
-_LONGEST_LOADING: Final = 300.0
-#: Exit statuses after which there is a report: all green, failures, nothing verified.
-_ENDED: Final = (0, 1, 5)
+#: Seconds. A vendor's software may compile code when it is loaded.
+_LOADING_TIMEOUT: Final = 300.0
+#: Exit statuses after which there is a report: nothing failed, a case failed, nothing was verified.
+_COMPLETED: Final = (0, 1, 5)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME", help="what to probe, as --accelerator takes it")
+    parser.add_argument("name", metavar="NAME", help="the accelerator to probe; a name as for --accelerator")
     parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="write to FILE instead of the terminal")
     parser.add_argument("--force", action="store_true", help="overwrite FILE")
     parser.add_argument(
@@ -44,16 +44,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         type=int,
         default=_CELLS,
-        help=f"how many operators to probe in each dtype and mode (default: {_CELLS})",
+        help=f"number of operators to probe in each dtype and mode (default: {_CELLS})",
     )
     parser.add_argument(
         "--time-budget",
         metavar="SECONDS",
         type=float,
         default=_TIME_BUDGET,
-        help=f"stop probing undeclared cells after this long (default: {_TIME_BUDGET:g})",
+        help=f"stop probing undeclared cells after this time (default: {_TIME_BUDGET:g})",
     )
-    parser.add_argument("--conformance-report", metavar="DIR", type=Path, help="keep the probes' report in DIR")
+    parser.add_argument("--conformance-report", metavar="DIR", type=Path, help="keep the report of the probes in DIR")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -66,11 +66,13 @@ def run(arguments: argparse.Namespace) -> int:
     _check_that_it_loads(arguments.name)
     cases, totals = chosen_cases(arguments.cells)
     started = time.monotonic()
-    _say(f"probing {arguments.name}: {len(cases)} cases in worker processes; this takes minutes at most")
+    _say(f"probing {arguments.name}: {len(cases)} cases in worker processes; this takes some minutes")
     report = _probe(arguments, cases)
     found = first_declaration(report)
     if not found.probes:
-        raise SetupError(f"no probe of {arguments.name} ended with an answer. Look first: conformance doctor NAME")
+        raise SetupError(
+            f"no probe of {arguments.name} gave an answer. To find the cause: conformance doctor {arguments.name}"
+        )
     _say(f"{found.probes} probes answered in {time.monotonic() - started:.0f} s")
     backend = _backend(report, found)
     following = _next_command(arguments.name, arguments.output)
@@ -79,7 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
         sys.stdout.write(text + "".join(f"# {line}\n" if line else "#\n" for line in backend))
         return 0
     write_text(arguments.output, text)
-    print("\n".join([f"{arguments.output}: a first declaration; a claim is yours, so read it", *backend]))
+    print("\n".join([f"{arguments.output}: a first declaration; review every claim before you commit it", *backend]))
     print(f"next: {following}")
     return 0
 
@@ -92,14 +94,14 @@ def _check_numbers(arguments: argparse.Namespace) -> None:
 
 
 def _check_that_it_loads(name: str) -> None:
-    """Raise the sentence of what is wrong; in a process of its own, because loading a vendor's stack may end it."""
-    from conformance.cli.probing import Found, probe
+    """Raise an error if the accelerator cannot be used. It loads in a separate process, because loading may crash."""
+    from conformance.cli.probing import LoadResult, probe
 
-    one = probe(name, _LONGEST_LOADING)
-    if one.found is Found.UNKNOWN:
-        raise UsageError(one.text)
-    if one.found is not Found.USABLE:
-        raise SetupError(f"{name} cannot be probed: {one.text}")
+    loaded = probe(name, _LOADING_TIMEOUT)
+    if loaded.result is LoadResult.UNKNOWN:
+        raise UsageError(loaded.text)
+    if loaded.result is not LoadResult.USABLE:
+        raise SetupError(f"{name} cannot be probed: {loaded.text}")
 
 
 def _say(line: str) -> None:
@@ -110,16 +112,19 @@ def _say(line: str) -> None:
 
 
 def chosen_cases(cells: int) -> tuple[list[str], Counter[str]]:
-    """The probes of all capabilities and of ``cells`` operators in each dtype and mode; and how many there are."""
+    """Return the ids of the probes, and the number of operators that could be probed in each dtype and mode.
+
+    The probes are those of all capabilities, and of ``cells`` operators in each dtype and mode.
+    """
     from conformance.plan import bundled_cases
 
-    probes = [one.case for one in bundled_cases(["capabilities"]) if one.case.adaptive]
+    probes = [planned.case for planned in bundled_cases(["capabilities"]) if planned.case.adaptive]
     columns: dict[str, list[Case]] = {}
     for planned in bundled_cases(["operators"]):
-        # A pattern never claims more than PyTorch's own CPU has: only that is sampled.
+        # A pattern claims only operators that PyTorch's own CPU has, so only those are sampled.
         if planned.case.adaptive and planned.case.in_reference:
             columns.setdefault(_axes(planned.case), []).append(planned.case)
-    sampled = [case for cases in columns.values() for case in sorted(cases, key=_lot)[:cells]]
+    sampled = [case for cases in columns.values() for case in sorted(cases, key=_sampling_key)[:cells]]
     totals = Counter({axes: len(cases) for axes, cases in columns.items()})
     return [case.id for case in (*probes, *sampled)], totals
 
@@ -128,8 +133,8 @@ def _axes(case: Case) -> str:
     return f"{case.dtype}-{case.mode}"
 
 
-def _lot(case: Case) -> bytes:
-    """The same operators in every dtype, and the same on every machine."""
+def _sampling_key(case: Case) -> bytes:
+    """Return a sort key that selects the same operators in every dtype and on every machine."""
     return hashlib.sha256(case.subject.encode()).digest()
 
 
@@ -138,17 +143,17 @@ def _probe(arguments: argparse.Namespace, cases: Sequence[str]) -> Report:
 
     with contextlib.ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="conformance-onboard-")))
-        listed = scratch / "cases.txt"
-        listed.write_text("\n".join(cases), encoding="utf-8")
+        case_file = scratch / "cases.txt"
+        case_file.write_text("\n".join(cases), encoding="utf-8")
         folder = (arguments.conformance_report or scratch / "report").absolute()
         status, output = _pytest(
             f"--accelerator={arguments.name}",
-            f"--case-file={listed}",
+            f"--case-file={case_file}",
             f"--time-budget={arguments.time_budget:g}",
             f"--conformance-report={folder}",
         )
-        if status not in _ENDED:
-            raise SetupError(_complaint(arguments.name, status, output))
+        if status not in _COMPLETED:
+            raise SetupError(_failure(arguments.name, status, output))
         return load(folder)
 
 
@@ -156,43 +161,43 @@ def _pytest(*arguments: str) -> tuple[int, str]:
     from conformance.process.python import child_python
 
     program = "import pytest, sys; sys.exit(pytest.main(sys.argv[1:]))"
-    # A traceback per refusal takes longer than the probe, and nobody reads it.
+    # Formatting a traceback for every refusal would take longer than the probes.
     command = child_python(program, "-p", "no:cacheprovider", "-q", "--tb=no", *arguments)
-    # This interpreter and our own options; only the accelerator's name comes from outside.
-    done = subprocess.run(  # noqa: S603
+    # This interpreter and our own options; only the accelerator's name comes from the user.
+    completed = subprocess.run(  # noqa: S603
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
     )
-    return done.returncode, done.stdout
+    return completed.returncode, completed.stdout
 
 
-def _complaint(name: str, status: int, output: str) -> str:
-    """Why there is no report, in the words of the run that failed."""
+def _failure(name: str, status: int, output: str) -> str:
+    """Return why the run wrote no report, with the error that the run printed."""
     lines = [line for line in output.splitlines() if line.strip()]
-    begins = next((i for i, line in enumerate(lines) if line.startswith("ERROR: ")), None)
-    if begins is not None:
-        return "\n".join(lines[begins:]).removeprefix("ERROR: ")
-    last = lines[-1] if lines else "it said nothing"
-    return f"probing {name} ended with status {status}: {last}\n  see what happens: conformance doctor {name}"
+    error_at = next((i for i, line in enumerate(lines) if line.startswith("ERROR: ")), None)
+    if error_at is not None:
+        return "\n".join(lines[error_at:]).removeprefix("ERROR: ")
+    last = lines[-1] if lines else "it printed nothing"
+    return f"probing {name} ended with status {status}: {last}\n  to find the cause: conformance doctor {name}"
 
 
 # --- the text -------------------------------------------------------------------------------------------------------
 
 
 def declaration_text(report: Report, found: FirstDeclaration, totals: Counter[str], following: str) -> str:
-    """The first declaration, with what each claim rests on in comments above it, and the next command below."""
+    """Return the text of a first declaration, with its evidence in comments above it and the next command below."""
     from conformance.cli.claims_text import comment, toml
 
     accelerator = report.accelerator
     torch = f", torch {accelerator.torch}" if accelerator.torch else ""
     lines = [
         comment(f"{accelerator.name}: a first declaration, from {found.probes} probes of {report.run.started}{torch}."),
-        comment("A claim is the vendor's act: read it, correct it, and only then commit it."),
-        comment("The core (device, memory, copy, rng, checkpoint, synchronize) is run whatever is declared."),
+        comment("The vendor is responsible for every claim: review and correct them before you commit this file."),
+        comment("The core (device, memory, copy, rng, checkpoint, synchronize) always runs and needs no claim."),
         *_column_lines(found.columns, totals),
         *_left_out(found),
         "",
         toml(found.cells),
-        comment("Workloads run once they are claimed:"),
+        comment("Workloads run only if they are claimed, for example:"),
         comment("[workloads]"),
         comment('"*" = { inference = ["float32"], training = ["float32"] }'),
         "",
@@ -205,13 +210,14 @@ def _column_lines(columns: Sequence[OperatorColumn], totals: Counter[str]) -> It
     from conformance.cli.claims_text import comment, indented
 
     yield comment()
-    yield comment("operators: how many of those probed work, of how many that PyTorch's CPU has, and what is claimed")
+    yield comment("operators: results of the sample in each dtype and mode, and the patterns that are claimed")
     order = list(totals)
-    for one in sorted(columns, key=lambda column: order.index(column.axes) if column.axes in totals else len(order)):
-        probed = one.works + one.missing + one.broken
-        bugs = f", {one.broken} broken" if one.broken else ""
-        claims = ", ".join(one.claims) or "nothing: too many are missing; claim what you promise by name"
-        yield indented(f"{one.axes}: {one.works} of {probed}{bugs}, of {totals[one.axes]}; {claims}")
+    for column in sorted(columns, key=lambda found: order.index(found.axes) if found.axes in totals else len(order)):
+        probed = column.works + column.missing + column.broken
+        bugs = f", {column.broken} are broken" if column.broken else ""
+        sample = f"{column.works} of {probed} work{bugs}; PyTorch's CPU has {totals[column.axes]}"
+        claims = ", ".join(column.claims) or "nothing, because too many are missing; claim by name what you promise"
+        yield indented(f"{column.axes}: {sample}; claimed: {claims}")
 
 
 def _left_out(found: FirstDeclaration) -> Iterator[str]:
@@ -220,10 +226,10 @@ def _left_out(found: FirstDeclaration) -> Iterator[str]:
     if found.defects:
         yield comment()
         yield comment("neither claimed nor denied, because a bug is not a capability:")
-        yield from (indented(f"{one.case}: {one.reason.value}: {one.message}") for one in found.defects)
+        yield from (indented(f"{defect.case}: {defect.reason.value}: {defect.message}") for defect in found.defects)
     if found.unknown:
         yield comment()
-        yield comment(f"not seen, because this machine or the time budget did not reach: {', '.join(found.unknown)}")
+        yield comment(f"not probed, because of this machine or the time budget: {', '.join(found.unknown)}")
 
 
 def _next_command(name: str, output: Path | None) -> str:
@@ -233,7 +239,7 @@ def _next_command(name: str, output: Path | None) -> str:
 
 
 def _backend(report: Report, found: FirstDeclaration) -> list[str]:
-    """The lines of a backend file, for a device that nobody has written one for."""
+    """Return the lines of a backend file; empty if the device has a built-in backend."""
     from conformance.accelerators.backends import builtin_names
     from conformance.cli.backend_text import backend_lines
 

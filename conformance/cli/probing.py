@@ -1,6 +1,6 @@
-"""Loading an accelerator in a process of its own: a vendor stack that crashes or hangs is an answer, not the end.
+"""Probe that loads an accelerator in a separate process, so that a crash or a hang of vendor software is a result.
 
-``main`` runs in that process; it prints one marked line of JSON.
+:func:`main` runs in that process and prints one marked line of JSON.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from typing import Any, Final
 from conformance.errors import ConformanceError, UsageError
 from conformance.process.python import child_python
 
-# Vendor libraries print to standard output as they like; only this line is ours.
+# Vendor libraries may print to standard output too; this prefix marks the line with the answer.
 _MARK: Final = "conformance-probe: "
+#: Characters of a message that are kept.
 _MAX_OUTPUT: Final = 4_000
 
 
-class Found(Enum):
-    """How far an accelerator came."""
+class LoadResult(Enum):
+    """Result of loading an accelerator."""
 
     USABLE = "usable"
     NO_DEVICE = "no device"
@@ -37,22 +38,25 @@ class Found(Enum):
 
 @dataclass(frozen=True)
 class Probe:
-    """What became of loading one accelerator, in a sentence."""
+    """Result of loading one accelerator, with a sentence for the user."""
 
     name: str
-    found: Found
+    result: LoadResult
     text: str
 
 
 def probe(name: str, time_limit: float) -> Probe:
-    """Load the accelerator in a new process, for at most ``time_limit`` seconds."""
+    """Load the accelerator in a new process, which is killed after ``time_limit`` seconds, and return the result."""
     program = "from conformance.cli.probing import main; main()"
     return read_answer(name, *run_limited(child_python(program, name), time_limit))
 
 
 def run_limited(command: list[str], time_limit: float) -> tuple[int | None, str, str]:
-    """Exit status, output and errors; the status is None when time ran out and the process's whole group was killed."""
-    # The command is this interpreter with our own module; only the accelerator's name comes from outside.
+    """Run a command and return its exit status, standard output and standard error.
+
+    After ``time_limit`` seconds its whole process group is killed; the status is then None.
+    """
+    # The command is this interpreter with our own module; only the accelerator's name comes from the user.
     process = subprocess.Popen(  # noqa: S603
         command,
         stdin=subprocess.DEVNULL,
@@ -61,6 +65,7 @@ def run_limited(command: list[str], time_limit: float) -> tuple[int | None, str,
         text=True,
         errors="replace",
         start_new_session=True,
+        # Without autoload, a broken vendor package cannot make `import torch` fail.
         env={**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"},
     )
     try:
@@ -75,23 +80,23 @@ def _kill_group(process: subprocess.Popen[str]) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     process.kill()
-    # A grandchild in another session may hold the pipes open: do not wait for it.
+    # A grandchild in another session survives and may hold the pipes open; do not wait for it.
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.communicate(timeout=5)
 
 
 def read_answer(name: str, status: int | None, output: str, errors: str) -> Probe:
-    """What a probe's process said, or how it died."""
+    """Return the answer that a probe's process printed, or describe how the process ended."""
     if status is None:
-        return Probe(name, Found.HUNG, "loading it did not end within the time limit")
+        return Probe(name, LoadResult.HUNG, "loading it timed out")
     if status < 0:
-        return Probe(name, Found.CRASHED, f"loading it ended the process with {_signal_name(-status)}")
+        return Probe(name, LoadResult.CRASHED, f"loading it ended the process with {_signal_name(-status)}")
     marked = [line.removeprefix(_MARK) for line in output.splitlines() if line.startswith(_MARK)]
     if not marked:
         last = (errors.strip().splitlines() or ["no message"])[-1][:_MAX_OUTPUT]
-        return Probe(name, Found.CRASHED, f"loading it ended the process with status {status}: {last}")
+        return Probe(name, LoadResult.CRASHED, f"loading it ended the process with status {status}: {last}")
     answer = json.loads(marked[-1])
-    return Probe(name, Found(answer["found"]), answer["text"])
+    return Probe(name, LoadResult(answer["result"]), answer["text"])
 
 
 def _signal_name(number: int) -> str:
@@ -101,36 +106,37 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def look(name: str) -> dict[str, Any]:
-    """Runs in the probe's process: how far this accelerator comes."""
+def load_here(name: str) -> dict[str, Any]:
+    """Load the accelerator in this process, and return the answer for the parent process."""
     from conformance.accelerators.registry import resolve
 
     try:
-        subject = resolve(name)
-        subject.preflight()
+        spec = resolve(name)
+        spec.preflight()
     except UsageError as error:
-        return {"found": Found.UNKNOWN.value, "text": str(error)}
+        # The parent prints this text as its error, so line breaks stay.
+        return {"result": LoadResult.UNKNOWN.value, "text": str(error)}
     except ConformanceError as error:
-        return _answer(Found.ABSENT, str(error))
+        return _answer(LoadResult.ABSENT, str(error))
     try:
-        return _devices(subject.load())
+        return _devices(spec.load())
     except ConformanceError as error:
-        return _answer(Found.BROKEN, str(error))
-    except Exception as error:  # noqa: BLE001 - whatever a vendor's software raises is what doctor is there to tell
-        return _answer(Found.BROKEN, f"{type(error).__name__}: {error}")
+        return _answer(LoadResult.BROKEN, str(error))
+    except Exception as error:  # noqa: BLE001 - doctor reports every error of a vendor's software
+        return _answer(LoadResult.BROKEN, f"{type(error).__name__}: {error}")
 
 
-def _devices(live: Any) -> dict[str, Any]:
-    count = live.device_count()
+def _devices(accelerator: Any) -> dict[str, Any]:
+    count = accelerator.device_count()
     if not isinstance(count, int) or count < 1:
-        return _answer(Found.NO_DEVICE, f"it loads, and sees no device (device_count() is {count!r})")
-    return _answer(Found.USABLE, f"{count} device{'s' if count > 1 else ''}, {live.device_name()}")
+        return _answer(LoadResult.NO_DEVICE, f"it loads, but finds no device (device_count() is {count!r})")
+    return _answer(LoadResult.USABLE, f"{count} device{'s' if count > 1 else ''}, {accelerator.device_name()}")
 
 
-def _answer(found: Found, text: str) -> dict[str, Any]:
-    return {"found": found.value, "text": " ".join(text.split())[:_MAX_OUTPUT]}
+def _answer(result: LoadResult, text: str) -> dict[str, Any]:
+    return {"result": result.value, "text": " ".join(text.split())[:_MAX_OUTPUT]}
 
 
 def main() -> None:
-    """The probe's process; its argument is the accelerator's name."""
-    print("\n" + _MARK + json.dumps(look(sys.argv[1])), flush=True)
+    """Run the probe of the accelerator that the first argument names, and print the answer."""
+    print("\n" + _MARK + json.dumps(load_here(sys.argv[1])), flush=True)

@@ -1,4 +1,4 @@
-"""``conformance publish``: the support table of several accelerators as one page."""
+"""``conformance publish``: write one page with the support table of several accelerators."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="REPORT",
         type=Path,
         nargs="*",
-        help="report folders or report.json files; of several runs of one accelerator the newest is its column, "
-        "the others are its history",
+        help="report folders or report.json files; the newest run of an accelerator becomes its column, "
+        "older runs become its history",
     )
     parser.add_argument(
         "--upstream",
@@ -32,16 +32,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         action="append",
         default=[],
-        help="a report of a run by the maintainers; it gets a column of its own",
+        help="a report of a run by the maintainers; it gets its own column",
     )
     parser.add_argument(
         "--allowed-signers",
         metavar="FILE",
         type=Path,
-        help="who may sign; a card names the signer whose signature lies beside the report and verifies",
+        help="allowed signers; a card names the signer if a valid signature lies next to the report",
     )
     parser.add_argument(
-        "-o", "--output", metavar="FOLDER", type=Path, default=_DEFAULT, help=f"where to write (default: {_DEFAULT})"
+        "-o",
+        "--output",
+        metavar="FOLDER",
+        type=Path,
+        default=_DEFAULT,
+        help=f"the folder to write (default: {_DEFAULT})",
     )
 
 
@@ -67,11 +72,11 @@ def _source(path: Path, origin: ReportOrigin, signers: Path | None) -> Published
 
 
 def _signer(path: Path, signers: Path | None) -> str:
-    """Whose signature verifies; empty for none, whatever the reason: the page says nobody then."""
+    """Return the signer of the report; empty if no allowed signature verifies. The page then shows 'nobody'."""
     file = path / "report.json" if path.is_dir() else path
     if signers is None or not file.is_file():
         return ""
     from conformance.reports.gate.signatures import check
 
-    found = check(file, None, signers)
-    return "" if found.problem else found.principal
+    signature = check(file, None, signers)
+    return "" if signature.problem else signature.principal

@@ -1,4 +1,4 @@
-"""``conformance report``: print a report, also of a run that was killed."""
+"""``conformance report``: print a report, also that of a killed run."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from conformance.reports.views import DEFAULT, all_views, find_view
 
 SUMMARY = "Print a report folder, a report.json or a journal."
 
+#: Columns of output that does not go to a terminal.
 _WIDTH: Final = 120
 
 

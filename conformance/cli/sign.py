@@ -20,5 +20,5 @@ def run(arguments: argparse.Namespace) -> int:
     require(arguments.report)
     require(arguments.key)
     path = sign(arguments.report, arguments.key)
-    print(f"{path}: send it along with the report, and the public key to whoever judges")
+    print(f"{path}: send this file with the report, and give the reviewer the public key")
     return 0

@@ -1,4 +1,4 @@
-"""``conformance suggest``: the declaration that would have been true in a run."""
+"""``conformance suggest``: print the declaration that matches the results of a run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from conformance.reports.declaration.corrections import Correction, Corrections
+    from conformance.reports.declaration.corrections import Correction, Corrections, Defect
     from conformance.reports.model import Report
 
 SUMMARY = "Print the declaration that matches the results of a run."
@@ -58,21 +58,21 @@ def _nothing(report: Report, found: Corrections) -> str:
 
     name = one_line(report.accelerator.name)
     if not found.judged:
-        return f"No case of this run of {name} is judged against its claim: run the areas capabilities and operators."
+        return f"This run of {name} tested no claim. Run the areas capabilities and operators."
     return (
         f"Nothing to correct: {found.judged} cases of {name} were judged against their claims, and no claim is false."
     )
 
 
 def suggestion(report: Report, found: Corrections, following: str) -> str:
-    """The corrected declaration, with what changed and why in comments above it, and the next command below."""
+    """Return the text of the corrected declaration, with the changes in comments above and the next command below."""
     from conformance.cli.claims_text import comment, toml
     from conformance.reports.declaration.condensing import corrected_cells
 
     when = report.run.started or "an unknown date"
     lines = [
         comment(f"{report.accelerator.name}: the declaration of the run of {when}, {summary(found)}."),
-        comment("A claim is the vendor's act: read the changes before you commit them."),
+        comment("The vendor is responsible for every claim: review the changes before you commit this file."),
         *change_lines(found),
         *defect_lines(found),
         "",
@@ -83,26 +83,29 @@ def suggestion(report: Report, found: Corrections, following: str) -> str:
 
 
 def summary(found: Corrections) -> str:
+    """Return the numbers of corrected cells and of failures that no correction explains."""
     changed = f"{len(found.corrections)} cell{'s' if len(found.corrections) != 1 else ''} corrected"
-    return changed + (f", {len(found.defects)} failures left to you" if found.defects else "")
+    return changed + (
+        f", {len(found.defects)} failure{'s' if len(found.defects) != 1 else ''} not corrected" if found.defects else ""
+    )
 
 
 def change_lines(found: Corrections) -> Iterator[str]:
-    """Every correction, by kind, with the case that shows it."""
+    """Yield every correction, grouped by kind, with the case that shows it."""
     from conformance.cli.claims_text import comment, indented
     from conformance.reports.declaration.corrections import grouped
 
     for kind, corrections in grouped(found.corrections).items():
         yield comment()
         yield comment(kind.value)
-        yield from (indented(_change(one)) for one in corrections[:_MOST_SHOWN])
+        yield from (indented(_change(correction)) for correction in corrections[:_MOST_SHOWN])
         if len(corrections) > _MOST_SHOWN:
             yield indented(f"… and {len(corrections) - _MOST_SHOWN} more")
 
 
-def _change(one: Correction) -> str:
-    case = "" if one.case == one.cell else f"  (case {one.case})"
-    return f"{one.cell}{case}: {one.evidence}"
+def _change(correction: Correction) -> str:
+    case = "" if correction.case == correction.cell else f"  (case {correction.case})"
+    return f"{correction.cell}{case}: {correction.evidence}"
 
 
 def defect_lines(found: Corrections) -> Iterator[str]:
@@ -112,20 +115,24 @@ def defect_lines(found: Corrections) -> Iterator[str]:
         return
     yield comment()
     yield comment("not corrected, because a bug is not a capability: fix it, or waive it")
-    yield from (indented(f"{one.case}: {one.reason.value}: {one.message}") for one in found.defects[:_MOST_SHOWN])
+    yield from (indented(_defect(defect)) for defect in found.defects[:_MOST_SHOWN])
     if len(found.defects) > _MOST_SHOWN:
         yield indented(f"… and {len(found.defects) - _MOST_SHOWN} more; see: conformance report")
 
 
+def _defect(defect: Defect) -> str:
+    return f"{defect.case}: {defect.reason.value}: {defect.message}"
+
+
 def next_command(report: Report, output: Path | None, path: Path) -> str:
-    """What to type next: save the suggestion, or run with it."""
+    """Return the next command for the user: save the suggestion, or run with it."""
     if output is None:
         return shlex.join(["conformance", "suggest", str(path), "-o", "capabilities.toml"])
-    words = [
+    command = [
         "pytest",
         f"--accelerator={report.accelerator.spec or report.accelerator.name}",
         f"--capabilities={output}",
     ]
-    if report.run.strictness != "ci":
-        words.append(f"--strictness={report.run.strictness}")
-    return shlex.join(words)
+    if report.run.strictness != "ci":  # the default of --strictness
+        command.append(f"--strictness={report.run.strictness}")
+    return shlex.join(command)

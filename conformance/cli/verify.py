@@ -1,4 +1,4 @@
-"""``conformance verify``: check a report's signature."""
+"""``conformance verify``: check the signature of a report."""
 
 from __future__ import annotations
 
@@ -11,7 +11,13 @@ SUMMARY = "Check the signature of a report."
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("report", metavar="REPORT", type=Path, help="a report.json")
-    add("--allowed-signers", metavar="FILE", type=Path, required=True, help="who may sign, as ssh-keygen reads it")
+    add(
+        "--allowed-signers",
+        metavar="FILE",
+        type=Path,
+        required=True,
+        help="allowed signers, in the format of ssh-keygen",
+    )
     add("--signature", metavar="FILE", type=Path, help="the signature (default: REPORT.sig)")
 
 
@@ -21,6 +27,6 @@ def run(arguments: argparse.Namespace) -> int:
 
     require(arguments.report)
     require(arguments.allowed_signers)
-    found = check(arguments.report, arguments.signature, arguments.allowed_signers)
-    print(found.problem or f"{arguments.report}: signed by {found.principal}")
-    return 1 if found.problem else 0
+    signature = check(arguments.report, arguments.signature, arguments.allowed_signers)
+    print(signature.problem or f"{arguments.report}: signed by {signature.principal}")
+    return 1 if signature.problem else 0

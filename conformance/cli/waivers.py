@@ -1,4 +1,4 @@
-"""``conformance waivers``: check a waiver file, take out what is no longer needed, and add one."""
+"""``conformance waivers``: check a waiver file, remove waivers that are no longer needed, or add a waiver."""
 
 from __future__ import annotations
 
@@ -16,32 +16,33 @@ if TYPE_CHECKING:
 
 SUMMARY = "Check, prune or add waivers of known failures."
 
+#: Days until a new waiver expires, unless --expires is given.
 _DAYS = 90
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="check | prune | add", required=True)
-    check = actions.add_parser("check", help="tell what is wrong with the file, and with a report what is stale in it")
+    check = actions.add_parser("check", help="check the file, and with --report find waivers that are no longer needed")
     check.add_argument("file", metavar="FILE", type=Path, help="a waiver file")
-    check.add_argument("--report", metavar="PATH", type=Path, help="a report to hold the waivers against")
-    prune = actions.add_parser("prune", help="take out the waivers that a report shows to be no longer needed")
+    check.add_argument("--report", metavar="PATH", type=Path, help="a report to compare the waivers with")
+    prune = actions.add_parser("prune", help="remove the waivers that a report shows to be no longer needed")
     prune.add_argument("file", metavar="FILE", type=Path, help="a waiver file")
     prune.add_argument("--report", metavar="PATH", type=Path, required=True, help="a report of a complete run")
-    prune.add_argument("--dry-run", action="store_true", help="tell what would go, and leave the file as it is")
-    add_one(actions.add_parser("add", help="add a waiver to the file"))
+    prune.add_argument("--dry-run", action="store_true", help="print what would be removed, without changing the file")
+    _add_waiver_arguments(actions.add_parser("add", help="add a waiver to the file"))
 
 
-def add_one(parser: argparse.ArgumentParser) -> None:
+def _add_waiver_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("file", metavar="FILE", type=Path, help="a waiver file; it is made if it is not there")
-    add("cases", metavar="CASE", nargs="+", help="ids of cases; * is any text")
-    add("--verdict", metavar="REASON", required=True, help="the one reason that is waived, such as wrong")
+    add("file", metavar="FILE", type=Path, help="a waiver file; it is created if it does not exist")
+    add("cases", metavar="CASE", nargs="+", help="case ids; * matches any text")
+    add("--verdict", metavar="REASON", required=True, help="the reason of the failure to waive, such as wrong")
     add("--kind", metavar="KIND", required=True, help="hardware, not-yet, bug or flaky")
-    add("--ticket", required=True, help="where it is tracked")
-    add("--reason", required=True, help="why it fails, in a sentence")
-    add("--owner", required=True, help="who answers for it")
-    add("--expires", metavar="DAY", help=f"such as 2026-12-31 (default: in {_DAYS} days; at most 180)")
-    add("--device", default="", help="only on devices whose name matches; * is any text")
+    add("--ticket", required=True, help="the ticket that tracks the failure")
+    add("--reason", required=True, help="why the case fails, in one sentence")
+    add("--owner", required=True, help="the person or team responsible for the waiver")
+    add("--expires", metavar="DATE", help=f"a date such as 2026-12-31 (default: in {_DAYS} days; at most 180)")
+    add("--device", default="", help="only on devices whose name matches; * matches any text")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -63,7 +64,7 @@ def _check(arguments: argparse.Namespace) -> int:
     for fault in faults:
         print(one_line(fault))
     if not faults:
-        print(f"{arguments.file}: {len(waivers)} waiver{'' if len(waivers) == 1 else 's'}, nothing wrong")
+        print(f"{arguments.file}: {len(waivers)} waiver{'' if len(waivers) == 1 else 's'}, no problem found")
     return 1 if faults else 0
 
 
@@ -73,17 +74,17 @@ def _own_faults(waivers: tuple[Waiver, ...]) -> Iterator[str]:
 
 
 def _against(path: Path, waivers: tuple[Waiver, ...]) -> Iterator[str]:
-    """What a run shows of the waivers."""
+    """Yield the waivers that the results of a run contradict, one sentence each."""
     from conformance.reports.loading import load
     from conformance.reports.waivers.applying import waiver_outcome
 
-    settled = waiver_outcome(load(path), waivers, _today())
-    yield from (f"{id}: of the mandatory core, which cannot be waived" for id in settled.core)
+    applied = waiver_outcome(load(path), waivers, _today())
+    yield from (f"{id} belongs to the mandatory core, which cannot be waived" for id in applied.core)
     yield from (
-        f"line {waiver.line}: {id} passes, yet it is waived as {waiver.verdict.value}"
-        for id, waiver in settled.unexpected.items()
+        f"line {waiver.line}: {id} passes, but it is waived as {waiver.verdict.value}"
+        for id, waiver in applied.unexpected.items()
     )
-    yield from (f"line {one.line}: the waiver of {one.name} matches no case that is claimed" for one in settled.idle)
+    yield from (f"line {waiver.line}: the waiver of {waiver.name} matches no claimed case" for waiver in applied.idle)
 
 
 def _prune(arguments: argparse.Namespace) -> int:
@@ -95,32 +96,34 @@ def _prune(arguments: argparse.Namespace) -> int:
     from conformance.reports.writer import write_text
 
     require(arguments.file)
-    data = _text(arguments.file)
-    waivers = parse_waivers(data.encode(), str(arguments.file))
+    text = _read(arguments.file)
+    waivers = parse_waivers(text.encode(), str(arguments.file))
     report = load(arguments.report)
     if report.run.invocation.selection or report.accounting.unaccounted:
-        raise UsageError("the report is of a partial run, which cannot show that a waiver is no longer needed.")
-    settled = waiver_outcome(report, waivers, _today())
-    gone = editing.needless(waivers, settled.idle, settled.unexpected)
-    text = editing.removed(data, gone)
-    _tell(gone, [id for id, waiver in settled.unexpected.items() if waiver not in gone])
-    if gone and not arguments.dry_run:
-        write_text(arguments.file, text)
+        raise UsageError(
+            "the report is of a partial run, so it cannot show that a waiver is not needed. Use one of a complete run."
+        )
+    applied = waiver_outcome(report, waivers, _today())
+    needless = editing.needless(waivers, applied.idle, applied.unexpected)
+    pruned = editing.removed(text, needless)
+    _print_changes(needless, [id for id, waiver in applied.unexpected.items() if waiver not in needless])
+    if needless and not arguments.dry_run:
+        write_text(arguments.file, pruned)
     return 0
 
 
-def _tell(gone: list[Waiver], passing: list[str]) -> None:
+def _print_changes(needless: list[Waiver], passing: list[str]) -> None:
     from conformance.reports.plain_text import one_line
 
-    for waiver in gone:
-        print(one_line(f"line {waiver.line}: the waiver of {waiver.name} goes"))
+    for waiver in needless:
+        print(one_line(f"line {waiver.line}: the waiver of {waiver.name} is no longer needed"))
     for id in passing:
-        print(one_line(f"{id} passes under a waiver that others still need: narrow it by hand"))
-    if not gone and not passing:
+        print(one_line(f"{id} passes, but other cases still need its waiver: narrow the waiver by hand"))
+    if not needless and not passing:
         print("every waiver is still needed")
 
 
-def _text(path: Path) -> str:
+def _read(path: Path) -> str:
     from conformance.errors import JournalError
     from conformance.reports.json_files import read_capped
     from conformance.reports.waivers.file import MAX_BYTES
@@ -139,7 +142,7 @@ def _add(arguments: argparse.Namespace) -> int:
     fault = next(waiver.faults(_today()), None)
     if fault:
         raise UsageError(f"the waiver of {waiver.name} {fault}.")
-    before = _text(arguments.file) if arguments.file.exists() else ""
+    before = _read(arguments.file) if arguments.file.exists() else ""
     write_text(arguments.file, editing.added(before, waiver))
     sys.stdout.write(editing.table(waiver))
     return 0
@@ -152,20 +155,20 @@ def _waiver(arguments: argparse.Namespace) -> Waiver:
 
     return Waiver(
         cases=tuple(dict.fromkeys(arguments.cases)),
-        verdict=Reason(known_name("verdict", arguments.verdict, [one.value for one in WAIVABLE])),
-        kind=WaiverKind(known_name("kind", arguments.kind, [one.value for one in WaiverKind])),
+        verdict=Reason(known_name("verdict", arguments.verdict, [reason.value for reason in WAIVABLE])),
+        kind=WaiverKind(known_name("kind", arguments.kind, [kind.value for kind in WaiverKind])),
         ticket=arguments.ticket,
         reason=arguments.reason,
         owner=arguments.owner,
-        expires=_day(arguments.expires),
+        expires=_expiry(arguments.expires),
         device=arguments.device,
     )
 
 
-def _day(text: str | None) -> date:
+def _expiry(text: str | None) -> date:
     if text is None:
         return _today() + timedelta(days=_DAYS)
     try:
         return date.fromisoformat(text)
     except ValueError:
-        raise UsageError(f"--expires {text}: expected a day, such as 2026-12-31.") from None
+        raise UsageError(f"--expires {text}: expected a date such as 2026-12-31.") from None

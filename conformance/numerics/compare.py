@@ -180,7 +180,7 @@ def _oracle_differs(host: torch.Tensor, exact: torch.Tensor) -> bool:
 
 
 def _is_unrounded(host: torch.Tensor, exact: torch.Tensor) -> bool:
-    """Return whether the computation rounds nothing: the host has all exact values, and real ones have fractions."""
+    """Return whether the computation rounds nothing: the host has all exact values, and not all are whole."""
     if host.dtype in (torch.float64, torch.complex128) or host.numel() < EVIDENCE_OF_EXACTNESS:
         return False
     return bool(_same_value(widen(host), exact).all()) and bool(

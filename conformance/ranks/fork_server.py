@@ -36,7 +36,7 @@ _WARM = (
     "torch.utils._device",
     "pytest",
     "conformance.accelerators.registry",
-    "conformance.fixtures",
+    "conformance.fixtures.cases",
     "conformance.ranks.rank_main",
 )
 #: Exit status of a forked process that failed before it became a rank.

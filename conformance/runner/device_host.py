@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from conformance import fixtures
 from conformance.errors import ConformanceError, SetupError
+from conformance.fixtures import cases as fixtures
 from conformance.process.lifetime import die_with_parent
 from conformance.process.watchdog import Watchdog, stacks_path
 from conformance.reports.json_files import collector_paused

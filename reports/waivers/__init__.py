@@ -1,0 +1,1 @@
+"""Waivers: known failures with an owner, a ticket and an expiry date."""

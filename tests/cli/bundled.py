@@ -43,7 +43,7 @@ CASES = [
 def use_stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
     def bundled_cases(areas: Iterable[str] | None = None) -> list[BundledCase]:
         chosen = None if areas is None else set(areas)
-        return [one for one in CASES if chosen is None or one.case.area in chosen]
+        return [planned for planned in CASES if chosen is None or planned.case.area in chosen]
 
     monkeypatch.setattr("conformance.plan.bundled_cases", bundled_cases)
     monkeypatch.setattr("conformance.plan.area_names", lambda: ["accelerator", "operators", "profiling", "workloads"])

@@ -1,4 +1,4 @@
-"""``conformance challenge``: right answers are found right, and whatever else a report may bring is not."""
+"""``conformance challenge``: accept correct answers, and reject wrong, missing and malformed answers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COUNTED, SILENT = "operators.argmax[float32-inference]", "operators.bernoulli[fl
 
 
 def answered(answers: dict[str, str], nonce: str = NONCE) -> Report:
-    """The report of a run in which these cases passed and answered."""
+    """Return the report of a run in which these cases passed with these answers."""
     report = world.honest()
     invocation = replace(report.run.invocation, challenge=nonce, seed=seed_of_challenge(nonce))
     suite = replace(report.run.suite, version=suite_version())
@@ -59,10 +59,7 @@ def test_wrong_and_missing_answers_are_named_and_right_ones_are_counted(
     assert sorted(line.split(": ")[0] for line in wrong) == sorted([SUM, TRAINED])
     assert any("elements differ" in line for line in wrong)
     assert any("does not have the values" in line for line in wrong)
-    assert summary == (
-        "4 passing cases computed again on cpu: 1 answered rightly, 2 wrongly, 1 have nothing to answer, "
-        "0 cannot run here"
-    )
+    assert summary == ("4 passing cases recomputed on cpu: 1 correct, 2 wrong, 1 without an answer, 0 cannot run here")
 
 
 @pytest.mark.parametrize(
@@ -70,13 +67,13 @@ def test_wrong_and_missing_answers_are_named_and_right_ones_are_counted(
     [
         (answered({}, "another-word"), 1, "made with the challenge another-word, not with the required one"),
         (world.honest(), 1, "The run was made without a challenge."),
-        (answered({}), 1, "No case that answers has passed."),
+        (answered({}), 1, "The report has no passing case in the areas that answer a challenge."),
         (answered({"operators.*": ""}), 2, "'operators.*' is not the id of a case."),
         (answered({"#operators.add": ""}), 2, "'#operators.add' is not the id of a case."),
         (
             replace(answered({SUM: ""}), accelerator=replace(world.honest().accelerator, torch="1.0.0")),
             2,
-            "with torch 1.0, and here is",
+            "with torch 1.0, but suite",
         ),
     ],
     ids=range(6),
@@ -96,7 +93,7 @@ def test_what_cannot_be_an_answer_is_said_in_one_sentence(
     [
         (["--nonce", "short"], "expected 8 to 128 letters"),
         (["--nonce", "with spaces in it"], "expected 8 to 128 letters"),
-        ([__file__], "name the challenge that the report has to answer"),
+        ([__file__], "name the challenge that the report must answer"),
         (["nowhere.json", "--nonce", NONCE], "there is no nowhere.json"),
         (["--cases", "0"], "expected a positive number or 'all'"),
     ],

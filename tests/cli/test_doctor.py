@@ -1,4 +1,4 @@
-"""conformance doctor: facts in, checks out; and a vendor stack that dies or hangs is only an answer."""
+"""conformance doctor: checks of this machine, and results for vendor software that crashes or hangs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from conformance.cli.checks import (
     EXTRAS,
     REQUIRED,
     Check,
-    State,
+    CheckState,
     extra_checks,
     forked_check,
     package_checks,
@@ -23,7 +23,7 @@ from conformance.cli.checks import (
     why_unwritable,
 )
 from conformance.cli.main import main
-from conformance.cli.probing import Found, Probe, read_answer, run_limited
+from conformance.cli.probing import LoadResult, Probe, read_answer, run_limited
 
 Captured = pytest.CaptureFixture[str]
 
@@ -36,20 +36,20 @@ def test_a_missing_package_is_a_problem_and_says_how_to_get_it() -> None:
     checks = list(package_checks(nothing))
 
     assert [check.name for check in checks] == list(REQUIRED)
-    assert {check.state for check in checks} == {State.PROBLEM}
+    assert {check.state for check in checks} == {CheckState.PROBLEM}
     assert checks[2].text == "is not installed: pip install pytest-xdist"
 
 
 def test_a_missing_extra_is_no_problem_and_says_what_is_skipped() -> None:
     checks = list(extra_checks(nothing))
 
-    assert {check.state for check in checks} == {State.MISSING}
+    assert {check.state for check in checks} == {CheckState.MISSING}
     assert [extra.skips in check.text for extra, check in zip(EXTRAS, checks, strict=True)] == [True] * len(EXTRAS)
 
 
 def test_an_old_python_is_a_problem() -> None:
-    assert python_check((3, 9, 18)).state is State.PROBLEM
-    assert python_check((3, 10, 0)).state is State.OK
+    assert python_check((3, 9, 18)).state is CheckState.PROBLEM
+    assert python_check((3, 10, 0)).state is CheckState.OK
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_an_unwritable_report_folder_is_a_problem(tmp_path: Path) -> None:
 
     check = report_check(tmp_path / "file" / "reports")
 
-    assert check.state is State.PROBLEM
+    assert check.state is CheckState.PROBLEM
     assert "is not a folder; choose another with --conformance-report DIR" in check.text
     assert why_unwritable(tmp_path / "not" / "yet" / "there") is None
     assert not (tmp_path / "not").exists()
@@ -88,7 +88,7 @@ def test_a_hanging_vendor_stack_is_killed_with_its_children() -> None:
 
     assert result == (None, "", "")
     assert time.monotonic() - began < 10
-    assert read_answer("supa", *result).found is Found.HUNG
+    assert read_answer("supa", *result).result is LoadResult.HUNG
 
 
 def test_a_crashing_vendor_stack_is_named_by_its_signal() -> None:
@@ -96,7 +96,7 @@ def test_a_crashing_vendor_stack_is_named_by_its_signal() -> None:
 
     answer = read_answer("supa", *result)
 
-    assert (answer.found, answer.text) == (Found.CRASHED, "loading it ended the process with SIGABRT")
+    assert (answer.result, answer.text) == (LoadResult.CRASHED, "loading it ended the process with SIGABRT")
 
 
 def test_a_vendor_stack_that_exits_is_named_by_its_last_words() -> None:
@@ -106,27 +106,27 @@ def test_a_vendor_stack_that_exits_is_named_by_its_last_words() -> None:
 
 
 def test_what_a_vendor_stack_prints_is_not_taken_for_the_answer() -> None:
-    answer = json.dumps({"found": "usable", "text": "2 devices, SUPA"})
+    answer = json.dumps({"result": "usable", "text": "2 devices, SUPA"})
 
     probe = read_answer("supa", 0, f"Loading…\n\nconformance-probe: {answer}\nbye\n", "warnings")
 
-    assert (probe.found, probe.text) == (Found.USABLE, "2 devices, SUPA")
+    assert (probe.result, probe.text) == (LoadResult.USABLE, "2 devices, SUPA")
 
 
 @pytest.fixture
 def healthy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "torch_check", lambda limit: Check("import torch", State.OK, "works"))
+    monkeypatch.setattr(doctor, "torch_check", lambda limit: Check("import torch", CheckState.OK, "works"))
     monkeypatch.setattr(doctor, "_names", lambda: ["cpu", "supa"])
 
 
-def answer_with(monkeypatch: pytest.MonkeyPatch, **found: Found) -> None:
+def answer_with(monkeypatch: pytest.MonkeyPatch, **found: LoadResult) -> None:
     monkeypatch.setattr(doctor, "probe", lambda name, limit: Probe(name, found[name], f"about \x1b[31m{name}"))
 
 
 @pytest.mark.usefixtures("healthy")
 def test_one_usable_accelerator_is_enough(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Captured) -> None:
     monkeypatch.chdir(tmp_path)
-    answer_with(monkeypatch, cpu=Found.USABLE, supa=Found.HUNG)
+    answer_with(monkeypatch, cpu=LoadResult.USABLE, supa=LoadResult.HUNG)
 
     assert main(["doctor"]) == 0
 
@@ -139,16 +139,18 @@ def test_one_usable_accelerator_is_enough(monkeypatch: pytest.MonkeyPatch, tmp_p
 @pytest.mark.usefixtures("healthy")
 def test_no_usable_accelerator_is_a_failure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Captured) -> None:
     monkeypatch.chdir(tmp_path)
-    answer_with(monkeypatch, cpu=Found.NO_DEVICE, supa=Found.ABSENT)
+    answer_with(monkeypatch, cpu=LoadResult.NO_DEVICE, supa=LoadResult.ABSENT)
 
     assert main(["doctor"]) == 1
-    assert capsys.readouterr().out.endswith("no accelerator here has a device\n")
+    assert capsys.readouterr().out.endswith("not ready: no accelerator on this machine is usable\n")
 
 
 @pytest.mark.usefixtures("healthy")
-@pytest.mark.parametrize("found", [Found.NO_DEVICE, Found.ABSENT, Found.BROKEN, Found.CRASHED, Found.HUNG])
+@pytest.mark.parametrize(
+    "found", [LoadResult.NO_DEVICE, LoadResult.ABSENT, LoadResult.BROKEN, LoadResult.CRASHED, LoadResult.HUNG]
+)
 def test_the_accelerator_that_was_asked_for_has_to_work(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Captured, found: Found
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Captured, found: LoadResult
 ) -> None:
     monkeypatch.chdir(tmp_path)
     answer_with(monkeypatch, supa=found)
@@ -159,7 +161,7 @@ def test_the_accelerator_that_was_asked_for_has_to_work(
 
 @pytest.mark.usefixtures("healthy")
 def test_an_unknown_accelerator_is_a_usage_error(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
-    answer_with(monkeypatch, supu=Found.UNKNOWN)
+    answer_with(monkeypatch, supu=LoadResult.UNKNOWN)
 
     assert main(["doctor", "supu"]) == 4
     assert capsys.readouterr().err == "about supu\n"

@@ -1,4 +1,4 @@
-"""conformance explain: what a case checks and needs, and how it ended."""
+"""conformance explain: a case, its requirements, and its verdict in a report."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def test_a_report_adds_the_verdict_its_numbers_and_the_command(tmp_path: Path, c
 def test_a_case_without_a_verdict_says_whether_it_began(tmp_path: Path, capsys: Captured) -> None:
     write_sample(tmp_path)
 
-    assert "it began and never ended" in explained(capsys, "profiling.trace", "--report", str(tmp_path))
-    assert "it never began" in explained(capsys, "profiling.late", "--report", str(tmp_path))
+    assert "it started and did not finish" in explained(capsys, "profiling.trace", "--report", str(tmp_path))
+    assert "it did not start" in explained(capsys, "profiling.late", "--report", str(tmp_path))
 
 
 def test_a_vendors_own_case_is_explained_from_the_report_alone(tmp_path: Path, capsys: Captured) -> None:

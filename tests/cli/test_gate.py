@@ -1,4 +1,4 @@
-"""conformance gate: exit statuses, formats, signatures, and what it says when it cannot judge."""
+"""conformance gate: exit statuses, formats, signatures, and messages about unreadable input."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ ADD = "operators.add[float32-training]"
 
 @pytest.fixture
 def files(monkeypatch: pytest.MonkeyPatch) -> Files:
-    """Files of runs that ended yesterday, by the real clock."""
+    """Return files of runs that ended yesterday, by the real clock."""
     monkeypatch.setattr(world, "NOW", datetime.now(timezone.utc))
     return honest_files()
 
 
 def fail(files: Files, id: str = ADD) -> None:
-    case = next(one for one in files.report["cases"] if one["id"] == id)
+    case = next(case for case in files.report["cases"] if case["id"] == id)
     case.update(outcome="fail", reason="wrong", message="<script>alert(1)</script> | `x`")
 
 
@@ -65,7 +65,7 @@ def test_json_names_every_case(files: Files, tmp_path: Path, capsys: Captured) -
 
     decision = json.loads(capsys.readouterr().out)
     assert (decision["decision"], decision["status"], decision["due"], decision["met"]) == ("rejected", 1, 6, 5)
-    assert [one["cases"] for one in decision["findings"]] == [[], [ADD], [ADD]]
+    assert [finding["cases"] for finding in decision["findings"]] == [[], [ADD], [ADD]]
 
 
 def test_markdown_is_escaped_and_written_to_a_file(files: Files, tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_the_runs_own_profile_is_the_default(files: Files, tmp_path: Path, capsy
     del files.report["run"]["profile"]
     files.write(tmp_path)
     assert main(words) == 4
-    assert "name the one to judge by: --profile training" in capsys.readouterr().err
+    assert "name the profile to judge by, such as --profile training" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ needs_ssh = pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="there
 
 @pytest.fixture(scope="module")
 def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the keys ``ada`` and ``eve``, of whom only ada may sign."""
+    """Return a folder with the keys ``ada`` and ``eve``; only ada is an allowed signer."""
     folder = tmp_path_factory.mktemp("keys")
     for name in ("ada", "eve"):
         words = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", name, "-f", str(folder / name)]
@@ -180,10 +180,10 @@ def test_g14_a_signed_report_is_accepted(files: Files, tmp_path: Path, keys: Pat
 
 @needs_ssh
 def test_g14_what_only_a_signature_shows(files: Files, tmp_path: Path, keys: Path, capsys: Captured) -> None:
-    """A failure that was turned into a pass with every number mended."""
+    """Only the signature shows a failure that was turned into a pass with every number adjusted."""
     fail(files)
     words = signed(files, tmp_path, keys)
-    case = next(one for one in files.report["cases"] if one["id"] == ADD)
+    case = next(case for case in files.report["cases"] if case["id"] == ADD)
     for name in ("outcome", "reason", "message"):
         del case[name]
     files.write(tmp_path)

@@ -1,4 +1,4 @@
-"""conformance lint: prints what the declaration gets wrong; an error makes it fail."""
+"""conformance lint: print the findings about a declaration; an error makes the command fail."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Captured = pytest.CaptureFixture[str]
 
 @pytest.fixture
 def findings(monkeypatch: pytest.MonkeyPatch) -> list[LintFinding]:
-    """What the linter finds in this test, instead of its own findings."""
+    """Return a list that replaces the findings of the linter in this test."""
     found: list[LintFinding] = []
     monkeypatch.setattr("conformance.accelerators.lint.lint", lambda subject, file=None: found)
     return found

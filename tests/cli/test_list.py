@@ -1,4 +1,4 @@
-"""conformance list: one a line, filtered, and unknown names come with suggestions."""
+"""conformance list: one name per line, filters, and suggestions for unknown names."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def listed(capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:
 
 
 def test_without_options_every_case_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert listed(capsys) == [one.case.id for one in CASES]
+    assert listed(capsys) == [planned.case.id for planned in CASES]
 
 
 @pytest.mark.parametrize(

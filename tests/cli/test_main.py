@@ -1,4 +1,4 @@
-"""The command's doorstep: help at once, and every error one sentence with exit status 4."""
+"""Entry point of the command: fast help, and errors of one sentence with exit status 4."""
 
 from __future__ import annotations
 

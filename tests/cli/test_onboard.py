@@ -1,4 +1,4 @@
-"""conformance onboard: a first declaration from probes, of a device that may crash in one of them."""
+"""conformance onboard: probe a device, also one that crashes in a probe, and write a first declaration."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_features_are_claimed_denied_or_left_out(first: Any) -> None:
     )
 
     assert said(found) == {"stream": ("supported", "native"), "event": ("unsupported", "not-yet")}
-    assert [one.case for one in found.defects] == ["capabilities.autocast", "capabilities.rng"]
+    assert [defect.case for defect in found.defects] == ["capabilities.autocast", "capabilities.rng"]
     assert (found.unknown, found.probes) == (("device.multiple",), 5)
 
 
@@ -100,7 +100,7 @@ def test_a_column_without_gaps_is_one_pattern(first: Any) -> None:
     assert said(found) == {
         f"operators.*[float32-{mode}]": ("supported", "native") for mode in ("inference", "training")
     }
-    assert [(one.axes, one.works, one.claims) for one in found.columns] == [
+    assert [(column.axes, column.works, column.claims) for column in found.columns] == [
         ("float32-inference", 12, ("*",)),
         ("float32-training", 12, ("*",)),
     ]
@@ -114,7 +114,7 @@ def test_few_gaps_are_exceptions_and_many_leave_the_column_unclaimed(first: Any)
         "operators.gone0[float32-inference]": ("unsupported", "not-yet"),
         "operators.gone1[float32-inference]": ("unsupported", "not-yet"),
     }
-    assert [(one.works, one.missing, one.claims) for one in found.columns] == [(20, 2, ("*",)), (20, 3, ())]
+    assert [(column.works, column.missing, column.claims) for column in found.columns] == [(20, 2, ("*",)), (20, 3, ())]
 
 
 def test_a_family_without_gaps_is_claimed_where_the_rest_is_missing(first: Any) -> None:
@@ -173,7 +173,7 @@ import os
 from conformance.accelerators.registry import resolve
 
 class Crashing:
-    '''Torch's CPU, with a member that ends the process, one that is a stub, and one that is not there.'''
+    '''Torch's CPU with one member that ends the process, one stub, and one missing member.'''
 
     def __init__(self):
         self._host = resolve("cpu").load()
@@ -294,9 +294,10 @@ def test_the_text_is_a_declaration_with_its_evidence(first: Any, tmp_path: Path)
 
     text = declaration_text(report_of(tmp_path, *endings), found, Counter({"float32-inference": 672}), "pytest")
 
-    assert "#   float32-inference: 12 of 12, of 672; *\n" in text
+    assert "#   float32-inference: 12 of 12 work; PyTorch's CPU has 672; claimed: *\n" in text
     assert (
-        "#   float16-inference: 1 of 5, of 0; nothing: too many are missing; claim what you promise by name\n" in text
+        "#   float16-inference: 1 of 5 work; PyTorch's CPU has 0; claimed: nothing, because too many are missing; "
+        "claim by name what you promise\n" in text
     )
     assert "#   capabilities.stream: undeclared: it is not declared; probe: crash" in text
     assert parse_declaration(text).supports(Cell("operators.add", "float32", "inference"))

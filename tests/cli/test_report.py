@@ -1,4 +1,4 @@
-"""conformance report: prints what is there, and says in one sentence what is not."""
+"""conformance report: print reports and journals; a missing or broken file is an error of one sentence."""
 
 from __future__ import annotations
 

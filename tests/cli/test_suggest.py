@@ -1,4 +1,4 @@
-"""conformance suggest: what a run has shown becomes claims, what is a bug does not, and nothing else changes."""
+"""conformance suggest: results of a run correct its claims; bugs and untested claims change nothing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ YES, NO = ("supported", "native", ""), ("unsupported", "hardware", "no unit")
 
 
 def operator(cell: str, **more: Any) -> dict[str, Any]:
-    """The planned case of an operator's cell, such as ``add[float32-training]``."""
+    """Return the planned case of an operator's cell, such as ``add[float32-training]``."""
     name, _, axes = cell.rstrip("]").partition("[")
     dtype, _, mode = axes.partition("-")
     return {**entry(f"operators.{name}", dtype=dtype, mode=mode), "adaptive": True, **more}
@@ -34,14 +34,14 @@ def check(id: str, *cells: str) -> dict[str, Any]:
 
 
 def unheard(saw: str, certify: bool = False) -> Verdict:
-    """The verdict of an undeclared cell whose probe saw that."""
+    """Return the verdict of an undeclared cell whose probe observed ``saw``."""
     make = failed if certify else skipped
     return make(Reason.UNDECLARED, f"it is not declared; probe: {saw}: the evidence", probe=saw)
 
 
 @pytest.fixture
 def suggest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> Any:
-    """Writes a report with these claims and endings, and gives what the command prints."""
+    """Return a function that writes a report with given claims and verdicts, and returns the output of the command."""
 
     def run(claims: dict[str, tuple[str, str, str]], *endings: Any, argv: tuple[str, ...] = (), **header: Any) -> str:
         cells = [[cell, *claim] for cell, claim in claims.items()]
@@ -294,4 +294,4 @@ def test_a_report_with_an_impossible_claim_is_one_sentence(suggest: Any, tmp_pat
 def test_a_run_that_judged_no_claim_says_so(suggest: Any) -> None:
     out = suggest({}, (check("accelerator.event.query", "event"), passed()))
 
-    assert out == "No case of this run of supa is judged against its claim: run the areas capabilities and operators.\n"
+    assert out == "This run of supa tested no claim. Run the areas capabilities and operators.\n"

@@ -33,7 +33,7 @@ def failing(*ids: str) -> Report:
 
 @pytest.fixture
 def files(tmp_path: Path) -> tuple[str, str]:
-    """A waiver file with four waivers and a report in which one of them is needed as it is, and one in part."""
+    """Return a file with four waivers and a report that needs the first completely and the second in part."""
     waivers = [waiver(ADD), waiver("operators.m*[float32-*]"), waiver("operators.gone"), waiver("accelerator.stream")]
     (tmp_path / "w.toml").write_text("# mine\n\n" + world.toml(*waivers))
     (tmp_path / "report.json").write_text(to_json(failing(ADD, MUL)))
@@ -42,13 +42,13 @@ def files(tmp_path: Path) -> tuple[str, str]:
 
 def test_check_says_what_is_stale(files: tuple[str, str], capsys: Captured) -> None:
     assert main(["waivers", "check", files[0]]) == 0
-    assert "4 waivers, nothing wrong" in capsys.readouterr().out
+    assert "4 waivers, no problem found" in capsys.readouterr().out
 
     assert main(["waivers", "check", files[0], "--report", files[1]]) == 1
     assert capsys.readouterr().out.splitlines() == [
-        "line 12: operators.mul[float32-inference] passes, yet it is waived as wrong",
-        "line 30: accelerator.stream passes, yet it is waived as wrong",
-        "line 21: the waiver of operators.gone (wrong) matches no case that is claimed",
+        "line 12: operators.mul[float32-inference] passes, but it is waived as wrong",
+        "line 30: accelerator.stream passes, but it is waived as wrong",
+        "line 21: the waiver of operators.gone (wrong) matches no claimed case",
     ]
 
 
@@ -70,9 +70,9 @@ def test_prune_takes_out_what_is_not_needed_and_nothing_else(files: tuple[str, s
     assert main(["waivers", "prune", files[0], "--report", files[1]]) == 0
 
     said = capsys.readouterr().out
-    assert [one.cases for one in read_waivers(Path(files[0]))] == [(ADD,), ("operators.m*[float32-*]",)]
+    assert [waiver.cases for waiver in read_waivers(Path(files[0]))] == [(ADD,), ("operators.m*[float32-*]",)]
     assert Path(files[0]).read_text().startswith("# mine\n\n[[waiver]]")
-    assert "operators.mul[float32-inference] passes under a waiver that others still need" in said
+    assert "operators.mul[float32-inference] passes, but other cases still need its waiver" in said
 
 
 def test_prune_does_not_trust_a_partial_run(files: tuple[str, str], capsys: Captured) -> None:
@@ -106,7 +106,7 @@ def test_add_makes_a_file_and_adds_to_it(tmp_path: Path, capsys: Captured) -> No
     [
         (["--verdict=rong"], "did you mean 'wrong'"),
         (["--verdict=wrong", "--kind=sad"], "kind 'sad' is not registered"),
-        (["--verdict=wrong", "--expires=soon"], "expected a day, such as 2026-12-31"),
+        (["--verdict=wrong", "--expires=soon"], "expected a date such as 2026-12-31"),
         (["--verdict=wrong", "--expires=2020-01-01"], "expired on 2020-01-01"),
         (["--verdict=wrong", "--expires=2999-01-01"], "more than 180 days ahead"),
         (["--verdict=wrong", "--owner= "], "has no owner"),

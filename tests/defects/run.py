@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         chosen = [mutant for mutant in chosen if mutant.how is How.FORK]
         chosen = chosen if options.mutant else fast_subset(chosen)
     if not chosen:
-        print(f"no mutant is called {' or '.join(options.mutant)}; see docs/detection.md", file=sys.stderr)
+        print(f"no mutant is called {' or '.join(options.mutant)}; see tests/defects/detection.md", file=sys.stderr)
         return 4
     started = time.perf_counter()
     quick = functools.partial(measuring.quickest_case, known=measuring.read(MEASURED).by_name)

@@ -1,4 +1,8 @@
-"""docs/detection.md from the catalogue and what was measured: ``python -m tests.defects.table`` renews it."""
+"""Tables of the measured defects: a summary in docs/detection.md, and every mutant in tests/defects/detection.md.
+
+They are made from the catalogue and measured.json. ``python -m tests.defects.table`` renews them, as does
+``python -m tests.docs.renew``.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +20,7 @@ from .survivors import SURVIVORS
 
 HERE = Path(__file__).parent
 PAGE = HERE.parents[1] / "docs" / "detection.md"
+TABLES = HERE / "detection.md"
 MEASURED = HERE / "measured.json"
 BEGIN, END = "<!-- detection:begin -->", "<!-- detection:end -->"
 #: How many catching checks a row names.
@@ -29,25 +34,27 @@ def standings(measured: Measured) -> list[Check]:
     return checks(measured, STAND_INS)
 
 
-def generated(measured: Measured) -> str:
-    """Everything between the markers."""
+def tables(measured: Measured) -> str:
+    """Return the page with every mutant, every family and every check."""
     by_name = measured.by_name
     parts = (
-        _totals(by_name),
-        "### Mutants",
+        "# Mutants and checks",
+        "    python -m tests.defects.run --out tests/defects/measured.json && python -m tests.defects.table",
+        "Everything on this page is generated. [What the suite detects](../../docs/detection.md) explains it.",
+        "## Mutants",
         _mutants(by_name),
-        "### Survivors",
+        "## Survivors",
         _survivors(by_name),
-        "### What the catalogue has to hold",
+        "## Defects that the catalogue must contain",
         _lines(),
-        "### Families",
+        "## Families",
         _families(),
-        "### Checks and their mutants",
+        "## Checks and their mutants",
         _standings(standings(measured)),
-        "### Defects of stand-in objects",
+        "## Defects of stand-in objects",
         _stand_ins(by_name),
     )
-    return "\n\n".join(parts)
+    return "\n\n".join(parts) + "\n"
 
 
 def mutant_row(mutant: Mutant, result: Result | None) -> str:
@@ -70,7 +77,9 @@ def _mutants(results: dict[str, Result]) -> str:
     return "\n".join([*head, *(mutant_row(mutant, results.get(mutant.name)) for mutant in MUTANTS)])
 
 
-def _totals(results: dict[str, Result]) -> str:
+def summary(measured: Measured) -> str:
+    """Return the totals, as a list."""
+    results = measured.by_name
     killed = [mutant for mutant in MUTANTS if _catching(mutant, results.get(mutant.name))]
     accusing = [m for m in MUTANTS if m.name in results and results[m.name].accused(m)]
     starred = [mutant for mutant in MUTANTS if mutant.peer_misses]
@@ -82,11 +91,11 @@ def _totals(results: dict[str, Result]) -> str:
     share = len(killed) / len(MUTANTS)
     lines = (
         f"**{len(killed)} of {len(MUTANTS)} mutants are killed** ({share:.1%}), in {families} families.",
-        f"{through} of them go through a whole `pytest --accelerator=…` run.",
-        f"★ marks what TorchCTS 0.4.1 was seen to miss: {alive} of {len(starred)} are killed.",
-        f"False accusations on the healthy accelerator: {len(healthy.reds)} in {healthy.ran} cases.",
-        f"Mutants that turn a case red which does not depend on what they break: {len(accusing)}.",
-        f"Beside them stand {len(STAND_INS)} defects of stand-in objects; {caught} are seen red by their case.",
+        f"{through} of them were tested with a complete `pytest --accelerator=…` run.",
+        f"TorchCTS 0.4.1 does not detect the mutants marked ★. Here {alive} of {len(starred)} are killed.",
+        f"Cases that fail on the healthy accelerator: {len(healthy.reds)} of {healthy.ran}.",
+        f"Mutants that fail a case which does not depend on the broken part: {len(accusing)}.",
+        f"{caught} of {len(STAND_INS)} defects of stand-in objects are killed.",
     )
     return "\n".join(f"* {line}" for line in lines)
 
@@ -163,10 +172,11 @@ def _stand_ins(results: dict[str, Result]) -> str:
 
 
 def page(measured: Measured) -> str:
-    """The page with its generated part in place."""
+    """Return docs/detection.md with its generated part in place."""
     before, rest = PAGE.read_text(encoding="utf-8").split(BEGIN)
-    return f"{before}{BEGIN}\n{generated(measured)}\n{END}{rest.split(END)[1]}"
+    return f"{before}{BEGIN}\n{summary(measured)}\n{END}{rest.split(END)[1]}"
 
 
 if __name__ == "__main__":
     PAGE.write_text(page(measuring.read(MEASURED)), encoding="utf-8")
+    TABLES.write_text(tables(measuring.read(MEASURED)), encoding="utf-8")

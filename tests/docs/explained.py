@@ -1,4 +1,7 @@
-"""Every verdict and every rule of the gate, from the code. ``python -m tests.docs.explained`` renews the pages."""
+"""Tables of every verdict and every rule of the gate, from the code.
+
+``python -m tests.docs.renew`` writes them, with all other generated parts.
+"""
 
 from __future__ import annotations
 
@@ -16,18 +19,18 @@ HEAD = """# Every verdict and every rule
 
     conformance gate --explain all
 
-Made from the code: `python -m tests.docs.explained`. How verdicts come about is in [verdicts](verdicts.md), how
-reports are judged in [the gate](gate.md).
+This page is made from the code, by `python -m tests.docs.renew`. [Verdicts](verdicts.md) explains how a case gets
+its verdict, [the gate](gate.md) how a report is judged.
 """
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     return "\n".join([HEAD, "## Verdicts", "", reasons(), "", "## Rules of the gate", "", *_rules()]) + "\n"
 
 
 def reasons() -> str:
-    """The table of all reasons."""
+    """Return the table of all reasons."""
     rows = [
         f"| {_outcomes(reason)} | `{reason.value}` | {reason.facts.when} | {reason.facts.fix or '–'} |"
         for reason in Reason
@@ -41,7 +44,7 @@ def _outcomes(reason: Reason) -> str:
 
 
 def reason_names() -> str:
-    """The short table of the README: the reasons of each outcome, at the outcome that is usual."""
+    """Return the short table of the README: each outcome with the reasons for which it is the usual one."""
     rows = []
     for outcome in Outcome:
         names = [f"`{reason.value}`" for reason in Reason if reason.facts.outcomes[0] is outcome]
@@ -57,12 +60,12 @@ def _rules() -> Iterator[str]:
 
 
 def policies() -> str:
-    """The table of what profiles ask."""
-    rows = [f"| `{one.profile}` | {one.max_age.days} | {one.max_flaky} |" for one in POLICIES.values()]
+    """Return the table of what the gate demands for each profile."""
+    rows = [f"| `{policy.profile}` | {policy.max_age.days} | {policy.max_flaky} |" for policy in POLICIES.values()]
     return "\n".join(["| profile | oldest run, days | cases waived as flaky |", "|---|--:|--:|", *rows])
 
 
-#: Page, name of a generated part, and what makes it.
+#: Page, name of a generated part, and the function that makes it.
 PARTS = (
     (GATE, "policies", policies),
     (DOCS / "verdicts.md", "reasons", reasons),
@@ -71,7 +74,7 @@ PARTS = (
 
 
 def with_part(text: str, name: str, part: str) -> str:
-    """The page with its generated part in place."""
+    """Return the page with its generated part in place."""
     begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
     before, rest = text.split(begin)
     return f"{before}{begin}\n{part}\n{end}{rest.split(end)[1]}"

@@ -1,4 +1,7 @@
-"""What has no case, from the vocabulary and the plan. ``python -m tests.docs.known_gaps`` renews docs/known-gaps.md."""
+"""Tables of capabilities without a case and kernels without a specification, for docs/known-gaps.md.
+
+``python -m tests.docs.renew`` writes them, with all other generated parts.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,12 @@ from tests.docs.entry_points import unspecified
 
 PAGE = Path(__file__).parents[2] / "docs" / "known-gaps.md"
 BEGIN, END = "<!-- gaps:begin -->", "<!-- gaps:end -->"
-#: Probes exercise a capability minimally; whoever relies on one wants cases beside it.
+#: A probe tests a capability only briefly, so it does not count as a case that requires it.
 PROBES = "capabilities"
 
 
 def table(cases: Iterable[Case], areas: Iterable[str]) -> str:
-    """The generated part of the page."""
+    """Return the generated part of the page."""
     known = list(cases)
     probed = {cell.subject for case in known if case.area == PROBES for cell in case.requires}
     tested = {cell.subject for case in known if case.area != PROBES for cell in case.requires}
@@ -28,7 +31,7 @@ def table(cases: Iterable[Case], areas: Iterable[str]) -> str:
         [
             f"{len(rows)} of {len(VOCABULARY)} capabilities have no case that requires them:" if rows else "",
             "",
-            "| capability | what there is instead |",
+            "| capability | tested by |",
             "|---|---|",
             *(f"| `{name}` | {instead} |" for name, instead in rows),
             "",
@@ -53,12 +56,13 @@ def kernels() -> list[str]:
 
 
 def with_table(page: str, generated: str) -> str:
-    """The page with its generated part in place."""
+    """Return the page with its generated part in place."""
     before, rest = page.split(BEGIN)
     return f"{before}{BEGIN}\n{generated}\n{END}{rest.split(END)[1]}"
 
 
 def current() -> str:
+    """Return the generated part for the installed suite."""
     return table((planned.case for planned in bundled_cases()), area_names())
 
 

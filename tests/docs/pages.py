@@ -1,4 +1,4 @@
-"""The pages, and what stands in them: blocks of code, tables, links."""
+"""The documentation pages, and their blocks of code, tables and links."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ DOCS = ROOT / "docs"
 
 
 def pages() -> list[Path]:
-    """Everything that is written for people."""
+    """Return the files of README, docs and changelog."""
     return sorted([*ROOT.glob("*.md"), *DOCS.glob("*.md"), *(ROOT / "changelog").glob("*.md")])
 
 
 def text(path: Path) -> str:
+    """Return the text of a page."""
     return path.read_text(encoding="utf-8")
 
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block; ``name`` is what a first line ``# NAME`` says."""
+    """Fenced block. ``name`` is the text of its first line, ``# NAME``."""
 
     language: str
     body: str
@@ -34,24 +35,25 @@ class Block:
 
 
 def blocks(page: str, language: str) -> list[Block]:
+    """Return the fenced blocks of a language."""
     found = re.findall(r"^```(\w*)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     return [Block(kind, body) for kind, body in found if kind == language]
 
 
 def without_code(page: str) -> str:
-    """The page without fenced blocks, whose comments look like headings."""
+    """Return the page without fenced blocks, because their comments look like headings."""
     return re.sub(r"^```.*?^```$", "", page, flags=re.MULTILINE | re.DOTALL)
 
 
 def rows(page: str) -> Iterator[list[str]]:
-    """The cells of every table row."""
+    """Yield the cells of every table row."""
     for line in page.splitlines():
         if line.startswith("|"):
             yield [cell.strip() for cell in line.strip("|").split("|")]
 
 
 def section(page: str, title: str) -> str:
-    """What stands under a heading, down to the next one of the same or a higher level, without blocks of code."""
+    """Return the text under a heading, up to the next heading of the same or a higher level, without fenced blocks."""
     page = without_code(page)
     heading = re.search(rf"^(#+) {re.escape(title)}$", page, re.MULTILINE)
     assert heading, f"there is no section '{title}'"
@@ -61,10 +63,11 @@ def section(page: str, title: str) -> str:
 
 
 def anchors(page: str) -> set[str]:
-    """The anchors that a forge gives to headings."""
+    """Return the anchors of the headings, as GitHub makes them."""
     titles = re.findall(r"^#+ (.+)$", without_code(page), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
 def links(page: str) -> list[str]:
+    """Return the targets of all links."""
     return re.findall(r"\]\(([^)\s]+)\)", page)

@@ -1,10 +1,12 @@
 """Renews everything in README and docs that is generated: ``python -m tests.docs.renew``.
 
-It reads the released manifest, the registries, the published reports and benchmarks/measured.json. It runs no case.
+It reads the released manifest, the registries, the published reports, and the measured benchmarks and defects. It runs
+no case.
 """
 
 from __future__ import annotations
 
+from tests.defects import measuring, table
 from tests.docs import explained, figures, known_gaps
 
 
@@ -15,12 +17,15 @@ def renew() -> list[str]:
         page = path.read_text(encoding="utf-8")
         before.setdefault(path, page)
         path.write_text(explained.with_part(page, name, make()), encoding="utf-8")
+    defects = measuring.read(table.MEASURED)
     whole = {
         explained.PAGE: explained.page(),
+        table.PAGE: table.page(defects),
+        table.TABLES: table.tables(defects),
         known_gaps.PAGE: known_gaps.with_table(known_gaps.PAGE.read_text(encoding="utf-8"), known_gaps.current()),
     }
     for path, page in whole.items():
-        before[path] = path.read_text(encoding="utf-8")
+        before[path] = path.read_text(encoding="utf-8") if path.exists() else ""
         path.write_text(page, encoding="utf-8")
     return [path.name for path, page in before.items() if path.read_text(encoding="utf-8") != page]
 

@@ -1,4 +1,4 @@
-"""The examples work: declarations are read, accelerators resolve, and cases end as their page says."""
+"""The examples work: declarations are read, accelerators resolve, and cases get the verdicts on their page."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TOML = blocks(text(DECLARATIONS), "toml")
 
 
 def write(folder: Path, block: Block) -> str:
-    """The block as the file it is named for; the module's name."""
+    """Write the block to the file that it names, and return the name of the module."""
     assert block.name.endswith(".py"), f"a block begins with '# FILE.py', this one with '{block.name}'"
     (folder / block.name).write_text(block.body, encoding="utf-8")
     return block.name.removesuffix(".py")

@@ -1,4 +1,4 @@
-"""The generated pages are those of the code, and explain everything."""
+"""The generated tables are up to date, and explain every reason and every rule."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from .pages import blocks, rows, text
 
 
 def test_the_pages_are_made_from_the_code() -> None:
-    assert text(explained.PAGE) == explained.page(), "run: python -m tests.docs.explained"
+    assert text(explained.PAGE) == explained.page(), "run: python -m tests.docs.renew"
     for path, name, make in explained.PARTS:
-        assert explained.with_part(text(path), name, make()) == text(path), "run: python -m tests.docs.explained"
+        assert explained.with_part(text(path), name, make()) == text(path), "run: python -m tests.docs.renew"
 
 
 def test_every_reason_and_every_rule_is_explained() -> None:
     firsts = [cell.strip("`") for row in rows(text(explained.PAGE)) for cell in row[:2]]
 
-    assert [one.value for one in Reason if firsts.count(one.value) != 1] == []
+    assert [reason.value for reason in Reason if firsts.count(reason.value) != 1] == []
     assert [id for id in RULES if firsts.count(id) != 1] == []
 
 

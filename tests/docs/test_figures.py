@@ -9,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.record import read, record
+from benchmarks.table import Row
 from conformance.plan import area_names
+from tests.defects import measuring, table
 
 from . import explained, figures
 from .pages import pages, text
@@ -23,6 +26,13 @@ CAPABILITIES = re.compile(r"\b\d+ capabilities\b")
 @pytest.mark.parametrize(("page", "name", "make"), figures.PARTS, ids=[name for _, name, _ in figures.PARTS])
 def test_the_generated_parts_are_up_to_date(page: Path, name: str, make: Callable[[], str]) -> None:
     assert explained.with_part(text(page), name, make()) == text(page), RENEW
+
+
+def test_the_tables_of_defects_are_up_to_date() -> None:
+    measured = measuring.read(table.MEASURED)
+
+    assert text(table.PAGE) == table.page(measured), RENEW
+    assert text(table.TABLES) == table.tables(measured), RENEW
 
 
 def test_the_manifest_has_the_areas_of_the_suite() -> None:
@@ -53,3 +63,16 @@ def test_no_count_stands_outside_the_generated_parts(page: Path) -> None:
 @pytest.mark.parametrize("sentence", ["15,291 cases", "12701 cases", "planned 15341"])
 def test_the_scan_finds_typed_counts(sentence: str) -> None:
     assert COUNT.search(sentence)
+
+
+def test_a_recorded_row_replaces_the_row_of_its_metric(tmp_path: Path) -> None:
+    file = tmp_path / "measured.json"
+    record([Row("collecting", "9 s"), Row("gate", "0.4 s")], file)
+
+    record([Row("gate", "0.3 s", goal="≤ 0.5 s")], file)
+
+    assert [(row["metric"], row["here"], row["goal"]) for row in read(file)] == [
+        ("collecting", "9 s", ""),
+        ("gate", "0.3 s", "≤ 0.5 s"),
+    ]
+    assert all(row["date"] and row["commit"] and row["machine"] for row in read(file))

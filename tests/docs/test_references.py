@@ -1,4 +1,4 @@
-"""What the documentation names exists, and what exists is named."""
+"""Names in the documentation exist, and everything that exists is named there."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from . import known_gaps
 from .pages import DOCS, README, ROOT, anchors, links, pages, rows, section, text
 
 OURS = {name for name, _ in _OPTIONS}
-#: Options in the documentation that are other programs', or of the ``conformance`` command.
+#: Options in the documentation that belong to other programs or to the ``conformance`` command.
 OTHERS = {
     "--junitxml",
     "--pdb",
@@ -86,7 +86,7 @@ def test_every_option_that_is_named_exists(page: Path) -> None:
 
 @pytest.mark.parametrize("page", pages(), ids=lambda page: page.name)
 def test_every_command_that_is_shown_can_be_typed(page: Path) -> None:
-    """Each ``conformance …`` line of a block is parsed by that command's own parser."""
+    """The parser of the command accepts each ``conformance …`` line of a block."""
     lines = re.findall(r"^(?: {4}|\$ )?conformance ((?:\\\n|[^\n#])+)", text(page), re.MULTILINE)
     for line in lines:
         name, *words = shlex.split(line.replace("\\\n", " "))
@@ -145,7 +145,7 @@ def test_built_in_accelerators_dtypes_core_and_commands_are_named() -> None:
 
     assert [name for name in names() if f"`{name}`" not in readme] == []
     assert [name for name in DTYPES if f"`{name}`" not in declarations] == []
-    assert [one.name for one in VOCABULARY.values() if one.core and f"`{one.name}`" not in declarations] == []
+    assert [name for name, known in VOCABULARY.items() if known.core and f"`{name}`" not in declarations] == []
     assert [name for name in commands() if f"`{name}`" not in readme.replace("`conformance doctor`", "`doctor`")] == []
 
 
@@ -209,10 +209,11 @@ def test_the_readme_is_short_and_shows_a_terminal_first() -> None:
     lines = text(README).splitlines()
 
     assert len(lines) <= 150
-    assert "$ pytest --accelerator=cpu" in lines[:25]
+    assert "$ pytest --accelerator=cpu" in lines[:30]
+    assert {"pip install tox && tox run -e conformance", "pip install tox && tox run -e tests"} <= set(lines[:30])
 
 
 def test_known_gaps_are_those_of_the_plan() -> None:
     page = text(known_gaps.PAGE)
 
-    assert known_gaps.with_table(page, known_gaps.current()) == page, "run: python -m tests.docs.known_gaps"
+    assert known_gaps.with_table(page, known_gaps.current()) == page, "run: python -m tests.docs.renew"

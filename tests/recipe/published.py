@@ -1,7 +1,7 @@
-"""Runs, gates and publishes the accelerators that need no device, as docs/recipes/conformance.sh does in anybody's CI.
+"""Run, gate and publish of the accelerators that need no device, with docs/recipes/conformance.sh.
 
-``python -m tests.recipe.published`` takes minutes and renews reports/published; ``--profile core`` with another folder
-tries the same in seconds. What is written is made of the reports beside it, so that it can be made again from them.
+``python -m tests.recipe.published`` takes minutes and renews reports/published. ``--profile core`` with another folder
+does the same in seconds. The page is made from the reports beside it, so ``--again`` can make it without a run.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ PUBLISHED: Final = ROOT / "reports" / "published"
 
 @dataclass(frozen=True)
 class Subject:
-    """An accelerator of this repository's own CI. ``title`` is its column's; ``path`` is what Python has to find.
+    """Accelerator in this repository's own CI. ``title`` is the title of its column on the page.
 
-    ``variables`` of the environment are for its stack.
+    ``path`` is added to PYTHONPATH; ``variables`` are environment variables of its stack.
     """
 
     name: str
@@ -43,14 +43,14 @@ class Subject:
 SUBJECTS: Final = (
     Subject("cpu", "cpu"),
     Subject("sim", "sim"),
-    # No device of this vendor was at hand: the column says so wherever it is seen. Four devices, because ranks of a
-    # vendor's stack do not share one, and cases of comm have up to four.
+    # The title says that this is not the vendor's device. Four devices, because ranks of a vendor's stack do not share
+    # one, and cases of comm have up to four ranks.
     Subject("supa", "supa stand-in", ROOT / "tests" / "standin", (("SUPA_DEVICES", "4"),)),
 )
 
 
 def run(subject: Subject, folder: Path, profile: str, options: list[str]) -> int:
-    """The recipe as it is documented; its status."""
+    """Run the documented recipe, and return its exit status."""
     found = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     more = {"PROFILE": profile, "REPORTS": str(folder / "reports"), "PAGE": str(folder / "page")}
     more.update(subject.variables)
@@ -61,7 +61,10 @@ def run(subject: Subject, folder: Path, profile: str, options: list[str]) -> int
 
 
 def keep(report: Report, subject: Subject, folder: Path) -> Path:
-    """Write the report under the name of its column; the same bytes for the same report."""
+    """Write the report under the name of its accelerator, with the title of its column; return the path.
+
+    The same report gives the same bytes.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{subject.name}.json.gz"
     named = replace(report, accelerator=replace(report.accelerator, name=subject.title))
@@ -70,21 +73,21 @@ def keep(report: Report, subject: Subject, folder: Path) -> Path:
 
 
 def write_page(folder: Path, runs: Path) -> tuple[Path, ...]:
-    """The page of the kept reports: the maintainers' own runs."""
+    """Write the page of the kept reports, as runs of the maintainers; return the files."""
     return publish(
         [PublishedReport(load(path), ReportOrigin.UPSTREAM) for path in sorted(runs.glob("*.json.gz"))], folder
     )
 
 
 def main() -> int:
-    """Publish if the gate accepts all of them; 1 if not."""
+    """Publish if the gate accepts all reports; return 1 if it does not."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=PUBLISHED, help="where to write (default: reports/published)")
     parser.add_argument("--profile", default="full", help="run and judge by this profile (default: full)")
-    parser.add_argument("--accelerator", action="append", choices=[one.name for one in SUBJECTS], help="only these")
     parser.add_argument(
-        "--again", action="store_true", help="run nothing: only make the page of the kept reports again"
+        "--accelerator", action="append", choices=[subject.name for subject in SUBJECTS], help="only these"
     )
+    parser.add_argument("--again", action="store_true", help="run nothing, and make the page of the kept reports again")
     parser.add_argument("options", nargs="*", help="more options of pytest, after --")
     arguments = parser.parse_args()
     out, runs = arguments.out.absolute(), arguments.out.absolute() / "runs"
@@ -96,17 +99,17 @@ def main() -> int:
 
 
 def renew(runs: Path, arguments: argparse.Namespace) -> bool:
-    """Run the recipe, and keep the reports if the gate accepts all of them."""
-    chosen = [one for one in SUBJECTS if not arguments.accelerator or one.name in arguments.accelerator]
+    """Run the recipe, and keep the reports if the gate accepts all of them; return whether it does."""
+    chosen = [subject for subject in SUBJECTS if subject.name in (arguments.accelerator or [subject.name])]
     with tempfile.TemporaryDirectory() as folder:
         here = Path(folder)
         options = [f"--profile={arguments.profile}", *arguments.options]
-        rejected = [one.name for one in chosen if run(one, here, arguments.profile, options)]
+        rejected = [subject.name for subject in chosen if run(subject, here, arguments.profile, options)]
         if rejected:
             sys.stderr.write(f"nothing is published: the gate has not accepted {', '.join(rejected)}\n")
             return False
-        for one in chosen:
-            keep(load(here / "reports" / one.name / "report.json"), one, runs)
+        for subject in chosen:
+            keep(load(here / "reports" / subject.name / "report.json"), subject, runs)
     return True
 
 

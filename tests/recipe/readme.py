@@ -1,6 +1,6 @@
-"""Runs the README's recipes as they are written, in a fresh clone, with a key of their own.
+"""Run of the README's recipes as they are written, in a new clone, with a key of their own.
 
-``python -m tests.recipe.readme``. What installs the suite is left out: whoever runs this has it.
+``python -m tests.recipe.readme``. It does not install the suite, which is installed already.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ TITLE = "## Three recipes"
 
 
 def recipes() -> list[str]:
-    """The vendor's, the CI owner's and the maintainer's commands."""
+    """Return the commands of the vendor, the CI owner and the maintainer."""
     part = text(README).split(TITLE, 1)[1].split("\n## ", 1)[0]
     return [block.body for block in blocks(part, "console")]
 
 
 def clone(folder: Path) -> Path:
-    """A clone of what is committed, and a home with a key that has no passphrase."""
+    """Clone the committed files, and make a home folder with a key that has no passphrase; return the clone."""
     subprocess.run(["git", "clone", "--quiet", str(ROOT), str(folder / "clone")], check=True)
     (folder / ".ssh").mkdir()
     key = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / ".ssh" / "id_ed25519")]
@@ -33,7 +33,7 @@ def clone(folder: Path) -> Path:
 
 
 def main() -> int:
-    """The status of the first recipe that fails, or 0."""
+    """Run the recipes; return the status of the first one that fails, or 0."""
     with tempfile.TemporaryDirectory() as folder:
         here = clone(Path(folder))
         for recipe in recipes():

@@ -1,4 +1,4 @@
-"""The recipes for CI: what they call exists, and the script says what it should in every way that a run can end."""
+"""The recipes for CI name existing options, and the script ends with the right status for every end of a run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.docs.test_references import OTHERS, OURS
 from tests.recipe.published import PUBLISHED, SCRIPT, renew, write_page
 
 WORKFLOW = DOCS / "recipes" / "conformance.yml"
-#: Stands for pytest and for the command: notes its arguments, and ends as it is told.
+#: Double of pytest and of the command: it records its arguments and ends with the given status.
 DOUBLE = """#!/bin/sh
 echo "$(basename "$0") $*" >> "$LOG"
 case "$(basename "$0") $1" in
@@ -28,7 +28,7 @@ esac
 
 
 def recipe(folder: Path, ran: int = 0, judged: int = 0, *words: str, **more: str) -> tuple[int, list[str]]:
-    """The script with doubles for what it calls: its status, and the calls."""
+    """Run the script with doubles for the programs that it calls; return its status and the calls."""
     for name in ("pytest", "conformance"):
         (folder / name).write_text(DOUBLE)
         (folder / name).chmod(0o755)
@@ -93,7 +93,7 @@ def test_the_workflow_is_one_and_calls_the_script() -> None:
     jobs = workflow["jobs"]
     commands = [step["run"] for job in jobs.values() for step in job["steps"] if "run" in step]
     assert set(jobs) == {"conformance", "pages"}
-    assert {"push", "pull_request", "schedule"} == set(workflow[True])  # YAML takes the word on for a truth value
+    assert {"push", "pull_request", "schedule"} == set(workflow[True])  # YAML reads the word "on" as a truth value
     assert any("bash conformance.sh" in command for command in commands)
     assert all("uses" in step or "run" in step for job in jobs.values() for step in job["steps"])
     assert workflow["permissions"] == {"contents": "read"}
@@ -110,7 +110,7 @@ def test_what_is_published_is_small_and_made_of_the_reports_beside_it(tmp_path: 
 
 
 def test_this_repository_goes_through_its_own_recipe(tmp_path: Path) -> None:
-    """Run, gate and publish the CPU, the simulated accelerator and the stand-in, of each the mandatory core."""
+    """The gate accepts the mandatory core of the CPU, the simulated accelerator and the stand-in."""
     runs = tmp_path / "runs"
 
     accepted = renew(runs, argparse.Namespace(accelerator=None, profile="core", options=["-n0"]))
@@ -118,4 +118,4 @@ def test_this_repository_goes_through_its_own_recipe(tmp_path: Path) -> None:
     assert accepted, "the gate rejects an accelerator of this repository"
     page = {path.name: path for path in write_page(tmp_path, runs)}
     columns = json.loads(page["matrix.json"].read_text(encoding="utf-8"))["accelerators"]
-    assert [one["name"] for one in columns] == ["cpu", "sim", "supa stand-in"]
+    assert [column["name"] for column in columns] == ["cpu", "sim", "supa stand-in"]

@@ -105,4 +105,4 @@ def overdue(run: Run, allowance: float, processes: int) -> dict[str, float]:
         for name, expected in EXPECTED.items()
         if seconds[name] > allowance + expected.seconds + torture_cases.SHORT.get(name, 0)
     }
-    return dict(sorted(late.items(), key=lambda one: one[1])[: max(0, len(late) - processes)])
+    return dict(sorted(late.items(), key=lambda item: item[1])[: max(0, len(late) - processes)])

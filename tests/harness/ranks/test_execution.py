@@ -62,7 +62,7 @@ def rank(number: int, position: CollectiveRecord, *messages: object) -> Any:
 def test_a_hang_is_told_at_the_deadline(clock: Clock) -> None:
     evidence = Execution("n", [rank(0, BODY), rank(1, BODY)], clock).follow(DEADLINE)
 
-    assert [one.ending for one in evidence] == [RankEnd.STUCK, RankEnd.STUCK]
+    assert [outcome.ending for outcome in evidence] == [RankEnd.STUCK, RankEnd.STUCK]
     assert clock.now <= DEADLINE + execution_module._STACKS
 
 
@@ -83,5 +83,5 @@ def test_a_failure_leaves_the_others_a_grace(clock: Clock) -> None:
 
     evidence = Execution("n", [rank(0, BODY, failed, Done("n", [])), rank(1, BODY)], clock).follow(DEADLINE)
 
-    assert [one.ending for one in evidence] == [RankEnd.ENDED, RankEnd.CUT_SHORT]
+    assert [outcome.ending for outcome in evidence] == [RankEnd.ENDED, RankEnd.CUT_SHORT]
     assert execution_module.GRACE <= clock.now <= execution_module.GRACE + execution_module._STACKS

@@ -71,7 +71,7 @@ def test_an_unknown_word_is_one_sentence(tmp_path: Path) -> None:
     ("asked", "sentence"),
     [
         ({"isolation": "spawn", "world_size": 2}, r"isolation='spawn' is not one of reuse, fork, exec"),
-        ({"isolation": "fork"}, "are for ranks; give it a world_size"),
+        ({"isolation": "fork"}, "apply to ranks only; add world_size"),
         ({"environment": {"A": "b"}, "world_size": 2, "isolation": "fork"}, "environment needs isolation='exec'"),
     ],
 )

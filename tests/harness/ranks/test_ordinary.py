@@ -94,5 +94,5 @@ def test_several_world_sizes_are_the_last_axis() -> None:
 
 @pytest.mark.parametrize("wrong", [0, -1, True, (2, 0), ("2",)])
 def test_a_world_size_is_a_number_of_ranks(wrong: object) -> None:
-    with pytest.raises(ValueError, match="is not a number of ranks; say 2"):
+    with pytest.raises(ValueError, match="is not a number of ranks; write 2"):
         case("a.b", world_size=wrong)  # type: ignore[arg-type]

@@ -144,8 +144,8 @@ def test_cases_on_ranks_of_torchrun(tmp_path: Path, rank_slots: Callable[..., tu
     with ExitStack() as stack:
         endpoint, both = rank_slots(stack, tmp_path)
         found = run("--accelerator=cpu", str(tests), f"--ranks-from={endpoint}", cwd=tmp_path)
-        statuses = [one.status(30) for one in both]
-        said = "".join(one.said() for one in both)
+        statuses = [launcher.status(30) for launcher in both]
+        said = "".join(launcher.said() for launcher in both)
 
     assert found.verdicts == {
         **{f"hosts.{name}[{n}-2]": PASS for name in ("sum", "after") for n in "01"},

@@ -108,3 +108,12 @@ def test_ids_that_hold_separators_do_not_look_like_other_cases() -> None:
     assert plan_sha256("0.1.0", two) == plan_sha256("0.1.0", two[::-1])
     parts = [replace(two[0], requires=("a\x1fb",)), replace(two[0], requires=("a", "b"))]
     assert plan_sha256("x", parts[:1]) != plan_sha256("x", parts[1:])
+
+
+def test_a_world_size_changes_the_hash_where_it_decides_the_profile() -> None:
+    """Where collectives are required it decides nothing, and reports without it keep their hash."""
+    alone, collective = PLAN[2], replace(PLAN[2], requires=("comm",))
+
+    assert plan_sha256("x", [replace(alone, world_size=2)]) != plan_sha256("x", [alone])
+    assert plan_sha256("x", [replace(alone, world_size=2)]) != plan_sha256("x", [replace(alone, world_size=3)])
+    assert plan_sha256("x", [replace(collective, world_size=2)]) == plan_sha256("x", [collective])

@@ -97,6 +97,22 @@ def _(files: Files) -> None:
     careful(files)
 
 
+@attempt("a failure leaves the profile as a case on ranks", "G03", "G04", "G06", "G07")
+def _(files: Files) -> None:
+    failing(files)
+    case(files)["world_size"] = 2
+    careful(files)
+
+
+@attempt("a failure leaves the profile as a case on ranks, and the released hash is kept", "G05", "G04", "G06", "G07")
+def _(files: Files) -> None:
+    failing(files)
+    kept = files.report["run"]["suite"]["manifest_sha256"]
+    case(files)["world_size"] = 2
+    careful(files)
+    files.report["run"]["suite"]["manifest_sha256"] = kept
+
+
 @attempt("a case is dropped", "G05", "G04", "G07")
 def _(files: Files) -> None:
     files.report["cases"].remove(case(files))
