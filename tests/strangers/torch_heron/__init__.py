@@ -8,9 +8,7 @@ PyTorch makes below its Python layer arrive in a kernel of the dispatch key ``Pr
 
 from __future__ import annotations
 
-import torch
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
-
 from torch_heron import device
 
 __version__ = "0.3.1"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import weakref
 from collections.abc import Iterator
@@ -27,7 +26,7 @@ def _own_generator() -> torch.Generator:
     return _generator
 
 
-# --- devices ------------------------------------------------------------------------------------------------------------
+# --- devices --------------------------------------------------------------------------------------------------------
 
 
 def is_initialized() -> bool:
@@ -80,7 +79,7 @@ def set_device(device: Any) -> None:
     _index(device)
 
 
-class device(object):  # noqa: A001, UP004 - the name that every device module has
+class device(object):  # noqa: UP004 - the name that every device module has
     """Context manager that selects a device."""
 
     def __init__(self, device: Any) -> None:
@@ -129,7 +128,7 @@ def get_amp_supported_dtype() -> list[torch.dtype]:
     return [torch.bfloat16, torch.float16]
 
 
-# --- random numbers -----------------------------------------------------------------------------------------------------
+# --- random numbers -------------------------------------------------------------------------------------------------
 
 
 def manual_seed(seed: int) -> None:
@@ -185,7 +184,7 @@ def _random_numbers() -> Iterator[None]:
         host.set_state(before)
 
 
-# --- memory -------------------------------------------------------------------------------------------------------------
+# --- memory ---------------------------------------------------------------------------------------------------------
 
 
 class _Block:
@@ -275,5 +274,3 @@ def memory_stats(device: Any = None) -> dict[str, int]:
         for kind in ("allocated", "reserved")
         for when, value in (("current", now), ("peak", peak))
     }
-
-

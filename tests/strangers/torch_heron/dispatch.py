@@ -4,24 +4,54 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.utils._pytree import tree_map_only
-
 from torch_heron import device as heron
 from torch_heron import files
 
 aten = torch.ops.aten
+#: Storages without an address, as wrappers have them whose memory is not in this process.
+OPAQUE = os.environ.get("TORCH_HERON_OPAQUE") == "1"
 _HOST = torch.device("cpu")
 _HERON = torch.device("heron", 0)
 
 #: Operators that take tensors of both devices.
-_MIXED = {
-    "copy_", "_to_copy", "copy", "_copy_from", "_copy_from_and_resize", "_foreach_copy_", "_foreach_copy", "index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index", "_unsafe_index_put", "_unsafe_masked_index", "_unsafe_masked_index_put_accumulate", "_pack_padded_sequence", "_pad_packed_sequence", "lstm", "gru", "rnn_tanh", "rnn_relu", "_ctc_loss", "_ctc_loss_backward", "ctc_loss", "tensor_split", "_amp_foreach_non_finite_check_and_unscale_", "_amp_update_scale_",
-}  # fmt: skip
+_MIXED = frozenset(
+    [
+        "copy_",
+        "_to_copy",
+        "copy",
+        "_copy_from",
+        "_copy_from_and_resize",
+        "_foreach_copy_",
+        "_foreach_copy",
+        "index",
+        "index_put",
+        "index_put_",
+        "_index_put_impl_",
+        "_unsafe_index",
+        "_unsafe_index_put",
+        "_unsafe_masked_index",
+        "_unsafe_masked_index_put_accumulate",
+        "_pack_padded_sequence",
+        "_pad_packed_sequence",
+        "lstm",
+        "gru",
+        "rnn_tanh",
+        "rnn_relu",
+        "_ctc_loss",
+        "_ctc_loss_backward",
+        "ctc_loss",
+        "tensor_split",
+        "_amp_foreach_non_finite_check_and_unscale_",
+        "_amp_update_scale_",
+    ]
+)
 #: Operators that answer about a tensor's form, which the policy "sizes" asks for.
 _FORM: dict[Any, Callable[[torch.Tensor], Any]] = {
     aten.sym_size.default: lambda held: held.size(),
@@ -101,6 +131,11 @@ class HeronTensor(torch.Tensor):
             raise RuntimeError(f"Attempted to set the data of a {self.dtype} tensor to a {other.dtype} tensor")
         self._hold(other._held.detach())
 
+    def untyped_storage(self) -> torch.UntypedStorage:
+        if OPAQUE:
+            return super().untyped_storage()
+        return files.storage_on_heron(self._held.untyped_storage())
+
     def data_ptr(self) -> int:
         return self._held.data_ptr()
 
@@ -139,66 +174,76 @@ def call(func: Any, *args: Any, **kwargs: Any) -> Any:
     """Compute an operator on the host's tensors, and return heron tensors."""
     if func in _FORM:
         return _FORM[func](args[0]._held)
-    if func._schema.name.removeprefix("aten::") in _KERNELS:
-        return _KERNELS[func._schema.name.removeprefix("aten::")](*args, **kwargs)
-    if func is aten.is_pinned.default:
-        return False
-    if func is aten.is_contiguous.memory_format:
-        return args[0]._held.is_contiguous(memory_format=args[1])
-    if func is aten.is_strides_like_format.default:
-        return None
-    if func is aten.is_non_overlapping_and_dense.default:
-        return torch.ops.aten.is_non_overlapping_and_dense(args[0]._held)
-    if func is aten.set_.source_Storage_storage_offset:
-        args[0]._hold(torch.empty(0, dtype=args[0].dtype).set_(*args[1:]))
-        return args[0]
-    if func is aten.set_.source_Tensor and isinstance(args[1], HeronTensor):
-        args[0]._hold(args[1]._held)
-        return args[0]
+    name = func._schema.name.removeprefix("aten::")
+    if name in _KERNELS:
+        return _KERNELS[name](*args, **kwargs)
+    if func in _METADATA:
+        return _METADATA[func](*args, **kwargs)
+    return _computed(func, name, args, kwargs)
+
+
+def _set_storage(tensor: HeronTensor, *place: Any) -> HeronTensor:
+    tensor._hold(torch.empty(0, dtype=tensor.dtype).set_(*place))
+    return tensor
+
+
+def _set_tensor(tensor: HeronTensor, other: HeronTensor) -> HeronTensor:
+    tensor._hold(other._held)
+    return tensor
+
+
+_METADATA: dict[Any, Callable[..., Any]] = {
+    aten.is_pinned.default: lambda tensor, device=None: False,
+    aten.is_contiguous.memory_format: lambda tensor, layout: tensor._held.is_contiguous(memory_format=layout),
+    aten.is_strides_like_format.default: lambda tensor, layout: None,
+    aten.is_non_overlapping_and_dense.default: lambda tensor: aten.is_non_overlapping_and_dense(tensor._held),
+    aten.set_.source_Storage: _set_storage,
+    aten.set_.source_Storage_storage_offset: _set_storage,
+    aten.set_.source_Tensor: _set_tensor,
+}
+
+
+def _computed(func: Any, name: str, args: Any, kwargs: Any) -> Any:
     wrapped: dict[int, HeronTensor] = {}
-    strangers: list[torch.Tensor] = []
+    foreign: list[torch.Tensor] = []
 
     def unwrap(tensor: torch.Tensor) -> torch.Tensor:
         if isinstance(tensor, HeronTensor):
             wrapped[id(tensor._held)] = tensor
             return tensor._held
-        if tensor.device.type == "heron":
-            raise RuntimeError(f"{func}: a heron tensor that is no HeronTensor")
-        strangers.append(tensor)
+        foreign.append(tensor)
         return tensor
 
     inner_args, inner_kwargs = tree_map_only(torch.Tensor, unwrap, (args, kwargs))
-    name = func._schema.name.rpartition(":")[2]
-    _refuse_strangers(name, func, wrapped, strangers)
-    _refuse_generators(func, args, kwargs)
-    stays = _result_is_heron(name, kwargs)
-    inner_args, inner_kwargs = tree_map_only(torch.device, _on_host, (inner_args, inner_kwargs))
-    if kwargs.get("pin_memory"):
+    _refuse_foreign(name, func, wrapped, foreign)
+    _refuse_generators(args, kwargs)
+    if inner_kwargs.pop("pin_memory", None):
         raise RuntimeError("only host tensors can be pinned")
-    inner_kwargs.pop("pin_memory", None)
-
-    with _generator_for(func, inner_kwargs, inner_args):
+    inner_args, inner_kwargs = tree_map_only(torch.device, _on_host, (inner_args, inner_kwargs))
+    random = torch.Tag.nondeterministic_seeded in func.tags
+    with heron._random_numbers() if random else contextlib.nullcontext():
         result = func(*inner_args, **inner_kwargs)
     for tensor in wrapped.values():
         if tensor._block.size != tensor._held.untyped_storage().nbytes():
             tensor._block = heron._block_of(tensor._held)
-    return _wrap(func, result, wrapped, stays)
+    return _wrap(func, result, wrapped) if _stays(kwargs) else result
 
 
 def _on_host(device: torch.device) -> torch.device:
     return _HOST if device.type == "heron" else device
 
 
-def _result_is_heron(name: str, kwargs: dict[str, Any]) -> bool:
+def _stays(kwargs: dict[str, Any]) -> bool:
+    """Return whether the result lies on heron: it does unless the call names another device."""
     device = kwargs.get("device")
     return device is None or torch.device(device).type == "heron"
 
 
-def _refuse_strangers(name: str, func: Any, wrapped: dict[int, Any], strangers: list[torch.Tensor]) -> None:
+def _refuse_foreign(name: str, func: Any, wrapped: dict[int, Any], foreign: list[torch.Tensor]) -> None:
     """Raise if the call mixes heron tensors with tensors of the host that are not numbers."""
     if not wrapped or name in _MIXED:
         return
-    for tensor in strangers:
+    for tensor in foreign:
         if tensor.dim() > 0:
             raise RuntimeError(
                 "Expected all tensors to be on the same device, but found at least two devices, "
@@ -206,23 +251,14 @@ def _refuse_strangers(name: str, func: Any, wrapped: dict[int, Any], strangers: 
             )
 
 
-def _refuse_generators(func: Any, args: Any, kwargs: Any) -> None:
+def _refuse_generators(args: Any, kwargs: Any) -> None:
     for value in (*args, *kwargs.values()):
         if isinstance(value, torch.Generator):
             raise RuntimeError(f"Expected a 'heron' device type for generator but found '{value.device.type}'")
 
 
-def _generator_for(func: Any, kwargs: dict[str, Any], args: Any) -> Any:
-    """Return a context in which random numbers come from the device's generator."""
-    if torch.Tag.nondeterministic_seeded in func.tags:
-        return heron._random_numbers()
-    return contextlib.nullcontext()
-
-
-def _wrap(func: Any, result: Any, wrapped: dict[int, HeronTensor], stays: bool) -> Any:
+def _wrap(func: Any, result: Any, wrapped: dict[int, HeronTensor]) -> Any:
     """Replace the host's tensors in a result: an argument by its wrapper, a new tensor by a new wrapper."""
-    if not stays:
-        return result
     aliases = any(argument.alias_info is not None for argument in func._schema.arguments)
 
     def wrap(held: torch.Tensor) -> torch.Tensor:
@@ -266,7 +302,7 @@ def _copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = 
     return call(aten.copy_.default, target, source, non_blocking)
 
 
-# --- cells of recurrent networks: PyTorch calls these fused kernels on every device but the host ------------------------
+# --- cells of recurrent networks: PyTorch calls these fused kernels on every device but the host --------------------
 
 
 def _lstm_cell(input_gates: Any, hidden_gates: Any, cx: Any, input_bias: Any = None, hidden_bias: Any = None) -> Any:
