@@ -114,7 +114,7 @@ BACKENDS = (
             "py-cpuinfo",
             "pydantic>=2",
             "tqdm",
-        ),  # fmt: skip
+        ),
         imports="deepspeed",
     ),
     Backend(
