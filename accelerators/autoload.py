@@ -48,6 +48,7 @@ def load_vendor(package: str, accelerator: str) -> None:
 
 
 def _import_torch(accelerator: str) -> None:
+    """Import torch without its autoload. Raises ``SetupError`` that names the accelerator."""
     disable()
     try:
         importlib.import_module("torch")
@@ -59,6 +60,7 @@ def _import_torch(accelerator: str) -> None:
 
 
 def _sentence(package: str, accelerator: str, error: Exception) -> str:
+    """Return the text of the error for a vendor's package that does not load."""
     return (
         f"accelerator '{accelerator}' cannot be used: loading {package} fails: {describe(error)}\n"
         f"  check that {package} was built for the installed torch: python -c 'import {package}'"

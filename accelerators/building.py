@@ -90,7 +90,9 @@ def compiler(who: str, without: str) -> list[str]:
 
 
 def _fingerprint(recipe: Recipe) -> str:
+    """Return 16 hex digits over the sources and over everything else that the build depends on."""
     digest = hashlib.sha256()
+    # Sorted, because iterdir() has no defined order and equal sources must give equal digits.
     for source in sorted(recipe.sources.iterdir()):
         if source.suffix in (".h", ".cpp"):
             digest.update(source.name.encode() + source.read_bytes())
@@ -100,6 +102,7 @@ def _fingerprint(recipe: Recipe) -> str:
 
 @contextmanager
 def _locked(lock: Path) -> Iterator[None]:
+    """Hold an exclusive lock on the file, so that one process builds and the others wait for it."""
     with lock.open("w") as handle:
         # The lock ends with its process, so a killed build leaves no stale lock behind.
         fcntl.flock(handle, fcntl.LOCK_EX)
@@ -107,11 +110,13 @@ def _locked(lock: Path) -> Iterator[None]:
 
 
 def _compile(recipe: Recipe, file: Path) -> None:
+    """Compile the sources into ``file``. Raises ``SetupError`` with the compiler's first error."""
     partial = file.with_suffix(f".{os.getpid()}.so")
     command = [*compiler(recipe.who, recipe.without), *recipe.arguments(partial)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - our own command
     if done.returncode != 0:
         partial.unlink(missing_ok=True)
+        # Notes and warnings may come first; the first line with "error" tells the cause.
         lines = [line for line in done.stderr.splitlines() if "error" in line.lower()] or done.stderr.splitlines()
         first = lines[0] if lines else "the compiler printed no message"
         raise SetupError(f"{recipe.who} cannot be built: {first.strip()}\n  {recipe.hint(first)}")

@@ -106,6 +106,7 @@ def kernels(*names: str, dtypes: Iterable[str], mode: Mode, detail: Detail = Det
 
 
 def _cells_of_dtype(name: str) -> set[Cell]:
+    """Return the cells that a claim of the whole dtype covers."""
     cells = {vocabulary.DTYPE.on(name), Cell("operators.*", name, Mode.INFERENCE.value)}
     if name in DIFFERENTIABLE_DTYPES:
         cells.add(Cell("operators.*", name, Mode.TRAINING.value))
@@ -176,6 +177,7 @@ def _statement(element: Element) -> tuple[Cell, Claim]:
 
 
 def _cell(element: Element) -> Cell:
+    """Return the cell that an element of ``capabilities`` names. Raises ``DeclarationError`` for other types."""
     if isinstance(element, Cell):
         return element
     if isinstance(element, Capability):
@@ -201,6 +203,7 @@ def parse_cell(text: str) -> Cell:
 
 
 def _named(cell: Cell) -> Cell:
+    """Return the cell if its subject is known; operators and workloads are open families, and never checked here."""
     if cell.subject.partition(".")[0] in vocabulary.FAMILIES and "." in cell.subject:
         return cell
     try:

@@ -73,6 +73,7 @@ class _TableReader:
     file: str
 
     def claims(self, tables: dict[str, Any]) -> list[tuple[Cell, Claim]]:
+        """Return the claims of all tables. Raises ``DeclarationError`` that names the line of the first fault."""
         self._known("table", tables, _TABLES)
         for name, table in tables.items():
             if not isinstance(table, dict):
@@ -101,9 +102,11 @@ class _TableReader:
                 yield from self._row(family, name, row)
 
     def _row(self, family: str, name: str, row: Any) -> Iterator[tuple[Cell, Claim]]:
+        """Yield the claims of one row of a family: a cell for each mode and dtype."""
         if not isinstance(row, dict):
             self._fail(name, f"'{name}' must be a table such as {{ inference = [\"float32\"] }}, not {_kind(row)}")
         self._known("key", row, (*_MODES, *_CLAIM_KEYS), name)
+        # A row without a kind of support claims native support.
         claim = self._claim(name, {key: row[key] for key in _CLAIM_KEYS if key in row} or "native")
         modes = [mode for mode in _MODES if mode in row]
         if not modes:
@@ -113,6 +116,7 @@ class _TableReader:
                 yield Cell(f"{family}.{name}", dtype, mode), claim
 
     def _dtype_list(self, name: str, mode: str, value: Any) -> list[str]:
+        """Return the dtypes of one mode, after a check of each name."""
         if not isinstance(value, list) or not all(isinstance(dtype, str) for dtype in value):
             self._fail(name, f"'{mode}' of '{name}' must be a list of dtype names")
         self._known("dtype", value, DTYPES, name)
@@ -121,6 +125,7 @@ class _TableReader:
     # --- values -----------------------------------------------------------------------------------------------------
 
     def _cell(self, name: str) -> Cell:
+        """Return the cell of a capability. A name that belongs into another table is an error."""
         try:
             cell = parse_cell(name)
         except DeclarationError as error:
@@ -130,6 +135,7 @@ class _TableReader:
         return cell
 
     def _claim(self, name: str, value: Any) -> Claim:
+        """Return the claim of a value: a kind of support, or a table with a reason."""
         if isinstance(value, str):
             value = {"as": value}
         if not isinstance(value, dict):
@@ -141,12 +147,14 @@ class _TableReader:
         return self._unsupported(name, value) if "unsupported" in value else self._supported(name, value)
 
     def _supported(self, name: str, value: dict[str, str]) -> Claim:
+        """Return a claim of support."""
         if "as" not in value:
             self._fail(name, f"'{name}' gives a reason but does not say what is unsupported: 'hardware' or 'not-yet'")
         self._known("kind of support", [value["as"]], _SUPPORTED, name)
         return Claim(State.SUPPORTED, Detail(value["as"]), value.get("reason", ""), self.source)
 
     def _unsupported(self, name: str, value: dict[str, str]) -> Claim:
+        """Return a claim of no support, which needs a reason."""
         self._known("kind of lack", [value["unsupported"]], _UNSUPPORTED, name)
         if "as" in value:
             self._fail(name, f"'{name}' is both supported and unsupported")
@@ -157,6 +165,7 @@ class _TableReader:
     # --- errors -----------------------------------------------------------------------------------------------------
 
     def _without_contradictions(self, rows: list[tuple[Cell, Claim]]) -> list[tuple[Cell, Claim]]:
+        """Return the rows, if no cell is claimed in two different ways."""
         # Declaration.of checks this too, but only here the line is known.
         seen: dict[Cell, Claim] = {}
         for cell, claim in rows:
@@ -240,6 +249,7 @@ def _family_lines(family: str, cells: dict[Cell, Claim]) -> list[str]:
 
 
 def _rows(by_claim: dict[str, dict[str, list[str]]]) -> str:
+    """Return the claims of one subject as TOML: one inline table, or a list of them."""
     tables = [
         "{ " + ", ".join([f"{mode} = {_list(modes[mode])}" for mode in _MODES if mode in modes]) + suffix + " }"
         for suffix, modes in sorted(by_claim.items())
@@ -252,6 +262,7 @@ def _list(dtypes: list[str]) -> str:
 
 
 def _suffix(claim: Claim) -> str:
+    """Return the keys that follow the dtypes of a row. Native support without a reason needs none."""
     reason = f", reason = {_string(claim.reason)}" if claim.reason else ""
     assert claim.detail is not None
     if claim.state is State.UNSUPPORTED:
@@ -260,6 +271,7 @@ def _suffix(claim: Claim) -> str:
 
 
 def _value(claim: Claim) -> str:
+    """Return the claim of a capability as a TOML value, a plain string where that suffices."""
     assert claim.detail is not None
     if claim.state is State.SUPPORTED and not claim.reason:
         return _string(claim.detail.value)

@@ -47,6 +47,7 @@ def is_usable(accelerator: TorchAccelerator) -> bool:
 
 
 def _preferred_by_torch() -> str | None:
+    """Return the device type that torch prefers here, or ``None``, also where torch has no ``torch.accelerator``."""
     import torch
 
     accelerator = getattr(torch, "accelerator", None)

@@ -118,14 +118,20 @@ def _finding(id: str, sentence: str) -> LintFinding:
 def lint(spec: AcceleratorSpec, file: Path | None = None) -> list[LintFinding]:
     """Return every contradiction in an accelerator's own statements, the most severe first."""
     static = spec.static_declaration
-    found = [*_undeclared(static)]
+    found: list[LintFinding] = []
+    claimed = static
     try:
         accelerator = spec.unloaded()
     except SetupError as error:
         found.append(_finding("L16", f"its methods were not called: {str(error).splitlines()[0]}"))
     else:
         found += [finding for check in _CHECKS for finding in check(accelerator)]
-        found += _between_sources(_answers(accelerator), static, file)
+        answers = _answers(accelerator)
+        found += _between_sources(answers, static, file)
+        claimed = answers.overridden_by(static)
+    if file is not None:
+        claimed = claimed.overridden_by(read_declaration(file, ClaimSource.FILE))
+    found += _undeclared(claimed)
     order = list(LintSeverity)
     return sorted(found, key=lambda finding: (order.index(finding.severity), finding.id, finding.sentence))
 
@@ -142,6 +148,7 @@ def _answers(accelerator: Any) -> Declaration:
 
 
 def _between_sources(methods: Declaration, static: Declaration, file: Path | None) -> Findings:
+    """Find claims of a stronger source that contradict those of a weaker one."""
     sources = [(ClaimSource.METHODS, methods), (ClaimSource.CAPABILITIES, static)]
     if file is not None:
         sources.append((ClaimSource.FILE, read_declaration(file, ClaimSource.FILE)))
@@ -151,6 +158,7 @@ def _between_sources(methods: Declaration, static: Declaration, file: Path | Non
 
 
 def _contradictions(earlier_name: str, earlier: Declaration, later_name: str, later: Declaration) -> Findings:
+    """Find cells that two sources declare differently."""
     for cell, claim in earlier.cells.items():
         other = later.cells.get(cell)
         if other is not None and other.state is not claim.state:
@@ -161,8 +169,9 @@ def _contradictions(earlier_name: str, earlier: Declaration, later_name: str, la
             )
 
 
-def _undeclared(static: Declaration) -> Findings:
-    declared = {cell.subject for cell in static.cells}
+def _undeclared(claimed: Declaration) -> Findings:
+    """Find capabilities that are not declared at all. The core needs no declaration."""
+    declared = {cell.subject for cell in claimed.cells}
     silent = sorted(name for name in VOCABULARY if name not in declared and not find_capability(name).core)
     if silent:
         yield _finding("L15", f"{len(silent)} capabilities are undeclared: {', '.join(silent)}")
@@ -172,6 +181,7 @@ def _undeclared(static: Declaration) -> Findings:
 
 
 def _dtypes(accelerator: Any) -> Findings:
+    """Find contradictions between ``supported_dtypes()`` and the methods of single dtypes."""
     listed = listed_dtypes(accelerator)
     for dtype, method in DTYPE_METHODS.items():
         answer = ask(accelerator, method)
@@ -183,6 +193,7 @@ def _dtypes(accelerator: Any) -> Findings:
 
 
 def _types(accelerator: Any) -> Findings:
+    """Find answers of a wrong type."""
     for method in (*_BOOLEANS, *_FLAGS):
         answer = ask(accelerator, method)
         if answer is not NO_ANSWER and not isinstance(answer, bool):
@@ -193,6 +204,7 @@ def _types(accelerator: Any) -> Findings:
 
 
 def _timers(accelerator: Any) -> Findings:
+    """Find classes of events and streams that contradict the methods beside them."""
     if ask(accelerator, "Event") is None and ask(accelerator, "use_host_timers") is False:
         yield _finding("L08", "Event is None, but use_host_timers() is False: there is no way to measure time")
     if ask(accelerator, "Stream") is None and ask(accelerator, "current_stream") not in (None, NO_ANSWER):
@@ -200,6 +212,7 @@ def _timers(accelerator: Any) -> Findings:
 
 
 def _order(accelerator: Any) -> Findings:
+    """Find a device that is synchronous and yet does not order dependent operations."""
     synchronous, ordered = (ask(accelerator, flag) for flag in ("is_synchronized_device", "resolves_data_dependency"))
     if synchronous is True and ordered is False:
         yield _finding(
@@ -210,6 +223,7 @@ def _order(accelerator: Any) -> Findings:
 
 
 def _visibility(accelerator: Any) -> Findings:
+    """Find a visibility variable that is missing or belongs to another vendor."""
     variables = ask(accelerator, "visible_devices_envs")
     if variables is NO_ANSWER:
         return
@@ -226,6 +240,7 @@ def _visibility(accelerator: Any) -> Findings:
 
 
 def _builders(accelerator: Any) -> Findings:
+    """Find op builders of which ``get_op_builder`` and ``create_op_builder`` disagree."""
     found = _call(accelerator, "get_op_builder", _NO_BUILDER)
     made = _call(accelerator, "create_op_builder", _NO_BUILDER)
     if NO_ANSWER in (found, made) or (found is None and made is None):
@@ -238,6 +253,7 @@ def _builders(accelerator: Any) -> Findings:
 
 
 def _call(accelerator: Any, method: str, *arguments: Any) -> Any:
+    """Return the answer of ``method``, or ``NO_ANSWER`` for any exception."""
     try:
         return getattr(accelerator, method)(*arguments)
     except Exception:  # noqa: BLE001 - the member's own case gives the verdict
@@ -252,6 +268,7 @@ def _short(value: Any) -> str:
 
 
 def _missing(accelerator: Any) -> Findings:
+    """Find members of the interface that the accelerator lacks."""
     present = members_of(accelerator)
     for member in MEMBERS:
         if member.name not in present:
@@ -261,6 +278,7 @@ def _missing(accelerator: Any) -> Findings:
 
 
 def _signatures(accelerator: Any) -> Findings:
+    """Find methods whose parameters differ from the interface. Additional ones at the end are allowed."""
     for member in MEMBERS:
         function = _function(accelerator, member.name)
         if member.signature is None or not inspect.isfunction(function):
@@ -281,6 +299,7 @@ def _parameters(signature: inspect.Signature) -> list[str]:
 
 
 def _constants(accelerator: Any) -> Findings:
+    """Find methods about the device that always return the same bool."""
     for method in _BOOLEANS:
         constant = _constant(_function(accelerator, method))
         if constant in ("True", "False"):
@@ -298,6 +317,7 @@ def _is_stub(accelerator: Any, member: Member) -> bool:
 
 
 def _graphs(accelerator: Any) -> Findings:
+    """Find graphs of which only capture or only replay is implemented."""
     present = [name for name in _GRAPH_MEMBERS if has_member(accelerator, name)]
     empty = {name: _constant(_function(accelerator, name)) in ("None", "nothing") for name in present}
     if not {"create_graph", "replay_graph"} <= empty.keys():

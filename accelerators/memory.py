@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from pathlib import Path
@@ -50,6 +51,7 @@ class AllocatorMemory:
         return dict(_function(module, "memory_stats")(index))
 
     def total(self, module: Any, index: int) -> int:
+        """Return the device's memory in bytes, from the first source that the module has."""
         if self._total_in_stats:
             return self.stats(module, index)[self._total_in_stats]
         if hasattr(module, "get_device_properties"):
@@ -71,15 +73,32 @@ class AllocatorMemory:
 
 
 def _function(module: Any, name: str) -> Any:
+    """Return ``name`` from the module, its ``memory``, or ``torch.accelerator``, in this order."""
     import torch
 
-    for home in (module, getattr(module, "memory", None), getattr(torch, "accelerator", None)):
+    for home in (module, getattr(module, "memory", None)):
         if hasattr(home, name):
             return getattr(home, name)
-    raise NotImplementedError(f"neither {module.__name__} nor torch.accelerator has {name}()")
+    general = getattr(torch.accelerator, name, None) if hasattr(torch, "accelerator") else None
+    if general is None:
+        raise NotImplementedError(f"neither {module.__name__} nor torch.accelerator has {name}()")
+    return functools.partial(_generally, module, name, general)
+
+
+def _generally(module: Any, name: str, function: Any, *arguments: Any) -> Any:
+    """Call the function of ``torch.accelerator``. It fails if the device's allocator is none of torch's kind.
+
+    PyTorch words that failure as an internal error of its own, although the device never offered this function.
+    """
+    try:
+        return function(*arguments)
+    except RuntimeError as error:
+        why = str(error).splitlines()[0]
+        raise NotImplementedError(f"{module.__name__} has no {name}(), and torch.accelerator's fails: {why}") from error
 
 
 def _memory_info(module: Any, index: int) -> tuple[int, int]:
+    """Return the free and the total memory of a device in bytes."""
     if hasattr(module, "mem_get_info"):
         free, total = module.mem_get_info(index)
     else:
@@ -163,6 +182,7 @@ class ProcessMemory:
 
 
 def _resident() -> int:
+    """Return this process's resident memory in bytes, from psutil if it is installed."""
     try:
         import psutil
     except ImportError:
@@ -186,6 +206,7 @@ def _status(key: str) -> int:
 
 
 def _peak_by_resource() -> int:
+    """Return the highest resident memory of this process in bytes."""
     import resource
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -193,6 +214,7 @@ def _peak_by_resource() -> int:
 
 
 def _available_on_the_machine() -> int:
+    """Return the memory of the host that is free for new processes, in bytes."""
     try:
         import psutil
     except ImportError:

@@ -22,6 +22,7 @@ class Ranges(threading.local):
         self._open.append((scope, _push(tool, str(message))))
 
     def pop(self) -> None:
+        """Close the range that this thread opened last, if there is one."""
         if not self._open:
             return
         scope, close = self._open.pop()

@@ -77,6 +77,7 @@ def _from_entry_point(name: str) -> AcceleratorSpec:
 
 
 def _from_module(text: str, path: str, attribute: str) -> AcceleratorSpec:
+    """Return the spec of ``module:attribute``. Imports the vendor's module, and loads no device."""
     if str(Path.cwd()) not in sys.path:
         # A console script does not search the working directory, and a vendor's module often lies there.
         sys.path.insert(0, str(Path.cwd()))
@@ -87,6 +88,7 @@ def _from_module(text: str, path: str, attribute: str) -> AcceleratorSpec:
 
 
 def _attribute(module: object, path: str, label: str) -> object:
+    """Return the attribute that a dotted path names. Raises ``UnknownName`` with the known names."""
     value = module
     for part in path.split("."):
         if not hasattr(value, part):
@@ -98,6 +100,7 @@ def _attribute(module: object, path: str, label: str) -> object:
 
 
 def _spec(text: str, name: str, candidate: object, module: object) -> AcceleratorSpec:
+    """Return the spec of an object: a backend, or anything with the interface's methods."""
     if isinstance(candidate, TorchAccelerator):
         return BackendSpec(text, name, candidate, file_beside(module))
     check_candidate(candidate, text)

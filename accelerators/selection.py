@@ -40,6 +40,7 @@ def set_accelerator(accelerator: Any) -> None:
 
 
 def _choose(text: str) -> Any:
+    """Load the accelerator. Raises ``ValueError``, as DeepSpeed does, that names the variable."""
     try:
         return resolve(text).load()
     except ConformanceError as error:

@@ -16,8 +16,9 @@ from typing import Any
 
 from conformance.accelerators import autoload
 from conformance.accelerators.backends import builtin, builtin_names, declaration_beside
+from conformance.accelerators.capabilities import VOCABULARY, Cell
 from conformance.accelerators.claims import declaration_of
-from conformance.accelerators.declaration import ClaimSource, Declaration
+from conformance.accelerators.declaration import Claim, ClaimSource, Declaration, State
 from conformance.accelerators.declaration_file import read_declaration
 from conformance.accelerators.interface import MEMBERS
 from conformance.accelerators.proxy import has_member, members_of
@@ -81,6 +82,7 @@ class ObjectSpec(AcceleratorSpec):
     file: Path | None = None
 
     def _declared(self) -> Declaration:
+        """Return the claims of the object's ``capabilities`` and of the file beside it."""
         declared = getattr(self.candidate, "capabilities", None)
         try:
             own = declaration_of(() if declared is None else declared)
@@ -92,6 +94,7 @@ class ObjectSpec(AcceleratorSpec):
         """Do nothing: the module is already imported, and no other need is known."""
 
     def _loaded(self) -> Any:
+        """Return the object, loaded, after a check that it has the interface."""
         accelerator = instantiate(self.candidate, self.text)
         if isinstance(accelerator, TorchAccelerator):
             accelerator.load()
@@ -104,7 +107,10 @@ class ObjectSpec(AcceleratorSpec):
 
 @dataclass(frozen=True)
 class DeepSpeedSpec(AcceleratorSpec):
-    """DeepSpeed's own accelerator of a name. The built-in backend of the same name gives the claims."""
+    """DeepSpeed's own accelerator of a name. The built-in backend of the same name gives the claims of support.
+
+    Its denials of capabilities describe the backend's own members, so they are left out.
+    """
 
     kind: str
 
@@ -113,9 +119,11 @@ class DeepSpeedSpec(AcceleratorSpec):
         return builtin_spec(self.kind) if self.kind in builtin_names() else None
 
     def _declared(self) -> Declaration:
-        return self._backend.static_declaration if self._backend else Declaration()
+        claims = self._backend.static_declaration.cells.items() if self._backend else ()
+        return Declaration.of((cell, claim) for cell, claim in claims if not _denies_capability(cell, claim))
 
     def preflight(self) -> None:
+        """Raise an error if DeepSpeed, its accelerator or the vendor's package is missing, without a device."""
         if not is_installed("deepspeed"):
             raise SetupError(
                 f"'deepspeed:{self.kind}' needs the package deepspeed, which is not installed here.\n"
@@ -128,6 +136,7 @@ class DeepSpeedSpec(AcceleratorSpec):
             self._backend.preflight()
 
     def _loaded(self) -> Any:
+        """Return DeepSpeed's accelerator, with the vendor's package loaded."""
         self.preflight()
         if self._backend:
             # DeepSpeed's accelerator needs the same vendor package and the same device as the backend.
@@ -135,6 +144,7 @@ class DeepSpeedSpec(AcceleratorSpec):
         return self.unloaded()
 
     def unloaded(self) -> Any:
+        """Return DeepSpeed's accelerator without a load of the vendor's package."""
         autoload.disable()
         # Without this variable, importing deepspeed detects whatever device this machine has.
         os.environ["DS_ACCELERATOR"] = self.kind
@@ -145,6 +155,11 @@ class DeepSpeedSpec(AcceleratorSpec):
     @property
     def default_workers(self) -> int:
         return self._backend.default_workers if self._backend else 1
+
+
+def _denies_capability(cell: Cell, claim: Claim) -> bool:
+    # A denied operator has to stay denied: without its denial, a pattern would claim it.
+    return claim.state is State.UNSUPPORTED and cell.subject in VOCABULARY
 
 
 @dataclass(frozen=True)
@@ -171,6 +186,7 @@ class TorchTypeSpec(AcceleratorSpec):
         self._accelerator.preflight()
 
     def _loaded(self) -> Any:
+        """Return the accelerator, after the vendor's packages that torch would autoload."""
         self.preflight()
         for point in _torch_entry_points(self.type):
             autoload.load_vendor(point, self.type)
@@ -251,6 +267,7 @@ def check_candidate(candidate: Any, label: str) -> None:
 
 
 def _check_constructor(kind: type, label: str) -> None:
+    """Raise ``UsageError`` if ``kind`` cannot be called without arguments."""
     try:
         signature = inspect.signature(kind)
     except (TypeError, ValueError):

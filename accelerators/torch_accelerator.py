@@ -34,16 +34,16 @@ class TorchAccelerator(TorchBackend):
     # --- execution model ----------------------------------------------------------------------------------------------
 
     def is_synchronized_device(self) -> bool:
-        return self.synchronized
+        return bool(self.synchronized)
 
     def use_host_timers(self) -> bool:
-        return self.host_timers or not self.events
+        return bool(self.host_timers) or not self.events
 
     def resolves_data_dependency(self) -> bool:
-        return self.ordered
+        return bool(self.ordered)
 
     def handles_memory_backpressure(self) -> bool:
-        return self.backpressure
+        return bool(self.backpressure)
 
     # --- devices ------------------------------------------------------------------------------------------------------
 
@@ -74,6 +74,7 @@ class TorchAccelerator(TorchBackend):
     def synchronize(self, device_index: int | None = None) -> None:
         index = self._index(device_index)
         if _takes_index(self._module.synchronize):
+            # torch.cpu.synchronize() takes a device, which it ignores: a host has one.
             self._module.synchronize(None if self.is_host else index)
         else:
             self._module.synchronize()
@@ -95,20 +96,19 @@ class TorchAccelerator(TorchBackend):
 
     def set_rng_state(self, new_state: torch.Tensor, device_index: int | None = None) -> None:
         # Generators accept only states in host memory.
-        self.default_generator(device_index).set_state(new_state.cpu())
+        self.randomness.set_state(self._module, self._index(device_index), new_state.cpu())
 
     def get_rng_state(self, device_index: int | None = None) -> torch.Tensor:
-        return self.default_generator(device_index).get_state()
+        return self.randomness.state(self._module, self._index(device_index))
 
     def manual_seed(self, seed: int) -> None:
-        self.default_generator().manual_seed(int(seed))
+        self.randomness.seed(self._module, self.current_device(), int(seed))
 
     def manual_seed_all(self, seed: int) -> None:
-        for index in range(self.device_count()):
-            self.default_generator(index).manual_seed(int(seed))
+        self.randomness.seed_all(self._module, self.device_count(), int(seed))
 
     def initial_seed(self) -> int:
-        return int(self.default_generator().initial_seed())
+        return self.randomness.initial_seed(self._module, self.current_device())
 
     def default_generator(self, device_index: int | None = None) -> torch.Generator:
         return self.randomness.generator(self._module, self._index(device_index))
@@ -201,6 +201,7 @@ class TorchAccelerator(TorchBackend):
         return dtype in self._declared_floating() and self._is_new_enough(dtype)
 
     def _is_new_enough(self, feature: str) -> bool:
+        """Return whether this device's generation has the feature. Features without an entry need none."""
         needed = self.needs_generation.get(feature)
         if needed is None:
             return True
@@ -223,6 +224,7 @@ class TorchAccelerator(TorchBackend):
 
     def lazy_call(self, callback: Callable[[], Any]) -> None:
         queue = getattr(self._module, "_lazy_call", None)
+        # A module without a queue is initialised when it is imported, so the callback need not wait.
         if queue is None:
             callback()
         else:
@@ -329,6 +331,7 @@ class TorchAccelerator(TorchBackend):
         return tensor
 
     def _require_host(self, device: str | torch.device) -> None:
+        """Raise ``ValueError`` for a device that is not the host."""
         try:
             kind = self._torch.device(device).type
         except RuntimeError:
@@ -417,6 +420,7 @@ def _takes_index(function: Callable[..., Any]) -> bool:
 
 
 def _in_new_thread(function: Callable[[], T]) -> T:
+    """Return the result of ``function`` in a thread of its own."""
     results: list[T] = []
     thread = threading.Thread(target=lambda: results.append(function()))
     thread.start()
@@ -425,6 +429,7 @@ def _in_new_thread(function: Callable[[], T]) -> T:
 
 
 def _refuse_native_pinning() -> None:
+    """Raise ``NotImplementedError`` if DeepSpeed's variable asks for a pinning library."""
     if os.environ.get("DS_PIN_MEMORY_BACKEND", "torch") not in ("", "torch"):
         raise NotImplementedError(
             "DS_PIN_MEMORY_BACKEND names a pinning library that is not part of this accelerator; "

@@ -57,6 +57,7 @@ class Answers:
 
 
 def _text(element: Any) -> str:
+    """Return one element as text without loss, so that a reviewer can compare it exactly."""
     import torch
 
     if element.dtype.is_floating_point:

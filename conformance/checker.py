@@ -41,6 +41,7 @@ class Checker:
         if name in self.digests:
             raise ValueError(f"{name!r} names two comparisons across ranks; give one of them another name")
         self.count += 1
+        # The shown value makes a difference readable; the digest covers elements that are not shown.
         self.digests[name] = f"{hashlib.sha256(_bytes(value)).hexdigest()[:16]} {_shown(value)[:200]}"
 
     def metric(self, name: str, value: Number) -> None:
@@ -51,6 +52,7 @@ class Checker:
 
 
 def _same(actual: Any, expected: Any) -> bool:
+    """Return whether two values are equal; tensors bit by bit, with dtype and shape."""
     if not (hasattr(actual, "untyped_storage") and hasattr(expected, "untyped_storage")):
         return bool(actual == expected)
     import torch
@@ -63,15 +65,18 @@ def _same(actual: Any, expected: Any) -> bool:
 
 
 def _bytes(value: Any) -> bytes:
+    """Return bytes that stand for a value. Equal bytes mean equal values."""
     if not hasattr(value, "untyped_storage"):
         return repr(value).encode()
     import torch
 
     data: bytes = value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
+    # Equal bytes of other dtypes or shapes are other values.
     return f"{value.dtype} {tuple(value.shape)} ".encode() + data
 
 
 def _shown(value: Any) -> str:
+    """Return a value for a message, a tensor with its first eight elements."""
     if hasattr(value, "untyped_storage"):
         first = value.detach().flatten()[:8].tolist()
         return f"{value.dtype} {tuple(value.shape)} {first}{' …' if value.numel() > 8 else ''}"

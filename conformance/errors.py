@@ -46,6 +46,7 @@ class UnknownName(UsageError):
 
 
 def _unknown_name_text(kind: str, name: str, known: list[str], hint: str) -> str:
+    """Return the text of ``UnknownName``: the name, the known ones, near matches and the hint."""
     shown = known if len(known) <= 40 else [*known[:40], f"… and {len(known) - 40} more"]
     lines = [f"{kind} '{name}' is not registered.", f"  registered: {', '.join(shown) or 'none'}"]
     import difflib  # slow to import, and needed for a mistyped name only

@@ -62,6 +62,7 @@ def _suite_modules(area: str) -> Iterator[ModuleType]:
 
 
 def _cases_of(module: ModuleType) -> Iterator[BundledCase]:
+    """Yield the cases that a suite module defines."""
     path = Path(module.__file__ or "")
     for function in vars(module).values():
         family = family_of(function)
@@ -98,6 +99,7 @@ def make_manifest(planned: Sequence[tuple[Case, str]]) -> dict[str, Any]:
 
 
 def _reject_duplicates(cases: Sequence[Case]) -> None:
+    """Raise ``ConformanceError`` if two cases have one id."""
     seen: set[str] = set()
     for case in cases:
         if case.id in seen:

@@ -22,6 +22,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config, parser: pytest.Parser, args: list[str]) -> None:
+    """Add the other options where an accelerator is chosen, and keep torch from loading vendor packages."""
     chosen = getattr(early_config.known_args_namespace, "accelerator", None) is not None
     if chosen or not {"-h", "--help"}.isdisjoint(args):
         from conformance.options import add_other_options
@@ -38,6 +39,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config, parser: pytest.Pa
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> Generator[None, object, object]:
+    """Prepare the run before xdist reads its options."""
     if config.getoption("accelerator", None):
         from conformance.runner.session import prepare
 
@@ -48,6 +50,7 @@ def pytest_cmdline_main(config: pytest.Config) -> Generator[None, object, object
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
+    """Register the marker, and the hooks of a run where an accelerator is chosen."""
     config.addinivalue_line("markers", "conformance: set by the conformance plugin on every case it runs.")
     if config.getoption("accelerator", None):
         from conformance.runner.session import activate

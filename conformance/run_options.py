@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -46,6 +47,7 @@ class RunOptions:
     answers: Path | None = None
     rank_isolation: Isolation = Isolation.REUSE
     ranks_from: str | None = None
+    shared_dir: Path | None = None
     report: Path = Path("conformance-report")
 
 
@@ -75,15 +77,18 @@ def read_options(config: pytest.Config) -> RunOptions:
             _one_of("rank isolation", get("rank_isolation"), [isolation.value for isolation in Isolation])
         ),
         ranks_from=_endpoint(get("ranks_from"), get("numprocesses")),
+        shared_dir=_folder("--shared-dir", get("shared_dir")),
         report=Path(str(get("conformance_report"))).absolute(),
     )
 
 
 def _endpoint(value: str | None, workers: int | None) -> str | None:
+    """Return the endpoint of ``--ranks-from`` after a check. It excludes workers."""
     if value is None:
         return None
     from conformance.ranks.rendezvous import parsed
 
+    # Only checked here: the pool parses it again.
     parsed(value)
     if workers:
         raise UsageError("--ranks-from needs a run in one process: leave out -n, or give -n0.")
@@ -103,6 +108,7 @@ def _one_of(kind: str, value: str | None, known: Iterable[str]) -> str | None:
 
 
 def _many_of(kind: str, values: list[str] | None, known: Iterable[str]) -> tuple[str, ...]:
+    """Return the names of a repeatable option, split at commas, without repetitions."""
     names = [name.strip() for value in values or () for name in value.split(",") if name.strip()]
     for name in names:
         _one_of(kind, name, known)
@@ -110,12 +116,22 @@ def _many_of(kind: str, values: list[str] | None, known: Iterable[str]) -> tuple
 
 
 def _file(option: str, value: str | None, page: str) -> Path | None:
+    """Return the absolute path of an existing file; ``page`` of the docs describes the file."""
     if value is None:
         return None
     path = Path(value)
     if not path.is_file():
         raise UsageError(f"{option}: there is no file {value}. Correct the path; {page} describes the file.")
+    # Absolute, because a test may change the working directory before the file is read.
     return path.absolute()
+
+
+def _folder(option: str, value: str | None) -> Path | None:
+    if value is None:
+        return None
+    if not os.access(value, os.W_OK | os.X_OK) or not Path(value).is_dir():
+        raise UsageError(f"{option}: {value} is no folder that can be written. Create it on storage of all hosts.")
+    return Path(value).absolute()
 
 
 def _cases(typed: Iterable[str], files: Iterable[str]) -> tuple[str, ...]:
@@ -139,6 +155,7 @@ def _listed(file: str) -> list[str]:
 
 
 def _shard(value: str | None) -> tuple[int, int] | None:
+    """Return K and N of ``--shard K/N``, counted from 1."""
     if value is None:
         return None
     match = re.fullmatch(r"(\d+)/(\d+)", value)
@@ -148,6 +165,7 @@ def _shard(value: str | None) -> tuple[int, int] | None:
 
 
 def _number(name: str, value: str | None) -> float | None:
+    """Return an optional number of seconds."""
     try:
         return None if value is None else float(value)
     except ValueError:
@@ -155,6 +173,7 @@ def _number(name: str, value: str | None) -> float | None:
 
 
 def _seed(challenge: str | None, seed: str) -> int:
+    """Return the base seed: from the challenge, or from the option."""
     from conformance.reports.challenge import checked_nonce, seed_of_challenge
 
     if challenge is None:
@@ -171,6 +190,7 @@ def _answers(value: str | None, challenge: str | None) -> Path | None:
 
 
 def _whole(name: str, value: str) -> int:
+    """Return a whole number."""
     try:
         return int(value)
     except ValueError:

@@ -30,6 +30,7 @@ def through_torchs_fused_adam(adam: Callable[..., Any]) -> Callable[..., Any]:
 
     @adam_signature
     def multi_tensor_adam(noop_flag: Tensor, tensor_lists: TensorLists, settings: AdamSettings) -> None:
+        """Run PyTorch's fused Adam on the tensors that have elements. It cannot step without bias correction."""
         if not settings.bias_correction:
             raise NotImplementedError("PyTorch's fused Adam always corrects the bias")
         gradients, parameters, means, squares = (

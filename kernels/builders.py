@@ -75,6 +75,8 @@ class SpecifiedBuilder(OpBuilder):
         return {name: choice for name, choice in choices.items() if choice is not None}
 
     def _choice(self, kernel: Kernel) -> Choice | None:
+        """Return the implementation that would run, or ``None`` if there is none."""
+        # A kernel on host memory runs on the CPU, whatever the accelerator is.
         device_type = "cpu" if kernel.specification.location is TensorLocation.HOST else self.device_type
         try:
             return kernel.choice(device_type)
@@ -87,6 +89,7 @@ class SpecifiedBuilder(OpBuilder):
         )
 
     def _build(self) -> Any:
+        """Return the object with the functions that have an implementation, and their companions."""
         choices = self.choices()
         if not choices:
             raise NotImplementedError(
@@ -121,6 +124,7 @@ class NotImplementedBuilder(OpBuilder):
 
 @functools.cache
 def _kernels(builder: str, library: str, declared: frozenset[Declared]) -> dict[str, Kernel]:
+    """Return the kernels of a builder by attribute name."""
     return {
         name: Kernel(specification, name, library, declared)
         for specification in of_builder(builder)

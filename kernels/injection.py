@@ -67,6 +67,7 @@ class InjectedKernel:
                     raise
                 reason = _one_line(error)
             else:
+                # Noted after the call: only then is it certain that the function has computed.
                 self._last[dtype] = choice_behind(function)
                 return result
         return self._call_reference(dtype, reason, arguments)
@@ -77,6 +78,7 @@ class InjectedKernel:
             yield LastImplementation(self.kernel.name, dtype, choice.implementation, choice.reason)
 
     def _function(self, dtype: str) -> tuple[Callable[..., Any] | None, str]:
+        """Return the accelerator's function for ``dtype``, or ``None`` and the reason."""
         name = self.kernel.attribute_for(dtype)
         function = self._found.get(name)
         if function is None:
@@ -84,6 +86,7 @@ class InjectedKernel:
         return (None, f"{name} takes other arguments") if _differs(function, self.kernel) else (function, "")
 
     def _call_reference(self, dtype: str, reason: str, arguments: tuple[Any, ...]) -> Any:
+        """Compute with the portable reference, and note the reason for the report."""
         if self.kernel.reference is None:
             raise NotImplementedError(f"{self.kernel.name} has no portable reference, and {reason}")
         # The reference itself checks nothing.
@@ -121,6 +124,7 @@ class Injector:
         spec = specification(kernel)
         own: Callable[..., Any] = spec.companions[name]
         found = getattr(self._load(spec.builder)[0], name, None)
+        # Without the kernel itself, the accelerator's workspace would never be read.
         if not callable(found) or not self.kernel(kernel)._found:
             return own
         return _with_portable(found, own)
@@ -157,6 +161,7 @@ def _with_portable(theirs: Callable[..., Any], ours: Callable[..., Any]) -> Call
     """
 
     def both(*arguments: Any) -> Any:
+        """Call both, so that the reference's state follows; return the accelerator's result if there is one."""
         result = ours(*arguments)
         if theirs is ours:
             return result
@@ -189,6 +194,7 @@ def _differs(function: Callable[..., Any], kernel: KernelSpecification) -> bool:
 
 
 def _says_absent(error: Exception) -> bool:
+    # Vendors raise RuntimeError for a missing kernel too, so its text decides.
     return isinstance(error, NotImplementedError) or any(part in str(error) for part in _ABSENT)
 
 
@@ -235,9 +241,11 @@ class InjectedLinear(nn.Module):
         self._kernel = injector.kernel("vector_matmul" if self.bias is None else "linear_layer")
 
     def forward(self, source: Tensor) -> Any:
+        """Return the layer's outputs, with all leading dimensions taken as tokens."""
         tokens = source.reshape(1, -1, source.shape[-1])
         # transposed_mode is True: nn.Linear stores its weight as (outputs, inputs). rope_theta (10000.0) has no effect.
         if self.bias is None:
+            # The kernel takes scales of int8 weights, which a dense weight has not.
             scale = source.new_zeros(1)
             found = self._kernel(tokens, self.weight, False, scale, False, True)
         else:
@@ -296,6 +304,7 @@ def inject(
     """
     injection = Injection(model, Injector(accelerator))
     known = {**RULES, **(rules or {})}
+    # A list, because modules are replaced while the loop runs.
     for path, module in list(model.named_modules()):
         inside = any(path.startswith(f"{outer}.") for outer in injection.originals)
         rule = known.get(type(module))

@@ -95,9 +95,11 @@ class Kernel:
         )
 
     def _candidates(self, device_type: str, dtype: str) -> Iterator[tuple[Implementation, Any]]:
+        """Yield the implementations to try, best first: the vendor's, compiled or Triton, the reference."""
         specification = self.specification
         vendor = library_of(device_type, self._library)
         if vendor is not None and self.__name__ in vendor.builders.get(specification.builder, {}):
+            # Loaded only when its turn comes, because loading may import or compile.
             yield Implementation.VENDOR, functools.partial(vendor.operator, specification.builder, self.__name__, dtype)
         for native in specification.native:
             if native.dtypes and dtype and dtype not in native.dtypes:

@@ -66,6 +66,7 @@ def _instructions() -> str:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         return platform.processor()
+    # Sorted and without repetitions, because a processor lists the same lines once for each core.
     return "\n".join(
         sorted({line for line in lines if line.startswith(("flags", "Features", "model name", "CPU part"))})
     )

@@ -118,6 +118,7 @@ def _extent(tensor: Tensor) -> tuple[int, int]:
 
 
 def _refusal(size: int, code: int) -> UsageError:
+    """Return the error for memory that may not be locked, with the limit of this process in bytes."""
     limit, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     allowed = "unlimited" if limit == resource.RLIM_INFINITY else f"{limit} bytes in all"
     hint = f"the limit of this process is {allowed}; raise it with ulimit -l"
@@ -126,7 +127,9 @@ def _refusal(size: int, code: int) -> UsageError:
 
 @functools.cache
 def _libc() -> ctypes.CDLL:
+    """Return the C library with the argument types of ``mlock`` and ``munlock``."""
     loaded = ctypes.CDLL(None, use_errno=True)
+    # Without these types ctypes would pass addresses as 32-bit integers.
     for function in (loaded.mlock, loaded.munlock):
         function.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
     return loaded

@@ -23,7 +23,9 @@ ANSWER: Final = "answer"
 VALUES: Final = 4
 #: Areas whose cases record values: those that compare tensors of every operator, one sample after the other.
 AREAS: Final = frozenset({"operators"})
+#: No character that a shell changes, and too long to be guessed.
 _NONCE: Final = re.compile(r"[A-Za-z0-9._-]{8,128}")
+#: Characters of one value; a complex number in full precision has about 50.
 _LONGEST_VALUE: Final = 60
 
 

@@ -58,6 +58,7 @@ class ReportDiff:
         return bool(self.cases or self.claims)
 
 
+#: A skip says more than a failure and less than a pass, so both directions have a step between them.
 _RANK = {Outcome.FAIL: 0, Outcome.SKIP: 1, Outcome.PASS: 2}
 
 
@@ -86,6 +87,7 @@ def _case_change(id: str, old: CaseRecord | None, new: CaseRecord | None) -> Cas
 
 
 def _kind(old: CaseRecord | None, new: CaseRecord | None) -> Change:
+    """Return how the case changed between the reports; ``None`` means that a report lacks it."""
     if new is None:
         return Change.GONE
     if old is None:
@@ -122,6 +124,7 @@ def text(found: ReportDiff) -> str:
 
 
 def _lines(found: ReportDiff) -> Iterator[str]:
+    """Yield the lines of the text form, at most ``_MOST_ROWS`` cases and claims."""
     yield f"before: {one_line(found.before)}"
     yield f"now:    {one_line(found.now)}"
     for case in found.cases[:_MOST_ROWS]:

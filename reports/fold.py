@@ -32,6 +32,7 @@ from conformance.reports.verdict import Outcome, Reason
 
 #: Values of the axis ``mode``, to recognize it in ids when the manifest is lost.
 _MODES = frozenset({"inference", "training"})
+#: Seconds, about 30 years. A larger duration is an error of the journal and counts as 0.
 _LONGEST = 1e9
 _LOST_MANIFEST = "The manifest is missing: cases that never began are not counted."
 
@@ -61,6 +62,7 @@ def fold(manifest: Mapping[str, Any], records: JournalRecords) -> Report:
 def fold_without_manifest(records: JournalRecords) -> Report:
     """Return the report of a journal alone, with a note that it lacks the cases that never began."""
     header = records.run or {}
+    # A case may have ended without a start line that can be read.
     ids = [id for id in dict.fromkeys([*records.started, *records.ended]) if isinstance(id, str)]
     guessed = {
         "sha256": str(header.get("manifest", "")),
@@ -85,6 +87,7 @@ def _without_nodeid(entry: Any) -> Any:
 
 
 def _guessed_entry(id: str) -> dict[str, Any]:
+    """Return a manifest entry that is guessed from a case id, for a journal without its manifest."""
     subject, _, values = id.partition("[")
     parts = values.rstrip("]").split("-") if values else []
     axes = {"mode" if part in _MODES else f"axis{i}" if i else "dtype": part for i, part in enumerate(parts)}
@@ -92,6 +95,7 @@ def _guessed_entry(id: str) -> dict[str, Any]:
 
 
 def _reject_foreign_manifest(manifest: Mapping[str, Any], header: Mapping[str, Any]) -> None:
+    """Raise ``JournalError`` if the journal's header names another manifest than the one beside it."""
     expected, found = manifest.get("sha256"), header.get("manifest")
     if found and expected and found != expected:
         raise JournalError(
@@ -101,6 +105,7 @@ def _reject_foreign_manifest(manifest: Mapping[str, Any], header: Mapping[str, A
 
 
 def _judged(planned: PlannedCase, ended: CaseEnd, header: Mapping[str, Any]) -> CaseRecord:
+    """Return the record of a case that has ended. Untrusted text of the journal is cleaned."""
     verdict = ended.verdict
     return CaseRecord(
         **vars(planned),
@@ -110,6 +115,7 @@ def _judged(planned: PlannedCase, ended: CaseEnd, header: Mapping[str, Any]) -> 
         metrics=redaction.flat_facts(verdict.metrics if isinstance(verdict.metrics, Mapping) else {}),
         seconds=_seconds(ended.seconds),
         ranks=planned.world_size or 1,
+        # Only a failure has to be repeated; other cases need no command in the report.
         repro=repro(header, planned.id) if verdict.outcome is Outcome.FAIL else "",
     )
 
@@ -119,6 +125,7 @@ def _seconds(value: Any) -> float:
 
 
 def _run(manifest: Mapping[str, Any], records: JournalRecords, cases: int) -> Run:
+    """Return the facts about the run, from the manifest and the journal's first and last records."""
     header, finish = records.run or {}, records.finish or {}
     profile = header.get("profile")
     return Run(
@@ -138,6 +145,7 @@ def _suite(manifest: Mapping[str, Any], cases: int) -> Suite:
 
 
 def _invocation(header: Mapping[str, Any]) -> Invocation:
+    """Return the command line of the run, without what must not be published."""
     argv = redaction.strings(header.get("argv"))
     seed, workers = (redaction.whole(header.get(name)) for name in ("seed", "workers"))
     selection = redaction.selection(argv)
@@ -147,6 +155,7 @@ def _invocation(header: Mapping[str, Any]) -> Invocation:
 
 
 def _accelerator(header: Mapping[str, Any], reported: Mapping[str, Any]) -> AcceleratorRecord:
+    """Return the record of the accelerator. Facts that the journal lacks become empty."""
     facts = redaction.mapping(redaction.mapping(header.get("environment")).get("facts"))
     return AcceleratorRecord(
         name=redaction.word(header.get("accelerator") or reported.get("name") or "unknown"),
@@ -168,6 +177,7 @@ def _environment(found: Any) -> Environment:
 
 
 def _declaration(reported: Mapping[str, Any]) -> DeclarationRecord:
+    """Return the declared cells, with the hash over them. Rows that are no lists are left out."""
     found = redaction.mapping(reported.get("declaration"))
     rows = found.get("cells")
     cells = tuple(_declared_cell(row) for row in (rows if isinstance(rows, list) else []) if isinstance(row, list))
@@ -186,6 +196,7 @@ def _waivers(cases: Iterable[CaseRecord]) -> WaiverRecord:
 
 
 def _accounting(planned: Sequence[PlannedCase], records: JournalRecords, known: set[str]) -> Accounting:
+    """Return the planned cases without a verdict, and everything in the journal that was not planned."""
     return Accounting(
         unaccounted=tuple(case for case in planned if case.id not in records.ended),
         duplicates=tuple(dict.fromkeys(map(redaction.word, records.duplicates))),

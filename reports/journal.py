@@ -76,7 +76,9 @@ class JournalWriter:
         self._end_torn_line()
 
     def _end_torn_line(self) -> None:
+        """End the last line of an existing journal, if a kill has cut it."""
         size = os.fstat(self._fd).st_size
+        # A resumed journal may end in a line that a kill has cut; the next record must not continue it.
         if size and os.pread(self._fd, 1, size - 1) != b"\n":
             os.write(self._fd, b"\n")
 
@@ -95,6 +97,7 @@ class JournalWriter:
         self._append({**record, "claim": claim} if claim else record)
 
     def end(self, case_id: str, verdict: Verdict, seconds: float) -> None:
+        """Append the verdict of a case. ``seconds`` is its duration."""
         self._append(
             {
                 "kind": "end",
@@ -146,10 +149,12 @@ class _JournalReader:
         self.torn = 0
 
     def take(self, line: bytes) -> None:
+        """Take one line of the journal. A line that cannot be understood is counted as torn, and never an error."""
         try:
             record = json.loads(line)
             getattr(self, "_take_" + record["kind"])(record)
         except (ValueError, KeyError, TypeError, AttributeError):
+            # An empty line lost nothing.
             self.torn += bool(line.strip())
 
     def _take_run(self, record: dict[str, Any]) -> None:
@@ -164,6 +169,7 @@ class _JournalReader:
         self.started[start.id] = start
 
     def _take_end(self, record: dict[str, Any]) -> None:
+        """Take the verdict of a case. Only the first one counts; later ones are noted as duplicates."""
         verdict = Verdict(Outcome(record["outcome"]), Reason(record["reason"]), record["message"], record["metrics"])
         if record["id"] in self.ended:
             self.duplicates.append(record["id"])
@@ -177,6 +183,7 @@ class _JournalReader:
         self.finish = record
 
     def records(self, size: int) -> JournalRecords:
+        """Return what has been collected from a journal of ``size`` bytes."""
         return JournalRecords(
             self.run,
             self.accelerator,

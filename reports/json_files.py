@@ -18,6 +18,7 @@ MAX_BYTES: Final = 64 * 1024 * 1024
 MAX_CONTAINERS: Final = 500_000
 #: Values in a file. Numbers and strings take memory too.
 MAX_VALUES: Final = 2_500_000
+#: First bytes of gzip data. The name of a file says nothing reliable.
 _GZIP: Final = b"\x1f\x8b"
 
 
@@ -86,6 +87,8 @@ def _reject_crowds(data: bytes, where: str) -> None:
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the object's members. Raises ``ValueError`` for a key that occurs twice."""
+    # json keeps the last of two equal keys, so two readers could see different values in one file.
     members = dict(pairs)
     if len(members) != len(pairs):
         raise ValueError("a key occurs twice in one object")

@@ -24,6 +24,7 @@ from conformance.reports.verdict import Outcome, Reason
 
 #: Tier and first part of the area of imported cases. It separates them from this suite's cases in every view.
 IMPORTED: Final = "imported"
+#: Limits of untrusted XML: test cases, depth of nesting, characters of a message.
 MAX_CASES: Final = 100_000
 _MAX_DEPTH: Final = 32
 _MAX_TEXT: Final = 4_000
@@ -93,6 +94,7 @@ def add_rows(report: Report, imported: Report) -> Report:
 
 
 def _cases(found: list[_ImportedCase], area: AreaOf) -> Iterator[CaseRecord]:
+    """Yield a record for each imported test, marked as imported in its id, area and tier."""
     for found_case in found:
         name = _word(area(found_case)) or "other"
         subject = _word(found_case.attributes.get("classname", "").rpartition(".")[2])
@@ -114,7 +116,9 @@ def _word(text: str) -> str:
 
 
 def _seconds(text: str) -> float:
+    """Return a duration in seconds, or 0.0 for text that is no plausible number."""
     try:
+        # Some writers separate thousands: "1,234.5".
         value = float(text.replace(",", ""))
     except ValueError:
         return 0.0
@@ -145,8 +149,10 @@ class _JUnitReader:
         self._case: _ImportedCase | None = None
 
     def read(self, data: bytes) -> list[_ImportedCase]:
+        """Return the test cases of the document. Raises ``JournalError`` if it is not valid JUnit XML."""
         parser: Any = expat.ParserCreate()
         parser.buffer_text = True
+        # Without a DOCTYPE there are no entities, which could expand to gigabytes or read files.
         parser.StartDoctypeDeclHandler = self._refuse_doctype
         parser.StartElementHandler, parser.EndElementHandler = self._start, self._end
         parser.CharacterDataHandler = self._characters
@@ -160,6 +166,7 @@ class _JUnitReader:
         raise JournalError(f"{self.where} has a document type, which no test report needs; entities are not expanded.")
 
     def _start(self, name: str, attributes: dict[str, str]) -> None:
+        """Note an opened element. Raises ``JournalError`` for a foreign or too deeply nested document."""
         if not self._open and name not in ("testsuites", "testsuite"):
             raise JournalError(f"{self.where} is not JUnit XML: it begins with <{one_line(name, 40)}>.")
         if len(self._open) >= _MAX_DEPTH:
@@ -174,6 +181,7 @@ class _JUnitReader:
             self._characters(attributes.get("message", "") + "\n")
 
     def _begin(self, attributes: dict[str, str]) -> None:
+        """Begin a test case, with the attributes that are imported. Raises ``JournalError`` beyond ``MAX_CASES``."""
         if len(self.found) >= MAX_CASES:
             raise JournalError(f"{self.where} has more than {MAX_CASES} cases.")
         known: dict[str, str] = {
@@ -183,6 +191,7 @@ class _JUnitReader:
         self.found.append(self._case)
 
     def _characters(self, text: str) -> None:
+        """Add text to the message of a failed or skipped test, up to ``_MAX_TEXT`` characters."""
         case = self._case
         if case is None or not case.kind or self._open[-1] not in _RESULTS:
             return
@@ -191,6 +200,7 @@ class _JUnitReader:
             case.words.append(plain(text[:room]))
 
     def _end(self, name: str) -> None:
+        """Note a closed element; a testcase or testsuite ends with it."""
         self._open.pop()
         if name == "testsuite":
             self._suites.pop()

@@ -27,6 +27,7 @@ def load(path: Path) -> Report:
 
 
 def _load_folder(folder: Path) -> Report:
+    """Return the report in a folder, or in its only subfolder. A journal with its manifest comes first."""
     journal, report = folder / "journal.jsonl", folder / "report.json"
     if journal.is_file() and (folder / "manifest.json").is_file():
         return load_journal(journal)
@@ -63,6 +64,7 @@ def load_journal(path: Path) -> Report:
 
 
 def _read(path: Path) -> JournalRecords:
+    """Return the records of a journal. Raises ``JournalError`` if it is unreadable, too large or too deeply nested."""
     from conformance.reports.journal import read_journal
 
     try:

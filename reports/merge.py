@@ -61,6 +61,7 @@ def merge(shards: Sequence[Report], required: Collection[str] | None = None) -> 
 
 
 def _check_disjoint(shards: Sequence[Report]) -> None:
+    """Raise ``UsageError`` if two reports plan the same case."""
     found = Counter(id for shard in shards for id in _planned(shard))
     twice = sorted(id for id, number in found.items() if number > 1)
     if twice:
@@ -72,6 +73,7 @@ def _planned(shard: Report) -> list[str]:
 
 
 def _check_complete(shards: Sequence[Report], required: Collection[str] | None) -> None:
+    """Raise ``UsageError`` if required cases, or shards of ``--shard K/N``, are missing."""
     if required is not None:
         missing = sorted(set(required).difference(*map(_planned, shards)))
         if missing:
@@ -105,6 +107,7 @@ def _count(ids: Sequence[str]) -> str:
 
 
 def _merged(shards: Sequence[Report]) -> Report:
+    """Return the merged report. Header facts are those of the first shard; counts and hash are made anew."""
     first = shards[0]
     cases = tuple(sorted((case for shard in shards for case in shard.cases), key=lambda case: case.id))
     accounting = _accounting(shards)
@@ -123,12 +126,15 @@ def _merged(shards: Sequence[Report]) -> Report:
 
 
 def _run(shards: Sequence[Report]) -> Run:
+    """Return the facts about the merged run, whose id depends on the ids of the shards alone."""
+    # Sorted, so that the order of the arguments does not change the merged report.
     runs = sorted((shard.run for shard in shards), key=lambda run: run.id)
     name = hashlib.sha256("\n".join(run.id for run in runs).encode("utf-8", errors="replace")).hexdigest()[:12]
     return replace(
         shards[0].run,
         id=f"merged-{name}",
         started=min(run.started for run in runs),
+        # One unfinished shard leaves the whole run unfinished.
         finished=max(run.finished for run in runs) if all(run.finished for run in runs) else "",
         invocation=_invocation([run.invocation for run in runs]),
     )
@@ -146,6 +152,7 @@ def _selection(invocation: Invocation) -> tuple[str, ...]:
 
 
 def _without_shard(argv: Sequence[str]) -> tuple[str, ...]:
+    """Return the arguments without ``--shard`` and its value: the merged run is the whole."""
     before = ("", *argv)
     return tuple(
         word
@@ -155,6 +162,7 @@ def _without_shard(argv: Sequence[str]) -> tuple[str, ...]:
 
 
 def _accounting(shards: Sequence[Report]) -> Accounting:
+    """Return the accounting of all shards together."""
     found = [shard.accounting for shard in shards]
     return Accounting(
         unaccounted=tuple(planned for each in found for planned in each.unaccounted),

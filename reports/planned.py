@@ -74,6 +74,7 @@ def plan_sha256(suite: str, planned: Iterable[PlannedCase]) -> str:
 
 
 def _line(planned: PlannedCase) -> str:
+    """Return a planned case as one line, over which the hash of a plan is made."""
     axes = planned.axes
     values = _ITEM.join([*axes, *axes.values()]) if axes else ""
     flags = _FLAGS[planned.adaptive, planned.in_reference]

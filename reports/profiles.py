@@ -128,6 +128,7 @@ def _all_green(name: str, alone: Mapping[str, ProfileResult]) -> bool:
 
 def badge(results: Iterable[ProfileResult]) -> str | None:
     """Return the name of the largest green profile, or None."""
+    # The last one: the results come from the smallest profile to the largest.
     green = [result.name for result in results if result.green]
     return green[-1] if green else None
 

@@ -23,8 +23,10 @@ T = TypeVar("T")
 
 #: Limits of one value. A report of 20,000 cases stays far below them.
 MAX_ITEMS: int = 200_000
+#: Limits of untrusted values: keys of an object, characters of a text, size of an integer.
 MAX_KEYS: Final = 256
 MAX_TEXT: Final = 20_000
+#: Beyond it readers in other languages lose digits or fail.
 MAX_INT: Final = 2**63
 #: Different sets of keys that are read by columns. Honest reports have a few; a hostile one has one for each object.
 _MOST_SHAPES: Final = 256
@@ -109,6 +111,7 @@ def _reader_of(kind: Any) -> ValueReader:
 
 
 def _text(value: Any) -> str:
+    """Return a checked text. The type is compared exactly, as everywhere here."""
     if type(value) is not str:
         raise _wrong("a string", value)
     if len(value) > MAX_TEXT:
@@ -123,6 +126,7 @@ def _whole(value: Any) -> int:
 
 
 def _real(value: Any) -> float:
+    """Return a checked finite number; an integer becomes a float, as writers may leave out the point."""
     if type(value) is int:
         return float(_whole(value))
     if type(value) is not float or not math.isfinite(value):
@@ -174,14 +178,17 @@ _SCALARS: Final[dict[Any, ValueReader]] = {
 
 
 def _enum_reader(kind: type[Enum]) -> ValueReader:
+    """Return the reader of an enum's values, which are its members' texts."""
     known = {member.value: member for member in kind}
 
     def one(value: Any) -> Enum:
+        """Return the member with this value."""
         if type(value) is str and value in known:
             return known[value]
         raise _wrong("one of " + ", ".join(map(str, known)), value)
 
     def many(values: list[Any]) -> list[Any]:
+        """Return the members with these values."""
         if _all_of(str, values) and set(values) <= known.keys():
             return [known[value] for value in values]
         return [one(value) for value in values]
@@ -197,6 +204,7 @@ def _union_reader(readers: Mapping[type, ValueReader], *, optional: bool) -> Val
     only = next(iter(readers.values())) if len(readers) == 1 else None
 
     def one(value: Any) -> Any:
+        """Return one value, read by the reader for its type."""
         if optional and value is None:
             return None
         chosen = only or readers.get(type(value))
@@ -213,7 +221,10 @@ def _union_reader(readers: Mapping[type, ValueReader], *, optional: bool) -> Val
 
 
 def _tuple_reader(item: ValueReader) -> ValueReader:
+    """Return the reader of a list, whose items ``item`` reads, as a tuple."""
+
     def one(value: Any) -> tuple[Any, ...]:
+        """Return one list as a tuple. The first wrong item is named by its index."""
         if type(value) is not list:
             raise _wrong("a list", value)
         if len(value) > MAX_ITEMS:
@@ -224,9 +235,11 @@ def _tuple_reader(item: ValueReader) -> ValueReader:
             raise _first_fault(item, value) from None
 
     def many(values: list[Any]) -> list[Any]:
+        """Return many lists as tuples: their items are read together, which is faster than list by list."""
         if not _all_of(list, values) or max(map(len, values), default=0) > MAX_ITEMS:
             return [one(value) for value in values]
         flat = list(chain.from_iterable(values))
+        # The reader returned its own argument, so every item is right as it stands.
         read = item.many(flat)
         if read is flat:
             return [tuple(value) for value in values]
@@ -250,6 +263,7 @@ def _mapping_reader(item: ValueReader, kinds: frozenset[type]) -> ValueReader:
     """Return the reader of a mapping from texts to values of these scalar types, or to values that ``item`` reads."""
 
     def one(value: Any) -> dict[str, Any]:
+        """Return one object as a dictionary. A wrong member is named by its key."""
         if type(value) is not dict:
             raise _wrong("an object", value)
         if len(value) > MAX_KEYS:
@@ -304,8 +318,10 @@ def _object_reader(kind: Any, readers: Mapping[str, ValueReader]) -> ValueReader
         return make(_members(value, shape_of(tuple(value))))
 
     def many(values: list[Any]) -> list[Any]:
+        """Return many objects, read one column of equal keys at a time, in their order."""
         keys = list(map(tuple, values)) if _all_of(dict, values) else []
         alike: dict[tuple[Any, ...], list[Any]] = {key: [] for key in keys}
+        # Where nearly every object has keys of its own, columns save nothing.
         if not 0 < len(alike) <= _MOST_SHAPES:
             return [one(value) for value in values]
         for key, value in zip(keys, values, strict=True):
@@ -367,6 +383,7 @@ def _maker(kind: Any) -> Callable[[dict[str, Any]], Any]:
     check = getattr(kind, "__post_init__", None)
 
     def make(members: dict[str, Any]) -> Any:
+        """Return an instance with these members, and let ``check`` judge it."""
         made = object.__new__(kind)
         object.__setattr__(made, "__dict__", members)
         if check is not None:

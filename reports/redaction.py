@@ -28,6 +28,7 @@ SELECTING: Final = (
     "--ff",
 )
 MAX_MESSAGE: Final = 4_000
+#: Facts that one case or environment may have.
 MAX_FACTS: Final = 200
 
 

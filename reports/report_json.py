@@ -105,6 +105,7 @@ def _members_converter(kind: Any) -> Callable[[Any], dict[str, Any]]:
     defaults = {field.name: _default(field) for field in dataclasses.fields(kind)}
 
     def convert(value: Any) -> dict[str, Any]:
+        """Return the members of ``value`` that differ from their defaults."""
         members, plain = vars(value), {}
         for name, default in defaults.items():
             # The types are compared too: 0, 0.0 and False are equal, and different in JSON.
@@ -154,8 +155,10 @@ def unpack(value: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _case(row: Any, shapes: Sequence[Any]) -> dict[str, Any]:
+    """Return one row of a packed report as a canonical case. Raises errors of a wrong type, value or index."""
     if type(row) is not list or not 2 <= len(row) <= _PARTS or type(row[1]) is not int or row[1] < 0:
         raise TypeError
+    # The writer leaves out zeros at the end of a row.
     full: list[Any] = [*row, *[0] * (_PARTS - len(row))]
     id, shape, seconds, requires, axes, values, message, repro = full
     common, names, metrics = shapes[shape]

@@ -36,6 +36,7 @@ def repro(header: Mapping[str, Any], id: str) -> str:
 
 
 def _claims_file(argv: Sequence[str]) -> list[str]:
+    """Return the option ``--capabilities`` of a command line, in the form in which it stands there."""
     for word, following in zip(argv, [*argv[1:], ""], strict=False):
         if word.startswith("--capabilities="):
             return [word]

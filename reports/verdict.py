@@ -35,6 +35,7 @@ class ReasonFacts:
     ``claimed``: the case counts among the claimed ones. ``executed``: something ran as claimed.
     ``is_difference``: a lenient strictness turns the failure into a note, which is a skip that keeps the reason.
     ``contradicts``: what was seen contradicts the declaration. ``is_waivable``: a waiver may name it.
+    ``is_internal``: the suite itself failed, and nothing is known about the device.
     ``made_by_waiver``: it tells what a waiver made of another reason.
     ``mark`` is the name of the page's symbol for cells in which nothing passed and nothing failed.
     ``lies`` says in the gate's sentences what is false in the declaration, for one case and for several.
@@ -49,6 +50,7 @@ class ReasonFacts:
     contradicts: bool = False
     is_waivable: bool = True
     made_by_waiver: bool = False
+    is_internal: bool = False
     mark: str = "nodata"
     lies: tuple[str, str] | None = None
 
@@ -76,7 +78,7 @@ class Reason(Enum):
         "unsupported",
         ReasonFacts(
             _SKIP,
-            "The capability is declared unsupported. Where the case probes it, the device refused cleanly.",
+            "The capability is declared unsupported. If the case used it, the device refused.",
             claimed=False,
             executed=False,
             mark="refused",
@@ -86,9 +88,9 @@ class Reason(Enum):
         "undeclared",
         ReasonFacts(
             (Outcome.SKIP, Outcome.FAIL),
-            "The declaration does not mention the capability. The message says what a probe saw. "
+            "The declaration does not mention the capability. If the case ran, the message says what happened. "
             "With strictness certify this is a failure.",
-            "Declare it as supported or unsupported; conformance suggest proposes the line.",
+            "Declare it as supported or unsupported. conformance suggest prints the line.",
             claimed=False,
             executed=False,
             mark="undeclared",
@@ -98,8 +100,8 @@ class Reason(Enum):
         "environment",
         ReasonFacts(
             _SKIP,
-            "This machine lacks something that the case needs: a package, a second device, memory or a host reference.",
-            "Read the message, and run on a machine that has it. The gate rejects claims that could not run.",
+            "This machine lacks something that the case needs: a package, a device, memory, or a result of the host.",
+            "Read the message, and run on a machine that has it. The gate rejects claimed cases that did not run.",
             executed=False,
         ),
     )
@@ -116,20 +118,20 @@ class Reason(Enum):
         "wrong",
         ReasonFacts(
             _FAIL,
-            "A value, dtype, shape, stride, device, alias or order is wrong; an input was changed; "
-            "or nothing was compared.",
-            "Fix the device.",
+            "A value, dtype, shape, stride, device, alias or order is wrong. Or an input was changed. "
+            "Or the case compared nothing.",
+            "Fix the backend.",
         ),
     )
     RAISED = (
         "raised",
-        ReasonFacts(_FAIL, "An exception occurred where a result is due.", "Fix the device, or withdraw the claim."),
+        ReasonFacts(_FAIL, "The case ended with an exception.", "Fix the backend, or withdraw the claim."),
     )
     OVER_DECLARED = (
         "over-declared",
         ReasonFacts(
             (Outcome.FAIL, Outcome.SKIP),
-            "The capability is declared supported, and the device reports “not implemented” or lacks a member.",
+            "The capability is declared supported, but it is not implemented or the device refuses it.",
             "Implement it, or withdraw the claim.",
             is_difference=True,
             contradicts=True,
@@ -140,7 +142,7 @@ class Reason(Enum):
         "stub",
         ReasonFacts(
             (Outcome.FAIL, Outcome.SKIP),
-            "The capability is declared supported, and the call returns None or has no effect.",
+            "The capability is declared supported, but the call returns None or has no effect.",
             "Implement it, or withdraw the claim.",
             is_difference=True,
             contradicts=True,
@@ -151,7 +153,7 @@ class Reason(Enum):
         "fallback",
         ReasonFacts(
             (Outcome.FAIL, Outcome.SKIP),
-            "The result was computed on the host, and the declaration does not say so.",
+            "The result was computed on the host, but the declaration does not say so.",
             "Declare it as host, or compute it on the device.",
             is_difference=True,
             contradicts=True,
@@ -165,8 +167,8 @@ class Reason(Enum):
         "unsafe",
         ReasonFacts(
             _FAIL,
-            "The capability is declared unsupported, and using it gives wrong results, a crash or a hang.",
-            "Raise an error instead.",
+            "The capability is declared unsupported, but its use gives a wrong result, a crash or a hang.",
+            "Let the backend raise an error instead.",
             contradicts=True,
             lies=(
                 "is declared unsupported and answers wrongly, crashes or hangs",
@@ -178,7 +180,7 @@ class Reason(Enum):
         "under-declared",
         ReasonFacts(
             (Outcome.FAIL, Outcome.SKIP),
-            "The capability is declared unsupported, and it works. "
+            "The capability is declared unsupported, but it works. "
             "With strictness certify this is a failure, otherwise a note.",
             "Declare it as supported.",
             claimed=False,
@@ -194,7 +196,7 @@ class Reason(Enum):
         "hang",
         ReasonFacts(
             _FAIL,
-            "The case did not end before its deadline. The message contains the stacks.",
+            "The case timed out. The message contains the stacks.",
             "Reproduce it with the repro line.",
         ),
     )
@@ -202,7 +204,7 @@ class Reason(Enum):
         "poisoned",
         ReasonFacts(
             _FAIL,
-            "After this case, the device no longer computed 1 + 1 correctly. Later cases ran again in another process.",
+            "After this case, the device could not compute 1 + 1 correctly. Later cases run in a new process.",
             "Reproduce it with the repro line.",
         ),
     )
@@ -210,9 +212,20 @@ class Reason(Enum):
         "disagreement",
         ReasonFacts(
             _FAIL,
-            "Ranks ended differently: some skipped and others did not, or values that must be equal on all ranks "
-            "differ.",
+            "Some ranks skipped the case and others did not. Or values that must be equal on all ranks differ.",
             "Look for the rank whose message differs.",
+        ),
+    )
+    SUITE_ERROR = (
+        "suite-error",
+        ReasonFacts(
+            _FAIL,
+            "The suite itself failed: an exception of its own code, not of the device. The case says nothing about the "
+            "device, and the run ends with exit status 3.",
+            "Report it to this project, with the message and the repro line.",
+            claimed=False,
+            is_internal=True,
+            is_waivable=False,
         ),
     )
     CORE_MISSING = (

@@ -42,6 +42,8 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 
 def _replace(path: Path, data: bytes) -> None:
+    """Write a temporary file beside ``path`` and rename it, which is atomic. Clean up after an error."""
+    # In the same folder, because a rename works only within one file system.
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         temporary.write_bytes(data)

@@ -66,6 +66,7 @@ def recipe() -> Recipe:
 
 
 def _arguments(output: Path) -> list[str]:
+    """Return the compiler's arguments for the core, which includes all of its sources in ``unity.cpp``."""
     import torch
     from torch.utils.cpp_extension import include_paths, library_paths
 
@@ -81,6 +82,7 @@ def _arguments(output: Path) -> list[str]:
 
 
 def _hint(first_error: str) -> str:
+    """Return the next step after a failed build."""
     import torch
 
     if "Python.h" in first_error:

@@ -47,6 +47,7 @@ class _ImportHook(importlib.abc.MetaPathFinder):
         self._name, self._then = name, then
 
     def find_spec(self, fullname: str, _path: Any, _target: Any = None) -> ModuleSpec | None:
+        """Wrap the loader of the one module, so that the function is called after it."""
         if fullname != self._name:
             return None
         # Removed first: find_spec() below asks all finders again.
@@ -107,6 +108,7 @@ def _interface(module: Any, dynamo: Any) -> type:
 
 
 def _generators(profile: DeviceProfile) -> dict[str, Any]:
+    """Return inductor's code generators for the device, made here because they subclass inductor's classes."""
     import torch
     from torch._inductor import config as inductor_config
     from torch._inductor.codegen import common
@@ -171,6 +173,7 @@ def _name_backend(profile: DeviceProfile, config: Any) -> None:
     original = utils.get_current_backend
 
     def get_current_backend(device_type: str | None = None) -> str:
+        """Return inductor's backend for the device: that of the host."""
         from torch._inductor.virtualized import V
 
         device = device_type or V.graph.get_current_device_or_throw().type

@@ -68,6 +68,7 @@ _TENSOR_TYPES = {
 
 
 def _index(profile: DeviceProfile, device: Device) -> int:
+    """Return the index of a device, by default the current one. Errors are those of PyTorch's devices."""
     if device is None:
         return torch.accelerator.current_device_index()
     if isinstance(device, int):
@@ -83,6 +84,7 @@ def _index(profile: DeviceProfile, device: Device) -> int:
 
 
 def _devices(profile: DeviceProfile, core: ModuleType) -> dict[str, Any]:
+    """Return the members about devices."""
     at = functools.partial(_index, profile)
 
     class device:  # noqa: N801 - PyTorch's spelling
@@ -127,11 +129,11 @@ def _devices(profile: DeviceProfile, core: ModuleType) -> dict[str, Any]:
         "_get_device_index": lambda device, *_, **__: at(device),
         "_exchange_device": lambda index: _exchange(index),
         "_maybe_exchange_device": lambda index: _exchange(index),
-        "physical_devices": lambda: profile.visible,
     }
 
 
 def _exchange(index: int) -> int:
+    """Make the device current and return the one before; a negative index changes nothing."""
     before = torch.accelerator.current_device_index()
     if index >= 0:
         torch.accelerator.set_device_index(index)
@@ -139,6 +141,7 @@ def _exchange(index: int) -> int:
 
 
 def _streams(profile: DeviceProfile) -> dict[str, Any]:
+    """Return the members about streams, or none if the device has no streams."""
     if not profile.streams:
         return {}
     at = functools.partial(_index, profile)
@@ -178,6 +181,7 @@ _TYPE_NUMBER = 20  # c10::DeviceType::PrivateUse1
 
 
 def _memory(profile: DeviceProfile) -> dict[str, Any]:
+    """Return the members about memory. Sizes are bytes."""
     at = functools.partial(_index, profile)
     own = torch.accelerator
 
@@ -208,6 +212,7 @@ def _memory(profile: DeviceProfile) -> dict[str, Any]:
 
 
 def _random(profile: DeviceProfile, core: ModuleType) -> dict[str, Any]:
+    """Return the members about random numbers, with one generator for each device."""
     at = functools.partial(_index, profile)
     generators = tuple(core.default_generator(index) for index in range(profile.devices))
 
@@ -223,6 +228,7 @@ def _random(profile: DeviceProfile, core: ModuleType) -> dict[str, Any]:
         return state
 
     def set_rng_state(new_state: torch.Tensor, device: Device = None) -> None:
+        # The state lives on the host, and a checkpoint may have been loaded onto the device.
         generators[at(device)].set_state(new_state.cpu())
 
     def set_rng_state_all(states: list[torch.Tensor]) -> None:
@@ -243,6 +249,8 @@ def _random(profile: DeviceProfile, core: ModuleType) -> dict[str, Any]:
 
 
 def _precision(profile: DeviceProfile) -> dict[str, Any]:
+    """Return the members about dtypes of mixed precision. A profile without dtypes supports all."""
+
     def supports(dtype: str) -> bool:
         return not profile.dtypes or dtype in profile.dtypes
 
@@ -255,6 +263,7 @@ def _precision(profile: DeviceProfile) -> dict[str, Any]:
 
 
 def _lazy() -> dict[str, Any]:
+    """Return the members about lazy initialisation, which this device does not need."""
     # The device is ready as soon as the module exists. Without `_initialized`, activation checkpointing silently
     # does not save the states of the device's generators.
     return {
@@ -269,6 +278,7 @@ def _lazy() -> dict[str, Any]:
 
 
 def _graphs(profile: DeviceProfile, core: ModuleType) -> dict[str, Any]:
+    """Return the members about graphs, with the class under the profile's name."""
     return {
         profile.graph: make_graph_class(profile, core),
         "graph": make_graph_context(profile),

@@ -49,6 +49,7 @@ class DeviceProfile:
 
 
 def _devices(variable: str, environment: Mapping[str, str], default: int) -> int:
+    """Return the number of devices in an environment variable."""
     text = environment.get(variable, "").strip()
     if not text:
         return default
@@ -61,6 +62,7 @@ def _devices(variable: str, environment: Mapping[str, str], default: int) -> int
 
 
 def _memory(variable: str, environment: Mapping[str, str], default: int) -> int:
+    """Return the memory of a device in bytes; the variable may write K, M or G."""
     text = environment.get(variable, "").strip()
     if not text:
         return default
@@ -74,6 +76,7 @@ def _memory(variable: str, environment: Mapping[str, str], default: int) -> int:
 
 
 def _visible(variable: str, environment: Mapping[str, str], devices: int) -> tuple[int, ...]:
+    """Return the indices of the visible devices. An empty variable hides all of them."""
     text = environment.get(variable)
     if text is None:
         return tuple(range(devices))

@@ -163,7 +163,9 @@ def scaled(factor: float, result: int = 0) -> Around:
     """Return a fault that multiplies result number ``result`` by ``factor``, or fills it with a non-finite one."""
 
     def around(call: Call, args: list[Any]) -> list[Any]:
+        """Call the kernel, and spoil one of its results."""
         results = call(args)
+        # A zero times infinity would be NaN, not infinity.
         results[result].mul_(factor) if math.isfinite(factor) else results[result].fill_(factor)
         return results
 

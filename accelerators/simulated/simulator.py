@@ -55,6 +55,7 @@ def started() -> Simulator:
 
 
 def _options(profile: DeviceProfile) -> dict[str, Any]:
+    """Return the profile as the core's options, which are plain values."""
     return {
         "device": profile.device,
         "devices": profile.devices,
@@ -66,6 +67,7 @@ def _options(profile: DeviceProfile) -> dict[str, Any]:
 
 
 def _register(simulator: Simulator) -> None:
+    """Register the device's module, tensor methods, collectives and compiler with torch."""
     from conformance.accelerators.simulated import compiling
     from conformance.accelerators.simulated.device_module import make_module
 

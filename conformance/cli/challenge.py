@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 SUMMARY = "Create a challenge, or recompute a sample of the answers in a report."
 
+#: Random cases. If 2 % of the answers are wrong, a sample of 200 misses all of them once in 50 times.
 _DEFAULT_CASES: Final = 200
+#: Wrong answers that are printed. One is enough for a rejection.
 _MAX_SHOWN: Final = 10
 _PYTEST: Final = "import sys; from pytest import console_main; sys.exit(console_main())"
 #: Exit statuses after which there is a report: nothing failed, a case failed, nothing was verified.
@@ -53,6 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _number(word: str) -> int | None:
+    """Return a positive number, or ``None`` for the word 'all'."""
     if word == "all":
         return None
     if not word.isdigit() or int(word) < 1:
@@ -61,6 +64,7 @@ def _number(word: str) -> int | None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    """Print a new nonce, or check the report's answers. Exit status 1 means that they are not accepted."""
     from conformance.reports.challenge import answering, checked_nonce, complaint, new_nonce
 
     if arguments.report is None:
@@ -81,6 +85,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _load(path: Path) -> Report:
+    """Load the report. An unreadable report exits like one that the gate cannot judge."""
     from conformance.cli.gate import CannotJudge, require
     from conformance.reports.loading import load
 

@@ -57,6 +57,7 @@ Versions = Callable[[str], str | None]
 
 
 def installed_version(distribution: str) -> str | None:
+    """Return the version of an installed distribution, or ``None``."""
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
@@ -64,6 +65,7 @@ def installed_version(distribution: str) -> str | None:
 
 
 def python_check(version: tuple[int, ...] = sys.version_info[:3]) -> Check:
+    """Check that this Python is new enough."""
     text = ".".join(map(str, version))
     if version < (3, 10):
         return Check("python", CheckState.PROBLEM, f"{text} is too old; install Python 3.10 or newer")
@@ -110,6 +112,7 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def compiler_check() -> Check:
+    """Look for a C++ compiler, without which compiled cases are skipped."""
     found = next(filter(None, map(shutil.which, _COMPILERS)), None)
     if found is None:
         text = f"none of {', '.join(_COMPILERS)} is on PATH; compiled kernels and torch.compile are skipped"
@@ -129,6 +132,7 @@ def cache_check() -> Check:
 
 
 def report_check(folder: Path) -> Check:
+    """Check that reports can be written to ``folder``."""
     error = why_unwritable(folder)
     if error:
         return Check(

@@ -22,6 +22,7 @@ def declaration_of_cells(cells: Iterable[DeclaredCell]) -> Declaration:
 
 
 def _claim(row: DeclaredCell) -> Claim:
+    """Return the claim of a report's row. Raises ``DeclarationError``: the report may come from a stranger."""
     try:
         return Claim(State(row.state), Detail(row.detail) if row.detail else None, row.reason)
     except ValueError:

@@ -17,6 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    """Print the differences. Exit status 1 means that there are some, as with ``diff``."""
     from conformance.cli.gate import require
     from conformance.cli.main import known_name
     from conformance.reports.diff import FORMATS, compare

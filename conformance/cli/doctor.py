@@ -50,6 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    """Print the checks of software and accelerators, and a conclusion that sets the exit status."""
     if not arguments.time_limit > 0:
         raise UsageError(f"--time-limit {arguments.time_limit:g}: expected a positive number of seconds, such as 60.")
     requested = bool(arguments.name)
@@ -72,6 +73,7 @@ def _names() -> Sequence[str]:
 
 
 def _software(time_limit: float, report_folder: Path) -> Iterator[Check]:
+    """Yield the checks that need no accelerator. The note on pytest-forked appears only where it applies."""
     yield python_check()
     yield from package_checks()
     yield torch_check(time_limit)
@@ -133,6 +135,7 @@ def conclusion(checks: Sequence[Check], *, usable: bool) -> str:
 
 
 def _print(title: str, checks: Sequence[Check]) -> None:
+    """Print checks as a table, at once, because the next checks may take a minute."""
     from conformance.reports.plain_text import one_line
 
     width = max((len(check.name) for check in checks), default=0)

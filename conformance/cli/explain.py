@@ -45,6 +45,7 @@ def _script(id: str, report: Report | None) -> str:
 
 
 def _lines(id: str, report: Report | None) -> Iterator[str]:
+    """Yield the lines about the case. A case that is not bundled needs a verdict in the report."""
     verdict = _verdict(id, report)
     cases_of_area = _bundled(id)
     planned = next((bundled for bundled in cases_of_area if bundled.case.id == id), None)
@@ -65,6 +66,7 @@ def _bundled(id: str) -> list[BundledCase]:
 
 
 def _unknown(id: str, known: list[str]) -> UnknownName:
+    """Return the error for an unknown id, about its area if that is unknown too."""
     from conformance.plan import area_names
 
     area = id.split(".", 1)[0]
@@ -74,6 +76,7 @@ def _unknown(id: str, known: list[str]) -> UnknownName:
 
 
 def _description(planned: BundledCase, base_seed: int) -> Iterator[str]:
+    """Yield the description of a bundled case, with its seed in a run with ``base_seed``."""
     from conformance.case import seed_of
 
     case = planned.case
@@ -113,6 +116,7 @@ def _verdict(id: str, report: Report | None) -> list[str]:
 
 
 def _judged(case: CaseRecord, report: Report) -> Iterator[str]:
+    """Yield the case's verdict in the report, with message, metrics and repro command."""
     from conformance.reports.plain_text import one_line, plain
 
     yield f"  {case.outcome.value} ({case.reason.value}) on {one_line(report.accelerator.name)} in {case.seconds:g} s"

@@ -49,6 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    """Print the decision, which is the exit status too. With ``--explain`` print rules instead."""
     from conformance.cli.main import known_name
     from conformance.reports.gate.views import FORMATS
 
@@ -71,6 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _explain(id: str) -> int:
+    """Print the explanation of one rule or of all rules."""
     from conformance.reports.gate.rules import find_rule
     from conformance.reports.gate.views import explanation, explanations
 
@@ -79,6 +81,7 @@ def _explain(id: str) -> int:
 
 
 def _write(text: str, output: Path | None) -> None:
+    """Write to the terminal, or atomically to a file."""
     if output is None:
         sys.stdout.write(text)
         return
@@ -133,6 +136,7 @@ def _waivers(path: Path) -> tuple[Waiver, ...]:
 
 
 def _policy(profile: str | None, report: Report) -> Policy:
+    """Return the named policy, or the one of the run's own profile."""
     from conformance.reports.profiles import find_policy
 
     if profile:
@@ -149,6 +153,7 @@ def _manifest(path: Path | None, report: Report) -> Manifest | None:
 
 
 def _signature(arguments: argparse.Namespace) -> SignatureCheck | None:
+    """Check the report's signature against the allowed signers. ``None`` means that none is required."""
     if arguments.allowed_signers is None:
         if arguments.signature is not None:
             raise UsageError(

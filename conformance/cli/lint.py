@@ -16,6 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    """Print the findings. Exit status 1 means that at least one is an error; warnings do not count."""
     from conformance.accelerators.lint import LintSeverity, lint
     from conformance.accelerators.registry import resolve
     from conformance.reports.plain_text import one_line

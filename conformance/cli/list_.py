@@ -39,6 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _lines(arguments: argparse.Namespace) -> Iterator[str]:
+    """Return the lines to print: capabilities, accelerators, counts, or case ids."""
     if arguments.capabilities:
         return _capabilities()
     if arguments.accelerators:
@@ -48,6 +49,7 @@ def _lines(arguments: argparse.Namespace) -> Iterator[str]:
 
 
 def _capabilities() -> Iterator[str]:
+    """Yield the capabilities with their descriptions. Core capabilities are marked."""
     from conformance.accelerators.capabilities import VOCABULARY
 
     width = max(map(len, VOCABULARY))
@@ -82,6 +84,7 @@ def _chosen(arguments: argparse.Namespace) -> list[BundledCase]:
 
 
 def _counts(chosen: list[BundledCase]) -> Iterator[str]:
+    """Yield the number of cases of each area, and their sum."""
     areas = Counter(planned.case.area for planned in chosen)
     width = max(map(len, [*areas, "total"]))
     for area, number in sorted(areas.items()):

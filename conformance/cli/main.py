@@ -20,6 +20,7 @@ from typing import Any, Final, NoReturn
 from conformance import cli
 from conformance.errors import ConformanceError, UnknownName, UsageError
 
+#: As shells report it: 128 and the number of SIGINT.
 _INTERRUPTED: Final = 130
 
 
@@ -50,6 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _dispatch(words: list[str]) -> int:
+    """Run the command that ``words`` name and return its exit status."""
     if not words or words[0] in ("-h", "--help"):
         print(overview())
         return 0 if words else UsageError.exit_status
@@ -60,6 +62,7 @@ def _dispatch(words: list[str]) -> int:
         return 0
     name, *rest = words
     command = find_command(name)
+    # No abbreviations: a new option could make an old command line ambiguous.
     parser = Parser(prog=f"conformance {name}", description=command.SUMMARY, allow_abbrev=False)
     command.add_arguments(parser)
     status: int = command.run(parser.parse_args(rest))
@@ -126,6 +129,7 @@ def known_names(kind: str, values: Iterable[str] | None, known: Collection[str])
 
 
 def _print_error(error: ConformanceError) -> int:
+    """Print the message without a traceback and return the exit status for this kind of error."""
     from conformance.reports.plain_text import plain
 
     # The message may quote an untrusted file.

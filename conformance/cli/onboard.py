@@ -87,6 +87,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _check_numbers(arguments: argparse.Namespace) -> None:
+    """Raise ``UsageError`` for numbers that would probe nothing."""
     if arguments.cells < 1:
         raise UsageError(f"--cells {arguments.cells}: expected a positive number of operators, such as {_CELLS}.")
     if not arguments.time_budget > 0:
@@ -139,6 +140,7 @@ def _sampling_key(case: Case) -> bytes:
 
 
 def _probe(arguments: argparse.Namespace, cases: Sequence[str]) -> Report:
+    """Run the probes with pytest in a process of its own, and return their report."""
     from conformance.reports.loading import load
 
     with contextlib.ExitStack() as stack:
@@ -146,6 +148,7 @@ def _probe(arguments: argparse.Namespace, cases: Sequence[str]) -> Report:
         case_file = scratch / "cases.txt"
         case_file.write_text("\n".join(cases), encoding="utf-8")
         folder = (arguments.conformance_report or scratch / "report").absolute()
+        # In another process, because a probe may crash or hang and must not take this command with it.
         status, output = _pytest(
             f"--accelerator={arguments.name}",
             f"--case-file={case_file}",
@@ -158,6 +161,7 @@ def _probe(arguments: argparse.Namespace, cases: Sequence[str]) -> Report:
 
 
 def _pytest(*arguments: str) -> tuple[int, str]:
+    """Run pytest and return its exit status and its output."""
     from conformance.process.python import child_python
 
     program = "import pytest, sys; sys.exit(pytest.main(sys.argv[1:]))"
@@ -207,6 +211,7 @@ def declaration_text(report: Report, found: FirstDeclaration, totals: Counter[st
 
 
 def _column_lines(columns: Sequence[OperatorColumn], totals: Counter[str]) -> Iterator[str]:
+    """Yield comments on the operators: the sample's result in each dtype and mode, and what is claimed from it."""
     from conformance.cli.claims_text import comment, indented
 
     yield comment()
@@ -221,6 +226,7 @@ def _column_lines(columns: Sequence[OperatorColumn], totals: Counter[str]) -> It
 
 
 def _left_out(found: FirstDeclaration) -> Iterator[str]:
+    """Yield comments on defects and on cells that were not probed. The file claims neither."""
     from conformance.cli.claims_text import comment, indented
 
     if found.defects:

@@ -77,6 +77,7 @@ def run_limited(command: list[str], time_limit: float) -> tuple[int | None, str,
 
 
 def _kill_group(process: subprocess.Popen[str]) -> None:
+    """Kill the probe with all processes of its group, and give up waiting for its pipes after 5 s."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     process.kill()
@@ -100,6 +101,7 @@ def read_answer(name: str, status: int | None, output: str, errors: str) -> Prob
 
 
 def _signal_name(number: int) -> str:
+    """Return the signal's name, or its number where Python knows no name."""
     try:
         return signal.Signals(number).name
     except ValueError:
@@ -127,7 +129,9 @@ def load_here(name: str) -> dict[str, Any]:
 
 
 def _devices(accelerator: Any) -> dict[str, Any]:
+    """Return the answer about the devices of an accelerator that loads."""
     count = accelerator.device_count()
+    # isinstance first: a broken backend may return anything.
     if not isinstance(count, int) or count < 1:
         return _answer(LoadResult.NO_DEVICE, f"it loads, but finds no device (device_count() is {count!r})")
     return _answer(LoadResult.USABLE, f"{count} device{'s' if count > 1 else ''}, {accelerator.device_name()}")

@@ -65,6 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _source(path: Path, origin: ReportOrigin, signers: Path | None) -> PublishedReport:
+    """Return a report of the page, with its signer where a valid signature lies beside it."""
     from conformance.reports.loading import load
     from conformance.reports.page.columns import PublishedReport
 

@@ -305,7 +305,7 @@ def _function(function: Any, case: Case) -> str | None:
         except (AttributeError, SyntaxError, RuntimeError):
             continue
         if found is function:
-            return name
+            return str(name)
     return None
 
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 SUMMARY = "Print the declaration that matches the results of a run."
 
+#: Defects in the comments of a declaration; the report has all of them.
 _MOST_SHOWN: Final = 40
 
 
@@ -54,6 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _nothing(report: Report, found: Corrections) -> str:
+    """Return why there is nothing to correct: no claim was tested, or no claim is false."""
     from conformance.reports.plain_text import one_line
 
     name = one_line(report.accelerator.name)
@@ -109,6 +111,7 @@ def _change(correction: Correction) -> str:
 
 
 def defect_lines(found: Corrections) -> Iterator[str]:
+    """Yield comments on the defects, which no declaration can excuse."""
     from conformance.cli.claims_text import comment, indented
 
     if not found.defects:

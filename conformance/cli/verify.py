@@ -22,6 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    """Print the signer, or the problem with exit status 1."""
     from conformance.cli.gate import require
     from conformance.reports.gate.signatures import check
 

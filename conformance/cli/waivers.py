@@ -33,6 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_waiver_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``waivers add``: one for each key of a waiver."""
     add = parser.add_argument
     add("file", metavar="FILE", type=Path, help="a waiver file; it is created if it does not exist")
     add("cases", metavar="CASE", nargs="+", help="case ids; * matches any text")
@@ -54,6 +55,7 @@ def _today() -> date:
 
 
 def _check(arguments: argparse.Namespace) -> int:
+    """Print the faults of the file. Exit status 1 means that there are some."""
     from conformance.cli.gate import require
     from conformance.reports.plain_text import one_line
     from conformance.reports.waivers.file import read_waivers
@@ -88,6 +90,7 @@ def _against(path: Path, waivers: tuple[Waiver, ...]) -> Iterator[str]:
 
 
 def _prune(arguments: argparse.Namespace) -> int:
+    """Remove the waivers that a complete run does not need. Comments and order of the file stay."""
     from conformance.cli.gate import require
     from conformance.reports.loading import load
     from conformance.reports.waivers import editing
@@ -113,6 +116,7 @@ def _prune(arguments: argparse.Namespace) -> int:
 
 
 def _print_changes(needless: list[Waiver], passing: list[str]) -> None:
+    """Print the removed waivers, and the passing cases of waivers that are needed elsewhere."""
     from conformance.reports.plain_text import one_line
 
     for waiver in needless:
@@ -124,6 +128,7 @@ def _print_changes(needless: list[Waiver], passing: list[str]) -> None:
 
 
 def _read(path: Path) -> str:
+    """Return the file's text. Raises ``JournalError`` if it is too large or not UTF-8."""
     from conformance.errors import JournalError
     from conformance.reports.json_files import read_capped
     from conformance.reports.waivers.file import MAX_BYTES
@@ -135,10 +140,12 @@ def _read(path: Path) -> str:
 
 
 def _add(arguments: argparse.Namespace) -> int:
+    """Append a waiver to the file, which may not exist yet, and print it."""
     from conformance.reports.waivers import editing
     from conformance.reports.writer import write_text
 
     waiver = _waiver(arguments)
+    # The same checks as `waivers check`, so the command adds no waiver that is invalid from the start.
     fault = next(waiver.faults(_today()), None)
     if fault:
         raise UsageError(f"the waiver of {waiver.name} {fault}.")
@@ -149,6 +156,7 @@ def _add(arguments: argparse.Namespace) -> int:
 
 
 def _waiver(arguments: argparse.Namespace) -> Waiver:
+    """Return the waiver that the arguments describe."""
     from conformance.cli.main import known_name
     from conformance.reports.verdict import Reason
     from conformance.reports.waivers.model import WAIVABLE, Waiver, WaiverKind
@@ -166,6 +174,7 @@ def _waiver(arguments: argparse.Namespace) -> Waiver:
 
 
 def _expiry(text: str | None) -> date:
+    """Return the day of expiry, by default ``_DAYS`` days from today."""
     if text is None:
         return _today() + timedelta(days=_DAYS)
     try:

@@ -62,9 +62,11 @@ class ProcessState:
         return leaked
 
     def _restore_environment(self) -> None:
+        """Restore all environment variables but the one that pytest sets for the running test."""
         pytests_own = os.environ.get(_PYTESTS_OWN)
         os.environ.clear()
         os.environ.update(self.environment)
+        # pytest deletes the variable after the test, and fails where it is missing.
         if pytests_own is not None:
             os.environ[_PYTESTS_OWN] = pytests_own
 
@@ -142,6 +144,7 @@ class RankState:
         return leaked
 
     def _restore_handlers(self) -> list[str]:
+        """Restore the signal handlers and return the names of the signals whose handler had changed."""
         leaked = []
         for number, handler in zip(_SIGNALS, self.handlers, strict=True):
             if signal.getsignal(number) != handler:
@@ -153,6 +156,7 @@ class RankState:
         """Return the names of Python threads that the case has started and not ended."""
         new = [thread for thread in threading.enumerate() if thread not in self.threads]
         for thread in new:
+            # A thread that the body has told to end may need a moment for it.
             thread.join(_THREAD_TIMEOUT)
         return [thread.name for thread in new if thread.is_alive()]
 

@@ -15,9 +15,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from conformance.process.machine import slowdown
+
 _HAS_ALARM = hasattr(signal, "SIGALRM")
 #: First words of a faulthandler dump that a fatal signal caused.
 _FATAL_MARK = "Fatal Python error: "
+#: Characters of stacks in a message; longer ones are cut in the middle.
 _MOST_SHOWN = 6000
 #: Frames of the programs that run a case; they say nothing about it.
 _MACHINERY = ("_pytest/", "pluggy/", "xdist/", "execnet/", "<string>", "conformance/runner/", "pytest/__main__")
@@ -29,8 +32,10 @@ class Watchdog:
     def __init__(self, stacks: Path) -> None:
         self.stacks = stacks
         self._fd = os.open(stacks, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
+        # The descriptor stays open as long as the process: faulthandler writes to it when it is too late to open one.
         faulthandler.enable(self._fd, all_threads=True)
         if _HAS_ALARM:
+            # faulthandler writes the stacks, then chains to this default action, which ends the process.
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
             faulthandler.register(signal.SIGALRM, file=self._fd, all_threads=True, chain=True)
 
@@ -112,7 +117,7 @@ def while_compiling(limit: float = COMPILING) -> Iterator[None]:
     if not left:
         yield
         return
-    signal.setitimer(signal.ITIMER_REAL, limit)
+    signal.setitimer(signal.ITIMER_REAL, limit * slowdown())
     try:
         yield
     finally:

@@ -23,6 +23,7 @@ from conformance.observation import Observation, Seen, observe_body
 from conformance.plan import family_of
 from conformance.ranks.channel import End, Work
 
+#: Characters of a traceback; a longer one is cut in the middle.
 _LONGEST_TRACE = 6000
 
 
@@ -37,19 +38,23 @@ def find_function(module: str, file: str, name: str) -> Callable[..., Any]:
 
 
 def _module(name: str, file: str) -> ModuleType:
+    """Import the test module by name, or from its file where the name means another file (or none) on this rank."""
     try:
         module = importlib.import_module(name)
     except ModuleNotFoundError:
         return _module_of_file(name, file)
+    # A test file named like an installed package must not run that package's module.
     same = getattr(module, "__file__", None) and Path(str(module.__file__)).resolve() == Path(file).resolve()
     return module if same else _module_of_file(name, file)
 
 
 def _module_of_file(name: str, file: str) -> ModuleType:
+    """Import ``file`` under ``name`` and register it, so that later lookups and pickles find the same module."""
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
         raise ImportError(f"the rank cannot import {file}", name=name, path=file)
     module = importlib.util.module_from_spec(spec)
+    # Registered before it runs: dataclasses and pickle look their module up in sys.modules.
     sys.modules[name] = module
     spec.loader.exec_module(module)
     return module
@@ -110,6 +115,7 @@ def trace_of(error: BaseException) -> str:
 
 
 def _from_the_body(frames: TracebackType | None) -> TracebackType | None:
+    """Return the traceback without its first frames, which belong to the ranks' code and not to the case."""
     own = str(Path(__file__).parent)
     while frames is not None and frames.tb_next and frames.tb_frame.f_code.co_filename.startswith(own):
         frames = frames.tb_next

@@ -14,10 +14,14 @@ from typing import Any
 Message = dict[str, Any]
 
 _LENGTH = struct.Struct("<I")
+#: Bytes of one read. Longer messages come in several.
 _CHUNK = 1 << 16
+#: File descriptors of one read. The kernel closes any further ones.
 _MOST_DESCRIPTORS = 8
 
 
+#: Name of the file that pytest puts beside a folder shared by ranks; a rank that does not see it has another folder.
+SHARED_FOLDER_MARK = ".conformance-shared"
 #: Errors that mean that the connection is closed, or that the other host can no longer be reached.
 _GONE = frozenset(
     {errno.EPIPE, errno.ECONNRESET, errno.ECONNABORTED, errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH,
@@ -46,6 +50,7 @@ class Channel:
         body = json.dumps({**message, "descriptors": len(descriptors)} if descriptors else message).encode()
         data = _LENGTH.pack(len(body)) + body
         try:
+            # Descriptors travel with the first bytes; the kernel may take only a part of the data with them.
             sent = socket.send_fds(self.connection, [data], descriptors) if descriptors else 0
             self.connection.sendall(data[sent:])
         except OSError as error:
@@ -82,6 +87,7 @@ class Channel:
                 return
             message: Message = json.loads(self._bytes[_LENGTH.size : end])
             del self._bytes[:end]
+            # The message tells their number, because descriptors of several messages may arrive at once.
             count = message.get("descriptors", 0)
             if count:
                 message["descriptors"], self._descriptors = self._descriptors[:count], self._descriptors[count:]

@@ -21,6 +21,7 @@ from typing import Any
 SIZE = mmap.PAGESIZE
 #: Generation (odd while the record is written), length of the text, and whether the rank is inside a call.
 _HEAD = struct.Struct("<II?")
+#: Bytes of JSON. With its head, a record has to fit into one page.
 _LONGEST_TEXT = 512
 
 _COLLECTIVES = (
@@ -84,6 +85,7 @@ class CollectiveRecorder:
 
     def enter(self, name: str, group: str, tensor: Any, *, point_to_point: bool) -> None:
         """Record that the rank calls a collective, with the size and dtype of its first tensor."""
+        # Only some ranks make a point-to-point call, so counting it would shift their numbers against the others.
         self._counts[group] += not point_to_point
         elements = None if tensor is None else tensor.numel()
         dtype = "" if tensor is None else str(tensor.dtype).removeprefix("torch.")
@@ -92,11 +94,13 @@ class CollectiveRecorder:
 
     def leave(self) -> None:
         """Record that the rank has returned from the collective."""
+        # The text stays: a rank that has left a collective still shows which one it was.
         generation, length, _ = _HEAD.unpack_from(self._memory)
         _HEAD.pack_into(self._memory, 0, generation, length, False)
 
     def read(self) -> CollectiveRecord:
         """Return the newest record. A rank that was stopped while it wrote one shows an empty record."""
+        # A bound, because a rank that died while it wrote leaves an odd generation for ever.
         for _ in range(100):
             generation, length, inside = _HEAD.unpack_from(self._memory)
             text = bytes(self._memory[_HEAD.size : _HEAD.size + min(length, _LONGEST_TEXT)])
@@ -110,7 +114,9 @@ class CollectiveRecorder:
         self._memory.close()
 
     def _write(self, record: CollectiveRecord, *, inside: bool) -> None:
+        """Write the record under the next even generation. An odd one tells a reader that a write is under way."""
         text = json.dumps(vars(record)).encode()
+        # Too long for the shared memory. The reader keeps the earlier record, which beats a cut text.
         if len(text) > _LONGEST_TEXT:
             return
         generation, _, _ = _HEAD.unpack_from(self._memory)
@@ -150,6 +156,7 @@ def _recorded(name: str, function: Callable[..., Any], *, point_to_point: bool) 
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
+        """Call the collective and record it; a collective that it calls in turn is not recorded."""
         global _depth
         if _recorder is None or _depth:
             return function(*args, **kwargs)

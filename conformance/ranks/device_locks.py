@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+#: Seconds between two attempts. A file lock has no timeout of its own.
 _POLL = 0.005
 _QUEUE = "queue"
 
@@ -56,6 +57,7 @@ class DeviceLocks:
 
     @contextlib.contextmanager
     def _first_in_the_queue(self, until: float, count: int) -> Iterator[None]:
+        """Hold the lock of the queue, so that a process that needs many devices is not overtaken for ever."""
         while (descriptor := self._try(_QUEUE)) is None:
             if time.monotonic() > until:
                 raise DevicesBusy(f"{count} devices are needed, and other processes are ahead in the queue.")
@@ -66,10 +68,12 @@ class DeviceLocks:
             os.close(descriptor)
 
     def _collect(self, held: dict[int, int], count: int, until: float, holder: str) -> None:
+        """Lock free devices into ``held`` until there are ``count``. Raises ``DevicesBusy`` at the time ``until``."""
         while True:
             for index, name in enumerate(self._names):
                 if index not in held and len(held) < count and (descriptor := self._try(name)) is not None:
                     held[index] = descriptor
+                    # The holder is written into the lock file for the message of a process that waits in vain.
                     os.ftruncate(descriptor, 0)
                     os.pwrite(descriptor, f"process {os.getpid()} for {holder}".encode(), 0)
             if len(held) >= count:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from conformance.observation import Seen
+from conformance.process.machine import slowdown
 from conformance.ranks.channel import Done, End, Leave, Message, decode, encode
 from conformance.ranks.collective_recorder import ARRIVING, JOINING, CollectiveRecord, prove_mismatch
 from conformance.ranks.outcome import RankEnd, RankOutcome
@@ -21,6 +22,7 @@ _TEAR_DOWN = 10.0
 _QUIET = 0.5
 #: Seconds that a rank may take to write its stacks.
 _STACKS = 0.5
+#: Seconds between two looks at shared memory or files, which wake no selector.
 _POLL = 0.01
 
 
@@ -125,10 +127,13 @@ class Execution:
         if self.passed:
             for rank in self._participants:
                 rank.tell_to_leave(self._nonce)
-            until = time.monotonic() + _TEAR_DOWN
+            # A new time limit: a slow tear-down must not be taken for a body that missed its deadline.
+            limit = _TEAR_DOWN * slowdown()
+            until = time.monotonic() + limit
             if not self._wait(lambda: all(rank.finished for rank in self._participants), until, watch=False):
-                self.cause = f"leaving the group did not end within {_TEAR_DOWN:.0f} s"
+                self.cause = f"leaving the group did not end within {limit:.0f} s"
         else:
+            # Failed ranks report what they leaked, and are then discarded anyway, so this wait is short.
             self._wait(self._failed_ranks_finished, time.monotonic() + GRACE, watch=False)
         self._wait_for_exit_statuses()
         return self._outcomes()
@@ -179,6 +184,7 @@ class Execution:
                 quiet_since, suspect = time.monotonic(), None
             elif watch and not failed and time.monotonic() - quiet_since >= _QUIET:
                 found = self._mismatch()
+                # Twice the same: a rank may have been between two records at the first look.
                 if found and found == suspect:
                     self.cause = f"the ranks cannot come together: {found}"
                     return False
@@ -206,9 +212,11 @@ class Execution:
             rank.process.inbox.clear()
 
     def _mismatch(self) -> str | None:
+        """Return why the ranks can never meet in a collective, or ``None`` where nothing is proved."""
         ranks = list(enumerate(self._participants))
         running = {number: rank.process.position() for number, rank in ranks if not rank.end}
         ended = {number: rank.position for number, rank in ranks if rank.end and rank.position}
+        # A rank that still shows an earlier case has not begun this one, so nothing can be compared yet.
         if any(record.nonce != self._nonce for record in running.values()):
             return None
         return prove_mismatch(running, ended)
@@ -227,6 +235,8 @@ class Execution:
     # --- outcomes ---------------------------------------------------------------------------------------------------
 
     def _outcomes(self) -> list[RankOutcome]:
+        """Return the outcome of each rank, with stacks of the unfinished ranks where those help."""
+        # Before the request for stacks, which lets time pass in which a rank may move on.
         positions = [rank.position or rank.process.position() for rank in self._participants]
         all_passed = self.passed
         # A rank that has passed waits for the others, so its stacks say nothing, unless all passed and one is stuck.
@@ -236,6 +246,7 @@ class Execution:
         return [self._outcome(number, rank, positions[number]) for number, rank in enumerate(self._participants)]
 
     def _outcome(self, number: int, rank: _Participant, position: CollectiveRecord) -> RankOutcome:
+        """Return the outcome of one rank, with the end of its output and the collective that it was in."""
         rank.process.output.drain()
         return RankOutcome(
             rank=number,
@@ -250,6 +261,7 @@ class Execution:
         )
 
     def _ending(self, rank: _Participant) -> RankEnd:
+        """Return how the rank's part ended: death comes first, and a rank is only stuck where no other rank failed."""
         if rank.process.gone:
             return RankEnd.DIED
         if rank.done:

@@ -64,8 +64,10 @@ def guard() -> None:
     socket.socket(fileno=int(sys.argv[-1])).close()  # only the fork server keeps this end
     die_with_parent(signal.SIGTERM)
     _, status = os.waitpid(fork_server, 0)
+    # The process id may be given to another process from now on.
     guarded.clear()
     end_children(CLEAN_UP_SECONDS)
+    # abs: a death by a signal is negative, and must not become a success.
     os._exit(abs(os.waitstatus_to_exitcode(status)))
 
 
@@ -85,7 +87,9 @@ def _run_and_exit() -> NoReturn:
 
 
 def _serve() -> None:
+    """Warm this interpreter up, then serve the pool until it closes the channel."""
     channel = Channel(socket.socket(fileno=int(sys.argv[-1])))
+    # Nothing imported here becomes garbage, so collections during the imports only take time.
     with collector_paused():
         for name in _WARM:
             importlib.import_module(name)
@@ -98,6 +102,7 @@ def _make_forkable() -> None:
     """Make forks cheap and safe: freeze garbage collection, and require a single thread."""
     gc.collect()
     collect_seldom()
+    # Threads of native libraries count too, which threading does not know.
     threads = len(os.listdir("/proc/self/task"))
     if threads != 1:
         raise SystemExit(f"the fork server has {threads} threads, so a fork of it would not be safe")
@@ -132,12 +137,14 @@ class ForkServer:
         self._channel = channel
         self._ranks: dict[int, int] = {}  # process id → the pool's number
         self._strays_end = 0.0
+        # Python writes a byte into it for each signal, which wakes select(). See signal.set_wakeup_fd.
         self._woken, self._waker = socket.socketpair()
 
     def serve(self) -> None:
         """Serve until the pool closes its end or the guard dies."""
         adopt_orphans()
         self._woken.setblocking(False)
+        # A signal handler must never wait, and set_wakeup_fd() refuses a blocking descriptor.
         self._waker.setblocking(False)
         signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, _ignore)
@@ -152,11 +159,13 @@ class ForkServer:
             self._end()
 
     def _step(self) -> None:
+        """Wait for a request or for the death of a child, and handle both."""
         sources: list[Channel | socket.socket] = [self._channel, self._woken]
         timeout = 0.02 if self._strays_end else None
         ready, _, _ = select.select(sources, [], [], timeout)
         if self._woken in ready:
             with contextlib.suppress(BlockingIOError):
+                # The bytes only wake select(); _reap() asks the kernel for all dead children.
                 self._woken.recv(4096)
         self._reap()
         if self._channel in ready:
@@ -164,6 +173,7 @@ class ForkServer:
                 self._handle(message)
 
     def _handle(self, message: Message) -> None:
+        """Carry out one request of the pool: fork a rank, import modules, or send a signal to a rank."""
         if message["kind"] == "fork":
             self._fork(message)
             return
@@ -183,20 +193,24 @@ class ForkServer:
             _make_forkable()
 
     def _fork(self, message: Message) -> None:
+        """Fork one rank and note its number. The child becomes the rank and never returns from here."""
         fork_server = os.getpid()
         pid = os.fork()
         if pid == 0:
             self._become_rank(fork_server, message)
         self._ranks[pid] = int(message["number"])
+        # The rank has its own copies; a copy left here would keep the pool from seeing the rank's end.
         for descriptor in message["descriptors"]:
             os.close(descriptor)
 
     def _become_rank(self, fork_server: int, message: Message) -> None:
+        """Turn the forked child into a rank: undo the server's signal handling, then run cases. Never returns."""
         status = _FORK_FAILED
         try:
             signal.set_wakeup_fd(-1)
             for number in (signal.SIGCHLD, signal.SIGTERM):
                 signal.signal(number, signal.SIG_DFL)
+            # A session of its own, so that Ctrl-C in the terminal reaches pytest and not the ranks.
             os.setsid()
             die_with_parent(parent=fork_server)
             for end in (self._channel.connection, self._woken, self._waker):
@@ -221,6 +235,7 @@ class ForkServer:
             except ChildProcessError:
                 self._strays_end = 0.0
                 return
+            # Children are left, and none of them has ended.
             if not pid:
                 break
             number = self._ranks.pop(pid, None)
@@ -232,6 +247,7 @@ class ForkServer:
             self._end_strays()
 
     def _end_strays(self) -> None:
+        """Send SIGKILL to strays that have outlived their time. Strays are children that are no ranks."""
         # Python's resource tracker ends by itself after it has cleaned up, so strays get SIGTERM and some time first.
         if not children() - set(self._ranks):
             self._strays_end = 0.0

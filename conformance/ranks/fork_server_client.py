@@ -11,6 +11,7 @@ from conformance.process.python import child_python
 from conformance.ranks.channel import Channel
 
 _PROGRAM = "from conformance.ranks.fork_server import guard; guard()"
+#: Seconds that the fork server may take to end before it is killed.
 _CLOSE_TIMEOUT = 5.0
 #: A library that starts threads when it is imported makes forks unsafe. Ranks share the cores anyway.
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")

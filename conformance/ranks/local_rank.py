@@ -14,6 +14,7 @@ from conformance.ranks.channel import Channel, Closed, Hello, Message, encode
 from conformance.ranks.collective_recorder import CollectiveRecord, CollectiveRecorder
 from conformance.ranks.output import Output
 
+#: Bytes of stacks that are read. A message shows far fewer.
 _MOST_STACKS = 1 << 18
 _OWN_INTERPRETER = "from conformance.ranks.fork_server import become_rank; become_rank()"
 
@@ -60,6 +61,7 @@ class LocalRank:
             request = {"kind": "fork", "number": number, "command": command, "environment": dict(environment or {})}
             fork_server.send(request, (theirs.fileno(), write, stacks, records))
         finally:
+            # Copies of the rank's ends: while one is open here, the end of the rank's channel would not be seen.
             theirs.close()
             os.close(write)
             os.close(records)
@@ -108,6 +110,7 @@ class LocalRank:
 
 
 def _file(name: str) -> int:
+    """Return the descriptor of a new file in memory that is opened for appending."""
     import fcntl
 
     descriptor = os.memfd_create(name, os.MFD_CLOEXEC)

@@ -14,6 +14,7 @@ from conformance.ranks.collective_recorder import CollectiveRecord
 from conformance.ranks.output import tagged
 from conformance.reports.verdict import Reason
 
+#: Characters. A report cuts its messages to the same length.
 _LONGEST_MESSAGE = 4000
 
 
@@ -67,12 +68,14 @@ def _observation(ranks: Sequence[RankOutcome], cause: str) -> Observation:
     """Return the observation of a case. A death counts most, then a skip on some ranks, a failure, a hang."""
     died = [rank for rank in ranks if rank.ending is RankEnd.DIED]
     skipped = [rank for rank in ranks if _seen(rank) is Seen.ENVIRONMENT]
+    # By time: the first failure is the cause, and later ones often follow from it.
     failed = sorted((r for r in ranks if _seen(r) not in (None, Seen.RIGHT, Seen.ENVIRONMENT)), key=_when)
     stuck = [rank for rank in ranks if rank.ending is not RankEnd.ENDED]
     if died:
         return _finding(Reason.CRASH, f"{_death(died[0])}{_others(ranks, died[0])}")
     if skipped and len(skipped) == len(ranks):
         return Observation(Seen.ENVIRONMENT, _message(skipped[0]))
+    # Ranks decide on a skip by the same facts, so different decisions are a finding.
     if skipped:
         return _finding(Reason.DISAGREEMENT, "the ranks ended differently: " + "; ".join(map(_how, ranks)))
     if failed:

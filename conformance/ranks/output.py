@@ -49,6 +49,7 @@ class Output:
             self.read()
 
     def _take(self, data: bytes) -> None:
+        """Keep the data that belongs to the head or the tail, and count the rest."""
         self._total += len(data)
         self._lines += data.count(b"\n")
         room = _KEPT_AT_EACH_END - len(self._head)
@@ -57,6 +58,7 @@ class Output:
         if rest:
             self._tail.append(rest)
             self._in_tail += len(rest)
+        # A whole chunk goes only while the tail stays long enough without it, so the tail may be one chunk too long.
         while self._tail and self._in_tail - len(self._tail[0]) >= _KEPT_AT_EACH_END:
             self._in_tail -= len(self._tail.popleft())
 

@@ -119,7 +119,9 @@ class Pool:
     def _execute(
         self, work: Work, start: RankStart, devices: LockedDevices | None
     ) -> tuple[Execution, list[RankOutcome]]:
+        """Run the case once on warm ranks and return the execution with one outcome for each rank."""
         ranks = self._take(work.world_size, start)
+        # A new nonce for each execution, so that late messages of an earlier one cannot be mistaken for this one's.
         work = replace(work, nonce=uuid.uuid4().hex)
         execution = Execution(work.nonce, ranks, self)
         for number, rank in enumerate(ranks):
@@ -186,6 +188,7 @@ class Pool:
         self._discard(list(self._idle))
 
     def _fork(self, missing: int, start: RankStart) -> list[LocalRank]:
+        """Fork ``missing`` ranks, which are not ready yet. Waits for the fork server where necessary."""
         assert self._fork_server is not None
         if missing <= 0:
             return []
@@ -193,6 +196,7 @@ class Pool:
         return [self._new(self._fork_server, start) for _ in range(missing)]
 
     def _new(self, fork_server: ForkServerClient, start: RankStart) -> LocalRank:
+        """Fork one rank and listen to its channel and its output."""
         rank = LocalRank.fork(next(self._numbers), fork_server.channel, self._greeting(), start.variables)
         self._alive[rank.number] = rank
         self._selector.register(rank.channel, selectors.EVENT_READ, rank)
@@ -200,6 +204,7 @@ class Pool:
         return rank
 
     def _greeting(self) -> Hello:
+        """Return the first message to a rank, with the present module path and the port of the ranks' store."""
         import sys
 
         if self._store is None:
@@ -207,6 +212,7 @@ class Pool:
         return replace(self._hello, module_path=list(sys.path), store_port=self._store.port)
 
     def _wait_until_ready(self, ranks: Sequence[RankProcess]) -> None:
+        """Wait until each rank is ready or gone. Raises ``PoolFailed`` if one does not load in time."""
         until = time.monotonic() + _RANK_TIMEOUT
         while True:
             for rank in ranks:
@@ -247,12 +253,14 @@ class Pool:
             self._forget(rank)
 
     def _forget(self, process: RankProcess) -> None:
+        """Stop listening to a dead process, and close what belongs to it."""
         rank = self._alive.pop(process.number, None)
         if rank is None:
             return
         if rank in self._idle:
             self._idle.remove(rank)
         for source in (rank.channel, rank.output):
+            # _hear_rank() has already unregistered the channel of a rank that closed it.
             with contextlib.suppress(KeyError):
                 self._selector.unregister(source)
         rank.close()
@@ -275,15 +283,18 @@ class Pool:
         return heard
 
     def _hear_rank(self, rank: LocalRank) -> None:
+        """Put the rank's messages into its inbox, or mark the rank as lost where it has closed the channel."""
         try:
             rank.inbox += rank.channel.receive()
         except Closed:
             rank.lost = True
             self._selector.unregister(rank.channel)
+            # A rank with a case stays known, because its execution still has to judge the loss.
             if rank in self._idle:
                 self._forget(rank)
 
     def _hear_fork_server(self) -> bool:
+        """Note the messages of the fork server, or its death. Returns whether anything changed."""
         assert self._fork_server is not None
         try:
             messages = self._fork_server.channel.receive()
@@ -315,6 +326,7 @@ class Pool:
     # --- fork server ------------------------------------------------------------------------------------------------
 
     def _wait_for_fork_server(self, fork_server: ForkServerClient) -> None:
+        """Wait until the fork server is up. Raises ``PoolFailed`` with its output where it is not up in time."""
         until = time.monotonic() + _FORK_SERVER_TIMEOUT
         while not fork_server.up:
             if fork_server.dead:
@@ -324,11 +336,13 @@ class Pool:
             self.listen(1.0)
 
     def _restart(self) -> None:
+        """Drop all ranks and start with a new fork server."""
         for rank in list(self._alive.values()):
             self._forget(rank)
         if self._fork_server is not None:
             self._fork_server.close()
             self._fork_server = None
+        # The new fork server has imported nothing for the cases yet.
         self._imported = frozenset()
         self.start()
 

@@ -41,10 +41,12 @@ def main() -> None:
 
 
 def _serve_one_run() -> None:
+    """Publish this agent, wait for one pytest process, and serve it until it leaves."""
     address, port, numbers = rendezvous.from_torchrun(os.environ)
     serves = numbers["RANK"] == 0 and not rendezvous.uses_agent_store()
     store = rendezvous.open_store(address, port, serve=serves)
     own = rendezvous.own_address(address, port)
+    # Without it, gloo takes the address of the host's name, which is often the loopback address.
     if "GLOO_SOCKET_IFNAME" not in os.environ:
         interface = rendezvous.interface_of(own)
         if interface is None:
@@ -70,6 +72,7 @@ def _client(listener: socket.socket, token: str) -> Channel:
     """Wait for the pytest process, which knows the token, and return its channel. Turn away every other client."""
     while True:
         connection, _ = listener.accept()
+        # A client that connects and sends nothing must not keep pytest from its turn.
         connection.settimeout(_TOKEN_TIMEOUT)
         channel = Channel(connection)
         with contextlib.suppress(Closed, TimeoutError, ValueError):
@@ -96,6 +99,7 @@ class Agent:
         """Serve until the pytest process or the fork server is gone."""
         with contextlib.suppress(Closed):
             while True:
+                # Records and stacks lie in memory and files, which wake no selector, so they are polled.
                 for key, _ in self._selector.select(_POLL if self._rank else None):
                     if self._selector.get_map().get(key.fd) is key:
                         key.data()
@@ -104,6 +108,7 @@ class Agent:
     # --- from the pytest process ------------------------------------------------------------------------------------
 
     def _hear_client(self) -> None:
+        """Handle the client's messages. Those that need the fork server wait until it is up."""
         for message in self._client.receive():
             if message["kind"] in ("fork", "import") and not self.fork_server.up:
                 self._waiting.append(message)
@@ -111,6 +116,7 @@ class Agent:
                 self._handle(message)
 
     def _handle(self, message: Message) -> None:
+        """Carry out one message of the client. Messages about an earlier rank are dropped."""
         kind, rank = message["kind"], self._rank
         if kind == "fork":
             self._fork(message)
@@ -127,6 +133,7 @@ class Agent:
             self._execution, self._reported = message["execution"], {}
 
     def _fork(self, message: Message) -> None:
+        """Replace the rank by a newly forked one and listen to it."""
         self._drop()
         hello = decode(message["hello"])
         assert isinstance(hello, Hello)
@@ -149,6 +156,7 @@ class Agent:
     # --- from the rank ----------------------------------------------------------------------------------------------
 
     def _hear_rank(self) -> None:
+        """Pass the rank's messages on to the client, each after the state that belongs to it."""
         assert self._rank is not None
         try:
             messages = self._rank.channel.receive()
@@ -157,6 +165,7 @@ class Agent:
             self._say("lost")
             return
         for message in messages:
+            # The state goes first: the client must have output and position when a message ends the case.
             self._rank.output.drain()
             self._report_state()
             self._say("said", message=message)
@@ -167,6 +176,7 @@ class Agent:
             self._selector.unregister(self._rank.output)
 
     def _hear_fork_server(self) -> None:
+        """Handle the messages of the fork server: it is up, or the rank has exited. A dead server is replaced."""
         try:
             messages = self.fork_server.channel.receive()
         except Closed:
@@ -187,6 +197,7 @@ class Agent:
         """Start another fork server in place of a dead one. Raise Closed if the dead one never started."""
         old = self.fork_server
         self._selector.unregister(old.channel)
+        # It would not start at the second attempt either, and the client has to learn why.
         if not old.up:
             failed = encode(LoadFailed(f"the fork server of the ranks did not start: {old.last_output()}"))
             for request in self._waiting:

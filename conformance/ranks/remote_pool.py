@@ -153,6 +153,7 @@ class RemotePool(Pool):
         return len(self._agents)
 
     def _connect(self, address: AgentAddress) -> AgentConnection:
+        """Connect to an agent and present the run's token. Raises ``UsageError`` where the agent cannot be reached."""
         try:
             connection = socket.create_connection((address.address, address.port), timeout=rendezvous.TIMEOUT)
         except OSError as error:
@@ -177,7 +178,9 @@ class RemotePool(Pool):
     # --- ranks ------------------------------------------------------------------------------------------------------
 
     def _take(self, count: int, start: RankStart) -> list[Any]:
+        """Return ``count`` ready ranks, warm or newly forked. Raises ``PoolFailed`` when ranks die three times."""
         for _ in range(3):
+            # Hear all news first: an agent or a rank may have died since the last case.
             while self.listen(0):
                 pass
             agents = self._choose(count)
@@ -207,6 +210,7 @@ class RemotePool(Pool):
         for agent in alive:
             order.append((turns[agent.address.node], agent.address.rank, agent))
             turns[agent.address.node] += 1
+        # By turns: the first rank of each host, then the second of each host.
         chosen = [agent for _, _, agent in sorted(order, key=lambda entry: entry[:2])[:count]]
         return sorted(chosen, key=lambda agent: agent.address.rank)
 
@@ -215,6 +219,7 @@ class RemotePool(Pool):
         return rank if rank and not rank.gone and start.isolation is Isolation.REUSE else None
 
     def _forked(self, agent: AgentConnection, start: RankStart) -> RemoteRank:
+        """Ask the agent to fork a rank, and return that rank, which is not ready yet."""
         agent.rank = RemoteRank(next(self._numbers), agent)
         hello = encode(replace(self._hello, module_path=list(sys.path)))
         variables = None if start.variables is None else dict(start.variables)
@@ -225,11 +230,14 @@ class RemotePool(Pool):
         """Do nothing: ranks stay with their agents."""
 
     def _forget(self, process: RankProcess) -> None:
+        """Forget the rank of an agent."""
         for agent in self._agents:
+            # Only the pool forgets it. The agent kills the process when it forks the next one.
             if agent.rank is process:
                 agent.rank = None
 
     def _slot(self, number: int, ranks: Sequence[Any], devices: LockedDevices | None) -> RankSlot:
+        """Return the device and the local rank for rank ``number`` of a case; a device only where ranks own theirs."""
         del devices  # locks of this host do not concern other hosts
         addresses = [rank.agent.address for rank in ranks]
         own = addresses[number]
@@ -247,6 +255,7 @@ class RemotePool(Pool):
         return heard
 
     def _hear_agent(self, agent: AgentConnection) -> bool:
+        """Pass the agent's messages to its rank. Returns whether there was more than a state."""
         try:
             messages = agent.channel.receive()
         except Closed:
@@ -255,6 +264,7 @@ class RemotePool(Pool):
             return True
         heard = False
         for message in messages:
+            # Messages of a rank that was discarded may still be under way.
             if agent.rank and agent.rank.number == message["number"]:
                 agent.rank.hear(message)
                 heard |= message["kind"] != "state"

@@ -21,6 +21,7 @@ from conformance.errors import UsageError
 
 #: How long the pytest process waits for the store, and then for the ranks, in seconds.
 TIMEOUT = 60.0
+#: Seconds between two attempts to connect.
 _POLL = 0.1
 _WORLD = "conformance/world"
 #: Seconds without an answer after which the kernel reports that a host is gone.
@@ -74,6 +75,7 @@ def publish(store: Any, numbers: Mapping[str, int], listener: socket.socket) -> 
         socket.gethostname(),
     )
     store.set(_key(agent.rank), json.dumps(asdict(agent)))
+    # After the address: where the world size is known, at least one agent is.
     store.set(_WORLD, str(numbers["WORLD_SIZE"]))
     return agent
 
@@ -146,10 +148,12 @@ def _key(rank: int) -> str:
 def enable_keepalive(connection: socket.socket) -> socket.socket:
     """Let a connection send at once, and end within seconds when the other host is gone. Return it."""
     connection.settimeout(None)
+    # Messages are small, and each is waited for.
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (("TCP_KEEPIDLE", 2), ("TCP_KEEPINTVL", 1), ("TCP_KEEPCNT", _SILENCE - 2)):
         connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    # Keepalive works on idle connections only; this covers data that nobody acknowledges.
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * _SILENCE)
     return connection
 
@@ -158,6 +162,7 @@ def own_address(address: str, port: int) -> str:
     """Return the address that this host uses to reach another host."""
     family, kind, _, _, target = socket.getaddrinfo(address, port, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, kind) as probe:
+        # A UDP socket sends nothing here: the kernel only chooses the route and with it the own address.
         probe.connect(target)
         return str(probe.getsockname()[0])
 

@@ -32,6 +32,7 @@ class Collection:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        """Parametrize a case family with those of its cases that the options select."""
         family = family_of(metafunc.function)
         if family is None:
             return
@@ -44,6 +45,7 @@ class Collection:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> Generator[None, None, None]:
+        """Put probes last, note and write the plan, then drop the cases that a resumed journal has ended."""
         # pytest leaves one item to skip for an empty parameter set; here it only means that no case was selected.
         items[:] = [item for item in items if case_of(item) or family_of(getattr(item, "function", None)) is None]
         items.sort(key=self._is_probe)
@@ -52,6 +54,7 @@ class Collection:
         self.planned = [(case, item.nodeid) for item in items if (case := case_of(item))]
         if self.planned and self.manifest_path:
             write_manifest(make_manifest(self.planned), self.manifest_path)
+        # After the manifest is written: the plan of a resumed run is still the whole plan.
         items[:] = [item for item in items if not ((case := case_of(item)) and case.id in self.done)]
 
     def _is_probe(self, item: pytest.Item) -> bool:
@@ -71,6 +74,7 @@ def reject_unknown_cases(options: RunOptions, ids: Sequence[str]) -> None:
 
 
 def _unknown_case(pattern: str) -> ConformanceError:
+    """Return the error for a pattern that selects no case: excluded by other options, or unknown."""
     known = [planned.case.id for planned in bundled_cases()]
     if any(matches(pattern, id) for id in known):
         return ConformanceError(

@@ -70,6 +70,7 @@ class ReportFolder:
         """Create the folder. Raise UsageError if it cannot be written."""
         try:
             self.stacks.mkdir(parents=True, exist_ok=True)
+            # Access rights say nothing about read-only and full file systems; only a file that is written does.
             probe = self.path / f".writable.{os.getpid()}"
             probe.touch()
             probe.unlink()

@@ -27,6 +27,7 @@ from conformance.runner.facts import environment_facts, read_facts
 from conformance.runner.progress import Progress
 from conformance.runner.waivers import check_plan, waivers_of
 
+#: Exit statuses of pytest.
 EXIT_INTERRUPTED, EXIT_INTERNAL, EXIT_USAGE, EXIT_NO_TESTS = 2, 3, 4, 5
 #: Width of the matrix in columns where the output is no terminal (CI logs, files).
 _WIDTH_OF_A_LOG = 120
@@ -46,6 +47,7 @@ class Controller:
     # --- before -----------------------------------------------------------------------------------------------------
 
     def pytest_report_header(self) -> list[str]:
+        """Return the lines about accelerator, declaration and versions for the head of pytest's output."""
         options, accelerator = self.context.options, self.context.accelerator
         environment = environment_facts()["facts"]
         cells = accelerator.static_declaration.cells.values()
@@ -70,10 +72,12 @@ class Controller:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self) -> None:
+        # With xdist the workers collect, and the plan comes from them.
         if not self.config.option.numprocesses:
             self._accept_once()
 
     def _accept_once(self) -> None:
+        """Accept the plan of the first worker that has collected; the plans of the others are the same."""
         if self.manifest is not None:
             return
         try:
@@ -85,6 +89,7 @@ class Controller:
         """Take the workers' manifest as this run's. Raise ConformanceError before any earlier file changes."""
         folder, run = self.context.folder, self.context.run
         setup_error = folder.setup_error(run)
+        # A worker could not load the accelerator; it has left the sentence for this process.
         if setup_error.exists():
             sentence = setup_error.read_text()
             setup_error.unlink()
@@ -114,6 +119,7 @@ class Controller:
         reject_unknown_cases(self.context.options, [])
 
     def _check_resume(self, manifest: dict[str, Any]) -> None:
+        """Raise ``JournalError`` where ``--resume`` meets the journal of another plan."""
         folder = self.context.folder
         if not self.context.options.resume or not folder.journal.exists():
             return
@@ -131,6 +137,7 @@ class Controller:
             )
 
     def _open_journal(self) -> None:
+        """Open the journal with the facts about run and accelerator. Hangs of a resumed run get their verdict first."""
         options, journal = self.context.options, open_journal(self.context)
         if self.context.done or options.resume:
             settle_hangs_of_a_dead_run(self.context, journal)
@@ -146,6 +153,7 @@ class Controller:
         )
         facts = self.context.folder.facts(self.context.run)
         journal.accelerator(name=self.context.accelerator.name, **read_facts(facts))
+        # The facts are in the journal now. The file only carried them here from the device host.
         facts.unlink(missing_ok=True)
         journal.close()
 
@@ -153,6 +161,7 @@ class Controller:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_report_teststatus(self, report: pytest.TestReport | pytest.CollectReport) -> tuple[str, str, str] | None:
+        """Suppress pytest's letter for each case, unless the output is verbose."""
         # A file that cannot be collected has a report too, which has no properties.
         if self.config.option.verbose > 0 or "conformance.id" not in dict(getattr(report, "user_properties", ())):
             return None
@@ -168,6 +177,7 @@ class Controller:
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        """Write the report and set pytest's exit status, if there was a plan."""
         if self.manifest is None:
             self._clean_up()
             return
@@ -175,6 +185,7 @@ class Controller:
         self._finish(session, int(exitstatus))
 
     def _finish(self, session: pytest.Session, exitstatus: int) -> None:
+        """Write the report with the collector paused, clean up, and set the session's exit status."""
         with collector_paused():
             status = self._report(exitstatus)
         gc.freeze()  # the process ends soon, so these objects need no garbage collection
@@ -185,6 +196,7 @@ class Controller:
         """Write the report of what the journal holds, and return the run's exit status."""
         folder, finished = self.context.folder, _now()
         report = fold(self.manifest, read_journal(folder.journal))  # type: ignore[arg-type]
+        # pytest's own status counts too: an interrupt or an internal error must not look like a verdict.
         status = run_status(exitstatus, int(report.exit_status()))
         journal = open_journal(self.context)
         journal.finish(exit=status, finished=finished)
@@ -202,6 +214,7 @@ class Controller:
 
     @pytest.hookimpl(trylast=True)
     def pytest_terminal_summary(self, terminalreporter: Any, exitstatus: int) -> None:
+        """Print the report below pytest's own output, or say that the selection was empty."""
         from conformance.reports.views.text import body
 
         if self.report is None:

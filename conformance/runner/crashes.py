@@ -42,6 +42,7 @@ class CrashHandler:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
+        """Let xdist survive a write to a worker that has just died."""
         send = node.sendcommand
 
         def send_to_the_living(name: str, **arguments: Any) -> None:
@@ -54,10 +55,12 @@ class CrashHandler:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_handlecrashitem(self, crashitem: str, report: Any, sched: Any) -> None:
+        """Judge the case that ended the worker, and put the other cases back into the queue."""
         worker = report.node.gateway.id
         records = read_journal(self.context.folder.journal)
         culprit = next((started for started in records.in_flight.values() if started.worker == worker), None)
         head = self.case_ids.get(crashitem)
+        # xdist names the first test in the worker's queue, but the journal knows which case was really running.
         if culprit is not None:
             verdict = self._judge(culprit, _exit_status(report.node))
             if culprit.id == head:
@@ -78,6 +81,7 @@ class CrashHandler:
 
     def _rewrite(self, report: pytest.TestReport, case_id: str, verdict: Verdict) -> None:
         """Replace the outcome in xdist's report by the verdict."""
+        # xdist gives a crash no phase of pytest's. As "call" it is the outcome of the case itself.
         report.when = "call"
         report.outcome = {"pass": "passed", "skip": "skipped", "fail": "failed"}[verdict.outcome.value]  # type: ignore[assignment]
         command = repro_of(self.context, case_id)
@@ -98,10 +102,12 @@ class CrashHandler:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any, error: object) -> None:
+        """Stop the run when workers die again and again without a case that ends in between."""
         if not error:
             return
         ended = len(read_journal(self.context.folder.journal).ended) if self.context.folder.journal.exists() else 0
-        self._deaths_without_verdict = self._deaths_without_verdict + 1 if ended == self._ended_at_last_death else 0
+        # Any verdict in between is progress: one bad case after another may each end its worker.
+        self._deaths_without_verdict = self._deaths_without_verdict + 1 if ended == self._ended_at_last_death else 1
         self._ended_at_last_death = ended
         if self._deaths_without_verdict >= _MOST_DEATHS_WITHOUT_PROGRESS:
             stacks = read_stacks(stacks_path(self.context.folder.path, node.gateway.id))
@@ -129,6 +135,7 @@ def _waived(verdict: Verdict, case: str, context: RunContext) -> Verdict:
 
 
 def _how_it_died(stacks: str, status: int | None) -> str:
+    """Return a clause on how the process died, from its stacks and its exit status (negative: a signal)."""
     fatal = fatal_error(stacks)
     if status is not None and status < 0:
         return f"the process was killed by {signal.Signals(-status).name}" + (f" ({fatal})" if fatal else "")
@@ -232,6 +239,7 @@ def _death_notice(context: RunContext, dead: int) -> str:
 
 
 def _in_flight(context: RunContext, process: int) -> CaseStart | None:
+    """Return the case that process ``process`` had begun and not ended, if any."""
     if not context.folder.journal.exists():
         return None
     records = read_journal(context.folder.journal)

@@ -32,6 +32,7 @@ class DeviceHost:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionstart(self) -> None:
+        """Load the accelerator under the watchdog, then register fixtures, case runner and ranks."""
         if is_worker(self._config):
             die_with_parent()
         else:
@@ -66,6 +67,7 @@ class DeviceHost:
         self._death_watcher.end()
 
     def _load(self) -> AcceleratorUnderTest:
+        """Load accelerator, declaration, device and waivers, and publish the facts for the controller."""
         import torch
 
         from conformance.runner.facts import accelerator_facts
@@ -90,6 +92,7 @@ class DeviceHost:
         write_facts(self._context.folder.facts(self._context.run), facts)
 
     def _fail(self, sentence: str) -> None:
+        """Report that the set-up failed: as a usage error here, or through a file from a worker."""
         if not is_worker(self._config):
             raise pytest.UsageError(sentence)
         # A worker cannot end the run: it leaves the sentence for the controller, and collects nothing.

@@ -69,6 +69,7 @@ def read_facts(path: Path) -> dict[str, Any]:
 
 
 def _version(package: str) -> str | None:
+    """Return the installed version of ``package``, or ``None``."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

@@ -38,6 +38,7 @@ class Progress:
         self._write(progress_line(self._counts, self._total, time.monotonic() - self._began))
 
     def _write(self, line: str) -> None:
+        """Write a line through pytest's terminal reporter, unless the run is quiet."""
         reporter: Any = self._config.pluginmanager.getplugin("terminalreporter")
         if reporter is not None and self._config.option.verbose >= 0:
             reporter.ensure_newline()

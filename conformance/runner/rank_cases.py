@@ -18,6 +18,7 @@ from conformance.case import Case, Isolation
 from conformance.checker import Checker
 from conformance.finding import EnvironmentLacks, Finding
 from conformance.observation import Observed, Seen
+from conformance.process.machine import MOST_SLOWDOWN, slowdown
 from conformance.process.watchdog import Watchdog
 from conformance.ranks.channel import Hello, Work
 from conformance.ranks.device_locks import DeviceLocks, DevicesBusy, LockedDevices, lock_folder, physical_names
@@ -59,6 +60,7 @@ class RankCases:
             self._pool.start()  # it imports torch while the case before it runs
 
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        """Skip a case that has too few devices or ranks, and arm the watchdog for the pool."""
         case = case_of(item)
         if case is None or case.world_size is None:
             return
@@ -75,12 +77,14 @@ class RankCases:
             item.stash[VERDICT] = verdict
             raise pytest.skip.Exception(verdict.message, _use_item_location=True)
         # The pool keeps the case's deadline; the watchdog guards the pool itself. A failed case may run a second time.
-        self._watchdog.arm(_LOCK_TIMEOUT + START_TIMEOUT + 2 * (case.deadline + _AFTER_THE_DEADLINE))
+        executions = 2 * (case.deadline + _AFTER_THE_DEADLINE) * MOST_SLOWDOWN
+        self._watchdog.arm(_LOCK_TIMEOUT + START_TIMEOUT + executions)
         # The ranks make these fixtures, so pytest must not.
         item.funcargs.update(dict.fromkeys(RANK_SIDE - {"case"}))  # type: ignore[attr-defined]
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_pyfunc_call(self, pyfuncitem: pytest.Function) -> bool | None:
+        """Run the body on ranks and raise their common observation, unless it is right. Returns ``True`` when done."""
         case = case_of(pyfuncitem)
         if case is None or case.world_size is None:
             return None
@@ -105,10 +109,12 @@ class RankCases:
     def _run(self, work: Work, case: Case, devices: LockedDevices | None, imports: frozenset[str]) -> ExecutionResult:
         """Run the case. If it fails on warm ranks, run it on fresh ranks too: an earlier case may be the cause."""
         assert case.world_size is not None
+        # The option may raise a case's isolation, and never lower it.
         start = RankStart(self._isolation.at_least(case.isolation), dict(case.environment), imports)
         result = self._pool.run(work, case.world_size, start, devices)
         if not result.suspects_earlier_case:
             return result
+        # Fresh ranks are forks: state of an earlier case cannot be in them.
         fresh = self._pool.run(work, case.world_size, RankStart(Isolation.FORK, imports=imports), devices)
         if fresh.outcome.observation.seen is not Seen.RIGHT:
             return result
@@ -131,6 +137,7 @@ class RankCases:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Replace the frames of the pool in a failure by the details of the ranks."""
         report = yield
         outcome = item.stash.get(OUTCOME, None)
         if outcome is not None and report.when == "call" and report.failed:
@@ -163,6 +170,7 @@ def _imports(item: pytest.Function) -> frozenset[str]:
 
 
 def _work(item: pytest.Function, case: Case) -> Work:
+    """Return the work that a rank needs to find and run this case. The pool fills in ranks and nonce."""
     function: Any = item.function
     return Work(
         nonce="",
@@ -172,7 +180,7 @@ def _work(item: pytest.Function, case: Case) -> Work:
         function=".".join(filter(None, (item.cls and item.cls.__qualname__, item.originalname))),
         rank=0,
         world_size=0,
-        deadline=case.deadline,
+        deadline=case.deadline * slowdown(),
         values=_pickled({name: item.funcargs[name] for name in item._fixtureinfo.argnames if name not in RANK_SIDE}),
     )
 
@@ -191,6 +199,7 @@ def _pickled(values: dict[str, Any]) -> str:
 
 
 def _can_be_pickled(value: Any) -> bool:
+    """Return whether ``value`` can be pickled. Any exception means no."""
     try:
         pickle.dumps(value)
     except Exception:  # noqa: BLE001 - see above
@@ -199,6 +208,7 @@ def _can_be_pickled(value: Any) -> bool:
 
 
 def _devices(accelerator: Any) -> int:
+    """Return the number of the accelerator's devices, or 1 where it cannot be counted."""
     try:
         return int(accelerator.device_count())
     except Exception:  # noqa: BLE001 - other cases judge devices that cannot be counted; assume one

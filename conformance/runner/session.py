@@ -39,6 +39,7 @@ def prepare(config: pytest.Config) -> None:
         option.numprocesses = context.accelerator.default_workers
     if option.numprocesses:
         option.dist = "load"  # the group schedulers of xdist 3.8 hang, or multiply failures, when a worker crashes
+        # xdist's default would end the run after some crashes, but here each crash is a verdict.
         option.maxworkerrestart = option.maxworkerrestart or "100000"
 
 
@@ -67,6 +68,7 @@ def activate(config: pytest.Config) -> None:
 
 
 def _register_controller(config: pytest.Config, context: RunContext, collection: Collection) -> None:
+    """Register the controller, and with xdist the handler of dead workers."""
     from conformance.runner.controller import Controller
     from conformance.runner.crashes import CrashHandler
 
@@ -82,6 +84,7 @@ def _make_context(config: pytest.Config) -> RunContext:
     waivers_of(options.waivers)  # raises if the file is wrong
     accelerator = resolve(options.accelerator)
     if not config.option.collectonly:
+        # Before anything runs: a missing package is then one sentence, not the failure of every worker.
         accelerator.preflight()
     folder = ReportFolder(options.report / accelerator.name)
     if not config.option.collectonly:

@@ -47,9 +47,11 @@ def open_to_write(filename: FileName) -> OpenFile:
 
 
 def _open(filename: FileName, flags: int) -> OpenFile:
+    """Open a path or duplicate a descriptor. Raises ``UsageError`` if the file does not open."""
     path = _path_of(filename, flags) if isinstance(filename, int) else filename
     doing = "reading" if flags == os.O_RDONLY else "writing"
     try:
+        # A duplicate, so that closing it leaves the caller's descriptor open.
         plain = os.dup(path) if isinstance(path, int) else os.open(path, flags, 0o664)
     except OSError as error:
         raise wrong("filename", f"a file that opens for {doing}", f"{filename!r}: {error.strerror}") from None
@@ -57,6 +59,7 @@ def _open(filename: FileName, flags: int) -> OpenFile:
 
 
 def _direct(path: str | bytes, flags: int) -> int:
+    """Open the file again past the page cache, and return the descriptor, or -1 where that is impossible."""
     bypass = getattr(os, "O_DIRECT", None)
     if bypass is None:
         return -1

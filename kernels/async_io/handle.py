@@ -145,11 +145,13 @@ class Handle(PinHandle):
     def __del__(self) -> None:
         forgotten = len(self._pending)
         self.close()
+        # A child of fork() has a copy of the list, and nothing in it is the child's to wait for.
         if forgotten and os.getpid() == self._process:
             text = f"a handle was deleted with {forgotten} operations pending; they were completed first. Call wait()"
             warnings.warn(text, ResourceWarning, stacklevel=2)
 
     def _now(self, writes: bool, buffer: Tensor, filename: Any, validate: bool, offset: int) -> int:
+        """Transfer all bytes before returning 1. Raises the first error of a part."""
         operation, parts = self._begin(writes, buffer, filename, validate, offset)
         if len(parts) == 1:  # in this thread, which saves the way to a worker thread and back
             operation.run(self._engines, *parts[0])
@@ -161,6 +163,7 @@ class Handle(PinHandle):
         return 1
 
     def _later(self, writes: bool, buffer: Tensor, filename: Any, validate: bool, offset: int) -> int:
+        """Queue the transfer and return 0. Its errors are raised by ``wait``."""
         operation, parts = self._begin(writes, buffer, filename, validate, offset)
         self._share_out(operation, parts)
         with self._lock:
@@ -170,6 +173,7 @@ class Handle(PinHandle):
     def _begin(
         self, writes: bool, buffer: Tensor, filename: Any, validate: bool, offset: int
     ) -> tuple[Operation, list[tuple[int, int]]]:
+        """Check the call, open the file, and return the operation with its parts as (start, stop) in bytes."""
         self._check_usable()
         transfer, opened = prepare(writes, buffer, filename, offset, validate)
         parts = transfer.parts(self._settings.intra_op_parallelism)
@@ -179,7 +183,9 @@ class Handle(PinHandle):
         operation.futures = [self._workers.submit(operation.run, self._engines, *part) for part in parts]
 
     def _wait(self) -> int:
+        """Wait for all queued transfers and return their number. Raises their error, or a summary of several."""
         with self._lock:
+            # Taken under the lock, so that two threads never wait for the same operation.
             pending, self._pending = self._pending, []
         failed = [error for operation in pending if (error := operation.outcome()) is not None]
         if len(pending) == len(failed) == 1:
@@ -190,6 +196,7 @@ class Handle(PinHandle):
         return len(pending)
 
     def _check_usable(self) -> None:
+        """Raise ``UsageError`` if the handle is closed or was inherited through a fork."""
         if not self._open:
             raise UsageError("this handle is closed.\n  make a new one")
         if os.getpid() != self._process:

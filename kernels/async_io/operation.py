@@ -55,6 +55,7 @@ class Transfer:
             self.buffer.copy_(self.memory.view(self.buffer.dtype).view(self.buffer.shape))
 
     def _compare(self) -> None:
+        """Read the written bytes back and compare them. Raises ``OSError`` at the first difference."""
         opened = open_to_read(self.filename, self.memory.numel(), self.offset)
         try:
             # In pieces of 1 MiB, so that the comparison needs little memory.
@@ -109,6 +110,7 @@ class Operation:
         return None
 
     def _move(self, engine: Engine, start: int, stop: int) -> None:
+        """Move the bytes from ``start`` to ``stop``. Raises ``OSError`` if the file is too short."""
         transfer, opened = self.transfer, self._opened
         address, offset = transfer.memory.data_ptr() + start, transfer.offset + start
         try:
@@ -119,6 +121,7 @@ class Operation:
             raise OSError(errno.ENODATA, f"{transfer.sentence}: the file ends after {start + moved} of them")
 
     def _end_part(self) -> None:
+        """Count a part as ended, and close the file after the last."""
         with self._lock:
             self._left -= 1
             last = self._left == 0
@@ -127,6 +130,7 @@ class Operation:
 
 
 def _on_the_host(buffer: Tensor, writes: bool) -> Tensor:
+    """Return the buffer's bytes in host memory: its own, or a copy that is filled only for writes."""
     if buffer.device.type == "cpu":
         return host_bytes(buffer)
     # The copy starts at a multiple of BLOCK in memory, so that direct I/O needs no staging buffer.

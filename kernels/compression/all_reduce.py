@@ -77,6 +77,7 @@ class CompressedAllReduce:
 
     def _pack_own(self, padded: Tensor, feedback: Feedback) -> tuple[Tensor, Tensor]:
         """Return this rank's packed signs and their scale; store the loss in the worker feedback."""
+        # Error feedback: the loss of the last call is added to this one's input, so it is not lost for good.
         compensated = padded + feedback.worker
         scale = _scale(compensated)
         feedback.worker.copy_(compensated - scale * signs(compensated))
@@ -105,12 +106,14 @@ class CompressedAllReduce:
         return (chunks * scales.view(-1, 1)).view(-1)
 
     def _gathered(self, own: Tensor) -> Tensor:
+        """Return the buffers of all ranks one after the other, and count the bytes that this rank sends."""
         out = own.new_empty(own.numel() * self.world_size)
         dist.all_gather(list(out.chunk(self.world_size)), own, group=self._group)
         self.bytes_sent += own.nbytes * (self.world_size - 1)
         return out
 
     def _check(self, buffer: Tensor, feedback: Feedback) -> None:
+        """Raise ``UsageError`` if the buffer or its feedback has another dtype, shape or device."""
         if buffer.dtype is not torch.float32:
             raise UsageError(f"the buffer is {buffer.dtype}.\n  compressed all-reduce takes float32: convert it")
         padded = self.padded(buffer.numel())

@@ -38,8 +38,10 @@ class OneBitAdam(OneBitOptimizer):
             self._update_one(group, parameter)
 
     def _update_one(self, group: Group, parameter: Tensor) -> None:
+        """Update one parameter: with Adam while warming up, then with the frozen second moment."""
         state, (beta1, beta2) = self.state[parameter], group["betas"]
         moment, square = moments(state, parameter)
+        # Counted before it is compared, so ``freeze_step`` steps are taken with plain Adam.
         state["step"] = state.get("step", 0) + 1
         gradient = self._gradient(parameter)
         if state["step"] <= group["freeze_step"]:

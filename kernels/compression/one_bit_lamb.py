@@ -60,6 +60,7 @@ class OneBitLamb(OneBitOptimizer):
         super().__init__(params, specific, lr, **common)
 
     def _update(self) -> None:
+        """Update all parameters. Frozen ones are collected first, because they share one communication."""
         frozen: list[tuple[Group, Tensor, State]] = []
         for group, parameter in self._parameters():
             state = self.state[parameter]
@@ -74,6 +75,7 @@ class OneBitLamb(OneBitOptimizer):
             self._compressed(frozen)
 
     def _warm_up(self, group: Group, parameter: Tensor, state: State) -> None:
+        """Update a parameter with LAMB and average its trust ratio for the compressed steps."""
         beta1, beta2 = group["betas"]
         moment, square = moments(state, parameter)
         gradient = self._mean(self._gradient(parameter))
@@ -86,9 +88,12 @@ class OneBitLamb(OneBitOptimizer):
             state["lamb_coeff_freeze"] = kept
         parameter.add_(update, alpha=-group["lr"] * coeff)
         if state["step"] == group["freeze_step"]:
+            # From here on the true second moment goes on in "exp_avg_sq_fresh", and "exp_avg_sq" stays frozen.
             state["exp_avg_sq_fresh"] = square.clone()
 
     def _compressed(self, frozen: list[tuple[Group, Tensor, State]]) -> None:
+        """Update first moments, communicate them compressed, and step with the result."""
+        # Once, before the first compressed step: the scales bring the moments of all parameters to one size.
         if any("scaled" not in state for _, _, state in frozen):
             _set_scales([state for _, _, state in frozen])
         before = [state["exp_avg"].clone() for _, _, state in frozen]
@@ -109,8 +114,10 @@ class OneBitLamb(OneBitOptimizer):
                 state["exp_avg"].mul_(group["mask"])
 
     def _step_with(self, last: Tensor, group: Group, parameter: Tensor, state: State) -> None:
+        """Update one parameter with the frozen trust ratio, corrected by the change of the second moment."""
         beta1, beta2 = group["betas"]
         moment, fresh = state["exp_avg"], state["exp_avg_sq_fresh"]
+        # The mean gradient was not communicated, so it is computed from the moment before and after.
         rebuilt = (moment - last * beta1) / (1 - beta1)
         fresh.mul_(beta2).addcmul_(rebuilt, rebuilt, value=1 - beta2)
         update = update_of(moment, state["exp_avg_sq"], parameter, group)
@@ -119,6 +126,7 @@ class OneBitLamb(OneBitOptimizer):
 
 
 def _trust_ratio(parameter: Tensor, update: Tensor, group: Group) -> float:
+    """Return the norm of the parameter over that of the update, within the group's limits; 1 if a norm is 0."""
     weight, change = (float(torch.linalg.vector_norm(tensor)) for tensor in (parameter, update))
     if weight == 0 or change == 0:
         return 1.0

@@ -117,6 +117,7 @@ class OneBitOptimizer(Optimizer, abc.ABC):
 
     def _mean(self, tensor: Tensor) -> Tensor:
         """Return the uncompressed mean over ranks."""
+        # Ranks may have other strides, and a collective sends memory in its own order.
         total = tensor.clone(memory_format=torch.contiguous_format)
         dist.all_reduce(total, group=self._process_group)
         return total / self._wire.world_size
@@ -142,6 +143,7 @@ class OneBitOptimizer(Optimizer, abc.ABC):
 
 
 def _check_tensors(optimizer: str, group: Group, parameter: Tensor) -> None:
+    """Raise ``UsageError`` for a sparse gradient, or a mask of another shape than the parameter."""
     if parameter.grad is not None and parameter.grad.layout is not torch.strided:
         raise UsageError(f"{optimizer} takes dense gradients.\n  make the layer's gradient dense")
     mask = group["mask"]
@@ -153,6 +155,7 @@ def _check_tensors(optimizer: str, group: Group, parameter: Tensor) -> None:
 
 
 def _check_numbers(values: Group) -> None:
+    """Raise ``UsageError`` for an option outside its range."""
     positive = ("eps", "freeze_step", "var_freeze_step", "var_update_scaler", "local_step_scaler", "local_step_clipper")
     for name in (*positive, "lr", "weight_decay"):
         low = "above 0" if name in positive else "0 or above"

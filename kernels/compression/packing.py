@@ -74,6 +74,7 @@ def compiled_packbits() -> Packing:
     compiled = library()
 
     def pack(tensor: Tensor, numel: int, rank: int = 0) -> Tensor:
+        """Return a byte for every eight numbers, the first number in the highest bit."""
         flat = tensor.detach().reshape(-1)[:numel].contiguous()  # a variable, so that it lives until the call returns
         packed = torch.empty((numel + 7) // 8, dtype=torch.uint8)
         compiled.pack_signs(flat.data_ptr(), numel, packed.data_ptr())
@@ -87,6 +88,7 @@ def compiled_unpackbits() -> Packing:
     compiled = library()
 
     def unpack(packed: Tensor, n_bytes: int, rank: int = 0) -> Tensor:
+        """Return 1.0 or -1.0 for each bit of the first ``n_bytes`` bytes."""
         flat = packed.reshape(-1)[:n_bytes].contiguous()
         out = torch.empty(8 * n_bytes, dtype=torch.float32)
         compiled.unpack_signs(flat.data_ptr(), n_bytes, out.data_ptr())

@@ -56,6 +56,7 @@ class ZeroOneAdam(OneBitOptimizer):
         super().__init__(params, schedule, lr, **common)
 
     def _update(self) -> None:
+        """Update all parameters, each by the phase that its own step count has reached."""
         for group, parameter in self._parameters():
             state = self.state[parameter]
             if not state:
@@ -74,6 +75,7 @@ class ZeroOneAdam(OneBitOptimizer):
         beta1, beta2 = group["betas"]
         moment, square = moments(state, parameter)
         renews = state["step"] % state["var_interval"] == 0
+        # A copy, because compression works in place and the gradient is the caller's.
         gradient = self._gradient(parameter).clone(memory_format=torch.contiguous_format)
         if renews:
             gradient = self._mean(gradient)
@@ -96,6 +98,7 @@ class ZeroOneAdam(OneBitOptimizer):
         change = -group["lr"] * update_of(moment, square, parameter, group)
         parameter.add_(change)
         state["accumulated"].add_(change)
+        # The sum of the rates turns the sum of the updates back into a moment; see _synchronize.
         state["lrs"] += group["lr"]
         if state["step"] % state["local_step_interval"] == 0:
             self._synchronize(group, parameter, state)

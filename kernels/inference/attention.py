@@ -82,6 +82,7 @@ def check_window(local_attention: bool, window_size: object) -> None:
 
 
 def _check_alike(name: str, tensor: Tensor, like: Tensor) -> None:
+    """Raise ``UsageError`` if dtype or device differ from those of ``like``."""
     if tensor.dtype is not like.dtype:
         raise wrong(name, str(like.dtype), tensor.dtype)
     if tensor.device != like.device:

@@ -217,6 +217,7 @@ def _decodes(setting: DecodingSettings) -> Callable[..., Observations]:
     """Return a property's function that runs a prompt, then token by token."""
 
     def run(functions: Any, device: torch.device, dtype: torch.dtype, generator: torch.Generator) -> Observations:
+        """Yield the observations of one decoding session, and release the workspace after it."""
         session = DecodingSession(functions, device, setting, setting.sequences(generator, dtype))
         session.allocate()
         try:

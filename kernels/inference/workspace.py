@@ -74,6 +74,7 @@ class Workspace:
         """Store (batch, heads, tokens, channels) after the ``first`` tokens; return views of all tokens so far."""
         size = self._fitting(layer, first, keys)
         self.elsewhere = False
+        # Made for the first keys, which tell the device.
         if layer not in self.caches or self.caches[layer][0].device != keys.device:
             shape = (size.batch, size.heads, size.tokens, size.width)
             self.caches[layer] = (keys.new_zeros(shape), keys.new_zeros(shape))
@@ -106,6 +107,7 @@ class Workspace:
         for layer in range(size.layers):
             for cache in self.caches[layer]:
                 held = cache[:, :, : self.seen]
+                # repeat_interleave copies first, so sources that are overwritten have been read.
                 held.copy_(held[:sources].repeat_interleave(repeats, dim=0))
                 found.append(held)
         return found
@@ -147,6 +149,7 @@ WORKSPACE = Workspace()
 
 
 def _allocate(word: str, dtype: torch.dtype) -> Callable[..., None]:
+    """Return the allocation function for tensors of ``dtype``, under DeepSpeed's name."""
     name = f"allocate_workspace_{word}"
 
     def allocate_workspace(
@@ -177,6 +180,7 @@ def _allocate(word: str, dtype: torch.dtype) -> Callable[..., None]:
             raise wrong("num_heads", f"a divisor of {hidden_dim}, and a multiple of {mp_size} ranks", num_heads)
         if max(prompt_length, min_out_tokens) > max_out_tokens:
             raise wrong("max_out_tokens", f"at least {max(prompt_length, min_out_tokens)}", max_out_tokens)
+        # No layer keeps anything here then.
         layers = 0 if external_cache else num_layers
         size = WorkspaceSize(dtype, num_heads // mp_size, hidden_dim // num_heads, batch_size, layers, max_out_tokens)
         given = (
@@ -221,7 +225,9 @@ def follow(find: Callable[[str], Callable[..., Any]], operator: Callable[..., An
     done = (0, 0)  # the allocation, and how many calls of its journal have been repeated
 
     def softmax_context(*arguments: Any) -> Any:
+        """Repeat the calls that the operator's own workspace has missed, then call the operator."""
         nonlocal done
+        # A new allocation starts a new workspace, so its whole journal is due.
         start = done[1] if done[0] == WORKSPACE.allocations else 0
         for name, given in WORKSPACE.journal[start:]:
             find(name)(*given)

@@ -67,8 +67,10 @@ class FrozenLinear(nn.Module):
         return f"in_features={self.in_features}, out_features={self.out_features}, stored as {kept}{ranks}"
 
     def _stored(self, weight: Tensor) -> Tensor:
+        """Return the part of the weight that this rank keeps, quantized if there is a codec."""
         part = weight if self.shards is None else self._layout.rows(weight)[self.shards.rank]
         if self.codec is None:
+            # A copy, because a view would keep the whole weight in memory.
             return part.clone()
         self.codec.check(weight.dtype)
         return self.codec.coded(part.reshape(-1))

@@ -18,6 +18,7 @@ from conformance.kernels.groups import member_of
 from conformance.kernels.specifications.fp_quantization import format_of
 from conformance.kernels.specifications.quantization import kind_of
 
+#: A float32 behind the codes of each group.
 _SCALE_BYTES = 4
 _HINT = "choose another one; see conformance.kernels.linear"
 #: Dtypes of weights that the quantizers take, for floating-point and for integer codes.
@@ -71,6 +72,7 @@ class Codec:
 
     def coded(self, flat: Tensor) -> Tensor:
         """Return the flat numbers as uint8 of shape (groups, bytes); zeros fill the last group."""
+        # Zeros never raise a group's largest magnitude, so they do not change its scale.
         rest = -flat.numel() % self.group_size
         rows = functional.pad(flat, (0, rest)).view(-1, self.group_size).contiguous()
         if self._is_float:

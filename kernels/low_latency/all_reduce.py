@@ -106,6 +106,7 @@ class LowLatencyAllReduce:
                 reference.all_reduce(dense, operation, self._group)
             else:
                 self._through(self._segment, dense, dtype, code)
+            # A tensor with gaps was reduced in a copy.
             if dense.data_ptr() != tensor.data_ptr():
                 tensor.detach().copy_(dense)
         return tensor
@@ -128,7 +129,9 @@ class LowLatencyAllReduce:
         return f"<all-reduce of rank {self.rank} of {self.world_size} by {self.transport.value}: {self.why}>"
 
     def _through(self, segment: Segment, dense: Tensor, dtype: int, code: int) -> None:
+        """Reduce through shared memory, in place. Any failure closes this object."""
         library, handle = segment.library, segment.handle
+        # The library counts in nanoseconds.
         timeout = int(self._timeout * 1e9)
         try:
             status = library.low_latency_all_reduce(handle, dense.data_ptr(), dense.numel(), dtype, code, timeout)
@@ -143,6 +146,7 @@ class LowLatencyAllReduce:
             self._fail(segment, CallStatus(status), dense, OPERATIONS[code])
 
     def _fail(self, segment: Segment, status: CallStatus, dense: Tensor, operation: object) -> None:
+        """Close this object, and raise the error that tells which rank broke off and how."""
         culprit: int = segment.library.low_latency_culprit(segment.handle)
         call = _described(dense.numel(), dense.dtype, operation)
         fact = f"all-reduce of {call} on rank {self.rank}: rank {culprit}"
@@ -160,6 +164,7 @@ class LowLatencyAllReduce:
         raise ConnectionError(f"{fact} ({process}) {how}.\n  {again}")
 
     def _refusal(self, tensor: Tensor, operation: object) -> Exception:
+        """Return the error for a call that cannot be made."""
         if self._closed:
             fact = f"this all-reduce can no longer be used: {self._closed}"
             return UsageError(f"{fact}.\n  all ranks must make a new object")
@@ -168,6 +173,7 @@ class LowLatencyAllReduce:
 
 
 def _fits(tensor: Tensor, code: int) -> bool:
+    """Return whether the compiled code takes the tensor and the operation."""
     if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
         return False
     if code == _AVERAGE and not tensor.is_floating_point():

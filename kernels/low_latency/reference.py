@@ -36,6 +36,7 @@ def in_order(parts: list[Tensor], operation: dist.ReduceOp.RedOpType) -> Tensor:
 
 
 def _combined(total: Tensor, part: Tensor, operation: dist.ReduceOp.RedOpType) -> Tensor:
+    """Return two ranks' tensors combined. NaN wins in minimum and maximum."""
     # part != part is true for NaN only, which replaces a number; a number does not replace NaN.
     if operation == dist.ReduceOp.MIN:
         return torch.where((part != part) | (part < total), part, total)

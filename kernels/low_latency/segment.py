@@ -23,6 +23,7 @@ from conformance.kernels.native import shared_object
 
 SOURCE = Path(__file__).parent / "csrc" / "all_reduce.cpp"
 MAX_RANKS = 64
+#: Random bytes that prove that the mapped memory is the one that rank 0 has made.
 _TOKEN = 16
 #: Bytes in front of the segment's data: one memory page, which begins with the token.
 _TOKEN_SPACE = mmap.PAGESIZE
@@ -134,6 +135,7 @@ def agree(group: dist.ProcessGroup | None, portable: str, tuning: Tuning) -> tup
     found: list[_MemoryOffer | None] = _gathered(offer, group)
     assert found[0] is not None
     memory, error = (memory, found[0].error) if rank == 0 else _attach(found[0])
+    # Every rank takes part, also after an error: the others would wait for it for ever.
     errors: list[str] = _gathered(error, group)
     # Only now have all ranks mapped the memory, whose path leads through rank 0's descriptor.
     if descriptor >= 0:
@@ -166,6 +168,7 @@ def _machine() -> str:
 
 
 def _obstacle(ranks: int) -> str:
+    """Return why this process cannot share memory with ``ranks`` ranks, or an empty text."""
     if sys.platform != "linux" or not hasattr(os, "memfd_create"):
         return f"{sys.platform} has no memfd"
     if not _machine():
@@ -180,6 +183,7 @@ def _obstacle(ranks: int) -> str:
 
 
 def _create(ranks: int, tuning: Tuning) -> tuple[mmap.mmap | None, int, _MemoryOffer]:
+    """Create the memory and return it with its descriptor and the offer for the other ranks."""
     size = _TOKEN_SPACE + library().low_latency_bytes(ranks, tuning.chunk)
     descriptor = -1
     try:
@@ -196,6 +200,7 @@ def _create(ranks: int, tuning: Tuning) -> tuple[mmap.mmap | None, int, _MemoryO
 
 
 def _attach(offer: _MemoryOffer) -> tuple[mmap.mmap | None, str]:
+    """Map the offered memory and return it, or ``None`` and the reason."""
     if offer.error:
         return None, ""  # rank 0 reports its own error
     try:

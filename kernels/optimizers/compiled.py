@@ -20,6 +20,7 @@ _SOURCE = Path(__file__).parent / "csrc" / "optimizers.cpp"
 _WHO, _WITHOUT = "the compiled optimizer kernel", "PyTorch's operators do the work without it"
 #: Compilers do not vectorize a square root that sets errno, or a comparison that may trap.
 _FLAGS = ("-fno-math-errno", "-fno-trapping-math")
+#: The compiled library's numbers for dtypes.
 _TYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 
 
@@ -46,6 +47,7 @@ def library() -> ctypes.CDLL:
     try:
         loaded = shared_object(_SOURCE, _WHO, _WITHOUT, (*_FLAGS, "-fopenmp"))
     except SetupError:
+        # Some compilers lack OpenMP, as Apple's; the kernel then runs in one thread.
         loaded = shared_object(_SOURCE, _WHO, _WITHOUT, _FLAGS)
     for name in ("adam", "adam_back", "adagrad", "lion"):
         function = getattr(loaded, name)

@@ -58,7 +58,10 @@ def in_our_order(first_is_high: Callable[[torch.device], bool], bits_at: int, ta
     """
 
     def adapt(operator: Callable[..., Any]) -> Callable[..., Any]:
+        """Return ``operator`` with the numbers of each byte in our order."""
+
         def call(*given: Any) -> Any:
+            """Call the operator, with 4-bit arguments and results turned where its order differs."""
             plain: list[Any] = [int(value) if isinstance(value, IntEnum) else value for value in given]
             if plain[bits_at] != 4 or first_is_high(plain[0].device):
                 return operator(*plain)

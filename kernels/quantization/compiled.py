@@ -15,6 +15,7 @@ from conformance.kernels.native import shared_object
 
 _SOURCE = Path(__file__).parent / "csrc" / "quantize.cpp"
 _WHO, _WITHOUT = "the compiled CPU quantizer", "PyTorch's operators do the work without it"
+#: The compiled library's numbers for dtypes.
 _TYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 _POINTER, _INT, _LONG = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
 
@@ -49,6 +50,7 @@ def dequantizer(dtype: torch.dtype) -> Callable[[Tensor, Tensor, int, int, int],
     """Return a function that dequantizes contiguous tensors to ``dtype`` (float32 or float16), as the references do."""
 
     def dequantize(data: Tensor, params: Tensor, groups: int, num_bits: int, quant_type: int) -> Tensor:
+        """Return the numbers of packed codes, in the dtype of the function's name."""
         values = torch.empty((*data.shape[:-1], data.shape[-1] * 8 // num_bits), dtype=dtype)
         library().dequantize_groups(
             data.data_ptr(), params.data_ptr(), groups, values.numel() // groups, num_bits, int(quant_type),

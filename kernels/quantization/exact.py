@@ -48,9 +48,11 @@ def quantize(numbers: Tensor, num_bits: int, asymmetric: bool, noise: Tensor | f
     top, bottom = numbers.max(1, keepdim=True).values, numbers.min(1, keepdim=True).values
     span = top - bottom if asymmetric else 2.0 * torch.maximum(top.abs(), bottom.abs())
     offset = 0.5 * (top + bottom) if asymmetric else torch.zeros_like(top)
+    # A group of equal numbers has no step; with 1 all of its codes are 0.
     step = torch.where(span > 0.0, span / (2.0 * half), 1.0)
     position = (numbers - offset) / step
     moved = ROUNDINGS * _U * (position.abs() + (numbers.abs() + offset.abs()) / step * float(asymmetric))
+    # A division by a power of two is exact, so ties stay ties.
     moved = torch.where(_is_power_of_two(step) & (offset == 0.0), 0.0, moved)
     codes, slack = rounded(position, -half, half - 1.0, moved + noise / step)
     return ExactQuantization(codes, slack, step, offset)

@@ -48,6 +48,7 @@ def quantized(rows: Tensor, num_bits: int, quant_type: int) -> Quantized:
     """
     low, high = limits(num_bits)
     if quant_type == QuantizationType.Symmetric:
+        # amax passes NaN on, so a spoiled row is known by its step.
         params = rows.abs().amax(dim=1, keepdim=True)
         scale, shifted = 2.0 ** (num_bits - 1) / params, rows
         steps = [params * 2.0 ** (1 - num_bits)]

@@ -51,6 +51,7 @@ class GradientBuckets:
             raise UsageError(f"a bucket of {elements} elements cannot hold a gradient.\n  give at least 1")
         self.rank, self.world_size = member_of(group)
         self.bytes_sent = self.collectives = 0
+        # Rounded up: every rank has a row, and all rows are of one length.
         self._columns = -(-elements // self.world_size)
         self._group, self._buffers = group, 2 if double_buffer else 1
         self._gradients: dict[str, _Gradient] = {}
@@ -115,6 +116,7 @@ class GradientBuckets:
         return self._gradients[name]
 
     def _put(self, target: _Gradient, gradient: Tensor) -> None:
+        """Copy a gradient into the bucket of its dtype and device. Reduces the bucket first if it is full."""
         ring = self._ring(gradient)
         length = target.layout.length
         if ring[0].used and ring[0].used + length > ring[0].rows.shape[1]:
@@ -127,6 +129,7 @@ class GradientBuckets:
         buffer.gradients.append(target)
 
     def _ring(self, gradient: Tensor) -> list[_Buffer]:
+        """Return the buckets for the gradient's dtype and device, which are made for the first one."""
         key = (gradient.dtype, gradient.device)
         if key not in self._rings:
             shape = (self.world_size, self._columns)
@@ -143,6 +146,7 @@ class GradientBuckets:
             buffer.work = dist.reduce_scatter(buffer.received, list(taken), group=self._group, async_op=True)
             self.bytes_sent += buffer.received.nbytes * (self.world_size - 1)
             self.collectives += 1
+        # With one buffer this is the same buffer, and the next line waits for its collective at once.
         ring.append(ring.pop(0))
         self._settle(ring[0])
 
@@ -153,6 +157,7 @@ class GradientBuckets:
         buffer.work.wait()
         parts = torch.split(buffer.received, [gradient.layout.length for gradient in buffer.gradients])
         for gradient, part in zip(buffer.gradients, parts, strict=True):
+            # The first gradient is copied, so that a shard need not be zeroed before each backward pass.
             if gradient.accumulated:
                 gradient.shard.add_(part.to(gradient.shard.dtype))
             else:

@@ -41,6 +41,7 @@ class HostCopies:
         """Start to copy ``tensor``, of any shape, dtype and device. Raises UsageError for a name already in use."""
         if name in self._copies:
             raise UsageError(f"'{name}' is offloaded already.\n  reload it first, or choose another name")
+        # A copy from host to host gains nothing from locked pages.
         pinned = self._pinned and tensor.device.type != "cpu"
         host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=pinned)
         copy = self._copies[name] = _HostCopy(host, tensor.device, tensor.detach())

@@ -102,6 +102,7 @@ class ShardedParameters:
         dtype = _floating(dtype or parameter.shard.dtype)
         self._finish_gather(name, dtype)
         if not parameter.has(dtype):
+            # A cast of the copy that is there is cheaper than a collective, and gives the same bits.
             if parameter.has(parameter.shard.dtype):
                 self._store(parameter, dtype, parameter.copies[parameter.shard.dtype].flat)
             else:
@@ -159,6 +160,7 @@ class ShardedParameters:
         """Move the shard to host memory. Its storage on the device has 0 bytes until ``reload``."""
         parameter = self._find(name)
         self._offloaded.offload(name, parameter.shard)
+        # Before the memory is freed: the copy to the host may still be running.
         self._offloaded.wait_offload(name)
         _free(parameter.shard)
 
@@ -190,6 +192,7 @@ class ShardedParameters:
         work = _gather_into(received, sent, group=self._group, async_op=True)
         self.bytes_sent += sent.nbytes * (self.world_size - 1)
         self.collectives += 1
+        # It keeps both tensors alive until the collective has ended.
         pending = _PendingGather(work, sent, received, dict(members))
         self._pending.update(dict.fromkeys(members.items(), pending))
 
@@ -229,6 +232,7 @@ def _floating(dtype: torch.dtype) -> torch.dtype:
 
 
 def _free(tensor: Tensor) -> None:
+    """Free the tensor's memory. The tensor and its views stay, without content."""
     if tensor.device.type != "cpu":
         # Work on the current stream may still read the memory, so the allocator must not give it away before.
         tensor.record_stream(torch.accelerator.current_stream(tensor.device.index))

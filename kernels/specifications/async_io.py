@@ -62,6 +62,7 @@ def aio_write(
 
 
 def _read(kind: type[Handle], buffer: Tensor, filename: Name, settings: _Settings, validate: bool) -> int:
+    """Read the file with a handle of its own, and return the handle's answer."""
     handle = kind(*settings)
     try:
         return handle.read(buffer, filename, validate)
@@ -70,6 +71,7 @@ def _read(kind: type[Handle], buffer: Tensor, filename: Name, settings: _Setting
 
 
 def _write(kind: type[Handle], buffer: Tensor, filename: Name, settings: _Settings, validate: bool) -> int:
+    """Write the file with a handle of its own, and return the handle's answer."""
     handle = kind(*settings)
     try:
         return handle.write(buffer, filename, validate)
@@ -91,6 +93,7 @@ def _no_tensors(given: Arguments) -> Mapping[str, Expected]:
 def _entry(
     name: str, reference: Callable[..., object], load: Callable[[], Callable[..., object]]
 ) -> KernelSpecification:
+    """Return the specification of an entry point. Its cases do their own I/O, so it has no samples."""
     return KernelSpecification(
         name=name,
         builder="AsyncIOBuilder",

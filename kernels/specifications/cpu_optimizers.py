@@ -86,6 +86,7 @@ def _adam_signature(function: Callable[[Tensor, Tensor, Tensor, Tensor, AdamSett
         exp_avg: Tensor,
         exp_avg_sq: Tensor,
     ) -> int:
+        # Whether decay is decoupled was said at creation; the update gets only the id.
         decoupled = _CREATED["adam"].get(optimizer_id, True)
         numbers = (lr, beta1, beta2, epsilon, weight_decay, step, bool(bias_correction), decoupled)
         function(params, grads, exp_avg, exp_avg_sq, AdamSettings(*numbers))
@@ -217,6 +218,7 @@ def _native(load: Callable[[], Callable[..., int]]) -> tuple[Native, ...]:
 def _validate(
     given: Arguments, *, states: tuple[str, ...], known: Any, dtypes: tuple[torch.dtype, ...] = _STORED
 ) -> None:
+    """Raise ``UsageError`` for an unknown optimizer, numbers out of range, or tensors that do not fit."""
     if given["optimizer_id"] not in known:
         raise wrong("optimizer_id", "the id of an optimizer that was created", given["optimizer_id"])
     check_number("step", given["step"], at_least=1)
@@ -243,6 +245,7 @@ def _refusal(name: str, argument: str, change: Callable[[Any], Any]) -> Refusal:
 
 
 def _refusals(state: str) -> tuple[Refusal, ...]:
+    """Return calls that must be refused, each wrong in one respect."""
     return (
         _refusal("dtypes", state, lambda tensor: tensor.to(torch.float16)),
         _refusal("gradients", "grads", lambda tensor: tensor.to(torch.bfloat16)),
@@ -313,6 +316,7 @@ def _adam_call(
     change: Callable[[dict[str, Tensor]], None] | None = None,
     **numbers: float,
 ) -> Arguments:
+    """Return the arguments of an Adam call. ``numbers`` replace settings, and ``change`` modifies the tensors."""
     tensors = _tensors(generator, dtype, size, narrow)
     if change is not None:
         change(tensors)
@@ -356,6 +360,7 @@ def _samples(call: Callable[..., Arguments], **more: dict[str, Any]) -> tuple[Ke
 
 
 def _adam_oracle(given: Arguments, formula: Callable[..., tuple[Expected, ...]]) -> Mapping[str, Expected]:
+    """Return parameter and moments after the step by ``formula``, in float64."""
     names = (*_SETTINGS_OF["adam"], "step", "bias_correction")
     decoupled = given["optimizer_id"] == _ADAMW_ID
     settings = AdamSettings(**{name: given[name] for name in names}, decoupled=decoupled)

@@ -53,6 +53,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, bias1: Tensor, bias2: Tensor, o: 
     """
     scores = _scores(q, k, bias1, bias2)
     total = torch.logsumexp(scores, -1)
+    # All keys hidden: with +inf every weight is exp(-inf) = 0 instead of NaN.
     total = torch.where(total == -torch.inf, torch.inf, total)
     o.copy_(torch.einsum(_BY_KEYS, torch.exp(scores - total[..., None]), wide(v)))
     lse.fill_(torch.inf)
@@ -224,6 +225,7 @@ def _backward(draw: Draw, dtype: torch.dtype, *, requested: str = "12", **settin
     """Return arguments of ``attention_bwd``; output and sums come from the oracle, rounded to their dtypes."""
     ahead = _forward(draw, dtype, **settings)
     output, sums = attended(ahead)
+    # From the oracle, so that the backward sample does not depend on the module's forward pass.
     ahead["o"].copy_(output.value)
     ahead["lse"].copy_(_padded(sums, ahead["lse"]).value)
     return _backward_of(ahead, draw(*ahead["q"].shape), requested)
@@ -275,6 +277,7 @@ def _trains(
 
 
 def _check(given: Arguments) -> None:
+    """Raise ``UsageError`` for tensors that do not fit ``q`` of (batch, rows, positions, heads, channels)."""
     q = check_tensor("q", given["q"], dtypes=FLOATING)
     if q.dim() != 5:
         raise wrong("q", "shape (batch, rows, positions, heads, channels)", tuple(q.shape))

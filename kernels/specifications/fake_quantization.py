@@ -87,7 +87,9 @@ def ds_sr_quantize_asym(vals: Tensor, groups: int, num_bits: int) -> Tensor:
 
 
 def _symmetric(vals: Tensor, groups: int, num_bits: int, to_integer: Callable[[Tensor], Tensor]) -> Tensor:
+    """Round each group to signed steps; zero stays zero. Changes and returns ``vals``."""
     rows = grouped(vals, groups)
+    # _TINY keeps a group of zeros from a division by zero.
     scale = 2.0**num_bits / (2 * rows.abs().amax(dim=1, keepdim=True) + _TINY)
     codes = to_integer(rows * scale).clamp(*limits(num_bits))
     # detach: a parameter that requires a gradient cannot be changed in place otherwise.
@@ -96,6 +98,7 @@ def _symmetric(vals: Tensor, groups: int, num_bits: int, to_integer: Callable[[T
 
 
 def _asymmetric(vals: Tensor, groups: int, num_bits: int, to_integer: Callable[[Tensor], Tensor]) -> Tensor:
+    """Round each group to steps from its minimum to its maximum. Changes and returns ``vals``."""
     rows = grouped(vals, groups)
     low = rows.amin(dim=1, keepdim=True)
     step = (rows.amax(dim=1, keepdim=True) - low + _TINY) * 2.0**-num_bits
@@ -208,6 +211,7 @@ def _returns_its_argument(name: str, functions: Any, device: torch.device, dtype
 
 #: Positions of the numbers between two codes.
 _FRACTIONS = (0.0625, 0.25, 0.5, 0.75, 0.9375)
+#: Numbers for one mean: its standard deviation is then 1/64 of a single draw's.
 _DRAWS = 4096
 
 
@@ -262,6 +266,7 @@ def _of(functions: Any, name: str, dtype: torch.dtype) -> Callable[..., Tensor]:
 
 
 def _validate(given: Arguments) -> None:
+    """Raise ``UsageError`` for numbers of bits or groups that do not fit ``vals``."""
     vals = check_tensor("vals", given["vals"], dtypes=(torch.float32, torch.float16))
     check_positive(given, "groups", "num_bits")
     if not _BITS[0] <= given["num_bits"] <= _BITS[1]:
@@ -279,6 +284,7 @@ REFUSALS = (
 
 
 def _specification(reference: Callable[..., Tensor]) -> KernelSpecification:
+    """Return the specification of one function. Its name tells rounding and symmetry."""
     name = reference.__name__
     stochastic = "_sr_" in name
     properties: dict[str, Callable[..., Observations]] = {"in-place": _returns_its_argument}

@@ -41,6 +41,7 @@ from conformance.kernels.specification import (
 from conformance.kernels.specifications.fake_quantization import SIGMAS
 from conformance.kernels.specifications.quantization import Observations, altered
 
+#: A float32 behind the codes of each group.
 _SCALE_BYTES = 4
 BUDGET = ErrorBudget(
     rounding=1.0,
@@ -122,6 +123,7 @@ def nearest(numbers: Tensor, kind: Format) -> tuple[Tensor, Tensor]:
     ``numbers`` is float64. All numbers of the format are listed and searched.
     """
     positive = torch.tensor(sorted({_number(code, kind) for code in range(2 ** (kind.bits - 1))})).double()
+    # Clamped, so that 0 and numbers beyond the largest have a neighbour on both sides.
     index = torch.searchsorted(positive, numbers.abs().contiguous()).clamp(1, len(positive) - 1)
     below, above = positive[index - 1], positive[index]
     up = numbers.abs() - below > above - numbers.abs()
@@ -303,11 +305,13 @@ def _non_finite(functions: Any, device: torch.device, dtype: torch.dtype, genera
         yield f"{kind.bits} bits", back.detach().cpu().isnan().double(), Expected(expected)
 
 
+#: Numbers for one mean: its standard deviation is then 1/64 of a single draw's.
 _DRAWS = 4096
 
 
 def _is_unbiased(functions: Any, device: torch.device, dtype: torch.dtype, generator: torch.Generator) -> Observations:
     """Check that the mean of many equal numbers is the number, within SIGMAS standard deviations of such a mean."""
+    # The kernel draws from the device's default generator; this seed makes the check repeatable.
     torch.manual_seed(int(torch.randint(1 << 30, (), generator=generator)))
     for kind in FORMATS:
         steps = torch.tensor([0.0625, 0.25, 0.5, 0.9375, -0.25, -0.75]).double()
@@ -329,6 +333,7 @@ def _is_unbiased(functions: Any, device: torch.device, dtype: torch.dtype, gener
 
 
 def _check_quantize(given: Arguments) -> None:
+    """Raise ``UsageError`` for tensors or formats that ``quantize`` does not take."""
     out = check_tensor("out", given["out"], dtypes=(torch.uint8,))
     val = check_tensor("val", given["val"], dtypes=FLOATS, device=out.device)
     check_choice("stochastic_rounding", given["stochastic_rounding"], (0, 1))
@@ -339,6 +344,7 @@ def _check_quantize(given: Arguments) -> None:
 
 
 def _check_bytes(name: str, data: Tensor, numbers: int, group_size: int, bits: int) -> None:
+    """Raise ``UsageError`` if ``data`` has not the bytes of all groups and their scales."""
     check_positive({"group_size": group_size}, "group_size")
     # Four 6-bit or two 12-bit codes share three bytes.
     if group_size * bits % (24 if bits in (6, 12) else 8):
@@ -351,6 +357,7 @@ def _check_bytes(name: str, data: Tensor, numbers: int, group_size: int, bits: i
 
 
 def _check_dequantize(given: Arguments) -> None:
+    """Raise ``UsageError`` for tensors or formats that ``dequantize`` does not take."""
     data = check_tensor("val_q", given["val_q"], dtypes=(torch.uint8,))
     val = check_tensor("val", given["val"], dtypes=FLOATS, device=data.device)
     allowed = tuple((kind.mantissa, kind.exponent) for kind in FORMATS)
@@ -366,12 +373,14 @@ def _check_dequantize(given: Arguments) -> None:
 
 
 def _check_indexes(given: Arguments, data: Tensor, val: Tensor, bits: int) -> None:
+    """Raise ``UsageError`` if the indexes are not rows of the quantized data."""
     indexes = check_tensor("indexes", given["indexes"], dtypes=(torch.int32,), device=data.device)
     if val.dim() < 2 or len(val) != indexes.numel():
         raise wrong("val", f"one row for each of {indexes.numel()} indexes", f"shape {tuple(val.shape)}")
     row = val[0].numel() // given["group_size"] * (given["group_size"] * bits // 8 + _SCALE_BYTES)
     if row == 0 or val[0].numel() % given["group_size"] or data.numel() % row:
         raise wrong("val_q", f"rows of {row} bytes, with as many groups as a row of val", f"{data.numel()} bytes")
+    # The smallest and the largest index are read from the device, which waits for it.
     if indexes.numel() and not 0 <= int(indexes.min()) <= int(indexes.max()) < data.numel() // row:
         raise wrong(
             "indexes", f"rows from 0 to {data.numel() // row - 1}", f"{int(indexes.min())} to {int(indexes.max())}"
@@ -379,6 +388,7 @@ def _check_indexes(given: Arguments, data: Tensor, val: Tensor, bits: int) -> No
 
 
 def _check_scales(given: Arguments) -> None:
+    """Raise ``UsageError`` if the rows have no room for a scale."""
     out = check_tensor("out", given["out"], dtypes=(torch.uint8,))
     check_positive(given, "num_groups")
     if out.numel() % given["num_groups"] or out.numel() // given["num_groups"] < _SCALE_BYTES:
@@ -406,6 +416,7 @@ def _specification(
     validate: Callable[[Arguments], None],
     **settings: Any,
 ) -> KernelSpecification:
+    """Return the specification of ``reference`` under DeepSpeed's name."""
     return KernelSpecification(
         name=f"fp_{reference.__name__}",
         attribute=reference.__name__,

@@ -40,6 +40,7 @@ _STORED = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 SIZES = (1, 2, 7, 511, 512, 513, 65535, 65537)
 #: Large samples take most of the time. A kernel that loses a tail loses it in every dtype, so one dtype is enough.
 _LARGE_ONLY_IN = ("float32",)
+#: Sizes of the tensors: an empty one, a single element, and sizes around powers of two.
 MIXED = (3, 513, 1, 0, 1024)
 
 #: Betas and 1 - beta are exact in float32, so that an implementation that passes scalars as float32 loses nothing.
@@ -112,6 +113,7 @@ def lion_oracle(given: Arguments) -> Mapping[str, Expected]:
 
 
 def _rows(given: Arguments, lists: int, step: Callable[..., tuple[Expected, ...]]) -> Mapping[str, Expected]:
+    """Return the expected lists after ``step``, or unchanged ones if the flag is set."""
     if int(given["noop_flag"]):
         return _unchanged(given, lists)
     return {
@@ -158,6 +160,7 @@ def _adam(
     noop: int = 0,
     **numbers: float,
 ) -> Arguments:
+    """Return the arguments of an Adam call. ``mode`` 1 is AdamW."""
     lists = _adam_lists(generator, sizes, dtype)
     change(lists)
     return {
@@ -242,6 +245,7 @@ def _lion(
     change: Callable[[list[list[Tensor]]], None] = _unmodified,
     noop: int = 0,
 ) -> Arguments:
+    """Return the arguments of a Lion call, whose signs do not hang on rounding."""
     # Where the signs of moment and gradient differ, the moment decides: beta1 * 1/8 exceeds (1 - beta1) * 13/16.
     gradients = [away_from_zero(generator, size) * 0.8125 for size in sizes]
     lists = [
@@ -276,6 +280,7 @@ LION_SAMPLES = (
 
 
 def _check_lists(names: Sequence[str], given: Arguments) -> None:
+    """Raise ``UsageError`` for tensors that do not fit each other, or numbers out of range."""
     check_tensor_lists("tensor_lists", given["tensor_lists"], names, _STORED)
     for name in ("lr", "weight_decay", *(["epsilon"] if "epsilon" in given else [])):
         check_number(name, given[name], at_least=0.0)

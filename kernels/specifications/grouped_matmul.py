@@ -72,6 +72,7 @@ def _row_by_row(given: Arguments) -> Mapping[str, Expected]:
 def _forward(
     generator: torch.Generator, dtype: torch.dtype, *, rows: Sequence[int], k: int, n: int, behind: int = 0
 ) -> Arguments:
+    """Return rows of several groups, a (k, n) matrix for each, and the end of each group."""
     total = sum(rows) + behind
     return {
         "mat_a": torch.randn(total, k, generator=generator).to(dtype),
@@ -81,6 +82,7 @@ def _forward(
 
 
 def _gradient(generator: torch.Generator, dtype: torch.dtype, *, rows: Sequence[int], m: int, n: int) -> Arguments:
+    """Return the arguments of the gradient of the weights: groups of columns times groups of rows."""
     return {
         "mat_a": torch.randn(m, sum(rows), generator=generator).to(dtype),
         "mat_b": torch.randn(sum(rows), n, generator=generator).to(dtype),
@@ -105,6 +107,7 @@ def _same_as_alone(
 
 
 def _check(given: Arguments) -> None:
+    """Raise ``UsageError`` for matrices or group ends that do not fit each other."""
     left = check_tensor("mat_a", given["mat_a"], dtypes=_STORED, contiguous=False)
     right = check_tensor("mat_b", given["mat_b"], dtypes=(left.dtype,), device=left.device, contiguous=False)
     offs = check_tensor("offs", given["offs"], dtypes=(torch.int32,), device=left.device)
@@ -125,6 +128,7 @@ def _with_offs(given: Arguments, ends: list[int]) -> Arguments:
     return {**given, "offs": torch.tensor(ends, dtype=torch.int32, device=given["mat_a"].device)}
 
 
+#: Rows of the groups: odd sizes, an empty group, a single row.
 _ROWS = (7, 0, 17, 1, 40)
 
 SPECIFICATIONS = (

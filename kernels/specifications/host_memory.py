@@ -53,6 +53,7 @@ def deepspeed_memcpy(dst: Tensor, src: Tensor) -> int:
 
 
 def _check_memcpy(given: Arguments) -> None:
+    """Raise ``UsageError`` for tensors off the host or of different sizes in bytes."""
     for name in ("dst", "src"):
         check_tensor(name, given[name], device="cpu")
     if given["dst"].nbytes != given["src"].nbytes:

@@ -123,6 +123,7 @@ def softmax_context(
         queries = rotated(queries, positions, rotary_dim, rotate_half, rope_theta)
         keys = rotated(keys, positions, rotary_dim, rotate_half, rope_theta)
     shared = heads // keys.shape[1]
+    # Repeated before they are kept, so that the workspace has a key head for each head.
     keys, values = (part.repeat_interleave(shared, dim=1).to(query_key_value.dtype) for part in (keys, values))
     keys, values = WORKSPACE.keep(layer_id, first, keys, values)
     scores = queries @ wide(keys).transpose(-1, -2) * norm_factor**2
@@ -131,6 +132,7 @@ def softmax_context(
     window = window_size if local_attention else 0
     hidden = attention.hidden_keys(count, first + count, triangular, window, query_key_value.device)
     found = attention.weights(scores, mask if mask is None else wide(mask), shifts, hidden) @ wide(values)
+    # All layers of a step see the same number of earlier tokens, so it grows after the last one.
     if layer_id == num_layers - 1:
         WORKSPACE.seen = first + count
     return [found.transpose(1, 2).flatten(2).to(query_key_value.dtype), keys, values]
@@ -149,6 +151,7 @@ def _heads(together: Tensor, heads: int, num_kv: int) -> Iterator[Tensor]:
 
 
 def _softmax_oracle(given: Arguments) -> Mapping[str, Expected]:
+    """Return the probabilities in float64, with bounds of the rounding on the way."""
     found, (batch, heads, queries, keys) = BoundedValue.exact(given["attn_scores"]), given["attn_scores"].shape
     found = found.scaled(given["layer_scale"])
     if given["alibi"].dim() > 1:
@@ -184,7 +187,9 @@ def _scores(
     scale: float = 1.0,
     ranks: int = 1,
 ) -> Arguments:
+    """Return the arguments of a softmax over scores of (batch, heads, queries, keys)."""
     batch, heads, queries, keys = shape
+    # ALiBi: each head has its slope, and the last key has no penalty (Press et al., 2022).
     slopes = torch.tensor([-(0.5**head) for head in range(heads * ranks)], dtype=torch.float64).repeat(batch)
     shifts = (slopes[:, None, None] * torch.arange(keys - 1, -1, -1)).to(dtype)
     return {
@@ -242,6 +247,7 @@ def _context(
     window: int = 0,
     ids: bool = False,
 ) -> Arguments:
+    """Return the arguments of a prompt's attention, with queries, keys and values in one tensor."""
     together = (heads + 2 * (num_kv or heads)) * width
     return {
         "query_key_value": draw(2, tokens, together), "attn_mask": _mask(mask, 2, tokens, tokens, dtype),
@@ -286,6 +292,7 @@ def _allocated(functions: Any, given: Arguments) -> Iterator[None]:
 
 
 def _validate_softmax(given: Arguments) -> None:
+    """Raise ``UsageError`` for scores, masks or slopes that do not fit each other."""
     scores = check_tensor("attn_scores", given["attn_scores"], dtypes=FLOATING)
     if scores.dim() != 4:
         raise wrong("attn_scores", "shape (batch, heads, queries, keys)", tuple(scores.shape))
@@ -301,6 +308,7 @@ def _validate_softmax(given: Arguments) -> None:
 
 
 def _validate_context(given: Arguments) -> None:
+    """Raise ``UsageError`` for a call that does not fit its tensors or the workspace."""
     together = check_tensor("query_key_value", given["query_key_value"], dtypes=FLOATING)
     heads, pairs = given["heads"], given["num_kv"] if given["num_kv"] > 0 else given["heads"]
     if together.dim() != 3 or together.shape[2] % (heads + 2 * pairs):

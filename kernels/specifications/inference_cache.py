@@ -117,6 +117,7 @@ def _refuses(functions: Any, device: torch.device, dtype: torch.dtype, generator
 
 
 def _refused(circumstance: str, repeat: Callable[..., list[Tensor]], sources: int, repeats: int) -> Observations:
+    """Observe whether the call raises an error of a bad argument. A missing kernel passes on as such."""
     try:
         repeat(sources, repeats)
     except NotImplementedError:

@@ -140,6 +140,7 @@ def _silu_exact(x: Tensor) -> Tensor:
 
 
 def _sum_over_input(given: Arguments) -> BoundedValue:
+    """Return the sum of the tensors that the call has."""
     total = BoundedValue.exact(given["input"])
     for name in ("residual", "bias"):
         total = total + BoundedValue.exact(given[name]) if name in given else total
@@ -171,6 +172,7 @@ def _gated(given: Arguments) -> Mapping[str, Expected]:
 
 
 def _layer_end(given: Arguments) -> BoundedValue:
+    """Return the end of a layer. Each of ``mp_size`` ranks adds its share of what all ranks have."""
     names = ("hidden_state", "residual", "attention_output", "attention_bias", "final_bias")
     hidden, rest, attention, first, final = (BoundedValue.exact(given[name]) for name in names)
     share = 1.0 / given["mp_size"]
@@ -181,6 +183,7 @@ def _layer_end(given: Arguments) -> BoundedValue:
 
 
 def _experts(given: Arguments) -> BoundedValue:
+    """Return the sum of expert and residual branch, each times its coefficients."""
     halves = given["coef"].reshape(2, -1)
     return BoundedValue.exact(given["moe_res"]) * BoundedValue.exact(halves[0]) + BoundedValue.exact(
         given["output"]
@@ -204,6 +207,7 @@ def _biased(
     scale: float = 1.0,
     special: bool = False,
 ) -> Arguments:
+    """Return an input with bias and optional residual, optionally with NaN, infinities and zeros."""
     given = {"input": draw(*shape, scale=scale)}
     if residual:
         given["residual"] = draw(*shape)
@@ -234,6 +238,7 @@ def _ending(
     bias: bool = True,
     preln: bool = True,
 ) -> Arguments:
+    """Return the arguments of a layer's end."""
     width = shape[-1]
     names = ("hidden_state", "residual", "attention_output")
     return {
@@ -263,6 +268,7 @@ _GATES: dict[str, dict[str, Any]] = {
 
 
 def _validate_gate(given: Arguments) -> None:
+    """Raise ``UsageError`` for an odd width, which cannot be halved, or another activation."""
     sizes = check_shapes(given, {"activation": "bsh", "bias": "h"})
     if sizes["h"] % 2:
         raise wrong("activation", "an even last dimension", sizes["h"])
@@ -282,6 +288,7 @@ def _validate_mixture(given: Arguments) -> None:
 
 
 def _validate_sum(given: Arguments) -> None:
+    """Raise ``UsageError`` for tensors of different shapes."""
     check_shapes(given, {"a": ".", "b": "."})
     if given["a"].shape != given["b"].shape:
         raise wrong("b", f"shape {tuple(given['a'].shape)}", tuple(given["b"].shape))
@@ -293,6 +300,7 @@ def _shaped(shapes: Mapping[str, str], given: Arguments) -> None:
 
 
 def _refused(first: str, second: str) -> tuple[Any, ...]:
+    """Return calls that must be refused, each wrong in one respect."""
     return (
         spoiled("shapes", second, longer),
         spoiled("dtypes", second, other_dtype),
@@ -302,6 +310,7 @@ def _refused(first: str, second: str) -> tuple[Any, ...]:
 
 
 def _kernel(name: str, reference: Callable[..., Any], **fields: Any) -> KernelSpecification:
+    """Return a specification with the fields that all element-wise kernels share."""
     typed = name.startswith("bias_") or name == "residual_add_bias"
     return KernelSpecification(
         name=name,
@@ -321,6 +330,7 @@ def _bias_kernel(
     more: dict[str, dict[str, Any]],
     shapes: dict[str, str],
 ) -> KernelSpecification:
+    """Return the specification of a kernel that adds a bias to ``input`` in place."""
     return _kernel(
         name,
         reference,

@@ -143,6 +143,7 @@ def rms_mlp_gemm(
 
 
 def _activated(middle: BoundedValue, activation: int, dtype: torch.dtype) -> BoundedValue:
+    """Return the activation of ``middle``, rounded to ``dtype`` where kernels store it."""
     if activation in GATED:
         return gated_exact(middle.stored(dtype), activation, dtype)
     if activation == Activation.GELU:
@@ -151,6 +152,7 @@ def _activated(middle: BoundedValue, activation: int, dtype: torch.dtype) -> Bou
 
 
 def _qkv_oracle(given: Arguments) -> Mapping[str, Expected]:
+    """Return norm and product in float64, with bounds of the rounding."""
     dtype = given["input"].dtype
     norm = normalised(BoundedValue.exact(given["input"]), given["gamma"], given.get("beta"), given["epsilon"])
     found = times(norm.stored(dtype), given, "weight", "q_scale")
@@ -160,6 +162,7 @@ def _qkv_oracle(given: Arguments) -> Mapping[str, Expected]:
 
 
 def _gelu_oracle(given: Arguments) -> Mapping[str, Expected]:
+    """Return product, bias, GELU and second product in float64, with bounds of the rounding."""
     dtype = given["input"].dtype
     middle = plus(
         times(BoundedValue.exact(given["input"]), given, "weight", "weight_scale").stored(dtype), given["bias"]
@@ -169,6 +172,7 @@ def _gelu_oracle(given: Arguments) -> Mapping[str, Expected]:
 
 
 def _mlp_oracle(given: Arguments) -> Mapping[str, Expected]:
+    """Return the feed-forward block after LayerNorm in float64, with bounds of the rounding."""
     dtype, total = given["input"].dtype, BoundedValue.exact(given["residual"])
     if given["mlp_after_attn"]:
         total = plus(total, given["input"], given["input_bias"])
@@ -179,6 +183,7 @@ def _mlp_oracle(given: Arguments) -> Mapping[str, Expected]:
 
 
 def _rms_mlp_oracle(given: Arguments) -> Mapping[str, Expected]:
+    """Return the feed-forward block after RMSNorm in float64. The residual becomes the sum before the norm."""
     dtype = given["input"].dtype
     total = plus(BoundedValue.exact(given["input"]), given["residual"])
     norm = normalised(total, given["gamma"], None, given["epsilon"]).stored(dtype)
@@ -192,6 +197,7 @@ def _qkv(
     draw: Draw, dtype: torch.dtype, *, rms: bool, transposed: bool = False, groups: int = 0, bias: bool = True,
     into: int = 67,
 ) -> Arguments:  # fmt: skip
+    """Return the arguments of a norm with the product of queries, keys and values."""
     weight, scale = matrix(draw, into, 39, transposed, groups)
     given = {"input": draw(2, 5, into), "weight": weight, "q_scale": scale}
     gamma, epsilon = draw(into, scale=0.5, offset=1.0), 2.0**-16
@@ -210,6 +216,7 @@ def _qkv(
 
 
 def _fused(draw: Draw, dtype: torch.dtype, *, transposed: bool = False, groups: int = 0) -> Arguments:
+    """Return the arguments of two products with a GELU between them."""
     first, scale = matrix(draw, 33, 70, transposed, groups)
     second, scale_out = matrix(draw, 70, 35, transposed, groups)
     return {
@@ -222,6 +229,8 @@ def _mlp(
     draw: Draw, dtype: torch.dtype, *, rms: bool, activation: int = 1, after: bool = True, transposed: bool = False,
     groups: int = 0,
 ) -> Arguments:  # fmt: skip
+    """Return the arguments of a feed-forward block."""
+    # A gated activation halves the columns of the first product.
     middle = 70 // 2 if activation in GATED else 70
     first, scale = matrix(draw, 35, 70, transposed, groups)
     second, scale_out = matrix(draw, middle, 35, transposed, groups)
@@ -247,6 +256,7 @@ def _validate_qkv(given: Arguments) -> None:
 
 
 def _validate_mlp(allowed: tuple[Activation, ...], given: Arguments) -> None:
+    """Raise ``UsageError`` for weights that do not fit each other or the activation."""
     check_choice("activation_type", int(given["activation_type"]), tuple(map(int, allowed)))
     gate = given["activation_type"] in GATED
     shapes = {

@@ -84,6 +84,7 @@ def pad_transform(query: Tensor, key: Tensor, value: Tensor, heads: int, add_pad
 
 
 def _rotary_oracle(given: Arguments) -> Mapping[str, Expected]:
+    """Return queries and keys, each head turned by the angles of its positions."""
     found: dict[str, Expected] = {}
     for index, name in enumerate(("mixed_query", "key_layer")):
         batch, tokens, channels = given[name].shape
@@ -121,6 +122,7 @@ def _layout_oracle(given: Arguments) -> Mapping[str, Expected]:
 def _turning(
     draw: Draw, dtype: torch.dtype, *, halves: bool = True, offset: int = 0, rotary: int = 6, keys: int = 3
 ) -> Arguments:
+    """Return the arguments of a rotation of three query heads of width 10, and ``keys`` key heads."""
     return {
         "mixed_query": draw(2, 5, 3 * 10), "key_layer": draw(2, 5, keys * 10), "rotary_dim": rotary, "offset": offset,
         "num_heads": 3, "rotate_half": halves, "rope_theta": 10000.0,
@@ -143,6 +145,7 @@ def _transform(
 
 
 def _validate_rotary(given: Arguments) -> None:
+    """Raise ``UsageError`` for heads or a rotated width that do not fit the tensors."""
     check_shapes(given, {"mixed_query": "bsq", "key_layer": "bsk"})
     check_number("offset", given["offset"], at_least=0)
     check_number("num_heads", given["num_heads"], at_least=1)
@@ -159,6 +162,7 @@ def _validate_padding(given: Arguments) -> None:
 
 
 def _validate_transform(given: Arguments) -> None:
+    """Raise ``UsageError`` for heads that do not fit, or are too large to be padded."""
     sizes = check_shapes(given, {"query": "bqc", "key": "bkc", "value": "bkc"})
     if given["heads"] < 1 or sizes["c"] % given["heads"]:
         raise wrong("heads", f"a divisor of {sizes['c']}", given["heads"])
@@ -167,6 +171,7 @@ def _validate_transform(given: Arguments) -> None:
 
 
 def _check_room(width: int, rows: int) -> None:
+    """Raise ``UsageError`` for heads or rows beyond what flash attention's padding has."""
     if width > 128:
         raise wrong("query", "heads of at most 128 channels", width)
     if rows > ROWS:

@@ -72,6 +72,7 @@ def pre_rms_norm(input: Tensor, residual: Tensor, gamma: Tensor, epsilon: float)
 
 
 def _sum(*terms: Tensor) -> Tensor:
+    """Return the terms' sum in the wide dtype."""
     total, *others = (formulas.wide(term) for term in terms)
     for term in others:
         total = total + term
@@ -90,6 +91,7 @@ def normalised(source: BoundedValue, gamma: Tensor, beta: Tensor | None, epsilon
 
 
 def _oracle(kept: bool, given: Arguments) -> Mapping[str, Expected]:
+    """Return the norm in float64, and with ``kept`` the sum before it too."""
     terms = [BoundedValue.exact(given[name]) for name in ("input", "bias", "residual") if name in given]
     total = terms[0]
     for term in terms[1:]:
@@ -153,6 +155,7 @@ def _validate(shapes: Mapping[str, str], given: Arguments) -> None:
 def _kernel(
     name: str, reference: Callable[..., Any], shapes: dict[str, str], attribute: str = ""
 ) -> KernelSpecification:
+    """Return the specification of a norm. ``shapes`` names its tensors and their dimensions."""
     kept = name in ("layer_norm_residual_store_pre_ln_res", "pre_rms_norm")
     return KernelSpecification(
         name=name,

@@ -76,6 +76,8 @@ def linear_layer(
 
 
 def _dequantize(dtype: torch.dtype) -> Callable[..., Tensor]:
+    """Return the function for results of ``dtype``."""
+
     def dequantize(weight: Tensor, qscale: Tensor, groups: int) -> Tensor:
         """Return int8 rows times the scale of their group, in the dtype of the name. Groups have equal sizes."""
         return formulas.dequantized(weight, qscale).to(dtype)
@@ -115,6 +117,7 @@ def plus(total: BoundedValue, *terms: Tensor) -> BoundedValue:
 
 
 def _einsum_oracle(given: Arguments) -> Mapping[str, Expected]:
+    """Return the products of "sec,sm->ecm", which sort tokens to experts, with bounds of the rounding."""
     found = BoundedValue.exact(given["Q"]).contracted(
         "sec,sm->ecm", BoundedValue.exact(given["W"]), given["Q"].shape[0]
     )
@@ -127,6 +130,7 @@ def _matmul_oracle(given: Arguments) -> Mapping[str, Expected]:
 
 
 def _linear_oracle(given: Arguments) -> Mapping[str, Expected]:
+    """Return the product, for flash attention split into padded heads, with bounds of the rounding."""
     source, heads = given["input"], given["num_heads"]
     found = times(BoundedValue.exact(source), given, "weight", "")
     if given["add_bias"]:
@@ -141,6 +145,7 @@ def _linear_oracle(given: Arguments) -> Mapping[str, Expected]:
 
 
 def _dequantize_oracle(dtype: torch.dtype, given: Arguments) -> Mapping[str, Expected]:
+    """Return each row times the scale of its group."""
     rows, groups = given["weight"].shape[0], given["groups"]
     found = torch.stack(
         [
@@ -167,6 +172,7 @@ def _matmul(
     draw: Draw, dtype: torch.dtype, *, tokens: int = 5, into: int = 67, out: int = 37, transposed: bool = False,
     groups: int = 0,
 ) -> Arguments:  # fmt: skip
+    """Return an input of (2, tokens, ``into``) and a weight of ``out`` columns, dense or int8."""
     weight, scale = matrix(draw, into, out, transposed, groups)
     return {
         "input": draw(2, tokens, into), "weight": weight, "async_op": False, "q_scale": scale,
@@ -178,6 +184,7 @@ def _linear(
     draw: Draw, dtype: torch.dtype, *, heads: int = 3, width: int = 24, flash: bool = False, bias: bool = True,
     transposed: bool = False,
 ) -> Arguments:  # fmt: skip
+    """Return the arguments of the product of queries, keys and values."""
     hidden, out = heads * width, 3 * heads * width
     return {
         "input": draw(2, 5, hidden), "weight": matrix(draw, hidden, out, transposed)[0], "bias": draw(out),
@@ -216,6 +223,7 @@ def check_products(shapes: Mapping[str, str], scales: Mapping[str, str], given: 
 
 
 def _validate_linear(given: Arguments) -> None:
+    """Raise ``UsageError`` for a weight or heads that do not fit the input."""
     check_products({"input": "bsi", "weight": "io"}, {"weight": ""}, given)
     if given["add_bias"]:
         check_products({"weight": "io", "bias": "o"}, {"weight": ""}, given)
@@ -228,6 +236,7 @@ def _validate_linear(given: Arguments) -> None:
 
 
 def _validate_stored(given: Arguments) -> None:
+    """Raise ``UsageError`` for scales that do not fit the weight."""
     check_shapes(given, {"weight": "oi"}, integers=("weight",))
     check_quantized("weight", "qscale", given["weight"], given["qscale"])
     if given["qscale"].numel() != given["groups"]:

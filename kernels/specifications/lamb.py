@@ -142,6 +142,7 @@ def _refusal(case: str, name: str, change: Callable[[Tensor], Tensor]) -> Refusa
 
 
 def _validate(given: Arguments) -> None:
+    """Raise ``UsageError`` for tensors that do not fit the parameter, or numbers out of range."""
     p = check_tensor("p", given["p"], dtypes=(torch.float32,))
     for name in ("m", "v"):
         check_tensor(name, given[name], dtypes=(torch.float32,), like=p, device=p.device)

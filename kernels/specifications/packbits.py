@@ -37,6 +37,7 @@ _SPECIAL = (0.0, -0.0, 1e-45, -1e-45, float("inf"), -float("inf"), float("nan"),
 
 
 def _packed(given: Arguments) -> Mapping[str, Expected]:
+    """Return the bytes, computed number by number from the definition."""
     numbers = given["tensor"].reshape(-1)[: given["numel"]].tolist()
     # NaN pads the last byte: its sign is negative, so the bits are 0.
     whole = numbers + [float("nan")] * (-len(numbers) % 8)
@@ -49,6 +50,7 @@ def _packed(given: Arguments) -> Mapping[str, Expected]:
 
 
 def _unpacked(given: Arguments) -> Mapping[str, Expected]:
+    """Return the signs, read digit by digit from the bytes."""
     codes = given["packed"].reshape(-1)[: given["n_bytes"]].tolist()
     values = [1.0 if digit == "1" else -1.0 for code in codes for digit in f"{code:08b}"]
     exact = torch.tensor(values, dtype=torch.float64)
@@ -61,6 +63,7 @@ def _unpacked(given: Arguments) -> Mapping[str, Expected]:
 def _floats(
     generator: torch.Generator, dtype: torch.dtype, *, size: int, taken: int = -1, across: bool = False
 ) -> Arguments:
+    """Return numbers with special values at the start; ``across`` makes them a transposed view."""
     numbers = torch.randn(size, generator=generator)
     numbers[: len(_SPECIAL)] = torch.tensor(_SPECIAL)[:size]
     tensor = numbers.view(-1, 8).t() if across else numbers

@@ -130,6 +130,7 @@ def quantize_oracle(given: Arguments) -> Mapping[str, Expected]:
     vals, groups, num_bits = given["vals"], given["groups"], given["num_bits"]
     expected = exact.quantize(exact.rows(vals, groups), num_bits, bool(given["quant_type"]))
     shape = (*vals.shape[:-1], vals.shape[-1] * num_bits // 8)
+    # For 4 bits one number stands for each byte, whose value is not compared.
     codes, slack = (tensor.reshape(-1)[:: 8 // num_bits].reshape(shape) for tensor in (expected.codes, expected.slack))
     allowed = slack if num_bits == 8 else torch.full(shape, _ANY_BYTE).double()
     numbers = exact.rows(vals, groups)
@@ -149,6 +150,7 @@ def dequantize_oracle(given: Arguments, *, dtype: torch.dtype) -> Mapping[str, E
     """
     data, groups = given["data"], given["groups"]
     if given["num_bits"] == 4:
+        # floor keeps the sign of the high half, as an arithmetic shift does.
         high = torch.div(data.double(), 16, rounding_mode="floor")
         codes = high.repeat_interleave(2, dim=-1)
     else:
@@ -227,6 +229,7 @@ def _codes(
     num_bits: int,
     quant_type: int,
 ) -> Arguments:
+    """Return random codes and parameters to dequantize. ``shape`` counts the bytes."""
     low, high = (-128, 128) if num_bits == 8 else (-8, 8)
     numbers = torch.randint(low, high, shape, generator=generator)
     # For 4 bits, times 17 writes the number into both halves of the byte.
@@ -252,6 +255,7 @@ DEQUANTIZE_SAMPLES = tuple(
 def _weight_bytes(
     generator: torch.Generator, dtype: torch.dtype, *, groups: int, size: int, num_bits: int
 ) -> Arguments:
+    """Return random weight bytes, with scale and minimum for each group."""
     data = torch.randint(0, 256, (groups, size * num_bits // 8), generator=generator, dtype=torch.uint8)
     width = torch.rand(groups, 1, generator=generator) + 0.5
     scale, least = (2**num_bits - 1) / width, -width * torch.rand(groups, 1, generator=generator)
@@ -262,6 +266,7 @@ def _weight_bytes(
 
 
 def _weight_samples(num_bits: int) -> tuple[KernelSample, ...]:
+    """Return samples of several numbers of groups and group sizes."""
     sizes = {"3x64": (3, 64), "1x8": (1, 8), "33x24": (33, 24)}
     return tuple(
         KernelSample(name, functools.partial(_weight_bytes, groups=groups, size=size, num_bits=num_bits))
@@ -333,6 +338,7 @@ def _same(tensor: Tensor) -> Expected:
 
 
 def _check_numbers(given: Arguments) -> None:
+    """Raise ``UsageError`` for numbers that do not fill the groups or whole bytes."""
     vals = check_tensor("vals", given["vals"], dtypes=FLOATS)
     check_type(given)
     check_positive(given, "groups")
@@ -342,6 +348,7 @@ def _check_numbers(given: Arguments) -> None:
 
 
 def _check_weights(given: Arguments, *, num_bits: int) -> None:
+    """Raise ``UsageError`` for weight bytes or parameters that do not fit the groups."""
     data = check_tensor("data_in", given["data_in"], dtypes=(torch.uint8, torch.int8))
     check_positive(given, "num_group", "group_size")
     numbers = given["num_group"] * given["group_size"]
@@ -390,6 +397,7 @@ def _compiled_dequantize(dtype: torch.dtype) -> Callable[..., Tensor]:
 
 
 def _dequantizer(reference: Callable[..., Tensor], dtype: str) -> KernelSpecification:
+    """Return the specification of a function that dequantizes to ``dtype``."""
     return KernelSpecification(
         name=reference.__name__,
         builder="QuantizerBuilder",
@@ -410,6 +418,7 @@ def _dequantizer(reference: Callable[..., Tensor], dtype: str) -> KernelSpecific
 
 
 def _weight_dequantizer(reference: Callable[..., Tensor], num_bits: int) -> KernelSpecification:
+    """Return the specification of a function that dequantizes weights to float16."""
     return KernelSpecification(
         name=reference.__name__,
         builder="QuantizerBuilder",

@@ -98,6 +98,7 @@ def _sorted(given: Arguments) -> Mapping[str, Expected]:
 
 
 def _gathered(given: Arguments) -> Mapping[str, Expected]:
+    """Return the chosen tokens, copied one by one from the definition."""
     source, ids = given["activations"], given["sorted_indices"].tolist()
     rows = [[_token(source, batch, at, given["batch_first"]) for at in row] for batch, row in enumerate(ids)]
     value = torch.stack([torch.stack(row) for row in rows]).double()
@@ -105,6 +106,7 @@ def _gathered(given: Arguments) -> Mapping[str, Expected]:
 
 
 def _scattered(given: Arguments) -> Mapping[str, Expected]:
+    """Return all tokens with the layer's tokens in their places."""
     value = given["all_activations"].double().clone()
     for batch, row in enumerate(given["sorted_indices"].tolist()):
         for position, at in enumerate(row):
@@ -115,6 +117,7 @@ def _scattered(given: Arguments) -> Mapping[str, Expected]:
 
 
 def _masks(given: Arguments) -> Mapping[str, Expected]:
+    """Return the mask of the chosen tokens, for each layer and sequence."""
     mask, ids = given["dense_mask"].double(), given["sorted_indices"].tolist()
     value = torch.stack(
         [torch.stack([mask[batch, :, row][:, :, row] for batch, row in enumerate(layer)]) for layer in ids]
@@ -123,6 +126,7 @@ def _masks(given: Arguments) -> Mapping[str, Expected]:
 
 
 def _first_masks(given: Arguments) -> Mapping[str, Expected]:
+    """Return the mask of the first tokens."""
     kept = given["truncated_seq_len"]
     value = torch.stack([given["dense_mask"][..., at, :].double() for at in range(kept)], dim=2)
     return {
@@ -159,6 +163,7 @@ def _activations(
     channels: int,
     strided: bool = False,
 ) -> Tensor:
+    """Return activations of three sequences, with a NaN and a negative zero in them."""
     shape = (3, tokens, channels) if batch_first != strided else (tokens, 3, channels)
     values = torch.randn(shape, generator=generator).to(dtype)
     # Moved values keep every bit: NaN and the sign of zero survive.
@@ -170,6 +175,7 @@ def _gather(
     generator: torch.Generator, dtype: torch.dtype, *, batch_first: bool = True, tokens: int = 33, kept: int = 17,
     channels: int = 8, strided: bool = False,
 ) -> Arguments:  # fmt: skip
+    """Return the arguments of a gather of ``kept`` tokens."""
     return {
         "activations": _activations(
             generator, dtype, batch_first=batch_first, tokens=tokens, channels=channels, strided=strided
@@ -180,6 +186,7 @@ def _gather(
 
 
 def _scatter(generator: torch.Generator, dtype: torch.dtype, *, kept: int = 17, **shape: Any) -> Arguments:
+    """Return the arguments of a scatter, with a layer's tokens of other values."""
     given = _gather(generator, dtype, kept=kept, **shape)
     batch_first, all_activations = given["batch_first"], given["activations"]
     layer = _activations(generator, dtype, batch_first=batch_first, tokens=kept, channels=all_activations.shape[2])
@@ -203,6 +210,7 @@ _SHAPES: Mapping[str, Mapping[str, Any]] = {
 
 
 def _samples(make: Callable[..., Arguments]) -> tuple[KernelSample, ...]:
+    """Return the samples. Most shapes run with one dtype only."""
     return tuple(
         KernelSample(name, functools.partial(make, **shape), () if name in _EVERYWHERE else _DTYPES[:1])
         for name, shape in _SHAPES.items()
@@ -243,6 +251,7 @@ def _round_trip(
 
 
 def _check_ids(given: Arguments, dims: int, tokens: int, batch: int, device: torch.device) -> None:
+    """Raise ``UsageError`` for token ids of another shape or beyond ``tokens``."""
     ids = check_tensor("sorted_indices", given["sorted_indices"], dtypes=(torch.int32,), device=device)
     if ids.dim() != dims or ids.shape[dims - 2] != batch:
         raise wrong("sorted_indices", f"{dims} dimensions, the second last of size {batch}", tuple(ids.shape))
@@ -255,6 +264,7 @@ def _check_range(argument: str, ids: Tensor, tokens: int) -> None:
 
 
 def _check_sort(given: Arguments) -> None:
+    """Raise ``UsageError`` for ids of another shape or beyond the sequence."""
     ids = check_tensor("unsorted_token_ids", given["unsorted_token_ids"], dtypes=(torch.int32,))
     if ids.dim() != 3:
         raise wrong("unsorted_token_ids", "3 dimensions (layers, batch, kept)", tuple(ids.shape))
@@ -262,6 +272,7 @@ def _check_sort(given: Arguments) -> None:
 
 
 def _check_tokens(given: Arguments, argument: str) -> None:
+    """Raise ``UsageError`` for tokens that are not floats of 3 dimensions, or ids that do not fit."""
     tensor = check_tensor(argument, given[argument], contiguous=False)
     if tensor.dim() != 3 or not tensor.is_floating_point():
         raise wrong(argument, "3 dimensions of a floating-point dtype", f"{tuple(tensor.shape)} of {tensor.dtype}")
@@ -270,6 +281,7 @@ def _check_tokens(given: Arguments, argument: str) -> None:
 
 
 def _check_scatter(given: Arguments) -> None:
+    """Raise ``UsageError`` if the layer's tokens do not fit all tokens and the ids."""
     _check_tokens(given, "all_activations")
     whole, (batch, kept) = given["all_activations"], given["sorted_indices"].shape
     layer = check_tensor(
@@ -281,6 +293,7 @@ def _check_scatter(given: Arguments) -> None:
 
 
 def _check_masks(given: Arguments) -> None:
+    """Raise ``UsageError`` for masks that are not square, or ids that do not fit."""
     mask = check_tensor("dense_mask", given["dense_mask"])
     if mask.dim() != 4 or mask.shape[1] != 1 or mask.shape[2] != mask.shape[3]:
         raise wrong("dense_mask", "shape (batch, 1, sequence, sequence)", tuple(mask.shape))

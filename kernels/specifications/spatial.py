@@ -58,6 +58,7 @@ def nhwc_bias_add_bias_add(input: Tensor, bias: Tensor, other: Tensor, other_bia
 
 
 def _sum(input: Tensor, bias: Tensor, *others: Tensor) -> Tensor:
+    """Return the sum in float32, rounded once, in the input's dtype and memory format."""
     total = input.float() + _for_channels(bias, input)
     for other in others:
         total = total + (_for_channels(other, input) if other.dim() == 1 else other.float())
@@ -109,6 +110,7 @@ _TERMS: Mapping[Callable[..., Tensor], tuple[str, ...]] = {
 def _arguments(
     generator: torch.Generator, dtype: torch.dtype, *, shape: tuple[int, ...], names: tuple[str, ...]
 ) -> Arguments:
+    """Return the named tensors; four dimensions are in channels-last format."""
     channels = shape[1] if len(shape) == 4 else shape[2]
     made = {}
     for name in names:
@@ -137,6 +139,7 @@ def _layout(
 
 
 def _check(given: Arguments) -> None:
+    """Raise ``UsageError`` for images that are not in channels-last format, or biases of another size."""
     image = check_tensor("input", given["input"], dtypes=_STORED, contiguous=False)
     if image.dim() not in (3, 4):
         raise wrong("input", "4 dimensions in channels-last format, or 3", tuple(image.shape))
@@ -166,6 +169,7 @@ def _shortened(given: Arguments, name: str) -> Arguments:
 
 
 def _kernel(reference: Callable[..., Tensor]) -> KernelSpecification:
+    """Return the specification of a sum of images and biases."""
     names = _TERMS[reference]
     samples = (
         KernelSample(

@@ -141,6 +141,7 @@ def _total(data: Tensor, scales: Tensor, groups: int, num_bits: int, devices: in
 
 
 def _with_feedback(rows: Tensor, err: Tensor, beta: float, num_bits: int, quant_type: int) -> Quantized:
+    """Return the quantized sum of rows and earlier errors, and update the errors in place."""
     old = err.detach().reshape(rows.shape).float()
     wanted = rows + old
     result = quantized(wanted, num_bits, quant_type)
@@ -178,6 +179,7 @@ def loco_reduction_oracle(given: Arguments) -> Mapping[str, Expected]:
 
 
 def _reordered(given: Arguments) -> Tensor:
+    """Return the groups in the order of the communication, moved one by one from the definition."""
     nodes, devices, slices = given["nodes"], given["devices_per_node"], given["pipeline_size"]
     rows = exact.rows(given["vals"], given["groups"])
     run = len(rows) // (nodes * devices * slices)
@@ -214,6 +216,7 @@ def _reduced_shape(given: Arguments) -> tuple[int, ...]:
 
 
 def _fed_back(given: Arguments, rows: Tensor, magnitude: Tensor, shape: tuple[int, ...]) -> Mapping[str, Expected]:
+    """Return the expected codes and errors, with bounds of both."""
     old, beta = given["err"].double().view(rows.shape), given["err_beta"]
     wanted, terms = rows + old, magnitude + old.abs()
     noise = _SUM_ROUNDINGS * 2.0**-24 * terms
@@ -386,6 +389,7 @@ def _conserves(functions: Any, device: torch.device, dtype: torch.dtype, generat
 
 
 def _check_swizzle(given: Arguments) -> None:
+    """Raise ``UsageError`` for numbers that do not fill groups, nodes and devices."""
     vals = check_tensor("vals", given["vals"], dtypes=FLOATS)
     check_type(given)
     check_positive(given, "groups", "pipeline_size", "nodes", "devices_per_node")
@@ -396,6 +400,7 @@ def _check_swizzle(given: Arguments) -> None:
 
 
 def _check_reduction(given: Arguments) -> None:
+    """Raise ``UsageError`` for codes and scales that do not fill groups and devices."""
     data = check_tensor("data", given["data"], dtypes=(torch.int8, torch.uint8))
     check_type(given)
     check_positive(given, "in_groups", "out_groups", "devices_per_node")
@@ -432,6 +437,7 @@ def _specification(
     refusals: tuple[Refusal, ...],
     properties: tuple[Property, ...] = (),
 ) -> KernelSpecification:
+    """Return the specification of one function. A name with "loco" has error feedback."""
     feeds_back = reference.__name__.startswith("loco")
     return KernelSpecification(
         name=reference.__name__,

@@ -32,6 +32,7 @@ def _moments(
     decay: tl.tensor, divisor: tl.tensor,
     EPSILON_INSIDE: tl.constexpr, BLOCK: tl.constexpr,
 ) -> None:  # fmt: skip
+    """Update the moments, and sum the squares of parameters and direction for each program."""
     # 64-bit offsets: a tensor may have 2^31 elements or more.
     offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = offsets < count
@@ -65,6 +66,7 @@ def _move(
     count: tl.tensor, rate: tl.tensor, epsilon: tl.tensor, decay: tl.tensor, least: tl.tensor, most: tl.tensor,
     EPSILON_INSIDE: tl.constexpr, COPIED: tl.constexpr, BLOCK: tl.constexpr,
 ) -> None:  # fmt: skip
+    """Move the parameters by their direction times the trust ratio of the norms."""
     norm, length = tl.sqrt_rn(tl.load(sums)), tl.sqrt_rn(tl.load(sums + 1))
     ratio = tl.div_rn(norm, length)
     # Comparisons keep NaN; minimum and maximum of some targets do not.

@@ -38,6 +38,7 @@ def _norm(
     total: tl.tensor, width: tl.tensor, epsilon: tl.tensor,
     CENTRED: tl.constexpr, BIASED: tl.constexpr, RESIDUAL: tl.constexpr, KEPT: tl.constexpr, BLOCK: tl.constexpr,
 ) -> None:  # fmt: skip
+    """Normalise one row in float32, in passes of ``BLOCK`` columns."""
     base = tl.program_id(0).to(tl.int64) * width
     lanes = tl.arange(0, BLOCK)
     mean = 0.0
@@ -47,6 +48,7 @@ def _norm(
             columns = start + lanes
             sums += _row(source, bias, residual, base, columns, columns < width, BIASED, RESIDUAL)
         mean = tl.sum(sums) / width
+    # A pass of its own: squares of differences from the mean do not cancel, as a difference of sums does.
     squares = tl.zeros((BLOCK,), dtype=tl.float32)
     for start in range(0, width, BLOCK):
         columns = start + lanes

@@ -28,6 +28,7 @@ def triton_kernel(family: str, name: str, dtypes: Iterable[str] = ()) -> Native:
 
 
 def _function(family: str, name: str) -> Callable[..., Any]:
+    """Return the function ``name`` of a module of kernels. Raises ``SetupError`` without Triton."""
     try:
         module = importlib.import_module(f"{_PACKAGE}.{family}")
     except ImportError as error:

@@ -26,8 +26,10 @@ def _adam(
     rest2: tl.tensor, epsilon: tl.tensor, correction1: tl.tensor, correction2: tl.tensor,
     DECOUPLED: tl.constexpr, BLOCK: tl.constexpr,
 ) -> None:  # fmt: skip
+    """Take Adam's step for ``BLOCK`` elements of one tensor."""
     # 64-bit offsets: a tensor may have 2^31 elements or more.
     offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    # A set flag masks every element, so the host need not read it and wait.
     inside = offsets < tl.where(tl.load(flag) == 0, count, 0)
     g = tl.load(gradients + offsets, mask=inside, other=0.0).to(tl.float32)
     p = tl.load(parameters + offsets, mask=inside, other=0.0).to(tl.float32)
@@ -51,6 +53,7 @@ def _lion(
     decay: tl.tensor, beta1: tl.tensor, rest1: tl.tensor, beta2: tl.tensor, rest2: tl.tensor,
     BLOCK: tl.constexpr,
 ) -> None:  # fmt: skip
+    """Take Lion's step for ``BLOCK`` elements of one tensor."""
     offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = offsets < tl.where(tl.load(flag) == 0, count, 0)
     g = tl.load(gradients + offsets, mask=inside, other=0.0).to(tl.float32)
@@ -86,9 +89,11 @@ def _rates(lr: float, beta1: float, beta2: float, weight_decay: float) -> tuple[
 
 
 def _step(kernel: Any, tensors: Sequence[Tensor], flag: Tensor, numbers: Sequence[float], **constants: bool) -> None:
+    """Launch ``kernel`` on one tensor, unless it is empty."""
     leading = tensors[0]
     if not leading.numel():
         return
+    # The flag may be on the host or on another device than this tensor.
     here = flag.to(leading.device, torch.int32)
     with current(leading):
         # Triton specializes on the types of arguments: an int would be compiled as an integer.

@@ -33,6 +33,7 @@ def _quantize(
     source: tl.tensor, codes: tl.tensor, params: tl.tensor, size: tl.tensor,
     ASYMMETRIC: tl.constexpr, BITS: tl.constexpr, BLOCK: tl.constexpr,
 ) -> None:  # fmt: skip
+    """Quantize one group: find its range first, then write codes and parameters."""
     group = tl.program_id(0).to(tl.int64)
     lanes = tl.arange(0, BLOCK)
     least = tl.full((BLOCK,), float("inf"), dtype=tl.float32)
@@ -55,6 +56,7 @@ def _quantize(
         tl.store(params + group * 2 + 1, offset)
     else:
         width = tl.where(high > -low, high, -low) + poison
+    # Equal numbers have no step; with step 1 they become code 0.
     flat = width < _NEGLIGIBLE
     tl.store(params + group * (1 + ASYMMETRIC), tl.where(flat, 1.0, width * (1.0 / steps)))
     scale = tl.where(flat, 1.0, tl.div_rn(steps, width))
@@ -120,6 +122,7 @@ def dequantize_fp32(data: Tensor, params: Tensor, groups: int, num_bits: int, qu
 
 
 def _values(dtype: torch.dtype, data: Tensor, params: Tensor, groups: int, num_bits: int, quant_type: int) -> Tensor:
+    """Return the numbers of packed codes in ``dtype``."""
     values = torch.empty((*data.shape[:-1], data.shape[-1] * 8 // num_bits), dtype=dtype, device=data.device)
     count = data.numel() // groups
     if count:

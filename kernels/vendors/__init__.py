@@ -65,6 +65,7 @@ class VendorLibrary:
 
 
 def _import(package: str) -> None:
+    """Import the vendor's package, which registers its operators. Raises ``SetupError`` if that fails."""
     try:
         importlib.import_module(package)
     except ImportError as error:

@@ -25,6 +25,7 @@ def through_adamw(operator: Callable[..., Any]) -> Callable[..., Any]:
 
     @adam_signature
     def multi_tensor_adam(noop_flag: Tensor, tensor_lists: TensorLists, settings: AdamSettings) -> None:
+        """Take Adam's step with the vendor's operator, which has no bias correction of its own."""
         gradients, parameters, means, squares = tensor_lists
         # The operator takes no flag. Reading it here waits for the device.
         if int(noop_flag) != 0 or not parameters:

@@ -21,6 +21,7 @@ def reordered(operator: Callable[..., Any]) -> Callable[..., Any]:
 
     @adam_signature
     def multi_tensor_adam(noop_flag: Tensor, tensor_lists: TensorLists, settings: AdamSettings) -> None:
+        """Take Adam's step with the vendor's operator, unless the flag is set."""
         # Reading the flag waits for the device.
         if int(noop_flag) == 0:
             operator(

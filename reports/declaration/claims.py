@@ -10,6 +10,7 @@ from conformance.reports.model import Report
 from conformance.reports.plain_text import one_line
 from conformance.reports.verdict import Outcome
 
+#: Characters of a contradiction, whose cells are text of the report.
 _LONGEST_PROBLEM: Final = 400
 
 

@@ -62,6 +62,7 @@ def corrected_cells(report: Report, found: Corrections) -> tuple[DeclaredCell, .
     """Return the report's whole declaration with the corrections in it."""
     written = {claim.cell: claim for claim in report.declaration.cells}
     wanted = {correction.cell: correction.claim for correction in found.corrections}
+    # A partial run has not seen every cell that a pattern would cover.
     complete = not report.run.invocation.selection and not report.accounting.unaccounted
     columns = _columns(report, written, wanted) if complete else {}
     written.update({cell: claim for cell, claim in wanted.items() if column_of(cell) not in columns})
@@ -85,6 +86,7 @@ def _columns(
     odd = {column_of(cell) for cell in written if "*" in cell and not _is_prefix(_subject(cell))}
     lookup = claims_of(report)
     columns: defaultdict[str, dict[str, Leaf]] = defaultdict(dict)
+    # Adaptive cases first: only they judge the cell itself, and the first case of a cell counts.
     for case in sorted(report.cases, key=lambda case: not case.adaptive):
         for cell in case.requires:
             if (column := column_of(cell)) in touched - odd and cell not in columns[column]:
@@ -171,8 +173,10 @@ def _claims(node: Node, state: State, axes: str, patterns: Mapping[str, Declared
 
 
 def _holds(leaf: Leaf, state: State) -> bool:
+    """Return whether the leaf is true without a claim of its own, where ``state`` holds for the node above it."""
     if leaf.state == _SILENT:
         return state == _SILENT or (state[0] == SUPPORTED and not leaf.in_reference) or leaf.refused
+    # A pattern of support covers only cells of the reference, so this cell needs a claim by name.
     if state[0] == SUPPORTED and not leaf.in_reference:
         return False
     return leaf.state == state

@@ -79,6 +79,7 @@ def correct(report: Report, *, deny_silence: bool | None = None) -> Corrections:
     rest = [case for case in report.cases if not case.adaptive and _is_finding(case)]
     found += _by_what_they_need(rest, witnessed, corrected)
     corrected |= {correction.cell for correction in found}
+    # A failure is a defect only where no corrected claim explains it.
     blamed = [*filter(_is_finding, judges), *rest]
     defects = [defect_of(case) for case in blamed if not corrected.intersection(case.requires)]
     return Corrections(len(judges), tuple(found), tuple(defects))
@@ -86,6 +87,8 @@ def correct(report: Report, *, deny_silence: bool | None = None) -> Corrections:
 
 def _is_finding(case: CaseRecord) -> bool:
     """Return whether a case shows a problem. An undeclared cell is one if its probe found a bug."""
+    if case.reason.facts.is_internal:
+        return False
     if case.reason is Reason.UNDECLARED:
         return case.metrics.get(PROBE) in BROKEN
     return case.outcome is Outcome.FAIL or case.reason in (Reason.OVER_DECLARED, Reason.STUB, Reason.FALLBACK)
@@ -99,6 +102,7 @@ def defect_of(case: CaseRecord) -> Defect:
 
 
 def _by_its_claim(case: CaseRecord, deny_silence: bool | None) -> Correction | None:
+    """Return the correction that the verdict asks of the one claim that the case tests, if any."""
     if case.level == "core" or len(case.requires) != 1:
         return None  # the core cannot be declared away
     kind = _kind(case, deny_silence)
@@ -115,6 +119,7 @@ _KINDS = {
 
 
 def _kind(case: CaseRecord, deny_silence: bool | None) -> CorrectionKind | None:
+    """Return the kind of correction, or ``None``. An undeclared cell is corrected by the result of its probe."""
     if case.reason is not Reason.UNDECLARED:
         return _KINDS.get(case.reason)
     saw = case.metrics.get(PROBE)
@@ -125,6 +130,7 @@ def _kind(case: CaseRecord, deny_silence: bool | None) -> CorrectionKind | None:
 
 
 def _correction(kind: CorrectionKind, cell: str, case: CaseRecord) -> Correction:
+    """Return the correction of ``cell`` to the state that the case has shown, with its message as evidence."""
     # A probe's message begins with what is declared.
     evidence = one_line(case.message.rpartition("probe: ")[2], _LONGEST_EVIDENCE) or case.reason.value
     if kind is CorrectionKind.CLAIMED or kind is CorrectionKind.ON_HOST:

@@ -29,6 +29,7 @@ from conformance.reports.verdict import Outcome, Reason
 
 #: Share of a sample that may be missing where a pattern is claimed. The missing cells are denied by name.
 MOST_MISSING = 0.1
+#: Probes that a pattern needs. One or two say little about the cells beside them.
 _FEWEST_FOR_A_PATTERN = 3
 _LONGEST_REASON = 80
 _UNKNOWN = "unknown"
@@ -75,6 +76,7 @@ def first_declaration(report: Report) -> FirstDeclaration:
     columns = []
     for column, cases in _by_column(judges).items():
         names = [case.requires[0] for case in cases]
+        # Cells without an answer stay in the tree; the patterns are decided without them.
         leaves = [Leaf(claim_of[name] or DeclaredCell(name, _UNKNOWN)) for name in names]
         claims = list(_patterns(tree(leaves), column.split(".*", 1)[1]))
         cells += claims
@@ -91,6 +93,8 @@ def first_declaration(report: Report) -> FirstDeclaration:
 
 def what_was_seen(case: CaseRecord) -> ProbedState:
     """Return the state that a verdict shows."""
+    if case.reason.facts.is_internal:
+        return ProbedState.UNKNOWN
     saw = str(case.metrics.get(PROBE, ""))
     if case.outcome is Outcome.PASS or saw in ("right", "fallback"):
         return ProbedState.WORKS
@@ -118,6 +122,7 @@ def _claim(case: CaseRecord, lookup: ClaimLookup) -> DeclaredCell | None:
         on_host = case.reason is Reason.FALLBACK or case.metrics.get(PROBE) == "fallback"
         return DeclaredCell(cell, SUPPORTED, "host" if on_host else "native")
     if what is ProbedState.MISSING:
+        # The text before these words tells what is declared, which the new declaration replaces.
         text = case.message.rpartition("probe: ")[2].rpartition("confirmed: ")[2]
         return DeclaredCell(cell, UNSUPPORTED, "not-yet", one_line(text, _LONGEST_REASON) or case.reason.value)
     return None
@@ -150,6 +155,7 @@ def _patterns(node: Node, axes: str) -> Iterator[DeclaredCell]:
 
 
 def _summary(column: str, cases: list[CaseRecord], claims: list[DeclaredCell]) -> OperatorColumn:
+    """Return the counts of the probes of one dtype and mode, and the patterns that are claimed for it."""
     seen = [what_was_seen(case) for case in cases]
     return OperatorColumn(
         column.partition("[")[2].rstrip("]"),

@@ -12,6 +12,7 @@ from conformance.reports.plain_text import one_line
 if TYPE_CHECKING:
     from conformance.reports.gate.evidence import GateEvidence
 
+#: Ids in a sentence; the finding lists the others.
 _NAMED: Final = 3
 _LONGEST_NAME: Final = 120
 

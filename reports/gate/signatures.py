@@ -18,7 +18,9 @@ from conformance.reports.plain_text import one_line
 
 #: Namespace of ssh-keygen. Signatures that were made for other purposes, such as commits, are rejected.
 NAMESPACE: Final = "conformance-report"
+#: Bytes. An SSH signature has one or two thousand.
 _MAX_SIGNATURE: Final = 64 * 1024
+#: ssh-keygen may wait for an agent, or for a touch of a hardware key.
 _SECONDS: Final = 30
 
 
@@ -49,6 +51,7 @@ def check(report: Path, signature: Path | None, allowed_signers: Path) -> Signat
     path = signature or signature_path(report)
     if not path.is_file():
         return SignatureCheck(problem=f"The report is not signed: there is no {path.name} beside it.")
+    # Only for its errors: ssh-keygen reads the file itself, and must not get a huge one.
     read_capped(path, _MAX_SIGNATURE)
     principal = _principal(path, allowed_signers)
     if not principal:
@@ -68,6 +71,7 @@ def _principal(signature: Path, allowed_signers: Path) -> str:
 
 
 def _ssh_keygen(words: list[str], data: bytes) -> subprocess.CompletedProcess[bytes]:
+    """Run ssh-keygen on ``data``. Raises ``JournalError`` if it is missing or does not answer in time."""
     program = shutil.which("ssh-keygen")
     if program is None:
         raise JournalError("there is no ssh-keygen here; install OpenSSH 8.1 or newer to sign and to verify.")

@@ -30,6 +30,7 @@ def _line(finding: GateFinding) -> str:
 
 
 def _conclusion(decision: Decision) -> str:
+    """Return the decision in one line, with the ids of the rules that reject."""
     name, rejected = one_line(decision.accelerator, 100), len(decision.rejections)
     sentence = (
         f"{name}, profile {decision.profile}: {_WORDS[decision.status]}; {decision.met} of {decision.due} due cases"
@@ -55,6 +56,7 @@ def as_json(decision: Decision) -> str:
 
 
 def _plain(finding: GateFinding) -> dict[str, Any]:
+    """Return the finding for JSON. A long list of cases is cut, and ``more`` counts the rest."""
     return {
         "id": finding.rule,
         "severity": finding.severity.value,
@@ -73,6 +75,7 @@ def as_markdown(decision: Decision) -> str:
 
 
 def _markdown_lines(decision: Decision) -> Iterator[str]:
+    """Yield the table of findings, then the cases of each rejection as folded lists."""
     if decision.findings:
         yield "\n| rule | | finding |\n| --- | --- | --- |\n"
     for finding in decision.findings:

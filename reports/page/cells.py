@@ -80,6 +80,7 @@ def make_cell(endings: Iterable[Ending]) -> PageCell:
 
 
 def _mark(rows: list[Ending], passed: int, failed: int) -> Mark:
+    """Return the mark of some cases: a failure outweighs a pass, which outweighs a refusal."""
     if failed:
         return Mark.FAIL
     if passed:

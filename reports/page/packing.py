@@ -26,6 +26,7 @@ _LONGEST_MESSAGE: Final = 600
 _MOST_TEXT: Final = 400_000
 #: Stands for the case's id in a message, so that many cases share one text. ``plain`` removes it from other texts.
 THE_CASE: Final = "\x01"
+#: Values that the page's script knows by the same numbers and letters.
 NO_MESSAGE: Final = -1
 ABSENT: Final = "-"
 LOST: Final = "."
@@ -42,6 +43,7 @@ LETTERS: Final[Mapping[tuple[Outcome, Reason], str]] = dict(zip(_PAIRS, string.a
 def pack(table: Table, columns: Sequence[PageColumn]) -> str:
     """Return the data block: JSON, deflated, in base64."""
     text = json.dumps(payload(table, columns), separators=(",", ":"), sort_keys=True, allow_nan=False)
+    # base64, because the block stands in HTML, which cannot hold arbitrary bytes.
     return base64.b64encode(zlib.compress(text.encode("utf-8", errors="replace"), 9)).decode()
 
 
@@ -68,11 +70,13 @@ def payload(table: Table, columns: Sequence[PageColumn]) -> dict[str, Any]:
 
 def _membership(table: Table, id: str) -> str:
     """Return a hexadecimal digit with a bit for each profile except ``full``, which holds every case."""
+    # Four bits make one hexadecimal digit, so membership costs one character a case.
     bits = [in_profile(name, table.planned[id]) for name in list(PROFILES)[:4]]
     return f"{sum(bit << place for place, bit in enumerate(bits)):x}"
 
 
 def _column(column: PageColumn, ids: Sequence[str]) -> dict[str, Any]:
+    """Return the data of one column. Lists and strings of letters follow the order of ``ids``."""
     report = column.report
     before = _letters(endings_of(column.earlier[-1]), ids) if column.earlier else ""
     (messages, message), details = _texts(column, ids)
@@ -124,6 +128,7 @@ def share(case: CaseRecord) -> str:
         return ABSENT
     if ratio <= 0:
         return "0"
+    # An infinite error has no logarithm; it gets the last letter.
     power = math.ceil(math.log2(ratio)) if math.isfinite(ratio) else len(_SHARES)
     return _SHARES[min(max(power - _LEAST_SHARE, 0), len(_SHARES) - 1)]
 

@@ -70,9 +70,11 @@ def error_strips(cases: Iterable[CaseRecord]) -> tuple[Strip, ...]:
 
 
 def _strip(dtype: str, ratios: Sequence[float]) -> Strip:
+    """Return the strip of a dtype: a histogram over powers of two of the ratio of error to tolerance."""
     bins = [0] * (MOST - LEAST)
     for ratio in ratios:
         if ratio > 0:
+            # Ratios beyond the ends count in the outermost bins, so the bins hold every positive ratio.
             bins[min(max(math.ceil(math.log2(ratio)) - LEAST - 1, 0), len(bins) - 1)] += 1
     return Strip(dtype, len(ratios), sum(1 for ratio in ratios if ratio <= 0), tuple(bins), max(ratios))
 

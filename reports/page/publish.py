@@ -50,6 +50,7 @@ def _badges(columns: Sequence[PageColumn]) -> Iterator[tuple[str, str]]:
     used: set[str] = set()
     for place, column in enumerate(columns):
         name = _ODD.sub("-", column.title).strip("-")[:60] or "accelerator"
+        # Two titles may differ only in characters that a file name must not have.
         if name in used:
             name = f"{name}-{place}"
         used.add(name)

@@ -31,6 +31,7 @@ class Card:
 
     @property
     def facts(self) -> tuple[tuple[str, str], ...]:
+        """Return the rows of the card as label and value, without those that are empty."""
         column, report = self.column, self.column.report
         aim, counts = column.aim, report.counts
         rows = (
@@ -85,6 +86,7 @@ def _asset(name: str) -> str:
 
 @cache
 def _template() -> Any:
+    """Return the page's template, which escapes every value and refuses unknown names."""
     import jinja2
 
     environment = jinja2.Environment(

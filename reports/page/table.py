@@ -53,6 +53,7 @@ def make_table(columns: Sequence[PageColumn]) -> Table:
 
 
 def make_rows(table: Table, columns: Sequence[PageColumn]) -> tuple[AreaRows, ...]:
+    """Return the rows of the table, grouped by area in the order of the table's subjects."""
     areas: dict[str, list[TableRow]] = {}
     for subject in table.subjects:
         areas.setdefault(subject.area, []).append(subject)

@@ -13,6 +13,7 @@ SUMMARY = "SVG picture of the profile"
 _GREEN, _RED, _GREY = "#2e7d32", "#c62828", "#616161"
 #: Mean width of a letter. The text is squeezed or stretched to the width that is reserved for it.
 _LETTER: Final = 6.6
+#: Pixels beside the text, both sides together.
 _PADDING: Final = 10
 
 

@@ -31,6 +31,7 @@ def render(report: Report, _width: int = 0) -> str:
 
 
 def _summary(report: Report) -> dict[str, int]:
+    """Return the counts and times that CTRF wants. Times are milliseconds since 1970."""
     counts = report.counts
     return {
         "tests": counts.planned,
@@ -40,6 +41,7 @@ def _summary(report: Report) -> dict[str, int]:
         "skipped": counts.skipped,
         "other": counts.lost,
         "start": _milliseconds(report.run.started),
+        # A killed run has no end, and the format requires one.
         "stop": _milliseconds(report.run.finished or report.run.started),
     }
 
@@ -53,6 +55,7 @@ def _milliseconds(text: str) -> int:
 
 
 def _judged(case: CaseRecord) -> dict[str, Any]:
+    """Return the test of a case with a verdict. ``duration`` is in milliseconds."""
     test: dict[str, Any] = {
         "name": one_line(case.id) or "?",
         "status": _STATUS[case.outcome],
@@ -73,6 +76,7 @@ def _clean(members: Any) -> dict[str, Any]:
 
 
 def _lost(planned: PlannedCase) -> dict[str, Any]:
+    """Return the test of a planned case without a verdict."""
     return {
         "name": one_line(planned.id) or "?",
         "status": "other",
@@ -83,6 +87,7 @@ def _lost(planned: PlannedCase) -> dict[str, Any]:
 
 
 def _environment(report: Report) -> dict[str, Any]:
+    """Return the environment. Names that CTRF does not know go into ``extra``."""
     return {
         "appName": one_line(report.accelerator.name),
         "extra": {"torch": one_line(report.accelerator.torch), **_clean(report.environment.facts)},

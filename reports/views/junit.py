@@ -41,6 +41,7 @@ def render(report: Report, _width: int = 0) -> str:
 
 
 def _by_area(report: Report) -> dict[str, list[PlannedCase]]:
+    """Return all planned cases by area, also those without a verdict."""
     areas: dict[str, list[PlannedCase]] = defaultdict(list)
     for planned in (*report.cases, *report.accounting.unaccounted):
         areas[planned.area].append(planned)
@@ -48,6 +49,7 @@ def _by_area(report: Report) -> dict[str, list[PlannedCase]]:
 
 
 def _suite(report: Report, area: str, cases: list[PlannedCase]) -> Any:
+    """Return the suite of one area, with the run's facts as properties."""
     suite = _xml.TestSuite(one_line(area))
     suite.timestamp = one_line(report.run.started)
     for name, value in _facts(report):
@@ -58,6 +60,7 @@ def _suite(report: Report, area: str, cases: list[PlannedCase]) -> Any:
 
 
 def _facts(report: Report) -> Iterator[tuple[str, str]]:
+    """Yield the facts about the run that a reader of the XML needs."""
     yield "accelerator", report.accelerator.name
     yield "torch", report.accelerator.torch
     yield "suite", report.run.suite.version
@@ -66,6 +69,7 @@ def _facts(report: Report) -> Iterator[tuple[str, str]]:
 
 
 def _case(planned: PlannedCase) -> Any:
+    """Return the test case of a planned case. One without a verdict is an error, not a failure."""
     subject = one_line(planned.id).split("[", 1)[0]
     element = _xml.TestCase(one_line(planned.id), classname=subject)
     if isinstance(planned, CaseRecord):
@@ -98,6 +102,7 @@ def _facts_of(case: CaseRecord) -> Iterator[str]:
 
 
 def _add_result(element: Any, case: CaseRecord) -> None:
+    """Add the failure or skip of a case. A pass has no element in JUnit."""
     if case.outcome is Outcome.PASS:
         return
     kind = _xml.Skipped if case.outcome is Outcome.SKIP else _xml.Failure

@@ -22,6 +22,7 @@ from conformance.reports.totals import Counts
 SUMMARY = "Markdown"
 FILE = "matrix.md"
 
+#: Rows of a table. A comment on GitHub holds 65,536 characters.
 MAX_ROWS: Final = 200
 MAX_MESSAGE: Final = 300
 
@@ -41,6 +42,7 @@ def render(report: Report, _width: int = 0) -> str:
 
 
 def _title(report: Report) -> str:
+    """Return the heading, with versions, hash and counts of the run."""
     run, counts = report.run, report.counts
     facts = (
         f"torch {markdown(report.accelerator.torch or '?')}",
@@ -76,6 +78,7 @@ def _row(row: MatrixRow, columns: Sequence[str]) -> list[str]:
 
 
 def _cell(counts: Counts | None) -> str:
+    """Return passed, skipped and failed counts, and the lost ones where there are any."""
     if counts is None:
         return ""
     lost = f" ({counts.lost} lost)" if counts.lost else ""
@@ -95,6 +98,7 @@ def _workloads(report: Report) -> str:
 
 
 def _differences(report: Report) -> str:
+    """Return the section of claims that the run contradicts, or nothing. Long tables are cut."""
     found = differences(report)
     rows = [
         (
@@ -116,6 +120,7 @@ def _failures(failed: Sequence[CaseRecord]) -> str:
 
 
 def _failure(case: CaseRecord) -> Iterator[str]:
+    """Yield the columns of a failure: id, reason, message and the command that repeats it."""
     yield markdown(case.id)
     yield case.reason.value
     yield markdown(one_line(case.message, MAX_MESSAGE))
@@ -123,6 +128,7 @@ def _failure(case: CaseRecord) -> Iterator[str]:
 
 
 def _accounting(report: Report) -> str:
+    """Return the lists of cases that lack a verdict or were not planned, and the notes."""
     accounting = report.accounting
     lists = (
         ("Planned without a verdict", [planned.id for planned in accounting.unaccounted]),

@@ -32,6 +32,7 @@ def render(report: Report, _width: int = 0) -> str:
 
 
 def _row(case: CaseRecord, shapes: dict[str, int]) -> list[Any]:
+    """Return the row of a case. ``shapes`` numbers what cases share, and grows with new shapes."""
     plain = as_plain(case)
     common = {name: plain[name] for name in COMMON if name in plain}
     shape = json.dumps([common, list(case.axes), list(case.metrics)], separators=(",", ":"))
@@ -39,12 +40,14 @@ def _row(case: CaseRecord, shapes: dict[str, int]) -> list[Any]:
         case.id,
         shapes.setdefault(shape, len(shapes)),
         plain.get("seconds", 0),
+        # 0 stands for values that unpack() can derive from the id.
         0 if case.requires == (case.id,) else list(case.requires),
         0 if said_axes(case.id, list(case.axes)) == case.axes else list(case.axes.values()),
         list(case.metrics.values()) or 0,
         case.message or 0,
         case.repro or 0,
     ]
+    # unpack() adds these zeros again.
     while row[-1] == 0:
         row.pop()
     return row

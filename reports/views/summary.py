@@ -29,6 +29,7 @@ def render(report: Report, _width: int = 0) -> str:
 
 
 def _lines(report: Report, failed: tuple[CaseRecord, ...]) -> Iterator[str]:
+    """Yield the sections, the most urgent first, because the summary may be cut at its end."""
     if failed:
         yield f"\n### Failures: {len(failed)}\n\n| case | reason | message |\n| --- | --- | --- |\n"
         for case in failed:

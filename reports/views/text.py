@@ -26,6 +26,7 @@ from conformance.reports.totals import Counts
 
 SUMMARY = "for terminals"
 
+#: Rows that a terminal shows; report.json has all of them.
 MAX_DIFFERENCES: Final = 20
 MAX_IDS: Final = 10
 MAX_MESSAGE_LINES: Final = 6
@@ -59,6 +60,7 @@ def body(report: Report, width: int = 120, failures_shown: int = 20) -> str:
 
 
 def _title(report: Report, width: int) -> str:
+    """Return the run's name, versions, hash and seed, wrapped to ``width`` columns."""
     run, accelerator = report.run, report.accelerator
     facts = (
         accelerator.name,
@@ -81,6 +83,7 @@ def matrix_table(report: Report, width: int = 120) -> str:
 
 
 def _table(matrix: Matrix) -> str:
+    """Return the matrix of areas and dtypes as a table with a legend."""
     titles = ["area", "", *matrix.columns, "total", "verified"]
     # Titles are passed as rows: tabulate pads real headers by two columns each, and 120 columns would not suffice.
     heads = [row for row in zip(*([*title.split("\n"), ""][:2] for title in titles), strict=True) if any(row)]
@@ -96,6 +99,7 @@ def _width(table: str) -> int:
 
 
 def _row_lines(row: MatrixRow, columns: Sequence[str]) -> Iterator[list[str]]:
+    """Yield the lines of an area: ``pass`` always, the other outcomes where there are any."""
     for label, name in _LINES:
         number = getattr(row.total, name)
         if not number and label != "pass":
@@ -106,6 +110,7 @@ def _row_lines(row: MatrixRow, columns: Sequence[str]) -> Iterator[list[str]]:
 
 
 def _cell(counts: Counts | None, name: str) -> str:
+    """Return a count. A dot stands for a zero, and nothing for a combination without cases."""
     if counts is None:
         return ""
     number = getattr(counts, name)
@@ -130,6 +135,7 @@ def _wrapped(label: str, parts: Iterable[str], width: int) -> str:
 
 
 def _workloads(report: Report) -> str:
+    """Return the table of the workloads' metrics, or nothing if no workload ran."""
     titles, rows = metric_rows(report.cases)
     if not rows:
         return ""
@@ -139,6 +145,7 @@ def _workloads(report: Report) -> str:
 
 
 def _differences(found: Sequence[Difference], width: int) -> str:
+    """Return the first differences between declaration and observation, one in a line."""
     if not found:
         return ""
     rows = [_difference_line(difference, width) for difference in found[:MAX_DIFFERENCES]]
@@ -146,6 +153,8 @@ def _differences(found: Sequence[Difference], width: int) -> str:
 
 
 def _difference_line(difference: Difference, width: int) -> str:
+    """Return a difference in one line that is cut to ``width`` columns."""
+    # The two columns of the indent are taken from the width before the line is cut.
     kind = "fail" if difference.fails else "note"
     return one_line(f"{kind} {difference.reason.value} · {difference.cell}: {difference.message}", width - 2).join(
         ("  ", "")
@@ -153,6 +162,7 @@ def _difference_line(difference: Difference, width: int) -> str:
 
 
 def _failures(failed: Sequence[CaseRecord], width: int, shown: int) -> str:
+    """Return the blocks of the first ``shown`` failures."""
     if not failed:
         return ""
     blocks = ["\n".join(_failure_lines(case, width)) for case in failed[:shown]]
@@ -160,6 +170,7 @@ def _failures(failed: Sequence[CaseRecord], width: int, shown: int) -> str:
 
 
 def _failure_lines(case: CaseRecord, width: int) -> Iterator[str]:
+    """Yield the lines of a failure: id and reason, the first lines of its message, its repro command."""
     yield f"  {one_line(case.id)} · {case.reason.value}"
     lines = [line.rstrip() for line in plain(case.message).expandtabs(4).splitlines() if line.strip()]
     for line in lines[:MAX_MESSAGE_LINES]:
@@ -176,6 +187,7 @@ def _more(number: int, shown: int) -> list[str]:
 
 
 def _accounting(report: Report, width: int) -> str:
+    """Return the cases that lack a verdict or were not planned, torn lines, idle areas and notes."""
     accounting = report.accounting
     parts = (
         _ids("planned without a verdict", [planned.id for planned in _flying_first(report)], width),
@@ -195,6 +207,7 @@ def _flying_first(report: Report) -> list[PlannedCase]:
 
 
 def _ids(label: str, ids: Sequence[str], width: int) -> str:
+    """Return a labelled list of the first ids, or nothing if there are none."""
     if not ids:
         return ""
     shown = [f"  {one_line(id, width - 2)}" for id in ids[:MAX_IDS]]
@@ -214,6 +227,7 @@ def _claims(report: Report, width: int) -> str:
 
 
 def _conclusion(report: Report) -> str:
+    """Return the last lines: the counts, and the profile that the run has reached."""
     counts = report.counts
     accounted = f"planned {counts.planned}, accounted {counts.planned - counts.lost}"
     outcomes = f"pass {counts.passed}, skip {counts.skipped}, fail {counts.failed}"

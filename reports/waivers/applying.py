@@ -29,8 +29,10 @@ def apply(verdict: Verdict, case: str, core: bool, waivers: Iterable[Waiver], to
     """Return the verdict after the waivers. ``waivers`` are those that apply to the device."""
     covering = [waiver for waiver in waivers if waiver.covers(case)] if not core else []
     if verdict.outcome is Outcome.PASS:
+        # A flaky case may pass; any other waiver for a passing case hides the next failure.
         stale = next((waiver for waiver in covering if waiver.kind is not WaiverKind.FLAKY), None)
         return _stale(verdict, stale) if stale else verdict
+    # A waiver excuses one reason. The same case with another failure is a new finding.
     named = next((waiver for waiver in covering if waiver.verdict is verdict.reason), None)
     if verdict.outcome is not Outcome.FAIL or named is None:
         return verdict
@@ -97,7 +99,9 @@ def waiver_outcome(report: Report, waivers: Sequence[Waiver], today: date) -> Wa
 
 
 def _covered(waiver: Waiver, cases: Mapping[str, CaseRecord]) -> list[CaseRecord]:
+    """Return the report's cases that the waiver covers, by name first and then by pattern."""
     found = [cases[id] for id in waiver.exact if id in cases]
+    # Patterns have to be matched with every case, so only a waiver that has some pays for it.
     if len(waiver.exact) < len(waiver.cases):
         found += [case for id, case in cases.items() if id not in waiver.exact and waiver.covers(id)]
     return found

@@ -55,6 +55,7 @@ def _reject_long_keys(text: str, where: str) -> None:
 
 
 def _waivers(value: Mapping[str, Any], lines: list[int], where: str) -> Iterator[Waiver]:
+    """Yield the waivers of a parsed file. ``lines`` are the line numbers of their tables, for messages."""
     strays = [name for name in value if name != "waiver"]
     if strays:
         raise JournalError(f"{where} has an unknown key {strays[0]!r}; a waiver begins with {HEADER}.")
@@ -62,6 +63,7 @@ def _waivers(value: Mapping[str, Any], lines: list[int], where: str) -> Iterator
     if not isinstance(tables, list):
         raise JournalError(f"{where}: write {HEADER}, with two brackets, above each waiver.")
     for number, table in enumerate(tables):
+        # The lines come from a search in the text. Without one line for each table they are not trusted.
         line = lines[number] if len(lines) == len(tables) else 0
         yield _waiver(table, line, f"{where}: waiver {number + 1}")
 
@@ -109,6 +111,7 @@ class WaiverTable:
         return Waiver(**members, expires=self._date(where), line=line)
 
     def _date(self, where: str) -> date:
+        """Return the day of expiry. Raises ``JournalError`` if the text is not an ISO date."""
         try:
             return date.fromisoformat(self.expires)
         except ValueError:

@@ -18,6 +18,7 @@ from typing import Final
 from conformance.reports.model import AcceleratorRecord
 from conformance.reports.verdict import Outcome, Reason
 
+#: A waiver without an end lowers the requirement for good.
 LONGEST: Final = timedelta(days=180)
 #: Reasons that a waiver may name. Failures of the core, and reasons that waivers themselves make, are left out.
 WAIVABLE: Final = frozenset(

@@ -225,7 +225,7 @@ def _signal_soon() -> None:
 
 def _wait_for(path: Path) -> None:
     """The other rank is in its call until this one joins it: a time to sleep would be a guess."""
-    until = time.monotonic() + 30
+    until = time.monotonic() + 60
     while not path.exists():
         assert time.monotonic() < until, f"{path.name} did not happen"
         time.sleep(0.01)

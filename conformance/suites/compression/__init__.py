@@ -1,1 +1,1 @@
-"""Compressed communication cases: sign bits, all-reduce with error feedback, one-bit optimizers and small weights."""
+"""Compression cases: sign bits, all-reduce with error feedback, one-bit optimizers and weights of few bits."""

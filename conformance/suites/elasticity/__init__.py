@@ -1,1 +1,1 @@
-"""Elasticity cases: jobs that continue after a rank or a host has died."""
+"""Elasticity cases: jobs continue after a rank or a host has died."""

@@ -1,1 +1,1 @@
-"""Hybrid engine cases: one set of weights is trained and generates in turns, with no other side effects."""
+"""Hybrid engine cases: training and generation use one set of weights in turns, without other side effects."""

@@ -1,1 +1,1 @@
-"""Launcher cases: the identity of launched ranks, the devices they see, and how a job ends."""
+"""Launcher cases: the numbers of launched ranks, the devices that they see, and the end of a job."""

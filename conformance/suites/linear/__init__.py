@@ -1,1 +1,1 @@
-"""Linear layer cases: frozen weights, quantized or sharded, and trainable LoRA matrices."""
+"""Linear layer cases: layers with LoRA matrices and frozen weights, which may be quantized or sharded."""

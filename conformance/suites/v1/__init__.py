@@ -1,1 +1,1 @@
-"""Offload cases: states and parameters that move to files and to page-locked memory, and back."""
+"""Offload cases: states and parameters move to files or page-locked memory, and back without a change."""

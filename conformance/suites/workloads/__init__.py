@@ -1,1 +1,1 @@
-"""Workloads: small models that learn from real data, on the device and on the host in the same run."""
+"""Workloads: small models learn from real data, on the device and on the host in the same run."""

@@ -34,6 +34,7 @@ def check_cases(evidence: GateEvidence) -> Iterator[GateFinding]:
 
 
 def _check_accounting(evidence: GateEvidence) -> Iterator[GateFinding]:
+    """Reject planned cases without a verdict, double verdicts, and verdicts of unplanned cases."""
     accounting = evidence.report.accounting
     if lost := [planned.id for planned in accounting.unaccounted]:
         n = counted(len(lost), "planned case has", "planned cases have")
@@ -47,6 +48,7 @@ def _check_accounting(evidence: GateEvidence) -> Iterator[GateFinding]:
 
 
 def _is_as_planned(case: PlannedCase, row: PlannedCase) -> bool:
+    """Return whether the report's case has all properties of the manifest's row."""
     return (
         case.area == row.area
         and case.requires == row.requires
@@ -80,6 +82,7 @@ def check_counts(evidence: GateEvidence) -> Iterator[GateFinding]:
 
 
 def _said(counts: Counts) -> str:
+    """Return the counts as a clause for a finding."""
     return (
         f"{counts.passed} passed, {counts.skipped} skipped, {counts.failed} failed, {counts.lost} lost "
         f"and {counts.claimed} claimed"

@@ -30,6 +30,7 @@ def check_regressions(evidence: GateEvidence) -> Iterator[GateFinding]:
 
 
 def _check_comparable(report: Report, baseline: Report) -> Iterator[GateFinding]:
+    """Reject a baseline of another accelerator, and note one that is the report itself."""
     names = [one_line(one.accelerator.name, 60) for one in (report, baseline)]
     if names[0] != names[1]:
         yield reject("G07", f"The baseline is of {names[1]}, the report of {names[0]}: they cannot be compared.")

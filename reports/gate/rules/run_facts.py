@@ -22,6 +22,7 @@ _SLACK: Final = 1.25
 def check_invocation(evidence: GateEvidence) -> Iterator[GateFinding]:
     """Return findings of G12: a selection, strictness bring-up, or a challenge other than the requested one."""
     run = evidence.report.run
+    # Read from the command line again: the selection that the file states may have been edited.
     typed = redaction.selection(run.invocation.argv)
     selecting = sorted({*run.invocation.selection, *typed})
     if selecting:
@@ -70,6 +71,7 @@ def _check_order(evidence: GateEvidence, started: datetime) -> Iterator[GateFind
 
 
 def _check_durations(evidence: GateEvidence, wall: timedelta) -> Iterator[GateFinding]:
+    """Reject durations that are negative, all zero, or longer in sum than the workers had time."""
     report = evidence.report
     if backwards := [case.id for case in report.cases if case.seconds < 0]:
         yield reject(
@@ -82,6 +84,7 @@ def _check_durations(evidence: GateEvidence, wall: timedelta) -> Iterator[GateFi
     room = wall.total_seconds() * workers * _SLACK + _SKEW.total_seconds()
     if spent > room:
         yield reject("G13", f"The cases took {spent:.0f} s, more than the run had: {wall} on {workers} processes.")
+    # Durations that are all 0 would pass every other check of time.
     executed = 0 if spent else sum(was_executed(case.outcome, case.reason) for case in report.cases)
     if executed:
         yield reject("G13", f"{counted(executed, 'case')} ran, and every duration is 0.")

@@ -2,13 +2,14 @@
 
 import torchax
 
-from conformance.accelerators.claims import TORCH_BASE, dtypes
+from conformance.accelerators.capabilities import VOCABULARY
+from conformance.accelerators.claims import dtypes
 
 
 class Torchax:
     """The methods that every accelerator has, over torchax' environment."""
 
-    capabilities = TORCH_BASE | dtypes("float32")
+    capabilities = frozenset(one for one in VOCABULARY.values() if one.core) | dtypes("float32")
 
     def __init__(self) -> None:
         # torchax takes every call of torch from here on, also those of modules that are imported later.

@@ -1,6 +1,7 @@
 """Declaration of torchvulkan for the run of strangers: what its README promises."""
 
-from conformance.accelerators.claims import TORCH_BASE, dtypes
+from conformance.accelerators.capabilities import VOCABULARY
+from conformance.accelerators.claims import dtypes
 from conformance.accelerators.torch_accelerator import TorchAccelerator
 
 VULKAN = TorchAccelerator(
@@ -11,5 +12,5 @@ VULKAN = TorchAccelerator(
     events=False,
     pins=False,
     simulated=False,
-    capabilities=TORCH_BASE | dtypes("float32"),
+    capabilities=frozenset(one for one in VOCABULARY.values() if one.core) | dtypes("float32"),
 )

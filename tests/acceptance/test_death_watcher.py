@@ -38,7 +38,7 @@ def test_fails():
 def test_passes():
     pass
 """
-AGAIN = "repeat the command with --resume"
+AGAIN = "Rerun with --resume -n1"
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def test_what_it_says_to_do_next_goes_on(folder: Path) -> None:
 
     finished = run(*words, "-n1", "--resume", cwd=folder)
 
-    assert "--resume, and -n1 for -n0" in told
+    assert AGAIN in told
     assert finished.verdicts == {"vendor.crashes": ("fail", "crash"), "vendor.passes": ("pass", "native")}
 
 
