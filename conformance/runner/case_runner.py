@@ -243,7 +243,8 @@ class CaseRunner:
         observation = observe(call.excinfo.value)
         if observation.seen is Seen.ENVIRONMENT:
             return skipped(Reason.ENVIRONMENT, observation.message)
-        return failed(Reason.RAISED, f"in {call.when}: {observation.message}")
+        reason = Reason.SUITE_ERROR if observation.seen is Seen.SUITE_ERROR else Reason.RAISED
+        return failed(reason, f"in {call.when}: {observation.message}")
 
 
 def _is_generated(item: pytest.Item) -> bool:
