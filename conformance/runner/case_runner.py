@@ -86,12 +86,14 @@ class CaseRunner:
         # After the journal's start, so that the case is known as running when the watchdog ends the process.
         self.watchdog.arm(case.deadline)
         try:
-            return (yield)
+            result = yield
         finally:
             self.watchdog.disarm()
-            # A case without a verdict fails: no path through pytest's hooks may end in silence.
-            verdict = item.stash.get(VERDICT, failed(Reason.RAISED, "the case ended without a verdict"))
-            self.journal.end(case.id, verdict, time.perf_counter() - started)
+        # Not in the `finally`: a case that Ctrl-C or pytest.exit() interrupts has no verdict and runs again.
+        # A case that ended without a verdict fails: no path through pytest's hooks may end in silence.
+        verdict = item.stash.get(VERDICT, failed(Reason.RAISED, "the case ended without a verdict"))
+        self.journal.end(case.id, verdict, time.perf_counter() - started)
+        return result
 
     def pytest_enter_pdb(self) -> None:
         self.watchdog.disarm()  # a person in a debugger has no deadline

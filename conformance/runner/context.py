@@ -137,7 +137,12 @@ def worker_input(context: RunContext) -> dict[str, Any]:
 
 def open_journal(context: RunContext) -> JournalWriter:
     """Open the journal for this process, which may be one of several writers."""
-    return JournalWriter(context.folder.journal, os.environ.get("PYTEST_XDIST_WORKER", "main"))
+    return JournalWriter(context.folder.journal, worker_name())
+
+
+def worker_name() -> str:
+    """Return the name of this process in the journal and in the folder of stacks."""
+    return os.environ.get("PYTEST_XDIST_WORKER", "main")
 
 
 def header_of(context: RunContext) -> dict[str, Any]:

@@ -121,8 +121,8 @@ class Controller:
     def _check_resume(self, manifest: dict[str, Any]) -> None:
         """Raise ``JournalError`` where ``--resume`` meets the journal of another plan."""
         folder = self.context.folder
-        if not self.context.options.resume or not folder.journal.exists():
-            return
+        if not self.context.options.resume or not self.context.journal_limit:
+            return  # a run that was killed before its plan leaves an empty journal: there is nothing to continue
         try:
             old = json.loads(folder.manifest.read_text())["sha256"]
         except (OSError, ValueError, KeyError):
@@ -209,7 +209,7 @@ class Controller:
 
     def _clean_up(self) -> None:
         folder, run = self.context.folder, self.context.run
-        for path in (folder.new_manifest(run), folder.facts(run)):
+        for path in (folder.new_manifest(run), folder.facts(run), folder.setup_error(run)):
             path.unlink(missing_ok=True)
 
     @pytest.hookimpl(trylast=True)

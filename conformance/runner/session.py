@@ -14,6 +14,7 @@ import pytest
 from conformance.accelerators.registry import resolve
 from conformance.errors import ConformanceError
 from conformance.plan import SUITES, area_names
+from conformance.process.trial import try_module
 from conformance.run_options import read_options
 from conformance.runner.collection import Collection
 from conformance.runner.context import RUN_CONTEXT, ReportFolder, RunContext, is_worker
@@ -82,7 +83,9 @@ def _make_context(config: pytest.Config) -> RunContext:
     """Return the context of a new run. Raise ConformanceError for wrong options before anything runs."""
     options = read_options(config)
     waivers_of(options.waivers)  # raises if the file is wrong
+    try_module(options.accelerator)
     accelerator = resolve(options.accelerator)
+    _ = accelerator.static_declaration  # raises if it is wrong
     if not config.option.collectonly:
         # Before anything runs: a missing package is then one sentence, not the failure of every worker.
         accelerator.preflight()
