@@ -232,6 +232,9 @@ def import_module(path: str, label: str) -> Any:
         raise SetupError(_import_sentence(label, path, error)) from error
     except (KeyboardInterrupt, GeneratorExit):
         raise
+    except DeclarationError as error:
+        # The whole message: its later lines have the suggestions.
+        raise DeclarationError(f"'{label}', in {path}: {error}") from error
     except BaseException as error:
         # A module that calls sys.exit() while it is imported must not end the run silently.
         raise SetupError(_import_sentence(label, path, error)) from error
