@@ -6,6 +6,8 @@ themselves, and report a stub where nothing happens.
 
 from __future__ import annotations
 
+import gc
+
 import torch
 
 from conformance.accelerators.capabilities import DEVICE, MEMORY_PEAK, MEMORY_PINNED, MEMORY_STATS
@@ -45,12 +47,15 @@ def test_answer(accelerator, member):
 @case("accelerator.effect.empty_cache", requires=[MEMORY_STATS])
 def test_empty_cache(accelerator, device):
     """empty_cache() gives back memory that is cached and unused."""
-    accelerator.empty_cache()
-    torch.zeros(64 * MIB, dtype=torch.uint8, device=device)
+    # Many blocks of two sizes: an allocator may keep one of them for later, or give back whole segments only.
+    blocks = [torch.zeros(size, dtype=torch.uint8, device=device) for size in (MIB, 32 * MIB) for _ in range(8)]
+    accelerator.synchronize()
+    del blocks
+    gc.collect()
     accelerator.synchronize()
     before = accelerator.memory_reserved()
-    if before - accelerator.memory_allocated() < 32 * MIB:
-        return  # this allocator keeps no freed memory, so nothing can be given back
+    if before - accelerator.memory_allocated() < 128 * MIB:
+        return  # this allocator keeps little freed memory, so nothing has to be given back
 
     accelerator.empty_cache()
 
