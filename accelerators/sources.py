@@ -42,6 +42,10 @@ class BackendSpec(AcceleratorSpec):
     def _declared(self) -> Declaration:
         return _with_file(declaration_of(self.accelerator.statements), self.file)
 
+    @property
+    def declaration_sources(self) -> list[str]:
+        return ["capabilities", _named_file(self.file)]
+
     def preflight(self) -> None:
         self.accelerator.preflight()
 
@@ -89,6 +93,11 @@ class ObjectSpec(AcceleratorSpec):
         except DeclarationError as error:
             raise DeclarationError(f"{self.text}: {error}") from None
         return _with_file(own, self.file)
+
+    @property
+    def declaration_sources(self) -> list[str]:
+        declared = getattr(self.candidate, "capabilities", None) is not None
+        return ["capabilities" if declared else "no capabilities", _named_file(self.file)]
 
     def preflight(self) -> None:
         """Do nothing: the module is already imported, and no other need is known."""
@@ -179,6 +188,10 @@ class TorchTypeSpec(AcceleratorSpec):
         if self.type in builtin_names():
             return builtin_spec(self.type).static_declaration
         return Declaration()
+
+    @property
+    def declaration_sources(self) -> list[str]:
+        return [f"built-in accelerator {self.type}"] if self.type in builtin_names() else super().declaration_sources
 
     def preflight(self) -> None:
         if self.type not in torch_types():
@@ -354,6 +367,10 @@ def host_workers() -> int:
         # The size of the memory is unknown here, for instance on Windows.
         return max(1, min(cores, 4))
     return max(1, min(cores, memory // _BYTES_PER_WORKER, _MOST_WORKERS))
+
+
+def _named_file(file: Path | None) -> str:
+    return file.name if file else "no .toml file beside its module"
 
 
 def _with_file(own: Declaration, file: Path | None) -> Declaration:

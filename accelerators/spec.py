@@ -46,6 +46,11 @@ class AcceleratorSpec(ABC):
     def _declared(self) -> Declaration:
         """Return the claims that need no device."""
 
+    @property
+    def declaration_sources(self) -> list[str]:
+        """Return the names of the sources that ``static_declaration`` has read, for people."""
+        return ["none"]
+
     @abstractmethod
     def preflight(self) -> None:
         """Raise SetupError if the vendor's software is missing; import nothing for it."""
