@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from conformance.process.watchdog import fatal_error, readable
 
@@ -52,7 +53,9 @@ def _signal_name(number: int) -> str:
 def evidence(stacks: str, output: str) -> str:
     """Return the stacks and the last lines of the output, each under its heading, or an empty string."""
     lines = [line for line in output.splitlines() if line.strip()][-_MOST_LINES:]
-    parts = (("stacks:", readable(stacks).splitlines()), ("last lines of its output:", lines))
+    # faulthandler's list of extension modules is long and says nothing about the death.
+    frames = [line for line in readable(stacks).splitlines() if not line.startswith("Extension modules:")]
+    parts = (("stacks:", frames), ("last lines of its output:", lines))
     return "".join(f"\n  {heading}" + "".join(f"\n    {line}" for line in body) for heading, body in parts if body)
 
 
@@ -61,19 +64,35 @@ def output_path(folder: Path, worker: str) -> Path:
     return folder / "stacks" / f"{worker}.output.txt"
 
 
+class _Stream:
+    """Stream that writes to another one, which can be exchanged.
+
+    A logging handler that a vendor's module makes holds the stream for the life of the process, longer than the file.
+    """
+
+    def __init__(self, target: Any) -> None:
+        self.target = target
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.target, name)
+
+
 @contextlib.contextmanager
 def output_kept(path: Path) -> Iterator[None]:
     """Direct the output of this process into a file, where it survives the death of the process."""
     saved = os.dup(1), os.dup(2)
-    streams = sys.stdout, sys.stderr
+    outer = sys.stdout, sys.stderr
     with path.open("w", buffering=1, errors="replace") as file:
+        inner = _Stream(file), _Stream(file)
         for number in (1, 2):
             os.dup2(file.fileno(), number)
-        sys.stdout = sys.stderr = file
+        sys.stdout, sys.stderr = inner
         try:
             yield
         finally:
-            sys.stdout, sys.stderr = streams
+            sys.stdout, sys.stderr = outer
+            for stream, own in zip(inner, outer, strict=True):
+                stream.target = own
             for number, descriptor in zip((1, 2), saved, strict=True):
                 os.dup2(descriptor, number)
                 os.close(descriptor)
