@@ -7,7 +7,7 @@ import torch
 
 from conformance.numerics import layout
 from conformance.numerics.budgets import OpClass, budget_of, unit_roundoff
-from conformance.numerics.compare import Exact, compare, same_bits, zero_signs
+from conformance.numerics.compare import TOLERANCES, Exact, compare, same_bits, zero_signs
 from conformance.numerics.transfer import copied, widened
 
 CPU = torch.device("cpu")
@@ -97,6 +97,60 @@ def test_one_wrong_element_is_named_with_its_index_and_budget():
 
     assert (found.wrong, found.total, found.index) == (1, 65, (4, 1))
     assert "1/65 elements differ, worst 0.25 at [4, 1], budget" in str(found)
+
+
+@pytest.mark.parametrize(("error", "words"), [(1e-6, "within"), (1e-3, "outside")])
+def test_a_wrong_result_is_compared_with_the_tolerances_of_torch_testing(error, words):
+    exact = seeded(65)
+    actual = exact.float()
+    actual[3] *= 1 + error
+
+    found = judge(actual, exact.float(), exact)
+
+    assert not found.right
+    assert f"(over our budget, {words} torch.testing's rtol 1.3e-06, atol 1e-05)" in str(found)
+
+
+def test_the_tolerances_are_those_of_torch_testing():
+    from torch.testing._comparison import default_tolerances
+
+    assert {dtype: default_tolerances(dtype) for dtype in TOLERANCES} == TOLERANCES
+
+
+class Elements:
+    """Exact values of the elements that are asked for, which it notes."""
+
+    def __init__(self, values):
+        self._values, self.asked = values, []
+
+    def values(self, positions):
+        self.asked += positions
+        return [float(self._values[position]) for position in positions]
+
+    def responses(self, positions):
+        return [0.0] * len(positions)
+
+
+def test_exact_elements_judge_where_the_oracle_is_exceeded_and_nowhere_else():
+    truth = seeded(65)
+    host = truth.clone()
+    host[7] *= 1 + 1e-7
+    elements = Elements(truth)
+    oracle = Exact(host, lambda: None, elements)
+
+    assert compare(truth.clone(), host, lambda: oracle, OpClass.ELEMENTWISE).right
+    assert elements.asked == [7]
+
+
+def test_exact_elements_excuse_no_error_of_the_device():
+    truth = seeded(300)
+    wrong = truth * (1 + 1e-9)
+    elements = Elements(truth)
+
+    found = compare(wrong, truth, lambda: Exact(truth, lambda: None, elements), OpClass.ELEMENTWISE)
+
+    assert found.wrong == 300
+    assert len(elements.asked) == 128, "one wrong element ends the work"
 
 
 def test_swallowed_nan_is_wrong():

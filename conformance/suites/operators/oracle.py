@@ -174,7 +174,32 @@ def of_gradients(info, sample: OperatorSample, compute, cotangents: list[torch.T
         elements.update(function.gradients(sample, cotangents[0].double()))
         if slope := slope_of(info.name):
             scales = dict.fromkeys(elements, slope * cotangents[0].double().abs())
+        if is_elementwise(info):
+            scales.update(_sums_of_terms(info, sample, function, cotangents[0].double()))
     return Oracle(compute, sample, elements=elements, scales=scales, apart=is_elementwise(info))
+
+
+def _sums_of_terms(
+    info, sample: OperatorSample, function: FunctionElements, cotangent: torch.Tensor
+) -> dict[int, torch.Tensor]:
+    """Return the sums of the absolute terms of the gradients of broadcast inputs, by position; the terms can cancel."""
+    trained = {id(tensor): tensor for tensor in sample.tensors if tensor.requires_grad}
+    inputs = [id(argument) for argument in (sample.input, *sample.args)]
+    broadcast = {
+        position: (inputs.index(key), tensor.shape)
+        for position, (key, tensor) in enumerate(trained.items())
+        if inputs.count(key) == 1 and tensor.shape != cotangent.shape
+    }
+    if not broadcast or len(sample.args) != 1 or function.arguments[0].shape != cotangent.shape:
+        return {}
+    spread = [argument.clone().requires_grad_() for argument in function.arguments]
+    result = info.op(*spread, **sample.kwargs)
+    terms = torch.autograd.grad(result, spread, cotangent, allow_unused=True)
+    return {
+        position: torch.nan_to_num(terms[by].abs(), nan=0.0, posinf=0.0).sum_to_size(shape)
+        for position, (by, shape) in broadcast.items()
+        if terms[by] is not None
+    }
 
 
 @dataclass(frozen=True)
