@@ -194,6 +194,13 @@ DEADLY = {
     ),
 }  # fmt: skip
 
+#: A device that is lost for good as soon as the file ``dead`` exists.
+FROM_A_FILE_ON = _loading(
+    "", before="import os\nclass T(TorchAccelerator):\n    def load(self):\n"
+    "        if os.path.exists('dead'): os.abort()\n"
+    "        return super().load()\nTorchAccelerator = T"
+)  # fmt: skip
+
 #: Packages of the vendor that the mistakes above name.
 PACKAGES = {
     "acme_broken": "raise RuntimeError('no driver')\n",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import time
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from .mistakes import DEADLY, DECLARED, FILES, LOADED, PACKAGES, Mistake
+from .mistakes import DEADLY, DECLARED, FILES, FROM_A_FILE_ON, LOADED, PACKAGES, Mistake
 from .running import environment, run
 
 USAGE = 4
@@ -107,3 +108,60 @@ def test_what_a_device_would_show_does_not_stop_lint(name: str, tmp_path: Path) 
     assert "Traceback" not in output
     if mistake.in_lint:
         assert_one_sentence(output, mistake)
+
+
+@pytest.mark.parametrize(
+    ("name", "number", "words"),
+    [
+        ("aborts-in-package", signal.SIGABRT, ["Aborted", "acme_aborts", "the vendor says hello"]),
+        ("sleeps-in-the-first-operation", signal.SIGALRM, ["in synchronize"]),
+    ],
+)
+def test_death_before_the_first_case_without_workers(name: str, number: int, words: list[str], tmp_path: Path) -> None:
+    written(DEADLY[name], tmp_path)
+
+    finished = run(
+        "--accelerator=acme:ACME", "--area=accelerator", "-n0",
+        cwd=tmp_path, PYTHONPATH=str(tmp_path), CONFORMANCE_LOAD_SECONDS=SHORT_LIMIT,
+    )  # fmt: skip
+
+    assert finished.status == -number, finished.output
+    for word in ["pytest's process died, and no case was running", *words]:
+        assert word in finished.output
+
+
+@pytest.mark.parametrize("name", ["load-raises", "load-lacks-module", "load-exits", "name-raises"])
+def test_loading_without_workers(name: str, tmp_path: Path) -> None:
+    assert_one_sentence(ran(LOADED[name], tmp_path, "-n0"), LOADED[name])
+
+
+DIES_LATER = """\
+import os, signal
+from pathlib import Path
+from conformance.case import case
+
+@case("vendor.first")
+def test_first():
+    pass
+
+@case("vendor.kills")
+def test_kills():
+    Path("dead").touch()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+@case("vendor.third")
+def test_third():
+    pass
+"""
+
+
+def test_a_device_that_dies_for_good_leaves_an_account_of_every_case(tmp_path: Path) -> None:
+    written(FROM_A_FILE_ON, tmp_path)
+    (tmp_path / "test_vendor.py").write_text(DIES_LATER)
+
+    finished = run("--accelerator=acme:ACME", "test_vendor.py", "-n1", cwd=tmp_path, PYTHONPATH=".", name="acme")
+
+    assert finished.status == 6, finished.output
+    assert "4 workers died while they load the accelerator" in finished.output
+    assert finished.verdicts == {"vendor.first": ("pass", "native"), "vendor.kills": ("fail", "crash")}
+    assert finished.report.accounting.unaccounted[0].id == "vendor.third"
