@@ -124,12 +124,14 @@ class CaseRunner:
         # After the journal's start, so that the case is known as running when the watchdog ends the process.
         self.watchdog.arm(self._deadline(case))
         try:
-            return (yield)
+            result = yield
         finally:
             self.watchdog.disarm()
-            # A case without a verdict fails: no path through pytest's hooks may end in silence.
-            verdict = item.stash.get(VERDICT, failed(Reason.RAISED, "the case ended without a verdict"))
-            self.journal.end(case.id, verdict, time.perf_counter() - started)
+        # Not in the `finally`: a case that Ctrl-C or pytest.exit() interrupts has no verdict and runs again.
+        # A case that ended without a verdict fails: no path through pytest's hooks may end in silence.
+        verdict = item.stash.get(VERDICT, failed(Reason.RAISED, "the case ended without a verdict"))
+        self.journal.end(case.id, verdict, time.perf_counter() - started)
+        return result
 
     def _deadline(self, case: Case) -> float:
         """Return the case's deadline on the machine as it is now, in seconds."""
