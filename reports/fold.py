@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from conformance.accelerator_name import is_accelerator_name
 from conformance.errors import JournalError
 from conformance.reports import redaction
 from conformance.reports.journal import CaseEnd, JournalRecords
@@ -27,7 +28,7 @@ from conformance.reports.model import (
 from conformance.reports.plain_text import without_folders
 from conformance.reports.planned import PlannedCase
 from conformance.reports.report_json import read_planned
-from conformance.reports.repro import repro
+from conformance.reports.repro import ReproLine, repro_line
 from conformance.reports.verdict import Outcome, Reason
 
 #: Values of the axis ``mode``, to recognize it in ids when the manifest is lost.
@@ -42,9 +43,11 @@ def fold(manifest: Mapping[str, Any], records: JournalRecords) -> Report:
     planned = planned_cases(manifest)
     header = records.run or {}
     _reject_foreign_manifest(manifest, header)
+    _reject_odd_accelerator(header)
     known = {case.id for case in planned}
     ended = records.ended
-    cases = tuple(_judged(case, ended[case.id], header) for case in planned if case.id in ended)
+    repro = repro_line(header)
+    cases = tuple(_judged(case, ended[case.id], repro) for case in planned if case.id in ended)
     accounting = _accounting(planned, records, known)
     return Report(
         run=_run(manifest, records, len(planned)),
@@ -104,7 +107,15 @@ def _reject_foreign_manifest(manifest: Mapping[str, Any], header: Mapping[str, A
         )
 
 
-def _judged(planned: PlannedCase, ended: CaseEnd, header: Mapping[str, Any]) -> CaseRecord:
+def _reject_odd_accelerator(header: Mapping[str, Any]) -> None:
+    """Raise ``JournalError`` if no run can have been started with the header's text for ``--accelerator``."""
+    # As it stands there: redaction would make a name of one with invisible characters.
+    spec = str(header.get("spec") or "")
+    if spec and not is_accelerator_name(spec):
+        raise JournalError(f"the journal names the accelerator {ascii(spec[:80])}, which no run can be started with.")
+
+
+def _judged(planned: PlannedCase, ended: CaseEnd, repro: ReproLine) -> CaseRecord:
     """Return the record of a case that has ended. Untrusted text of the journal is cleaned."""
     verdict = ended.verdict
     return CaseRecord(
@@ -116,7 +127,7 @@ def _judged(planned: PlannedCase, ended: CaseEnd, header: Mapping[str, Any]) -> 
         seconds=_seconds(ended.seconds),
         ranks=planned.world_size or 1,
         # Only a failure has to be repeated; other cases need no command in the report.
-        repro=repro(header, planned.id) if verdict.outcome is Outcome.FAIL else "",
+        repro=repro.of(planned.id) if verdict.outcome is Outcome.FAIL else "",
     )
 
 
@@ -159,7 +170,7 @@ def _accelerator(header: Mapping[str, Any], reported: Mapping[str, Any]) -> Acce
     facts = redaction.mapping(redaction.mapping(header.get("environment")).get("facts"))
     return AcceleratorRecord(
         name=redaction.word(header.get("accelerator") or reported.get("name") or "unknown"),
-        spec=without_folders(redaction.word(header.get("spec"))),
+        spec=redaction.word(header.get("spec")),
         device=redaction.word(reported.get("device")),
         devices=redaction.flat(reported.get("devices") or 0),
         device_names=redaction.strings(reported.get("device_names")),

@@ -18,6 +18,11 @@ _PATH = re.compile(r"(?<![\w./~-])(?:/[\w.+@-]+)+/([\w.+@-]+)")
 _QUOTED_PATH = re.compile(r"""(["'])/[^"'\n]*/([^"'/\n]+)(?=\1)""")
 _WINDOWS_PATH = re.compile(r"(?<!\w)[A-Za-z]:(?:[\\/][\w.+@-]+)*[\\/]([\w.+@-]+)")
 
+SAYS_REPRO = re.compile("repro", re.IGNORECASE)
+# Invisible characters may stand between the letters of a line's begin; \W covers them, and quotation marks.
+_REPRO = re.compile(r"^[\W_]*repro\W*:.*$", re.IGNORECASE | re.MULTILINE)
+_NO_REPRO: Final = "[a line that calls itself a repro line is left out]"
+
 
 def plain(text: str) -> str:
     """Return the text without escape sequences and invisible characters. Line ends and tabs stay."""
@@ -39,6 +44,14 @@ def markdown(text: str) -> str:
     # First of all, or it would escape the entities of the other replacements.
     escaped = one_line(text).replace("&", "&amp;")
     return _MARKDOWN.sub(r"\\\1", escaped).replace("\\<", "&lt;").replace("\\>", "&gt;")
+
+
+def without_repro_lines(text: str) -> str:
+    """Return the text without lines that look like the repro lines of the views.
+
+    The author of a message must not be able to put a command there that readers take for one of this suite.
+    """
+    return _REPRO.sub(_NO_REPRO, text) if SAYS_REPRO.search(text) else text
 
 
 def without_folders(text: str) -> str:

@@ -14,13 +14,17 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
+from conformance.accelerator_name import is_accelerator_name
 from conformance.errors import JournalError
 from conformance.reports.json_files import collector_paused, read_json
 from conformance.reports.model import Report
 from conformance.reports.planned import PlannedCase
 from conformance.reports.reading import MAX_ITEMS, read
+from conformance.reports.repro import with_own_repro_lines
 
 SCHEMA: Final = 1
+#: Characters of a wrong value in a message.
+_SHOWN: Final = 80
 
 
 def to_json(report: Report) -> str:
@@ -47,7 +51,18 @@ def from_json(value: Any, where: str = "report.json") -> Report:
     report = read(Report, {name: member for name, member in value.items() if name != "schema"}, where)
     if repeated := _repeated_id((*report.cases, *report.accounting.unaccounted)):
         raise JournalError(f"{where} lists the case {repeated!r} twice.")
-    return report
+    _check_accelerator(report, where)
+    return with_own_repro_lines(report)
+
+
+def _check_accelerator(report: Report, where: str) -> None:
+    """Raise JournalError if the text that the report gives for ``--accelerator`` could not have started a run."""
+    spec = report.accelerator.spec
+    if spec and not is_accelerator_name(spec):
+        shown = ascii(spec if len(spec) <= _SHOWN else spec[:_SHOWN] + "…")
+        raise JournalError(
+            f"{where}.accelerator.spec must be a name, module:Object, deepspeed:NAME, torch:TYPE or auto, not {shown}."
+        )
 
 
 def read_planned(value: Any, where: str) -> tuple[PlannedCase, ...]:

@@ -90,6 +90,8 @@ def _profiles(planned: BundledCase) -> list[str]:
 
 def _verdict(id: str, report: Report | None) -> list[str]:
     """Return lines with the report's verdict on the case; empty without a report."""
+    from conformance.reports.plain_text import one_line
+
     if report is None:
         return []
     found = next((case for case in report.cases if case.id == id), None)
@@ -97,7 +99,7 @@ def _verdict(id: str, report: Report | None) -> list[str]:
         return ["", *_judged(found, report)]
     if any(planned.id == id for planned in report.accounting.unaccounted):
         progress = "it started and did not finish" if id in report.accounting.in_flight else "it did not start"
-        return ["", f"  no verdict on {report.accelerator.name}: {progress}"]
+        return ["", f"  no verdict on {one_line(report.accelerator.name)}: {progress}"]
     return []
 
 

@@ -212,15 +212,26 @@
     const message = column.messages[column.message[place]];
     if (message) append(one, "pre", message.replaceAll("\u0001", id));
     appendFacts(one, "Numbers", { "share of the error budget": budget(column.shares[place]), ...(column.details[place] || {}) });
-    const words = column.repro.replace("ID", `'${id}'`);
-    append(one, "h4", "Repeat it");
-    append(one, "pre", words);
-    const copy = append(one, "button", "Copy");
-    copy.type = "button";
-    copy.addEventListener("click", () => copyText(words, copy));
+    appendRepro(one, column, place);
     appendFacts(one, "Environment", column.run);
     state.case = id;
     remember();
+  }
+
+  /** The command that repeats a case. `publish` has checked and quoted its parts; only the id is added here. */
+  function appendRepro(parent, column, place) {
+    if (!column.repro.length || data.unrepeatable.includes(place)) return;
+    const [head, tail] = column.repro, words = head + shellQuoted(data.ids[place]) + tail;
+    append(parent, "h4", "Repeat it");
+    append(parent, "pre", words);
+    const copy = append(parent, "button", "Copy");
+    copy.type = "button";
+    copy.addEventListener("click", () => copyText(words, copy));
+  }
+
+  /** One word for a POSIX shell, as Python's shlex.quote writes it. */
+  function shellQuoted(word) {
+    return `'${word.replaceAll("'", `'"'"'`)}'`;
   }
 
   function budget(letter) {
