@@ -25,7 +25,7 @@ from conformance.reports.model import (
     count_cases,
     declared_sha256,
 )
-from conformance.reports.plain_text import without_folders
+from conformance.reports.plain_text import told_apart, without_folders
 from conformance.reports.planned import PlannedCase
 from conformance.reports.report_json import read_planned
 from conformance.reports.repro import ReproLine, repro_line
@@ -101,8 +101,9 @@ def _reject_foreign_manifest(manifest: Mapping[str, Any], header: Mapping[str, A
     """Raise ``JournalError`` if the journal's header names another manifest than the one beside it."""
     expected, found = manifest.get("sha256"), header.get("manifest")
     if found and expected and found != expected:
+        own, beside = told_apart(str(found), str(expected))
         raise JournalError(
-            f"the journal belongs to manifest {str(found)[:12]}, the manifest beside it is {str(expected)[:12]}; "
+            f"the journal belongs to manifest {own}, the manifest beside it is {beside}; "
             "put the journal's own manifest beside it, or remove the manifest."
         )
 

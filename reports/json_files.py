@@ -44,7 +44,7 @@ def inflated(data: bytes, where: str) -> bytes:
     except (OSError, EOFError, zlib.error):
         raise JournalError(f"{where} cannot be decompressed.") from None
     if len(text) > MAX_BYTES:
-        raise JournalError(f"{where} unpacks to more than {MAX_BYTES >> 20} MiB; no report of this suite does.")
+        raise JournalError(f"{where} unpacks to more than {size_text(MAX_BYTES)}; no report of this suite does.")
     return text
 
 
@@ -62,8 +62,19 @@ def parse_json(data: bytes, where: str) -> Any:
         raise JournalError(f"{where} is not valid JSON: {error}.") from None
 
 
-def read_capped(path: Path, limit: int | None = None) -> bytes:
-    """Return the bytes of a regular file up to a size limit. Pipes and devices are refused: they may never end."""
+def size_text(size: int) -> str:
+    """Return a number of bytes in words: ``64 MiB``, ``512 KiB``, ``10 bytes``."""
+    for shift, unit in ((20, "MiB"), (10, "KiB")):
+        if size >> shift and not size % (1 << shift):
+            return f"{size >> shift} {unit}"
+    return f"{size} bytes"
+
+
+def read_capped(path: Path, limit: int | None = None, kind: str = "report") -> bytes:
+    """Return the bytes of a regular file up to a size limit. Pipes and devices are refused: they may never end.
+
+    An error calls a larger file no ``kind`` of this suite.
+    """
     limit = MAX_BYTES if limit is None else limit
     try:
         if path.exists() and not path.is_file():
@@ -75,7 +86,7 @@ def read_capped(path: Path, limit: int | None = None) -> bytes:
     except ValueError:  # a NUL in the name
         raise JournalError("cannot read a file whose name holds a NUL character.") from None
     if len(data) > limit:
-        raise JournalError(f"{path} is larger than {limit >> 20} MiB; no report of this suite is.")
+        raise JournalError(f"{path} is larger than {size_text(limit)}; no {kind} of this suite is.")
     return data
 
 

@@ -39,6 +39,17 @@ def one_line(text: str, width: int | None = None) -> str:
     return joined if width is None or len(joined) <= width else joined[: max(width - 1, 0)] + "…"
 
 
+def told_apart(first: str, second: str, width: int = 12) -> tuple[str, str]:
+    """Return the beginnings of two different texts, at least ``width`` characters, as far as they differ.
+
+    Two hashes may begin alike. A message that cut both to 12 characters would say that a hash is not itself.
+    """
+    first, second = one_line(first), one_line(second)
+    same = next((n for n, pair in enumerate(zip(first, second, strict=False)) if pair[0] != pair[1]), None)
+    end = max(width, min(len(first), len(second)) + 1 if same is None else same + 1)
+    return first[:end] or "(none)", second[:end] or "(none)"
+
+
 def markdown(text: str) -> str:
     """Return the plain text on one line, with Markdown and HTML escaped."""
     # First of all, or it would escape the entities of the other replacements.

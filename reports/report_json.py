@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from conformance.accelerator_name import is_accelerator_name
 from conformance.errors import JournalError
-from conformance.reports.json_files import collector_paused, read_json
+from conformance.reports.json_files import collector_paused, inflated, parse_json, read_capped
 from conformance.reports.model import Report
 from conformance.reports.planned import PlannedCase
 from conformance.reports.reading import MAX_ITEMS, read
@@ -86,8 +86,13 @@ def _repeated_id(planned: Iterable[PlannedCase]) -> str | None:
 
 def read_report(path: Path) -> Report:
     """Return the report in a ``report.json``, compressed or not."""
+    return parse_report(read_capped(path), str(path))
+
+
+def parse_report(data: bytes, where: str) -> Report:
+    """Return the report in the bytes of a ``report.json``, compressed or not. Errors call it ``where``."""
     with collector_paused():
-        return from_json(read_json(path), str(path))
+        return from_json(parse_json(inflated(data, where), where), where)
 
 
 # --- values as JSON --------------------------------------------------------------------------------------------------

@@ -114,13 +114,13 @@ def test_values_that_this_suite_does_not_write_leave_their_options_out() -> None
     header = {
         "spec": "supa",
         "paths": ["-pevil", "@file", "mine.py"],
-        "argv": ["--capabilities", "@file", "--capabilities=-x", "--capabilities=$(touch evil).toml"],
+        "argv": ["--capabilities", "@file", "--capabilities=-x", "--capabilities=x$(touch evil).toml"],
         "seed": "$(touch evil)",
         "strictness": "ci; touch evil",
         "rank_isolation": ["fork"],
     }
 
-    line = "pytest mine.py --accelerator=supa --case a.b -n0 '--capabilities=$(touch evil).toml'"
+    line = "pytest mine.py --accelerator=supa --case a.b -n0 '--capabilities=x$(touch evil).toml'"
     assert repro(header, "a.b") == line
 
 
