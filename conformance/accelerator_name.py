@@ -1,4 +1,4 @@
-"""Forms of the text after ``--accelerator``. The command line, the reader of reports and repro lines share this check."""
+"""Forms of the text after ``--accelerator``, checked alike for command lines, reports and repro lines."""
 
 from __future__ import annotations
 

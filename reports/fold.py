@@ -113,7 +113,7 @@ def _reject_odd_accelerator(header: Mapping[str, Any]) -> None:
     # As it stands there: redaction would make a name of one with invisible characters.
     spec = str(header.get("spec") or "")
     if spec and not is_accelerator_name(spec):
-        raise JournalError(f"the journal names the accelerator {ascii(spec[:80])}, which no run can be started with.")
+        raise JournalError(f"the journal names the accelerator {spec[:80]!a}, which no run can be started with.")
 
 
 def _judged(planned: PlannedCase, ended: CaseEnd, repro: ReproLine) -> CaseRecord:

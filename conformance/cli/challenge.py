@@ -119,14 +119,14 @@ def _problem_of(report: Report, answered: Sequence[CaseRecord]) -> str:
 
     The sender chooses versions, ids and answers. Invented ones are a fault of the report, and not of this machine.
     """
-    from conformance.plan import bundled_cases
-    from conformance.reports.challenge import AREAS, answer_of, parsed
+    from conformance.plan import bundled_cases, suite_version
+    from conformance.reports.challenge import AREAS
     from conformance.reports.gate.finding import counted, named
     from conformance.reports.gate.manifests import RELEASES
     from conformance.reports.plain_text import one_line
 
     version = report.run.suite.version
-    if version not in RELEASES:
+    if version not in (*RELEASES, suite_version()):
         return f"Suite version {one_line(version, 40) or '(none)'} is not a release: {', '.join(RELEASES)}."
     _require_same_suite(report)
     if not answered:
@@ -134,11 +134,17 @@ def _problem_of(report: Report, answered: Sequence[CaseRecord]) -> str:
     known = {bundled.case.id for bundled in bundled_cases(sorted(AREAS))}
     if odd := [case.id for case in answered if case.id not in known]:
         return f"{counted(len(odd), 'id is not that of a case', 'ids are not those of cases')}: {named(odd)}."
-    for case in answered:
-        try:
-            parsed(answer_of(case))
-        except JournalError as error:
-            return f"{case.id}: {error}"
+    return next(filter(None, map(_malformed, answered)), "")
+
+
+def _malformed(case: CaseRecord) -> str:
+    """Return why the case's answer cannot be read; empty if it can."""
+    from conformance.reports.challenge import answer_of, parsed
+
+    try:
+        parsed(answer_of(case))
+    except JournalError as error:
+        return f"{case.id}: {error}"
     return ""
 
 

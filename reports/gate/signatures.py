@@ -13,7 +13,7 @@ import subprocess
 from pathlib import Path
 from typing import Final
 
-from conformance.errors import JournalError
+from conformance.errors import JournalError, UsageError
 from conformance.reports.gate.evidence import SignatureCheck
 from conformance.reports.json_files import read_capped
 from conformance.reports.loading import ReportFile
@@ -50,7 +50,7 @@ def sign(report: ReportFile, key: Path) -> Path:
     try:
         path.write_bytes(done.stdout)
     except OSError as error:
-        raise JournalError(f"cannot write {path}: {error.strerror}.") from None
+        raise UsageError(f"cannot write {path}: {error.strerror}.") from None
     return path
 
 

@@ -50,7 +50,7 @@ def check_manifest(evidence: GateEvidence) -> Iterator[GateFinding]:
         # Two hashes may begin alike; both are cut where the run's differs from all of them.
         width = max(len(told_apart(run.suite.manifest_sha256, sha256)[0]) for sha256 in released.values())
         short = one_line(run.suite.manifest_sha256[:width], 80) or "(none)"
-        wanted = ", ".join(f"{sha256[:max(width, 12)]} ({name})" for name, sha256 in released.items())
+        wanted = ", ".join(f"{sha256[: max(width, 12)]} ({name})" for name, sha256 in released.items())
         yield reject("G03", f"The run's manifest {short} is not the released one of {evidence.profile}: {wanted}.")
 
 
