@@ -165,7 +165,9 @@ def unpack(value: Mapping[str, Any], where: str) -> dict[str, Any]:
     if "cases" in value:
         raise JournalError(f"{where} is packed, and lists cases besides.")
     shapes, rows = value.get("shapes"), value.get("rows")
-    if not isinstance(shapes, list) or not isinstance(rows, list) or len(rows) > MAX_ITEMS:
+    if isinstance(rows, list) and len(rows) > MAX_ITEMS:
+        raise JournalError(f"{where} has {len(rows)} cases; this version reads at most {MAX_ITEMS}.")
+    if not isinstance(shapes, list) or not isinstance(rows, list):
         raise JournalError(f"{where} is not a packed report: it has no lists of shapes and rows.")
     head = {name: member for name, member in value.items() if name not in ("packed", "shapes", "rows")}
     try:

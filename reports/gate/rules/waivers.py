@@ -10,7 +10,7 @@ from conformance.reports.plain_text import one_line
 
 
 def check_waivers(evidence: GateEvidence) -> Iterator[GateFinding]:
-    """Return findings of G09: waivers that are expired, incomplete, too long, or for the core, and a note of waived cases."""
+    """Return findings of G09: waivers that are expired, incomplete, too long or for the core, and of waived cases."""
     today = evidence.now.date()
     for waiver in evidence.waivers:
         for fault in waiver.faults(today):

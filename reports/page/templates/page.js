@@ -3,7 +3,7 @@
 (async () => {
   const ABSENT = "-", LOST = ".";
   const FILTERS = ["area", "dtype", "mode", "on", "outcome", "text", "ask"];
-  const LARGEST_FILE = 64 * 1024 * 1024, MOST_ROWS = 500;
+  const LARGEST_FILE = 128 * 1024 * 1024, MOST_ROWS = 500;
 
   const byId = (id) => document.getElementById(id);
   const form = byId("filters"), table = byId("matrix"), dialog = byId("cell");
@@ -271,7 +271,7 @@
   // --- comparing with a file -----------------------------------------------------------------------------------
 
   async function compare(file) {
-    if (file.size > LARGEST_FILE) return say(`${file.name} is larger than 64 MiB; no report of this suite is.`, "");
+    if (file.size > LARGEST_FILE) return say(`${file.name} is larger than 128 MiB; no report of this suite is.`, "");
     let report;
     try {
       report = JSON.parse(await file.text());
