@@ -16,8 +16,9 @@ from typing import Any
 
 from conformance.accelerators import autoload
 from conformance.accelerators.backends import builtin, builtin_names, declaration_beside
+from conformance.accelerators.capabilities import VOCABULARY, Cell
 from conformance.accelerators.claims import declaration_of
-from conformance.accelerators.declaration import ClaimSource, Declaration
+from conformance.accelerators.declaration import Claim, ClaimSource, Declaration, State
 from conformance.accelerators.declaration_file import read_declaration
 from conformance.accelerators.interface import MEMBERS
 from conformance.accelerators.proxy import has_member, members_of
@@ -106,7 +107,10 @@ class ObjectSpec(AcceleratorSpec):
 
 @dataclass(frozen=True)
 class DeepSpeedSpec(AcceleratorSpec):
-    """DeepSpeed's own accelerator of a name. The built-in backend of the same name gives the claims."""
+    """DeepSpeed's own accelerator of a name. The built-in backend of the same name gives the claims of support.
+
+    Its denials of capabilities describe the backend's own members, so they are left out.
+    """
 
     kind: str
 
@@ -115,7 +119,8 @@ class DeepSpeedSpec(AcceleratorSpec):
         return builtin_spec(self.kind) if self.kind in builtin_names() else None
 
     def _declared(self) -> Declaration:
-        return self._backend.static_declaration if self._backend else Declaration()
+        claims = self._backend.static_declaration.cells.items() if self._backend else ()
+        return Declaration.of((cell, claim) for cell, claim in claims if not _denies_capability(cell, claim))
 
     def preflight(self) -> None:
         """Raise an error if DeepSpeed, its accelerator or the vendor's package is missing, without a device."""
@@ -150,6 +155,11 @@ class DeepSpeedSpec(AcceleratorSpec):
     @property
     def default_workers(self) -> int:
         return self._backend.default_workers if self._backend else 1
+
+
+def _denies_capability(cell: Cell, claim: Claim) -> bool:
+    # A denied operator has to stay denied: without its denial, a pattern would claim it.
+    return claim.state is State.UNSUPPORTED and cell.subject in VOCABULARY
 
 
 @dataclass(frozen=True)

@@ -56,6 +56,8 @@ def judge(case: Case, declaration: Declaration, observation: Observation, strict
     """Judge an observation by the declaration, and then by the run's strictness."""
     if observation.seen is Seen.ENVIRONMENT:
         return skipped(Reason.ENVIRONMENT, observation.message)
+    if observation.seen is Seen.SUITE_ERROR:
+        return failed(Reason.SUITE_ERROR, observation.message)  # whatever is declared: the device was not judged
     verdict = (
         _judge_adaptive(case, declaration, observation)
         if case.adaptive

@@ -29,6 +29,7 @@ ALLOWED = {
     "suites": (
         "conformance.suites",
         "conformance.case",
+        "conformance.process.machine",
         "conformance.process.python",
         "conformance.finding",
         "conformance.numerics",

@@ -20,14 +20,28 @@ SUMMARY = "Describe a case, and show its verdict in a report."
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("case", metavar="CASE", help="a case id, such as accelerator.rng.state_roundtrip")
     parser.add_argument("--report", metavar="PATH", type=Path, help="a report; its verdict on the case is printed too")
+    parser.add_argument(
+        "--script",
+        action="store_true",
+        help="print a Python script that reproduces the failure without this package; for cells of operators",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
     from conformance.reports.loading import load
 
     report = load(arguments.report) if arguments.report else None
-    print("\n".join(_lines(arguments.case, report)))
+    print(_script(arguments.case, report) if arguments.script else "\n".join(_lines(arguments.case, report)))
     return 0
+
+
+def _script(id: str, report: Report | None) -> str:
+    from conformance.cli.script import script
+
+    cases = {bundled.case.id: bundled.case for bundled in _bundled(id)}
+    if id not in cases:
+        raise _unknown(id, list(cases))
+    return script(cases[id], report)
 
 
 def _lines(id: str, report: Report | None) -> Iterator[str]:
