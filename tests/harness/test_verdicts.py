@@ -98,9 +98,9 @@ def test_what_a_probe_of_a_silence_saw_is_kept_beside_the_message(seen: Observat
 def test_the_gate_names_the_missing_capability() -> None:
     case = Case("accelerator.stream.order", "accelerator", requires=(STREAM.cell,))
 
-    silent = gate(case, Declaration())
-    refused = gate(case, declared(NO, STREAM.cell))
-    allowed = gate(case, declared(YES, STREAM.cell))
+    silent = gate(case, Declaration(), Strictness.CI)
+    refused = gate(case, declared(NO, STREAM.cell), Strictness.CI)
+    allowed = gate(case, declared(YES, STREAM.cell), Strictness.CI)
 
     assert silent is not None
     assert (text(silent), silent.message) == ("skip undeclared", "stream is not declared")
@@ -113,7 +113,7 @@ def test_core_cannot_be_declared_away() -> None:
     case = Case("accelerator.copy.bits", "accelerator", level=Level.CORE, requires=(COPY.cell,))
     away = declared(NO, COPY.cell)
 
-    assert gate(case, away) is None
+    assert gate(case, away, Strictness.CI) is None
     assert text(judge(case, away, Observation(Seen.NOT_IMPLEMENTED), Strictness.BRING_UP)) == "fail core-missing"
 
 
