@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import gc
 import sys
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,7 +41,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--waivers", metavar="FILE", type=Path, help="the agreed waivers, a TOML file")
     add("--manifest", metavar="FILE", type=Path, help="judge by this manifest (default: the released manifest)")
     add("--allowed-signers", metavar="FILE", type=Path, help="allowed signers; the report then needs a signature")
+    add("--signers", metavar="FILE", type=Path, help="which signer may sign for which accelerators, a TOML file")
     add("--signature", metavar="FILE", type=Path, help="the signature (default: REPORT.sig)")
+    add("--accelerator", metavar="NAME", default="", help="name that the accelerator of the report must have")
     add("--fingerprint", metavar="SHA256", default="", help="fingerprint that the environment of the report must have")
     add("--challenge", metavar="NONCE", default="", help="the challenge that the run must have used")
     add("--format", metavar="FORMAT", default="text", help="text (default), json or markdown")
@@ -108,6 +111,8 @@ def evidence(arguments: argparse.Namespace) -> GateEvidence:
         signature=_signature(arguments),
         fingerprint=arguments.fingerprint,
         challenge=_challenge(arguments.challenge),
+        accelerator=arguments.accelerator,
+        profile_is_named=bool(arguments.profile),
     )
 
 
@@ -155,12 +160,24 @@ def _manifest(path: Path | None, report: Report) -> Manifest | None:
 def _signature(arguments: argparse.Namespace) -> SignatureCheck | None:
     """Check the report's signature against the allowed signers. ``None`` means that none is required."""
     if arguments.allowed_signers is None:
-        if arguments.signature is not None:
-            raise UsageError(
-                "--signature needs --allowed-signers FILE: a signature is verified against allowed signers."
-            )
+        for option in ("signature", "signers"):
+            if getattr(arguments, option) is not None:
+                raise UsageError(
+                    f"--{option} needs --allowed-signers FILE: a signature is verified against allowed signers."
+                )
         return None
     from conformance.reports.gate.signatures import check
 
     require(arguments.allowed_signers)
-    return check(arguments.report, arguments.signature, arguments.allowed_signers)
+    found = check(arguments.report, arguments.signature, arguments.allowed_signers)
+    return _bound(found, arguments.signers)
+
+
+def _bound(found: SignatureCheck, signers: Path | None) -> SignatureCheck:
+    """Return the check of a signature with the accelerators that its principal may sign for."""
+    if signers is None:
+        return found
+    from conformance.reports.gate.signers import accelerators_of
+
+    require(signers)
+    return replace(found, accelerators=accelerators_of(found.principal, signers))

@@ -56,6 +56,11 @@ class GateEvidence:
     def profile(self) -> str:
         return self.policy.profile
 
+    @property
+    def signer(self) -> str:
+        """Return the principal whose signature is valid, or an empty text."""
+        return self.signature.principal if self.signature and not self.signature.problem else ""
+
     @cached_property
     def cases(self) -> Mapping[str, CaseRecord]:
         return {case.id: case for case in self.report.cases}

@@ -69,6 +69,26 @@ def test_strictness(claim: Claim, seen: Seen, bring_up: str, certify: str) -> No
     assert text(judge(ADAPTIVE, declared(claim), Observation(seen), Strictness.CERTIFY)) == certify
 
 
+def test_certify_fails_every_undeclared_cell_also_of_cases_that_do_not_run() -> None:
+    case = Case("capabilities.stream", "capabilities", requires=(STREAM.cell,))
+
+    silent = gate(case, Declaration(), Strictness.CERTIFY)
+    refused = gate(case, declared(NO, STREAM.cell), Strictness.CERTIFY)
+
+    assert silent is not None
+    assert refused is not None
+    assert text(silent) == "fail undeclared"
+    assert text(refused) == "skip unsupported"
+    assert gate(case, declared(YES, STREAM.cell), Strictness.CERTIFY) is None
+
+
+@pytest.mark.parametrize(("claim", "expected"), [(UNDECLARED, "fail undeclared"), (YES, "skip environment")])
+def test_certify_fails_an_undeclared_cell_that_the_machine_cannot_probe(claim: Claim, expected: str) -> None:
+    seen = Observation(Seen.ENVIRONMENT, "no memory")
+
+    assert text(judge(ADAPTIVE, declared(claim), seen, Strictness.CERTIFY)) == expected
+
+
 @pytest.mark.parametrize(
     ("claim", "expected"),
     [

@@ -15,6 +15,8 @@ from conformance.reports.plain_text import one_line, plain
 
 #: Names of the built-in accelerators. Nobody else's accelerator may look like one of them.
 BUILT_IN: Final = frozenset({"cpu", "cuda", "hpu", "klxpu", "mlu", "mps", "npu", "sdaa", "sim", "supa", "xpu"})
+#: Types of their devices, where these are not their names.
+DEVICE_TYPES: Final = {"klxpu": "cuda"}
 #: Characters that look alike in many fonts, as the one that stands for them.
 _ALIKE: Final = str.maketrans({"0": "o", "1": "l", "i": "l", "|": "l", "5": "s", "3": "e"})
 #: Scripts whose letters do not look like Latin ones.
@@ -86,6 +88,9 @@ def _contradiction(report: Report) -> str:
     # A path is shortened in reports, not always in the same way.
     if asked and spec and asked != spec and not {"/", "…", "\\"} & {*asked, *spec}:
         return f"The run was typed for {one_line(asked, 60)!a}, and the file gives {one_line(spec, 60)!a}."
+    type = accelerator.device.partition(":")[0]
+    if spec in BUILT_IN and type and type != DEVICE_TYPES.get(spec, spec):
+        return f"The accelerator {spec} has a device of another kind: {one_line(accelerator.device, 60)!a}."
     if not _PLAIN_SPEC.fullmatch(spec) or spec == "auto" or not _is_named_by(spec):
         return ""
     expected = spec.replace(":", "-")
