@@ -61,6 +61,17 @@ def resolve(text: str) -> AcceleratorSpec:
     return _from_module(text, kind, rest)
 
 
+def module_of(text: str) -> str | None:
+    """Return the module that ``resolve`` imports for the text, or None if it imports none. Nothing is imported."""
+    text = text.strip()
+    if text in builtin_names():
+        return None
+    if text in (points := _entry_points()):
+        return points[text].module
+    kind, _, rest = text.partition(":")
+    return kind if kind and rest and kind not in ("deepspeed", "torch") else None
+
+
 def _detected() -> AcceleratorSpec:
     from conformance.accelerators.detection import detect
 

@@ -42,6 +42,10 @@ class BackendSpec(AcceleratorSpec):
     def _declared(self) -> Declaration:
         return _with_file(declaration_of(self.accelerator.statements), self.file)
 
+    @property
+    def declaration_sources(self) -> list[str]:
+        return ["capabilities", _named_file(self.file)]
+
     def preflight(self) -> None:
         self.accelerator.preflight()
 
@@ -89,6 +93,11 @@ class ObjectSpec(AcceleratorSpec):
         except DeclarationError as error:
             raise DeclarationError(f"{self.text}: {error}") from None
         return _with_file(own, self.file)
+
+    @property
+    def declaration_sources(self) -> list[str]:
+        declared = getattr(self.candidate, "capabilities", None) is not None
+        return ["capabilities" if declared else "no capabilities", _named_file(self.file)]
 
     def preflight(self) -> None:
         """Do nothing: the module is already imported, and no other need is known."""
@@ -180,6 +189,10 @@ class TorchTypeSpec(AcceleratorSpec):
             return builtin_spec(self.type).static_declaration
         return Declaration()
 
+    @property
+    def declaration_sources(self) -> list[str]:
+        return [f"built-in accelerator {self.type}"] if self.type in builtin_names() else super().declaration_sources
+
     def preflight(self) -> None:
         if self.type not in torch_types():
             raise UnknownName("torch device type", self.type, torch_types(), "is its vendor's package installed here?")
@@ -242,6 +255,9 @@ def import_module(path: str, label: str) -> Any:
         raise SetupError(_import_sentence(label, path, error)) from error
     except (KeyboardInterrupt, GeneratorExit):
         raise
+    except DeclarationError as error:
+        # The whole message: its later lines have the suggestions.
+        raise DeclarationError(f"'{label}', in {path}: {error}") from error
     except BaseException as error:
         # A module that calls sys.exit() while it is imported must not end the run silently.
         raise SetupError(_import_sentence(label, path, error)) from error
@@ -351,6 +367,10 @@ def host_workers() -> int:
         # The size of the memory is unknown here, for instance on Windows.
         return max(1, min(cores, 4))
     return max(1, min(cores, memory // _BYTES_PER_WORKER, _MOST_WORKERS))
+
+
+def _named_file(file: Path | None) -> str:
+    return file.name if file else "no .toml file beside its module"
 
 
 def _with_file(own: Declaration, file: Path | None) -> Declaration:

@@ -6,6 +6,7 @@ import argparse
 import gc
 import re
 import sys
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -41,7 +42,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--waivers", metavar="FILE", type=Path, help="the agreed waivers, a TOML file")
     add("--manifest", metavar="FILE", type=Path, help="judge by this manifest (default: the released manifest)")
     add("--allowed-signers", metavar="FILE", type=Path, help="allowed signers; the report then needs a signature")
+    add("--signers", metavar="FILE", type=Path, help="which signer may sign for which accelerators, a TOML file")
     add("--signature", metavar="FILE", type=Path, help="the signature (default: REPORT.sig)")
+    add("--accelerator", metavar="NAME", default="", help="name that the accelerator of the report must have")
     add("--fingerprint", metavar="SHA256", default="", help="fingerprint that the environment of the report must have")
     add("--challenge", metavar="NONCE", default="", help="the challenge that the run must have used")
     add("--format", metavar="FORMAT", default="text", help="text (default), json or markdown")
@@ -109,6 +112,8 @@ def evidence(arguments: argparse.Namespace) -> GateEvidence:
         signature=signature,
         fingerprint=_fingerprint(arguments.fingerprint),
         challenge=_challenge(arguments.challenge),
+        accelerator=arguments.accelerator,
+        profile_is_named=bool(arguments.profile),
     )
 
 
@@ -134,17 +139,19 @@ def _challenge(nonce: str) -> str:
 def _report(arguments: argparse.Namespace) -> tuple[Report, SignatureCheck | None]:
     """Return the report, and the check of its signature if there are allowed signers. Both are of the same bytes."""
     if arguments.allowed_signers is None:
-        if arguments.signature is not None:
-            raise UsageError(
-                "--signature needs --allowed-signers FILE: a signature is verified against allowed signers."
-            )
+        for option in ("signature", "signers"):
+            if getattr(arguments, option) is not None:
+                raise UsageError(
+                    f"--{option} needs --allowed-signers FILE: a signature is verified against allowed signers."
+                )
         return _load(arguments.report), None
     from conformance.reports.gate.signatures import check
     from conformance.reports.loading import read_report_file
 
     require(arguments.allowed_signers)
     file = read_report_file(arguments.report)
-    return file.report(), check(file, arguments.signature, arguments.allowed_signers)
+    found = check(file, arguments.signature, arguments.allowed_signers)
+    return file.report(), _bound(found, arguments.signers)
 
 
 def _load(path: Path) -> Report:
@@ -174,3 +181,13 @@ def _manifest(path: Path | None, report: Report) -> Manifest | None:
     from conformance.reports.gate.manifests import read_manifest, released
 
     return read_manifest(path) if path else released(report.run.suite.version, report.accelerator.torch)
+
+
+def _bound(found: SignatureCheck, signers: Path | None) -> SignatureCheck:
+    """Return the check of a signature with the accelerators that its principal may sign for."""
+    if signers is None:
+        return found
+    from conformance.reports.gate.signers import accelerators_of
+
+    require(signers)
+    return replace(found, accelerators=accelerators_of(found.principal, signers))

@@ -40,7 +40,7 @@ def fail(files: Files, id: str = ADD) -> None:
 
 def test_acceptance_is_status_0(files: Files, tmp_path: Path, capsys: Captured) -> None:
     assert main(files.write(tmp_path)) == 0
-    assert capsys.readouterr().out == "acme, profile training: accepted; 6 of 6 due cases\n"
+    assert capsys.readouterr().out.splitlines()[-1] == "acme, profile training: accepted; 6 of 6 due cases"
 
 
 def test_rejection_is_status_1_and_a_line_each(files: Files, tmp_path: Path, capsys: Captured) -> None:
@@ -49,7 +49,7 @@ def test_rejection_is_status_1_and_a_line_each(files: Files, tmp_path: Path, cap
     assert main(files.write(tmp_path)) == 1
 
     lines = capsys.readouterr().out.splitlines()
-    assert [line[:10] for line in lines[:-1]] == ["G05 reject", "G06 reject", "G07 reject"]
+    assert [line[:10] for line in lines[:3]] == ["G05 reject", "G06 reject", "G07 reject"]
     assert lines[-1].startswith("acme, profile training: rejected; 5 of 6 due cases; 3 findings (G05, G06, G07); ")
 
 
@@ -94,8 +94,13 @@ def test_a_summary_stays_below_its_limit_with_rejections_first() -> None:
 
 
 def test_the_runs_own_profile_is_the_default(files: Files, tmp_path: Path, capsys: Captured) -> None:
+    inside = files.manifest.required("training")
+    files.report = plain(world.honest(plan=tuple(case for case in world.PLAN if case.id in inside)))
+    files.report["run"]["profile"] = "training"
+    files.baseline = files.report
     words = [word for word in files.write(tmp_path) if not word.startswith("--profile")]
     assert main(words) == 0
+    assert "not checked: whether this is the profile that you require (--profile)" in capsys.readouterr().out
 
     del files.report["run"]["profile"]
     files.write(tmp_path)
@@ -112,6 +117,7 @@ def test_the_runs_own_profile_is_the_default(files: Files, tmp_path: Path, capsy
         (["REPORT", "--profile=core", "--format=xml"], "format 'xml' is not registered"),
         (["REPORT", "--profile=core", "--waivers=nowhere.toml"], "there is no nowhere.toml"),
         (["REPORT", "--profile=core", "--signature=x.sig"], "--signature needs --allowed-signers"),
+        (["REPORT", "--profile=core", "--signers=x.toml"], "--signers needs --allowed-signers"),
         (["--explain", "G77"], "gate rule 'G77' is not registered"),
     ],
 )
@@ -178,6 +184,55 @@ def test_g14_a_signed_report_is_accepted(files: Files, tmp_path: Path, keys: Pat
     assert main(words) == 0
     assert main(["verify", words[1], f"--allowed-signers={keys / 'allowed'}"]) == 0
     assert "signed by ada@acme.example" in capsys.readouterr().out
+
+
+@needs_ssh
+def test_g14_a_signer_signs_only_for_the_accelerators_of_the_signer_file(
+    files: Files, tmp_path: Path, keys: Path, capsys: Captured
+) -> None:
+    signers = tmp_path / "signers.toml"
+    words = [*signed(files, tmp_path, keys), f"--signers={signers}"]
+
+    signers.write_text('[[signer]]\nprincipal = "*@acme.example"\naccelerators = ["acme"]\n')
+    assert main(words) == 0
+    out = capsys.readouterr().out
+    assert "; signed by ada@acme.example; 0 cases waived\n" in out
+    assert "--signers" not in out
+
+    signers.write_text('[[signer]]\nprincipal = "ada@acme.example"\naccelerators = ["other"]\n')
+    assert main(words) == 1
+    sentence = "G14 reject ada@acme.example may sign for other, and the report is of 'acme'."
+    assert capsys.readouterr().out.splitlines()[0] == sentence
+
+    signers.write_text("")
+    assert main(words) == 1
+    assert "may sign for no accelerator" in capsys.readouterr().out
+
+
+def test_the_required_accelerator_is_compared_with_the_name(files: Files, tmp_path: Path, capsys: Captured) -> None:
+    words = files.write(tmp_path)
+
+    assert main([*words, "--accelerator=acme"]) == 0
+    assert "--accelerator" not in capsys.readouterr().out
+    assert main([*words, "--accelerator=cuda"]) == 1
+    assert capsys.readouterr().out.startswith("G17 reject The report is of 'acme', not of 'cuda'")
+
+
+def test_a_decision_states_the_run_and_what_was_not_checked(files: Files, tmp_path: Path, capsys: Captured) -> None:
+    words = files.write(tmp_path)
+    assert main(words) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("run new, ended 2")
+    assert lines[0].endswith("; not signed by an allowed signer; 0 cases waived")
+    assert "not checked: who made the report (--allowed-signers)" in lines
+
+    assert main([*words, "--format=json"]) == 0
+    decision = json.loads(capsys.readouterr().out)
+    assert (decision["run"]["id"], decision["signer"], decision["waived"]) == ("new", "", 0)
+    assert "who made the report (--allowed-signers)" in decision["not_checked"]
+
+    assert main([*words, "--format=markdown"]) == 0
+    assert "Not checked:" in capsys.readouterr().out
 
 
 @needs_ssh
