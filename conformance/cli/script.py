@@ -38,8 +38,8 @@ class Call:
 def script(case: Case, report: Report | None, accelerator: str = "") -> str:
     """Return the script for the case's failure in the report, or for its first sample without a report.
 
-    ``accelerator`` replaces the one of the report, which is used only if it is a registered name. Raises UsageError
-    for a case that has no script.
+    ``accelerator`` replaces the one of the report, which is used only if it is a registered name.
+    Raises UsageError for a case that has no script.
     """
     record = next((found for found in report.cases if found.id == case.id), None) if report else None
     if case.area != "operators" or case.dtype is None:

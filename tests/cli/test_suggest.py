@@ -264,7 +264,7 @@ def test_it_says_what_to_type_next_and_overwrites_nothing(suggest: Any, tmp_path
 def test_what_is_no_report_is_one_sentence(tmp_path: Path, capsys: Captured, text: str, sentence: str) -> None:
     (tmp_path / "report.json").write_text(text)
 
-    assert main(["suggest", str(tmp_path / "report.json")]) == 4
+    assert main(["suggest", str(tmp_path / "report.json")]) == 2
 
     captured = capsys.readouterr()
     assert sentence in captured.err
