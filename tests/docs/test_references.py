@@ -48,6 +48,7 @@ OTHERS = {
     "--owner",
     "--manifest",
     "--allowed-signers",
+    "--signers",
     "--signature",
     "--fingerprint",
     "--nonce",
