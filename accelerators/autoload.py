@@ -33,7 +33,7 @@ def entry_points(package: str) -> list[metadata.EntryPoint]:
 
 def load_vendor(package: str, accelerator: str) -> None:
     """Import ``package`` and run its ``torch.backends`` entry points. Every failure is a SetupError."""
-    _import_torch(accelerator)
+    import_torch(accelerator)
     already_loaded = package in sys.modules
     try:
         importlib.import_module(package)
@@ -47,7 +47,7 @@ def load_vendor(package: str, accelerator: str) -> None:
         raise SetupError(_sentence(package, accelerator, error)) from error
 
 
-def _import_torch(accelerator: str) -> None:
+def import_torch(accelerator: str) -> None:
     """Import torch without its autoload. Raises ``SetupError`` that names the accelerator."""
     disable()
     try:

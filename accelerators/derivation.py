@@ -1,11 +1,14 @@
 """Claims derived from an accelerator's DeepSpeed-style methods: the first and weakest source of claims.
 
-Only clear answers become claims. An exception or a value of the wrong type gives no claim; ``lint`` reports it.
+Only clear answers of the accelerator's own members become claims. An exception or a value of the wrong type gives no
+claim; ``lint`` reports it. Neither does a default: an answer that this project's classes derive from other data, or
+the compile backend that every device has unless it chooses another.
 """
 
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -21,6 +24,7 @@ from conformance.accelerators.capabilities import (
 )
 from conformance.accelerators.declaration import Claim, ClaimSource, Declaration, Detail, supported, unsupported
 from conformance.accelerators.interface import stands_for_nothing
+from conformance.accelerators.proxy import unwrap
 
 #: The result of a member that is missing or raises.
 NO_ANSWER = object()
@@ -38,6 +42,10 @@ _CLASSES: tuple[tuple[str, tuple[Capability, ...]], ...] = (
 )
 #: Imported by name on use: this room must not import the kernels room.
 _OUR_BUILDERS, _SPECIFICATIONS = "conformance.kernels.builders", "conformance.kernels.specifications"
+#: Members whose code is in this package derive their answers from the declaration, or from nothing.
+_OUR_PACKAGE = "conformance.accelerators."
+#: The default of ``torch.compile``. The interface demands a name, so accelerators without a compiler return it as well.
+_DEFAULT_COMPILE_BACKEND = "inductor"
 #: The method whose False denies a dtype.
 DTYPE_METHODS = {
     "bfloat16": "is_bf16_supported",
@@ -70,9 +78,24 @@ def ask(accelerator: Any, member: str) -> Any:
         return NO_ANSWER
 
 
+def is_inherited(accelerator: Any, member: str) -> bool:
+    """Return whether a member's code comes from this project's own classes, and not from the accelerator's vendor."""
+    static = inspect.getattr_static(unwrap(accelerator), member, None)
+    function = static.fget if isinstance(static, property) else static
+    return inspect.isfunction(function) and f"{function.__module__}.".startswith(_OUR_PACKAGE)
+
+
+def _own_answer(accelerator: Any, member: str) -> Any:
+    """Return the answer of a member that the vendor wrote; ``NO_ANSWER`` for a default of this project's classes."""
+    return NO_ANSWER if is_inherited(accelerator, member) else ask(accelerator, member)
+
+
 def listed_dtypes(accelerator: Any) -> tuple[str, ...]:
     """Return the names of ``supported_dtypes()`` that the vocabulary knows."""
-    answer = ask(accelerator, "supported_dtypes")
+    return _dtype_names(ask(accelerator, "supported_dtypes"))
+
+
+def _dtype_names(answer: Any) -> tuple[str, ...]:
     if not isinstance(answer, list | tuple | set | frozenset):
         return ()
     names = {str(dtype).removeprefix("torch.") for dtype in answer}
@@ -81,21 +104,21 @@ def listed_dtypes(accelerator: Any) -> tuple[str, ...]:
 
 def _dtype_claims(accelerator: Any) -> Iterator[tuple[Cell, Claim]]:
     """Yield claims from ``supported_dtypes()``, and denials from methods that return False."""
-    listed = listed_dtypes(accelerator)
+    listed = _dtype_names(_own_answer(accelerator, "supported_dtypes"))
     for name in listed:
         yield vocabulary.DTYPE.on(name), _yes()
         yield Cell("operators.*", name, Mode.INFERENCE.value), _yes()
         if name in DIFFERENTIABLE_DTYPES:
             yield Cell("operators.*", name, Mode.TRAINING.value), _yes()
     for name, method in DTYPE_METHODS.items():
-        if name not in listed and ask(accelerator, method) is False:
+        if name not in listed and _own_answer(accelerator, method) is False:
             yield vocabulary.DTYPE.on(name), _no(f"{method}() returns False")
 
 
 def _flag_claims(accelerator: Any) -> Iterator[tuple[Cell, Claim]]:
     """Yield a claim or a denial for each method that answers with a bool."""
     for method, capability in _FLAGS:
-        answer = ask(accelerator, method)
+        answer = _own_answer(accelerator, method)
         if isinstance(answer, bool):
             yield capability.cell, _yes() if answer else _no(f"{method}() returns False")
 
@@ -104,7 +127,7 @@ def _class_claims(accelerator: Any) -> Iterator[tuple[Cell, Claim]]:
     """Yield claims from members that are classes, such as ``Event``. None denies their capabilities."""
     for member, capabilities in _CLASSES:
         answer = _peek(lambda member=member: getattr(accelerator, member))  # type: ignore[misc]
-        if answer is NO_ANSWER:
+        if answer is NO_ANSWER or is_inherited(accelerator, member):
             continue
         for capability in capabilities:
             yield capability.cell, _no(f"{member} is None") if answer is None else _timed(accelerator, capability)
@@ -119,7 +142,7 @@ def _timed(accelerator: Any, capability: Capability) -> Claim:
 
 def _graph_claims(accelerator: Any) -> Iterator[tuple[Cell, Claim]]:
     """Yield claims about graphs. A graph object proves capture, and tells nothing about pools."""
-    graph = ask(accelerator, "create_graph")
+    graph = _own_answer(accelerator, "create_graph")
     if graph is None:
         for capability in (vocabulary.GRAPH_CAPTURE, vocabulary.GRAPH_POOL):
             yield capability.cell, _no("create_graph() returns None")
@@ -133,8 +156,8 @@ def _software_claims(accelerator: Any) -> Iterator[tuple[Cell, Claim]]:
         ("communication_backend_name", vocabulary.COMM),
         ("get_compile_backend", vocabulary.COMPILE),
     ):
-        answer = ask(accelerator, method)
-        if isinstance(answer, str) and answer:
+        answer = _own_answer(accelerator, method)
+        if isinstance(answer, str) and answer not in ("", _DEFAULT_COMPILE_BACKEND):
             yield capability.cell, _yes()
         elif answer is None:
             yield capability.cell, _no(f"{method}() returns None")

@@ -26,6 +26,21 @@ class MissingMember(AttributeError):
         self.member, self.accelerator = member, accelerator
 
 
+class TorchModule:
+    """View of ``torch.<name>``. A function that the module lacks raises ``MissingMember`` with the module's name."""
+
+    def __init__(self, module: Any, path: str) -> None:
+        self._conformance_module, self.__name__ = module, path
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return getattr(self._conformance_module, name)
+        except AttributeError:
+            if name.startswith("__"):
+                raise
+            raise MissingMember(name, self.__name__) from None
+
+
 def stands_for_nothing(builder: object) -> bool:
     """Return whether an operator builder stands for a missing operator: None, or a ``NotImplementedBuilder``.
 

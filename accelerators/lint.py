@@ -118,14 +118,20 @@ def _finding(id: str, sentence: str) -> LintFinding:
 def lint(spec: AcceleratorSpec, file: Path | None = None) -> list[LintFinding]:
     """Return every contradiction in an accelerator's own statements, the most severe first."""
     static = spec.static_declaration
-    found = [*_undeclared(static)]
+    found: list[LintFinding] = []
+    claimed = static
     try:
         accelerator = spec.unloaded()
     except SetupError as error:
         found.append(_finding("L16", f"its methods were not called: {str(error).splitlines()[0]}"))
     else:
         found += [finding for check in _CHECKS for finding in check(accelerator)]
-        found += _between_sources(_answers(accelerator), static, file)
+        answers = _answers(accelerator)
+        found += _between_sources(answers, static, file)
+        claimed = answers.overridden_by(static)
+    if file is not None:
+        claimed = claimed.overridden_by(read_declaration(file, ClaimSource.FILE))
+    found += _undeclared(claimed)
     order = list(LintSeverity)
     return sorted(found, key=lambda finding: (order.index(finding.severity), finding.id, finding.sentence))
 
@@ -163,9 +169,9 @@ def _contradictions(earlier_name: str, earlier: Declaration, later_name: str, la
             )
 
 
-def _undeclared(static: Declaration) -> Findings:
+def _undeclared(claimed: Declaration) -> Findings:
     """Find capabilities that are not declared at all. The core needs no declaration."""
-    declared = {cell.subject for cell in static.cells}
+    declared = {cell.subject for cell in claimed.cells}
     silent = sorted(name for name in VOCABULARY if name not in declared and not find_capability(name).core)
     if silent:
         yield _finding("L15", f"{len(silent)} capabilities are undeclared: {', '.join(silent)}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from pathlib import Path
@@ -75,10 +76,25 @@ def _function(module: Any, name: str) -> Any:
     """Return ``name`` from the module, its ``memory``, or ``torch.accelerator``, in this order."""
     import torch
 
-    for home in (module, getattr(module, "memory", None), getattr(torch, "accelerator", None)):
+    for home in (module, getattr(module, "memory", None)):
         if hasattr(home, name):
             return getattr(home, name)
-    raise NotImplementedError(f"neither {module.__name__} nor torch.accelerator has {name}()")
+    general = getattr(torch.accelerator, name, None) if hasattr(torch, "accelerator") else None
+    if general is None:
+        raise NotImplementedError(f"neither {module.__name__} nor torch.accelerator has {name}()")
+    return functools.partial(_generally, module, name, general)
+
+
+def _generally(module: Any, name: str, function: Any, *arguments: Any) -> Any:
+    """Call the function of ``torch.accelerator``. It fails if the device's allocator is none of torch's kind.
+
+    PyTorch words that failure as an internal error of its own, although the device never offered this function.
+    """
+    try:
+        return function(*arguments)
+    except RuntimeError as error:
+        why = str(error).splitlines()[0]
+        raise NotImplementedError(f"{module.__name__} has no {name}(), and torch.accelerator's fails: {why}") from error
 
 
 def _memory_info(module: Any, index: int) -> tuple[int, int]:

@@ -10,16 +10,48 @@ if TYPE_CHECKING:
 
 
 class Randomness(Protocol):
-    """Generators by device index. ``module`` is ``torch.<name>``; callers pass existing indices only."""
+    """Random numbers by device index. ``module`` is ``torch.<name>``; callers pass existing indices only."""
 
     def functions(self, module: Any) -> Any:
         """Return the module that holds the random functions."""
 
     def generator(self, module: Any, index: int) -> torch.Generator: ...
+    def seed(self, module: Any, current: int, seed: int) -> None: ...
+    def seed_all(self, module: Any, count: int, seed: int) -> None: ...
+    def initial_seed(self, module: Any, current: int) -> int: ...
+    def state(self, module: Any, index: int) -> torch.Tensor: ...
+    def set_state(self, module: Any, index: int, state: torch.Tensor) -> None: ...
 
 
-class DeviceGenerators:
-    """One generator per device, in ``default_generators`` of ``torch.<name>`` or of its ``random`` module."""
+class _Generators:
+    """Random numbers by the generators alone."""
+
+    def generator(self, module: Any, index: int) -> torch.Generator:
+        raise NotImplementedError
+
+    def seed(self, module: Any, current: int, seed: int) -> None:
+        self.generator(module, current).manual_seed(seed)
+
+    def seed_all(self, module: Any, count: int, seed: int) -> None:
+        for index in range(count):
+            self.generator(module, index).manual_seed(seed)
+
+    def initial_seed(self, module: Any, current: int) -> int:
+        return int(self.generator(module, current).initial_seed())
+
+    def state(self, module: Any, index: int) -> torch.Tensor:
+        return self.generator(module, index).get_state()
+
+    def set_state(self, module: Any, index: int, state: torch.Tensor) -> None:
+        self.generator(module, index).set_state(state)
+
+
+class DeviceGenerators(_Generators):
+    """One generator per device, in ``default_generators`` of ``torch.<name>`` or of its ``random`` module.
+
+    Where ``torch.<name>`` has a function such as ``manual_seed``, that one is called: a module need not show its
+    generators.
+    """
 
     def functions(self, module: Any) -> Any:
         import torch
@@ -29,9 +61,43 @@ class DeviceGenerators:
     def generator(self, module: Any, index: int) -> torch.Generator:
         """Return the default generator of device ``index``."""
         self._initialise(module)
-        home = module if hasattr(module, "default_generators") else module.random
-        generator: torch.Generator = home.default_generators[index]
-        return generator
+        homes: tuple[Any, ...] = (module, getattr(module, "random", None))
+        for home in homes:
+            if hasattr(home, "default_generators"):
+                generator: torch.Generator = home.default_generators[index]
+                return generator
+        raise NotImplementedError(f"{module.__name__} has no default_generators")
+
+    def seed(self, module: Any, current: int, seed: int) -> None:
+        if hasattr(module, "manual_seed"):
+            module.manual_seed(seed)
+        else:
+            super().seed(module, current, seed)
+
+    def seed_all(self, module: Any, count: int, seed: int) -> None:
+        if hasattr(module, "manual_seed_all"):
+            module.manual_seed_all(seed)
+        elif count == 1:
+            self.seed(module, 0, seed)
+        else:
+            super().seed_all(module, count, seed)
+
+    def initial_seed(self, module: Any, current: int) -> int:
+        if hasattr(module, "initial_seed"):
+            return int(module.initial_seed())
+        return super().initial_seed(module, current)
+
+    def state(self, module: Any, index: int) -> torch.Tensor:
+        if hasattr(module, "get_rng_state"):
+            state: torch.Tensor = module.get_rng_state(index)
+            return state
+        return super().state(module, index)
+
+    def set_state(self, module: Any, index: int, state: torch.Tensor) -> None:
+        if hasattr(module, "set_rng_state"):
+            module.set_rng_state(state, index)
+        else:
+            super().set_state(module, index, state)
 
     def _initialise(self, module: Any) -> None:
         # The list is empty until the device is initialised.
@@ -40,7 +106,7 @@ class DeviceGenerators:
             start()
 
 
-class HostGenerator:
+class HostGenerator(_Generators):
     """The host's single generator."""
 
     def functions(self, module: Any) -> Any:
@@ -54,7 +120,7 @@ class HostGenerator:
         return torch.default_generator
 
 
-class NamedGenerator:
+class NamedGenerator(_Generators):
     """A single generator that a function of ``torch.<name>`` returns."""
 
     def __init__(self, function: str) -> None:

@@ -16,8 +16,9 @@ from typing import Any
 
 from conformance.accelerators import autoload
 from conformance.accelerators.backends import builtin, builtin_names, declaration_beside
+from conformance.accelerators.capabilities import VOCABULARY, Cell
 from conformance.accelerators.claims import declaration_of
-from conformance.accelerators.declaration import ClaimSource, Declaration
+from conformance.accelerators.declaration import Claim, ClaimSource, Declaration, State
 from conformance.accelerators.declaration_file import read_declaration
 from conformance.accelerators.interface import MEMBERS
 from conformance.accelerators.proxy import has_member, members_of
@@ -40,6 +41,10 @@ class BackendSpec(AcceleratorSpec):
 
     def _declared(self) -> Declaration:
         return _with_file(declaration_of(self.accelerator.statements), self.file)
+
+    @property
+    def declaration_sources(self) -> list[str]:
+        return ["capabilities", _named_file(self.file)]
 
     def preflight(self) -> None:
         self.accelerator.preflight()
@@ -89,6 +94,11 @@ class ObjectSpec(AcceleratorSpec):
             raise DeclarationError(f"{self.text}: {error}") from None
         return _with_file(own, self.file)
 
+    @property
+    def declaration_sources(self) -> list[str]:
+        declared = getattr(self.candidate, "capabilities", None) is not None
+        return ["capabilities" if declared else "no capabilities", _named_file(self.file)]
+
     def preflight(self) -> None:
         """Do nothing: the module is already imported, and no other need is known."""
 
@@ -106,7 +116,10 @@ class ObjectSpec(AcceleratorSpec):
 
 @dataclass(frozen=True)
 class DeepSpeedSpec(AcceleratorSpec):
-    """DeepSpeed's own accelerator of a name. The built-in backend of the same name gives the claims."""
+    """DeepSpeed's own accelerator of a name. The built-in backend of the same name gives the claims of support.
+
+    Its denials of capabilities describe the backend's own members, so they are left out.
+    """
 
     kind: str
 
@@ -115,7 +128,8 @@ class DeepSpeedSpec(AcceleratorSpec):
         return builtin_spec(self.kind) if self.kind in builtin_names() else None
 
     def _declared(self) -> Declaration:
-        return self._backend.static_declaration if self._backend else Declaration()
+        claims = self._backend.static_declaration.cells.items() if self._backend else ()
+        return Declaration.of((cell, claim) for cell, claim in claims if not _denies_capability(cell, claim))
 
     def preflight(self) -> None:
         """Raise an error if DeepSpeed, its accelerator or the vendor's package is missing, without a device."""
@@ -152,6 +166,11 @@ class DeepSpeedSpec(AcceleratorSpec):
         return self._backend.default_workers if self._backend else 1
 
 
+def _denies_capability(cell: Cell, claim: Claim) -> bool:
+    # A denied operator has to stay denied: without its denial, a pattern would claim it.
+    return claim.state is State.UNSUPPORTED and cell.subject in VOCABULARY
+
+
 @dataclass(frozen=True)
 class TorchTypeSpec(AcceleratorSpec):
     """A device type that torch knows. It is driven by the functions of its torch module."""
@@ -169,6 +188,10 @@ class TorchTypeSpec(AcceleratorSpec):
         if self.type in builtin_names():
             return builtin_spec(self.type).static_declaration
         return Declaration()
+
+    @property
+    def declaration_sources(self) -> list[str]:
+        return [f"built-in accelerator {self.type}"] if self.type in builtin_names() else super().declaration_sources
 
     def preflight(self) -> None:
         if self.type not in torch_types():
@@ -232,6 +255,9 @@ def import_module(path: str, label: str) -> Any:
         raise SetupError(_import_sentence(label, path, error)) from error
     except (KeyboardInterrupt, GeneratorExit):
         raise
+    except DeclarationError as error:
+        # The whole message: its later lines have the suggestions.
+        raise DeclarationError(f"'{label}', in {path}: {error}") from error
     except BaseException as error:
         # A module that calls sys.exit() while it is imported must not end the run silently.
         raise SetupError(_import_sentence(label, path, error)) from error
@@ -341,6 +367,10 @@ def host_workers() -> int:
         # The size of the memory is unknown here, for instance on Windows.
         return max(1, min(cores, 4))
     return max(1, min(cores, memory // _BYTES_PER_WORKER, _MOST_WORKERS))
+
+
+def _named_file(file: Path | None) -> str:
+    return file.name if file else "no .toml file beside its module"
 
 
 def _with_file(own: Declaration, file: Path | None) -> Declaration:

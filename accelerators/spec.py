@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from conformance.accelerators.autoload import describe
 from conformance.accelerators.declaration import ClaimSource, Declaration
 from conformance.accelerators.declaration_file import read_declaration
 from conformance.accelerators.derivation import from_methods
 from conformance.accelerators.proxy import AcceleratorProxy
+from conformance.errors import ConformanceError, DeclarationError
 
 
 @dataclass(frozen=True)
@@ -29,11 +31,25 @@ class AcceleratorSpec(ABC):
     @functools.cached_property
     def static_declaration(self) -> Declaration:
         """Return the claims that need no device: the capabilities, then the TOML file shipped with them."""
-        return self._declared()
+        try:
+            return self._declared()
+        except ConformanceError:  # its message already has a next step
+            raise
+        except Exception as error:
+            # A list, None or an object whose properties raise, where claims should be.
+            raise DeclarationError(
+                f"'{self.text}': its declaration cannot be read: {describe(error)}.\n"
+                "  make `capabilities` a set of capabilities, cells, statements or names"
+            ) from error
 
     @abstractmethod
     def _declared(self) -> Declaration:
         """Return the claims that need no device."""
+
+    @property
+    def declaration_sources(self) -> list[str]:
+        """Return the names of the sources that ``static_declaration`` has read, for people."""
+        return ["none"]
 
     @abstractmethod
     def preflight(self) -> None:

@@ -34,16 +34,16 @@ class TorchAccelerator(TorchBackend):
     # --- execution model ----------------------------------------------------------------------------------------------
 
     def is_synchronized_device(self) -> bool:
-        return self.synchronized
+        return bool(self.synchronized)
 
     def use_host_timers(self) -> bool:
-        return self.host_timers or not self.events
+        return bool(self.host_timers) or not self.events
 
     def resolves_data_dependency(self) -> bool:
-        return self.ordered
+        return bool(self.ordered)
 
     def handles_memory_backpressure(self) -> bool:
-        return self.backpressure
+        return bool(self.backpressure)
 
     # --- devices ------------------------------------------------------------------------------------------------------
 
@@ -96,20 +96,19 @@ class TorchAccelerator(TorchBackend):
 
     def set_rng_state(self, new_state: torch.Tensor, device_index: int | None = None) -> None:
         # Generators accept only states in host memory.
-        self.default_generator(device_index).set_state(new_state.cpu())
+        self.randomness.set_state(self._module, self._index(device_index), new_state.cpu())
 
     def get_rng_state(self, device_index: int | None = None) -> torch.Tensor:
-        return self.default_generator(device_index).get_state()
+        return self.randomness.state(self._module, self._index(device_index))
 
     def manual_seed(self, seed: int) -> None:
-        self.default_generator().manual_seed(int(seed))
+        self.randomness.seed(self._module, self.current_device(), int(seed))
 
     def manual_seed_all(self, seed: int) -> None:
-        for index in range(self.device_count()):
-            self.default_generator(index).manual_seed(int(seed))
+        self.randomness.seed_all(self._module, self.device_count(), int(seed))
 
     def initial_seed(self) -> int:
-        return int(self.default_generator().initial_seed())
+        return self.randomness.initial_seed(self._module, self.current_device())
 
     def default_generator(self, device_index: int | None = None) -> torch.Generator:
         return self.randomness.generator(self._module, self._index(device_index))

@@ -14,7 +14,7 @@ from conformance.accelerators import autoload
 from conformance.accelerators import capabilities as can
 from conformance.accelerators.capabilities import FLOATING_DTYPES
 from conformance.accelerators.claims import COMPILED_FOR_HOST, TORCH_BASE, Capabilities, dtypes_in, lacks
-from conformance.accelerators.interface import Accelerator
+from conformance.accelerators.interface import Accelerator, TorchModule
 from conformance.accelerators.memory import AllocatorMemory, Memory
 from conformance.accelerators.randomness import DeviceGenerators, Randomness
 from conformance.accelerators.ranges import Ranges
@@ -61,10 +61,11 @@ class TorchBackend(Accelerator):
     #: Generations on which a Triton grouped matrix product is faster than torch's: from the first, below the second.
     triton_grouped_mm: tuple[Generation, Generation] | None = None
 
-    synchronized: bool = False
-    host_timers: bool = False
-    ordered: bool = False
-    backpressure: bool = False
+    #: The execution flags. None declares nothing, and the method then returns False.
+    synchronized: bool | None = None
+    host_timers: bool | None = None
+    ordered: bool | None = None
+    backpressure: bool | None = None
     streams: bool = True
     events: bool = True
     graph: str = ""
@@ -104,8 +105,8 @@ class TorchBackend(Accelerator):
 
     @property
     def _module(self) -> Any:
-        """Return ``torch.<name>``, looked up at every use."""
-        return find_module(self._module_path)
+        """Return a view of ``torch.<name>``, looked up at every use."""
+        return TorchModule(find_module(self._module_path), self._module_path)
 
     @property
     def _torch(self) -> Any:
@@ -115,14 +116,14 @@ class TorchBackend(Accelerator):
 
     @property
     def statements(self) -> Capabilities:
-        """Return all claims: the capabilities, the four flags of the execution model, and the kernels for the host."""
+        """Return all claims: the capabilities, the execution flags that are set, and the kernels for the host."""
         flags = (
             (can.SYNCHRONOUS, self.synchronized, "calls return before the work is done"),
             (can.HOST_TIMERS, self.host_timers, "events measure the device's time"),
             (can.ORDERED, self.ordered, "streams run side by side unless they wait for each other"),
             (can.BACKPRESSURE, self.backpressure, "queueing does not wait for memory"),
         )
-        claims = (frozenset({flag}) if given else lacks(flag, why) for flag, given, why in flags)
+        claims = (frozenset({flag}) if given else lacks(flag, why) for flag, given, why in flags if given is not None)
         return self.capabilities.union(COMPILED_FOR_HOST, *claims)
 
     def _declared_floating(self) -> tuple[str, ...]:

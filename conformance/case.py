@@ -10,6 +10,11 @@ A suite marks a test function with ``@case``, or with ``@cases`` if a generator 
 
 With a ``dtype`` axis, a required capability becomes the cell of that dtype. An id has the form ``area.subject[axes]``.
 
+Values of an axis may have requirements of their own. Such an axis maps each value to them::
+
+    @case("runtime.parity", requires=[COMM], axes={"engine": {"ddp": (), "fsdp": (COMM_AVERAGE,)}}, world_size=2)
+    def test_parity(engine, rank, group): ...
+
 With ``world_size`` the body runs on that many ranks at once. Each rank is a process, and the ranks have a process
 group of their own::
 
@@ -24,16 +29,19 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from conformance.accelerators.capabilities import Capability, Cell
 from conformance.reports.planned import PlannedCase
 
 F = TypeVar("F", bound=Callable[..., Any])
+Needs: TypeAlias = Sequence[Capability | Cell]
+#: Values of an axis; a mapping gives each value's own requirements.
+Axis: TypeAlias = Sequence[str] | Mapping[str, Needs]
 
 
 #: The axis of a case with several world sizes.
@@ -152,10 +160,10 @@ class CaseFamily:
 def case(
     id: str,
     *,
-    requires: Sequence[Capability | Cell] = (),
+    requires: Needs = (),
     level: Level = Level.STANDARD,
     tier: Tier = Tier.UNIT,
-    axes: Mapping[str, Sequence[str]] | None = None,
+    axes: Mapping[str, Axis] | None = None,
     deadline: float = 60.0,
     adaptive: bool = False,
     world_size: int | Sequence[int] | None = None,
@@ -173,15 +181,25 @@ def case(
         """Return the cases of the family: each combination of the axes, on each world size."""
         combinations = itertools.product(*(axes or {}).values())
         planned = [tuple(zip(names, values, strict=True)) for values in combinations]
+        needs = [(*requires, *_needs_of(axes or {}, values)) for values in planned]
+        rows = list(zip(planned, needs, strict=True))
         if not isinstance(world_size, Sequence):
-            return [_instance(replace(template, world_size=world_size), values, requires) for values in planned]
+            return [_instance(replace(template, world_size=world_size), values, needs) for values, needs in rows]
         return [
-            _instance(replace(template, world_size=size), (*values, (WORLD_AXIS, str(size))), requires)
-            for values in planned
+            _instance(replace(template, world_size=size), (*values, (WORLD_AXIS, str(size))), needs)
+            for values, needs in rows
             for size in sizes
         ]
 
     return _attach(CaseFamily(expand, names))
+
+
+def _needs_of(axes: Mapping[str, Axis], values: Iterable[tuple[str, str]]) -> Iterator[Capability | Cell]:
+    """Yield the requirements that axis values have of their own."""
+    for name, value in values:
+        axis = axes[name]
+        if isinstance(axis, Mapping):
+            yield from axis[value]
 
 
 def _world_sizes(id: str, given: int | Sequence[int] | None) -> tuple[int, ...]:
@@ -217,7 +235,7 @@ def _attach(family: CaseFamily) -> Callable[[F], F]:
     return mark
 
 
-def _instance(template: Case, axes: tuple[tuple[str, str], ...], requires: Sequence[Capability | Cell]) -> Case:
+def _instance(template: Case, axes: tuple[tuple[str, str], ...], requires: Needs) -> Case:
     values = dict(axes)
     cells = tuple(_cell(need, values.get("dtype")) for need in requires)
     return replace(template, id=case_id(template.id, axes), axes=axes, requires=cells)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import itertools
+import traceback
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
 from typing import Any, TypeGuard
 
 import pytest
 
 from conformance.accelerators.interface import MissingMember
 from conformance.checker import Checker
+from conformance.errors import ConformanceError
 from conformance.finding import EnvironmentLacks, Finding, Refused
+from conformance.origin import Origin, is_assertion_of_the_case, origin_of
 from conformance.reports.verdict import Reason
 
 _LONGEST_MESSAGE = 2000
@@ -26,6 +30,7 @@ class Seen(Enum):
     REFUSED = "refused"
     RAISED = "raised"
     FINDING = "finding"
+    SUITE_ERROR = "suite error"
     ENVIRONMENT = "environment"
 
 
@@ -61,7 +66,11 @@ def observe_body(error: BaseException | None, checker: Checker, accelerator: Any
 
 
 def observe(error: BaseException | None) -> Observation:
-    """Return the observation of an exception, or of None. The exception's type decides, never its text."""
+    """Return the observation of an exception, or of None.
+
+    Its type decides, and the code that raised it: an exception of the suite's own code tells nothing about the device,
+    and an AssertionError of a library is an exception like any other. Its text never decides.
+    """
     if error is None:
         return Observation(Seen.RIGHT)
     if isinstance(error, Observed):
@@ -69,12 +78,29 @@ def observe(error: BaseException | None) -> Observation:
     message = _first_lines(error)
     if isinstance(error, Finding):
         return Observation(Seen.FINDING, error.message, error.reason)
+    if _is_of_the_suite(error):
+        return Observation(Seen.SUITE_ERROR, f"{type(error).__name__}: {message}{_place(error)}")
+    if isinstance(error, AssertionError) and not is_assertion_of_the_case(error):
+        return Observation(Seen.RAISED, f"{type(error).__name__}: {message}")
     for types, seen in _SEEN_BY_TYPE:
         if isinstance(error, types):
             return Observation(seen, message)
     if is_out_of_memory(error):
         return Observation(Seen.ENVIRONMENT, f"out of memory on this machine: {message}")
     return Observation(Seen.RAISED, f"{type(error).__name__}: {message}")
+
+
+def _is_of_the_suite(error: BaseException) -> bool:
+    """Tell whether the suite's own code raised an exception that it does not use to judge."""
+    if isinstance(error, (*_JUDGING, ConformanceError)) or is_out_of_memory(error):
+        return False
+    return isinstance(error, Exception) and origin_of(error) is Origin.MACHINERY
+
+
+def _place(error: BaseException) -> str:
+    """Return file and line of the innermost frame, for a report about the suite."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return f" (in {Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
 
 
 def is_out_of_memory(error: BaseException | None) -> TypeGuard[BaseException]:
@@ -95,6 +121,9 @@ def contradicts_out_of_memory(accelerator: Any) -> str | None:
         return None
     return f"out of memory, although {free >> 20} of {total >> 20} MiB are free"
 
+
+#: Exceptions by which the suite's own code ends a case on purpose.
+_JUDGING = (AssertionError, pytest.fail.Exception, pytest.skip.Exception, EnvironmentLacks, Refused, MissingMember)
 
 _SEEN_BY_TYPE: tuple[tuple[tuple[type[BaseException], ...], Seen], ...] = (
     ((EnvironmentLacks, pytest.skip.Exception), Seen.ENVIRONMENT),

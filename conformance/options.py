@@ -105,6 +105,14 @@ _OPTIONS: tuple[tuple[str, dict[str, object]], ...] = (
         },
     ),
     (
+        "--shared-dir",
+        {
+            "metavar": "DIR",
+            "help": "Folder that all hosts of --ranks-from share, such as one on NFS. Cases whose ranks "
+            "exchange files work in it. Without it they are skipped where the hosts share no temporary folder.",
+        },
+    ),
+    (
         "--conformance-seed",
         {"metavar": "N", "default": "0", "help": "Base seed; the seed of a case is derived from it and the case's id."},
     ),

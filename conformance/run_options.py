@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -46,6 +47,7 @@ class RunOptions:
     answers: Path | None = None
     rank_isolation: Isolation = Isolation.REUSE
     ranks_from: str | None = None
+    shared_dir: Path | None = None
     report: Path = Path("conformance-report")
 
 
@@ -75,6 +77,7 @@ def read_options(config: pytest.Config) -> RunOptions:
             _one_of("rank isolation", get("rank_isolation"), [isolation.value for isolation in Isolation])
         ),
         ranks_from=_endpoint(get("ranks_from"), get("numprocesses")),
+        shared_dir=_folder("--shared-dir", get("shared_dir")),
         report=Path(str(get("conformance_report"))).absolute(),
     )
 
@@ -121,6 +124,14 @@ def _file(option: str, value: str | None, page: str) -> Path | None:
         raise UsageError(f"{option}: there is no file {value}. Correct the path; {page} describes the file.")
     # Absolute, because a test may change the working directory before the file is read.
     return path.absolute()
+
+
+def _folder(option: str, value: str | None) -> Path | None:
+    if value is None:
+        return None
+    if not os.access(value, os.W_OK | os.X_OK) or not Path(value).is_dir():
+        raise UsageError(f"{option}: {value} is no folder that can be written. Create it on storage of all hosts.")
+    return Path(value).absolute()
 
 
 def _cases(typed: Iterable[str], files: Iterable[str]) -> tuple[str, ...]:

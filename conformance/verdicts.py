@@ -59,6 +59,8 @@ def judge(case: Case, declaration: Declaration, observation: Observation, strict
         strictness is Strictness.CERTIFY and _is_undeclared(case, declaration)
     ):
         return skipped(Reason.ENVIRONMENT, observation.message)
+    if observation.seen is Seen.SUITE_ERROR:
+        return failed(Reason.SUITE_ERROR, observation.message)  # whatever is declared: the device was not judged
     verdict = (
         _judge_adaptive(case, declaration, observation)
         if case.adaptive

@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -129,10 +129,15 @@ def read_journal(path: Path, limit: int | None = None) -> JournalRecords:
             data = file.read() if limit is None else file.read(limit)
     except OSError as error:
         raise JournalError(f"cannot read the journal {path}: {error.strerror}.") from error
+    return replace(read_lines(data.splitlines()), size=len(data))
+
+
+def read_lines(lines: Iterable[bytes]) -> JournalRecords:
+    """Return the records in some lines of a journal."""
     reader = _JournalReader()
-    for line in data.splitlines():
+    for line in lines:
         reader.take(line)
-    return reader.records(len(data))
+    return reader.records(0)
 
 
 class _JournalReader:

@@ -190,7 +190,8 @@ class Report:
 
     def exit_status(self) -> ExitStatus:
         disordered = bool(self.accounting.duplicates or self.accounting.unknown)
-        return exit_status(self.counts, disordered=disordered, idle=bool(self.idle_areas))
+        internal = any(case.reason.facts.is_internal for case in self.cases)
+        return exit_status(self.counts, disordered=disordered, idle=bool(self.idle_areas), internal=internal)
 
 
 def count_cases(cases: Iterable[CaseRecord], accounting: Accounting) -> Counts:

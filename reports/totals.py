@@ -15,6 +15,7 @@ class ExitStatus(IntEnum):
 
     GREEN = 0
     FAILED = 1
+    INTERNAL = 3
     NOTHING_VERIFIED = 5
     UNACCOUNTED = 6
 
@@ -91,12 +92,15 @@ def idle_areas(verdicts: Iterable[tuple[str, Outcome, Reason]]) -> tuple[str, ..
     return tuple(sorted(claimed - executed))
 
 
-def exit_status(counts: Counts, *, disordered: bool, idle: bool) -> ExitStatus:
+def exit_status(counts: Counts, *, disordered: bool, idle: bool, internal: bool = False) -> ExitStatus:
     """Return the exit status of a finished run.
 
-    ``disordered``: an id has two verdicts, or a verdict was not planned. Incomplete accounting outranks failures,
+    ``internal``: the suite itself failed in a case. ``disordered``: an id has two verdicts, or a verdict was not
+    planned. Incomplete accounting outranks failures,
     because there may be more failures than were seen.
     """
+    if internal:
+        return ExitStatus.INTERNAL
     if counts.lost or disordered:
         return ExitStatus.UNACCOUNTED
     if counts.failed:

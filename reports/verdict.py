@@ -35,6 +35,7 @@ class ReasonFacts:
     ``claimed``: the case counts among the claimed ones. ``executed``: something ran as claimed.
     ``is_difference``: a lenient strictness turns the failure into a note, which is a skip that keeps the reason.
     ``contradicts``: what was seen contradicts the declaration. ``is_waivable``: a waiver may name it.
+    ``is_internal``: the suite itself failed, and nothing is known about the device.
     ``made_by_waiver``: it tells what a waiver made of another reason.
     ``mark`` is the name of the page's symbol for cells in which nothing passed and nothing failed.
     ``lies`` says in the gate's sentences what is false in the declaration, for one case and for several.
@@ -49,6 +50,7 @@ class ReasonFacts:
     contradicts: bool = False
     is_waivable: bool = True
     made_by_waiver: bool = False
+    is_internal: bool = False
     mark: str = "nodata"
     lies: tuple[str, str] | None = None
 
@@ -212,6 +214,18 @@ class Reason(Enum):
             _FAIL,
             "Some ranks skipped the case and others did not. Or values that must be equal on all ranks differ.",
             "Look for the rank whose message differs.",
+        ),
+    )
+    SUITE_ERROR = (
+        "suite-error",
+        ReasonFacts(
+            _FAIL,
+            "The suite itself failed: an exception of its own code, not of the device. The case says nothing about the "
+            "device, and the run ends with exit status 3.",
+            "Report it to this project, with the message and the repro line.",
+            claimed=False,
+            is_internal=True,
+            is_waivable=False,
         ),
     )
     CORE_MISSING = (

@@ -31,6 +31,10 @@ CUDA = TorchAccelerator(
     triton_grouped_mm=((7, 0), (9, 0)),
     host_registration=("cudart", "cudaHostRegister", "cudaHostUnregister"),
     range_tool="nvtx",
+    synchronized=False,
+    host_timers=False,
+    ordered=False,
+    backpressure=False,
     capabilities=TORCH_BASE
     | STREAMS
     | ALLOCATOR

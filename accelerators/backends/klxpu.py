@@ -21,8 +21,11 @@ KLXPU = TorchAccelerator(
     exports=("BKCL", "XPU", "XMLIR", "LD_LIBRARY", "PATH"),
     listing=("xpu-smi", "-L"),
     graph="CUDAGraph",
+    synchronized=False,
     # Its event timers return 0.0 unless XPU_EVENT_KL3_ENABLE=1 is set.
     host_timers=True,
+    ordered=False,
+    backpressure=False,
     capabilities=TORCH_BASE
     | {can.STREAM, can.STREAM_ORDER, can.EVENT, can.MEMORY_STATS, can.MEMORY_TOTAL}
     | communicates("float32", "float16", "bfloat16", "int32", "int64")

@@ -17,6 +17,10 @@ MLU = TorchAccelerator(
     graph="MLUGraph",
     triton=True,
     range_tool="cnpx",
+    synchronized=False,
+    host_timers=False,
+    ordered=False,
+    backpressure=False,
     capabilities=TORCH_BASE
     | STREAMS
     | ALLOCATOR

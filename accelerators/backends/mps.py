@@ -18,8 +18,10 @@ MPS = TorchAccelerator(
     # macOS has no such variable, and there is one device.
     visible_devices="MPS_VISIBLE_DEVICES",
     listing=("system_profiler", "SPDisplaysDataType"),
+    synchronized=False,
     host_timers=True,
     ordered=True,
+    backpressure=False,
     streams=False,
     events=False,
     pins=False,

@@ -17,6 +17,10 @@ NPU = TorchAccelerator(
     graph="NPUGraph",
     # The runtime registers host memory in whole pages.
     pin_alignment=4096,
+    synchronized=False,
+    host_timers=False,
+    ordered=False,
+    backpressure=False,
     capabilities=TORCH_BASE
     | STREAMS
     | ALLOCATOR

@@ -17,6 +17,10 @@ SDAA = TorchAccelerator(
     # TCCL is its communication library. It ignores NCCL's variables.
     exports=("TCCL", "SDAA", "LD_LIBRARY", "PATH"),
     listing=("teco-smi",),
+    synchronized=False,
+    host_timers=False,
+    ordered=False,
+    backpressure=False,
     capabilities=TORCH_BASE
     | STREAMS
     | {can.MEMORY_STATS, can.MEMORY_TOTAL, can.MEMORY_PINNED, can.DEVICE_MULTIPLE, can.AUTOCAST}

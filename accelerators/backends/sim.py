@@ -29,6 +29,10 @@ SIM = TorchAccelerator(
     exports=("SIM",),
     graph="SIMGraph",
     simulated=True,
+    synchronized=False,
+    host_timers=False,
+    ordered=False,
+    backpressure=False,
     capabilities=TORCH_BASE
     | STREAMS
     | ALLOCATOR

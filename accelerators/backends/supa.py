@@ -32,6 +32,10 @@ SUPA = TorchAccelerator(
     graph="SUPAGraph",
     triton=True,
     host_registration=("supart", "supaHostRegister", "supaHostUnregister"),
+    synchronized=False,
+    host_timers=False,
+    ordered=False,
+    backpressure=False,
     capabilities=TORCH_BASE
     | STREAMS
     | ALLOCATOR

@@ -24,6 +24,10 @@ XPU = TorchAccelerator(
     exports=("ZE_", "CCL", "ONEAPI", "SYCL"),
     listing=("clinfo", "--list"),
     graph="XPUGraph",
+    synchronized=False,
+    host_timers=False,
+    ordered=False,
+    backpressure=False,
     capabilities=TORCH_BASE
     | STREAMS
     | ALLOCATOR

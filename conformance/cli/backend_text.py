@@ -43,12 +43,20 @@ def backend_lines(name: str, report: Report, cells: Iterable[DeclaredCell]) -> l
         '    vendor="…",',
         *_package(name),
         *([f'    collectives={{"linux": {json.dumps(collectives)}}},'] if collectives.isidentifier() else []),
-        *(f"    {field}=True," for cell, field in _FLAGS.items() if declaration.supports(Cell(cell))),
+        *(f"    {field}={claimed}," for field, claimed in _flags(declaration)),
         *(f"    {field}=False," for field in _absent(declaration)),
         "    capabilities=TORCH_BASE",
         *(f"    | {line}" for line in declared),
         ")",
     ]
+
+
+def _flags(declaration: Declaration) -> Iterator[tuple[str, bool]]:
+    """Yield the execution flags that are claimed or denied; an undeclared flag is left out."""
+    for cell, field in _FLAGS.items():
+        state = declaration.claim(Cell(cell)).state
+        if state is not State.UNDECLARED:
+            yield field, state is State.SUPPORTED
 
 
 def _package(name: str) -> list[str]:

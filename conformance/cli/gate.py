@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import re
 import sys
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -100,7 +101,7 @@ def evidence(arguments: argparse.Namespace) -> GateEvidence:
 
     for path in (arguments.report, arguments.baseline, arguments.waivers, arguments.manifest):
         require(path)
-    report = _load(arguments.report)
+    report, signature = _report(arguments)
     return GateEvidence(
         report=report,
         policy=_policy(arguments.profile, report),
@@ -108,8 +109,8 @@ def evidence(arguments: argparse.Namespace) -> GateEvidence:
         manifest=_manifest(arguments.manifest, report),
         baseline=_load(arguments.baseline) if arguments.baseline else None,
         waivers=_waivers(arguments.waivers) if arguments.waivers else (),
-        signature=_signature(arguments),
-        fingerprint=arguments.fingerprint,
+        signature=signature,
+        fingerprint=_fingerprint(arguments.fingerprint),
         challenge=_challenge(arguments.challenge),
         accelerator=arguments.accelerator,
         profile_is_named=bool(arguments.profile),
@@ -122,10 +123,35 @@ def require(path: Path | None) -> None:
         raise UsageError(f"there is no {path}.")
 
 
+def _fingerprint(text: str) -> str:
+    """Return the fingerprint in lower case; UsageError if it is not a whole SHA-256."""
+    if text and not re.fullmatch(r"[0-9a-fA-F]{64}", text):
+        raise UsageError(f"--fingerprint has {len(text)} characters; expected the 64 hexadecimal digits of a SHA-256.")
+    return text.lower()
+
+
 def _challenge(nonce: str) -> str:
     from conformance.reports.challenge import checked_nonce
 
     return checked_nonce(nonce) if nonce else ""
+
+
+def _report(arguments: argparse.Namespace) -> tuple[Report, SignatureCheck | None]:
+    """Return the report, and the check of its signature if there are allowed signers. Both are of the same bytes."""
+    if arguments.allowed_signers is None:
+        for option in ("signature", "signers"):
+            if getattr(arguments, option) is not None:
+                raise UsageError(
+                    f"--{option} needs --allowed-signers FILE: a signature is verified against allowed signers."
+                )
+        return _load(arguments.report), None
+    from conformance.reports.gate.signatures import check
+    from conformance.reports.loading import read_report_file
+
+    require(arguments.allowed_signers)
+    file = read_report_file(arguments.report)
+    found = check(file, arguments.signature, arguments.allowed_signers)
+    return file.report(), _bound(found, arguments.signers)
 
 
 def _load(path: Path) -> Report:
@@ -155,22 +181,6 @@ def _manifest(path: Path | None, report: Report) -> Manifest | None:
     from conformance.reports.gate.manifests import read_manifest, released
 
     return read_manifest(path) if path else released(report.run.suite.version, report.accelerator.torch)
-
-
-def _signature(arguments: argparse.Namespace) -> SignatureCheck | None:
-    """Check the report's signature against the allowed signers. ``None`` means that none is required."""
-    if arguments.allowed_signers is None:
-        for option in ("signature", "signers"):
-            if getattr(arguments, option) is not None:
-                raise UsageError(
-                    f"--{option} needs --allowed-signers FILE: a signature is verified against allowed signers."
-                )
-        return None
-    from conformance.reports.gate.signatures import check
-
-    require(arguments.allowed_signers)
-    found = check(arguments.report, arguments.signature, arguments.allowed_signers)
-    return _bound(found, arguments.signers)
 
 
 def _bound(found: SignatureCheck, signers: Path | None) -> SignatureCheck:

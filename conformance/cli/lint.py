@@ -19,11 +19,13 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the findings. Exit status 1 means that at least one is an error; warnings do not count."""
     from conformance.accelerators.lint import LintSeverity, lint
     from conformance.accelerators.registry import resolve
+    from conformance.process.trial import try_module
     from conformance.reports.plain_text import one_line
 
     file: Path | None = arguments.capabilities
     if file is not None and not file.is_file():
         raise UsageError(f"--capabilities: there is no file {file}.")
+    try_module(arguments.name, members=True)
     findings = lint(resolve(arguments.name), file)
     for finding in findings:
         print(one_line(str(finding)))

@@ -26,10 +26,15 @@ class OpClass(Enum):
     EXACT = "exact"
     ELEMENTWISE = "elementwise"
     TRANSCENDENTAL = "transcendental"
+    SPECIAL = "special"
     REDUCTION = "reduction"
     CONTRACTION = "contraction"
     NARROW = "narrow"
     ITERATIVE = "iterative"
+
+
+#: Classes in which each output element depends on one element of each input.
+ELEMENTWISE_CLASSES = frozenset({OpClass.ELEMENTWISE, OpClass.TRANSCENDENTAL, OpClass.SPECIAL})
 
 
 @dataclass(frozen=True)
@@ -67,6 +72,20 @@ def load_table(module_file: str, name: str) -> dict[str, Any]:
 def budget_of(op_class: OpClass) -> Budget:
     """Return the error budget of a class of operators."""
     return _table()[op_class.value]
+
+
+@functools.cache
+def class_of_function(name: str) -> OpClass | None:
+    """Return the class of a function that functions.toml names by its operator's name, else None."""
+    for op_class, names in load_table(__file__, "functions.toml")["class"].items():
+        if name in names:
+            return OpClass(op_class)
+    return None
+
+
+def slope_of(name: str) -> float:
+    """Return the size relative to which the gradient of this operator is rounded (functions.toml); 0 if not listed."""
+    return float(load_table(__file__, "functions.toml")["slope"].get(name, 0.0))
 
 
 @functools.cache

@@ -7,8 +7,11 @@ from collections.abc import Sequence
 import torch
 
 
-def difference(actual: torch.Tensor, expected: torch.Tensor, device_type: str, *, strides: bool = True) -> str:
-    """Return the first difference in metadata between device and host result as a phrase; empty if there is none."""
+def difference(actual: torch.Tensor, expected: torch.Tensor, device_type: str) -> str:
+    """Return the first difference in metadata between device and host result as a phrase; empty if there is none.
+
+    Strides are compared by :func:`stride_difference`.
+    """
     if actual.dtype != expected.dtype:
         return f"dtype is {actual.dtype}, expected {expected.dtype}"
     if actual.shape != expected.shape:
@@ -19,9 +22,14 @@ def difference(actual: torch.Tensor, expected: torch.Tensor, device_type: str, *
         return f"the result is on {actual.device.type}, expected {device_type}"
     if actual.requires_grad != expected.requires_grad:
         return f"requires_grad is {actual.requires_grad}, expected {expected.requires_grad}"
-    if strides and expected.layout is torch.strided and significant_strides(actual) != significant_strides(expected):
-        return f"strides are {actual.stride()}, expected {expected.stride()}"
     return ""
+
+
+def stride_difference(actual: torch.Tensor, expected: torch.Tensor) -> str:
+    """Return the difference in strides as a phrase; empty if there is none, or if the tensors have no strides."""
+    if expected.layout is not torch.strided or significant_strides(actual) == significant_strides(expected):
+        return ""
+    return f"strides are {actual.stride()}, expected {expected.stride()}"
 
 
 def significant_strides(tensor: torch.Tensor) -> tuple[int, ...]:
@@ -31,14 +39,34 @@ def significant_strides(tensor: torch.Tensor) -> tuple[int, ...]:
     return tuple(stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size > 1)
 
 
-def shared_with(tensor: torch.Tensor, candidates: Sequence[torch.Tensor]) -> tuple[int, ...]:
-    """Return the positions of the candidates that share memory with ``tensor``."""
-    own = storage_address(tensor)
-    return tuple(i for i, candidate in enumerate(candidates) if own and storage_address(candidate) == own)
+def shares_memory(left: torch.Tensor, right: torch.Tensor) -> bool | None:
+    """Return whether two tensors share memory, or None if that cannot be seen.
+
+    A wrapper in Python has no address. Two of them share memory if they have the same storage object. If they have
+    different ones, a device may still keep their values in one place.
+    """
+    if left.layout is not torch.strided or right.layout is not torch.strided:
+        return False
+    addresses = storage_address(left), storage_address(right)
+    if None not in addresses:
+        return addresses[0] == addresses[1]
+    is_alias = getattr(torch._C, "_is_alias_of", None)  # private, and not in every version
+    return True if left is right or (is_alias is not None and is_alias(left, right)) else None
 
 
-def storage_address(tensor: torch.Tensor) -> int:
-    """Return the address of the tensor's memory, or 0 if it has none (empty or sparse tensors)."""
+def shared_with(tensor: torch.Tensor, candidates: Sequence[torch.Tensor]) -> tuple[bool | None, ...]:
+    """Return for each candidate whether it shares memory with ``tensor``; None if that cannot be seen."""
+    return tuple(shares_memory(tensor, candidate) for candidate in candidates)
+
+
+def storage_address(tensor: torch.Tensor) -> int | None:
+    """Return the address of the tensor's memory, or None if it has none that PyTorch can tell.
+
+    Sparse tensors, empty ones, and wrappers in Python without memory of their own have none.
+    """
     if tensor.layout is not torch.strided:
-        return 0
-    return tensor.untyped_storage().data_ptr()
+        return None
+    try:
+        return tensor.untyped_storage().data_ptr() or None
+    except Exception:  # noqa: BLE001 - each kind of tensor without memory refuses in its own way
+        return None

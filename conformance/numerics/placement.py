@@ -81,8 +81,8 @@ class HostWork:
     from_host: int
 
     def __str__(self) -> str:
-        what = f"{self.operator} ran" if self.operator else "code outside of any operator computed"
-        return f"{what} on the host: {self.to_host} bytes were copied there and {self.from_host} back"
+        ran = f"{self.operator} ran" if self.operator else "code outside of any operator computed"
+        return f"{ran} on the host: {self.to_host} bytes were copied there and {self.from_host} back"
 
 
 def host_work(calls: Sequence[Call], device: str, given: Iterable[Operand]) -> HostWork | None:
@@ -90,14 +90,21 @@ def host_work(calls: Sequence[Call], device: str, given: Iterable[Operand]) -> H
 
     ``device`` is the device's type. ``given`` are the tensors that the region itself got.
     """
-    in_operator = next((work for call in calls for work in _of_call(call, device)), None)
+    given = tuple(given)
+    is_factory = not _size(given, device)
+    in_operator = next((work for call in calls for work in _of_call(call, device, is_factory)), None)
     return in_operator or _of_region(calls, device, given)
 
 
-def _of_call(call: Call, device: str) -> Iterator[HostWork]:
+def _of_call(call: Call, device: str, is_factory: bool) -> Iterator[HostWork]:
+    """Return the host work of a call and of the calls inside it.
+
+    A call that makes a tensor from nothing is host work only if the whole region is such a factory. Inside another
+    operator it makes a table, such as an index or a window, and the operands' arithmetic runs elsewhere.
+    """
     for inner in call.inside:
-        yield from _of_call(inner, device)
-    if call.name and _ran_on_host(call, device):
+        yield from _of_call(inner, device, is_factory)
+    if call.name and (is_factory or _size(call.operands, device)) and _ran_on_host(call, device):
         yield HostWork(call.name, _to_host([call], device), _from_host(call, device))
 
 
@@ -107,14 +114,15 @@ def _ran_on_host(call: Call, device: str) -> bool:
         return call.own and to_host > 0 and from_host > 0  # to the host and back, so converted there
     given = _size(call.operands, device)
     repeated = [inner for inner in call.below if _repeats(inner, call, device)]
-    if given and any(_has_new_host_tensors(inner, call) for inner in repeated):
+    # At least half of the operands' bytes: a part of a device's operator may work on a small table on the host.
+    if 0 < given <= 2 * max((_new_host_bytes(inner, call) for inner in repeated), default=0):
         return True
     # PyTorch's shared implementations read lengths and build small tables on the host, whatever the device is.
     if not call.own:
         return False
     # At least half of the input bytes: an operator may read lengths or conditions from the device.
     took_inputs = 0 < given <= 2 * to_host
-    made_result = from_host > 0 and (bool(repeated) or not given)
+    made_result = (not given and from_host > 0) or (bool(repeated) and given <= 2 * from_host)
     return took_inputs or made_result
 
 
@@ -123,12 +131,10 @@ def _repeats(inner: Call, call: Call, device: str) -> bool:
     return inner.base == call.base and all(operand.device != device for operand in inner.operands)
 
 
-def _has_new_host_tensors(inner: Call, call: Call) -> bool:
-    """Return whether ``inner`` works on host tensors that ``call`` did not get."""
+def _new_host_bytes(inner: Call, call: Call) -> int:
+    """Return the size of the host tensors that ``inner`` works on and that ``call`` did not get."""
     known = {operand.address for operand in call.operands}
-    return any(
-        operand.device == _HOST and operand.elements > 1 and operand.address not in known for operand in inner.operands
-    )
+    return _size((operand for operand in inner.operands if operand.address not in known), _HOST)
 
 
 def _of_region(calls: Sequence[Call], device: str, given: Iterable[Operand]) -> HostWork | None:
@@ -137,7 +143,18 @@ def _of_region(calls: Sequence[Call], device: str, given: Iterable[Operand]) -> 
     to_host, size = _to_host(outside, device), _size(given, device)
     if not size or 2 * to_host < size:
         return None
-    return HostWork("", to_host, sum(source.bytes for source in _sources(outside, _HOST, device)))
+    computing = (call for call in _named(calls) if call.name not in _MOVES and _size(call.operands, _HOST))
+    name = next((call.name for call in computing if not _size(call.operands, device)), "")
+    return HostWork(name, to_host, sum(source.bytes for source in _sources(outside, _HOST, device)))
+
+
+def _named(calls: Iterable[Call]) -> Iterator[Call]:
+    """Return the outermost operators."""
+    for call in calls:
+        if call.name:
+            yield call
+        else:
+            yield from _named(call.inside)
 
 
 def _outside_operators(calls: Iterable[Call]) -> Iterator[Call]:

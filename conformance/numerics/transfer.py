@@ -20,6 +20,23 @@ WIDER = {
 }
 
 
+def to_host(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a detached, strided copy on the host as a plain tensor of PyTorch's; a plain host tensor itself."""
+    tensor = tensor.detach()
+    if tensor.layout is not torch.strided:
+        tensor = tensor.to_dense()
+    if tensor.is_quantized:
+        tensor = tensor.int_repr()
+    if tensor.device.type != "cpu":
+        tensor = tensor.cpu()
+    if type(tensor) is torch.Tensor:
+        return tensor
+    # The comparison reads bits. A wrapper answers with its own functions, which may not have what it needs.
+    copy = torch.empty(tensor.shape, dtype=tensor.dtype)
+    copy.copy_(tensor)  # its result is not used: it may be of the wrapper's type
+    return copy
+
+
 def copied(value: Any, device: torch.device, on_host: Iterable[torch.Tensor] = ()) -> Any:
     """Return a deep copy with its tensors, device arguments and generators on ``device``.
 
@@ -63,10 +80,12 @@ class _Copier:
         lazy = source.layout is not torch.strided or source.is_conj() or source.is_neg()
         if lazy or (address not in self._shared and source.is_contiguous()):
             return source.clone() if self._device.type == "cpu" else source.to(self._device, copy=True)
-        key = (address, source.dtype)
-        if key not in self._memory:
-            self._memory[key] = _memory_behind(source).to(self._device, copy=True)
-        return self._memory[key].as_strided(source.shape, source.stride(), source.storage_offset()).detach()
+        memory = self._memory.get((address, source.dtype)) if address else None
+        if memory is None:
+            memory = _memory_behind(source).to(self._device, copy=True)
+        if address:
+            self._memory[address, source.dtype] = memory
+        return memory.as_strided(source.shape, source.stride(), source.storage_offset()).detach()
 
 
 def _memory_behind(source: torch.Tensor) -> torch.Tensor:

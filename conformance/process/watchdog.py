@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from conformance.process.machine import slowdown
+
 _HAS_ALARM = hasattr(signal, "SIGALRM")
 #: First words of a faulthandler dump that a fatal signal caused.
 _FATAL_MARK = "Fatal Python error: "
@@ -115,7 +117,7 @@ def while_compiling(limit: float = COMPILING) -> Iterator[None]:
     if not left:
         yield
         return
-    signal.setitimer(signal.ITIMER_REAL, limit)
+    signal.setitimer(signal.ITIMER_REAL, limit * slowdown())
     try:
         yield
     finally:

@@ -20,6 +20,8 @@ _CHUNK = 1 << 16
 _MOST_DESCRIPTORS = 8
 
 
+#: Name of the file that pytest puts beside a folder shared by ranks; a rank that does not see it has another folder.
+SHARED_FOLDER_MARK = ".conformance-shared"
 #: Errors that mean that the connection is closed, or that the other host can no longer be reached.
 _GONE = frozenset(
     {errno.EPIPE, errno.ECONNRESET, errno.ECONNABORTED, errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH,

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from conformance.observation import Seen
+from conformance.process.machine import slowdown
 from conformance.ranks.channel import Done, End, Leave, Message, decode, encode
 from conformance.ranks.collective_recorder import ARRIVING, JOINING, CollectiveRecord, prove_mismatch
 from conformance.ranks.outcome import RankEnd, RankOutcome
@@ -127,9 +128,10 @@ class Execution:
             for rank in self._participants:
                 rank.tell_to_leave(self._nonce)
             # A new time limit: a slow tear-down must not be taken for a body that missed its deadline.
-            until = time.monotonic() + _TEAR_DOWN
+            limit = _TEAR_DOWN * slowdown()
+            until = time.monotonic() + limit
             if not self._wait(lambda: all(rank.finished for rank in self._participants), until, watch=False):
-                self.cause = f"leaving the group did not end within {_TEAR_DOWN:.0f} s"
+                self.cause = f"leaving the group did not end within {limit:.0f} s"
         else:
             # Failed ranks report what they leaked, and are then discarded anyway, so this wait is short.
             self._wait(self._failed_ranks_finished, time.monotonic() + GRACE, watch=False)

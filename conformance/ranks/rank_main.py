@@ -16,9 +16,21 @@ from conformance.accelerators.registry import resolve
 from conformance.case import Case, seed_of
 from conformance.checker import Checker
 from conformance.errors import ConformanceError
+from conformance.finding import EnvironmentLacks
 from conformance.process.state import RankState, seed_everything
 from conformance.ranks import body
-from conformance.ranks.channel import Channel, Done, Hello, Leave, LoadFailed, Ready, Work, decode, encode
+from conformance.ranks.channel import (
+    SHARED_FOLDER_MARK,
+    Channel,
+    Done,
+    Hello,
+    Leave,
+    LoadFailed,
+    Ready,
+    Work,
+    decode,
+    encode,
+)
 from conformance.ranks.collective_recorder import ARRIVING, JOINING, CollectiveRecorder, record_to
 from conformance.ranks.group import Groups, set_rank_environment
 
@@ -83,6 +95,19 @@ def _redirect(output: int) -> None:
         setattr(sys, f"__{name}__", stream)
 
 
+def require_shared(folder: Path, work: Work, store: Any) -> None:
+    """Raise EnvironmentLacks on every rank if one of them does not see the folder that pytest has made."""
+    seen = (folder.parent / SHARED_FOLDER_MARK).exists()
+    store.set(f"shared_dir/{work.rank}", "" if seen else socket.gethostname())
+    answers = [store.get(f"shared_dir/{rank}").decode() for rank in range(work.world_size)]
+    blind = [f"rank {rank} on {host}" for rank, host in enumerate(answers) if host]
+    if blind:
+        raise EnvironmentLacks(
+            f"the ranks share no folder: {', '.join(blind)} cannot see {folder.parent}. "
+            "Name one that all hosts share with --shared-dir DIR."
+        )
+
+
 class Rank:
     """A process that runs cases. Its rank comes with the work: any process may be any rank."""
 
@@ -136,6 +161,8 @@ class Rank:
         arguments = body.arguments(function, work.values, self._own(work, case, device, group, checker))
         # The rank is part of the seed, so that ranks draw different numbers.
         seed_everything(seed_of(f"{case.id}@{work.rank}", self._hello.seed), self._accelerator)
+        if "shared_dir" in arguments:
+            require_shared(arguments["shared_dir"], work, group.get_group_store())
         self._recorder.stage("in the body")
         function(**arguments)
         self._accelerator.synchronize()  # an asynchronous error belongs to the case that caused it

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import time
-from collections.abc import Generator
+from collections.abc import Collection, Generator
 from dataclasses import replace
 from typing import Any
 
@@ -16,9 +17,10 @@ from conformance.checker import Checker
 from conformance.finding import Finding
 from conformance.observation import Seen, observe, observe_body
 from conformance.plan import family_of
+from conformance.process.machine import slowdown
 from conformance.process.state import ProcessState, collect_seldom, seed_everything
 from conformance.process.watchdog import Watchdog
-from conformance.reports.journal import JournalWriter
+from conformance.reports.journal import JournalWriter, read_journal
 from conformance.reports.verdict import Outcome, Reason, Verdict, failed, skipped
 from conformance.runner.collection import case_of
 from conformance.runner.context import AcceleratorUnderTest, RunContext, repro_of
@@ -56,6 +58,41 @@ class HealthCheck:
         return None if total == 2 * size else f"adding {size} ones to ones gives {total}, not {2 * size}"
 
 
+#: Factor for the first call of an operator or kernel. Devices compile shaders then, which has taken 76 s.
+FIRST_CALL = 5.0
+#: Families of cells whose first call may compile code for the device.
+_COMPILED_ON_FIRST_CALL = ("operators.", "kernels.")
+
+
+def deadline_of(case: Case, hung: Collection[str], slowdown: float) -> float:
+    """Return the deadline of a case, in seconds. ``hung`` are the subjects of cases that have timed out in this run.
+
+    The first call of an operator has a second chance: a longer deadline. After one case of an operator has timed out,
+    its other cases have the usual deadline, so that an operator that always hangs does not stop the run.
+    """
+    compiles = any(cell.subject.startswith(_COMPILED_ON_FIRST_CALL) for cell in case.requires)
+    return case.deadline * slowdown * (FIRST_CALL if compiles and subject_of(case.id) not in hung else 1.0)
+
+
+def subject_of(case_id: str) -> str:
+    """Return the id without its axes: the same for all dtypes and modes of an operator."""
+    return case_id.partition("[")[0]
+
+
+def hung_subjects(context: RunContext) -> frozenset[str]:
+    """Return the subjects of the cases that have timed out in this run, from its journal."""
+    if not context.folder.journal.exists():
+        return frozenset()
+    ended = read_journal(context.folder.journal).ended
+    return frozenset(subject_of(id) for id, end in ended.items() if end.verdict.reason is Reason.HANG)
+
+
+def free_garbage(case: Case) -> None:
+    """Collect the garbage of earlier cases before a case about memory: its tensors would be freed meanwhile."""
+    if any(cell.subject.startswith("memory.") for cell in case.requires):
+        gc.collect()
+
+
 class CaseRunner:
     """Hooks that run cases in this process. Plain tests pass through untouched."""
 
@@ -67,6 +104,7 @@ class CaseRunner:
         self.health_check = HealthCheck(subject.accelerator, subject.device)
         self._poisoned_by: str | None = None
         self._probing_since: float | None = None
+        self._hung = hung_subjects(context)
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self) -> None:
@@ -84,14 +122,20 @@ class CaseRunner:
         started = time.perf_counter()
         self.journal.start(case.id, self._state_of(case))
         # After the journal's start, so that the case is known as running when the watchdog ends the process.
-        self.watchdog.arm(case.deadline)
+        self.watchdog.arm(self._deadline(case))
         try:
-            return (yield)
+            result = yield
         finally:
             self.watchdog.disarm()
-            # A case without a verdict fails: no path through pytest's hooks may end in silence.
-            verdict = item.stash.get(VERDICT, failed(Reason.RAISED, "the case ended without a verdict"))
-            self.journal.end(case.id, verdict, time.perf_counter() - started)
+        # Not in the `finally`: a case that Ctrl-C or pytest.exit() interrupts has no verdict and runs again.
+        # A case that ended without a verdict fails: no path through pytest's hooks may end in silence.
+        verdict = item.stash.get(VERDICT, failed(Reason.RAISED, "the case ended without a verdict"))
+        self.journal.end(case.id, verdict, time.perf_counter() - started)
+        return result
+
+    def _deadline(self, case: Case) -> float:
+        """Return the case's deadline on the machine as it is now, in seconds."""
+        return deadline_of(case, self._hung, slowdown())
 
     def pytest_enter_pdb(self) -> None:
         self.watchdog.disarm()  # a person in a debugger has no deadline
@@ -143,6 +187,7 @@ class CaseRunner:
             return
         state = None
         if case.world_size is None:  # else the body runs on ranks, which take and restore their own state
+            free_garbage(case)
             state = ProcessState.take()
             seed_everything(seed_of(case.id, self.options.seed), self.subject.accelerator)
         error: BaseException | None = None
@@ -201,7 +246,8 @@ class CaseRunner:
         observation = observe(call.excinfo.value)
         if observation.seen is Seen.ENVIRONMENT:
             return skipped(Reason.ENVIRONMENT, observation.message)
-        return failed(Reason.RAISED, f"in {call.when}: {observation.message}")
+        reason = Reason.SUITE_ERROR if observation.seen is Seen.SUITE_ERROR else Reason.RAISED
+        return failed(reason, f"in {call.when}: {observation.message}")
 
 
 def _is_generated(item: pytest.Item) -> bool:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,10 +16,17 @@ import pytest
 from conformance.accelerators.declaration import Declaration
 from conformance.accelerators.spec import AcceleratorSpec
 from conformance.errors import UsageError
-from conformance.reports.journal import JournalWriter, read_journal
+from conformance.reports import redaction
+from conformance.reports.journal import JournalWriter, read_journal, read_lines
+from conformance.reports.redaction import selection
 from conformance.reports.repro import repro
 from conformance.reports.waivers.model import Waiver
 from conformance.run_options import RunOptions
+
+#: Seconds to wait for a locked folder: a killed run's last process needs a moment to end.
+_LOCK_TIMEOUT = 2.0
+#: Lines of a journal in which its header stands: the first one, unless a kill has cut it.
+_HEADER_LINES = 10
 
 RUN_CONTEXT = pytest.StashKey["RunContext"]()
 UNDER_TEST = pytest.StashKey["AcceleratorUnderTest"]()
@@ -38,6 +48,8 @@ class ReportFolder:
     """Report folder of one accelerator."""
 
     path: Path
+    #: Folder of a complete run that this one must not replace, for the header.
+    beside: Path | None = None
 
     @property
     def journal(self) -> Path:
@@ -66,6 +78,47 @@ class ReportFolder:
         """Return where the first worker writes facts that only a process with the device knows."""
         return self.path / f"facts.{run}.json"
 
+    def header(self) -> Mapping[str, Any] | None:
+        """Return the header of the run whose journal is in the folder, or None."""
+        try:
+            with self.journal.open("rb") as file:
+                return read_lines(itertools.islice(file, _HEADER_LINES)).run
+        except OSError:
+            return None
+
+    def lock(self) -> Callable[[], None]:
+        """Lock the folder for this run and return the function that unlocks it. Raise UsageError if it is in use.
+
+        The kernel unlocks the folder when the process dies. Windows has no such lock.
+        """
+        try:
+            import fcntl  # not on every platform that imports this module
+        except ImportError:
+            return lambda: None
+        descriptor = os.open(self.path, os.O_RDONLY)
+        deadline = time.monotonic() + _LOCK_TIMEOUT
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() < deadline:
+                    time.sleep(0.1)
+                    continue
+                os.close(descriptor)
+                raise UsageError(
+                    f"the report folder {os.path.relpath(self.path)} is in use by another run. "
+                    "Wait until that run has ended, or choose another folder with --conformance-report DIR."
+                ) from None
+            except OSError:
+                pass  # a file system without locks
+            return lambda: os.close(descriptor)
+
+    def tidy(self) -> None:
+        """Delete what killed runs have left: plans and facts that no run accepted, and stacks of their workers."""
+        for pattern in ("manifest.*.json", "facts.*.json", "setup-error.*.txt", "stacks/gw*", "stacks/*.output.txt"):
+            for path in self.path.glob(pattern):
+                path.unlink(missing_ok=True)
+
     def create(self) -> None:
         """Create the folder. Raise UsageError if it cannot be written."""
         try:
@@ -79,6 +132,21 @@ class ReportFolder:
                 f"the report folder {self.path} cannot be written: {error.strerror}. "
                 "Choose another with --conformance-report DIR."
             ) from error
+
+
+def folder_for(options: RunOptions, name: str, paths: Sequence[str], argv: Sequence[str]) -> ReportFolder:
+    """Return the report folder of a run. A narrowed run gets a folder of its own where it would replace a complete one.
+
+    A complete run is one that no option has narrowed; its folder stays as it is, finished or not.
+    """
+    whole = ReportFolder(options.report / name)
+    header = whole.header()
+    complete = header is not None and not selection(redaction.strings(header.get("argv")))
+    if not complete or not (selection(argv) or (paths and not header.get("paths"))):  # type: ignore[union-attr]
+        return whole
+    part = ReportFolder(options.report / f"{name}-selection", beside=whole.path)
+    # A narrowed run has nothing to resume before its first one. The complete run's journal then refuses it.
+    return whole if options.resume and not part.journal.exists() else part
 
 
 @dataclass(frozen=True)
@@ -137,7 +205,12 @@ def worker_input(context: RunContext) -> dict[str, Any]:
 
 def open_journal(context: RunContext) -> JournalWriter:
     """Open the journal for this process, which may be one of several writers."""
-    return JournalWriter(context.folder.journal, os.environ.get("PYTEST_XDIST_WORKER", "main"))
+    return JournalWriter(context.folder.journal, worker_name())
+
+
+def worker_name() -> str:
+    """Return the name of this process in the journal and in the folder of stacks."""
+    return os.environ.get("PYTEST_XDIST_WORKER", "main")
 
 
 def header_of(context: RunContext) -> dict[str, Any]:

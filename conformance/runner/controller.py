@@ -48,7 +48,7 @@ class Controller:
 
     def pytest_report_header(self) -> list[str]:
         """Return the lines about accelerator, declaration and versions for the head of pytest's output."""
-        options, accelerator = self.context.options, self.context.accelerator
+        options, accelerator, folder = self.context.options, self.context.accelerator, self.context.folder
         environment = environment_facts()["facts"]
         cells = accelerator.static_declaration.cells.values()
         count = {state: sum(claim.state is state for claim in cells) for state in State}
@@ -57,10 +57,16 @@ class Controller:
         return [
             f"conformance: accelerator {accelerator.name}, strictness {options.strictness.value}, seed {options.seed}"
             + (f", profile {options.profile}" if options.profile else ""),
-            f"conformance: declared {declared}",
+            f"conformance: declared {declared}; sources: {', '.join(self._declaration_sources())}",
             f"conformance: {versions}",
-            f"conformance: report in {os.path.relpath(self.context.folder.path)}",
+            f"conformance: report in {os.path.relpath(folder.path)}"
+            + (f"; the complete run in {os.path.relpath(folder.beside)} is kept" if folder.beside else ""),
         ]
+
+    def _declaration_sources(self) -> list[str]:
+        """Return the sources of the declaration. A file that is not installed is then missed at once."""
+        file = self.context.options.capabilities
+        return [*self.context.accelerator.declaration_sources, *([f"--capabilities {file.name}"] if file else [])]
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
@@ -121,8 +127,8 @@ class Controller:
     def _check_resume(self, manifest: dict[str, Any]) -> None:
         """Raise ``JournalError`` where ``--resume`` meets the journal of another plan."""
         folder = self.context.folder
-        if not self.context.options.resume or not folder.journal.exists():
-            return
+        if not self.context.options.resume or not self.context.journal_limit:
+            return  # a run that was killed before its plan leaves an empty journal: there is nothing to continue
         try:
             old = json.loads(folder.manifest.read_text())["sha256"]
         except (OSError, ValueError, KeyError):
@@ -209,7 +215,7 @@ class Controller:
 
     def _clean_up(self) -> None:
         folder, run = self.context.folder, self.context.run
-        for path in (folder.new_manifest(run), folder.facts(run)):
+        for path in (folder.new_manifest(run), folder.facts(run), folder.setup_error(run)):
             path.unlink(missing_ok=True)
 
     @pytest.hookimpl(trylast=True)

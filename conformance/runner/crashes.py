@@ -10,14 +10,17 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import shlex
 import signal
+import time
 import warnings
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
 from conformance.accelerators.declaration import State
+from conformance.process.deaths import evidence, how_it_ended, output_path, read_text, timed_out
 from conformance.process.watchdog import fatal_error, read_stacks, readable, stacks_path, was_hung
 from conformance.reports.journal import CaseStart, JournalWriter, read_journal
 from conformance.reports.verdict import Outcome, Reason, Verdict
@@ -28,8 +31,16 @@ from conformance.runner.facts import environment_facts
 from conformance.runner.waivers import for_device, today, waivers_of
 from conformance.verdicts import judge_death
 
+#: Exit statuses of a run that stops before its plan is known, and of one whose plan is not finished.
+EXIT_USAGE, EXIT_UNACCOUNTED = 4, 6
 #: Number of workers that may die in a row without a new verdict; then the run stops.
 _MOST_DEATHS_WITHOUT_PROGRESS = 4
+#: Exit statuses of a worker that somebody asked to end, as a terminal or a job scheduler asks all processes of a run.
+_REQUESTS_TO_END = frozenset(
+    -int(number) for name in ("SIGINT", "SIGTERM", "SIGHUP") if (number := getattr(signal, name, None)) is not None
+)
+#: Seconds after which such a request has reached every process of the run.
+_REQUEST_REACHES_ALL = 1.0
 
 
 class CrashHandler:
@@ -39,6 +50,8 @@ class CrashHandler:
         self.config, self.context, self.case_ids = config, context, case_ids
         self._ended_at_last_death = -1
         self._deaths_without_verdict = 0
+        #: Workers that Ctrl-C ended. Their cases have no verdict.
+        self._interrupted: set[str] = set()
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
@@ -57,12 +70,19 @@ class CrashHandler:
     def pytest_handlecrashitem(self, crashitem: str, report: Any, sched: Any) -> None:
         """Judge the case that ended the worker, and put the other cases back into the queue."""
         worker = report.node.gateway.id
+        if report.node.gateway.id in self._interrupted:
+            self._reset(report)
+            return
+        status = _exit_status(report.node)
+        if status in _REQUESTS_TO_END:
+            # The signal may be meant for the whole run. Then this process ends too, and the case has no verdict.
+            time.sleep(_REQUEST_REACHES_ALL)
         records = read_journal(self.context.folder.journal)
         culprit = next((started for started in records.in_flight.values() if started.worker == worker), None)
         head = self.case_ids.get(crashitem)
         # xdist names the first test in the worker's queue, but the journal knows which case was really running.
         if culprit is not None:
-            verdict = self._judge(culprit, _exit_status(report.node))
+            verdict = self._judge(culprit, status)
             if culprit.id == head:
                 self._rewrite(report, culprit.id, verdict)
                 return
@@ -105,14 +125,36 @@ class CrashHandler:
         """Stop the run when workers die again and again without a case that ends in between."""
         if not error:
             return
+        if error == "keyboard-interrupt":  # as xdist names it; the run ends
+            self._interrupted.add(node.gateway.id)
+            return
         ended = len(read_journal(self.context.folder.journal).ended) if self.context.folder.journal.exists() else 0
         # Any verdict in between is progress: one bad case after another may each end its worker.
         self._deaths_without_verdict = self._deaths_without_verdict + 1 if ended == self._ended_at_last_death else 1
         self._ended_at_last_death = ended
+        output, stacks = self._left_behind(node.gateway.id)
+        if output is not None and was_hung(stacks):
+            self._stop(f"worker {node.gateway.id} did not load its accelerator: {timed_out()}", stacks, output)
         if self._deaths_without_verdict >= _MOST_DEATHS_WITHOUT_PROGRESS:
-            stacks = read_stacks(stacks_path(self.context.folder.path, node.gateway.id))
-            session = self.config.pluginmanager.getplugin("dsession")
-            session.shouldstop = f"workers die before any case ends; stacks of the last one:\n{readable(stacks)}"
+            how = _how_it_died(stacks, _exit_status(node))
+            when = "while they load the accelerator" if output is not None else "before any case ends"
+            self._stop(f"{self._deaths_without_verdict} workers died {when}; of the last one, {how}", stacks, output)
+
+    def _left_behind(self, worker: str) -> tuple[str | None, str]:
+        """Return a worker's output, or None if it had loaded its accelerator, and the stacks that it has left."""
+        folder = self.context.folder.path
+        output = output_path(folder, worker)
+        return read_text(output) if output.exists() else None, read_stacks(stacks_path(folder, worker))
+
+    def _stop(self, fact: str, stacks: str, output: str | None) -> NoReturn:
+        """End the run. Raising is needed: xdist replaces dead workers for ever, also in a run that should stop."""
+        if self.case_ids:
+            status, account = EXIT_UNACCOUNTED, "The report names the cases without a verdict."
+        else:
+            status, account = EXIT_USAGE, "No case has run, and no report is written."
+        name = self.context.accelerator.text
+        sentence = f"the run stops: {fact}.\n  {account} To find the cause: conformance doctor {shlex.quote(name)}"
+        raise pytest.exit.Exception(sentence + evidence(stacks, output or ""), returncode=status)
 
 
 def death_verdict(culprit: CaseStart, stacks: str, status: int | None, context: RunContext) -> Verdict:
@@ -135,15 +177,10 @@ def _waived(verdict: Verdict, case: str, context: RunContext) -> Verdict:
 
 
 def _how_it_died(stacks: str, status: int | None) -> str:
-    """Return a clause on how the process died, from its stacks and its exit status (negative: a signal)."""
-    fatal = fatal_error(stacks)
-    if status is not None and status < 0:
-        return f"the process was killed by {signal.Signals(-status).name}" + (f" ({fatal})" if fatal else "")
-    if fatal:
-        return f"the process died: {fatal}"
-    if status == POISONED_EXIT:
+    """Return a clause on how a worker died."""
+    if status == POISONED_EXIT and not fatal_error(stacks):
         return "the process left because its device was unusable"
-    return f"the process ended with exit status {status}" if status is not None else "the process ended"
+    return how_it_ended(stacks, status)
 
 
 def _exit_status(node: Any) -> int | None:
@@ -231,7 +268,8 @@ def _death_notice(context: RunContext, dead: int) -> str:
     """Return what the journal and the stacks say about a run whose process ``dead`` has just died."""
     stacks, culprit = read_stacks(stacks_path(context.folder.path, "main")), _in_flight(context, dead)
     if culprit is None:
-        lines = ["conformance: pytest's process died, and no case was running.", readable(stacks)]
+        output = read_text(output_path(context.folder.path, "main"))
+        lines = ["conformance: pytest's process died, and no case was running." + evidence(stacks, output)]
     else:
         verdict = death_verdict(culprit, stacks, None, context)
         lines = [f"conformance: {culprit.id} has ended the run · {verdict.reason.value}", verdict.message]

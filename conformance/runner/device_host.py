@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
-import os
+import sys
+import traceback
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from conformance.accelerators import autoload
 from conformance.errors import ConformanceError, SetupError
 from conformance.fixtures import cases as fixtures
+from conformance.process.deaths import evidence, load_seconds, output_kept, output_path, read_text
 from conformance.process.lifetime import die_with_parent
 from conformance.process.watchdog import Watchdog, stacks_path
 from conformance.reports.json_files import collector_paused
 from conformance.runner.case_runner import CaseRunner
-from conformance.runner.context import UNDER_TEST, AcceleratorUnderTest, RunContext, is_worker, open_journal
+from conformance.runner.context import (
+    UNDER_TEST,
+    AcceleratorUnderTest,
+    RunContext,
+    is_worker,
+    open_journal,
+    worker_name,
+)
 from conformance.runner.crashes import DeathWatcher
 from conformance.runner.rank_cases import RankCases
 from conformance.runner.waivers import for_device, waivers_of
 
-#: Seconds that loading may take. A vendor's stack may compile or probe; a hang there must end as well.
-_LOAD_DEADLINE = 300.0
+#: Seconds that importing torch may take, from a slow disk as well. Then ``load_seconds`` holds for the vendor's code.
+_TORCH_DEADLINE = 300.0
 
 
 class DeviceHost:
@@ -38,16 +49,11 @@ class DeviceHost:
         else:
             self._death_watcher.begin()
         # Not earlier: pytest's faulthandler plugin, when it is configured, directs the stacks of a crash to stderr.
-        watchdog = Watchdog(stacks_path(self._context.folder.path, os.environ.get("PYTEST_XDIST_WORKER", "main")))
-        watchdog.arm(_LOAD_DEADLINE)
-        try:
-            with collector_paused():
-                subject = self._load()
-        except ConformanceError as error:
-            self._fail(str(error))
+        watchdog = Watchdog(stacks_path(self._context.folder.path, worker_name()))
+        loaded = self._loaded(watchdog)
+        if loaded is None:
             return
-        finally:
-            watchdog.disarm()
+        subject, runner = loaded
         try:
             ranks = RankCases(self._context, subject, watchdog)
         except ConformanceError as error:
@@ -59,9 +65,33 @@ class DeviceHost:
             # That plugin adds a handler to each of torch's forty loggers six times a case. Our suites read no logs.
             manager.unregister(name="logging-plugin")
         manager.register(fixtures, "conformance-fixtures")
-        runner = CaseRunner(self._context, subject, open_journal(self._context), watchdog)
         manager.register(runner, "conformance-runner")
         manager.register(ranks, "conformance-ranks")
+
+    def _loaded(self, watchdog: Watchdog) -> tuple[AcceleratorUnderTest, CaseRunner] | None:
+        """Load the accelerator and run its first operation, both before a deadline. Return None after a failure."""
+        output = output_path(self._context.folder.path, worker_name())
+        watchdog.arm(_TORCH_DEADLINE)
+        try:
+            with collector_paused(), output_kept(output):
+                autoload.import_torch(self._context.accelerator.name)
+                watchdog.arm(load_seconds())
+                subject = self._load()
+                # The runner's health check is the device's first operation.
+                return subject, CaseRunner(self._context, subject, open_journal(self._context), watchdog)
+        except ConformanceError as error:
+            self._fail(str(error) + evidence("", read_text(output)))
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a vendor's code may raise anything
+            self._fail(_sentence(self._context.accelerator.name, error) + evidence("", read_text(output)))
+        finally:
+            watchdog.disarm()
+            self._replay(output)
+        return None
+
+    def _replay(self, output: Path) -> None:
+        """Print what the accelerator has printed while it was loaded, as if it had not been kept in a file."""
+        sys.stdout.write(read_text(output))
+        output.unlink(missing_ok=True)
 
     def pytest_unconfigure(self) -> None:
         self._death_watcher.end()
@@ -84,12 +114,13 @@ class DeviceHost:
         return AcceleratorUnderTest(accelerator, declaration, device, waivers)
 
     def _publish(self, facts: dict[str, Any]) -> None:
-        """Write facts for the report that only a process with the device knows. The first worker does it."""
-        if os.environ.get("PYTEST_XDIST_WORKER", "gw0") != "gw0":
+        """Write facts for the report that only a process with the device knows. The first worker to load does it."""
+        path = self._context.folder.facts(self._context.run)
+        if path.exists():
             return
         from conformance.runner.facts import write_facts
 
-        write_facts(self._context.folder.facts(self._context.run), facts)
+        write_facts(path, facts)
 
     def _fail(self, sentence: str) -> None:
         """Report that the set-up failed: as a usage error here, or through a file from a worker."""
@@ -103,6 +134,16 @@ class DeviceHost:
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         if self._failure:
             items.clear()
+
+
+def _sentence(name: str, error: BaseException) -> str:
+    """Return the sentence for an exception that a vendor's code has raised, with the place that raised it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno}, {frames[-1].name})" if frames else ""
+    return (
+        f"accelerator '{name}' cannot be used: loading it fails: {autoload.describe(error)}{where}\n"
+        f"  to find the cause: conformance doctor {name}"
+    )
 
 
 def _device(name: str) -> Any:

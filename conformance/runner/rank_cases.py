@@ -18,6 +18,7 @@ from conformance.case import Case, Isolation
 from conformance.checker import Checker
 from conformance.finding import EnvironmentLacks, Finding
 from conformance.observation import Observed, Seen
+from conformance.process.machine import MOST_SLOWDOWN, slowdown
 from conformance.process.watchdog import Watchdog
 from conformance.ranks.channel import Hello, Work
 from conformance.ranks.device_locks import DeviceLocks, DevicesBusy, LockedDevices, lock_folder, physical_names
@@ -76,7 +77,8 @@ class RankCases:
             item.stash[VERDICT] = verdict
             raise pytest.skip.Exception(verdict.message, _use_item_location=True)
         # The pool keeps the case's deadline; the watchdog guards the pool itself. A failed case may run a second time.
-        self._watchdog.arm(_LOCK_TIMEOUT + START_TIMEOUT + 2 * (case.deadline + _AFTER_THE_DEADLINE))
+        executions = 2 * (case.deadline + _AFTER_THE_DEADLINE) * MOST_SLOWDOWN
+        self._watchdog.arm(_LOCK_TIMEOUT + START_TIMEOUT + executions)
         # The ranks make these fixtures, so pytest must not.
         item.funcargs.update(dict.fromkeys(RANK_SIDE - {"case"}))  # type: ignore[attr-defined]
 
@@ -178,7 +180,7 @@ def _work(item: pytest.Function, case: Case) -> Work:
         function=".".join(filter(None, (item.cls and item.cls.__qualname__, item.originalname))),
         rank=0,
         world_size=0,
-        deadline=case.deadline,
+        deadline=case.deadline * slowdown(),
         values=_pickled({name: item.funcargs[name] for name in item._fixtureinfo.argnames if name not in RANK_SIDE}),
     )
 

@@ -14,9 +14,10 @@ import pytest
 from conformance.accelerators.registry import resolve
 from conformance.errors import ConformanceError
 from conformance.plan import SUITES, area_names
+from conformance.process.trial import try_module
 from conformance.run_options import read_options
 from conformance.runner.collection import Collection
-from conformance.runner.context import RUN_CONTEXT, ReportFolder, RunContext, is_worker
+from conformance.runner.context import RUN_CONTEXT, ReportFolder, RunContext, folder_for, is_worker
 from conformance.runner.waivers import waivers_of
 from conformance.selection import areas_of
 
@@ -82,14 +83,18 @@ def _make_context(config: pytest.Config) -> RunContext:
     """Return the context of a new run. Raise ConformanceError for wrong options before anything runs."""
     options = read_options(config)
     waivers_of(options.waivers)  # raises if the file is wrong
+    try_module(options.accelerator)
     accelerator = resolve(options.accelerator)
+    _ = accelerator.static_declaration  # raises if it is wrong
     if not config.option.collectonly:
         # Before anything runs: a missing package is then one sentence, not the failure of every worker.
         accelerator.preflight()
-    folder = ReportFolder(options.report / accelerator.name)
+    paths = tuple(config.args) if config.args_source is pytest.Config.ArgsSource.ARGS else ()
+    folder = folder_for(options, accelerator.name, paths, _typed(config))
     if not config.option.collectonly:
         folder.create()
-    paths = tuple(config.args) if config.args_source is pytest.Config.ArgsSource.ARGS else ()
+        config.add_cleanup(folder.lock())
+        folder.tidy()
     run = uuid.uuid4().hex[:12]
     context = RunContext(options, accelerator, folder, run, _size(folder.journal), paths, _typed(config))
     _ = context.claimed_answers  # raises if the file is wrong

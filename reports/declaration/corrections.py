@@ -87,6 +87,8 @@ def correct(report: Report, *, deny_silence: bool | None = None) -> Corrections:
 
 def _is_finding(case: CaseRecord) -> bool:
     """Return whether a case shows a problem. An undeclared cell is one if its probe found a bug."""
+    if case.reason.facts.is_internal:
+        return False
     if case.reason is Reason.UNDECLARED:
         return case.metrics.get(PROBE) in BROKEN
     return case.outcome is Outcome.FAIL or case.reason in (Reason.OVER_DECLARED, Reason.STUB, Reason.FALLBACK)

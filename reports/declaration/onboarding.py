@@ -93,6 +93,8 @@ def first_declaration(report: Report) -> FirstDeclaration:
 
 def what_was_seen(case: CaseRecord) -> ProbedState:
     """Return the state that a verdict shows."""
+    if case.reason.facts.is_internal:
+        return ProbedState.UNKNOWN
     saw = str(case.metrics.get(PROBE, ""))
     if case.outcome is Outcome.PASS or saw in ("right", "fallback"):
         return ProbedState.WORKS

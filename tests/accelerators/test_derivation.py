@@ -8,8 +8,13 @@ import pytest
 import torch
 
 from conformance.accelerators.capabilities import VOCABULARY, Cell
+from conformance.accelerators.claims import TORCH_BASE, dtypes
 from conformance.accelerators.declaration import ClaimSource, State
 from conformance.accelerators.derivation import from_methods
+from conformance.accelerators.lint import lint
+from conformance.accelerators.proxy import AcceleratorProxy
+from conformance.accelerators.sources import BackendSpec, ObjectSpec
+from conformance.accelerators.torch_accelerator import TorchAccelerator
 
 
 def said(**members):
@@ -126,3 +131,97 @@ def test_this_projects_own_builders_claim_nothing_here():
     declaration = said(op_builder_dir="conformance.kernels.builders", create_op_builder=lambda name: 1 / 0)
 
     assert declaration.cells == {}
+
+
+# --- silence --------------------------------------------------------------------------------------------------------
+
+
+def terse(**data):
+    """Return the spec of an accelerator that says nothing but two dtypes, on the module of the host."""
+    claims = TORCH_BASE | dtypes("float32", "bfloat16")
+    accelerator = TorchAccelerator(name="terse", vendor="tests", module="torch.cpu", capabilities=claims, **data)
+    return BackendSpec("terse", "terse", accelerator)
+
+
+def undeclared_by_lint(spec):
+    notes = [finding.sentence for finding in lint(spec) if finding.id == "L15"]
+    return {name for note in notes for name in note.split(": ", 1)[1].split(", ")}
+
+
+SILENT = [
+    "dtype[float16]",
+    "dtype[float64]",
+    "compile",
+    "comm",
+    "triton",
+    "stream",
+    "event",
+    "graph.capture",
+    "execution.synchronous",
+    "execution.host-timers",
+    "execution.ordered",
+    "execution.backpressure",
+]
+
+
+@pytest.mark.parametrize("cell", SILENT)
+def test_a_declaration_that_does_not_mention_a_cell_is_silent_about_it(cell):
+    """Defaults of this project's classes, and answers that they derive from the declaration, say nothing new."""
+    spec = terse()
+
+    claims = spec.declaration(AcceleratorProxy(spec.accelerator, "terse"))
+
+    subject, _, dtype = cell.removesuffix("]").partition("[")
+    assert claims.claim(Cell(subject, dtype or None)).state is State.UNDECLARED
+
+
+def test_lint_and_the_run_agree_about_silence():
+    spec = terse(ordered=True, backpressure=False)
+
+    claims = spec.declaration(AcceleratorProxy(spec.accelerator, "terse"))
+
+    silent = {cell for cell in VOCABULARY if claims.claim(Cell(cell)).state is State.UNDECLARED} - {"dtype"}
+    silent -= {name for name, known in VOCABULARY.items() if known.core}
+    assert undeclared_by_lint(spec) == silent
+    assert claims.supports(Cell("execution.ordered"))
+    assert claims.claim(Cell("execution.backpressure")).state is State.UNSUPPORTED
+
+
+def test_a_member_that_a_vendor_overrides_is_no_default():
+    class Overriding(TorchAccelerator):
+        def is_fp64_supported(self):
+            return False
+
+        def supported_dtypes(self):
+            return [torch.float32, torch.float16]
+
+    claims = from_methods(Overriding(name="mine", vendor="tests", module="torch.cpu", capabilities=TORCH_BASE))
+
+    assert {str(cell): claim.state.value for cell, claim in claims.cells.items() if cell.subject == "dtype"} == {
+        "dtype[float32]": "supported",
+        "dtype[float16]": "supported",
+        "dtype[float64]": "unsupported",
+    }
+
+
+@pytest.mark.parametrize(
+    ("answer", "state"), [("inductor", "undeclared"), ("acme", "supported"), (None, "unsupported")]
+)
+def test_the_compile_backend_that_everybody_returns_is_no_claim(answer, state):
+    declaration = said(get_compile_backend=lambda: answer)
+
+    assert declaration.claim(VOCABULARY["compile"].cell).state.value == state
+
+
+def test_lint_counts_what_methods_claim():
+    class Answering:
+        def is_available(self):
+            return True
+
+        def resolves_data_dependency(self):
+            return True
+
+    silent = undeclared_by_lint(ObjectSpec("x:Answering", "x", Answering))
+
+    assert "execution.ordered" not in silent
+    assert "execution.synchronous" in silent

@@ -24,6 +24,20 @@ def test_what_the_module_lacks_torch_may_have(monkeypatch):
         AllocatorMemory().stats(module, 0)
 
 
+def test_a_function_that_only_torch_has_and_that_fails_is_missing(monkeypatch):
+    """torch.accelerator demands an allocator of torch's own kind, and otherwise reports a bug of PyTorch."""
+
+    def memory_reserved(index):
+        raise RuntimeError(
+            "device_allocator INTERNAL ASSERT FAILED at CachingDeviceAllocator.h, report a bug to PyTorch."
+        )
+
+    monkeypatch.setattr(torch, "accelerator", SimpleNamespace(memory_reserved=memory_reserved))
+
+    with pytest.raises(NotImplementedError, match=r"^torch\.bare has no memory_reserved\(\), and torch\.accelerator's"):
+        AllocatorMemory().reserved(SimpleNamespace(__name__="torch.bare"), 0)
+
+
 def test_without_a_view_of_the_device_the_rest_is_available(monkeypatch):
     monkeypatch.setattr(torch, "accelerator", None)
     module = SimpleNamespace(

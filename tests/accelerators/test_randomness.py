@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import pytest
 import torch
 
 from conformance.accelerators.randomness import DeviceGenerators, HostGenerator, NamedGenerator
@@ -30,3 +31,41 @@ def test_a_generator_may_come_from_a_function():
 
     assert NamedGenerator("only").generator(module, 0) == "g"
     assert NamedGenerator("only").functions(module) is module
+
+
+def test_functions_of_the_module_are_called_where_it_has_them():
+    """A module need not show its generators."""
+    calls = []
+
+    def recorded(name, answer=None):
+        return lambda *arguments: calls.append((name, *arguments)) or answer
+
+    names = ("manual_seed", "manual_seed_all", "initial_seed", "get_rng_state", "set_rng_state")
+    module = SimpleNamespace(__name__="torch.quiet", **{name: recorded(name, 5) for name in names})
+    numbers = DeviceGenerators()
+
+    numbers.seed(module, 1, 7)
+    numbers.seed_all(module, 2, 8)
+    numbers.set_state(module, 1, "state")
+
+    assert (numbers.initial_seed(module, 1), numbers.state(module, 1)) == (5, 5)
+    assert calls == [
+        ("manual_seed", 7),
+        ("manual_seed_all", 8),
+        ("set_rng_state", "state", 1),
+        ("initial_seed",),
+        ("get_rng_state", 1),
+    ]
+
+
+def test_one_device_needs_no_function_for_all():
+    seeds = []
+
+    DeviceGenerators().seed_all(SimpleNamespace(__name__="torch.quiet", manual_seed=seeds.append), 1, 9)
+
+    assert seeds == [9]
+
+
+def test_without_function_and_generators_the_module_is_named():
+    with pytest.raises(NotImplementedError, match=r"^torch\.quiet has no default_generators$"):
+        DeviceGenerators().seed(SimpleNamespace(__name__="torch.quiet"), 0, 9)

@@ -11,7 +11,7 @@ import torch
 
 from conformance.accelerators.backends import builtin
 from conformance.accelerators.claims import TORCH_BASE, dtypes
-from conformance.accelerators.interface import MEMBERS
+from conformance.accelerators.interface import MEMBERS, MissingMember
 from conformance.accelerators.torch_accelerator import TorchAccelerator
 
 CPU = builtin("cpu")
@@ -369,3 +369,18 @@ def test_a_triton_product_is_preferred_on_the_generations_that_profit(invented, 
     generation[0] = (9, 0)
     assert accelerator.prefer_triton_grouped_mm() is False
     assert CPU.prefer_triton_grouped_mm() is False
+
+
+@pytest.mark.parametrize(
+    ("read", "missing"),
+    [
+        (lambda accelerator: accelerator.synchronize(), "synchronize"),
+        (lambda accelerator: accelerator.Stream, "Stream"),
+        (lambda accelerator: accelerator.Event, "Event"),
+        (lambda accelerator: accelerator.current_stream(), "current_stream"),
+    ],
+)
+def test_a_function_that_the_torch_module_lacks_is_missing_there(invented, read, missing):
+    """The gap is named as one of the module; it is no AttributeError of this project's code."""
+    with pytest.raises(MissingMember, match=rf"^torch\.invented has no member '{missing}'$"):
+        read(invented({}))

@@ -31,6 +31,7 @@ OTHERS = {
     "--co",
     "--trace",
     "--report",
+    "--script",
     "--format",
     "--capabilities",
     "--accelerators",

@@ -19,35 +19,62 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def handler(folder: Path, session: Any) -> CrashHandler:
-    plugins = SimpleNamespace(getplugin=lambda name: session)
-    context: Any = SimpleNamespace(folder=SimpleNamespace(path=folder, journal=folder / "journal.jsonl"))
-    config: Any = SimpleNamespace(pluginmanager=plugins)
-    return CrashHandler(config, context, {})
+def handler(folder: Path, planned: dict[str, str]) -> CrashHandler:
+    accelerator = SimpleNamespace(text="acme")
+    report = SimpleNamespace(path=folder, journal=folder / "journal.jsonl")
+    context: Any = SimpleNamespace(folder=report, accelerator=accelerator)
+    config: Any = SimpleNamespace()
+    return CrashHandler(config, context, planned)
 
 
-def test_the_run_stops_when_four_workers_die_without_a_verdict(folder: Path) -> None:
-    session, node = SimpleNamespace(shouldstop=False), SimpleNamespace(gateway=SimpleNamespace(id="gw0"))
-    crashes = handler(folder, session)
+def node(name: str = "gw0") -> Any:
+    return SimpleNamespace(gateway=SimpleNamespace(id=name))
 
-    stopped = []
-    for _ in range(4):
-        crashes.pytest_testnodedown(node, "crashed")
-        stopped.append(bool(session.shouldstop))
 
-    assert stopped == [False, False, False, True]
+@pytest.mark.parametrize(
+    ("planned", "status", "words"),
+    [({}, 4, "No case has run"), ({"test.py::test": "area.case"}, 6, "names the cases without a verdict")],
+)
+def test_the_run_stops_when_four_workers_die_without_a_verdict(
+    folder: Path, planned: dict[str, str], status: int, words: str
+) -> None:
+    crashes = handler(folder, planned)
+    for _ in range(3):
+        crashes.pytest_testnodedown(node(), "crashed")
+
+    with pytest.raises(pytest.exit.Exception, match="4 workers died before any case ends") as stopped:
+        crashes.pytest_testnodedown(node(), "crashed")
+
+    assert stopped.value.returncode == status
+    assert words in str(stopped.value)
+
+
+def test_a_worker_that_hangs_while_it_loads_stops_the_run_at_once(folder: Path) -> None:
+    (folder / "stacks").mkdir()
+    (folder / "stacks/gw0.txt").write_text('Current thread 0x01:\n  File "acme.py", line 3 in load\n')
+    (folder / "stacks/gw0.output.txt").write_text("the vendor says hello\n")
+
+    with pytest.raises(pytest.exit.Exception, match="did not load its accelerator") as stopped:
+        handler(folder, {}).pytest_testnodedown(node(), "crashed")
+
+    assert "the vendor says hello" in str(stopped.value)
+    assert "line 3 in load" in str(stopped.value)
+
+
+def test_an_interrupted_worker_is_no_death(folder: Path) -> None:
+    crashes = handler(folder, {})
+
+    for _ in range(8):
+        crashes.pytest_testnodedown(node(), "keyboard-interrupt")
 
 
 def test_a_verdict_between_deaths_starts_the_count_again(folder: Path) -> None:
-    session, node = SimpleNamespace(shouldstop=False), SimpleNamespace(gateway=SimpleNamespace(id="gw0"))
-    crashes = handler(folder, session)
+    crashes = handler(folder, {})
 
     for number in range(3):
         for _ in range(3):
-            crashes.pytest_testnodedown(node, "crashed")
+            crashes.pytest_testnodedown(node(), "crashed")
         journal = JournalWriter(folder / "journal.jsonl")
         journal.start(f"area.case[{number}]", None)
         journal.end(f"area.case[{number}]", passed(), 0.1)
         journal.close()
-
-    assert not session.shouldstop

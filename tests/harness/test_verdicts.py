@@ -31,6 +31,8 @@ def declared(claim: Claim, cell: Cell = CELL) -> Declaration:
         (YES, Observation(Seen.NOT_IMPLEMENTED), "fail over-declared"),
         (YES, Observation(Seen.REFUSED), "fail over-declared"),
         (YES, Observation(Seen.RAISED), "fail raised"),
+        (YES, Observation(Seen.SUITE_ERROR), "fail suite-error"),
+        (NO, Observation(Seen.SUITE_ERROR), "fail suite-error"),
         (YES, Observation(Seen.FINDING, "no effect", Reason.STUB), "fail stub"),
         (YES, Observation(Seen.FINDING, "on the host", Reason.FALLBACK), "fail fallback"),
         (HOST, Observation(Seen.FINDING, "on the host", Reason.FALLBACK), "pass emulated"),

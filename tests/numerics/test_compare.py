@@ -7,7 +7,7 @@ import torch
 
 from conformance.numerics import layout
 from conformance.numerics.budgets import OpClass, budget_of, unit_roundoff
-from conformance.numerics.compare import Exact, compare, same_bits, zero_signs
+from conformance.numerics.compare import TOLERANCES, Exact, compare, same_bits, zero_signs
 from conformance.numerics.transfer import copied, widened
 
 CPU = torch.device("cpu")
@@ -99,6 +99,60 @@ def test_one_wrong_element_is_named_with_its_index_and_budget():
     assert "1/65 elements differ, worst 0.25 at [4, 1], budget" in str(found)
 
 
+@pytest.mark.parametrize(("error", "words"), [(1e-6, "within"), (1e-3, "outside")])
+def test_a_wrong_result_is_compared_with_the_tolerances_of_torch_testing(error, words):
+    exact = seeded(65)
+    actual = exact.float()
+    actual[3] *= 1 + error
+
+    found = judge(actual, exact.float(), exact)
+
+    assert not found.right
+    assert f"(over our budget, {words} torch.testing's rtol 1.3e-06, atol 1e-05)" in str(found)
+
+
+def test_the_tolerances_are_those_of_torch_testing():
+    from torch.testing._comparison import default_tolerances
+
+    assert {dtype: default_tolerances(dtype) for dtype in TOLERANCES} == TOLERANCES
+
+
+class Elements:
+    """Exact values of the elements that are asked for, which it notes."""
+
+    def __init__(self, values):
+        self._values, self.asked = values, []
+
+    def values(self, positions):
+        self.asked += positions
+        return [float(self._values[position]) for position in positions]
+
+    def responses(self, positions):
+        return [0.0] * len(positions)
+
+
+def test_exact_elements_judge_where_the_oracle_is_exceeded_and_nowhere_else():
+    truth = seeded(65)
+    host = truth.clone()
+    host[7] *= 1 + 1e-7
+    elements = Elements(truth)
+    oracle = Exact(host, lambda: None, elements)
+
+    assert compare(truth.clone(), host, lambda: oracle, OpClass.ELEMENTWISE).right
+    assert elements.asked == [7]
+
+
+def test_exact_elements_excuse_no_error_of_the_device():
+    truth = seeded(300)
+    wrong = truth * (1 + 1e-9)
+    elements = Elements(truth)
+
+    found = compare(wrong, truth, lambda: Exact(truth, lambda: None, elements), OpClass.ELEMENTWISE)
+
+    assert found.wrong == 300
+    assert len(elements.asked) == 128, "one wrong element ends the work"
+
+
 def test_swallowed_nan_is_wrong():
     exact = seeded(20)
     exact[3] = float("nan")
@@ -165,7 +219,6 @@ def test_bits_tell_signed_zeros_apart_and_equal_nans():
     [
         (torch.zeros(2, 3, dtype=torch.float64), "dtype"),
         (torch.zeros(3, 2), "shape"),
-        (torch.zeros(3, 2).T, "strides"),
         (torch.zeros(2, 3, requires_grad=True), "requires_grad"),
         (torch.zeros(2, 3, device="meta"), "is on meta"),
         (torch.zeros(2, 3).to_sparse(), "layout"),
@@ -173,6 +226,11 @@ def test_bits_tell_signed_zeros_apart_and_equal_nans():
 )
 def test_metadata_differences_are_named(actual, word):
     assert word in layout.difference(actual, torch.zeros(2, 3), "cpu")
+
+
+def test_a_difference_in_strides_is_named():
+    assert "strides are (1, 2)" in layout.stride_difference(torch.zeros(3, 2).T, torch.zeros(2, 3))
+    assert layout.stride_difference(torch.zeros(1, 3).T, torch.zeros(3, 1)) == ""
 
 
 def test_equal_metadata_has_no_difference():

@@ -7,7 +7,7 @@ import pytest
 from conformance.reports.totals import Counts, ExitStatus, count, exit_status, idle_areas
 from conformance.reports.verdict import Outcome, Reason
 
-GREEN, FAILED, NOTHING, UNACCOUNTED = ExitStatus
+GREEN, FAILED, INTERNAL, NOTHING, UNACCOUNTED = ExitStatus
 
 
 @pytest.mark.parametrize(
@@ -29,8 +29,14 @@ def test_exit_status(counts: Counts, disordered: bool, idle: bool, expected: Exi
     assert exit_status(counts, disordered=disordered, idle=idle) is expected
 
 
+def test_an_error_of_the_suite_outranks_everything() -> None:
+    counts = Counts(passed=1, failed=1, lost=1)
+
+    assert exit_status(counts, disordered=True, idle=False, internal=True) is INTERNAL
+
+
 def test_the_statuses_are_the_documented_numbers() -> None:
-    assert [GREEN, FAILED, NOTHING, UNACCOUNTED] == [0, 1, 5, 6]
+    assert [GREEN, FAILED, INTERNAL, NOTHING, UNACCOUNTED] == [0, 1, 3, 5, 6]
 
 
 def test_an_area_with_claims_where_nothing_ran_is_idle() -> None:

@@ -286,21 +286,30 @@ def op(name: str, *operands: Operand, inside: tuple[Call, ...] = (), own: bool =
             [op("linear", there(), own=False, inside=(op("mm", there(), inside=(down(),)),))],
             HostWork("aten::mm", 40, 0),
         ),
-        ([op("arange", inside=(up(),))], HostWork("aten::arange", 0, 40)),
         ([op("normal_", there(), inside=(op("normal"), up()))], HostWork("aten::normal_", 0, 40)),
         ([op("_to_copy", there(), inside=(down(), up()))], HostWork("aten::_to_copy", 40, 40)),
         ([Call(inside=(op("mm", there(), inside=(down(),)),))], HostWork("aten::mm", 40, 0)),
-        ([down(), op("exp", here()), up()], HostWork("", 40, 40)),
+        ([down(), op("exp", here()), up()], HostWork("aten::exp", 40, 40)),
+        ([down(), up()], HostWork("", 40, 40)),  # NumPy computes: no operator of PyTorch
     ],
 )
 def test_host_work_is_named_with_its_bytes(calls: list[Call], expected: HostWork) -> None:
     assert host_work(calls, SIM, [there()]) == expected
 
 
+def test_a_factory_is_host_work_where_it_is_what_was_asked_for() -> None:
+    calls = [op("arange", inside=(up(),))]
+
+    assert host_work(calls, SIM, []) == HostWork("aten::arange", 0, 40)
+    assert host_work([op("gather", there(25), inside=tuple(calls))], SIM, [there(25)]) is None
+
+
 @pytest.mark.parametrize(
     "calls",
     [
         [op("exp", there())],
+        [op("unfold", there(25), inside=(op("arange", inside=(up(4),)),))],  # a table of 16 bytes, made on the host
+        [op("index", there(25), inside=(op("index", here(4)), up(4)))],  # indices of 16 bytes, put in order on the host
         [op("exp", there(), inside=(op("empty"), op("exp", there(), there())))],
         [op("nonzero", there(), inside=(down(1),))],  # a size
         [op("_ctc_loss", there(1000), there(10), inside=(down(10), up(10)))],  # lengths

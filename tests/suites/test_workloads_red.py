@@ -208,7 +208,7 @@ def test_without_scikit_learn_the_environment_lacks_something(run: Any, monkeypa
 
     def refuse(name: str, *arguments: Any) -> Any:
         if name.startswith("sklearn"):
-            raise ImportError(name)
+            raise ModuleNotFoundError(f"No module named {name!r}", name="sklearn")  # as Python says it
         return sound(name, *arguments)
 
     for cached in (data.digits, tasks.reference, tasks.task_named):

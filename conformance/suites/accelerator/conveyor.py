@@ -38,13 +38,18 @@ class Conveyor:
         self.identity = torch.eye(SIDE, device=device)
         # Warm up first: one-time set-up of the math library must not count as time of a product.
         self._through(numbers(device), 2)
-        accelerator.synchronize()
-        started = time.perf_counter()
-        self._through(self.identity, 4)
-        accelerator.synchronize()
-        seconds_per_product = (time.perf_counter() - started) / 4
+        # The shortest of several times counts: a busy machine makes them longer, and the chain would be too short.
+        seconds_per_product = min(self._seconds_of(4) for _ in range(5)) / 4
         # Bounded: a slow device still gets a chain, and a fast device does not get an endless queue.
         self.length = max(4, min(1000, int(milliseconds / 1000 / seconds_per_product)))
+
+    def _seconds_of(self, length: int) -> float:
+        """Return the wall time of ``length`` products, in seconds."""
+        self._accelerator.synchronize()
+        started = time.perf_counter()
+        self._through(self.identity, length)
+        self._accelerator.synchronize()
+        return time.perf_counter() - started
 
     def _through(self, value: torch.Tensor, length: int) -> torch.Tensor:
         """Return ``value`` after ``length`` products with the identity."""

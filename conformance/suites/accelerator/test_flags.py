@@ -18,6 +18,7 @@ from conformance.accelerators.capabilities import (
 from conformance.case import Level, case
 
 from .conveyor import HOST, Conveyor, numbers
+from .timing import hold
 
 FLAGS = {
     "is_synchronized_device": SYNCHRONOUS,
@@ -44,11 +45,11 @@ def test_answer(accelerator, device, flag):
 
 @case("accelerator.flags.as_declared", requires=[DEVICE], axes={"flag": list(FLAGS)})
 def test_as_declared(accelerator, declaration, flag):
-    """The flag returns the value that the declaration claims."""
+    """The flag does not contradict the declaration."""
     claim = declaration.claim(VOCABULARY[FLAGS[flag].name].cell).state.value
     answer = getattr(accelerator, flag)()
 
-    assert claim == ("supported" if answer else "unsupported"), (
+    assert claim in ("undeclared", "supported" if answer else "unsupported"), (
         f"{flag}() returned {answer}, but the declaration says {claim}"
     )
 
@@ -57,19 +58,21 @@ def test_as_declared(accelerator, declaration, flag):
 def test_synchronous_time(accelerator, device):
     """On a synchronous device the calls themselves take most of the time of their work."""
     conveyor, source = Conveyor(accelerator, device), numbers(device)
-    target, shares = torch.empty_like(source), []
 
-    for _ in range(8):
-        started = time.perf_counter()
-        conveyor.carry(source, target)
-        called = time.perf_counter()
-        accelerator.synchronize()
-        shares.append((called - started) / (time.perf_counter() - started))
+    def check_calls():
+        target, shares = torch.empty_like(source), []
+        for _ in range(8):
+            started = time.perf_counter()
+            conveyor.carry(source, target)
+            called = time.perf_counter()
+            accelerator.synchronize()
+            shares.append((called - started) / (time.perf_counter() - started))
+        # The best of several tries counts: a loaded host can delay either part, but not each time.
+        assert max(shares) > 0.5, (
+            f"declared synchronous, but calls take at most {max(shares):.1%} of the time of their work; expected > 50 %"
+        )
 
-    # The best of several tries counts: a loaded host can delay either part, but not each time.
-    assert max(shares) > 0.5, (
-        f"declared synchronous, but calls take at most {max(shares):.1%} of the time of their work; expected > 50 %"
-    )
+    hold(check_calls)
 
 
 @case("accelerator.flags.synchronous_values", requires=[SYNCHRONOUS])
@@ -130,11 +133,14 @@ def test_host_timers_scale(accelerator, device):
     """Eight times the work takes longer by the host's clock."""
     conveyor, source = Conveyor(accelerator, device), numbers(device)
 
-    short, long = conveyor.seconds(source, 1), conveyor.seconds(source, 8)
+    def check_scaling():
+        short, long = conveyor.seconds(source, 1), conveyor.seconds(source, 8)
+        assert long > 2 * short, (
+            f"8 x the work takes {long * 1e3:.2f} ms by the host's clock, 1 x takes {short * 1e3:.2f} ms; "
+            "expected > 2 x"
+        )
 
-    assert long > 2 * short, (
-        f"8 x the work takes {long * 1e3:.2f} ms by the host's clock, 1 x takes {short * 1e3:.2f} ms; expected > 2 x"
-    )
+    hold(check_scaling)
 
 
 @case("accelerator.flags.device_timers", requires=[EVENT_TIMING])

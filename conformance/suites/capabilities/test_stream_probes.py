@@ -103,6 +103,7 @@ def need_counters(accelerator):
 def test_memory_stats(accelerator, device):
     """Allocated memory rises and falls with a tensor that is created and freed."""
     need_counters(accelerator)
+    test_memory.settle(accelerator)
     before = accelerator.memory_allocated()
     tensor = torch.ones(1 << 20, device=device)
     if accelerator.memory_allocated() == before:

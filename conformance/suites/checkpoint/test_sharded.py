@@ -37,7 +37,7 @@ def sharded(device, ranks, salt=0):
 
 
 @case("checkpoint.reshard", requires=NEEDS, axes={"ranks": WAYS}, world_size=4)
-def test_reshard(check, device, ranks, rank, world_size, group, tmp_path):
+def test_reshard(check, device, ranks, rank, world_size, group, shared_dir):
     """A checkpoint saved by N ranks and loaded by M ranks restores every tensor."""
     import torch.distributed.checkpoint as dcp
 
@@ -47,10 +47,10 @@ def test_reshard(check, device, ranks, rank, world_size, group, tmp_path):
     saved, loaded = sharded(device, before), sharded(device, after, salt=1000)
 
     if rank < before:
-        dcp.save(saved, checkpoint_id=tmp_path, process_group=groups[before])
+        dcp.save(saved, checkpoint_id=shared_dir, process_group=groups[before])
     dist.barrier()
     if rank < after:
-        dcp.load(loaded, checkpoint_id=tmp_path, process_group=groups[after])
+        dcp.load(loaded, checkpoint_id=shared_dir, process_group=groups[after])
 
     check.that(True, "took part")  # a rank above ``after`` compares nothing else
     for name, tensor in loaded.items():
@@ -65,19 +65,19 @@ def rank_rows(length, ranks):
 
 
 @case("checkpoint.async", requires=NEEDS, world_size=2)
-def test_async(check, device, rank, group, tmp_path):
+def test_async(check, device, rank, group, shared_dir):
     """An asynchronous save stores the values at the time of the call, although the tensors change meanwhile."""
     import torch.distributed.checkpoint as dcp
 
     saved = sharded(device, 2)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        saving = dcp.async_save(saved, checkpoint_id=tmp_path)
+        saving = dcp.async_save(saved, checkpoint_id=shared_dir)
         for tensor in saved.values():
             tensor.to_local().fill_(-1.0)
         saving.result()
     loaded = sharded(device, 2, salt=1000)
-    dcp.load(loaded, checkpoint_id=tmp_path)
+    dcp.load(loaded, checkpoint_id=shared_dir)
 
     for name, tensor in loaded.items():
         rows = whole(name).tensor_split(rank_rows(SHAPES[name][0], 2))
@@ -91,20 +91,20 @@ def step_of(trained, optimizer, step, rank, world_size, device):
 
 
 @case("checkpoint.training", requires=[*NEEDS, COMM_AVERAGE], world_size=2)
-def test_training(check, device, rank, world_size, group, tmp_path):
+def test_training(check, device, rank, world_size, group, shared_dir):
     """A sharded training restored from a checkpoint goes on with the same bits as the one that saved it."""
     import torch.distributed.checkpoint as dcp
     from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
-    build, make_optimizer = ENGINES["fsdp"]
+    build, make_optimizer = ENGINES["fsdp"].build, ENGINES["fsdp"].optimizer
     exact, _ = reference(make_optimizer, steps=4)
     first, stepping = build(model(), device, world_size)
     for step in range(2):
         step_of(first, stepping, step, rank, world_size, device)
-    dcp.save(dict(zip(("model", "optimizer"), get_state_dict(first, stepping), strict=True)), checkpoint_id=tmp_path)
+    dcp.save(dict(zip(("model", "optimizer"), get_state_dict(first, stepping), strict=True)), checkpoint_id=shared_dir)
     second, restarted = build(model(seed=5), device, world_size)
     state = dict(zip(("model", "optimizer"), get_state_dict(second, restarted), strict=True))
-    dcp.load(state, checkpoint_id=tmp_path)
+    dcp.load(state, checkpoint_id=shared_dir)
     set_state_dict(second, restarted, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
 
     for step in (2, 3):

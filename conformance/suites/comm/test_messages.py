@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -144,11 +145,17 @@ def test_rooted_objects(check, rank, world_size, group):
     check.equal(scattered, [f"of {world_size - 1 - rank}"], "the scattered object")
 
 
+def process_identity():
+    """Return what tells this process from all others. Process ids repeat on other hosts and in containers."""
+    kernel = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return kernel, str(Path("/proc/self/ns/pid").readlink()), os.getpid()
+
+
 @case("comm.ranks", requires=[COMM], world_size=WORLDS)
 def test_ranks(check, rank, world_size, group):
     """Ranks are separate processes, numbered in order, with different random numbers."""
     gathered = [None] * world_size
-    dist.all_gather_object(gathered, (rank, os.getpid(), torch.rand(1).item()))
+    dist.all_gather_object(gathered, (rank, process_identity(), torch.rand(1).item()))
 
     check.equal(
         (dist.get_rank(), dist.get_world_size()), (rank, world_size), "rank and world size of torch.distributed"

@@ -9,21 +9,38 @@ import io
 import torch
 from torch import nn
 
-from conformance.accelerators.capabilities import COMM, COMM_DTYPE, DTYPE, OP_BUILDERS
+from conformance.accelerators.capabilities import COMM, COMM_DTYPE, DTYPE, Cell
 from conformance.case import case
 from conformance.errors import UsageError
 from conformance.kernels.linear import Codec, FrozenLinear, LoRALinear, Shards, StoredAs
 from conformance.kernels.specifications.fp_quantization import format_of, round_trip
 from conformance.numerics.budgets import unit_roundoff
 from conformance.numerics.nearness import Near, near
-from conformance.suites.ops.loading import functions_if_any
+from conformance.suites.ops.loading import functions
 
 #: Neither groups nor ranks divide a weight of 33 × 47.
 OUTPUTS, INPUTS, TOKENS = 33, 47, 5
 RANK, ALPHA, GROUP = 4, 6.0, 48
-BITS = [OP_BUILDERS, DTYPE.on("bfloat16"), DTYPE.on("uint8")]
+BITS = [DTYPE.on("bfloat16"), DTYPE.on("uint8")]
 KINDS = {"dtype": ("float32", "bfloat16")}
-STORED = {"stored": ("int8", "fp6", "fp8", "fp12")}
+
+
+def quantizers(stored, *dtypes):
+    """Return the cells of the kernels that store a bfloat16 weight, and dequantize it to each of the dtypes."""
+    if stored == "whole":
+        return ()
+    if stored == "int8":
+        # Integer codes are always dequantized to float32.
+        return Cell("kernels.quantize", "bfloat16", "inference"), Cell(
+            "kernels.dequantize_fp32", "float32", "inference"
+        )
+    decoding = (Cell("kernels.fp_dequantize", dtype, "inference") for dtype in dtypes or ("bfloat16",))
+    return Cell("kernels.fp_quantize", "bfloat16", "inference"), *decoding
+
+
+def stored_as(*formats, dtypes=()):
+    """Return an axis of stored formats, with the kernels that each one needs."""
+    return {"stored": {stored: quantizers(stored, *dtypes) for stored in formats}}
 
 
 def numbers(*shape, seed):
@@ -44,7 +61,7 @@ def codec(accelerator, stored):
     """Return a codec that uses the accelerator's quantizers, or None for an unquantized weight."""
     if stored == "whole":
         return None
-    return Codec(StoredAs[stored.upper()], GROUP, functools.partial(functions_if_any, accelerator))
+    return Codec(StoredAs[stored.upper()], GROUP, functools.partial(functions, accelerator))
 
 
 def tuned(base):
@@ -119,7 +136,7 @@ def test_merged(check, device, dtype):
     check.equal(layer.base.full_weight().cpu(), kept, "the base after unmerge()")
 
 
-@case("linear.frozen", requires=BITS, axes={"stored": ("whole", "int8", "fp8")})
+@case("linear.frozen", requires=BITS, axes=stored_as("whole", "int8", "fp8"))
 def test_frozen(accelerator, check, device, stored):
     """Optimizer steps on all parameters change only the LoRA matrices, and the base keeps its bits."""
     layer = tuned(FrozenLinear(plain(torch.bfloat16, device, bias=True), codec(accelerator, stored)))
@@ -155,7 +172,7 @@ def allowed_error(weight, stored):
     return exact.view(-1)[: weight.numel()], error.view(-1)[: weight.numel()]
 
 
-@case("linear.quantized", requires=BITS, axes=STORED)
+@case("linear.quantized", requires=BITS, axes=stored_as("int8", "fp6", "fp8", "fp12"))
 def test_quantized(accelerator, check, device, stored):
     """A quantized weight is stored in few bytes, is dequantized within its format's step, and is used in products."""
     source = plain(torch.bfloat16, device)
@@ -175,7 +192,7 @@ def test_quantized(accelerator, check, device, stored):
     check_trained(check, layer, device, back)
 
 
-@case("linear.saved", requires=BITS, axes={"stored": ("whole", "int8", "fp6")})
+@case("linear.saved", requires=BITS, axes=stored_as("whole", "int8", "fp6"))
 def test_saved(accelerator, check, device, stored):
     """A layer loaded from a file has the same bits, and a checkpoint of the whole weight is quantized when loaded."""
     source = plain(torch.bfloat16, device)
@@ -196,7 +213,11 @@ def test_saved(accelerator, check, device, stored):
     check.equal(whole.base.weight.cpu(), layer.base.weight.cpu(), "the stored weight after loading a whole one")
 
 
-@case("linear.dtype", requires=[*BITS, DTYPE.on("float16")], axes={"stored": ("whole", "int8", "fp8")})
+@case(
+    "linear.dtype",
+    requires=[*BITS, DTYPE.on("float16")],
+    axes=stored_as("whole", "int8", "fp8", dtypes=("bfloat16", "float16")),
+)
 def test_dtype(accelerator, check, device, stored):
     """The output has the layer's dtype, also after a conversion, and stored bytes of a weight are not converted."""
     layer = FrozenLinear(plain(torch.bfloat16, device, bias=True), codec(accelerator, stored))
@@ -213,7 +234,7 @@ def test_dtype(accelerator, check, device, stored):
     near(check, "the output in float16", second, exact, Near.FORWARD, dtype=torch.bfloat16)
 
 
-@case("linear.refuses", requires=BITS)
+@case("linear.refuses", requires=[*BITS, *quantizers("int8"), *quantizers("fp8")])
 def test_refuses(accelerator, check, device):
     """A layer refuses invalid arguments and checkpoints of floats for stored bytes, and changes nothing."""
     whole = plain(torch.float32, device)
@@ -248,7 +269,7 @@ def raised(call):
 @case(
     "linear.sharded",
     requires=[*BITS, COMM, COMM_DTYPE.on("bfloat16"), COMM_DTYPE.on("uint8")],
-    axes={"stored": ("whole", "fp8")},
+    axes=stored_as("whole", "fp8"),
     world_size=2,
 )
 def test_sharded(accelerator, check, device, stored, rank, world_size, group):

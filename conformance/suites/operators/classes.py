@@ -1,10 +1,10 @@
-"""Error-budget classes of operators, derived from the type of their OpInfo and not from their names."""
+"""Error-budget classes of operators, derived from the type of their OpInfo, and for functions from functions.toml."""
 
 from __future__ import annotations
 
 import re
 
-from conformance.numerics.budgets import OpClass
+from conformance.numerics.budgets import ELEMENTWISE_CLASSES, OpClass, class_of_function
 
 from .sampling import limits
 
@@ -19,7 +19,8 @@ def op_class(info) -> OpClass:
         return OpClass.EXACT
     if "UnaryUfuncInfo" in kinds or "BinaryUfuncInfo" in kinds:
         # Functions with real results, such as exp, turn integers into floats; add and abs keep them.
-        return OpClass.TRANSCENDENTAL if info.promotes_int_to_float else OpClass.ELEMENTWISE
+        usual = OpClass.TRANSCENDENTAL if info.promotes_int_to_float else OpClass.ELEMENTWISE
+        return class_of_function(info.name) or usual
     if "ReductionOpInfo" in kinds:
         return OpClass.REDUCTION
     if is_factorisation(info):
@@ -32,7 +33,8 @@ def op_class(info) -> OpClass:
 def is_factorisation(info) -> bool:
     """Return whether the operator factorises or solves.
 
-    PyTorch keeps such operators in ``linalg``, or checks their gradients on Hermitian or triangular matrices.
+    PyTorch keeps such operators in ``linalg``, checks their gradients on Hermitian or triangular matrices, or skips
+    their tests where it is built without LAPACK.
     """
     from torch.testing._internal.opinfo.core import OpInfo
 
@@ -41,7 +43,14 @@ def is_factorisation(info) -> bool:
         info.name.startswith("linalg.")
         or "hermitian" in info.gradcheck_wrapper.__name__
         or (info.gradcheck_wrapper is not generic and "triangular" in info.gradcheck_wrapper.__name__)
+        or (_needs_lapack(info) and info.name not in limits().factors.moved_by)
     )
+
+
+def _needs_lapack(info) -> bool:
+    from torch.testing._internal.common_device_type import skipCPUIfNoLapack
+
+    return skipCPUIfNoLapack in info.decorators
 
 
 def is_uninitialised(info) -> bool:
@@ -54,4 +63,4 @@ def is_uninitialised(info) -> bool:
 
 def is_elementwise(info) -> bool:
     """Return whether each output element depends on one element of each input."""
-    return op_class(info) in (OpClass.ELEMENTWISE, OpClass.TRANSCENDENTAL)
+    return op_class(info) in ELEMENTWISE_CLASSES

@@ -1,72 +1,292 @@
-"""Float64 oracle of one sample, computed on first use."""
+"""Oracle of one sample, computed on first use: PyTorch in float64, and mpmath for single elements of functions."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import inspect
+import math
+import re
 import warnings
+from dataclasses import dataclass, replace
 
 import torch
+from torch._decomp import decomposition_table
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from conformance.numerics.compare import Exact, widen
+from conformance.numerics.budgets import slope_of
+from conformance.numerics.compare import Elements, Exact, widen
+from conformance.numerics.functions import FUNCTIONS, exact, exact_derivative, rounded
+from conformance.numerics.trees import mapped
 
+from .classes import is_elementwise
 from .execution import OperatorSample, call, processed
 from .sampling import limits
 
 #: Relative input change that measures conditioning: far above float64's roundoff, small enough to be linear.
 STEP = 2.0**-24
 
+#: Names of the kernels whose results are what is left of cancelling terms.
+PROJECTIONS = re.compile(r"(layer|group|batch)_norm|fused_rms_norm|softmax_backward_data")
+
 
 class Oracle:
     """Float64 values of all outputs of ``compute(sample)``, and their response to changes of the inputs.
 
     ``compute`` takes a wide sample (float64 or complex128) and returns leaves. An operator without a float64 version
-    has no oracle; then the host's own result is the reference.
+    has no oracle; then the host's own result is the reference. ``elements`` and ``scales`` hold, by output, exact
+    values of single elements, and the sizes relative to which PyTorch's formula rounds. With ``apart``, the response
+    is the sum of the responses to each input, as changes of several inputs can cancel.
     """
 
-    def __init__(self, compute, sample: OperatorSample) -> None:
-        self._compute, self._sample = compute, sample
+    def __init__(
+        self,
+        compute,
+        sample: OperatorSample,
+        *,
+        elements: dict[int, Elements] | None = None,
+        scales: dict[int, torch.Tensor] | None = None,
+        apart: bool = False,
+    ) -> None:
+        self._compute, self._sample, self._apart = compute, sample, apart
+        self._elements, self._scales = elements or {}, scales or {}
         self._values: list | None = None
-        self._responses: list | None = None
 
     def leaf(self, position: int) -> Exact | None:
         """Return the exact value of one output, or None if there is no oracle for it."""
         values = self.values
         if position >= len(values) or not isinstance(values[position], torch.Tensor):
             return None
-        return Exact(values[position], lambda: self._response(position))
+        elements, scale = self._elements.get(position), self._scales.get(position)
+        return Exact(values[position], lambda: self._response(position), elements, scale)
 
     @property
     def values(self) -> list:
         """Return the exact outputs; the list is empty if the operator has no float64 version."""
         if self._values is None:
-            self._values = self._evaluate(lambda tensor: tensor)
+            self._values = self._evaluate()
         return self._values
 
     def _response(self, position: int) -> torch.Tensor | None:
         """Return the largest change of each element per relative input change, or None if nothing is comparable."""
-        if self._responses is None:
-            generator = torch.Generator().manual_seed(0)  # the nudges must not move the case's own generator
-            self._responses = [
-                self._evaluate(lambda tensor: _nudged(tensor, generator)) for _ in range(limits().oracle.probes)
+        exact_value = self.values[position]
+        changes = [
+            [
+                (changed[position] - exact_value).abs() / STEP
+                for changed in probe
+                if position < len(changed) and _comparable(changed[position], exact_value)
             ]
-        exact = self.values[position]
-        nudged = [values[position] for values in self._responses if position < len(values)]
-        changes = [(changed - exact).abs() / STEP for changed in nudged if _comparable(changed, exact)]
-        if not changes:
-            return None
-        return torch.nan_to_num(torch.stack(changes).amax(0), nan=0.0, posinf=0.0)
+            for probe in self._probes
+        ]
+        largest = [torch.nan_to_num(torch.stack(c), nan=0.0, posinf=0.0).amax(0) for c in changes if c]
+        return torch.stack(largest).sum(0) if largest else None
 
-    def _evaluate(self, change) -> list:
+    @functools.cached_property
+    def _probes(self) -> list[list[list]]:
+        """Evaluate with changed inputs. The response is the sum over probes of the largest change in a probe."""
+        if self._apart and len(self._sample.tensors) == 2:
+            # Both directions, because one may lead out of the domain.
+            return [
+                [self._evaluate(_Nudge(number, sign), sign + 1) for sign in (1, -1)]
+                for number in range(len(self._sample.tensors))
+            ]
+        generator = torch.Generator().manual_seed(0)  # the nudges must not move the case's own generator
+        probes = range(limits().oracle.probes)
+        return [[self._evaluate(lambda tensor: _nudged(tensor, generator), probe) for probe in probes]]
+
+    def _evaluate(self, change=None, seed: int = 0) -> list:
+        """Evaluate in float64; ``change``, if given, is applied to each input, and intermediate results change too."""
         try:
-            with wide_defaults():
-                return [_wide_leaf(leaf) for leaf in self._compute(self._sample.wide(change))]
+            with wide_defaults(), Intermediates(seed) if change else contextlib.nullcontext():
+                return [_wide_leaf(leaf) for leaf in self._compute(self._sample.wide(change or _unchanged))]
         except (RuntimeError, TypeError, ValueError, NotImplementedError, IndexError):
             return []  # the operator refuses float64: it has no oracle
 
 
+class Intermediates(TorchDispatchMode):
+    """Apply relative changes to the intermediate results of the kernels that PROJECTIONS matches.
+
+    Such a kernel subtracts from its input the part along some directions. If nothing is left, as for two normalised
+    elements, no change of the inputs shows how far the terms cancel; a change of the terms does.
+    """
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self._inside, self._generator = False, torch.Generator().manual_seed(seed)
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        """Run PyTorch's decomposition of a projection, and change what its operators return."""
+        if not self._inside and PROJECTIONS.search(func.overloadpacket.__name__) and func in decomposition_table:
+            self._inside = True
+            try:
+                with self:
+                    return decomposition_table[func](*args, **(kwargs or {}))
+            finally:
+                self._inside = False
+        result = func(*args, **(kwargs or {}))
+        if not self._inside or func.is_view or func._schema.is_mutable:
+            return result
+        return mapped(result, self._changed)
+
+    def _changed(self, leaf):
+        if not isinstance(leaf, torch.Tensor) or not leaf.is_floating_point():
+            return leaf
+        # Of different sizes: two terms that change alike would cancel again.
+        sizes = torch.rand(leaf.shape, generator=self._generator, dtype=leaf.dtype) * 4 - 2
+        return leaf * (1 + STEP * sizes)
+
+
+def _unchanged(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
+
+
+def _with_default_eps(info, sample: OperatorSample) -> OperatorSample:
+    """Return the sample with the eps that the operator takes by default in this dtype; float64 has another."""
+    if info.name not in limits().eps.of_the_accumulator or not isinstance(sample.input, torch.Tensor):
+        return sample
+    # On the CPU, 16-bit dtypes accumulate in float32 and take its eps.
+    dtype = torch.float64 if sample.input.dtype is torch.float64 else torch.float32
+    bound = inspect.signature(info.op).bind(*([sample.input, *sample.args]), **sample.kwargs)
+    if bound.arguments.get("eps") is not None:
+        return sample
+    bound.arguments["eps"] = torch.finfo(dtype).eps
+    return replace(sample, args=bound.args[1:], kwargs=bound.kwargs)
+
+
 def of_forward(info, sample: OperatorSample) -> Oracle:
     """Return the oracle of the operator's plain result."""
-    return Oracle(lambda wide: processed(wide, call(info.op, wide)), sample)
+    sample = _with_default_eps(info, sample)
+    elements: dict[int, Elements] = {}
+    if sample.process is None and (function := FunctionElements.of(info, sample)):
+        elements[0] = function
+    return Oracle(
+        lambda wide: processed(wide, call(info.op, wide)), sample, elements=elements, apart=is_elementwise(info)
+    )
+
+
+def of_gradients(info, sample: OperatorSample, compute, cotangents: list[torch.Tensor]) -> Oracle:
+    """Return the oracle of the gradients of all inputs, which ``compute`` returns for a wide sample."""
+    elements: dict[int, Elements] = {}
+    scales: dict[int, torch.Tensor] = {}
+    sample = _with_default_eps(info, sample)
+    function = FunctionElements.of(info, sample) if sample.process is None else None
+    if function is not None and len(cotangents) == 1:
+        elements.update(function.gradients(sample, cotangents[0].double()))
+        if slope := slope_of(info.name):
+            scales = dict.fromkeys(elements, slope * cotangents[0].double().abs())
+        if is_elementwise(info):
+            scales.update(_sums_of_terms(info, sample, function, cotangents[0].double()))
+    return Oracle(compute, sample, elements=elements, scales=scales, apart=is_elementwise(info))
+
+
+def _sums_of_terms(
+    info, sample: OperatorSample, function: FunctionElements, cotangent: torch.Tensor
+) -> dict[int, torch.Tensor]:
+    """Return the sums of the absolute terms of the gradients of broadcast inputs, by position; the terms can cancel."""
+    trained = {id(tensor): tensor for tensor in sample.tensors if tensor.requires_grad}
+    inputs = [id(argument) for argument in (sample.input, *sample.args)]
+    broadcast = {
+        position: (inputs.index(key), tensor.shape)
+        for position, (key, tensor) in enumerate(trained.items())
+        if inputs.count(key) == 1 and tensor.shape != cotangent.shape
+    }
+    if not broadcast or len(sample.args) != 1 or function.arguments[0].shape != cotangent.shape:
+        return {}
+    spread = [argument.clone().requires_grad_() for argument in function.arguments]
+    result = info.op(*spread, **sample.kwargs)
+    terms = torch.autograd.grad(result, spread, cotangent, allow_unused=True)
+    return {
+        position: torch.nan_to_num(terms[by].abs(), nan=0.0, posinf=0.0).sum_to_size(shape)
+        for position, (by, shape) in broadcast.items()
+        if terms[by] is not None
+    }
+
+
+@dataclass(frozen=True)
+class FunctionElements:
+    """Exact elements of a function of the sample's arguments, or of its gradient by one of them.
+
+    ``arguments`` have the shape of the result. The gradient is by the argument at ``by``, times ``cotangent``.
+    """
+
+    name: str
+    arguments: tuple[torch.Tensor, ...]
+    keywords: dict[str, object]
+    by: int | None = None
+    cotangent: torch.Tensor | None = None
+
+    @classmethod
+    def of(cls, info, sample: OperatorSample) -> FunctionElements | None:
+        """Return the elements of the operator's result; None if it has no exact function, or is not real."""
+        arguments = (sample.input, *sample.args)
+        if info.name not in FUNCTIONS or not all(map(_is_real, arguments)):
+            return None
+        if not all(value is None or isinstance(value, (bool, int, float, str)) for value in sample.kwargs.values()):
+            return None
+        wide = [torch.as_tensor(argument, dtype=torch.float64).detach() for argument in arguments]
+        try:
+            return cls(info.name, torch.broadcast_tensors(*wide), dict(sample.kwargs))
+        except RuntimeError:  # the arguments are broadcast by another rule, as the weight of prelu
+            return None
+
+    def gradients(self, sample: OperatorSample, cotangent: torch.Tensor) -> dict[int, FunctionElements]:
+        """Return the elements of the gradients, by their position among the inputs that require one."""
+        trained = {id(tensor): tensor for tensor in sample.tensors if tensor.requires_grad}
+        inputs, found = [id(argument) for argument in (sample.input, *sample.args)], {}
+        for position, (key, tensor) in enumerate(trained.items()):
+            # A broadcast argument, or one that is passed twice, has a sum for its gradient.
+            if inputs.count(key) == 1 and tensor.shape == cotangent.shape:
+                found[position] = replace(self, by=inputs.index(key), cotangent=cotangent)
+        return found
+
+    def values(self, positions: list[int]) -> list[float]:
+        """Return the exact values, rounded once to float64."""
+        return [self._value(position) for position in positions]
+
+    def responses(self, positions: list[int]) -> list[float]:
+        """Return the sum of |x df/dx| over the arguments; NaN for gradients, which would need second derivatives."""
+        return [math.nan if self.by is not None else self._response(position) for position in positions]
+
+    def _value(self, position: int) -> float:
+        at = self._at(position)
+        if not all(map(math.isfinite, at)):
+            return math.nan  # IEEE 754 or a convention decides
+        if self.by is None:
+            value = exact(self.name, at, self.keywords)
+        else:
+            value = exact_derivative(self.name, at, self.keywords, self.by)
+            value = None if value is None else value * float(self.cotangent.reshape(-1)[position])
+        return math.nan if value is None else rounded(value)
+
+    def _response(self, position: int) -> float:
+        at = self._at(position)
+        slopes = [exact_derivative(self.name, at, self.keywords, i) for i in range(len(at))]
+        if any(slope is None for slope in slopes):
+            return math.nan
+        return float(sum(abs(slope * x) for slope, x in zip(slopes, at, strict=True)))
+
+    def _at(self, position: int) -> tuple[float, ...]:
+        return tuple(float(argument.reshape(-1)[position]) for argument in self.arguments)
+
+
+def _is_real(argument) -> bool:
+    if isinstance(argument, torch.Tensor):
+        return argument.layout is torch.strided and not argument.is_complex() and not argument.is_quantized
+    return isinstance(argument, (int, float))
+
+
+@dataclass
+class _Nudge:
+    """Change of the tensor with this number, in the order of widening, by a relative step; other tensors stay."""
+
+    number: int
+    sign: int
+    seen: int = 0
+
+    def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
+        self.seen += 1
+        mine = self.seen - 1 == self.number and tensor.layout is torch.strided
+        return tensor * (1 + self.sign * STEP) if mine else tensor
 
 
 @contextlib.contextmanager

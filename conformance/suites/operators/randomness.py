@@ -11,6 +11,7 @@ from conformance.numerics.trees import tensors
 
 from . import execution
 from .execution import OperatorSample, call
+from .judging import with_equal_strides
 from .sampling import limits
 
 #: Several seeds, because pooling over random windows may choose the same maxima twice.
@@ -21,7 +22,7 @@ def check(info, judge, sample: OperatorSample, expected) -> None:
     """Check metadata, equal bits under one seed, different bits under another, and statistics."""
     label = str(sample)
     first = draw(judge.watches.execute, info, sample, judge.device, seed=1)
-    judge.metadata(label, first, expected)
+    judge.metadata(label, first, expected, with_equal_strides(sample.on(judge.device), sample))
     again = draw(execution.execute, info, sample, judge.device, seed=1)
     judge.check.that(_same(first, again), f"{label}: the same seed gave different numbers")
     judge.samples += 1

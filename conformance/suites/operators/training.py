@@ -6,13 +6,14 @@ import torch
 
 from conformance.finding import EnvironmentLacks
 from conformance.numerics.compare import plain, same_bits
+from conformance.numerics.transfer import copied
 from conformance.numerics.trees import leaves, tensors
 
 from . import execution
 from .classes import is_uninitialised, op_class
 from .execution import OperatorSample, call, host_gradients, processed
-from .judging import Judge, reduction_length
-from .oracle import Oracle, of_forward
+from .judging import Judge, reduction_length, with_equal_strides
+from .oracle import Oracle, of_forward, of_gradients
 from .sampling import limits
 
 
@@ -23,7 +24,8 @@ def check_cell(
 
     A ``probe`` runs the device first, so that the device's exception for the first sample is raised.
     """
-    judge = Judge(check, device, op_class(info), values=not is_uninitialised(info), watched=limits().training.watched)
+    watched = limits().training.watched
+    judge = Judge(check, device, op_class(info), watched, values=not is_uninitialised(info), info=info)
     if probe:
         _backward(info, execution.execute, execution.gradients, samples[0].on(device), seed=0)
     failure = None
@@ -48,7 +50,7 @@ def check_sample(info, judge: Judge, sample: OperatorSample, *, with_oracle: boo
         judge.drew()
     with judge.watches.together():
         actual, actual_gradients = _backward(info, judge.watches.execute, judge.watches.gradients, device, seed)
-    judge.metadata(str(sample), actual, expected)
+    judge.metadata(str(sample), actual, expected, with_equal_strides(device, host))
     judge.samples += 1
     if not judge.values or _drew_differently(judge, actual, expected, seed, info, sample):
         return None
@@ -74,7 +76,10 @@ def _judge_values(
 ) -> None:
     (actual, actual_gradients), (expected, expected_gradients) = device_run, host_run
     forward = of_forward(info, sample)
-    backward = Oracle(lambda wide: _backward(info, call, host_gradients, wide, seed)[1], sample)
+    outputs = [leaf for leaf in processed(sample, expected) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
+    backward = of_gradients(
+        info, sample, lambda wide: _backward(info, call, host_gradients, wide, seed)[1], cotangents(outputs, seed)
+    )
     n = reduction_length(sample, expected)
     judge.result(str(sample), sample, actual, expected, forward, n)
     length = _backward_length(sample, expected)
@@ -89,14 +94,8 @@ def _judge_gradient(judge: Judge, label: str, actual, expected, oracle: Oracle, 
         judge.check.that(actual is None, f"{label}: a gradient where PyTorch has none")
         return
     judge.check.that(actual is not None, f"{label}: no gradient")
-    judge.metadata(label, _unstrided(actual), _unstrided(expected))
+    judge.metadata(label, actual.detach(), expected.detach())  # autograd does not define the strides of gradients
     judge.leaf(label, actual, expected, oracle, position, n)
-
-
-def _unstrided(gradient: torch.Tensor) -> torch.Tensor:
-    """Return the gradient with contiguous strides: autograd does not define the strides of gradients."""
-    gradient = gradient.detach()
-    return gradient.contiguous() if gradient.layout is torch.strided else gradient
 
 
 def _backward_length(sample: OperatorSample, expected) -> float:
@@ -133,8 +132,9 @@ def cotangents(outputs: list[torch.Tensor], seed: int) -> list[torch.Tensor]:
         # float32 by name: the oracle runs under another default dtype, which would draw other numbers.
         parts = [torch.randn(output.shape, generator=generator, dtype=torch.float32) for _ in "ri"]
         values = torch.complex(*parts) if output.is_complex() else parts[0]
-        values = _rounded(values).to(output.dtype).to(output.device)
-        drawn.append(values if output.layout is torch.strided else values.to_sparse(layout=output.layout))
+        values = _rounded(values).to(output.dtype)
+        values = values if output.layout is torch.strided else values.to_sparse(layout=output.layout)
+        drawn.append(copied(values, output.device))
     return drawn
 
 

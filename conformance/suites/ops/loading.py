@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from conformance.accelerators.interface import stands_for_nothing
 from conformance.finding import Refused, environment_lacks
 from conformance.process.watchdog import while_compiling
 
@@ -45,4 +46,4 @@ def is_compatible(builder):
 
 def _compatible(accelerator, builder):
     found = accelerator.create_op_builder(builder)
-    return found if found is not None and is_compatible(found) else None
+    return found if not stands_for_nothing(found) and is_compatible(found) else None

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from conformance.accelerators.capabilities import COMM_AVERAGE, COMM_DTYPE
 
 from .training import ADAM, adam, sgd
 
@@ -49,8 +54,33 @@ def fsdp_kept(built, device, world_size):
     return wrapped, sgd(wrapped.parameters())
 
 
-#: By engine: the function that builds model and optimizer, and the same optimizer for one process.
-ENGINES = {"ddp": (ddp, sgd), "zero": (zero, adam), "fsdp": (fsdp, adam), "fsdp-kept": (fsdp_kept, sgd)}
+#: DDP compares shapes and buckets of the ranks by collectives of integers (torch/csrc/distributed/c10d/reducer.cpp:
+#: ``verify_params_across_processes`` and ``sync_bucket_indices``). It averages gradients by division on each rank.
+DDP_NEEDS = (COMM_DTYPE.on("int32"), COMM_DTYPE.on("int64"))
+#: FSDP2 lets the backend compute the average over ranks.
+FSDP_NEEDS = (COMM_AVERAGE,)
+
+
+@dataclass(frozen=True)
+class Engine:
+    """Engine: builder of model and optimizer, the same optimizer for one process, and requirements besides comm."""
+
+    build: Callable[..., Any]
+    optimizer: Callable[..., Any]
+    needs: tuple[Any, ...]
+
+
+ENGINES = {
+    "ddp": Engine(ddp, sgd, DDP_NEEDS),
+    "zero": Engine(zero, adam, DDP_NEEDS),
+    "fsdp": Engine(fsdp, adam, FSDP_NEEDS),
+    "fsdp-kept": Engine(fsdp_kept, sgd, FSDP_NEEDS),
+}
+
+
+def engines(*names):
+    """Return an axis of these engines, or of all, with the requirements of each."""
+    return {name: ENGINES[name].needs for name in names or ENGINES}
 
 
 @contextlib.contextmanager

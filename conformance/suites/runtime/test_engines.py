@@ -5,18 +5,19 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from conformance.accelerators.capabilities import COMM, COMM_AVERAGE, COMM_DTYPE, DTYPE, Cell
+from conformance.accelerators.capabilities import COMM, COMM_DTYPE, DTYPE, Cell
 from conformance.case import case
 from conformance.numerics.nearness import Near, near
 
-from .engines import ENGINES, ddp, sharded, without_reduction
+from .engines import DDP_NEEDS, ENGINES, FSDP_NEEDS, ddp, engines, sharded, without_reduction
 from .training import STEPS, batch, loss_of, model, part, reference, sgd, weights, whole
 
 #: Every optimizer and FSDP2 import them, which takes seconds.
 RANK_IMPORTS = ("torch._dynamo", "torch.distributed.optim")
 NEEDS = (COMM, COMM_DTYPE.on("float32"))
-#: FSDP2 lets the backend compute the average over ranks.
-SHARDING = (*NEEDS, COMM_AVERAGE)
+#: Requirements of cases that run DDP only, and of those that run FSDP2 only.
+REPLICATING = (*NEEDS, *DDP_NEEDS)
+SHARDING = (*NEEDS, *FSDP_NEEDS)
 
 #: Largest gradient norm. It is below all norms of the model, so every step is clipped.
 CLIP = 0.1
@@ -35,10 +36,10 @@ def check_weights(check, trained, exact, kind=Near.TRAJECTORY, dtype=None):
     check.same_on_all_ranks("weights", torch.cat([tensor.flatten() for tensor in found.values()]))
 
 
-@case("runtime.parity", requires=SHARDING, axes={"engine": tuple(ENGINES)}, world_size=(2, 3))
+@case("runtime.parity", requires=NEEDS, axes={"engine": engines()}, world_size=(2, 3))
 def test_parity(check, device, engine, rank, world_size, group):
     """After several steps, the weights agree with those of one process that trained on the whole batches."""
-    build, optimizer = ENGINES[engine]
+    build, optimizer = ENGINES[engine].build, ENGINES[engine].optimizer
     exact, _ = reference(optimizer)
     trained, stepping = build(model(), device, world_size)
 
@@ -53,10 +54,10 @@ def test_parity(check, device, engine, rank, world_size, group):
     check.that(moved > 0.001, f"training moved the weights by at most {moved:.3g}; more than 0.001 is needed")
 
 
-@case("runtime.sharding", requires=SHARDING, axes={"engine": ("zero", "fsdp")}, world_size=(2, 3))
+@case("runtime.sharding", requires=NEEDS, axes={"engine": engines("zero", "fsdp")}, world_size=(2, 3))
 def test_sharding(check, device, engine, rank, world_size, group):
     """Each rank keeps a part of the optimizer's state, and the parts add up to the whole state."""
-    trained, stepping = ENGINES[engine][0](model(), device, world_size)
+    trained, stepping = ENGINES[engine].build(model(), device, world_size)
     loss_of(trained, *mine(0, rank, world_size, device)).backward()
     stepping.step()
 
@@ -72,13 +73,13 @@ def test_sharding(check, device, engine, rank, world_size, group):
     check.equal(int(total.item()), elements, "number of elements on all ranks together")
 
 
-@case("runtime.accumulation", requires=SHARDING, axes={"engine": ("ddp", "fsdp")}, world_size=2)
+@case("runtime.accumulation", requires=NEEDS, axes={"engine": engines("ddp", "fsdp")}, world_size=2)
 def test_accumulation(check, device, engine, rank, world_size, group):
     """Two half batches, the first one without communication, give the gradient of the whole batch."""
     exact = model().double()
     inputs, targets = (tensor.double() for tensor in batch(0))
     loss_of(exact, inputs, targets).backward()
-    trained, _ = ENGINES[engine][0](model(), device, world_size)
+    trained, _ = ENGINES[engine].build(model(), device, world_size)
     halves = list(zip(*(tensor.chunk(2) for tensor in mine(0, rank, world_size, device)), strict=True))
 
     with without_reduction(trained):
@@ -91,10 +92,10 @@ def test_accumulation(check, device, engine, rank, world_size, group):
         near(check, f"the gradient of '{name}'", gradient, parameter.grad, Near.GRADIENTS)
 
 
-@case("runtime.clipping", requires=SHARDING, axes={"engine": ("ddp", "fsdp-kept")}, world_size=(2, 3))
+@case("runtime.clipping", requires=NEEDS, axes={"engine": engines("ddp", "fsdp-kept")}, world_size=(2, 3))
 def test_clipping(check, device, engine, rank, world_size, group):
     """Gradient clipping uses the norm over all shards."""
-    build, _ = ENGINES[engine]
+    build = ENGINES[engine].build
     exact, norms = reference(sgd, steps=3, clip=CLIP)
     trained, stepping = build(model(), device, world_size)
 
@@ -131,10 +132,10 @@ def test_mixed(check, device, dtype, rank, world_size, group):
         near(check, f"the gradient of '{name}'", whole(found[name].grad), parameter.grad, Near.GRADIENTS, kind)
 
 
-@case("runtime.overflow", requires=SHARDING, axes={"engine": ("ddp", "fsdp")}, world_size=(2, 3))
+@case("runtime.overflow", requires=NEEDS, axes={"engine": engines("ddp", "fsdp")}, world_size=(2, 3))
 def test_overflow(check, device, engine, rank, world_size, group):
     """When gradients overflow on one rank, all ranks skip that step, halve the loss scale and stay equal."""
-    trained, stepping = ENGINES[engine][0](model(), device, world_size)
+    trained, stepping = ENGINES[engine].build(model(), device, world_size)
     scaler = torch.amp.GradScaler(device.type, init_scale=1024.0, growth_interval=2)
     scales, changed = [], []
 
@@ -184,7 +185,7 @@ def part_of(parameter, exact, rank, world_size):
     return local, rows[rank] if rank < len(rows) else exact.detach()[:0]
 
 
-@case("runtime.sparse", requires=[*NEEDS, Cell("operators.to_sparse", "float32", "inference")], world_size=2)
+@case("runtime.sparse", requires=[*REPLICATING, Cell("operators.to_sparse", "float32", "inference")], world_size=2)
 def test_sparse(check, device, rank, world_size, group):
     """Sparse gradients of an embedding are averaged over ranks like dense ones."""
     from torch.nn.parallel import DistributedDataParallel
@@ -208,7 +209,7 @@ def test_sparse(check, device, rank, world_size, group):
     near(check, "the dense gradient", gradients[False], exact, Near.GRADIENTS)
 
 
-@case("runtime.first_rank", requires=NEEDS, world_size=(2, 3))
+@case("runtime.first_rank", requires=REPLICATING, world_size=(2, 3))
 def test_first_rank(check, device, rank, world_size, group):
     """Ranks that start with different weights all get the weights of the first rank."""
     trained, _ = ddp(model(seed=rank), device, world_size)
@@ -217,7 +218,7 @@ def test_first_rank(check, device, rank, world_size, group):
         check.equal(weights(trained)[name], value.detach(), f"'{name}'")
 
 
-@case("runtime.unused", requires=NEEDS, world_size=2)
+@case("runtime.unused", requires=REPLICATING, world_size=2)
 def test_unused(check, device, rank, group):
     """A layer used by only one rank gets that rank's gradient, divided by the number of ranks."""
     from torch.nn.parallel import DistributedDataParallel

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import torch
 
+from conformance.accelerators.capabilities import Cell
 from conformance.suites.ops.loading import functions
+
+#: The kernel that ``Swap`` uses.
+FILES = Cell("kernels.aio_handle", "float32", "inference")
 
 
 class Swap:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from conformance.accelerators.capabilities import Cell
 from conformance.case import case
 
-from .swapping import Swap, numbers
+from .swapping import FILES, Swap, numbers
 
-HANDLE = Cell("kernels.aio_handle", "float32", "inference")
 WIDTH = 64
 
 
@@ -28,7 +26,7 @@ def trained(device, steps, between):
     return weight.detach().cpu()
 
 
-@case("v1.nvme.optimizer_states", requires=[HANDLE], adaptive=True)
+@case("v1.nvme.optimizer_states", requires=[FILES], adaptive=True)
 def test_optimizer_states(accelerator, device, check, tmp_path):
     """Training with moments that are swapped to files between steps gives the same parameters bit for bit."""
     swap = Swap(accelerator, tmp_path)
@@ -41,7 +39,7 @@ def test_optimizer_states(accelerator, device, check, tmp_path):
     check.equal(trained(device, 3, away_and_back), trained(device, 3, lambda states: None), "parameters after 3 steps")
 
 
-@case("v1.nvme.parameters", requires=[HANDLE], adaptive=True)
+@case("v1.nvme.parameters", requires=[FILES], adaptive=True)
 def test_parameters(accelerator, device, check, tmp_path):
     """Parameters read from files into new memory give the same layer output."""
     swap, layer, inputs = Swap(accelerator, tmp_path), torch.nn.Linear(WIDTH, WIDTH, bias=False), numbers(3, 8, WIDTH)
@@ -57,7 +55,7 @@ def test_parameters(accelerator, device, check, tmp_path):
     check.equal(layer(inputs).detach().cpu(), before, "the layer's output after its weight was read back")
 
 
-@case("v1.nvme.pipelined", requires=[HANDLE], adaptive=True)
+@case("v1.nvme.pipelined", requires=[FILES], adaptive=True)
 def test_pipelined(accelerator, device, check, tmp_path):
     """With the next group being read while one is in use, every group arrives in its own buffer."""
     reading, writing = Swap(accelerator, tmp_path), Swap(accelerator, tmp_path)

@@ -9,7 +9,7 @@ from conformance.case import case
 from conformance.suites.ops.loading import functions
 from conformance.suites.shared_bodies import wrong_after_copy_to_device, wrong_after_copy_to_host
 
-from .swapping import Swap, numbers
+from .swapping import FILES, Swap, numbers
 
 PINNED = Cell("kernels.pin_handle", "float32", "inference")
 
@@ -29,7 +29,7 @@ def test_transfers(accelerator, device, check):
     check.equal(locked, source, "the page-locked source after the copies")
 
 
-@case("v1.pin_memory.swap_buffer", requires=[PINNED], adaptive=True)
+@case("v1.pin_memory.swap_buffer", requires=[PINNED, FILES])
 def test_swap_buffer(accelerator, device, check, tmp_path):
     """A parameter swapped to a file and back through one page-locked buffer keeps its bits."""
     handle, swap = functions(accelerator, "PinMemoryBuilder").pin_handle(), Swap(accelerator, tmp_path)

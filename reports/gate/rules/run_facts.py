@@ -13,7 +13,7 @@ from conformance.reports.gate.command_line import typed
 from conformance.reports.gate.evidence import GateEvidence
 from conformance.reports.gate.finding import GateFinding, Rule, counted, named, note, reject
 from conformance.reports.model import Report
-from conformance.reports.plain_text import one_line
+from conformance.reports.plain_text import one_line, told_apart
 from conformance.reports.profiles import PROFILES, containing
 from conformance.reports.totals import was_executed
 from conformance.reports.verdict import Outcome
@@ -209,8 +209,8 @@ def check_environment(evidence: GateEvidence) -> Iterator[GateFinding]:
         versions = one_line(f"{report.accelerator.torch} here and {torch} there", 120)
         yield reject("G15", f"The file names two versions of torch: {versions}.")
     if evidence.fingerprint and environment.fingerprint_sha256 != evidence.fingerprint:
-        short = one_line(environment.fingerprint_sha256[:12], 20) or "(none)"
-        yield reject("G15", f"The run's environment is {short}, not the {evidence.fingerprint[:12]} that is required.")
+        seen, required = told_apart(environment.fingerprint_sha256, evidence.fingerprint)
+        yield reject("G15", f"The run's environment is {one_line(seen, 80)}, not the {required} that is required.")
     baseline = evidence.baseline
     if baseline and baseline.environment.fingerprint_sha256 != environment.fingerprint_sha256:
         yield note("G15", "The environment differs from the baseline's: changed verdicts may come from it.")

@@ -1,5 +1,8 @@
 """Runs over two hosts: two connected network namespaces, torchrun in both, pytest in the first.
 
+Each host has its own network, name, clock, process ids and disk. The clocks differ by a day, and each host mounts a
+disk of its own on the same path.
+
 tox run -e hosts            # needs root, for the namespaces
 """
 
@@ -12,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,18 +31,25 @@ PASS = ("pass", "native")
 ADDRESSES = ("10.97.4.1", "10.97.4.2")
 #: How long the kernel takes to say that a host is gone, with what a busy machine adds.
 UNTIL_TOLD = 20.0
+#: Seconds between the clocks of the two hosts.
+CLOCKS_DIFFER = 86_400
+#: Areas whose cases run over the two hosts.
+AREAS = ("comm", "checkpoint", "runtime", "moe", "pipe")
 
 
 @dataclass(frozen=True)
 class Hosts:
-    """Pair of network namespaces; ``inside`` returns a command that runs in one of them with its own host name."""
+    """Pair of network namespaces; ``inside`` returns a command that runs in one of them as on a host of its own."""
 
     names: tuple[str, str]
+    disk: Path
 
     def inside(self, host: int, words: list[str]) -> list[str]:
-        name = self.names[host]
-        program = f'hostname host-{host} && exec "$@"'
-        return ["ip", "netns", "exec", name, "unshare", "--uts", "sh", "-c", program, "sh", *words]
+        """Return the command in the host's network. Its first process has id 1: when it ends, the kernel kills all."""
+        program = f'hostname host-{host} && mount -t tmpfs none {self.disk} && exec "$@"'
+        own = ["unshare", "--uts", "--mount", "--pid", "--fork", "--kill-child=TERM", "--mount-proc"]
+        clock = ["--time", f"--monotonic={host * CLOCKS_DIFFER}", f"--boottime={host * CLOCKS_DIFFER}"]
+        return ["ip", "netns", "exec", self.names[host], *own, *clock, "sh", "-c", program, "sh", *words]
 
     def cut(self) -> None:
         """Drop all packets between the hosts, without an error on either side."""
@@ -51,7 +61,9 @@ def _ip(*words: str) -> None:
 
 
 @pytest.fixture
-def hosts() -> Iterator[Hosts]:
+def hosts(tmp_path: Path) -> Iterator[Hosts]:
+    disk = tmp_path / "disk"
+    disk.mkdir()
     names = (f"conformance-{os.getpid()}-0", f"conformance-{os.getpid()}-1")
     with ExitStack() as stack:
         try:
@@ -66,7 +78,7 @@ def hosts() -> Iterator[Hosts]:
         except (OSError, subprocess.CalledProcessError) as error:
             why = str(getattr(error, "stderr", "") or error).strip()
             pytest.skip(f"no network namespaces can be made here: {why}")
-        yield Hosts(names)
+        yield Hosts(names, disk)
 
 
 @dataclass(frozen=True)
@@ -89,11 +101,19 @@ class Running:
 @pytest.fixture
 def running(request: pytest.FixtureRequest, hosts: Hosts, tmp_path: Path) -> Iterator[Running]:
     tests = shutil.copy(HERE / "host_cases.py", tmp_path / "test_host_cases.py")
-    more = {"MARK_OF_THIS_RUN": str(tmp_path), "HOSTS_OF_THIS_RUN": "2", **request.param}
-    more = {name: value.format(folder=tmp_path) for name, value in more.items()}
+    with over(hosts, tmp_path, [str(tests)], **request.param) as run:
+        yield run
+
+
+@contextmanager
+def over(hosts: Hosts, folder: Path, arguments: list[str], **variables: str) -> Iterator[Running]:
+    """Start torchrun on both hosts, and pytest with these arguments on the first."""
+    more = {"MARK_OF_THIS_RUN": str(folder), "HOSTS_OF_THIS_RUN": "2", **variables}
+    more = {name: value.format(folder=folder) for name, value in more.items()}
     options = [
         "--accelerator=cpu",
         f"--ranks-from={ADDRESSES[0]}:{PORT}",
+        f"--basetemp={hosts.disk / 'pytest'}",
         "-p",
         "no:cacheprovider",
         "-p",
@@ -101,15 +121,15 @@ def running(request: pytest.FixtureRequest, hosts: Hosts, tmp_path: Path) -> Ite
     ]
     with ExitStack() as stack:
         both = [
-            stack.enter_context(started(hosts.inside(node, command(2, node, 2, ADDRESSES[0], PORT)), tmp_path, **more))
+            stack.enter_context(started(hosts.inside(node, command(2, node, 2, ADDRESSES[0], PORT)), folder, **more))
             for node in (0, 1)
         ]
         process = subprocess.Popen(
-            hosts.inside(0, [sys.executable, "-m", "pytest", *options, str(tests)]),
-            cwd=tmp_path, env=environment(**more), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            hosts.inside(0, [sys.executable, "-m", "pytest", *options, *arguments]),
+            cwd=folder, env=environment(**more), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
             start_new_session=True,
         )  # fmt: skip
-        yield Running(process, (both[0], both[1]), tmp_path)
+        yield Running(process, (both[0], both[1]), folder)
         process.kill()
         process.communicate()
 
@@ -134,11 +154,37 @@ def test_cases_over_two_hosts(running: Running) -> None:
     }, run.output
     assert "rank 1 of 2: ValueError: rank 1 minds" in run.messages["hosts.raises"]
     assert "rank 1 was killed by SIGKILL" in run.messages["hosts.dies"]
-    assert "6 ranks are wanted, and torchrun provides 4" in run.messages["hosts.many"]
+    assert "6 ranks are needed, and torchrun provides 4" in run.messages["hosts.many"]
     assert "rank 0 was in barrier #1; rank 1 was in the body" in run.messages["hosts.sleeps"]
     assert "in test_sleeps" in run.output, "the stacks of the other host"
     assert [torchrun.status(60) for torchrun in running.torchruns] == [0, 0], running.torchruns[1].said()
     assert running.ranks() == {}
+
+
+#: Cases whose ranks read each other's files.
+NEED_A_SHARED_FOLDER = ("checkpoint.reshard[", "checkpoint.async", "checkpoint.training")
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["no folder", "shared folder"])
+def test_the_suite_over_two_hosts(hosts: Hosts, tmp_path: Path, shared: bool) -> None:
+    """Nothing compares clocks, process ids or files of different hosts."""
+    folder = tmp_path / "on-both"
+    folder.mkdir()
+    everything = [f"--area={area}" for area in AREAS]
+    arguments = ["--case=checkpoint.*", f"--shared-dir={folder}"] if shared else everything
+
+    with over(hosts, tmp_path, arguments) as running:
+        run = running.ended(900)
+
+    failed = {id: (verdict, run.messages.get(id)) for id, verdict in run.verdicts.items() if verdict[0] == "fail"}
+    assert failed == {}, run.output[-8000:]
+    sharing = {id: verdict for id, verdict in run.verdicts.items() if id.startswith(NEED_A_SHARED_FOLDER)}
+    assert set(sharing.values()) == {PASS if shared else ("skip", "environment")}
+    if not shared:
+        assert "--shared-dir" in run.messages["checkpoint.async"]
+        ranks = {id for id in run.verdicts if id.startswith(("comm.", "runtime.", "moe.", "pipe."))}
+        assert sum(run.verdicts[id] == PASS for id in ranks) > 200
+    assert list(folder.iterdir()) == []
 
 
 def lost(running: Running) -> None:
@@ -149,7 +195,7 @@ def lost(running: Running) -> None:
     assert "rank 1 on host-1 was lost before its body returned, in the body" in run.messages["hosts.loses_its_host"]
     for name in OF_FOUR:
         assert run.verdicts[name] == ("fail", "raised")
-        assert "4 ranks are wanted, and 2 of torchrun's 4 at" in run.messages[name]
+        assert "4 ranks are needed, and 2 of torchrun's 4 at" in run.messages[name]
         assert "gone: rank 2 on host-1, rank 3 on host-1" in run.messages[name]
     assert [run.verdicts[name] for name in OF_TWO] == [PASS, PASS]
     seconds = {case.id: case.seconds for case in run.report.cases}

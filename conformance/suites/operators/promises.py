@@ -1,0 +1,66 @@
+"""Promises of an operator beyond its values: strides, refusals, and signs of zeros.
+
+PyTorch's CPU is one implementation. Its strides, refusals and zero signs are demanded of a device only where the
+operator's meta function, which describes every device, agrees with it, or where a standard defines them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+import torch
+
+from conformance.numerics import layout
+from conformance.numerics.trees import leaves
+
+from .execution import OperatorSample, call
+from .sampling import limits
+
+META = torch.device("meta")
+#: Dispatch key of implementations that consist of other operators. A device is free to have its own kernel instead.
+_COMPOSITE = "CompositeImplicitAutograd"
+
+
+def promises_strides(info, sample: OperatorSample, position: int, expected: torch.Tensor) -> bool:
+    """Return whether every device has to give output ``position`` of this call the strides that the host gave it.
+
+    A view has the strides that its meaning gives it. Otherwise the meta function has to agree with the host. FFT
+    libraries choose their own layouts, and so do kernels that replace a composite implementation.
+    """
+    if any(layout.shares_memory(expected, tensor) for tensor in sample.tensors):
+        return True
+    if "SpectralFuncInfo" in {kind.__name__ for kind in type(info).__mro__} or is_composite(info):
+        return False
+    described = _on_meta(info.op, sample)
+    if described is None or position >= len(described) or not isinstance(described[position], torch.Tensor):
+        return False
+    found = described[position]
+    return found.shape == expected.shape and layout.significant_strides(found) == layout.significant_strides(expected)
+
+
+def is_composite(info) -> bool:
+    """Return whether PyTorch implements the operator by other operators, in Python or in its dispatcher."""
+    name = f"aten::{info.aten_name or info.name}"
+    overloads = torch._C._jit_get_schemas_for_operator(name)
+    if not overloads:
+        return True
+    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    qualified = [f"{name}.{schema.overload_name}" if schema.overload_name else name for schema in overloads]
+    return any(torch._C._dispatch_has_kernel(each) and has(each, _COMPOSITE) for each in qualified)
+
+
+def promises_refusal(function, sample: OperatorSample, **extra) -> bool:
+    """Return whether the meta function refuses the call, so that it has no meaning on any device."""
+    return _on_meta(function, sample, **extra) is None
+
+
+def _on_meta(function, sample: OperatorSample, **extra) -> list | None:
+    """Return the outputs that the meta function describes, or None if it refuses the call."""
+    with contextlib.suppress(Exception):  # each operator refuses in its own way
+        return leaves(call(function, sample.on(META), **extra))
+    return None
+
+
+def promises_zero_signs(info) -> bool:
+    """Return whether a standard defines the signs of the operator's zeros; see ``limits.toml``, ``zeros``."""
+    return info.name in limits().zeros.signed

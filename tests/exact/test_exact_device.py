@@ -1,0 +1,219 @@
+"""A device whose functions are correctly rounded fails nothing; one that is beyond the budget fails.
+
+``CONFORMANCE_EXACT=1`` takes all samples of the suite instead of small ones; it takes some minutes.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from conformance.case import Case, seed_of
+from conformance.checker import Checker
+from conformance.numerics import compare
+from conformance.numerics.budgets import OpClass
+from conformance.numerics.compare import Comparison, Exact
+from conformance.suites.operators import catalogue, cell, database, execution, sampling, tiers
+from conformance.suites.operators.classes import op_class
+from conformance.suites.operators.execution import OperatorSample
+from conformance.suites.operators.oracle import FunctionElements, of_forward
+from tests.exact.device import ExactDevice, is_evaluated
+
+CPU = torch.device("cpu")
+SEEDS = range(5)
+ALL_SAMPLES = bool(os.environ.get("CONFORMANCE_EXACT"))
+FEWEST_OPERATORS = 100
+
+
+@functools.cache
+def planned() -> dict[str, Case]:
+    return {case.id: case for case in catalogue.generate()}
+
+
+@functools.cache
+def evaluated() -> dict[str, Any]:
+    """The operators that mpmath can evaluate, with their variants, by full name."""
+    return {name: info for name, info in database.database().items() if is_evaluated(info)}
+
+
+def cells(mode: str) -> list[tuple[str, str]]:
+    """Return (operator, case id) of all cells in float32 and float64 that PyTorch's CPU has."""
+    found = []
+    for name in evaluated():
+        for dtype in ("float32", "float64"):
+            case = planned().get(f"operators.{name}[{dtype}-{mode}]")
+            if case is not None and case.in_reference:
+                found.append((name, case.id))
+    return found
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    if ALL_SAMPLES:
+        return
+    limits = sampling.limits()
+    monkeypatch.setattr(limits.inference, "samples", 2)
+    monkeypatch.setattr(limits.training, "samples", 1)
+    monkeypatch.setattr(limits.tiers, "sizes", [1, 17])
+    monkeypatch.setattr(limits.generation, "elements", 60)
+
+
+def run(case_id: str, device: ExactDevice, base: int) -> Checker:
+    seed = seed_of(case_id, base)
+    torch.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed)
+    check = Checker()
+    with device.installed():
+        cell.run(planned()[case_id], CPU, check)
+    return check
+
+
+def failures(mode: str, base: int) -> tuple[dict[str, str], set[str]]:
+    """Run all cells of a mode; return the failures by case id, and the operators of which mpmath computed elements."""
+    failed, computed = {}, set()
+    for name, case_id in cells(mode):
+        device = ExactDevice(evaluated()[name].name)
+        try:
+            run(case_id, device, base)
+        except Exception as error:  # every kind of failure is listed
+            failed[case_id] = f"{type(error).__name__}: {error}"
+        if device.replaced:
+            computed.add(name)
+    return failed, computed
+
+
+@pytest.mark.parametrize("base", SEEDS)
+@pytest.mark.parametrize("mode", ["inference", "training"])
+def test_exact_values_fail_nothing(mode: str, base: int, small: None) -> None:
+    failed, computed = failures(mode, base)
+
+    print(f"{len(computed)} operators in {mode} with exact values, seed {base}")
+    assert not failed
+    assert len(computed) >= FEWEST_OPERATORS
+
+
+def samples_of(info: Any, dtype: torch.dtype, base: int) -> Iterator[OperatorSample]:
+    torch.manual_seed(base)
+    yield from tiers.edge_sizes(info, dtype) or sampling.pick(
+        info, dtype, requires_grad=False, extent=sampling.limits().inference
+    )
+
+
+@dataclass(frozen=True)
+class Beyond:
+    """One element of a result, and values 3 ulp inside and 3 ulp beyond the error that is allowed there."""
+
+    host: torch.Tensor
+    oracle: Exact
+    op_class: OpClass
+    position: int
+    right: float
+    inside: float
+    beyond: float
+
+    def found(self, value: float) -> Comparison:
+        actual = self.host.clone(memory_format=torch.contiguous_format)
+        actual.view(-1)[self.position] = value
+        return compare.compare(actual, self.host, lambda: self.oracle, self.op_class)
+
+
+def edge_of(info: Any, sample: OperatorSample, dtype: torch.dtype) -> Beyond | None:
+    """Find the edge of what is allowed for the last element with an ordinary exact value."""
+    host = execution.call(info.op, sample.on(CPU))
+    oracle = of_forward(info, sample).leaf(0)
+    if host.dtype is not dtype or oracle is None or oracle.elements is None or host.shape != oracle.value.shape:
+        return None
+    for position in reversed(range(host.numel())):
+        value = oracle.elements.values([position])[0]
+        if math.isfinite(value) and torch.finfo(dtype).tiny * 1e6 < abs(value) < torch.finfo(dtype).max / 1e6:
+            break
+    else:
+        return None
+    allowed = max(
+        allowed_at(host, oracle, op_class(info), position, value, response)
+        for response in (None, oracle.elements.responses([position])[0])
+    )
+    away = 1 if value >= float(host.reshape(-1)[position]) else -1
+    # Of the larger of both numbers, as the edge may lie beyond a power of two.
+    ulp = torch.finfo(dtype).eps * 2.0 ** math.floor(math.log2(abs(value) + allowed))
+    return Beyond(
+        host, oracle, op_class(info), position, value,
+        value + away * max(allowed - 3 * ulp, 0), value + away * (allowed + 3 * ulp),
+    )  # fmt: skip
+
+
+def allowed_at(
+    host: torch.Tensor, oracle: Exact, kind: OpClass, position: int, value: float, response: float | None
+) -> float:
+    """Return the allowed error of an element whose exact value and response are these."""
+    values, responses = oracle.value.clone(memory_format=torch.contiguous_format), oracle.response()
+    responses = values.abs() if responses is None else responses.clone(memory_format=torch.contiguous_format)
+    values.view(-1)[position] = value
+    if response is not None and not math.isnan(response):
+        responses.view(-1)[position] = response
+    better = Exact(values, lambda: responses)
+    return float(compare.judged_elements(host, host, better, kind, 1.0).allowed.reshape(-1)[position])
+
+
+@pytest.mark.parametrize("base", SEEDS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_three_ulp_beyond_the_budget_fail(dtype: torch.dtype, base: int, small: None) -> None:
+    accepted, refused, tried = [], [], set()
+    for name, info in evaluated().items():
+        for sample in samples_of(info, dtype, base) if dtype in info.dtypes else ():
+            with cell.quiet():
+                edge = edge_of(info, sample, dtype)
+            if edge is None:
+                continue
+            tried.add(name)
+            if edge.found(edge.beyond).right:
+                accepted.append((name, edge))
+            if not edge.found(edge.inside).right:
+                refused.append((name, edge))
+
+    assert not accepted
+    assert not refused
+    assert len(tried) >= FEWEST_OPERATORS
+
+
+#: Operators of which PyTorch's CPU is wrong in the fifth to ninth digit, even in float64, and that relative error.
+WRONG_ON_THE_HOST = {
+    "polygamma": 1e-6,
+    "special.airy_ai": 1e-4,
+    "special.bessel_j0": 1e-4,
+    "special.bessel_j1": 1e-4,
+    "special.bessel_y0": 1e-4,
+    "special.bessel_y1": 1e-4,
+    "special.polygamma": 1e-6,
+}
+
+
+def test_the_functions_are_those_of_pytorch() -> None:
+    """The formulas are our own, so they are compared with PyTorch's, apart from where PyTorch is known to be wrong."""
+    wrong = []
+    for name, info in evaluated().items():
+        if torch.float64 not in info.dtypes:
+            continue
+        tolerance = WRONG_ON_THE_HOST.get(info.name, 1e-9)
+        for sample in samples_of(info, torch.float64, 0):
+            host = execution.call(info.op, sample.on(CPU))
+            function = FunctionElements.of(info, sample)
+            if function is None or host.shape != function.arguments[0].shape:
+                continue
+            values = torch.tensor(function.values([*range(host.numel())][:25]), dtype=torch.float64)
+            expected = host.reshape(-1)[:25]
+            known = ~values.isnan() & expected.isfinite()
+            if not torch.allclose(values[known], expected[known], rtol=tolerance, atol=1e-12):
+                wrong.append((name, str(sample)))
+
+    assert not wrong

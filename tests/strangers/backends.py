@@ -1,0 +1,145 @@
+"""Backends of other people: how each is installed beside this torch, and how it is named to the suite."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+HERE = Path(__file__).parent
+#: Where Debian's mesa-vulkan-drivers puts the description of llvmpipe, Vulkan on a CPU.
+LLVMPIPE = Path("/usr/share/vulkan/icd.d/lvp_icd.x86_64.json")
+
+
+class NotHere(Exception):
+    """A backend cannot be installed or used on this machine; the text says why."""
+
+
+@dataclass(frozen=True)
+class Backend:
+    """One backend. ``packages`` are installed without their dependencies, so that torch is not replaced."""
+
+    name: str
+    accelerator: str
+    packages: tuple[str, ...] = ()
+    dependencies: tuple[str, ...] = ()
+    imports: str = ""
+    needs: Path | None = None
+    advice: str = ""
+    environment: dict[str, str] = field(default_factory=dict)
+    server: tuple[str, ...] = ()
+
+    def install(self, folder: Path) -> dict[str, str]:
+        """Install the backend into ``folder``; return the environment for its run, or raise NotHere."""
+        if self.needs is not None and not self.needs.exists():
+            raise NotHere(f"{self.needs} does not exist; {self.advice}")
+        paths = [str(HERE / "declarations"), str(HERE)]
+        if self.packages:
+            _pip(folder, self.dependencies, with_dependencies=True)
+            _pip(folder, self.packages, with_dependencies=False)
+            paths.insert(0, str(folder))
+        inherited = [os.environ["PYTHONPATH"]] if os.environ.get("PYTHONPATH") else []
+        environment = {**os.environ, **self.environment, "PYTHONPATH": os.pathsep.join([*paths, *inherited])}
+        self._try(environment)
+        return environment
+
+    def _try(self, environment: dict[str, str]) -> None:
+        code = f"import torch; assert torch.__version__.startswith('2.13'), torch.__version__; import {self.imports}"
+        tried = subprocess.run(
+            [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=300, check=False
+        )
+        if tried.returncode:
+            raise NotHere(f"import {self.imports} fails: {_last_line(tried.stderr)}")
+
+    def serving(self, environment: dict[str, str]) -> AbstractContextManager[None]:
+        """Return a context in which the backend's server runs, if it has one."""
+        return _running(self.server, environment) if self.server else contextlib.nullcontext()
+
+
+def _pip(folder: Path, packages: tuple[str, ...], *, with_dependencies: bool) -> None:
+    if not packages:
+        return
+    words = [sys.executable, "-m", "pip", "install", "-q", "--upgrade", "--target", str(folder), *packages]
+    done = subprocess.run(
+        words if with_dependencies else [*words, "--no-deps"], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise NotHere(f"pip install {' '.join(packages)} fails: {_last_line(done.stderr)}")
+
+
+def _last_line(text: str) -> str:
+    return (text.strip().splitlines() or ["no message"])[-1][:200]
+
+
+@contextlib.contextmanager
+def _running(command: tuple[str, ...], environment: dict[str, str]) -> Iterator[None]:
+    process = subprocess.Popen(
+        [sys.executable, *command], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        time.sleep(10)  # it imports torch before it listens
+        if process.poll() is not None:
+            raise NotHere(f"its server ended with status {process.returncode}")
+        yield
+    finally:
+        process.terminate()
+        process.wait()
+
+
+BACKENDS = (
+    Backend("heron", "heron_accelerator:HERON", imports="torch_heron"),
+    Backend(
+        "heron-opaque",
+        "heron_accelerator:HERON",
+        imports="torch_heron",
+        environment={"TORCH_HERON_OPAQUE": "1"},
+    ),
+    Backend(
+        "deepspeed-cpu",
+        "deepspeed:cpu",
+        packages=("deepspeed==0.19.8",),
+        dependencies=(
+            "einops",
+            "hjson",
+            "msgpack",
+            "ninja",
+            "packaging>=20",
+            "psutil",
+            "py-cpuinfo",
+            "pydantic>=2",
+            "tqdm",
+        ),
+        imports="deepspeed",
+    ),
+    Backend(
+        "rgpu",
+        "rgpu_accelerator:RGPU",
+        packages=("rgpu==0.1.1",),
+        imports="rgpu",
+        server=("-m", "rgpu.server", "--device", "cpu"),
+    ),
+    Backend(
+        "torchvulkan",
+        "torchvulkan_accelerator:VULKAN",
+        packages=("torchvulkan==0.2.1",),
+        imports="torchvulkan",
+        needs=LLVMPIPE,
+        advice="install it with: apt-get install mesa-vulkan-drivers libvulkan1",
+        environment={"VK_ICD_FILENAMES": str(LLVMPIPE), "VK_DRIVER_FILES": str(LLVMPIPE)},
+    ),
+    # The last release that imports with torch 2.13: later ones look for overloads with named dimensions.
+    Backend(
+        "torchax",
+        "torchax_accelerator:Torchax",
+        packages=("torchax==0.0.4",),
+        dependencies=("jax[cpu]",),
+        imports="torchax",
+        environment={"JAX_PLATFORMS": "cpu"},
+    ),
+)

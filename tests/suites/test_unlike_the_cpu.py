@@ -1,0 +1,218 @@
+"""Operator cells accuse no device that is right and has other habits than PyTorch's CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+
+from conformance.checker import Checker
+from conformance.finding import Finding
+from conformance.numerics import layout
+from conformance.numerics.compare import plain, same_bits
+from conformance.numerics.trees import mapped
+from conformance.reports.verdict import Reason
+from conformance.suites.operators import cell, database, error_inputs, execution
+from conformance.suites.operators.execution import OperatorSample, call
+
+from .python_device import Wrapper, python_device
+from .test_operators_detect import planned, run
+
+
+@pytest.fixture
+def device() -> Iterator[torch.device]:
+    with python_device() as found:
+        yield found
+
+
+def on(device: torch.device, name: str) -> Checker:
+    """The cell on that device. It does compute on the host, which the cell reports last."""
+    check = Checker()
+    try:
+        cell.run(planned()[name], device, check)
+    except Finding as found:
+        if found.reason is not Reason.FALLBACK:
+            raise
+    return check
+
+
+def with_habit(monkeypatch: pytest.MonkeyPatch, habit: Callable[..., Any], name: str) -> Checker:
+    """The cell on a device whose operator calls go through ``habit``."""
+    monkeypatch.setattr(execution, "execute", habit)
+    return run(f"operators.{name}")
+
+
+# --- tensors without an address -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name", ["exp", "add", "mm", "transpose", "clone", "sum", "sort", "view", "cat", "nn.functional.linear", "sin"]
+)
+def test_wrappers_in_python_are_judged_like_other_tensors(name: str, device: torch.device) -> None:
+    check = on(device, f"operators.{name}[float32-inference]")
+
+    assert check.count > 10
+
+
+@pytest.mark.parametrize("name", ["gather", "cat"])
+def test_wrappers_refuse_error_inputs(name: str, device: torch.device) -> None:
+    assert on(device, f"operators.{name}[error-inputs]").count > 0
+
+
+def test_what_cannot_be_seen_accuses_nobody(device: torch.device) -> None:
+    wrapper, other = Wrapper(torch.ones(3)), Wrapper(torch.ones(3))
+
+    assert layout.storage_address(wrapper) is None
+    assert layout.shares_memory(wrapper, wrapper) is True
+    assert layout.shares_memory(wrapper, other) is None
+    assert layout.shares_memory(torch.ones(3), torch.ones(3)) is False
+
+
+class OnHost(torch.Tensor):
+    """Subclass on the host that does not let its bits be read."""
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(function, "__name__", "") in ("view", "resolve_conj", "equal"):
+            raise NotImplementedError(function.__name__)
+        return super().__torch_function__(function, types, args, kwargs or {})
+
+
+def test_results_that_are_not_plain_are_compared() -> None:
+    values = torch.tensor([1.0, float("nan"), -0.0])
+
+    assert type(plain(values.as_subclass(OnHost))) is torch.Tensor
+    assert same_bits(plain(values.as_subclass(OnHost)), values)
+
+
+# --- other habits ---------------------------------------------------------------------------------------------------
+
+
+def columns_first(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+    """Give every new matrix the layout that Fortran libraries give it."""
+    result = call(function, sample, **extra)
+    in_place = str(getattr(function, "__name__", "")).endswith("_")
+    if extra or in_place or not isinstance(result, torch.Tensor) or result.dim() < 2:
+        return result
+    if result.data_ptr() in [tensor.data_ptr() for tensor in sample.tensors]:
+        return result
+    return result.mT.clone(memory_format=torch.contiguous_format).mT
+
+
+@pytest.mark.parametrize(
+    "name", ["fft.fft2[complex64-inference]", "fft.rfft[float32-inference]", "nn.functional.linear[float32-inference]"]
+)
+def test_strides_that_nobody_promises_are_free(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert with_habit(monkeypatch, columns_first, name).count > 0
+
+
+def resized_by_columns(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+    before = extra["out"].shape if isinstance(extra.get("out"), torch.Tensor) else None
+    result = call(function, sample, **extra)
+    if before is not None and before != result.shape and result.dim() >= 2:
+        values = result.clone()
+        extra["out"].set_(torch.empty_like(result.mT, memory_format=torch.contiguous_format).mT).copy_(values)
+    return result
+
+
+def test_strides_of_a_resized_output_are_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert with_habit(monkeypatch, resized_by_columns, "add[float32-inference]").count > 0
+
+
+@pytest.mark.parametrize("name", ["add", "sin", "mm", "cumsum"])
+def test_promised_strides_are_demanded(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(AssertionError, match="strides are"):
+        with_habit(monkeypatch, columns_first, f"{name}[float32-inference]")
+
+
+def positive_zeros(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+    result = call(function, sample, **extra)
+    plain_call = not extra and not str(getattr(function, "__name__", "")).endswith("_")
+    return torch.where(result == 0, torch.zeros_like(result), result) if plain_call else result
+
+
+@pytest.mark.parametrize("name", ["fmax", "fmin", "maximum", "nn.functional.relu", "nn.functional.hardshrink", "sign"])
+def test_signs_of_zero_that_are_open_are_free(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert with_habit(monkeypatch, positive_zeros, f"{name}[float32-inference]").count > 0
+
+
+@pytest.mark.parametrize("name", ["neg", "mul", "sin", "ceil", "copysign"])
+def test_signs_of_zero_that_are_defined_are_demanded(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(AssertionError, match="wrong sign"):
+        with_habit(monkeypatch, positive_zeros, f"{name}[float32-inference]")
+
+
+def accepts_strides(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+    """Compute with inputs of any strides."""
+    dense = mapped(sample.arguments, lambda leaf: leaf.contiguous() if isinstance(leaf, torch.Tensor) else leaf)
+    try:
+        return call(function, sample, **extra)
+    except RuntimeError:
+        return call(function, sample.with_arguments(dense), **extra)
+
+
+def test_a_device_may_support_strides_that_the_cpu_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert with_habit(monkeypatch, accepts_strides, "native_group_norm[float32-inference]").count > 0
+
+
+def test_what_only_the_device_supports_is_compared_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    def habit(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+        if all(tensor.is_contiguous() for tensor in sample.tensors):
+            return call(function, sample, **extra)
+        first, *rest = accepts_strides(function, sample, **extra)
+        return (first + 1, *rest)
+
+    with pytest.raises(AssertionError, match="elements differ"):
+        with_habit(monkeypatch, habit, "native_group_norm[float32-inference]")
+
+
+def resizes_always(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+    """Resize a wrong output without a warning, also where the number of elements happens to be right."""
+    result = call(function, sample)
+    out = extra.get("out")
+    if not isinstance(out, torch.Tensor) or out.dtype != result.dtype or out.shape == result.shape:
+        return call(function, sample, **extra) if extra else result
+    with mock.patch("warnings.warn"):
+        return out.resize_(0).resize_(result.shape).copy_(result)
+
+
+@pytest.mark.parametrize("name", ["linspace", "logspace", "exp"])
+def test_an_empty_output_may_be_resized(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert with_habit(monkeypatch, resizes_always, f"{name}[float32-inference]").count > 0
+
+
+def test_a_missing_warning_is_a_note_and_hides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    check = with_habit(monkeypatch, resizes_always, "exp[float32-inference]")
+
+    assert check.metrics["resize_warning"] == "missing"
+
+    def wrong_in_place(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+        result = resizes_always(function, sample, **extra)
+        return result.add_(1) if str(getattr(function, "__name__", "")) == "exp_" else result
+
+    with pytest.raises(AssertionError, match="in-place variant"):
+        with_habit(monkeypatch, wrong_in_place, "exp[float32-inference]")
+
+
+@pytest.mark.parametrize(
+    ("operator", "arguments", "meaningless"),
+    [
+        (
+            "gather",
+            (torch.ones(3), 0, torch.tensor([5])),
+            True,
+        ),  # the index is in the values; the meta function accepts
+        ("mm", (torch.ones(2, 3), torch.ones(2, 3)), True),
+        ("native_group_norm", (torch.ones(1, 6, 6)[..., ::2], None, None, 1, 6, 3, 2, 0.5), False),
+        ("nn.functional.fractional_max_pool2d", (torch.ones(1, 4, 4, dtype=torch.float16), 2, (2, 2)), False),
+    ],
+)
+def test_only_calls_without_a_meaning_have_to_be_refused(
+    operator: str, arguments: tuple[Any, ...], meaningless: bool
+) -> None:
+    sample = OperatorSample(0, arguments[0], arguments[1:])
+
+    assert error_inputs.is_meaningless(database.find(operator), sample) is meaningless
