@@ -49,6 +49,7 @@ OTHERS = {
     "--owner",
     "--manifest",
     "--allowed-signers",
+    "--signers",
     "--signature",
     "--fingerprint",
     "--nonce",
