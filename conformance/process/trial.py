@@ -58,8 +58,7 @@ def try_module(text: str, *, members: bool = False) -> None:
     how = timed_out() if status is None or was_hung(frames) else how_it_ended(frames, status)
     step = f"importing {module}" + (" and asking its members" if members else "")
     raise SetupError(
-        f"'{text}' cannot be used: {step} fails: {how}.\n  check: python -c 'import {module}'"
-        + evidence(frames, said)
+        f"'{text}' cannot be used: {step} fails: {how}.\n  check: python -c 'import {module}'" + evidence(frames, said)
     )
 
 
