@@ -7,6 +7,7 @@ from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 
+from conformance.accelerator_name import checked_accelerator_name
 from conformance.accelerators import autoload
 from conformance.accelerators.backends import builtin_names
 from conformance.accelerators.sources import (
@@ -21,7 +22,7 @@ from conformance.accelerators.sources import (
 )
 from conformance.accelerators.spec import AcceleratorSpec, folder_name
 from conformance.accelerators.torch_accelerator import TorchAccelerator
-from conformance.errors import UnknownName, UsageError
+from conformance.errors import UnknownName
 
 GROUP = "conformance.accelerators"
 _HINT = "also: module:Class, deepspeed:NAME, torch:TYPE, auto. To add one, see docs/new-accelerator.md"
@@ -35,14 +36,16 @@ def names() -> list[str]:
 def resolve(text: str) -> AcceleratorSpec:
     """Return the accelerator that the text names.
 
-    Raises UnknownName for an unregistered name, UsageError for something that is no accelerator, and SetupError if
-    the named module fails to import.
+    Raises UnknownName for an unregistered name, UsageError for something that is no name or no accelerator, and
+    SetupError if the named module fails to import.
     """
     # The named module may import torch. Another vendor's broken wheel must not break that import.
     autoload.disable()
     text = text.strip()
     if text == "auto":
         return _detected()
+    if text:
+        checked_accelerator_name(text)
     # Built-in names come first: an installed package cannot replace them.
     if text in builtin_names():
         return builtin_spec(text)
@@ -51,8 +54,6 @@ def resolve(text: str) -> AcceleratorSpec:
     kind, colon, rest = text.partition(":")
     if not colon:
         raise UnknownName("accelerator", text, names(), _HINT)
-    if not kind or not rest:
-        raise UsageError(f"'{text}' names no accelerator.\n  write module:Class, deepspeed:NAME or torch:TYPE")
     if kind == "deepspeed":
         return DeepSpeedSpec(text, folder_name(text), rest.lower())
     if kind == "torch":

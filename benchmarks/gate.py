@@ -12,12 +12,14 @@ from pathlib import Path
 
 from benchmarks.process import Finished, run
 from benchmarks.table import Row, main
+from conformance.reports import redaction
 from conformance.reports.gate.manifests import dump, make_manifest
 from conformance.reports.model import (
     AcceleratorRecord,
     CaseRecord,
     DeclarationRecord,
     DeclaredCell,
+    Environment,
     Invocation,
     Report,
     Run,
@@ -91,14 +93,16 @@ def _operators(number: int) -> list[PlannedCase]:
 def _report(plan: list[PlannedCase], manifest: str, name: str, days: int) -> Report:
     end = datetime.now(timezone.utc) - timedelta(days=days)
     suite = Suite("0.1.0", manifest, len(plan))
-    run = Run(name, (end - timedelta(hours=1)).isoformat(), suite, end.isoformat(), Invocation(workers=2), "training")
+    run = Run(name, (end - timedelta(hours=1)).isoformat(), suite, end.isoformat(), Invocation(workers=2))
     modes = ("inference", "training")
     cells = (
         DeclaredCell("device", "supported"),
         *(DeclaredCell(f"operators.*[float32-{m}]", "supported") for m in modes),
     )
     cases = tuple(CaseRecord(**vars(case), metrics=METRICS, seconds=0.021) for case in plan)
-    report = Report(run, AcceleratorRecord("acme", torch=TORCH), cases=cases)
+    accelerator = AcceleratorRecord("acme", "acme", "acme:0", 1, torch=TORCH)
+    facts = {"python": "3.11.7", "system": "Linux", "torch": TORCH}
+    report = Report(run, accelerator, Environment(redaction.fingerprint(facts), facts), cases=cases)
     declaration = DeclarationRecord(declared_sha256(cells), cells)
     return replace(report, declaration=declaration, totals=count_cases(cases, report.accounting))
 

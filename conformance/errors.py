@@ -5,7 +5,7 @@
     │   └── UnknownName     a name is not registered; suggests similar names
     ├── SetupError          the accelerator's software does not load here; exit status 4
     ├── DeclarationError    a declaration contradicts itself or names unknown things; exit status 4
-    └── JournalError        a journal or report file cannot be read or written; exit status 4
+    └── JournalError        a journal or report file cannot be read; exit status 2, and 4 of a run
 
 A message is a sentence with the fact, followed by the next step. Users see it without a traceback.
 """
@@ -22,7 +22,7 @@ class ConformanceError(Exception):
 
 
 class UsageError(ConformanceError):
-    """Command line that asks for something impossible."""
+    """Command line that asks for something impossible, such as an output file in a folder that is not writable."""
 
 
 class SetupError(ConformanceError):
@@ -34,7 +34,9 @@ class DeclarationError(ConformanceError):
 
 
 class JournalError(ConformanceError):
-    """Journal or report that cannot be read, written or continued."""
+    """Journal or report that cannot be read, written or continued. Nothing is known about what it says."""
+
+    exit_status = 2
 
 
 class UnknownName(UsageError):

@@ -12,7 +12,7 @@ from conformance.reports.verdict import DIFFERENCE_REASONS, Outcome, Reason, Ver
 from conformance.run_options import Strictness
 
 
-def gate(case: Case, declaration: Declaration) -> Verdict | None:
+def gate(case: Case, declaration: Declaration, strictness: Strictness) -> Verdict | None:
     """Return the verdict of a case that need not run, or None. Core cases and adaptive cases always run."""
     if case.adaptive or case.level is Level.CORE:
         return None
@@ -21,7 +21,7 @@ def gate(case: Case, declaration: Declaration) -> Verdict | None:
         if claim.state is State.UNSUPPORTED:
             return skipped(Reason.UNSUPPORTED, f"{cell} is declared unsupported: {claim.reason}")
         if claim.state is State.UNDECLARED and not _is_core(cell):
-            return skipped(Reason.UNDECLARED, f"{cell} is not declared")
+            return with_strictness(skipped(Reason.UNDECLARED, f"{cell} is not declared"), strictness)
     return None
 
 
@@ -54,7 +54,10 @@ def claim_of(case: Case, declaration: Declaration) -> Claim:
 
 def judge(case: Case, declaration: Declaration, observation: Observation, strictness: Strictness) -> Verdict:
     """Judge an observation by the declaration, and then by the run's strictness."""
-    if observation.seen is Seen.ENVIRONMENT:
+    # With certify, an undeclared cell is a failure also on a machine that cannot probe it.
+    if observation.seen is Seen.ENVIRONMENT and not (
+        strictness is Strictness.CERTIFY and _is_undeclared(case, declaration)
+    ):
         return skipped(Reason.ENVIRONMENT, observation.message)
     if observation.seen is Seen.SUITE_ERROR:
         return failed(Reason.SUITE_ERROR, observation.message)  # whatever is declared: the device was not judged
@@ -64,6 +67,13 @@ def judge(case: Case, declaration: Declaration, observation: Observation, strict
         else _judge_check(case, declaration, observation)
     )
     return with_strictness(verdict, strictness)
+
+
+def _is_undeclared(case: Case, declaration: Declaration) -> bool:
+    """Return whether nothing is declared about the cell of an adaptive case. The core needs no declaration."""
+    if not case.adaptive or _is_core(case.requires[0]):
+        return False
+    return claim_of(case, declaration).state is State.UNDECLARED
 
 
 def _judge_adaptive(case: Case, declaration: Declaration, observation: Observation) -> Verdict:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from conformance.accelerator_name import is_accelerator_name
 from conformance.errors import JournalError
 from conformance.reports import redaction
 from conformance.reports.journal import CaseEnd, JournalRecords
@@ -24,10 +25,10 @@ from conformance.reports.model import (
     count_cases,
     declared_sha256,
 )
-from conformance.reports.plain_text import without_folders
+from conformance.reports.plain_text import told_apart, without_folders
 from conformance.reports.planned import PlannedCase
 from conformance.reports.report_json import read_planned
-from conformance.reports.repro import repro
+from conformance.reports.repro import ReproLine, repro_line
 from conformance.reports.verdict import Outcome, Reason
 
 #: Values of the axis ``mode``, to recognize it in ids when the manifest is lost.
@@ -42,9 +43,11 @@ def fold(manifest: Mapping[str, Any], records: JournalRecords) -> Report:
     planned = planned_cases(manifest)
     header = records.run or {}
     _reject_foreign_manifest(manifest, header)
+    _reject_odd_accelerator(header)
     known = {case.id for case in planned}
     ended = records.ended
-    cases = tuple(_judged(case, ended[case.id], header) for case in planned if case.id in ended)
+    repro = repro_line(header)
+    cases = tuple(_judged(case, ended[case.id], repro) for case in planned if case.id in ended)
     accounting = _accounting(planned, records, known)
     return Report(
         run=_run(manifest, records, len(planned)),
@@ -98,13 +101,22 @@ def _reject_foreign_manifest(manifest: Mapping[str, Any], header: Mapping[str, A
     """Raise ``JournalError`` if the journal's header names another manifest than the one beside it."""
     expected, found = manifest.get("sha256"), header.get("manifest")
     if found and expected and found != expected:
+        own, beside = told_apart(str(found), str(expected))
         raise JournalError(
-            f"the journal belongs to manifest {str(found)[:12]}, the manifest beside it is {str(expected)[:12]}; "
+            f"the journal belongs to manifest {own}, the manifest beside it is {beside}; "
             "put the journal's own manifest beside it, or remove the manifest."
         )
 
 
-def _judged(planned: PlannedCase, ended: CaseEnd, header: Mapping[str, Any]) -> CaseRecord:
+def _reject_odd_accelerator(header: Mapping[str, Any]) -> None:
+    """Raise ``JournalError`` if no run can have been started with the header's text for ``--accelerator``."""
+    # As it stands there: redaction would make a name of one with invisible characters.
+    spec = str(header.get("spec") or "")
+    if spec and not is_accelerator_name(spec):
+        raise JournalError(f"the journal names the accelerator {spec[:80]!a}, which no run can be started with.")
+
+
+def _judged(planned: PlannedCase, ended: CaseEnd, repro: ReproLine) -> CaseRecord:
     """Return the record of a case that has ended. Untrusted text of the journal is cleaned."""
     verdict = ended.verdict
     return CaseRecord(
@@ -116,7 +128,7 @@ def _judged(planned: PlannedCase, ended: CaseEnd, header: Mapping[str, Any]) -> 
         seconds=_seconds(ended.seconds),
         ranks=planned.world_size or 1,
         # Only a failure has to be repeated; other cases need no command in the report.
-        repro=repro(header, planned.id) if verdict.outcome is Outcome.FAIL else "",
+        repro=repro.of(planned.id) if verdict.outcome is Outcome.FAIL else "",
     )
 
 
@@ -159,7 +171,7 @@ def _accelerator(header: Mapping[str, Any], reported: Mapping[str, Any]) -> Acce
     facts = redaction.mapping(redaction.mapping(header.get("environment")).get("facts"))
     return AcceleratorRecord(
         name=redaction.word(header.get("accelerator") or reported.get("name") or "unknown"),
-        spec=without_folders(redaction.word(header.get("spec"))),
+        spec=redaction.word(header.get("spec")),
         device=redaction.word(reported.get("device")),
         devices=redaction.flat(reported.get("devices") or 0),
         device_names=redaction.strings(reported.get("device_names")),

@@ -12,12 +12,15 @@ from typing import Any, Final
 
 from conformance.errors import JournalError
 
+#: Cases of one report. The gate needs 2.3 KiB of memory for each, 500 MB for all.
+MAX_CASES: Final = 200_000
 #: A report of 20,000 cases takes 7 MiB.
-MAX_BYTES: Final = 64 * 1024 * 1024
-#: Objects and lists in a file; a case has four. An empty one takes 3 bytes of the file and 64 bytes of memory.
-MAX_CONTAINERS: Final = 500_000
+MAX_BYTES: Final = 128 * 1024 * 1024
+#: Brackets in a file; a case has four objects and lists, and brackets in its id and its requirement. An empty object
+#: takes 3 bytes of the file and 64 bytes of memory.
+MAX_CONTAINERS: Final = 7 * MAX_CASES
 #: Values in a file. Numbers and strings take memory too.
-MAX_VALUES: Final = 2_500_000
+MAX_VALUES: Final = 25 * MAX_CASES
 #: First bytes of gzip data. The name of a file says nothing reliable.
 _GZIP: Final = b"\x1f\x8b"
 
@@ -44,7 +47,7 @@ def inflated(data: bytes, where: str) -> bytes:
     except (OSError, EOFError, zlib.error):
         raise JournalError(f"{where} cannot be decompressed.") from None
     if len(text) > MAX_BYTES:
-        raise JournalError(f"{where} unpacks to more than {MAX_BYTES >> 20} MiB; no report of this suite does.")
+        raise JournalError(f"{where} unpacks to more than {size_text(MAX_BYTES)}; no report of this suite does.")
     return text
 
 
@@ -62,8 +65,19 @@ def parse_json(data: bytes, where: str) -> Any:
         raise JournalError(f"{where} is not valid JSON: {error}.") from None
 
 
-def read_capped(path: Path, limit: int | None = None) -> bytes:
-    """Return the bytes of a regular file up to a size limit. Pipes and devices are refused: they may never end."""
+def size_text(size: int) -> str:
+    """Return a number of bytes in words: ``64 MiB``, ``512 KiB``, ``10 bytes``."""
+    for shift, unit in ((20, "MiB"), (10, "KiB")):
+        if size >> shift and not size % (1 << shift):
+            return f"{size >> shift} {unit}"
+    return f"{size} bytes"
+
+
+def read_capped(path: Path, limit: int | None = None, kind: str = "report") -> bytes:
+    """Return the bytes of a regular file up to a size limit. Pipes and devices are refused: they may never end.
+
+    An error calls a larger file no ``kind`` of this suite.
+    """
     limit = MAX_BYTES if limit is None else limit
     try:
         if path.exists() and not path.is_file():
@@ -75,7 +89,7 @@ def read_capped(path: Path, limit: int | None = None) -> bytes:
     except ValueError:  # a NUL in the name
         raise JournalError("cannot read a file whose name holds a NUL character.") from None
     if len(data) > limit:
-        raise JournalError(f"{path} is larger than {limit >> 20} MiB; no report of this suite is.")
+        raise JournalError(f"{path} is larger than {size_text(limit)}; no {kind} of this suite is.")
     return data
 
 
@@ -83,7 +97,9 @@ def _reject_crowds(data: bytes, where: str) -> None:
     """Reject text that may hold too many values, by counting brackets and commas: an upper bound within 1 ms."""
     containers = data.count(b"{") + data.count(b"[")
     if containers > MAX_CONTAINERS or containers + data.count(b",") > MAX_VALUES:
-        raise JournalError(f"{where} holds more values than a report of this suite can have.")
+        raise JournalError(
+            f"{where} holds more values than a report of {MAX_CASES:,} cases, the largest that this version reads."
+        )
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

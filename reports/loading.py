@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from conformance.errors import JournalError
-from conformance.reports.json_files import MAX_BYTES, read_json
+from conformance.errors import JournalError, UsageError
+from conformance.reports.json_files import MAX_BYTES, read_capped, read_json, size_text
 from conformance.reports.model import Report
-from conformance.reports.report_json import read_report
+from conformance.reports.report_json import parse_report, read_report
 
 if TYPE_CHECKING:
     from conformance.reports.journal import JournalRecords
@@ -22,8 +23,42 @@ def load(path: Path) -> Report:
     if path.is_dir():
         return _load_folder(path)
     if not path.exists():
-        raise JournalError(f"there is no {path}. Name a report folder, a report.json, or a journal.jsonl.")
+        raise UsageError(f"there is no {path}. Name a report folder, a report.json, or a journal.jsonl.")
     return load_journal(path) if path.suffix == ".jsonl" else read_report(path)
+
+
+@dataclass(frozen=True)
+class ReportFile:
+    """Bytes of a ``report.json``, read once: the signature is checked over them, and the report is read from them."""
+
+    path: Path
+    data: bytes
+
+    def report(self) -> Report:
+        return parse_report(self.data, str(self.path))
+
+
+def read_report_file(path: Path) -> ReportFile:
+    """Return the file that a signature covers: ``path``, or the ``report.json`` in a report folder.
+
+    A journal is never read here: it may differ from the report beside it, and no signature covers it.
+    """
+    if not path.exists():
+        raise UsageError(f"there is no {path}. Name a report folder or a report.json.")
+    file = report_json_in(path) if path.is_dir() else path
+    if file is None or file.suffix == ".jsonl":
+        raise JournalError(
+            f"{path} holds no report.json; a signature covers that file, and no journal. Write it with: "
+            "conformance report FOLDER --format json."
+        )
+    return ReportFile(file, read_capped(file))
+
+
+def report_json_in(folder: Path) -> Path | None:
+    """Return the ``report.json`` in a folder, or in its only report folder; None if there is none."""
+    inside = [folder] if (folder / "report.json").is_file() else _report_folders(folder)
+    file = inside[0] / "report.json" if len(inside) == 1 else None
+    return file if file is not None and file.is_file() else None
 
 
 def _load_folder(folder: Path) -> Report:
@@ -72,7 +107,7 @@ def _read(path: Path) -> JournalRecords:
     except OSError as error:
         raise JournalError(f"cannot read {path}: {error.strerror}.") from None
     if size > MAX_BYTES:
-        raise JournalError(f"{path} is larger than {MAX_BYTES >> 20} MiB; no journal of this suite is.")
+        raise JournalError(f"{path} is larger than {size_text(MAX_BYTES)}; no journal of this suite is.")
     try:
         return read_journal(path, MAX_BYTES)
     except RecursionError:

@@ -52,7 +52,7 @@ def merge(shards: Sequence[Report], required: Collection[str] | None = None) -> 
     for what, fact in _COMMON:
         if len({fact(shard) for shard in shards}) > 1:
             found = ", ".join(
-                one_line("none" if fact(shard) in (None, "", ()) else str(fact(shard)), 60) for shard in shards
+                one_line("none" if fact(shard) in (None, "", ()) else str(fact(shard)), 80) for shard in shards
             )
             raise UsageError(f"these are not shards of one run: they have different {what}: {found}.")
     _check_disjoint(shards)

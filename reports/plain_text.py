@@ -18,6 +18,11 @@ _PATH = re.compile(r"(?<![\w./~-])(?:/[\w.+@-]+)+/([\w.+@-]+)")
 _QUOTED_PATH = re.compile(r"""(["'])/[^"'\n]*/([^"'/\n]+)(?=\1)""")
 _WINDOWS_PATH = re.compile(r"(?<!\w)[A-Za-z]:(?:[\\/][\w.+@-]+)*[\\/]([\w.+@-]+)")
 
+SAYS_REPRO = re.compile("repro", re.IGNORECASE)
+# Invisible characters may stand between the letters of a line's begin; \W covers them, and quotation marks.
+_REPRO = re.compile(r"^[\W_]*repro\W*:.*$", re.IGNORECASE | re.MULTILINE)
+_NO_REPRO: Final = "[a line that calls itself a repro line is left out]"
+
 
 def plain(text: str) -> str:
     """Return the text without escape sequences and invisible characters. Line ends and tabs stay."""
@@ -34,11 +39,30 @@ def one_line(text: str, width: int | None = None) -> str:
     return joined if width is None or len(joined) <= width else joined[: max(width - 1, 0)] + "…"
 
 
+def told_apart(first: str, second: str, width: int = 12) -> tuple[str, str]:
+    """Return the beginnings of two different texts, at least ``width`` characters, as far as they differ.
+
+    Two hashes may begin alike. A message that cut both to 12 characters would say that a hash is not itself.
+    """
+    first, second = one_line(first), one_line(second)
+    same = next((n for n, pair in enumerate(zip(first, second, strict=False)) if pair[0] != pair[1]), None)
+    end = max(width, min(len(first), len(second)) + 1 if same is None else same + 1)
+    return first[:end] or "(none)", second[:end] or "(none)"
+
+
 def markdown(text: str) -> str:
     """Return the plain text on one line, with Markdown and HTML escaped."""
     # First of all, or it would escape the entities of the other replacements.
     escaped = one_line(text).replace("&", "&amp;")
     return _MARKDOWN.sub(r"\\\1", escaped).replace("\\<", "&lt;").replace("\\>", "&gt;")
+
+
+def without_repro_lines(text: str) -> str:
+    """Return the text without lines that look like the repro lines of the views.
+
+    The author of a message must not be able to put a command there that readers take for one of this suite.
+    """
+    return _REPRO.sub(_NO_REPRO, text) if SAYS_REPRO.search(text) else text
 
 
 def without_folders(text: str) -> str:

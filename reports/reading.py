@@ -18,11 +18,12 @@ from operator import itemgetter
 from typing import Any, Final, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from conformance.errors import JournalError
+from conformance.reports.json_files import MAX_CASES
 
 T = TypeVar("T")
 
 #: Limits of one value. A report of 20,000 cases stays far below them.
-MAX_ITEMS: int = 200_000
+MAX_ITEMS: int = MAX_CASES
 #: Limits of untrusted values: keys of an object, characters of a text, size of an integer.
 MAX_KEYS: Final = 256
 MAX_TEXT: Final = 20_000
@@ -228,7 +229,7 @@ def _tuple_reader(item: ValueReader) -> ValueReader:
         if type(value) is not list:
             raise _wrong("a list", value)
         if len(value) > MAX_ITEMS:
-            raise InvalidValue(f" has more than {MAX_ITEMS} items.")
+            raise InvalidValue(f" has {len(value)} items; this version reads at most {MAX_ITEMS}.")
         try:
             return tuple(item.many(value))
         except InvalidValue:

@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from conformance.reports.plain_text import plain, without_folders
+from conformance.reports.plain_text import plain, without_folders, without_repro_lines
 
 #: Facts that help to repeat a result and name no person and no machine. Package versions are added.
 ENVIRONMENT_FACTS: Final = ("python", "system", "machine", "cores", "memory_gib", "cpu", "compiler")
@@ -34,7 +34,7 @@ MAX_FACTS: Final = 200
 
 def message(text: Any) -> str:
     """Return the message for a report: plain, without folders, at most 4,000 characters, cut in the middle."""
-    clean = without_folders(plain(str(text)))
+    clean = without_repro_lines(without_folders(plain(str(text))))
     if len(clean) <= MAX_MESSAGE:
         return clean
     return f"{clean[: MAX_MESSAGE // 2]}\n[…]\n{clean[-MAX_MESSAGE // 2 :]}"

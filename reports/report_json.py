@@ -14,13 +14,17 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
+from conformance.accelerator_name import is_accelerator_name
 from conformance.errors import JournalError
-from conformance.reports.json_files import collector_paused, read_json
+from conformance.reports.json_files import collector_paused, inflated, parse_json, read_capped
 from conformance.reports.model import Report
 from conformance.reports.planned import PlannedCase
 from conformance.reports.reading import MAX_ITEMS, read
+from conformance.reports.repro import with_own_repro_lines
 
 SCHEMA: Final = 1
+#: Characters of a wrong value in a message.
+_SHOWN: Final = 80
 
 
 def to_json(report: Report) -> str:
@@ -47,7 +51,18 @@ def from_json(value: Any, where: str = "report.json") -> Report:
     report = read(Report, {name: member for name, member in value.items() if name != "schema"}, where)
     if repeated := _repeated_id((*report.cases, *report.accounting.unaccounted)):
         raise JournalError(f"{where} lists the case {repeated!r} twice.")
-    return report
+    _check_accelerator(report, where)
+    return with_own_repro_lines(report)
+
+
+def _check_accelerator(report: Report, where: str) -> None:
+    """Raise JournalError if the text that the report gives for ``--accelerator`` could not have started a run."""
+    spec = report.accelerator.spec
+    if spec and not is_accelerator_name(spec):
+        shown = ascii(spec if len(spec) <= _SHOWN else spec[:_SHOWN] + "…")
+        raise JournalError(
+            f"{where}.accelerator.spec must be a name, module:Object, deepspeed:NAME, torch:TYPE or auto, not {shown}."
+        )
 
 
 def read_planned(value: Any, where: str) -> tuple[PlannedCase, ...]:
@@ -71,8 +86,13 @@ def _repeated_id(planned: Iterable[PlannedCase]) -> str | None:
 
 def read_report(path: Path) -> Report:
     """Return the report in a ``report.json``, compressed or not."""
+    return parse_report(read_capped(path), str(path))
+
+
+def parse_report(data: bytes, where: str) -> Report:
+    """Return the report in the bytes of a ``report.json``, compressed or not. Errors call it ``where``."""
     with collector_paused():
-        return from_json(read_json(path), str(path))
+        return from_json(parse_json(inflated(data, where), where), where)
 
 
 # --- values as JSON --------------------------------------------------------------------------------------------------
@@ -145,7 +165,9 @@ def unpack(value: Mapping[str, Any], where: str) -> dict[str, Any]:
     if "cases" in value:
         raise JournalError(f"{where} is packed, and lists cases besides.")
     shapes, rows = value.get("shapes"), value.get("rows")
-    if not isinstance(shapes, list) or not isinstance(rows, list) or len(rows) > MAX_ITEMS:
+    if isinstance(rows, list) and len(rows) > MAX_ITEMS:
+        raise JournalError(f"{where} has {len(rows)} cases; this version reads at most {MAX_ITEMS}.")
+    if not isinstance(shapes, list) or not isinstance(rows, list):
         raise JournalError(f"{where} is not a packed report: it has no lists of shapes and rows.")
     head = {name: member for name, member in value.items() if name not in ("packed", "shapes", "rows")}
     try:

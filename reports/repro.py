@@ -1,45 +1,118 @@
-"""Repro line: the command that repeats one case."""
+"""Repro line: the command that repeats one case.
+
+A line is built of checked parts, each quoted for a shell. A text that a report calls a repro line is never printed:
+whoever wrote the report chose it, and whoever reads the report pastes it.
+"""
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
+from conformance.accelerator_name import is_accelerator_name
 from conformance.reports import redaction
-from conformance.reports.plain_text import plain, without_folders
+from conformance.reports.model import CaseRecord, Report
+from conformance.reports.plain_text import SAYS_REPRO, without_repro_lines
+
+#: Characters of a case id or a file name in a repro line.
+_LONGEST: Final = 1_000
+#: Values of options that are one of a few words.
+_WORD: Final = re.compile(r"[a-z][a-z-]{0,30}")
+_CLAIMS: Final = "--capabilities"
+_ISOLATION: Final = "--rank-isolation"
+
+
+@dataclass(frozen=True)
+class ReproLine:
+    """Repro lines of a run: ``head``, a quoted case id, and ``tail``. An empty head means that the run has none."""
+
+    head: str
+    tail: str
+
+    def of(self, id: str) -> str:
+        """Return the line of a case, or an empty text if the id cannot stand in one."""
+        return f"{self.head}{shlex.quote(id)}{self.tail}" if self.head and is_repeatable(id) else ""
+
+
+def is_repeatable(id: str) -> bool:
+    """Return whether a case id can stand in a command line, and can be read there as it is.
+
+    ``@`` begins the name of a file with arguments, and ``-`` an option.
+    """
+    return 0 < len(id) <= _LONGEST and id.isprintable() and (id[0].isalnum() or id[0] in "_./…")
 
 
 def repro(header: Mapping[str, Any], id: str) -> str:
-    """Return a command line that runs the case alone, in one process.
+    """Return a command line that runs the case alone, in one process; empty if a part of it is not valid."""
+    return repro_line(header).of(id)
+
+
+def repro_line(header: Mapping[str, Any]) -> ReproLine:
+    """Return the repro lines of a run.
 
     ``header`` is a run's header as the journal has it: ``spec``, ``paths`` of a vendor's own cases, ``argv``,
-    ``seed``, ``strictness``, ``rank_isolation``; missing members have their defaults.
+    ``seed``, ``strictness``, ``rank_isolation``; missing members have their defaults. A value that this suite would
+    not have written leaves its option out; without a valid accelerator there is no line.
     """
-    spec = plain(str(header.get("spec") or header.get("accelerator") or "auto"))
-    words = [
-        "pytest",
-        *redaction.strings(header.get("paths")),
-        f"--accelerator={without_folders(spec)}",
-        "--case",
-        id,
-        "-n0",
-    ]
-    words += _claims_file(redaction.strings(header.get("argv")))
+    spec = str(header.get("spec") or header.get("accelerator") or "auto")
+    if not is_accelerator_name(spec):
+        return ReproLine("", "")
+    files = [file for file in redaction.strings(header.get("paths")) if is_repeatable(file)]
+    head = shlex.join(["pytest", *files, f"--accelerator={spec}", "--case"])
+    words = ["-n0", *_claims_file(redaction.strings(header.get("argv")))]
     if seed := redaction.whole(header.get("seed")):
         words.append(f"--conformance-seed={seed}")
-    if (strictness := header.get("strictness", "ci")) != "ci":
-        words.append(f"--strictness={plain(str(strictness))}")
-    if (isolation := header.get("rank_isolation", "reuse")) != "reuse":
-        words.append(f"--rank-isolation={plain(str(isolation))}")
-    return shlex.join(words)
+    if (strictness := _word(header, "strictness")) not in ("", "ci"):
+        words.append(f"--strictness={strictness}")
+    if (isolation := _word(header, "rank_isolation")) not in ("", "reuse"):
+        words.append(f"{_ISOLATION}={isolation}")
+    return ReproLine(f"{head} ", f" {shlex.join(words)}")
+
+
+def _word(header: Mapping[str, Any], name: str) -> str:
+    value = header.get(name)
+    return value if isinstance(value, str) and _WORD.fullmatch(value) else ""
 
 
 def _claims_file(argv: Sequence[str]) -> list[str]:
     """Return the option ``--capabilities`` of a command line, in the form in which it stands there."""
     for word, following in zip(argv, [*argv[1:], ""], strict=False):
-        if word.startswith("--capabilities="):
+        if word.startswith(f"{_CLAIMS}=") and is_repeatable(word.partition("=")[2]):
             return [word]
-        if word == "--capabilities" and following:
+        if word == _CLAIMS and is_repeatable(following):
             return [word, following]
     return []
+
+
+def repro_line_of(report: Report) -> ReproLine:
+    """Return the repro lines of a report's run, from its accelerator and its command line."""
+    run, argv = report.run, report.run.invocation.argv
+    isolation = [word.partition("=")[2] for word in argv if word.startswith(f"{_ISOLATION}=")]
+    return repro_line(
+        {
+            "spec": report.accelerator.spec or report.accelerator.name,
+            "paths": [word for word in argv if word.endswith(".py")] if "paths" in run.invocation.selection else [],
+            "argv": argv,
+            "seed": run.invocation.seed,
+            "strictness": run.strictness,
+            "rank_isolation": isolation[-1] if isolation else "",
+        }
+    )
+
+
+def with_own_repro_lines(report: Report) -> Report:
+    """Return the report with lines of :func:`repro_line_of` in place of every repro line that it came with."""
+    if not any(case.repro or SAYS_REPRO.search(case.message) for case in report.cases):
+        return report
+    line = repro_line_of(report)
+    return replace(report, cases=tuple(_with_own(case, line) for case in report.cases))
+
+
+def _with_own(case: CaseRecord, line: ReproLine) -> CaseRecord:
+    message = without_repro_lines(case.message)
+    if not case.repro and message == case.message:
+        return case
+    return replace(case, message=message, repro=line.of(case.id) if case.repro else "")

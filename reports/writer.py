@@ -6,7 +6,7 @@ import contextlib
 import os
 from pathlib import Path
 
-from conformance.errors import JournalError
+from conformance.errors import UsageError
 from conformance.reports.model import Report
 from conformance.reports.views import all_views
 
@@ -54,5 +54,5 @@ def _replace(path: Path, data: bytes) -> None:
         raise
 
 
-def _unwritable(path: Path, error: OSError) -> JournalError:
-    return JournalError(f"cannot write {path}: {error.strerror}. Choose another folder, or make this one writable.")
+def _unwritable(path: Path, error: OSError) -> UsageError:
+    return UsageError(f"cannot write {path}: {error.strerror}. Choose another folder, or make this one writable.")

@@ -26,22 +26,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="print a Python script that reproduces the failure without this package; for cells of operators",
     )
 
+    parser.add_argument(
+        "--accelerator",
+        metavar="NAME",
+        default="",
+        help="the accelerator of --script (default: the report's, if it is a registered name)",
+    )
+
 
 def run(arguments: argparse.Namespace) -> int:
     from conformance.reports.loading import load
 
     report = load(arguments.report) if arguments.report else None
-    print(_script(arguments.case, report) if arguments.script else "\n".join(_lines(arguments.case, report)))
+    if arguments.script:
+        print(_script(arguments.case, report, arguments.accelerator))
+    else:
+        print("\n".join(_lines(arguments.case, report)))
     return 0
 
 
-def _script(id: str, report: Report | None) -> str:
+def _script(id: str, report: Report | None, accelerator: str) -> str:
     from conformance.cli.script import script
 
     cases = {bundled.case.id: bundled.case for bundled in _bundled(id)}
     if id not in cases:
         raise _unknown(id, list(cases))
-    return script(cases[id], report)
+    return script(cases[id], report, accelerator)
 
 
 def _lines(id: str, report: Report | None) -> Iterator[str]:
@@ -104,6 +114,8 @@ def _profiles(planned: BundledCase) -> list[str]:
 
 def _verdict(id: str, report: Report | None) -> list[str]:
     """Return lines with the report's verdict on the case; empty without a report."""
+    from conformance.reports.plain_text import one_line
+
     if report is None:
         return []
     found = next((case for case in report.cases if case.id == id), None)
@@ -111,7 +123,7 @@ def _verdict(id: str, report: Report | None) -> list[str]:
         return ["", *_judged(found, report)]
     if any(planned.id == id for planned in report.accounting.unaccounted):
         progress = "it started and did not finish" if id in report.accounting.in_flight else "it did not start"
-        return ["", f"  no verdict on {report.accelerator.name}: {progress}"]
+        return ["", f"  no verdict on {one_line(report.accelerator.name)}: {progress}"]
     return []
 
 

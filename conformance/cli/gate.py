@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import gc
+import re
 import sys
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,7 +42,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--waivers", metavar="FILE", type=Path, help="the agreed waivers, a TOML file")
     add("--manifest", metavar="FILE", type=Path, help="judge by this manifest (default: the released manifest)")
     add("--allowed-signers", metavar="FILE", type=Path, help="allowed signers; the report then needs a signature")
+    add("--signers", metavar="FILE", type=Path, help="which signer may sign for which accelerators, a TOML file")
     add("--signature", metavar="FILE", type=Path, help="the signature (default: REPORT.sig)")
+    add("--accelerator", metavar="NAME", default="", help="name that the accelerator of the report must have")
     add("--fingerprint", metavar="SHA256", default="", help="fingerprint that the environment of the report must have")
     add("--challenge", metavar="NONCE", default="", help="the challenge that the run must have used")
     add("--format", metavar="FORMAT", default="text", help="text (default), json or markdown")
@@ -97,7 +101,7 @@ def evidence(arguments: argparse.Namespace) -> GateEvidence:
 
     for path in (arguments.report, arguments.baseline, arguments.waivers, arguments.manifest):
         require(path)
-    report = _load(arguments.report)
+    report, signature = _report(arguments)
     return GateEvidence(
         report=report,
         policy=_policy(arguments.profile, report),
@@ -105,9 +109,11 @@ def evidence(arguments: argparse.Namespace) -> GateEvidence:
         manifest=_manifest(arguments.manifest, report),
         baseline=_load(arguments.baseline) if arguments.baseline else None,
         waivers=_waivers(arguments.waivers) if arguments.waivers else (),
-        signature=_signature(arguments),
-        fingerprint=arguments.fingerprint,
+        signature=signature,
+        fingerprint=_fingerprint(arguments.fingerprint),
         challenge=_challenge(arguments.challenge),
+        accelerator=arguments.accelerator,
+        profile_is_named=bool(arguments.profile),
     )
 
 
@@ -117,10 +123,35 @@ def require(path: Path | None) -> None:
         raise UsageError(f"there is no {path}.")
 
 
+def _fingerprint(text: str) -> str:
+    """Return the fingerprint in lower case; UsageError if it is not a whole SHA-256."""
+    if text and not re.fullmatch(r"[0-9a-fA-F]{64}", text):
+        raise UsageError(f"--fingerprint has {len(text)} characters; expected the 64 hexadecimal digits of a SHA-256.")
+    return text.lower()
+
+
 def _challenge(nonce: str) -> str:
     from conformance.reports.challenge import checked_nonce
 
     return checked_nonce(nonce) if nonce else ""
+
+
+def _report(arguments: argparse.Namespace) -> tuple[Report, SignatureCheck | None]:
+    """Return the report, and the check of its signature if there are allowed signers. Both are of the same bytes."""
+    if arguments.allowed_signers is None:
+        for option in ("signature", "signers"):
+            if getattr(arguments, option) is not None:
+                raise UsageError(
+                    f"--{option} needs --allowed-signers FILE: a signature is verified against allowed signers."
+                )
+        return _load(arguments.report), None
+    from conformance.reports.gate.signatures import check
+    from conformance.reports.loading import read_report_file
+
+    require(arguments.allowed_signers)
+    file = read_report_file(arguments.report)
+    found = check(file, arguments.signature, arguments.allowed_signers)
+    return file.report(), _bound(found, arguments.signers)
 
 
 def _load(path: Path) -> Report:
@@ -152,15 +183,11 @@ def _manifest(path: Path | None, report: Report) -> Manifest | None:
     return read_manifest(path) if path else released(report.run.suite.version, report.accelerator.torch)
 
 
-def _signature(arguments: argparse.Namespace) -> SignatureCheck | None:
-    """Check the report's signature against the allowed signers. ``None`` means that none is required."""
-    if arguments.allowed_signers is None:
-        if arguments.signature is not None:
-            raise UsageError(
-                "--signature needs --allowed-signers FILE: a signature is verified against allowed signers."
-            )
-        return None
-    from conformance.reports.gate.signatures import check
+def _bound(found: SignatureCheck, signers: Path | None) -> SignatureCheck:
+    """Return the check of a signature with the accelerators that its principal may sign for."""
+    if signers is None:
+        return found
+    from conformance.reports.gate.signers import accelerators_of
 
-    require(arguments.allowed_signers)
-    return check(arguments.report, arguments.signature, arguments.allowed_signers)
+    require(signers)
+    return replace(found, accelerators=accelerators_of(found.principal, signers))

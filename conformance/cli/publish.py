@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from conformance.errors import UsageError
 
 if TYPE_CHECKING:
+    from conformance.reports.loading import ReportFile
     from conformance.reports.page.columns import PublishedReport, ReportOrigin
 
 SUMMARY = "Write one page with the results of several accelerators."
@@ -65,19 +66,26 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _source(path: Path, origin: ReportOrigin, signers: Path | None) -> PublishedReport:
-    """Return a report of the page, with its signer where a valid signature lies beside it."""
-    from conformance.reports.loading import load
+    """Return a report of the page, with its signer where a valid signature lies beside it.
+
+    With allowed signers, the bytes of ``report.json`` are read once: what the page shows is what the signature covers.
+    """
+    from conformance.reports.loading import load, read_report_file, report_json_in
     from conformance.reports.page.columns import PublishedReport
 
-    return PublishedReport(load(path), origin, _signer(path, signers))
+    file = report_json_in(path) if path.is_dir() else path
+    if signers is None or file is None or file.suffix == ".jsonl":
+        return PublishedReport(load(path), origin)
+    read = read_report_file(file)
+    return PublishedReport(read.report(), origin, _signer(read, signers))
 
 
-def _signer(path: Path, signers: Path | None) -> str:
+def _signer(file: ReportFile, signers: Path) -> str:
     """Return the signer of the report; empty if no allowed signature verifies. The page then shows 'nobody'."""
-    file = path / "report.json" if path.is_dir() else path
-    if signers is None or not file.is_file():
-        return ""
-    from conformance.reports.gate.signatures import check
+    from conformance.reports.gate.signatures import check, signature_path
+    from conformance.reports.plain_text import one_line
 
     signature = check(file, None, signers)
+    if signature.problem and signature_path(file.path).is_file():
+        sys.stderr.write(f"{one_line(f'{file.path}: {signature.problem}')} The page says 'nobody'.\n")
     return "" if signature.problem else signature.principal

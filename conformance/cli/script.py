@@ -35,18 +35,32 @@ class Call:
     cotangents: tuple[Any, ...] = ()
 
 
-def script(case: Case, report: Report | None) -> str:
+def script(case: Case, report: Report | None, accelerator: str = "") -> str:
     """Return the script for the case's failure in the report, or for its first sample without a report.
 
-    Raises UsageError for a case that has no script.
+    ``accelerator`` replaces the one of the report, which is used only if it is a registered name. Raises
+    UsageError for a case that has no script.
     """
     record = next((found for found in report.cases if found.id == case.id), None) if report else None
     if case.area != "operators" or case.dtype is None:
         repro = f"; run it with: {record.repro}" if record and record.repro else ""
         raise UsageError(f"{case.id} has no script: only cells of operators with a dtype have one{repro}")
-    seed, spec = (report.run.invocation.seed, report.accelerator.spec) if report else (0, "cpu")
+    seed = report.run.invocation.seed if report else 0
+    spec = accelerator or (_registered(report.accelerator.spec) if report else "cpu")
     call = _failing_call(case, record, seed, spec)
     return _Text(case, call, *_vendor(spec, report)).text(record)
+
+
+def _registered(spec: str) -> str:
+    """Return the report's accelerator; UsageError for a module, which the report's author could choose to be run."""
+    from conformance.accelerators.registry import names
+
+    if spec in names() or spec.partition(":")[0] in ("deepspeed", "torch"):
+        return spec
+    raise UsageError(
+        f"the report names the accelerator {spec or '(none)'}, which is not a registered name, and no module is "
+        "imported because a report names it.\n  name it yourself, if you trust it: --accelerator NAME"
+    )
 
 
 def _failing_call(case: Case, record: CaseRecord | None, seed: int, spec: str) -> Call:

@@ -9,16 +9,17 @@ SUMMARY = "Sign a report with an SSH key."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("report", metavar="REPORT", type=Path, help="a report.json")
+    parser.add_argument("report", metavar="REPORT", type=Path, help="a report.json, or the folder that holds it")
     parser.add_argument("--key", metavar="FILE", type=Path, required=True, help="an SSH key, such as ~/.ssh/id_ed25519")
 
 
 def run(arguments: argparse.Namespace) -> int:
     from conformance.cli.gate import require
     from conformance.reports.gate.signatures import sign
+    from conformance.reports.loading import read_report_file
 
     require(arguments.report)
     require(arguments.key)
-    path = sign(arguments.report, arguments.key)
+    path = sign(read_report_file(arguments.report), arguments.key)
     print(f"{path}: send this file with the report, and give the reviewer the public key")
     return 0

@@ -10,7 +10,7 @@ SUMMARY = "Check the signature of a report."
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("report", metavar="REPORT", type=Path, help="a report.json")
+    add("report", metavar="REPORT", type=Path, help="a report.json, or the folder that holds it")
     add(
         "--allowed-signers",
         metavar="FILE",
@@ -25,9 +25,11 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the signer, or the problem with exit status 1."""
     from conformance.cli.gate import require
     from conformance.reports.gate.signatures import check
+    from conformance.reports.loading import read_report_file
 
     require(arguments.report)
     require(arguments.allowed_signers)
-    signature = check(arguments.report, arguments.signature, arguments.allowed_signers)
-    print(signature.problem or f"{arguments.report}: signed by {signature.principal}")
+    file = read_report_file(arguments.report)
+    signature = check(file, arguments.signature, arguments.allowed_signers)
+    print(signature.problem or f"{file.path}: signed by {signature.principal}")
     return 1 if signature.problem else 0

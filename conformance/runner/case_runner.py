@@ -25,7 +25,7 @@ from conformance.reports.verdict import Outcome, Reason, Verdict, failed, skippe
 from conformance.runner.collection import case_of
 from conformance.runner.context import AcceleratorUnderTest, RunContext, repro_of
 from conformance.runner.waivers import waive
-from conformance.verdicts import claim_of, gate, judge, judge_death
+from conformance.verdicts import claim_of, gate, judge, judge_death, with_strictness
 
 VERDICT = pytest.StashKey[Verdict]()
 CHECKER = pytest.StashKey[Checker]()
@@ -161,10 +161,10 @@ class CaseRunner:
         case = case_of(item)
         if case is None:
             return
-        verdict = gate(case, self.subject.declaration) or self._over_budget(case)
+        verdict = gate(case, self.subject.declaration, self.options.strictness) or self._over_budget(case)
         if verdict:
             item.stash[VERDICT] = verdict
-            raise pytest.skip.Exception(verdict.message, _use_item_location=True)
+            raise_outcome(verdict, None)
 
     def _over_budget(self, case: Case) -> Verdict | None:
         """Return the verdict of an undeclared cell that is not probed because the time budget is used up, or None."""
@@ -175,7 +175,8 @@ class CaseRunner:
         self._probing_since = self._probing_since or time.monotonic()
         if time.monotonic() - self._probing_since <= self.options.time_budget:
             return None
-        return skipped(Reason.UNDECLARED, f"{case.requires[0]} is not declared; not probed within the time budget")
+        message = f"{case.requires[0]} is not declared; not probed within the time budget"
+        return with_strictness(skipped(Reason.UNDECLARED, message), self.options.strictness)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, None, None]:

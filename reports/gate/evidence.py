@@ -9,6 +9,7 @@ from functools import cached_property
 
 from conformance.claim_lookup import ClaimLookup
 from conformance.reports.declaration.claims import claims_of
+from conformance.reports.gate.command_line import typed
 from conformance.reports.gate.manifests import RELEASES, Manifest
 from conformance.reports.groups import CaseGroup, grouped
 from conformance.reports.model import CaseRecord, Report, manifest_sha256
@@ -25,14 +26,17 @@ class SignatureCheck:
 
     principal: str = ""
     problem: str = ""
+    #: Patterns of the accelerators that the principal may sign for; None if nobody has bound the signers.
+    accelerators: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
 class GateEvidence:
     """Report, and everything that the gate compares it with.
 
-    ``signature`` is None if no signature was requested. ``fingerprint`` is the required environment and ``challenge``
-    the required nonce; both are empty if none was named.
+    ``signature`` is None if no signature was requested. ``fingerprint`` is the required environment, ``challenge`` the
+    required nonce and ``accelerator`` the required name; each is empty if none was named. ``profile_is_named`` tells
+    whether the reviewer named the profile; otherwise it is the run's own.
     """
 
     report: Report
@@ -44,11 +48,18 @@ class GateEvidence:
     signature: SignatureCheck | None = None
     fingerprint: str = ""
     challenge: str = ""
+    accelerator: str = ""
+    profile_is_named: bool = True
     releases: tuple[str, ...] = RELEASES
 
     @property
     def profile(self) -> str:
         return self.policy.profile
+
+    @property
+    def signer(self) -> str:
+        """Return the principal whose signature is valid, or an empty text."""
+        return self.signature.principal if self.signature and not self.signature.problem else ""
 
     @cached_property
     def cases(self) -> Mapping[str, CaseRecord]:
@@ -100,6 +111,12 @@ class GateEvidence:
         return claims_of(self.report)
 
     @cached_property
+    def core_cells(self) -> frozenset[str]:
+        """Return the cells of the mandatory core: those that its cases require."""
+        core = (group for group in self.report.groups if group.level == "core")
+        return frozenset(cell for group in core for case in group.cases for cell in case.requires)
+
+    @cached_property
     def waiver_outcome(self) -> WaiverOutcome:
         """Return the effects of the waivers on what the run saw."""
         return waiver_outcome(self.report, self.waivers, self.now.date())
@@ -112,10 +129,15 @@ class GateEvidence:
         """
         return tuple(group for group in self.groups if _is_due(group))
 
+    @cached_property
+    def had_waivers(self) -> bool:
+        """Return whether the run was typed with waivers. Without them, no verdict can be made by one."""
+        return typed(self.report.run.invocation.argv, "--waivers") is not None
+
     def unmet(self, group: CaseGroup) -> list[CaseRecord]:
         """Return the cases of the group that neither passed nor failed as a valid waiver says."""
         waived = self.waiver_outcome.waived
-        if group.outcome is Outcome.PASS or group.reason is Reason.WAIVER_STALE:
+        if group.outcome is Outcome.PASS or (group.reason is Reason.WAIVER_STALE and self.had_waivers):
             return [case for case in group.cases if case.id in waived] if waived and group.level == "core" else []
         return [case for case in group.cases if case.id not in waived or group.level == "core"]
 

@@ -67,6 +67,14 @@ class Decision:
     #: ``due`` counts cases of the profile that had to pass; ``met`` those that did, or are validly waived.
     due: int = 0
     met: int = 0
+    #: Facts for the reader: the run, who signed it, and the number of failures that waivers excuse.
+    run: str = ""
+    started: str = ""
+    finished: str = ""
+    signer: str = ""
+    waived: int = 0
+    #: What the gate could not check, each with the option that would check it.
+    unchecked: tuple[str, ...] = ()
 
     @property
     def rejections(self) -> tuple[GateFinding, ...]:

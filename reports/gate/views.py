@@ -19,9 +19,21 @@ _WORDS: Final = {
 
 
 def text(decision: Decision) -> str:
-    """Return a line for each finding, and the decision as the last line."""
+    """Return a line for each finding, facts about the run, what was not checked, and the decision as the last line."""
     lines = [_line(finding) for finding in decision.findings]
-    return "\n".join([*lines, _conclusion(decision)]) + "\n"
+    return "\n".join([*lines, _facts(decision), *_not_checked(decision), _conclusion(decision)]) + "\n"
+
+
+def _facts(decision: Decision) -> str:
+    """Return who signed which run, when it ended, and how many failures are waived, in one line."""
+    signer = f"signed by {one_line(decision.signer, 200)}" if decision.signer else "not signed by an allowed signer"
+    ended = one_line(decision.finished, 40) or "at no time"
+    waived = f"{decision.waived} {'case' if decision.waived == 1 else 'cases'} waived"
+    return f"run {one_line(decision.run, 60) or '(no id)'}, ended {ended}; {signer}; {waived}"
+
+
+def _not_checked(decision: Decision) -> list[str]:
+    return [f"not checked: {sentence}" for sentence in decision.unchecked]
 
 
 def _line(finding: GateFinding) -> str:
@@ -50,6 +62,10 @@ def as_json(decision: Decision) -> str:
         "status": int(decision.status),
         "due": decision.due,
         "met": decision.met,
+        "run": {"id": decision.run, "started": decision.started, "finished": decision.finished},
+        "signer": decision.signer,
+        "waived": decision.waived,
+        "not_checked": list(decision.unchecked),
         "findings": [_plain(finding) for finding in decision.findings],
     }
     return json.dumps(value, indent=1, ensure_ascii=True) + "\n"
@@ -71,6 +87,7 @@ def as_markdown(decision: Decision) -> str:
     word = "✅ accepted" if decision.status is GateStatus.ACCEPTED else "❌ rejected"
     head = f"## Gate: {markdown(decision.accelerator)}, profile {decision.profile}: {word}\n\n"
     head += f"{decision.met} of {decision.due} cases that are due passed or are validly waived.\n"
+    head += f"{markdown(_facts(decision))}.\n"
     return within(SUMMARY_BYTES, head, _markdown_lines(decision))
 
 
@@ -85,6 +102,9 @@ def _markdown_lines(decision: Decision) -> Iterator[str]:
             yield f"\n<details><summary>{finding.rule}: {len(finding.cases)}</summary>\n\n"
             yield from (f"- {markdown(one_line(id, 300))}\n" for id in finding.cases[:_IDS_A_FINDING])
             yield "\n</details>\n"
+    if decision.unchecked:
+        yield "\nNot checked:\n\n"
+        yield from (f"- {markdown(sentence)}\n" for sentence in decision.unchecked)
 
 
 FORMATS: Final[Mapping[str, Callable[[Decision], str]]] = {"text": text, "json": as_json, "markdown": as_markdown}

@@ -19,6 +19,7 @@ from conformance.reports.page.columns import PageColumn
 from conformance.reports.page.table import Table
 from conformance.reports.plain_text import plain
 from conformance.reports.profiles import PROFILES, in_profile
+from conformance.reports.repro import is_repeatable, repro_line_of
 from conformance.reports.verdict import Outcome, Reason
 
 _LONGEST_MESSAGE: Final = 600
@@ -55,6 +56,7 @@ def payload(table: Table, columns: Sequence[PageColumn]) -> dict[str, Any]:
     return {
         "rows": [[subject.area, subject.name, len(subject.ids)] for subject in table.subjects],
         "ids": list(ids),
+        "unrepeatable": [place for place, id in enumerate(ids) if not is_repeatable(id)],
         "axes": [json.loads(text) for text in axes],
         "axis": places,
         "profiles": list(PROFILES),
@@ -80,7 +82,7 @@ def _column(column: PageColumn, ids: Sequence[str]) -> dict[str, Any]:
     report = column.report
     before = _letters(endings_of(column.earlier[-1]), ids) if column.earlier else ""
     (messages, message), details = _texts(column, ids)
-    used = frozenset(report.waivers.used)
+    used, line = frozenset(report.waivers.used), repro_line_of(report)
     return {
         "title": column.title,
         "name": column.name,
@@ -93,7 +95,7 @@ def _column(column: PageColumn, ids: Sequence[str]) -> dict[str, Any]:
         "message": message,
         "details": details,
         "waived": [place for place, id in enumerate(ids) if id in used],
-        "repro": f"pytest --accelerator={plain(report.accelerator.spec or column.name)} --case ID -n0",
+        "repro": [line.head, line.tail] if line.head else [],
     }
 
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from conformance.errors import JournalError, UsageError
+from conformance.errors import UsageError
 from conformance.reports.page.columns import PageColumn, PublishedReport, make_columns
 from conformance.reports.page.render import render
 from conformance.reports.page.table import AreaRows, make_rows, make_table
@@ -26,7 +26,7 @@ def publish(sources: Iterable[PublishedReport], folder: Path) -> tuple[Path, ...
     try:
         (folder / BADGES).mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise JournalError(f"cannot write {folder}: {error.strerror}. Choose another folder.") from None
+        raise UsageError(f"cannot write {folder}: {error.strerror}. Choose another folder.") from None
     texts = {folder / name: text for name, text in files(columns).items()}
     for path, text in texts.items():
         write_text(path, text)

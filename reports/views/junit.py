@@ -21,6 +21,9 @@ from conformance.reports.verdict import Outcome
 SUMMARY = "JUnit XML"
 FILE = "junit.xml"
 
+#: Names of this suite's own lines. An axis of a report must not replace them.
+_OWN = frozenset({"outcome", "reason", "tier", "level", "repro"})
+
 # Any, because its classes are annotated only in part, which mypy refuses in strict code.
 _xml: Any = junitparser
 
@@ -93,7 +96,7 @@ def _facts_of(case: CaseRecord) -> Iterator[str]:
     found = {
         "tier": case.tier,
         "level": case.level,
-        **case.axes,
+        **{name: value for name, value in case.axes.items() if one_line(name).casefold() not in _OWN},
         **({"repro": case.repro} if case.repro else {}),
         **{f"metric.{name}": value for name, value in case.metrics.items()},
     }

@@ -30,7 +30,7 @@ HEADER: Final = "[[waiver]]"
 
 def read_waivers(path: Path) -> tuple[Waiver, ...]:
     """Return the waivers of a file; JournalError names in one sentence the first thing that cannot be read."""
-    return parse_waivers(read_capped(path, MAX_BYTES), str(path))
+    return parse_waivers(read_capped(path, MAX_BYTES, "file of waivers"), str(path))
 
 
 def parse_waivers(data: bytes, where: str) -> tuple[Waiver, ...]:

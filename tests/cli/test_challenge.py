@@ -30,6 +30,11 @@ def answered(answers: dict[str, str], nonce: str = NONCE) -> Report:
     return replace(report, run=run, accelerator=replace(report.accelerator, torch=torch_version()), cases=cases)
 
 
+def _of_suite(version: str) -> Report:
+    report = answered({SUM: ""})
+    return replace(report, run=replace(report.run, suite=replace(report.run.suite, version=version)))
+
+
 def challenged(report: Report, folder: Path, *words: str) -> int:
     file = folder / "report.json"
     file.write_text(to_json(report), encoding="utf-8")
@@ -68,15 +73,18 @@ def test_wrong_and_missing_answers_are_named_and_right_ones_are_counted(
         (answered({}, "another-word"), 1, "made with the challenge another-word, not with the required one"),
         (world.honest(), 1, "The run was made without a challenge."),
         (answered({}), 1, "The report has no passing case in the areas that answer a challenge."),
-        (answered({"operators.*": ""}), 2, "'operators.*' is not the id of a case."),
-        (answered({"#operators.add": ""}), 2, "'#operators.add' is not the id of a case."),
+        (answered({"operators.*": ""}), 1, "1 id is not that of a case: operators.*."),
+        (answered({"#operators.add": ""}), 1, "1 id is not that of a case: #operators.add."),
+        (answered({"operators.invented": "", SUM: ""}), 1, "1 id is not that of a case: operators.invented."),
+        (answered({SUM: "0.5"}), 1, f"{SUM}: '0.5' is not an answer to a challenge."),
+        (_of_suite("9.9.9"), 1, "Suite version 9.9.9 is not a release: 0.1.0."),
         (
             replace(answered({SUM: ""}), accelerator=replace(world.honest().accelerator, torch="1.0.0")),
             2,
             "with torch 1.0, but suite",
         ),
     ],
-    ids=range(6),
+    ids=range(9),
 )
 def test_what_cannot_be_an_answer_is_said_in_one_sentence(
     report: Report, status: int, sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -17,8 +17,10 @@ from conformance.reports.gate.finding import Decision, reject
 from conformance.reports.gate.rules import RULES
 from conformance.reports.gate.views import as_markdown
 from conformance.reports.plain_text import SUMMARY_BYTES
+from conformance.reports.verdict import Outcome, Reason, passed
 from tests.reports.gate import world
-from tests.reports.gate.world import Files, honest_files, plain
+from tests.reports.gate.world import Files, honest, honest_files, plain, toml, waiver
+from tests.reports.samples import entry, write_run
 
 Captured = pytest.CaptureFixture[str]
 ADD = "operators.add[float32-training]"
@@ -38,7 +40,7 @@ def fail(files: Files, id: str = ADD) -> None:
 
 def test_acceptance_is_status_0(files: Files, tmp_path: Path, capsys: Captured) -> None:
     assert main(files.write(tmp_path)) == 0
-    assert capsys.readouterr().out == "acme, profile training: accepted; 6 of 6 due cases\n"
+    assert capsys.readouterr().out.splitlines()[-1] == "acme, profile training: accepted; 6 of 6 due cases"
 
 
 def test_rejection_is_status_1_and_a_line_each(files: Files, tmp_path: Path, capsys: Captured) -> None:
@@ -47,7 +49,7 @@ def test_rejection_is_status_1_and_a_line_each(files: Files, tmp_path: Path, cap
     assert main(files.write(tmp_path)) == 1
 
     lines = capsys.readouterr().out.splitlines()
-    assert [line[:10] for line in lines[:-1]] == ["G05 reject", "G06 reject", "G07 reject"]
+    assert [line[:10] for line in lines[:3]] == ["G05 reject", "G06 reject", "G07 reject"]
     assert lines[-1].startswith("acme, profile training: rejected; 5 of 6 due cases; 3 findings (G05, G06, G07); ")
 
 
@@ -92,8 +94,13 @@ def test_a_summary_stays_below_its_limit_with_rejections_first() -> None:
 
 
 def test_the_runs_own_profile_is_the_default(files: Files, tmp_path: Path, capsys: Captured) -> None:
+    inside = files.manifest.required("training")
+    files.report = plain(world.honest(plan=tuple(case for case in world.PLAN if case.id in inside)))
+    files.report["run"]["profile"] = "training"
+    files.baseline = files.report
     words = [word for word in files.write(tmp_path) if not word.startswith("--profile")]
     assert main(words) == 0
+    assert "not checked: whether this is the profile that you require (--profile)" in capsys.readouterr().out
 
     del files.report["run"]["profile"]
     files.write(tmp_path)
@@ -110,6 +117,7 @@ def test_the_runs_own_profile_is_the_default(files: Files, tmp_path: Path, capsy
         (["REPORT", "--profile=core", "--format=xml"], "format 'xml' is not registered"),
         (["REPORT", "--profile=core", "--waivers=nowhere.toml"], "there is no nowhere.toml"),
         (["REPORT", "--profile=core", "--signature=x.sig"], "--signature needs --allowed-signers"),
+        (["REPORT", "--profile=core", "--signers=x.toml"], "--signers needs --allowed-signers"),
         (["--explain", "G77"], "gate rule 'G77' is not registered"),
     ],
 )
@@ -179,6 +187,55 @@ def test_g14_a_signed_report_is_accepted(files: Files, tmp_path: Path, keys: Pat
 
 
 @needs_ssh
+def test_g14_a_signer_signs_only_for_the_accelerators_of_the_signer_file(
+    files: Files, tmp_path: Path, keys: Path, capsys: Captured
+) -> None:
+    signers = tmp_path / "signers.toml"
+    words = [*signed(files, tmp_path, keys), f"--signers={signers}"]
+
+    signers.write_text('[[signer]]\nprincipal = "*@acme.example"\naccelerators = ["acme"]\n')
+    assert main(words) == 0
+    out = capsys.readouterr().out
+    assert "; signed by ada@acme.example; 0 cases waived\n" in out
+    assert "--signers" not in out
+
+    signers.write_text('[[signer]]\nprincipal = "ada@acme.example"\naccelerators = ["other"]\n')
+    assert main(words) == 1
+    sentence = "G14 reject ada@acme.example may sign for other, and the report is of 'acme'."
+    assert capsys.readouterr().out.splitlines()[0] == sentence
+
+    signers.write_text("")
+    assert main(words) == 1
+    assert "may sign for no accelerator" in capsys.readouterr().out
+
+
+def test_the_required_accelerator_is_compared_with_the_name(files: Files, tmp_path: Path, capsys: Captured) -> None:
+    words = files.write(tmp_path)
+
+    assert main([*words, "--accelerator=acme"]) == 0
+    assert "--accelerator" not in capsys.readouterr().out
+    assert main([*words, "--accelerator=cuda"]) == 1
+    assert capsys.readouterr().out.startswith("G17 reject The report is of 'acme', not of 'cuda'")
+
+
+def test_a_decision_states_the_run_and_what_was_not_checked(files: Files, tmp_path: Path, capsys: Captured) -> None:
+    words = files.write(tmp_path)
+    assert main(words) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("run new, ended 2")
+    assert lines[0].endswith("; not signed by an allowed signer; 0 cases waived")
+    assert "not checked: who made the report (--allowed-signers)" in lines
+
+    assert main([*words, "--format=json"]) == 0
+    decision = json.loads(capsys.readouterr().out)
+    assert (decision["run"]["id"], decision["signer"], decision["waived"]) == ("new", "", 0)
+    assert "who made the report (--allowed-signers)" in decision["not_checked"]
+
+    assert main([*words, "--format=markdown"]) == 0
+    assert "Not checked:" in capsys.readouterr().out
+
+
+@needs_ssh
 def test_g14_what_only_a_signature_shows(files: Files, tmp_path: Path, keys: Path, capsys: Captured) -> None:
     """Only the signature shows a failure that was turned into a pass with every number adjusted."""
     fail(files)
@@ -224,6 +281,138 @@ def test_g14_a_signature_made_for_something_else_or_no_signature_at_all(
 def test_a_key_that_is_not_there_cannot_sign(files: Files, tmp_path: Path, capsys: Captured) -> None:
     assert main(["sign", files.write(tmp_path)[1], "--key", str(tmp_path / "nobody")]) == 4
     assert "there is no" in capsys.readouterr().err
+
+
+FORGED = "forged"
+
+
+@needs_ssh
+@pytest.mark.parametrize("command", ["gate", "publish", "verify"])
+def test_with_signers_the_signed_bytes_are_read_and_no_journal(
+    command: str, files: Files, tmp_path: Path, keys: Path, capsys: Captured
+) -> None:
+    words = signed(files, tmp_path, keys)
+    write_run(tmp_path, [(entry(ADD), passed())], accelerator=FORGED)
+    capsys.readouterr()
+    signers = f"--allowed-signers={keys / 'allowed'}"
+
+    if command == "publish":
+        assert main(["publish", str(tmp_path), signers, "-o", str(tmp_path / "page")]) == 0
+        shown = (tmp_path / "page" / "index.html").read_text(encoding="utf-8")
+        assert "ada@acme.example" in shown
+        assert '<h3 id="card-0">acme</h3>' in shown
+    else:
+        assert main([command, str(tmp_path), *(words[2:] if command == "gate" else [signers])]) == 0
+        shown = capsys.readouterr().out
+        assert ("acme, profile training: accepted" if command == "gate" else "signed by ada@acme.example") in shown
+    assert FORGED not in shown
+
+
+@needs_ssh
+@pytest.mark.parametrize("command", ["gate", "verify"])
+@pytest.mark.parametrize("name", ["", "journal.jsonl"])
+def test_a_journal_has_no_signature(command: str, name: str, tmp_path: Path, keys: Path, capsys: Captured) -> None:
+    write_run(tmp_path, [(entry("a.b"), passed())])
+
+    assert main([command, str(tmp_path / name), f"--allowed-signers={keys / 'allowed'}"]) == 2
+    assert "a signature covers that file, and no journal" in capsys.readouterr().err
+
+
+@needs_ssh
+def test_publish_says_when_a_signature_does_not_verify(
+    files: Files, tmp_path: Path, keys: Path, capsys: Captured
+) -> None:
+    words = signed(files, tmp_path, keys)
+    with Path(words[1]).open("a", encoding="utf-8") as file:
+        file.write(" ")
+
+    assert main(["publish", words[1], f"--allowed-signers={keys / 'allowed'}", "-o", str(tmp_path / "page")]) == 0
+
+    assert "does not verify" in capsys.readouterr().err
+    assert "ada@acme.example" not in (tmp_path / "page" / "index.html").read_text(encoding="utf-8")
+
+
+@needs_ssh
+@pytest.mark.parametrize(
+    ("option", "sentence"),
+    [
+        ('valid-before="20200101"', "a key of ada@acme.example that is not allowed now: valid-before 20200101."),
+        ('valid-after="29990101"', "a key of ada@acme.example that is not allowed now: valid-after 29990101."),
+        ('namespaces="git"', "key is not permitted for use in signature namespace"),
+    ],
+)
+def test_g14_a_key_with_limits_is_named_with_them(
+    option: str, sentence: str, files: Files, tmp_path: Path, keys: Path, capsys: Captured
+) -> None:
+    words = signed(files, tmp_path, keys)
+    allowed = tmp_path / "limited"
+    allowed.write_text(f"ada@acme.example {option} {(keys / 'ada.pub').read_text()}", encoding="utf-8")
+
+    assert main([*words[:-1], f"--allowed-signers={allowed}"]) == 1
+
+    assert sentence in capsys.readouterr().out
+
+
+@needs_ssh
+def test_a_large_signature_is_refused_with_the_limit(
+    files: Files, tmp_path: Path, keys: Path, capsys: Captured
+) -> None:
+    words = signed(files, tmp_path, keys)
+    (tmp_path / "report.json.sig").write_bytes(b"x" * 100_000)
+
+    assert main(words) == 2
+    assert "report.json.sig is larger than 64 KiB; no signature of this suite is." in capsys.readouterr().err
+
+
+# --- messages and statuses --------------------------------------------------------------------------------------------
+
+
+def test_g15_fingerprints_are_told_apart_however_alike_they_begin(
+    files: Files, tmp_path: Path, capsys: Captured
+) -> None:
+    words = files.write(tmp_path)
+    own = files.report["environment"]["fingerprint_sha256"]
+    other = own[:40] + ("0" if own[40] != "0" else "1") + own[41:]
+
+    assert main([*words, f"--fingerprint={own.upper()}"]) == 0
+    capsys.readouterr()
+    assert main([*words, f"--fingerprint={other}"]) == 1
+    assert f"is {own[:41]}, not the {other[:41]} that is required" in capsys.readouterr().out
+    assert main([*words, f"--fingerprint={own[:12]}"]) == 4
+    assert "--fingerprint has 12 characters; expected the 64 hexadecimal digits" in capsys.readouterr().err
+
+
+def test_g09_waived_failures_are_mentioned(files: Files, tmp_path: Path, capsys: Captured) -> None:
+    files.report = plain(world.with_case(honest(), ADD, outcome=Outcome.FAIL, reason=Reason.WRONG, message="no"))
+    files.waivers = toml(waiver(ADD))
+
+    assert main(files.write(tmp_path)) == 0
+
+    assert f"G09 note   1 failing case is accepted under a waiver: {ADD}." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["gate", "REPORT"],
+        ["report", "REPORT"],
+        ["diff", "REPORT", "REPORT"],
+        ["publish", "REPORT"],
+        ["explain", "accelerator.device", "--report", "REPORT"],
+        ["challenge", "REPORT", "--nonce=0123456789"],
+        ["merge", "REPORT", "REPORT", "-o", "merged.json"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_an_unreadable_report_is_status_2_and_a_missing_one_status_4(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "broken.json").write_text("{", encoding="utf-8")
+
+    for name, status in (("broken.json", 2), ("nowhere.json", 4)):
+        assert main([name if word == "REPORT" else word for word in command]) == status
+        assert capsys.readouterr().err.count("\n") == 1
 
 
 # --- what it costs --------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import junitparser
 import pytest
 
 from conformance.cli.main import main
+from conformance.reports.json_files import MAX_BYTES
 from conformance.reports.loading import load
 from conformance.reports.report_json import to_json
 from conformance.reports.writer import write_report
@@ -73,7 +74,7 @@ def test_a_broken_or_foreign_file_is_one_sentence(tmp_path: Path, capsys: Captur
     path = tmp_path / "report.json"
     path.write_text(text)
 
-    assert main(["report", str(path)]) == 4
+    assert main(["report", str(path)]) == 2
 
     captured = capsys.readouterr()
     assert sentence in captured.err
@@ -86,10 +87,10 @@ def test_a_broken_or_foreign_file_is_one_sentence(tmp_path: Path, capsys: Captur
 def test_a_huge_file_is_one_sentence(tmp_path: Path, capsys: Captured) -> None:
     path = tmp_path / "report.json"
     with path.open("wb") as file:
-        file.truncate(65 << 20)
+        file.truncate(MAX_BYTES + 1)
 
-    assert main(["report", str(path)]) == 4
-    assert "is larger than 64 MiB" in capsys.readouterr().err
+    assert main(["report", str(path)]) == 2
+    assert "is larger than 128 MiB" in capsys.readouterr().err
 
 
 def test_a_missing_file_and_an_unknown_format_are_one_sentence(tmp_path: Path, capsys: Captured) -> None:

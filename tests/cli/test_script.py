@@ -111,7 +111,7 @@ def test_a_fallback_has_a_profile(cases: dict[str, Case], tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("message", "reason", "spec", "sentence"),
     [
-        ("RuntimeError: no kernel", Reason.RAISED, "acme_is_not_here:ACME", "is not usable on this machine"),
+        ("RuntimeError: no kernel", Reason.RAISED, "supa", "is not usable on this machine"),
         ("RuntimeError: no kernel", Reason.RAISED, "cpu", "did not fail again on this machine"),
         ("killed by signal 11", Reason.CRASH, "cpu", "it ended as crash"),
     ],
@@ -128,3 +128,16 @@ def test_a_failure_that_cannot_be_repeated_is_a_sentence(
 def test_a_case_that_is_no_operator_cell_is_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "accelerator.rng.fork", "--script"]) == 4
     assert "only cells of operators with a dtype" in capsys.readouterr().err
+
+
+def test_a_report_does_not_choose_a_module_that_is_imported(
+    cases: dict[str, Case], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "evil_module.py").write_text("raise SystemExit('imported')", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    id = next(iter(cases))
+    report = reported(tmp_path, id, "no sample", spec="evil_module:Accelerator")
+
+    with pytest.raises(UsageError, match="no module is imported because a report names it"):
+        script(cases[id], report)
+    assert "import torch" in script(cases[id], replace(report, cases=()), accelerator="cpu")

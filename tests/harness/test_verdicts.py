@@ -71,6 +71,26 @@ def test_strictness(claim: Claim, seen: Seen, bring_up: str, certify: str) -> No
     assert text(judge(ADAPTIVE, declared(claim), Observation(seen), Strictness.CERTIFY)) == certify
 
 
+def test_certify_fails_every_undeclared_cell_also_of_cases_that_do_not_run() -> None:
+    case = Case("capabilities.stream", "capabilities", requires=(STREAM.cell,))
+
+    silent = gate(case, Declaration(), Strictness.CERTIFY)
+    refused = gate(case, declared(NO, STREAM.cell), Strictness.CERTIFY)
+
+    assert silent is not None
+    assert refused is not None
+    assert text(silent) == "fail undeclared"
+    assert text(refused) == "skip unsupported"
+    assert gate(case, declared(YES, STREAM.cell), Strictness.CERTIFY) is None
+
+
+@pytest.mark.parametrize(("claim", "expected"), [(UNDECLARED, "fail undeclared"), (YES, "skip environment")])
+def test_certify_fails_an_undeclared_cell_that_the_machine_cannot_probe(claim: Claim, expected: str) -> None:
+    seen = Observation(Seen.ENVIRONMENT, "no memory")
+
+    assert text(judge(ADAPTIVE, declared(claim), seen, Strictness.CERTIFY)) == expected
+
+
 @pytest.mark.parametrize(
     ("claim", "expected"),
     [
@@ -100,9 +120,9 @@ def test_what_a_probe_of_a_silence_saw_is_kept_beside_the_message(seen: Observat
 def test_the_gate_names_the_missing_capability() -> None:
     case = Case("accelerator.stream.order", "accelerator", requires=(STREAM.cell,))
 
-    silent = gate(case, Declaration())
-    refused = gate(case, declared(NO, STREAM.cell))
-    allowed = gate(case, declared(YES, STREAM.cell))
+    silent = gate(case, Declaration(), Strictness.CI)
+    refused = gate(case, declared(NO, STREAM.cell), Strictness.CI)
+    allowed = gate(case, declared(YES, STREAM.cell), Strictness.CI)
 
     assert silent is not None
     assert (text(silent), silent.message) == ("skip undeclared", "stream is not declared")
@@ -115,7 +135,7 @@ def test_core_cannot_be_declared_away() -> None:
     case = Case("accelerator.copy.bits", "accelerator", level=Level.CORE, requires=(COPY.cell,))
     away = declared(NO, COPY.cell)
 
-    assert gate(case, away) is None
+    assert gate(case, away, Strictness.CI) is None
     assert text(judge(case, away, Observation(Seen.NOT_IMPLEMENTED), Strictness.BRING_UP)) == "fail core-missing"
 
 

@@ -70,8 +70,7 @@ def test_nothing_tells_who_ran_it_and_where(tmp_path: Path) -> None:
     report = report_of(
         tmp_path,
         (entry("a.b"), failed(Reason.WRONG, message)),
-        argv=["--conformance-report=/home/alice/out"],
-        spec="/home/alice/x:Supa",
+        argv=["--conformance-report=/home/alice/out", "--capabilities=/home/alice/supa.toml"],
     )
 
     everything = repr(report)

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from conformance.cli.main import main
-from conformance.reports.json_files import MAX_BYTES, MAX_CONTAINERS, MAX_VALUES
+from conformance.reports.json_files import MAX_BYTES, MAX_CASES, MAX_CONTAINERS, MAX_VALUES
 from conformance.reports.report_json import from_json, read_report, to_json
 from tests.fuzz import blast, documents, targets
 from tests.reports.gate.world import PLAN, dump, honest, manifest, operator, plain
@@ -230,11 +230,29 @@ def test_twenty_thousand_cases_take_two_seconds_and_300_megabytes(large: Path, h
 def test_the_memory_of_this_process_stays_small(tmp_path: Path, capsys: Captured) -> None:
     """What is refused is refused before it is built."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    (tmp_path / "report.json").write_bytes(b'{"schema":1,"run":[' + b'{"a":1},' * (MAX_CONTAINERS * 4) + b"1]}")
+    (tmp_path / "report.json").write_bytes(b'{"schema":1,"run":[' + b'{"a":1},' * (MAX_CONTAINERS * 2) + b"1]}")
 
     refused([str(tmp_path / "report.json")], capsys)
 
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000
+
+
+@pytest.mark.parametrize("number", [150_000, MAX_CASES + 1])
+def test_the_limit_of_cases_is_named_and_what_is_below_is_judged(number: int, tmp_path: Path, capsys: Captured) -> None:
+    value = plain(honest())
+    cases = value.pop("cases")
+    rows = ",".join(f'{{"id":"a.b{n}","area":"a"}}' for n in range(number - len(cases)))
+    text = f'{json.dumps(value)[:-1]},"cases":[{json.dumps(cases)[1:-1]},{rows}]}}'
+    path = tmp_path / "report.json"
+    path.write_text(text, encoding="utf-8")
+
+    if number <= MAX_CASES:
+        assert len(read_report(path).cases) == number
+    else:
+        assert f"cases has {number} items; this version reads at most {MAX_CASES}." in refused([str(path)], capsys)
+    values = b'{"schema":1,"run":[' + b"{}," * (MAX_CONTAINERS + 1) + b"1]}"
+    path.write_bytes(values)
+    assert "than a report of 200,000 cases, the largest that this version reads." in refused([str(path)], capsys)
 
 
 # --- a few inputs of the fuzzers, in every run of the tests ---------------------------------------------------------

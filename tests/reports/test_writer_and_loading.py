@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from conformance.errors import JournalError
+from conformance.errors import JournalError, UsageError
 from conformance.reports import loading
 from conformance.reports.loading import load
 from conformance.reports.report_json import to_json
@@ -30,7 +30,7 @@ def test_a_folder_gets_every_view(tmp_path: Path) -> None:
 def test_an_unwritable_folder_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
-    with pytest.raises(JournalError, match=r"cannot write .*Choose another folder"):
+    with pytest.raises(UsageError, match=r"cannot write .*Choose another folder"):
         write_report(sample_report(tmp_path / "run"), tmp_path / "file" / "out")
 
 
@@ -42,7 +42,7 @@ def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path: Path, monkey
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Path, "replace", full)
-    with pytest.raises(JournalError, match="No space left on device"):
+    with pytest.raises(UsageError, match="No space left on device"):
         write_text(path, "new")
 
     assert path.read_text() == "old"
@@ -110,7 +110,7 @@ def test_foreign_files_are_refused(tmp_path: Path, name: str, text: str, sentenc
 
 
 def test_a_missing_path_and_an_empty_folder_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(JournalError, match="there is no"):
+    with pytest.raises(UsageError, match="there is no"):
         load(tmp_path / "nowhere")
     with pytest.raises(JournalError, match="holds neither"):
         load(tmp_path)

@@ -66,6 +66,7 @@ ASSERTING = {
     "assert_event_covers_work",
     "assert_ordered_without_waiting",
     "assert_survives_running_out",
+    "check_event_times",
     "check_member",
 }
 

@@ -43,4 +43,29 @@ def decide(evidence: GateEvidence) -> Decision:
         findings=tuple(sorted(findings, key=lambda finding: finding.severity is not GateSeverity.REJECT)),
         due=due,
         met=due - unmet,
+        run=evidence.report.run.id,
+        started=evidence.report.run.started,
+        finished=evidence.report.run.finished,
+        signer=evidence.signer,
+        waived=len(evidence.waiver_outcome.waived),
+        unchecked=tuple(_unchecked(evidence)),
     )
+
+
+def _unchecked(evidence: GateEvidence) -> Iterator[str]:
+    """Yield what this gate was not asked to check, with the option for it. An acceptance says nothing about these."""
+    if evidence.signature is None:
+        yield "who made the report (--allowed-signers)"
+    elif evidence.signature.accelerators is None:
+        yield "whether the signer may sign for this accelerator (--signers)"
+    if not evidence.accelerator:
+        yield "whether this is the accelerator that you expect (--accelerator)"
+    if not evidence.profile_is_named:
+        yield "whether this is the profile that you require (--profile)"
+    if evidence.baseline is None:
+        yield "whether anything became worse (--baseline)"
+    if not evidence.fingerprint:
+        yield "whether this is the environment that you require (--fingerprint)"
+    if not evidence.challenge:
+        yield "whether the run is new (--challenge)"
+    yield "whether a device computed the results (conformance challenge, or your own run)"

@@ -43,7 +43,8 @@ def _regression(before: CaseRecord, evidence: GateEvidence) -> str | None:
     now = evidence.cases.get(before.id)
     if now is None:
         return "missing" if evidence.is_planned(before.id) and _is_asked(before.id, evidence) else None
-    if now.outcome is Outcome.PASS or now.reason is Reason.WAIVER_STALE or before.id in evidence.waiver_outcome.waived:
+    stale = now.reason is Reason.WAIVER_STALE and evidence.had_waivers
+    if now.outcome is Outcome.PASS or stale or before.id in evidence.waiver_outcome.waived:
         return None
     word = "skipped" if now.outcome is Outcome.SKIP else "failing"
     return f"{word} ({now.reason.value})"

@@ -11,7 +11,7 @@ from conformance.reports.declaration.claims import self_contradiction
 from conformance.reports.gate.evidence import GateEvidence
 from conformance.reports.gate.finding import GateFinding, Rule, counted, named, reject
 from conformance.reports.groups import CaseGroup
-from conformance.reports.model import CaseRecord
+from conformance.reports.model import CaseRecord, DeclaredCell
 from conformance.reports.verdict import Outcome, Reason
 
 
@@ -19,6 +19,7 @@ def check_honesty(evidence: GateEvidence) -> Iterator[GateFinding]:
     """Return findings of G08: false claims, and verdicts that contradict the declaration."""
     if contradiction := self_contradiction(evidence.report, evidence.claims):
         yield reject("G08", f"The declaration {contradiction}")
+    yield from _check_declaration(evidence)
     lies: dict[Reason, list[str]] = defaultdict(list)
     odd: dict[str, list[str]] = defaultdict(list)
     for group in evidence.report.groups:
@@ -34,20 +35,78 @@ def check_honesty(evidence: GateEvidence) -> Iterator[GateFinding]:
         yield reject("G08", f"{counted(len(ids), 'case')} {contradiction}: {named(ids)}.", ids)
 
 
+def _check_declaration(evidence: GateEvidence) -> Iterator[GateFinding]:
+    """Reject claims in words that no declaration has, and a denial of the core."""
+    cells = evidence.report.declaration.cells
+    if odd := [claim.cell or "(empty)" for claim in cells if not claim.cell or claim.detail not in _details(claim)]:
+        yield reject("G08", f"{counted(len(odd), 'claim')} cannot be declared in these words: {named(odd)}.", odd)
+    if denied := sorted(cell for cell in evidence.core_cells if evidence.claims.find(cell).state == UNSUPPORTED):
+        yield reject("G08", f"The mandatory core cannot be declared unsupported: {named(denied)}.", denied)
+
+
+def _details(claim: DeclaredCell) -> frozenset[str]:
+    return _DETAILS.get(claim.state, frozenset())
+
+
 def _contradictions(group: CaseGroup, evidence: GateEvidence) -> Iterator[tuple[str, list[str]]]:
     """Return contradictions of verdicts and declaration: the middle of a sentence, and the ids of the cases."""
-    claims = evidence.claims
-    if group.outcome is Outcome.PASS and group.level != "core":
-        # A case whose requirements are core runs undeclared. No case passes with a requirement that is denied.
-        if denied := [case.id for case in group.cases if claims.denies_any(case.requires)]:
-            yield "passed although the declaration denies a required cell", denied
+    if group.outcome is Outcome.PASS:
+        yield from _contradicted_passes(group, evidence)
+    elif group.outcome is Outcome.SKIP and evidence.report.run.strictness == "certify" and _is_lenient(group.reason):
+        yield f"skipped as {group.reason.value} in a run with strictness certify", [case.id for case in group.cases]
     elif group.outcome is Outcome.SKIP and group.reason in _STATES_OF:
         state = _STATES_OF[group.reason]
         if otherwise := [case.id for case in group.cases if state not in _states(case, evidence)]:
             yield f"skipped as {group.reason.value} although the declaration says otherwise", otherwise
 
 
-_STATES_OF: Final = {Reason.UNSUPPORTED: UNSUPPORTED, Reason.UNDECLARED: UNDECLARED}
+def _contradicted_passes(group: CaseGroup, evidence: GateEvidence) -> Iterator[tuple[str, list[str]]]:
+    """Return contradictions of passed cases: what they require is denied, not claimed, or claimed in another way."""
+    denied, silent, otherwise = [], [], []
+    core = evidence.core_cells
+    expects_emulation = group.reason is Reason.EMULATED
+    for case in group.cases:
+        found = [evidence.claims.find(cell, case.in_reference) for cell in case.requires]
+        states = {claim.state for claim in found}
+        # Cases of the core run whatever is declared. The core's cells need no claim.
+        if group.level != "core" and UNSUPPORTED in states:
+            denied.append(case.id)
+        elif (
+            group.level != "core"
+            and UNDECLARED in states
+            and any(
+                claim.state == UNDECLARED and cell not in core for claim, cell in zip(found, case.requires, strict=True)
+            )
+        ):
+            silent.append(case.id)
+        elif any(claim.detail in _NOT_NATIVE for claim in found) is not expects_emulation:
+            otherwise.append(case.id)
+    if denied:
+        yield "passed although the declaration denies a required cell", denied
+    if silent:
+        yield "passed although the declaration does not claim a required cell", silent
+    if otherwise:
+        yield f"passed as {group.reason.value} although the declaration says otherwise", otherwise
+
+
+def _is_lenient(reason: Reason) -> bool:
+    """Return whether strictness certify makes a failure of every skip with this reason."""
+    return reason is Reason.UNDECLARED or reason.facts.is_difference
+
+
+_STATES_OF: Final = {
+    Reason.UNSUPPORTED: UNSUPPORTED,
+    Reason.UNDECLARED: UNDECLARED,
+    # Only a cell that is declared unsupported can work beyond its declaration.
+    Reason.UNDER_DECLARED: UNSUPPORTED,
+}
+#: Details of claims that are not computed natively.
+_NOT_NATIVE: Final = frozenset({"emulated", "host"})
+#: Details that a claim of each state may have.
+_DETAILS: Final = {
+    SUPPORTED: frozenset({"", "native", *_NOT_NATIVE}),
+    UNSUPPORTED: frozenset({"", "hardware", "not-yet"}),
+}
 
 
 def _states(case: CaseRecord, evidence: GateEvidence) -> set[str]:

@@ -8,7 +8,7 @@ from typing import Final
 from conformance.reports.gate.evidence import GateEvidence
 from conformance.reports.gate.finding import GateFinding, Rule, note, reject
 from conformance.reports.gate.manifests import torch_series
-from conformance.reports.plain_text import one_line
+from conformance.reports.plain_text import one_line, told_apart
 from conformance.reports.profiles import containing
 
 #: Number of releases that are current, and of older ones that are accepted with a note.
@@ -47,8 +47,10 @@ def check_manifest(evidence: GateEvidence) -> Iterator[GateFinding]:
         )
     released = {name: manifest.sha256[name] for name in containing(evidence.profile)}
     if run.suite.manifest_sha256 not in released.values():
-        short = one_line(run.suite.manifest_sha256[:12], 20) or "(none)"
-        wanted = ", ".join(f"{sha256[:12]} ({name})" for name, sha256 in released.items())
+        # Two hashes may begin alike; both are cut where the run's differs from all of them.
+        width = max(len(told_apart(run.suite.manifest_sha256, sha256)[0]) for sha256 in released.values())
+        short = one_line(run.suite.manifest_sha256[:width], 80) or "(none)"
+        wanted = ", ".join(f"{sha256[: max(width, 12)]} ({name})" for name, sha256 in released.items())
         yield reject("G03", f"The run's manifest {short} is not the released one of {evidence.profile}: {wanted}.")
 
 

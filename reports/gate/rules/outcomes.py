@@ -33,6 +33,8 @@ def _kind(case: CaseRecord, evidence: GateEvidence) -> str:
         return f"of the mandatory core did not pass (skip, {case.reason.value})"
     if case.id in evidence.waiver_outcome.expired:
         return "failed with a waiver that has expired"
+    if case.reason is Reason.WAIVER_STALE:
+        return "has a verdict about a waiver (waiver-stale), and the run was typed without --waivers"
     if case.reason is Reason.WAIVED:
         found = observed(case)
         kind = f"({found.value})" if found else "(the report does not say how)"

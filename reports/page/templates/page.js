@@ -3,7 +3,7 @@
 (async () => {
   const ABSENT = "-", LOST = ".";
   const FILTERS = ["area", "dtype", "mode", "on", "outcome", "text", "ask"];
-  const LARGEST_FILE = 64 * 1024 * 1024, MOST_ROWS = 500;
+  const LARGEST_FILE = 128 * 1024 * 1024, MOST_ROWS = 500;
 
   const byId = (id) => document.getElementById(id);
   const form = byId("filters"), table = byId("matrix"), dialog = byId("cell");
@@ -212,15 +212,26 @@
     const message = column.messages[column.message[place]];
     if (message) append(one, "pre", message.replaceAll("\u0001", id));
     appendFacts(one, "Numbers", { "share of the error budget": budget(column.shares[place]), ...(column.details[place] || {}) });
-    const words = column.repro.replace("ID", `'${id}'`);
-    append(one, "h4", "Repeat it");
-    append(one, "pre", words);
-    const copy = append(one, "button", "Copy");
-    copy.type = "button";
-    copy.addEventListener("click", () => copyText(words, copy));
+    appendRepro(one, column, place);
     appendFacts(one, "Environment", column.run);
     state.case = id;
     remember();
+  }
+
+  /** The command that repeats a case. `publish` has checked and quoted its parts; only the id is added here. */
+  function appendRepro(parent, column, place) {
+    if (!column.repro.length || data.unrepeatable.includes(place)) return;
+    const [head, tail] = column.repro, words = head + shellQuoted(data.ids[place]) + tail;
+    append(parent, "h4", "Repeat it");
+    append(parent, "pre", words);
+    const copy = append(parent, "button", "Copy");
+    copy.type = "button";
+    copy.addEventListener("click", () => copyText(words, copy));
+  }
+
+  /** One word for a POSIX shell, as Python's shlex.quote writes it. */
+  function shellQuoted(word) {
+    return `'${word.replaceAll("'", `'"'"'`)}'`;
   }
 
   function budget(letter) {
@@ -260,7 +271,7 @@
   // --- comparing with a file -----------------------------------------------------------------------------------
 
   async function compare(file) {
-    if (file.size > LARGEST_FILE) return say(`${file.name} is larger than 64 MiB; no report of this suite is.`, "");
+    if (file.size > LARGEST_FILE) return say(`${file.name} is larger than 128 MiB; no report of this suite is.`, "");
     let report;
     try {
       report = JSON.parse(await file.text());

@@ -97,14 +97,16 @@ def _(files: Files) -> None:
     careful(files)
 
 
-@attempt("a failure leaves the profile as a case on ranks", "G03", "G04", "G06", "G07")
+@attempt("a failure leaves the profile as a case on ranks", "G03", "G04", "G06", "G07", "G15")
 def _(files: Files) -> None:
     failing(files)
     case(files)["world_size"] = 2
     careful(files)
 
 
-@attempt("a failure leaves the profile as a case on ranks, and the released hash is kept", "G05", "G04", "G06", "G07")
+@attempt(
+    "a failure leaves the profile as a case on ranks, and the released hash is kept", "G05", "G04", "G06", "G07", "G15"
+)
 def _(files: Files) -> None:
     failing(files)
     kept = files.report["run"]["suite"]["manifest_sha256"]
@@ -160,7 +162,7 @@ def _(files: Files) -> None:
     del case(files, EIG)["adaptive"]
 
 
-@attempt("a case is moved out of the reference", "G04", "G05")
+@attempt("a case is moved out of the reference", "G04", "G05", "G08")
 def _(files: Files) -> None:
     case(files)["in_reference"] = False
 
@@ -178,7 +180,7 @@ def _(files: Files) -> None:
     careful(files)
 
 
-@attempt("a claim is dropped without care", "G05", "G11")
+@attempt("a claim is dropped without care", "G05", "G08", "G11")
 def _(files: Files) -> None:
     cells = files.report["declaration"]["cells"]
     files.report["declaration"]["cells"] = [one for one in cells if one["cell"] != "stream"]
@@ -201,7 +203,7 @@ def _(files: Files) -> None:
     careful(files)
 
 
-@attempt("a claim is made smaller: computed on the host", "G11")
+@attempt("a claim is made smaller: computed on the host", "G11", "G08")
 def _(files: Files) -> None:
     files.report["declaration"]["cells"].append({"cell": ADD, "state": "supported", "detail": "host"})
     careful(files)

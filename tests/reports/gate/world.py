@@ -109,7 +109,7 @@ def honest(id: str = "new", days: int = 1, plan: tuple[PlannedCase, ...] = PLAN)
     end = NOW - timedelta(days=days)
     suite = Suite("0.1.0", "", 0)
     invocation = Invocation(("--accelerator=acme",), workers=1)
-    run = Run(id, (end - timedelta(minutes=5)).isoformat(), suite, end.isoformat(), invocation, "training")
+    run = Run(id, (end - timedelta(minutes=5)).isoformat(), suite, end.isoformat(), invocation)
     report = Report(
         run=run,
         accelerator=AcceleratorRecord("acme", "acme", "acme:0", 1, ("Acme One",), driver="1.2", torch=TORCH),

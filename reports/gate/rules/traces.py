@@ -1,0 +1,86 @@
+"""G18: a verdict carries no trace of another verdict."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Final
+
+from conformance.reports.gate.evidence import GateEvidence
+from conformance.reports.gate.finding import GateFinding, Rule, counted, named, reject
+from conformance.reports.model import CaseRecord, Fact
+from conformance.reports.verdict import Outcome, Reason
+from conformance.reports.waivers.applying import OBSERVED
+
+#: Metrics of errors as parts of their budgets. More than 1 is a failure.
+_RATIOS: Final = ("max_budget_ratio", "error_of_bound")
+#: Metric of a case whose cell is not claimed, and of one that computed on the host.
+_PROBE, _HOST_BYTES = "probe", "host_bytes"
+#: Reasons of cases that a probe has seen.
+_PROBED: Final = frozenset({Reason.UNSUPPORTED, Reason.UNDECLARED, Reason.UNDER_DECLARED})
+
+
+def check_traces(evidence: GateEvidence) -> Iterator[GateFinding]:
+    """Return findings of G18: verdicts with the message, command or metrics of another verdict."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for group in evidence.report.groups:
+        if group.outcome is Outcome.PASS or group.reason is Reason.WAIVER_STALE:
+            traces = _of_failures
+        elif group.outcome is Outcome.SKIP:
+            traces = _of_other_skips
+        else:
+            continue
+        for case in group.cases:
+            for trace in traces(case):
+                found[trace].append(case.id)
+    for trace, ids in found.items():
+        yield reject("G18", f"{counted(len(ids), 'case')} {trace}: {named(ids)}.", ids)
+
+
+def _of_failures(case: CaseRecord) -> Iterator[str]:
+    """Yield what a passed case has, although only a failed or skipped one can have it."""
+    metrics = case.metrics
+    if case.outcome is Outcome.PASS:
+        if case.message:
+            yield "passed, with the message of a case that did not"
+        if case.repro:
+            yield "passed, with the command that repeats a failure"
+    for name in _RATIOS:
+        value = metrics.get(name)
+        if value is not None and not _is_within(value):
+            yield f"passed, with an error outside the budget ({name})"
+    if _PROBE in metrics:
+        yield "passed, with the metric of a case that is not claimed (probe)"
+    if OBSERVED in metrics:
+        yield "passed, with the metric of a waived failure (observed)"
+    if _HOST_BYTES in metrics and case.reason is Reason.NATIVE:
+        yield "passed as native, with bytes that the host computed (host_bytes)"
+
+
+def _is_within(value: Fact) -> bool:
+    return not isinstance(value, str) and 0 <= value <= 1
+
+
+def _of_other_skips(case: CaseRecord) -> Iterator[str]:
+    """Yield what a skipped case has, although only one with another verdict can have it."""
+    if case.repro:
+        yield "skipped, with the command that repeats a failure"
+    probe = case.metrics.get(_PROBE)
+    if probe is not None and case.reason not in _PROBED and not case.reason.facts.made_by_waiver:
+        yield f"skipped as {case.reason.value}, with the metric of a case that is not claimed (probe)"
+    if case.reason is Reason.UNSUPPORTED and probe in ("right", "wrong", "fallback"):
+        yield "skipped as unsupported, although the probe got a result (probe)"
+    if OBSERVED in case.metrics and not case.reason.facts.made_by_waiver:
+        yield f"skipped as {case.reason.value}, with the metric of a waived failure (observed)"
+
+
+RULES = (
+    Rule(
+        "G18",
+        requirement="No verdict has traces of another one: a passed case has no message, no command that repeats a "
+        "failure, and no error above its budget. A skipped case has no command either.",
+        why="An edit of a verdict that leaves its evidence in place is the easiest forgery.",
+        fix="Send the file as the run wrote it.",
+        check=check_traces,
+    ),
+)
