@@ -44,6 +44,8 @@ class BackendSpec(AcceleratorSpec):
 
     @property
     def declaration_sources(self) -> list[str]:
+        if self.text in builtin_names():
+            return [f"built-in accelerator {self.text}", *([self.file.name] if self.file else [])]
         return ["capabilities", _named_file(self.file)]
 
     def preflight(self) -> None:

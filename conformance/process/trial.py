@@ -56,10 +56,9 @@ def try_module(text: str, *, members: bool = False) -> None:
     if status == _REACHED_THE_END:
         return
     how = timed_out() if status is None or was_hung(frames) else how_it_ended(frames, status)
-    step = "importing" if not members else "importing it and asking its members in"
+    step = f"importing {module}" + (" and asking its members" if members else "")
     raise SetupError(
-        f"'{text}' cannot be used: {step} {module} fails: {how}.\n  check: python -c 'import {module}'"
-        + evidence(frames, said)
+        f"'{text}' cannot be used: {step} fails: {how}.\n  check: python -c 'import {module}'" + evidence(frames, said)
     )
 
 

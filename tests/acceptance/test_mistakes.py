@@ -165,3 +165,18 @@ def test_a_device_that_dies_for_good_leaves_an_account_of_every_case(tmp_path: P
     assert "4 workers died while they load the accelerator" in finished.output
     assert finished.verdicts == {"vendor.first": ("pass", "native"), "vendor.kills": ("fail", "crash")}
     assert finished.report.accounting.unaccounted[0].id == "vendor.third"
+
+
+@pytest.mark.parametrize(
+    ("beside", "sources"),
+    [("", "capabilities, no .toml file beside its module"), ('[dtypes]\nint8 = "native"\n', "capabilities, acme.toml")],
+)
+def test_the_header_names_the_sources_of_the_declaration(beside: str, sources: str, tmp_path: Path) -> None:
+    backend = FILES["file-broken"].source
+    options = written(Mistake(backend, beside=beside, file='[dtypes]\nint16 = "native"\n'), tmp_path)
+
+    finished = run(
+        "--accelerator=acme:ACME", "--case=accelerator.rng.seed*", "-n0", *options, cwd=tmp_path, PYTHONPATH="."
+    )
+
+    assert f"sources: {sources}, --capabilities claims.toml" in finished.output
