@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 from xml.parsers import expat
 
-from conformance.errors import JournalError
+from conformance.errors import JournalError, UsageError
 from conformance.reports.json_files import read_capped
 from conformance.reports.model import AcceleratorRecord, Accounting, CaseRecord, Report, Run, Suite, count_cases
 from conformance.reports.plain_text import one_line, plain
@@ -81,7 +81,7 @@ def add_rows(report: Report, imported: Report) -> Report:
     known = {case.id for case in report.cases}
     twice = next((case.id for case in imported.cases if case.id in known), None)
     if twice:
-        raise JournalError(f"the report has the case {one_line(twice, 120)!r} already; it was imported before.")
+        raise UsageError(f"the report has the case {one_line(twice, 120)!r} already; it was imported before.")
     cases = (*report.cases, *imported.cases)
     suite = replace(report.run.suite, cases=report.run.suite.cases + len(imported.cases))
     return replace(
