@@ -17,9 +17,9 @@ from conformance.reports.gate.finding import Decision, reject
 from conformance.reports.gate.rules import RULES
 from conformance.reports.gate.views import as_markdown
 from conformance.reports.plain_text import SUMMARY_BYTES
-from conformance.reports.verdict import Outcome, Reason, passed
+from conformance.reports.verdict import passed
 from tests.reports.gate import world
-from tests.reports.gate.world import Files, honest, honest_files, plain, toml, waiver
+from tests.reports.gate.world import Files, honest_files, plain
 from tests.reports.samples import entry, write_run
 
 Captured = pytest.CaptureFixture[str]
@@ -380,15 +380,6 @@ def test_g15_fingerprints_are_told_apart_however_alike_they_begin(
     assert f"is {own[:41]}, not the {other[:41]} that is required" in capsys.readouterr().out
     assert main([*words, f"--fingerprint={own[:12]}"]) == 4
     assert "--fingerprint has 12 characters; expected the 64 hexadecimal digits" in capsys.readouterr().err
-
-
-def test_g09_waived_failures_are_mentioned(files: Files, tmp_path: Path, capsys: Captured) -> None:
-    files.report = plain(world.with_case(honest(), ADD, outcome=Outcome.FAIL, reason=Reason.WRONG, message="no"))
-    files.waivers = toml(waiver(ADD))
-
-    assert main(files.write(tmp_path)) == 0
-
-    assert f"G09 note   1 failing case is accepted under a waiver: {ADD}." in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

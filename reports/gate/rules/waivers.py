@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from conformance.reports.gate.evidence import GateEvidence
-from conformance.reports.gate.finding import GateFinding, Rule, counted, named, note, reject
+from conformance.reports.gate.finding import GateFinding, Rule, counted, named, reject
 from conformance.reports.plain_text import one_line
 
 
 def check_waivers(evidence: GateEvidence) -> Iterator[GateFinding]:
-    """Return findings of G09: waivers that are expired, incomplete, too long or for the core, and of waived cases."""
+    """Return findings of G09: waivers that are expired, incomplete, too long, or for the core."""
     today = evidence.now.date()
     for waiver in evidence.waivers:
         for fault in waiver.faults(today):
@@ -18,9 +18,6 @@ def check_waivers(evidence: GateEvidence) -> Iterator[GateFinding]:
     if core := evidence.waiver_outcome.core:
         n = counted(len(core), "case of the mandatory core is", "cases of the mandatory core are")
         yield reject("G09", f"{n} named by a waiver, and the core cannot be waived: {named(core)}.", core)
-    if waived := tuple(evidence.waiver_outcome.waived):
-        n = counted(len(waived), "failing case is", "failing cases are")
-        yield note("G09", f"{n} accepted under a waiver: {named(waived)}.", waived)
 
 
 def check_stale(evidence: GateEvidence) -> Iterator[GateFinding]:

@@ -407,10 +407,7 @@ def test_g16_some_flaky_cases_are_a_note() -> None:
 
     decision = decide(evidence(fails(honest(), ADD), waivers=(flaky,)))
 
-    assert [(one.rule, one.severity) for one in decision.findings] == [
-        ("G09", GateSeverity.NOTE),
-        ("G16", GateSeverity.NOTE),
-    ]
+    assert [(one.rule, one.severity) for one in decision.findings] == [("G16", GateSeverity.NOTE)]
     assert decision.met == decision.due
 
 
