@@ -171,7 +171,7 @@ def test_the_summary_is_escaped() -> None:
     ("make", "message", "colour"),
     [
         (honest, "training", "2e7d32"),
-        (lambda: with_case(honest(), ADD, outcome=Outcome.FAIL, reason=Reason.WRONG), "core", "2e7d32"),
+        (lambda: with_case(honest(), ADD, outcome=Outcome.FAIL, reason=Reason.WRONG), "inference", "2e7d32"),
         (
             lambda: with_case(honest(), "accelerator.rng", outcome=Outcome.FAIL, reason=Reason.WRONG),
             "1 failing",

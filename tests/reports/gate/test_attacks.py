@@ -505,7 +505,7 @@ def test_a_run_with_waivers_is_accepted_and_says_how_many_failures_are_waived() 
 
     decision = judged(report, waivers=(known,))
 
-    assert decision.findings == ()
+    assert decision.rejections == ()
     assert decision.waived == 4
 
 
