@@ -26,7 +26,7 @@ def test_it_claims_what_ours_supports_and_denies_no_capability_for_ours():
     ours, theirs = resolve("cpu").static_declaration.cells, resolve("deepspeed:cpu").static_declaration.cells
 
     assert theirs == {cell: claim for cell, claim in ours.items() if claim.state is State.SUPPORTED}
-    assert resolve("deepspeed:no-such").static_declaration.cells == {}
+    assert resolve("deepspeed:no_such").static_declaration.cells == {}
 
 
 def test_names_are_read_from_an_installed_deepspeed(tmp_path, monkeypatch):

@@ -114,7 +114,7 @@ class Bench:
     def run(self, case_id: str) -> Verdict:
         """Return the verdict that the plugin would give."""
         entry = planned(case_id)
-        early = gate(entry.case, self.declaration)
+        early = gate(entry.case, self.declaration, self.strictness)
         if early:
             return early
         checker = Checker()
