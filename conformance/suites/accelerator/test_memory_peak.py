@@ -54,6 +54,7 @@ def test_peak_reset(accelerator, device, member):
 @case("accelerator.memory.peak_inside_operations", requires=[MEMORY_PEAK])
 def test_peak_inside_operations(accelerator, device):
     """The peak covers memory that operations use for intermediate results."""
+    settle(accelerator)
     source = torch.ones(8 * MIB // 4, device=device)
     accelerator.reset_peak_memory_stats()
     before = accelerator.memory_allocated()
