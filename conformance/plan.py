@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import json
-import os
 import pkgutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -112,10 +110,3 @@ def torch_version() -> str:
     # Importing torch takes seconds, and `conformance list` and help texts do not need it.
     module = sys.modules.get("torch")
     return str(module.__version__) if module else metadata.version("torch")
-
-
-def write_manifest(manifest: dict[str, Any], path: Path) -> None:
-    """Write the manifest atomically, because several workers may write it at once."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}")
-    temporary.write_text(json.dumps(manifest, separators=(",", ":")))
-    temporary.replace(path)

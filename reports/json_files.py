@@ -1,10 +1,11 @@
-"""Reading of untrusted JSON. Bytes and values are limited before any object is built."""
+"""Reading of untrusted JSON, whose bytes and values are limited before any object is built; atomic writing."""
 
 from __future__ import annotations
 
 import gc
 import io
 import json
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -125,3 +126,10 @@ def collector_paused() -> Iterator[None]:
     finally:
         if running:
             gc.enable()
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write compact JSON atomically: several processes may write the same file at once, and one may read it."""
+    temporary = path.with_name(f"{path.name}.{os.getpid()}")
+    temporary.write_text(json.dumps(value, separators=(",", ":")))
+    temporary.replace(path)

@@ -10,7 +10,8 @@ import pytest
 from conformance.accelerators.declaration import Declaration, State
 from conformance.case import Case
 from conformance.errors import ConformanceError, UnknownName
-from conformance.plan import bundled_cases, family_of, make_manifest, write_manifest
+from conformance.plan import bundled_cases, family_of, make_manifest
+from conformance.reports.json_files import write_json
 from conformance.run_options import RunOptions
 from conformance.selection import matches, selector
 
@@ -53,7 +54,7 @@ class Collection:
         # The plan is what -k, -m and --deselect leave.
         self.planned = [(case, item.nodeid) for item in items if (case := case_of(item))]
         if self.planned and self.manifest_path:
-            write_manifest(make_manifest(self.planned), self.manifest_path)
+            write_json(self.manifest_path, make_manifest(self.planned))
         # After the manifest is written: the plan of a resumed run is still the whole plan.
         items[:] = [item for item in items if not ((case := case_of(item)) and case.id in self.done)]
 

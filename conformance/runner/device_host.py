@@ -15,7 +15,7 @@ from conformance.fixtures import cases as fixtures
 from conformance.process.deaths import evidence, load_seconds, output_kept, output_path, read_text
 from conformance.process.lifetime import die_with_parent
 from conformance.process.watchdog import Watchdog, stacks_path
-from conformance.reports.json_files import collector_paused
+from conformance.reports.json_files import collector_paused, write_json
 from conformance.runner.case_runner import CaseRunner
 from conformance.runner.context import (
     UNDER_TEST,
@@ -118,9 +118,7 @@ class DeviceHost:
         path = self._context.folder.facts(self._context.run)
         if path.exists():
             return
-        from conformance.runner.facts import write_facts
-
-        write_facts(path, facts)
+        write_json(path, facts)
 
     def _fail(self, sentence: str) -> None:
         """Report that the set-up failed: as a usage error here, or through a file from a worker."""

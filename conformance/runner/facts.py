@@ -54,11 +54,6 @@ def environment_facts() -> dict[str, Any]:
     return {"fingerprint_sha256": digest, "facts": facts}
 
 
-def write_facts(path: Path, facts: dict[str, Any]) -> None:
-    """Write facts as JSON."""
-    path.write_text(json.dumps(facts))
-
-
 def read_facts(path: Path) -> dict[str, Any]:
     """Return the facts that a worker has written, or an empty dict if it died before."""
     try:
