@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -155,7 +155,8 @@ class Report:
     #: Counts of the writer. Readers count again, and the gate rejects a report whose totals differ from its cases.
     totals: Counts = field(default_factory=Counts)
     notes: tuple[str, ...] = ()
-    cases: tuple[CaseRecord, ...] = ()
+    #: A tuple; a table of a large report, which makes a record when it is asked for.
+    cases: Sequence[CaseRecord] = ()
 
     @cached_property
     def counts(self) -> Counts:
@@ -202,7 +203,10 @@ def count_cases(cases: Iterable[CaseRecord], accounting: Accounting) -> Counts:
 
 def manifest_sha256(report: Report) -> str:
     """Return the hash of the plan that the report's cases describe. An honest report has it as its manifest's hash."""
-    return plan_sha256(report.run.suite.version, (*report.cases, *report.accounting.unaccounted))
+    planned: Sequence[PlannedCase] = report.cases
+    if report.accounting.unaccounted:
+        planned = (*report.cases, *report.accounting.unaccounted)
+    return plan_sha256(report.run.suite.version, planned)
 
 
 def declared_sha256(cells: Iterable[DeclaredCell]) -> str:
