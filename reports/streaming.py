@@ -13,7 +13,7 @@ import json
 import re
 import zlib
 from collections.abc import Iterator
-from io import RawIOBase
+from io import BytesIO, RawIOBase
 from typing import Any, BinaryIO, Final
 
 from conformance.errors import JournalError
@@ -39,6 +39,8 @@ _LONGEST_CASE: Final = 1 << 20
 _LONGEST_MEMBER: Final = 1 << 24
 #: Part of the values of a whole file that one member may hold.
 _SHARE: Final = 0.2
+#: Characters at the end of a window in which a value may be cut: ``-Infinity``, a number, an escaped character.
+_TAIL: Final = 32
 #: Cases that are checked together.
 _BATCH: Final = 2_000
 _BLANK: Final = re.compile(r"[ \t\n\r]*")
@@ -72,7 +74,9 @@ class _Hashed(RawIOBase):
         data = self._file.read(size if size >= 0 else _CHUNK)
         self._size += len(data)
         if self._size > MAX_REPORT_BYTES:
-            raise JournalError(f"{self._where} is larger than {size_text(MAX_REPORT_BYTES)}; no report of this suite is.")
+            raise JournalError(
+                f"{self._where} is larger than {size_text(MAX_REPORT_BYTES)}; no report of this suite is."
+            )
         self._hash.update(data)
         return data
 
@@ -153,7 +157,8 @@ class _Text:
             except RecursionError:
                 raise JournalError(f"{self.where} is nested too deeply to be a report.") from None
             except json.JSONDecodeError as error:
-                fault: ValueError = error
+                # Not the error itself: it holds the whole window, and stays until the collector runs.
+                said, place = error.msg, error.pos
             except ValueError as error:
                 raise self.fault(str(error)) from None
             else:
@@ -163,25 +168,23 @@ class _Text:
                         raise self.fault(f"a value has more than {longest:,} characters")
                     self._pass(end)
                     return value
-                fault = ValueError("a value does not end")
+                said, place = "a value does not end", end
             if self._ended:
-                raise self._syntax(fault) from None
+                raise self._syntax(said, place)
             if len(self._window) - self._at > longest:
-                raise self._too_long(fault, longest) from None
+                raise self._too_long(said, place, longest)
             self._fill(max(_CHUNK, len(self._window) - self._at))
             if len(self._window) > _LONGEST_CASE:
                 reject_crowds(self._window.encode("utf-8", "surrogatepass"), self.where, _SHARE)
 
-    def _too_long(self, fault: ValueError, longest: int) -> JournalError:
-        # A fault at the very end may only mean that the value goes on.
-        at_end = not isinstance(fault, json.JSONDecodeError) or fault.pos >= len(self._window) - 32
-        return self.fault(f"a value has more than {longest:,} characters") if at_end else self._syntax(fault)
+    def _too_long(self, said: str, place: int, longest: int) -> JournalError:
+        # A fault at the very end may only mean that the value goes on. An open string is named by its beginning.
+        goes_on = said.startswith("Unterminated") or place >= len(self._window) - _TAIL
+        return self.fault(f"a value has more than {longest:,} characters") if goes_on else self._syntax(said, place)
 
-    def _syntax(self, fault: ValueError) -> JournalError:
-        if not isinstance(fault, json.JSONDecodeError):
-            return self.fault(str(fault))
-        line = self.line + self._window.count("\n", self._at, fault.pos)
-        return JournalError(f"{self.where} is not valid JSON: line {line}: {fault.msg}.")
+    def _syntax(self, said: str, place: int) -> JournalError:
+        line = self.line + self._window.count("\n", self._at, place)
+        return JournalError(f"{self.where} is not valid JSON: line {line}: {said}.")
 
     def fault(self, said: str) -> JournalError:
         """Return an error about the next value."""
@@ -201,12 +204,12 @@ class Rest:
     """Bytes that were read before, and the rest of their file."""
 
     def __init__(self, first: bytes, file: BinaryIO) -> None:
-        self._first, self._file = first, file
+        self._first, self._file = BytesIO(first), file
 
     def read(self, size: int) -> bytes:
-        """Return at most so many bytes; none at the end."""
-        data, self._first = self._first[:size], self._first[size:]
-        return data or self._file.read(size)
+        """Return at most so many bytes; fewer only at the end."""
+        data = self._first.read(size)
+        return data if len(data) == size else data + self._file.read(size - len(data))
 
 
 def _read_object(text: _Text) -> tuple[dict[str, Any], CaseTable]:

@@ -122,7 +122,7 @@ def test_a_compressed_report_is_read_and_one_that_unpacks_to_gigabytes_is_not(
         for _ in range(100):
             file.write(b" " * (1 << 20))
     assert path.stat().st_size < 1 << 20
-    assert "no value in a quarter of a million blanks" in refused([str(path)], capsys)
+    assert "is not valid JSON: line 1: expected {" in refused([str(path)], capsys)
 
     monkeypatch.setattr(streaming, "MAX_REPORT_BYTES", 20 << 20)
     with gzip.open(path, "wb", compresslevel=1) as file:
