@@ -45,8 +45,9 @@ def read(kind: type[T], value: Any, where: str) -> T:
 
 
 def read_many(kind: type[T], values: list[Any], where: str, first: int, lines: Sequence[int]) -> list[T]:
-    """Return a part of a list as instances of ``kind``. ``first`` is the index of its first value, ``lines`` has the
-    line of each; JournalError names both for the first wrong value.
+    """Return a part of a list as instances of ``kind``; JournalError names index and line of the first wrong value.
+
+    ``first`` is the index of the first value, and ``lines`` has the line of each.
     """
     requested: Any = kind
     reader = _reader_of(requested)

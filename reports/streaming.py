@@ -152,30 +152,32 @@ class _Text:
         """Return the next JSON value, of at most so many characters."""
         self.peek()
         while True:
-            try:
-                value, end = _DECODER.raw_decode(self._window, self._at)
-            except RecursionError:
-                raise JournalError(f"{self.where} is nested too deeply to be a report.") from None
-            except json.JSONDecodeError as error:
-                # Not the error itself: it holds the whole window, and stays until the collector runs.
-                said, place = error.msg, error.pos
-            except ValueError as error:
-                raise self.fault(str(error)) from None
-            else:
-                # A number may go on behind the window.
-                if end < len(self._window) or self._ended:
-                    if end - self._at > longest:
-                        raise self.fault(f"a value has more than {longest:,} characters")
-                    self._pass(end)
-                    return value
-                said, place = "a value does not end", end
+            value, end, said = self._decode()
+            # A number may go on behind the window.
+            if not said and (end < len(self._window) or self._ended):
+                if end - self._at > longest:
+                    raise self.fault(f"a value has more than {longest:,} characters")
+                self._pass(end)
+                return value
             if self._ended:
-                raise self._syntax(said, place)
+                raise self._syntax(said, end)
             if len(self._window) - self._at > longest:
-                raise self._too_long(said, place, longest)
+                raise self._too_long(said, end, longest)
             self._fill(max(_CHUNK, len(self._window) - self._at))
             if len(self._window) > _LONGEST_CASE:
                 reject_crowds(self._window.encode("utf-8", "surrogatepass"), self.where, _SHARE)
+
+    def _decode(self) -> tuple[Any, int, str]:
+        """Return the value at the beginning of the window and its end; or what is wrong in the window, and where."""
+        try:
+            return *_DECODER.raw_decode(self._window, self._at), ""
+        except RecursionError:
+            raise JournalError(f"{self.where} is nested too deeply to be a report.") from None
+        except json.JSONDecodeError as error:
+            # Not the error itself: it holds the whole window, and stays until the collector runs.
+            return None, error.pos, error.msg
+        except ValueError as error:
+            raise self.fault(str(error)) from None
 
     def _too_long(self, said: str, place: int, longest: int) -> JournalError:
         # A fault at the very end may only mean that the value goes on. An open string is named by its beginning.

@@ -81,6 +81,11 @@ class Decision:
         return tuple(finding for finding in self.findings if finding.severity is GateSeverity.REJECT)
 
     @property
+    def rejecting(self) -> tuple[str, ...]:
+        """Return the ids of the rules that reject, each once."""
+        return tuple(dict.fromkeys(finding.rule for finding in self.rejections))
+
+    @property
     def status(self) -> GateStatus:
         return GateStatus.REJECTED if self.rejections else GateStatus.ACCEPTED
 

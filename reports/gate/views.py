@@ -47,7 +47,7 @@ def _conclusion(decision: Decision) -> str:
     sentence = (
         f"{name}, profile {decision.profile}: {_WORDS[decision.status]}; {decision.met} of {decision.due} due cases"
     )
-    reasons = ", ".join(dict.fromkeys(finding.rule for finding in decision.rejections))
+    reasons = ", ".join(decision.rejecting)
     more = f"; {rejected} finding{'s' if rejected != 1 else ''} ({reasons}); see: conformance gate --explain ID"
     return sentence + (more if rejected else "")
 

@@ -109,7 +109,7 @@ def test_what_a_small_file_may_not_be_a_large_one_may_not_be_either(name: str, t
     ("change", "sentence"),
     [
         (("{", "["), "line 1: expected {"),
-        (('"outcome":"skip"', '"outcome":"skipped"'), r"cases\[3\].outcome must be one of pass, skip, fail, .* \(line \d+\)"),
+        (('"outcome":"skip"', '"outcome":"skipped"'), r"cases\[3\].outcome must be one of .* \(line \d+\)"),
         (('"seconds":0.25', '"seconds":"0.25"'), r"cases\[0\].seconds must be a finite number, not '0.25' \(line 9\)"),
         (('"seconds":0.25', '"seconds":0.25,"seconds":0'), "line 9: a key occurs twice in one object"),
         (('"run":', '"schema": 1,\n"run":'), "line 3: a key occurs twice in one object"),

@@ -129,6 +129,12 @@ def check_times(evidence: GateEvidence) -> Iterator[GateFinding]:
     yield from _check_durations(evidence, finished - started)
 
 
+def is_in_the_future(report: Report, now: datetime) -> bool:
+    """Return whether the run is dated later than the clock says, or its dates cannot be compared with the clock."""
+    moments = [_moment(text) for text in (report.run.started, report.run.finished) if text]
+    return any(moment is None or moment > now + _SKEW for moment in moments)
+
+
 def _moment(text: str) -> datetime | None:
     """Return a date with its time zone, or None if the text is none."""
     try:
