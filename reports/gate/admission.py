@@ -29,7 +29,7 @@ def refusal(report: Report, now: datetime) -> str:
 
 
 def judge(report: Report, now: datetime, signer: str) -> Decision:
-    """Return the gate's decision, by the run's own profile. Its age is no reason: the page shows old runs as history."""
+    """Return the gate's decision by the run's own profile. Its age is no reason: the page shows history."""
     profile = report.run.profile if report.run.profile in PROFILES else None
     return decide(
         GateEvidence(

@@ -35,6 +35,8 @@ def check_names(evidence: GateEvidence) -> Iterator[GateFinding]:
         yield reject("G17", f"Characters that cannot be seen are in: {named(hidden)}.")
     if empty := [field for field in ("name", "spec", "device") if not getattr(report.accelerator, field).strip()]:
         yield reject("G17", f"The accelerator has no {' and no '.join(empty)}.")
+    if not report.run.id.strip():
+        yield reject("G17", "The run has no id, so the decision cannot say which run it is about.")
     if not _is_plain_name(name):
         yield reject("G17", f"The accelerator's name {shown} has letters that look like others, or odd blanks.")
     elif posed := _posed_as(report):
