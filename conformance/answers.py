@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from conformance.errors import JournalError, UsageError
-from conformance.reports.challenge import VALUES, parsed, place, written
+from conformance.reports.challenge import ANSWER, VALUES, parsed, place, seed_of_challenge, written
 from conformance.reports.json_files import read_json
 
 
@@ -25,6 +25,11 @@ class Answers:
         self._values: dict[str, str] = {}
         self._seen: Counter[str] = Counter()
         self._open = True
+
+    @property
+    def base_seed(self) -> int:
+        """Return the base seed of a run with this challenge."""
+        return seed_of_challenge(self.nonce)
 
     def close(self) -> None:
         """Stop keeping values: the results that follow depend on random numbers drawn by the device."""
@@ -54,6 +59,18 @@ class Answers:
     def missing(self) -> bool:
         """Return whether the claimed answer names other elements than the challenge chooses."""
         return self.claimed is not None and set(self.claimed) != set(sorted(self._values)[:VALUES])
+
+
+def answer(check: Any) -> None:
+    """Keep a case's answer to the challenge as a metric; without a challenge do nothing.
+
+    AssertionError if another run's answer is judged, and has other values than the challenge asks for.
+    """
+    if check.answers is None:
+        return
+    check.that(not check.answers.missing(), "the answer to the challenge does not have the values that it asks for")
+    if text := check.answers.text():
+        check.metric(ANSWER, text)
 
 
 def _text(element: Any) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from conformance.answers import answer
 from conformance.finding import Reason, report
 from conformance.numerics import layout
 from conformance.numerics.budgets import OpClass
@@ -227,12 +228,7 @@ class Judge:
 
     def _answer(self) -> None:
         """Keep the answer of a challenged run; fail if a claimed answer does not have the requested values."""
-        answers = self.check.answers
-        if answers is None:
-            return
-        self.check.that(not answers.missing(), "the answer to the challenge does not have the values that it asks for")
-        if text := answers.text():
-            self.check.metric("answer", text)
+        answer(self.check)
 
 
 def with_equal_strides(device: OperatorSample, host: OperatorSample) -> OperatorSample | None:

@@ -11,6 +11,7 @@ import torch
 from conformance.accelerators.capabilities import Cell
 from conformance.accelerators.declaration import Detail
 from conformance.accelerators.interface import stands_for_nothing
+from conformance.answers import answer
 from conformance.case import Case, seed_of
 from conformance.finding import Reason, Refused, environment_lacks, report
 from conformance.kernels.arguments import tensors_in
@@ -55,12 +56,13 @@ def run_sample(accelerator, device, declaration, case: Case, check) -> None:
     """Check a call of the accelerator's kernel, and of the portable reference unless the kernel is the reference."""
     task: KernelTask = case.payload
     loaded, kernel_device = load(accelerator, task), _kernel_device(task, device)
-    given = sample_of(task, task.what, case)
+    given = sample_of(task, task.what, case, check)
     worst = _judged_call(
         accelerator, task, loaded.function, loaded.functions, given, kernel_device, check, loaded.builder
     )
     choice = choice_behind(loaded.function)  # after the call: it says which implementation the call used
     _report_choice(check, choice, worst)
+    answer(check)
     # The reference is judged too: accelerators fall back to it where the environment lacks their own kernel.
     if choice.implementation is not Implementation.REFERENCE and task.kernel.reference is not None:
         reference = task.kernel.reference
@@ -102,18 +104,25 @@ def run_property(accelerator, device, declaration, case: Case, check) -> None:
     """Check a relation between several calls of the accelerator's kernel."""
     task: KernelTask = case.payload
     loaded, kernel_device = load(accelerator, task), _kernel_device(task, device)
-    generator = torch.Generator().manual_seed(seed_of(case.id))
+    generator = torch.Generator().manual_seed(_seed(case, check))
     judge = KernelJudge(check, task.kernel.budget, loaded.builder)
     for name, tensor, expected in task.what.run(loaded.functions, kernel_device, getattr(torch, task.dtype), generator):
         judge.tensor(name, tensor, expected)
     choice = choice_behind(loaded.function)
     _report_choice(check, choice, judge.ratio)
+    answer(check)
     _compare_with_claim(declaration, case, choice)
 
 
-def sample_of(task: KernelTask, sample, case: Case) -> Arguments:
-    """Return the sample's arguments on the host; they depend on the case's id alone."""
-    return sample.make(torch.Generator().manual_seed(seed_of(case.id)), getattr(torch, task.dtype))
+def sample_of(task: KernelTask, sample, case: Case, check=None) -> Arguments:
+    """Return the sample's arguments on the host; they depend on the case's id, and on the challenge if there is one."""
+    return sample.make(torch.Generator().manual_seed(_seed(case, check)), getattr(torch, task.dtype))
+
+
+def _seed(case: Case, check) -> int:
+    """Return the seed of a case's arguments. A challenge makes them new: answers cannot be known before it."""
+    challenged = check is not None and check.answers is not None
+    return seed_of(case.id, check.answers.base_seed if challenged else 0)
 
 
 def on_device(given: Arguments, device: torch.device) -> Arguments:

@@ -119,8 +119,8 @@ RULES = (
     Rule(
         "G18",
         requirement="No verdict has traces of another one: a passed case has no message, no command that repeats a "
-        "failure, and no error above its budget. A skipped case has no command either, and no error of a failure. Every "
-        "number is one that a run can write.",
+        "failure, and no error above its budget. A skipped case has no command either, and no error of a failure. "
+        "Every number is one that a run can write.",
         why="An edit of a verdict that leaves its evidence in place is the easiest forgery.",
         fix="Send the file as the run wrote it.",
         check=check_traces,

@@ -172,6 +172,12 @@ def _changes(
                     f"{name} of one that is {otherwise.value}",
                     lambda case, name=name, lender=lender: replace(case, **{name: getattr(lender, name)}),
                 )
+    yield from _turns(reason)
+    yield from _numbers()
+
+
+def _turns(reason: Reason) -> Iterator[tuple[str, Callable[[CaseRecord], CaseRecord]]]:
+    """Yield changes to every other verdict, with all evidence left as it is."""
     for outcome in Outcome:
         for otherwise in Reason:
             if outcome in otherwise.facts.outcomes and otherwise is not reason:
@@ -179,6 +185,10 @@ def _changes(
                     f"turned to {outcome.value} {otherwise.value}",
                     lambda case, o=outcome, r=otherwise: _turned(case, o, r),
                 )
+
+
+def _numbers() -> Iterator[tuple[str, Callable[[CaseRecord], CaseRecord]]]:
+    """Yield changes of durations, ranks, texts and metrics."""
     for name, values in (("seconds", (0.0, -1.0, 1e5)), ("ranks", (0, 2, 64)), ("world_size", (1, 2))):
         yield from ((f"{name} {v}", lambda case, name=name, v=v: replace(case, **{name: v})) for v in values)
     for name in ("message", "repro"):
