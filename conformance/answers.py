@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from conformance.errors import JournalError, UsageError
-from conformance.reports.challenge import ANSWER, VALUES, parsed, place, seed_of_challenge, written
+from conformance.reports.challenge import VALUES, parsed, place, seed_of_challenge, written
 from conformance.reports.json_files import read_json
 
 
@@ -59,18 +59,6 @@ class Answers:
     def missing(self) -> bool:
         """Return whether the claimed answer names other elements than the challenge chooses."""
         return self.claimed is not None and set(self.claimed) != set(sorted(self._values)[:VALUES])
-
-
-def answer(check: Any) -> None:
-    """Keep a case's answer to the challenge as a metric; without a challenge do nothing.
-
-    AssertionError if another run's answer is judged, and has other values than the challenge asks for.
-    """
-    if check.answers is None:
-        return
-    check.that(not check.answers.missing(), "the answer to the challenge does not have the values that it asks for")
-    if text := check.answers.text():
-        check.metric(ANSWER, text)
 
 
 def _text(element: Any) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from conformance.answers import Answers, answer
+from conformance.answers import Answers
 from conformance.case import Case
 from conformance.checker import Checker
 from conformance.kernels.specification import ErrorBudget, Expected
@@ -22,7 +22,7 @@ def answered(actual: torch.Tensor, claimed: str | None = None, who: str = "the b
     check = Checker(Answers(NONCE, "ops.kernel", claimed))
     expected = Expected(VALUE.double() if actual.is_floating_point() else VALUE.to(actual.dtype))
     KernelJudge(check, ErrorBudget(4.0, 4.0, "a few roundings"), who).tensor("result", actual, expected)
-    answer(check)
+    check.answer()
     return str(check.metrics["answer"])
 
 

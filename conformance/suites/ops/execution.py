@@ -11,7 +11,6 @@ import torch
 from conformance.accelerators.capabilities import Cell
 from conformance.accelerators.declaration import Detail
 from conformance.accelerators.interface import stands_for_nothing
-from conformance.answers import answer
 from conformance.case import Case, seed_of
 from conformance.finding import Reason, Refused, environment_lacks, report
 from conformance.kernels.arguments import tensors_in
@@ -62,7 +61,7 @@ def run_sample(accelerator, device, declaration, case: Case, check) -> None:
     )
     choice = choice_behind(loaded.function)  # after the call: it says which implementation the call used
     _report_choice(check, choice, worst)
-    answer(check)
+    check.answer()
     # The reference is judged too: accelerators fall back to it where the environment lacks their own kernel.
     if choice.implementation is not Implementation.REFERENCE and task.kernel.reference is not None:
         reference = task.kernel.reference
@@ -110,7 +109,7 @@ def run_property(accelerator, device, declaration, case: Case, check) -> None:
         judge.tensor(name, tensor, expected)
     choice = choice_behind(loaded.function)
     _report_choice(check, choice, judge.ratio)
-    answer(check)
+    check.answer()
     _compare_with_claim(declaration, case, choice)
 
 

@@ -257,9 +257,7 @@ def _check_devices(evidence: GateEvidence) -> Iterator[GateFinding]:
             yield reject("G15", f"Cases passed on a machine with this many devices: {one_line(str(devices), 60)}.")
     elif not (found := _DEVICE.fullmatch(report.accelerator.device)) or int(found[1] or 0) >= devices:
         device = one_line(report.accelerator.device, 60)
-        yield reject(
-            "G15", f"The run was on the device {device!a}, none of the {devices:g} that the file has."
-        )
+        yield reject("G15", f"The run was on the device {device!a}, none of the {devices:g} that the file has.")
     elif len(report.accelerator.device_names) > devices:
         yield reject("G15", f"The file names more kinds of devices than it has devices: {devices}.")
     if odd := [case.id for case in report.cases if case.ranks != (case.world_size or 1)]:

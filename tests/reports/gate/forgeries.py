@@ -83,13 +83,7 @@ def _edits(value: Any, foreign: Any) -> Iterator[tuple[str, Any]]:
         yield "in capitals", value.upper()
         yield "with other digits", value.translate(str.maketrans("0123456789", "1234567890"))
     elif isinstance(value, (int, float)):
-        for edit, number in (
-            ("zero", 0),
-            ("negative", -1),
-            ("one higher", value + 1),
-            ("a thousandfold", value * 1_000),
-        ):
-            yield edit, number
+        yield from {"zero": 0, "negative": -1, "one higher": value + 1, "a thousandfold": value * 1_000}.items()
     elif isinstance(value, tuple):
         yield "emptied", ()
         yield "doubled", value + value

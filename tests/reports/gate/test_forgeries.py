@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fnmatch
 from collections import Counter
-from dataclasses import replace
 from functools import cache
 
 import pytest
