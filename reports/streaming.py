@@ -14,7 +14,7 @@ import re
 import zlib
 from collections.abc import Iterator
 from io import BytesIO, RawIOBase
-from typing import Any, BinaryIO, Final
+from typing import Any, Final, Protocol
 
 from conformance.errors import JournalError
 from conformance.reports.case_table import CaseTable
@@ -47,7 +47,14 @@ _BLANK: Final = re.compile(r"[ \t\n\r]*")
 _DECODER: Final = json.JSONDecoder(object_pairs_hook=unique_keys, parse_constant=no_constant)
 
 
-def read_large(file: BinaryIO, where: str) -> tuple[dict[str, Any], CaseTable, str]:
+class Readable(Protocol):
+    """Anything that bytes are read from."""
+
+    def read(self, size: int, /) -> bytes:
+        """Return at most so many bytes; none at the end."""
+
+
+def read_large(file: Readable, where: str) -> tuple[dict[str, Any], CaseTable, str]:
     """Return the members of a report without its cases, the cases, and the SHA-256 of the file's bytes.
 
     JournalError says in one sentence what is wrong, and on which line.
@@ -62,7 +69,7 @@ def read_large(file: BinaryIO, where: str) -> tuple[dict[str, Any], CaseTable, s
 class _Hashed(RawIOBase):
     """A file whose bytes are hashed as they are read."""
 
-    def __init__(self, file: BinaryIO, where: str) -> None:
+    def __init__(self, file: Readable, where: str) -> None:
         self._file, self._where = file, where
         self._hash = hashlib.sha256()
         self._size = 0
@@ -90,7 +97,7 @@ class _Hashed(RawIOBase):
 class _Text:
     """Text of a file, of which a window is in memory. ``line`` is the line of the next character."""
 
-    def __init__(self, file: BinaryIO, where: str) -> None:
+    def __init__(self, file: Readable, where: str) -> None:
         self.where, self.line = where, 1
         first = file.read(len(GZIP))
         self._raw = _Hashed(Rest(first, file), where)
@@ -130,7 +137,8 @@ class _Text:
     def peek(self) -> str:
         """Return the next character that is not blank, or an empty text at the end."""
         for _ in range(2):
-            end = _BLANK.match(self._window, self._at).end()  # type: ignore[union-attr] - it matches nothing too
+            blank = _BLANK.match(self._window, self._at)
+            end = blank.end() if blank else self._at
             self._pass(end)
             if end < len(self._window) or self._ended:
                 break
@@ -205,7 +213,7 @@ class _Text:
 class Rest:
     """Bytes that were read before, and the rest of their file."""
 
-    def __init__(self, first: bytes, file: BinaryIO) -> None:
+    def __init__(self, first: bytes, file: Readable) -> None:
         self._first, self._file = BytesIO(first), file
 
     def read(self, size: int) -> bytes:

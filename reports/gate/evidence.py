@@ -66,9 +66,10 @@ class GateEvidence:
         if isinstance(self.report.cases, tuple):
             return {case.id: case for case in self.report.cases}
         # Imported here, because small reports do not need it.
-        from conformance.reports.case_table import CaseIndex
+        from conformance.reports.case_table import CaseIndex, CaseTable
 
-        return CaseIndex(self.report.cases)
+        cases = self.report.cases
+        return CaseIndex(cases) if isinstance(cases, CaseTable) else {case.id: case for case in cases}
 
     @cached_property
     def plan_sha256(self) -> str:
