@@ -69,6 +69,8 @@ def matrix_json(columns: Sequence[PageColumn], rows: Sequence[AreaRows]) -> str:
                 "started": column.report.run.started,
                 "suite": column.report.run.suite.version,
                 "profile": column.report.badge,
+                "breadth": {"claimed": column.report.breadth.claimed, "planned": column.report.breadth.planned},
+                "kernels": {area: dict(counts) for area, counts in column.report.kernel_origins.items()},
                 "areas": {
                     row.name: {
                         "mark": row.cells[place].mark.value,
