@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
+import torch
+
 #: What is answered. Everything else is left to PyTorch, and says that this torch was built without CUDA.
 ANSWERED = (
     "is_available",
@@ -66,3 +68,5 @@ def answer_for(cuda: ModuleType, device: ModuleType) -> None:
     for name in ANSWERED:
         setattr(cuda, name, getattr(device, name))
     cuda.get_device_properties = get_device_properties
+    # Distributed checkpoints copy tensors of this device type to the host. It must not become "cuda".
+    torch._utils._get_available_device_type = lambda: "supa"
