@@ -23,6 +23,7 @@ from conformance.accelerators.capabilities import (
     find_capability,
 )
 from conformance.accelerators.declaration import Claim, Declaration, Detail, supported, unsupported
+from conformance.accelerators.subjects import check_subject
 from conformance.errors import DeclarationError, UnknownName
 
 NOT_YET: Final = Detail.NOT_YET
@@ -161,13 +162,20 @@ def declaration_of(elements: Iterable[Element]) -> Declaration:
         raise DeclarationError(
             f"`capabilities` is a {type(elements).__name__}; make it a set of capabilities, cells, statements or names."
         )
-    return Declaration.of(_statement(element) for element in elements)
+    return Declaration.of(_known_statement(element) for element in elements)
 
 
 def dtypes_in(elements: Iterable[Element]) -> tuple[str, ...]:
     """Return the dtypes in which the elements claim computation, in the order of the matrix."""
     declaration = declaration_of(elements)
     return tuple(name for name in DTYPES if declaration.supports(Cell("operators.*", name, Mode.INFERENCE.value)))
+
+
+def _known_statement(element: Element) -> tuple[Cell, Claim]:
+    """Return the cell and the claim of an element; raise DeclarationError if the cell is of an unknown operator."""
+    cell, claim = _statement(element)
+    check_subject(cell.subject)
+    return cell, claim
 
 
 def _statement(element: Element) -> tuple[Cell, Claim]:
@@ -203,7 +211,10 @@ def parse_cell(text: str) -> Cell:
 
 
 def _named(cell: Cell) -> Cell:
-    """Return the cell if its subject is known; operators and workloads are open families, and never checked here."""
+    """Return the cell if its capability is known. Members of families are checked where they are declared.
+
+    A report names operators of the torch that it was made with. They are read here, and need not exist in this one.
+    """
     if cell.subject.partition(".")[0] in vocabulary.FAMILIES and "." in cell.subject:
         return cell
     try:

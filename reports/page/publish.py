@@ -89,6 +89,8 @@ def matrix_json(columns: Sequence[PageColumn], rows: Sequence[AreaRows]) -> str:
                 "profile": column.report.badge,
                 "signer": column.source.signer,
                 **_judged(column),
+                "breadth": {"claimed": column.report.breadth.claimed, "planned": column.report.breadth.planned},
+                "kernels": {area: dict(counts) for area, counts in column.report.kernel_origins.items()},
                 "areas": {
                     row.name: {
                         "mark": row.cells[place].mark.value,

@@ -10,6 +10,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
+from conformance.reports.breadth import kernel_sentence
 from conformance.reports.gate.finding import Decision
 from conformance.reports.page import pictures
 from conformance.reports.page.cells import Mark
@@ -36,9 +37,10 @@ class Card:
         column, report = self.column, self.column.report
         aim, counts = column.aim, report.counts
         rows = (
-            ("profile reached", report.badge or "none"),
+            ("profile reached", report.profile_text),
             (f"verified of {aim.name}", f"{aim.verified} of {aim.claimed}"),
             ("cases", f"{counts.passed} pass, {counts.skipped} skip, {counts.failed} fail"),
+            ("kernels", kernel_sentence(report.kernel_origins)),
             ("without a verdict", str(counts.lost) if counts.lost else ""),
             ("devices", self.devices),
             ("torch", plain(report.accelerator.torch)),

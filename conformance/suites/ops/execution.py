@@ -14,13 +14,13 @@ from conformance.accelerators.interface import stands_for_nothing
 from conformance.case import Case, seed_of
 from conformance.finding import Reason, Refused, environment_lacks, report
 from conformance.kernels.arguments import tensors_in
-from conformance.kernels.implementation import Choice, Implementation, choice_behind
+from conformance.kernels.implementation import Choice, Implementation
 from conformance.kernels.specification import Arguments, TensorLocation
 from conformance.numerics.compare import plain
 from conformance.numerics.trees import mapped
 
 from .judging import KernelJudge, differing
-from .loading import is_compatible, loaded
+from .loading import is_compatible, loaded, report_kernel, report_own_check
 from .planned import KernelTask
 
 
@@ -59,8 +59,8 @@ def run_sample(accelerator, device, declaration, case: Case, check) -> None:
     worst = _judged_call(
         accelerator, task, loaded.function, loaded.functions, given, kernel_device, check, loaded.builder
     )
-    choice = choice_behind(loaded.function)  # after the call: it says which implementation the call used
-    _report_choice(check, choice, worst)
+    choice = report_kernel(check, loaded.function)  # after the call: it says which implementation the call used
+    _report_ratio(check, worst)
     check.answer()
     # The reference is judged too: accelerators fall back to it where the environment lacks their own kernel.
     if choice.implementation is not Implementation.REFERENCE and task.kernel.reference is not None:
@@ -88,6 +88,7 @@ def run_refusal(accelerator, device, case: Case, check) -> None:
             error = raised
     accelerator.synchronize()
 
+    report_own_check(check, loaded.function)
     check.that(error is not None, f"{task.what.argument} is wrong ({task.what.name}), but the call does not raise")
     if isinstance(error, NotImplementedError):
         raise error  # the kernel is missing, which says nothing about its checks of arguments
@@ -107,8 +108,8 @@ def run_property(accelerator, device, declaration, case: Case, check) -> None:
     judge = KernelJudge(check, task.kernel.budget, loaded.builder)
     for name, tensor, expected in task.what.run(loaded.functions, kernel_device, getattr(torch, task.dtype), generator):
         judge.tensor(name, tensor, expected)
-    choice = choice_behind(loaded.function)
-    _report_choice(check, choice, judge.ratio)
+    choice = report_kernel(check, loaded.function)
+    _report_ratio(check, judge.ratio)
     check.answer()
     _compare_with_claim(declaration, case, choice)
 
@@ -145,9 +146,7 @@ def _judged_call(
     return judge.ratio
 
 
-def _report_choice(check, choice: Choice, ratio: float) -> None:
-    check.metric("implementation", choice.implementation.value)
-    check.metric("implementation_reason", choice.reason)
+def _report_ratio(check, ratio: float) -> None:
     check.metric("max_budget_ratio", float(f"{ratio:.3g}"))
 
 

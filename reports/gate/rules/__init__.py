@@ -48,6 +48,8 @@ def decide(evidence: GateEvidence) -> Decision:
         finished=evidence.report.run.finished,
         signer=evidence.signer,
         waived=len(evidence.waiver_outcome.waived),
+        breadth=evidence.report.breadth,
+        kernels=evidence.report.kernel_origins,
         unchecked=tuple(_unchecked(evidence)),
     )
 
