@@ -7,6 +7,7 @@ operator's meta function, which describes every device, agrees with it, or where
 from __future__ import annotations
 
 import contextlib
+import unittest
 
 import torch
 
@@ -36,6 +37,29 @@ def promises_strides(info, sample: OperatorSample, position: int, expected: torc
         return False
     found = described[position]
     return found.shape == expected.shape and layout.significant_strides(found) == layout.significant_strides(expected)
+
+
+def describes(info, sample: OperatorSample, position: int, actual: torch.Tensor) -> bool:
+    """Return whether the meta function gives output ``position`` of this call the dtype and shape of ``actual``.
+
+    Some outputs differ between the CPU and all other devices, as the statistics of normalisations do.
+    """
+    described = _on_meta(info.op, sample)
+    if described is None or position >= len(described) or not isinstance(described[position], torch.Tensor):
+        return False
+    return (described[position].dtype, described[position].shape) == (actual.dtype, actual.shape)
+
+
+def is_excused(info, test: str) -> bool:
+    """Return whether PyTorch's own tests expect a failure of ``test`` (of its ``TestCommon``) on some device."""
+    from torch.testing._internal.opinfo.core import DecorateInfo
+
+    entries = (entry for entry in info.decorators if isinstance(entry, DecorateInfo))
+    return any(
+        (entry.cls_name, entry.test_name) == ("TestCommon", test) and unittest.expectedFailure in entry.decorators
+        for entry in entries
+        if entry.active_if
+    )
 
 
 def is_composite(info) -> bool:
