@@ -151,29 +151,27 @@ def wide_statistics(call: Call, args: list[Any]) -> Sequence[Any]:
     return results
 
 
-def narrow_statistics(first: int) -> Around:
+def narrow_statistics(first: int, x_at: int) -> Around:
     """Return a habit that gives the host's kernel statistics in the dtype of its inputs."""
 
-    def around(call: Call, args: list[Any]) -> Sequence[Any]:
+    def around(call: Call, args: list[Any]) -> None:
         for position in (first, first + 1):
-            if isinstance(args[position], torch.Tensor) and args[0].dtype in _HALVES:
-                args[position] = args[position].to(args[0].dtype)
-        return call(args)
+            if isinstance(args[position], torch.Tensor) and args[x_at].dtype in _HALVES:
+                args[position] = args[position].to(args[x_at].dtype)
+        call(args)  # its results stand: one that nobody needs is undefined
 
     return around
 
 
-def running_statistics(momentum_at: int) -> Around:
-    """Return a habit of batch norm: in evaluation it returns the statistics that it used, where the CPU has none."""
-
-    def around(call: Call, args: list[Any]) -> Sequence[Any]:
-        results = call(args)
-        training, eps = args[momentum_at - 1], args[momentum_at + 1]
-        if isinstance(training, bool) and not training and len(args) == momentum_at + 2:
-            return [results[0], args[3].clone(), (args[4] + eps).rsqrt()]
-        return results
-
-    return around
+def batch_statistics(call: Call, args: list[Any]) -> Sequence[Any]:
+    """Return statistics in float32 for 16-bit inputs; in evaluation those that were used, where the CPU has none."""
+    results = call(args)
+    if len(args) != 8:
+        return results  # without running statistics, or with given outputs
+    dtype = torch.float32 if args[0].dtype in _HALVES else args[0].dtype
+    if args[5]:
+        return [results[0], *(result.to(dtype) for result in results[1:])]
+    return [results[0], args[3].to(dtype, copy=True), (args[4].to(dtype) + args[7]).rsqrt()]
 
 
 def contiguous_only(call: Call, args: list[Any]) -> Sequence[Any]:
@@ -206,8 +204,10 @@ def _noisy(x: torch.Tensor, ulps: int) -> torch.Tensor:
     for _ in range(ulps):
         towards = torch.where((torch.arange(x.numel()) % 2 == 0).reshape(x.shape), math.inf, -math.inf).to(x.dtype)
         changed = torch.nextafter(changed, towards)
+    # Powers of two are exact with every library.
+    rounded = (x != x.round()) & (x.frexp().mantissa.abs() != 0.5)
     normal = x.isfinite() & changed.isfinite() & (x.abs() > 64 * torch.finfo(x.dtype).smallest_normal)
-    return torch.where(normal & (x != x.round()), changed, x)
+    return torch.where(normal & rounded, changed, x)
 
 
 def inexact(ulps: int) -> Around:
@@ -279,10 +279,11 @@ def truncated_power(call: Call, args: list[Any]) -> Sequence[Any]:
     """Compute powers in float32 before a conversion to integers."""
     results = call(args)
     result = results[0]
-    if not result.is_floating_point() and not result.is_complex() and not any(_tensors(args[:2])):
+    if not result.is_floating_point() and not result.is_complex() and not _tensors(args[:4]):
         start, end, steps, base = (float(value) for value in args[:4])
         exponents = torch.linspace(start, end, int(steps), dtype=torch.float32)
-        result.copy_(torch.pow(torch.tensor(base, dtype=torch.float32), exponents).to(result.dtype))
+        powers = torch.pow(torch.tensor(base, dtype=torch.float32), exponents).to(result.dtype)
+        result.copy_(powers if powers.shape == result.shape else result)
     return results
 
 
@@ -356,9 +357,10 @@ HABITS: Mapping[str, Around] = {
     "scatter_add_": asserting(1, 2),
     "index_select": asserting(1, 2),
     "native_layer_norm": wide_statistics,
-    "native_layer_norm_backward": narrow_statistics(3),
-    "native_batch_norm": running_statistics(6),
-    "_native_batch_norm_legit": running_statistics(6),
+    "native_layer_norm_backward": narrow_statistics(3, 1),
+    "native_batch_norm": batch_statistics,
+    "_native_batch_norm_legit": batch_statistics,
+    "native_batch_norm_backward": narrow_statistics(5, 1),
     "native_group_norm": contiguous_only,
     "linalg_inv_ex": column_major(),
     "_linalg_solve_ex": column_major(),

@@ -6,7 +6,6 @@ operator's meta function, which describes every device, agrees with it, or where
 
 from __future__ import annotations
 
-import contextlib
 import unittest
 
 import torch
@@ -74,15 +73,26 @@ def is_composite(info) -> bool:
 
 
 def promises_refusal(function, sample: OperatorSample, **extra) -> bool:
-    """Return whether the meta function refuses the call, so that it has no meaning on any device."""
-    return _on_meta(function, sample, **extra) is None
+    """Return whether the meta function refuses the call, so that it has no meaning on any device.
+
+    A meta function that does not exist, or that refuses the call without ``extra`` too, describes nothing.
+    """
+    described, refusal = _meta_outcome(function, sample, **extra)
+    if described is not None or isinstance(refusal, NotImplementedError):
+        return False
+    return not extra or _on_meta(function, sample) is not None
 
 
 def _on_meta(function, sample: OperatorSample, **extra) -> list | None:
     """Return the outputs that the meta function describes, or None if it refuses the call."""
-    with contextlib.suppress(Exception):  # each operator refuses in its own way
-        return leaves(call(function, sample.on(META), **extra))
-    return None
+    return _meta_outcome(function, sample, **extra)[0]
+
+
+def _meta_outcome(function, sample: OperatorSample, **extra) -> tuple[list | None, Exception | None]:
+    try:
+        return leaves(call(function, sample.on(META), **extra)), None
+    except Exception as refusal:  # each operator refuses in its own way
+        return None, refusal
 
 
 def promises_zero_signs(info) -> bool:
