@@ -210,7 +210,7 @@ def _noisy(x: torch.Tensor, ulps: int) -> torch.Tensor:
     return torch.where(normal & rounded, changed, x)
 
 
-def inexact(ulps: int) -> Around:
+def inexact(float32: int, float64: int) -> Around:
     """Return a habit that computes with an error of some units in the last place, and makes every NaN positive."""
 
     def around(call: Call, args: list[Any]) -> Sequence[Any]:
@@ -218,10 +218,18 @@ def inexact(ulps: int) -> Around:
         for result in results:
             if not isinstance(result, torch.Tensor) or result.dtype not in (torch.float32, torch.float64):
                 continue
+            ulps = float32 if result.dtype is torch.float32 else float64
             result.copy_(torch.where(result.isnan(), math.nan, _noisy(result, ulps)))
         return results
 
     return around
+
+
+def power(call: Call, args: list[Any]) -> Sequence[Any]:
+    """Compute powers with an error; the exponents that kernels replace by products and roots stay exact."""
+    if any(isinstance(arg, (int, float)) and float(arg) in (-2, -1, -0.5, 0, 0.5, 1, 2, 3) for arg in args[1:2]):
+        return call(args)
+    return inexact(2, 1)(call, args) or []  # 4 is documented; exhaustive tests of float32 have seen 2
 
 
 def other_zero(call: Call, args: list[Any]) -> Sequence[Any]:
@@ -237,11 +245,13 @@ def contracted(exact: Callable[..., torch.Tensor]) -> Around:
     """Return a habit that rounds once instead of twice, as a fused multiply-add does."""
 
     def around(call: Call, args: list[Any]) -> Sequence[Any]:
-        results = call(args)
         tensors = _tensors(args[:3])
-        if len(tensors) == 3 and all(t.dtype is torch.float32 for t in tensors) and results[0].dtype is torch.float32:
-            scalar = next((arg for arg in args[3:] if isinstance(arg, (int, float))), 1)
-            results[0].copy_(exact(*(t.double() for t in tensors), scalar))
+        if len(tensors) < 3 or any(tensor.dtype is not torch.float32 for tensor in tensors):
+            return call(args)
+        scalar = next((arg for arg in args[3:] if isinstance(arg, (int, float))), 1)
+        once = exact(*(tensor.double() for tensor in tensors), scalar)  # before the call, which may write in place
+        results = call(args)
+        results[0].copy_(once)
         return results
 
     return around
@@ -298,27 +308,14 @@ _PRODUCTS = {
     "dot": {0: 0, 1: 0},
     "vdot": {0: 0, 1: 0},
 }
+#: Largest errors (float32, float64) that the CUDA C++ Programming Guide gives, in units in the last place.
 _ULPS = {
-    1: ("log", "log1p", "expm1", "cbrt"),
-    2: (
-        "exp",
-        "exp2",
-        "log10",
-        "log2",
-        "sin",
-        "cos",
-        "sigmoid",
-        "tanh",
-        "rsqrt",
-        "sinh",
-        "cosh",
-        "atan",
-        "erf",
-        "gelu",
-    ),
-    3: ("acos", "atan2", "asinh", "atanh", "hypot", "gelu", "silu", "mish", "softplus"),
-    4: ("asin", "tan", "acosh", "erfc", "pow", "erfinv"),
-    5: ("special_erfcx", "special_i0e", "i0", "special_i1", "special_i1e", "special_ndtri", "lgamma", "digamma"),
+    (1, 1): ("log", "log1p", "log2", "expm1"),
+    (2, 1): ("exp", "exp2", "log10", "rsqrt", "sigmoid", "tanh", "cosh"),
+    (2, 2): ("sin", "cos", "atan", "erf", "acos", "asin", "i0", "special_i0e", "special_i1", "special_i1e"),
+    (3, 2): ("sinh", "atan2", "atanh", "hypot", "asinh", "gelu", "silu", "mish", "softplus"),
+    (4, 2): ("tan", "acosh"),
+    (4, 4): ("erfc", "erfinv", "special_erfcx", "special_ndtri", "lgamma", "digamma"),
 }
 
 
@@ -334,7 +331,8 @@ def _with_products() -> dict[str, Around]:
 #: Habits by the operator's name in the namespace aten.
 HABITS: Mapping[str, Around] = {
     **_with_products(),
-    **{name: inexact(ulps) for ulps, names in _ULPS.items() for name in names},
+    **{name: inexact(*ulps) for ulps, names in _ULPS.items() for name in names},
+    "pow": power,
     **dict.fromkeys(("avg_pool2d", "avg_pool3d"), without([torch.int64])),
     **dict.fromkeys(("max_pool2d_with_indices", "max_pool3d_with_indices"), without(_INTEGERS)),
     **dict.fromkeys(("upsample_bilinear2d", "upsample_bicubic2d", "_upsample_bilinear2d_aa"), without([torch.uint8])),
