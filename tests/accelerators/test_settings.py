@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from conformance.accelerators.registry import builtin
+from conformance.accelerators.backends import builtin
 
 
 @pytest.fixture
