@@ -150,6 +150,20 @@ def strided_only(*names: str) -> Capabilities:
     return frozenset().union(*(lacks(cell, reason, NOT_YET) for cell in cells))
 
 
+def operators_without(
+    dtypes: Iterable[str], operators: Iterable[str], reason: str, *, modes: Iterable[str] = _MODES
+) -> Capabilities:
+    """Claim that these operators are unsupported in these dtypes, in every mode that the dtype has."""
+    cells = {
+        Cell(f"operators.{operator}", _known_dtype(name), mode)
+        for name in dtypes
+        for operator in operators
+        for mode in modes
+        if mode == Mode.INFERENCE.value or name in DIFFERENTIABLE_DTYPES
+    }
+    return frozenset(Statement(cell, unsupported(reason, Detail.NOT_YET)) for cell in cells)
+
+
 def emulates(*targets: Capability | Cell, detail: Detail = Detail.EMULATED) -> Capabilities:
     """Claim support that is emulated on the device, or with ``Detail.HOST`` computed on the host."""
     return frozenset(Statement(_cell(target), supported(detail)) for target in targets)

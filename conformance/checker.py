@@ -21,6 +21,8 @@ class Checker:
         self.metrics: dict[str, Number] = {}
         #: Digests of values that must be the same on all ranks, by name.
         self.digests: dict[str, str] = {}
+        #: The call that ended the device's context where PyTorch allows it; empty if there was none.
+        self.context_ended_by = ""
 
     def that(self, condition: object, message: str) -> None:
         """Count one comparison; raise AssertionError with ``message`` if ``condition`` is false."""
