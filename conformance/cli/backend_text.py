@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator
 
 from conformance.accelerators import capabilities as vocabulary
 from conformance.accelerators import claims
-from conformance.accelerators.autoload import entry_points
 from conformance.accelerators.capabilities import DIFFERENTIABLE_DTYPES, DTYPES, VOCABULARY, Cell, Mode
 from conformance.accelerators.claims import Capabilities
 from conformance.accelerators.declaration import Declaration, Detail, State
+from conformance.accelerators.sources import packages_of
 from conformance.cli.claims_text import declaration_of_cells
 from conformance.reports.model import DeclaredCell, Report
 
@@ -41,7 +41,7 @@ def backend_lines(name: str, report: Report, cells: Iterable[DeclaredCell]) -> l
         f"{name.upper()} = TorchAccelerator(",
         f'    name="{name}",',
         '    vendor="…",',
-        *_package(name),
+        _package(name),
         *([f'    collectives={{"linux": {json.dumps(collectives)}}},'] if collectives.isidentifier() else []),
         *(f"    {field}={claimed}," for field, claimed in _flags(declaration)),
         *(f"    {field}=False," for field in _absent(declaration)),
@@ -59,9 +59,12 @@ def _flags(declaration: Declaration) -> Iterator[tuple[str, bool]]:
             yield field, state is State.SUPPORTED
 
 
-def _package(name: str) -> list[str]:
-    points = entry_points(f"torch_{name}") or entry_points(name)
-    return [f'    package="{points[0].value.partition(":")[0]}",'] if points else []
+def _package(name: str) -> str:
+    """Return the line of the package whose import registers the device. Without it, the file cannot load."""
+    packages = packages_of(name)
+    if packages:
+        return f"    package={json.dumps(packages[0])},"
+    return f'    package="",  # write here the package whose import registers torch.{name}; empty if torch itself does'
 
 
 def _absent(declaration: Declaration) -> Iterator[str]:

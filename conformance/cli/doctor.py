@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
+from conformance.accelerators.autoload import all_packages
 from conformance.cli.checks import (
     Check,
     CheckState,
@@ -22,11 +24,14 @@ from conformance.cli.checks import (
 )
 from conformance.cli.probing import LoadResult, Probe, probe, run_limited
 from conformance.errors import UsageError
+from conformance.process.deaths import how_it_ended
 
 SUMMARY = "Check this machine: packages, tools, accelerators, and what would be skipped."
 
 # Importing torch keeps one core busy, and a probe mostly imports torch.
 _PARALLEL_PROBES: Final = 2
+#: Line of a traceback that names an exception.
+_EXCEPTION: Final = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Exit)\b")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -87,14 +92,33 @@ def _software(time_limit: float, report_folder: Path) -> Iterator[Check]:
 
 
 def torch_check(time_limit: float) -> Check:
-    """Check in a separate process that torch can be imported."""
-    status, _, errors = run_limited([sys.executable, "-c", "import torch"], time_limit)
+    """Check in separate processes that torch can be imported, with and without its autoload of vendor packages.
+
+    A run turns autoload off, so an error with autoload is only a note.
+    """
+    error = _import_error(time_limit, autoload="0")
+    if error:
+        return Check("import torch", CheckState.PROBLEM, error)
+    packages = all_packages()
+    error = _import_error(time_limit, autoload="1") if packages else ""
+    if error:
+        loaded = f"with autoload of {', '.join(packages)} it {error}"
+        return Check("import torch", CheckState.NOTE, f"works in a run, which turns autoload off; {loaded}")
+    return Check("import torch", CheckState.OK, "works")
+
+
+def _import_error(time_limit: float, *, autoload: str) -> str:
+    """Import torch in a separate process, and return how that fails with the next step, or an empty string."""
+    status, _, errors = run_limited([sys.executable, "-c", "import torch"], time_limit, autoload=autoload)
     if status == 0:
-        return Check("import torch", CheckState.OK, "works")
+        return ""
     if status is None:
-        return Check("import torch", CheckState.PROBLEM, f"timed out after {time_limit:g} s; try a longer --time-limit")
-    last = (errors.strip().splitlines() or [f"the process ended with status {status}"])[-1]
-    return Check("import torch", CheckState.PROBLEM, f"fails: {last}; reinstall torch")
+        return f"timed out after {time_limit:g} s; try a longer --time-limit"
+    lines = errors.strip().splitlines() or [how_it_ended(errors, status)]
+    # In a chain of exceptions, the first one is the cause.
+    cause = next((line for line in lines if _EXCEPTION.match(line)), lines[-1])
+    broken = "reinstall torch" if autoload == "0" else "repair or remove that package"
+    return f"fails: {cause}; {broken}"
 
 
 def _probes(names: Sequence[str], time_limit: float) -> list[Probe]:

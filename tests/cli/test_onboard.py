@@ -284,6 +284,42 @@ def test_the_lines_of_a_backend_declare_what_was_claimed(first: Any, tmp_path: P
     assert "STREAMS" in "\n".join(lines)
 
 
+@pytest.mark.parametrize(
+    ("answers", "words"),
+    [
+        (
+            [unheard("right")] * 2,
+            "2 of 2 work; PyTorch's CPU has 9; claimed: nothing, because a pattern needs 3 probes",
+        ),
+        ([unheard("crash")] * 4, "0 of 4 work, 4 are broken; PyTorch's CPU has 9; claimed: nothing, because every one"),
+        ([unheard("refused")] * 4, "0 of 4 work; PyTorch's CPU has 9; claimed: nothing, because none works"),
+        (
+            [skipped(Reason.ENVIRONMENT, "no")] * 4,
+            "0 of 0 work; PyTorch's CPU has 9; claimed: nothing, because no probe",
+        ),
+    ],
+)
+def test_the_text_says_why_a_column_is_not_claimed(
+    first: Any, tmp_path: Path, answers: list[Verdict], words: str
+) -> None:
+    endings = [(operator(f"op{n}[float32-inference]"), answer) for n, answer in enumerate(answers)]
+
+    text = declaration_text(report_of(tmp_path, *endings), first(*endings), Counter({"float32-inference": 9}), "pytest")
+
+    assert words in text
+
+
+def test_the_backend_file_names_the_package_or_asks_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    report = report_of(tmp_path, (probe("stream"), passed()))
+    unknown = backend_lines("silent", report, CLAIMED)
+    (tmp_path / "torchsilent.py").write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    known = backend_lines("silent", report, CLAIMED)
+
+    assert [line for line in unknown if "package=" in line and "write here the package" in line]
+    assert '    package="torchsilent",' in known
+
+
 def test_the_text_is_a_declaration_with_its_evidence(first: Any, tmp_path: Path) -> None:
     endings = [
         *column("float32-inference", 12),
@@ -296,7 +332,7 @@ def test_the_text_is_a_declaration_with_its_evidence(first: Any, tmp_path: Path)
 
     assert "#   float32-inference: 12 of 12 work; PyTorch's CPU has 672; claimed: *\n" in text
     assert (
-        "#   float16-inference: 1 of 5 work; PyTorch's CPU has 0; claimed: nothing, because too many are missing; "
+        "#   float16-inference: 1 of 5 work; PyTorch's CPU has 0; claimed: nothing, because 4 are missing; "
         "claim by name what you promise\n" in text
     )
     assert "#   capabilities.stream: undeclared: it is not declared; probe: crash" in text
