@@ -128,6 +128,10 @@ class CrashHandler:
         if error == "keyboard-interrupt":  # as xdist names it; the run ends
             self._interrupted.add(node.gateway.id)
             return
+        setup_error = self.context.folder.setup_error(self.context.run)
+        if setup_error.exists() and not self.case_ids:
+            # The worker could not even be configured. Those that can, collect nothing, and the controller reads it.
+            raise pytest.UsageError(setup_error.read_text())
         ended = len(read_journal(self.context.folder.journal).ended) if self.context.folder.journal.exists() else 0
         # Any verdict in between is progress: one bad case after another may each end its worker.
         self._deaths_without_verdict = self._deaths_without_verdict + 1 if ended == self._ended_at_last_death else 1
