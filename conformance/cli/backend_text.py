@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from conformance.accelerators import capabilities as vocabulary
 from conformance.accelerators import claims
-from conformance.accelerators.capabilities import DIFFERENTIABLE_DTYPES, DTYPES, VOCABULARY, Cell, Mode
+from conformance.accelerators.capabilities import DIFFERENTIABLE_DTYPES, DTYPES, VOCABULARY, Cell, Mode, find_capability
 from conformance.accelerators.claims import Capabilities
 from conformance.accelerators.declaration import Declaration, Detail, State
 from conformance.accelerators.sources import packages_of
@@ -30,7 +30,7 @@ def backend_lines(name: str, report: Report, cells: Iterable[DeclaredCell]) -> l
     """Return the lines of a file ``NAME_accelerator.py``, for the vendor to review and complete."""
     declaration = declaration_of_cells(cells)
     declared = list(_declared(declaration))
-    imported = sorted({name for line in declared for name in _imported(line)})
+    imported = sorted({"TORCH_BASE", *(name for line in declared for name in _imported(line))})
     collectives = report.accelerator.communication_backend
     return [
         f"# {name}_accelerator.py – complete it; exceptions for operators go into {name}_accelerator.toml next to it",
@@ -45,10 +45,22 @@ def backend_lines(name: str, report: Report, cells: Iterable[DeclaredCell]) -> l
         *([f'    collectives={{"linux": {json.dumps(collectives)}}},'] if collectives.isidentifier() else []),
         *(f"    {field}={claimed}," for field, claimed in _flags(declaration)),
         *(f"    {field}=False," for field in _absent(declaration)),
-        "    capabilities=TORCH_BASE",
+        f"    capabilities=TORCH_BASE{_without(declaration)}",
         *(f"    | {line}" for line in declared),
         ")",
     ]
+
+
+def _without(declaration: Declaration) -> str:
+    """Return the subtraction of the basic capabilities that the device does not show. The core always runs."""
+    absent = [
+        f"can.{_constant(name)}"
+        for name in VOCABULARY
+        if name in _names(claims.TORCH_BASE)
+        and not find_capability(name).core
+        and declaration.claim(Cell(name)).state is not State.SUPPORTED
+    ]
+    return f" - {{{', '.join(absent)}}}" if absent else ""
 
 
 def _flags(declaration: Declaration) -> Iterator[tuple[str, bool]]:
@@ -77,7 +89,6 @@ def _absent(declaration: Declaration) -> Iterator[str]:
 def _imported(line: str) -> Iterator[str]:
     """Yield the names of ``accelerators.claims`` that an operand of ``|`` uses."""
     importable = ("TORCH_BASE", "NOT_YET", "accumulates_wide", "dtypes", "emulates", "lacks", "stores", *_SETS)
-    yield "TORCH_BASE"
     yield from (
         name for name in importable if line.startswith((f"{name}(", f"{name} ")) or line == name or f", {name})" in line
     )

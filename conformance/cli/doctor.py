@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
     accelerators = [accelerator_check(loaded, requested=requested) for loaded in probes]
     _print("accelerators", accelerators)
     usable = any(loaded.result is LoadResult.USABLE for loaded in probes)
-    print("\n" + conclusion(checks + accelerators, usable=usable))
+    print("\n" + conclusion(checks + accelerators, usable=usable, name=arguments.name or "NAME"))
     return exit_status(checks + accelerators, usable=usable)
 
 
@@ -150,12 +150,12 @@ def exit_status(checks: Iterable[Check], *, usable: bool) -> int:
     return 0 if usable and not any(check.state is CheckState.PROBLEM for check in checks) else 1
 
 
-def conclusion(checks: Sequence[Check], *, usable: bool) -> str:
+def conclusion(checks: Sequence[Check], *, usable: bool, name: str) -> str:
     """Return the last line of the output."""
     problems = [check.name for check in checks if check.state is CheckState.PROBLEM]
     if problems:
         return f"problems: {', '.join(problems)}"
-    return "ready: pytest --accelerator=NAME" if usable else "not ready: no accelerator on this machine is usable"
+    return f"ready: pytest --accelerator={name}" if usable else "not ready: no accelerator on this machine is usable"
 
 
 def _print(title: str, checks: Sequence[Check]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from conformance.accelerators.capabilities import Cell
+from conformance.accelerators.capabilities import VOCABULARY, Cell
 from conformance.accelerators.claims import declaration_of
 from conformance.accelerators.declaration import State
 from conformance.accelerators.declaration_file import parse_declaration, read_declaration
@@ -252,6 +252,8 @@ def test_a_run_that_fails_is_told_in_its_own_words(monkeypatch: pytest.MonkeyPat
     assert "probing cpu ended with status 3: INTERNALERROR> boom" in capsys.readouterr().err
 
 
+#: Capabilities that a backend file declares for single dtypes.
+PER_DTYPE = ("dtype", "comm.dtype", "precision.accumulate-wide")
 STREAMS = ("stream", "stream.order", "stream.record", "event", "event.timing")
 CLAIMED = [
     *(DeclaredCell(name, *YES) for name in (*STREAMS, "autocast", "lazy-call", "execution.ordered")),
@@ -282,6 +284,19 @@ def test_the_lines_of_a_backend_declare_what_was_claimed(first: Any, tmp_path: P
     assert declared.supports(Cell("dtype", "bfloat16"))
     assert len(lines) <= 30
     assert "STREAMS" in "\n".join(lines)
+
+
+@pytest.mark.parametrize("answer", [YES, NO, ("undeclared", "", "")], ids=["supported", "denied", "broken"])
+def test_the_backend_file_loads_whatever_was_found(first: Any, tmp_path: Path, answer: tuple[str, str, str]) -> None:
+    """Also where a device lacks a part of TORCH_BASE, which the file then must not claim."""
+    optional = [name for name, capability in VOCABULARY.items() if not capability.core and name not in PER_DTYPE]
+    cells = [DeclaredCell(name, *answer) for name in optional if answer[0] != "undeclared"]
+    module: dict[str, Any] = {}
+
+    exec("\n".join(backend_lines("acme", report_of(tmp_path, (probe("stream"), passed())), cells)), module)
+
+    declared = declaration_of(module["ACME"].statements)
+    assert {name: declared.claim(Cell(name)).state.value for name in optional} == dict.fromkeys(optional, answer[0])
 
 
 @pytest.mark.parametrize(
