@@ -18,6 +18,7 @@ from conformance.cli.checks import (
     compiler_check,
     extra_checks,
     forked_check,
+    manifest_check,
     package_checks,
     python_check,
     report_check,
@@ -78,14 +79,12 @@ def _names() -> Sequence[str]:
 
 
 def _software(time_limit: float, report_folder: Path) -> Iterator[Check]:
-    """Yield the checks that need no accelerator. The note on pytest-forked appears only where it applies."""
+    """Yield the checks that need no accelerator. Two notes appear only where they apply."""
     yield python_check()
     yield from package_checks()
     yield torch_check(time_limit)
     yield from extra_checks()
-    clash = forked_check()
-    if clash:
-        yield clash
+    yield from filter(None, (forked_check(), manifest_check()))
     yield compiler_check()
     yield cache_check()
     yield report_check(report_folder)

@@ -18,6 +18,8 @@ from conformance.process.watchdog import fatal_error, readable, stacks_path
 #: ``CONFORMANCE_LOAD_SECONDS`` changes the limit, for a stack that compiles or probes for longer. A busy machine
 #: extends this one, and not that of the variable.
 _LOAD_SECONDS = 45.0
+#: Largest factor of that extension: somebody waits for the sentence.
+_MOST_EXTENDED = 3.0
 _VARIABLE = "CONFORMANCE_LOAD_SECONDS"
 #: Lines of a dead process's output in a message.
 _MOST_LINES = 10
@@ -25,7 +27,7 @@ _MOST_LINES = 10
 
 def load_seconds() -> float:
     """Return how long a vendor's code may take now until its first operation has ended."""
-    return _chosen_seconds() or _LOAD_SECONDS * slowdown()
+    return _chosen_seconds() or _LOAD_SECONDS * min(slowdown(), _MOST_EXTENDED)
 
 
 def _chosen_seconds() -> float | None:

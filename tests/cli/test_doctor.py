@@ -17,6 +17,7 @@ from conformance.cli.checks import (
     CheckState,
     extra_checks,
     forked_check,
+    manifest_check,
     package_checks,
     python_check,
     report_check,
@@ -67,6 +68,15 @@ def test_the_forked_clash_is_named(forked: str | None, pytest_version: str, clas
     versions = {"pytest-forked": forked, "pytest": pytest_version}
 
     assert (forked_check(versions.get) is not None) is clashes
+
+
+def test_a_torch_without_a_released_manifest_is_a_note() -> None:
+    check = manifest_check({"torch": "9.1.0+cpu"}.get)
+
+    assert check is not None
+    assert check.state is CheckState.NOTE
+    assert "conformance manifest -o manifest.json.gz" in check.text
+    assert manifest_check({"torch": "2.13.0+acme"}.get) is manifest_check({}.get) is None
 
 
 def test_an_unwritable_report_folder_is_a_problem(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Lists of operators of torch series, for the plans of series that are not installed.
 
-``conformance manifest --release`` adds the list of the installed torch. ``tests/recipe/series.py`` makes all lists
-again, each with a torch of its series.
+``conformance manifest --release`` writes the list of the installed torch, and the manifests of all series from the
+lists. After a change of ``catalogue._operator`` or ``database.py``, make every list again with a torch of its series.
 """
 
 from __future__ import annotations
