@@ -93,7 +93,7 @@ def free_garbage(case: Case) -> None:
         gc.collect()
 
 
-class Stopped(pytest.exit.Exception):
+class Stopped(pytest.exit.Exception):  # type: ignore[name-defined,misc]  # pytest sets this name at run time
     """End of a run that cannot go on."""
 
     # pytest prints a class outside of builtins with its module, as "_pytest.outcomes.Exit: the run stops".
