@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from dataclasses import replace
 from importlib import metadata
@@ -9,7 +10,7 @@ from pathlib import Path
 
 from conformance.accelerator_name import checked_accelerator_name
 from conformance.accelerators import autoload
-from conformance.accelerators.backends import builtin_names
+from conformance.accelerators.backends import builtin, builtin_names
 from conformance.accelerators.sources import (
     BackendSpec,
     DeepSpeedSpec,
@@ -22,7 +23,7 @@ from conformance.accelerators.sources import (
 )
 from conformance.accelerators.spec import AcceleratorSpec, folder_name
 from conformance.accelerators.torch_accelerator import TorchAccelerator
-from conformance.errors import UnknownName
+from conformance.errors import UnknownName, UsageError
 
 GROUP = "conformance.accelerators"
 _HINT = "also: module:Class, deepspeed:NAME, torch:TYPE, auto. To add one, see docs/new-accelerator.md"
@@ -44,7 +45,7 @@ def resolve(text: str) -> AcceleratorSpec:
     text = text.strip()
     if text == "auto":
         return _detected()
-    if text:
+    if text and not _names_an_index(text):
         checked_accelerator_name(text)
     # Built-in names come first: an installed package cannot replace them.
     if text in builtin_names():
@@ -52,13 +53,34 @@ def resolve(text: str) -> AcceleratorSpec:
     if text in _entry_points():
         return _from_entry_point(text)
     kind, colon, rest = text.partition(":")
+    if not text:
+        raise UsageError(f"the accelerator's name is empty.\n  registered: {', '.join(names())}\n  {_HINT}")
     if not colon:
         raise UnknownName("accelerator", text, names(), _HINT)
+    if rest.isdigit():
+        raise _device_index(text, kind, rest)
     if kind == "deepspeed":
         return DeepSpeedSpec(text, folder_name(text), rest.lower())
     if kind == "torch":
         return TorchTypeSpec(text, folder_name(text), rest)
     return _from_module(text, kind, rest)
+
+
+def _names_an_index(text: str) -> bool:
+    return re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*:\d+", text) is not None
+
+
+def _device_index(text: str, kind: str, index: str) -> UsageError:
+    """Return the error for the name of one device, such as ``cuda:0``."""
+    name = kind.lower()
+    if name not in names():
+        return UnknownName("accelerator", kind, names(), _HINT)
+    variable = builtin(name).visible_devices if name in builtin_names() else ""
+    chosen = f"{variable}={index}" if variable else "the vendor's variable for visible devices"
+    return UsageError(
+        f"'{text}' names one device, and --accelerator takes the name of an accelerator.\n"
+        f"  write --accelerator={name}; to choose a device, set {chosen}"
+    )
 
 
 def module_of(text: str) -> str | None:

@@ -196,15 +196,17 @@ class TorchTypeSpec(AcceleratorSpec):
         return [f"built-in accelerator {self.type}"] if self.type in builtin_names() else super().declaration_sources
 
     def preflight(self) -> None:
-        if self.type not in torch_types():
-            raise UnknownName("torch device type", self.type, torch_types(), "is its vendor's package installed here?")
+        if self.type not in torch_types() and not packages_of(self.type):
+            raise UnknownName("torch device type", self.type, torch_types(), _no_package(self.type))
         self._accelerator.preflight()
 
     def _loaded(self) -> Any:
         """Return the accelerator, after the vendor's packages that torch would autoload."""
         self.preflight()
-        for point in _torch_entry_points(self.type):
-            autoload.load_vendor(point, self.type)
+        packages = packages_of(self.type)
+        for package in packages:
+            autoload.load_vendor(package, self.type)
+        _require_type(self.type, packages)
         self._accelerator.load()
         return self._accelerator
 
@@ -220,6 +222,8 @@ class TorchTypeSpec(AcceleratorSpec):
 
 #: The device types of torch itself that hold tensors; vendors add theirs through ``torch.backends`` entry points.
 _TORCH_TYPES = ("cpu", "cuda", "hpu", "maia", "mps", "mtia", "xla", "xpu")
+#: Names of packages that register a device type without an entry point.
+_PACKAGE_NAMES = ("torch_{}", "torch{}", "{}_torch", "pytorch_{}")
 
 
 def torch_types() -> list[str]:
@@ -237,8 +241,41 @@ def _type_of(package: str) -> str:
     return package.removeprefix("torch_")
 
 
-def _torch_entry_points(type: str) -> list[str]:
-    return [package for package in autoload.all_packages() if _type_of(package) == type]
+def packages_of(type: str) -> list[str]:
+    """Return the installed packages that register a device type, also one without an entry point. Nothing is imported.
+
+    Without an entry point, the package is found by its name.
+    """
+    points = [package for package in autoload.all_packages() if _type_of(package) == type]
+    return points or [name for name in _usual_names(type) if type not in _TORCH_TYPES and is_installed(name)][:1]
+
+
+def _usual_names(type: str) -> list[str]:
+    return [pattern.format(type) for pattern in _PACKAGE_NAMES]
+
+
+def _no_package(type: str) -> str:
+    """Return the next step for a type of which no package is known."""
+    return (
+        f"no package of it is installed here: none has an entry point torch.backends for it, and none is named "
+        f"{' or '.join(_usual_names(type))}\n"
+        f'  if its package has another name, write a declaration with package="NAME"; see docs/new-accelerator.md'
+    )
+
+
+def _require_type(type: str, packages: list[str]) -> None:
+    """Raise SetupError if torch does not know the type after its packages are loaded."""
+    import torch
+
+    try:
+        torch.device(type)
+    except RuntimeError as error:
+        loaded = f"loading {' and '.join(packages)} does not register it" if packages else "no package registers it"
+        raise SetupError(
+            f"'torch:{type}' cannot be used: torch knows no device type '{type}', and {loaded}.\n"
+            f"  torch says: {str(error).splitlines()[0][:200]}\n"
+            '  if another package registers it, write a declaration with package="NAME"; see docs/new-accelerator.md'
+        ) from None
 
 
 # --- objects and classes --------------------------------------------------------------------------------------------

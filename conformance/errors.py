@@ -53,7 +53,9 @@ def _unknown_name_text(kind: str, name: str, known: list[str], hint: str) -> str
     lines = [f"{kind} '{name}' is not registered.", f"  registered: {', '.join(shown) or 'none'}"]
     import difflib  # slow to import, and needed for a mistyped name only
 
-    close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    # CUDA is as near to cuda as a name can be.
+    by_lower = {other.lower(): other for other in known}
+    close = [by_lower[other] for other in difflib.get_close_matches(name.lower(), by_lower, n=3, cutoff=0.5)]
     if close:
         lines.append(f"  did you mean {' or '.join(map(repr, close))}?")
     if hint:

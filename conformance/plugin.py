@@ -40,7 +40,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config, parser: pytest.Pa
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> Generator[None, object, object]:
     """Prepare the run before xdist reads its options."""
-    if config.getoption("accelerator", None):
+    if config.getoption("accelerator", None) is not None:
         from conformance.runner.session import prepare
 
         # Before xdist reads -n: only a worker process lets the run survive a crash or a hang.
@@ -52,7 +52,7 @@ def pytest_cmdline_main(config: pytest.Config) -> Generator[None, object, object
 def pytest_configure(config: pytest.Config) -> None:
     """Register the marker, and the hooks of a run where an accelerator is chosen."""
     config.addinivalue_line("markers", "conformance: set by the conformance plugin on every case it runs.")
-    if config.getoption("accelerator", None):
+    if config.getoption("accelerator", None) is not None:
         from conformance.runner.session import activate
 
         activate(config)

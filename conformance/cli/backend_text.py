@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator
 
 from conformance.accelerators import capabilities as vocabulary
 from conformance.accelerators import claims
-from conformance.accelerators.autoload import entry_points
-from conformance.accelerators.capabilities import DIFFERENTIABLE_DTYPES, DTYPES, VOCABULARY, Cell, Mode
+from conformance.accelerators.capabilities import DIFFERENTIABLE_DTYPES, DTYPES, VOCABULARY, Cell, Mode, find_capability
 from conformance.accelerators.claims import Capabilities
 from conformance.accelerators.declaration import Declaration, Detail, State
+from conformance.accelerators.sources import packages_of
 from conformance.cli.claims_text import declaration_of_cells
 from conformance.reports.model import DeclaredCell, Report
 
@@ -30,7 +30,7 @@ def backend_lines(name: str, report: Report, cells: Iterable[DeclaredCell]) -> l
     """Return the lines of a file ``NAME_accelerator.py``, for the vendor to review and complete."""
     declaration = declaration_of_cells(cells)
     declared = list(_declared(declaration))
-    imported = sorted({name for line in declared for name in _imported(line)})
+    imported = sorted({"TORCH_BASE", *(name for line in declared for name in _imported(line))})
     collectives = report.accelerator.communication_backend
     return [
         f"# {name}_accelerator.py – complete it; exceptions for operators go into {name}_accelerator.toml next to it",
@@ -41,14 +41,26 @@ def backend_lines(name: str, report: Report, cells: Iterable[DeclaredCell]) -> l
         f"{name.upper()} = TorchAccelerator(",
         f'    name="{name}",',
         '    vendor="…",',
-        *_package(name),
+        _package(name),
         *([f'    collectives={{"linux": {json.dumps(collectives)}}},'] if collectives.isidentifier() else []),
         *(f"    {field}={claimed}," for field, claimed in _flags(declaration)),
         *(f"    {field}=False," for field in _absent(declaration)),
-        "    capabilities=TORCH_BASE",
+        f"    capabilities=TORCH_BASE{_without(declaration)}",
         *(f"    | {line}" for line in declared),
         ")",
     ]
+
+
+def _without(declaration: Declaration) -> str:
+    """Return the subtraction of the basic capabilities that the device does not show. The core always runs."""
+    absent = [
+        f"can.{_constant(name)}"
+        for name in VOCABULARY
+        if name in _names(claims.TORCH_BASE)
+        and not find_capability(name).core
+        and declaration.claim(Cell(name)).state is not State.SUPPORTED
+    ]
+    return f" - {{{', '.join(absent)}}}" if absent else ""
 
 
 def _flags(declaration: Declaration) -> Iterator[tuple[str, bool]]:
@@ -59,9 +71,12 @@ def _flags(declaration: Declaration) -> Iterator[tuple[str, bool]]:
             yield field, state is State.SUPPORTED
 
 
-def _package(name: str) -> list[str]:
-    points = entry_points(f"torch_{name}") or entry_points(name)
-    return [f'    package="{points[0].value.partition(":")[0]}",'] if points else []
+def _package(name: str) -> str:
+    """Return the line of the package whose import registers the device. Without it, the file cannot load."""
+    packages = packages_of(name)
+    if packages:
+        return f"    package={json.dumps(packages[0])},"
+    return f'    package="",  # write here the package whose import registers torch.{name}; empty if torch itself does'
 
 
 def _absent(declaration: Declaration) -> Iterator[str]:
@@ -74,7 +89,6 @@ def _absent(declaration: Declaration) -> Iterator[str]:
 def _imported(line: str) -> Iterator[str]:
     """Yield the names of ``accelerators.claims`` that an operand of ``|`` uses."""
     importable = ("TORCH_BASE", "NOT_YET", "accumulates_wide", "dtypes", "emulates", "lacks", "stores", *_SETS)
-    yield "TORCH_BASE"
     yield from (
         name for name in importable if line.startswith((f"{name}(", f"{name} ")) or line == name or f", {name})" in line
     )

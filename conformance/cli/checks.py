@@ -111,6 +111,18 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(map(int, match[0].split("."))) if match else ()
 
 
+def manifest_check(version_of: Versions = installed_version) -> Check | None:
+    """Return a note if the gate has no released manifest for the installed torch, else None."""
+    from conformance.reports.gate.manifests import RELEASES, released_series, torch_series
+
+    version = version_of("torch")
+    known = released_series(RELEASES[-1])
+    if version is None or torch_series(version) in known:
+        return None
+    text = f"torch {version} has no released manifest (there are {known[0]} to {known[-1]}); a run works, and the gate "
+    return Check("manifest", CheckState.NOTE, f"{text}needs one: conformance manifest -o manifest.json.gz")
+
+
 def compiler_check() -> Check:
     """Look for a C++ compiler, without which compiled cases are skipped."""
     found = next(filter(None, map(shutil.which, _COMPILERS)), None)

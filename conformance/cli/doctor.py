@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
+from conformance.accelerators.autoload import all_packages
 from conformance.cli.checks import (
     Check,
     CheckState,
@@ -16,17 +18,21 @@ from conformance.cli.checks import (
     compiler_check,
     extra_checks,
     forked_check,
+    manifest_check,
     package_checks,
     python_check,
     report_check,
 )
 from conformance.cli.probing import LoadResult, Probe, probe, run_limited
 from conformance.errors import UsageError
+from conformance.process.deaths import how_it_ended
 
 SUMMARY = "Check this machine: packages, tools, accelerators, and what would be skipped."
 
 # Importing torch keeps one core busy, and a probe mostly imports torch.
 _PARALLEL_PROBES: Final = 2
+#: Line of a traceback that names an exception.
+_EXCEPTION: Final = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Exit)\b")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -62,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
     accelerators = [accelerator_check(loaded, requested=requested) for loaded in probes]
     _print("accelerators", accelerators)
     usable = any(loaded.result is LoadResult.USABLE for loaded in probes)
-    print("\n" + conclusion(checks + accelerators, usable=usable))
+    print("\n" + conclusion(checks + accelerators, usable=usable, name=arguments.name or "NAME"))
     return exit_status(checks + accelerators, usable=usable)
 
 
@@ -73,28 +79,45 @@ def _names() -> Sequence[str]:
 
 
 def _software(time_limit: float, report_folder: Path) -> Iterator[Check]:
-    """Yield the checks that need no accelerator. The note on pytest-forked appears only where it applies."""
+    """Yield the checks that need no accelerator. Two notes appear only where they apply."""
     yield python_check()
     yield from package_checks()
     yield torch_check(time_limit)
     yield from extra_checks()
-    clash = forked_check()
-    if clash:
-        yield clash
+    yield from filter(None, (forked_check(), manifest_check()))
     yield compiler_check()
     yield cache_check()
     yield report_check(report_folder)
 
 
 def torch_check(time_limit: float) -> Check:
-    """Check in a separate process that torch can be imported."""
-    status, _, errors = run_limited([sys.executable, "-c", "import torch"], time_limit)
+    """Check in separate processes that torch can be imported, with and without its autoload of vendor packages.
+
+    A run turns autoload off, so an error with autoload is only a note.
+    """
+    error = _import_error(time_limit, autoload="0")
+    if error:
+        return Check("import torch", CheckState.PROBLEM, error)
+    packages = all_packages()
+    error = _import_error(time_limit, autoload="1") if packages else ""
+    if error:
+        loaded = f"with autoload of {', '.join(packages)} it {error}"
+        return Check("import torch", CheckState.NOTE, f"works in a run, which turns autoload off; {loaded}")
+    return Check("import torch", CheckState.OK, "works")
+
+
+def _import_error(time_limit: float, *, autoload: str) -> str:
+    """Import torch in a separate process, and return how that fails with the next step, or an empty string."""
+    status, _, errors = run_limited([sys.executable, "-c", "import torch"], time_limit, autoload=autoload)
     if status == 0:
-        return Check("import torch", CheckState.OK, "works")
+        return ""
     if status is None:
-        return Check("import torch", CheckState.PROBLEM, f"timed out after {time_limit:g} s; try a longer --time-limit")
-    last = (errors.strip().splitlines() or [f"the process ended with status {status}"])[-1]
-    return Check("import torch", CheckState.PROBLEM, f"fails: {last}; reinstall torch")
+        return f"timed out after {time_limit:g} s; try a longer --time-limit"
+    lines = errors.strip().splitlines() or [how_it_ended(errors, status)]
+    # In a chain of exceptions, the first one is the cause.
+    cause = next((line for line in lines if _EXCEPTION.match(line)), lines[-1])
+    broken = "reinstall torch" if autoload == "0" else "repair or remove that package"
+    return f"fails: {cause}; {broken}"
 
 
 def _probes(names: Sequence[str], time_limit: float) -> list[Probe]:
@@ -126,12 +149,12 @@ def exit_status(checks: Iterable[Check], *, usable: bool) -> int:
     return 0 if usable and not any(check.state is CheckState.PROBLEM for check in checks) else 1
 
 
-def conclusion(checks: Sequence[Check], *, usable: bool) -> str:
+def conclusion(checks: Sequence[Check], *, usable: bool, name: str) -> str:
     """Return the last line of the output."""
     problems = [check.name for check in checks if check.state is CheckState.PROBLEM]
     if problems:
         return f"problems: {', '.join(problems)}"
-    return "ready: pytest --accelerator=NAME" if usable else "not ready: no accelerator on this machine is usable"
+    return f"ready: pytest --accelerator={name}" if usable else "not ready: no accelerator on this machine is usable"
 
 
 def _print(title: str, checks: Sequence[Check]) -> None:

@@ -1,4 +1,4 @@
-"""``conformance explain``: describe a case, its requirements, and its verdict in a report."""
+"""``conformance explain``: describe a case with its verdict in a report, a reason, or a rule of lint or the gate."""
 
 from __future__ import annotations
 
@@ -14,11 +14,16 @@ if TYPE_CHECKING:
     from conformance.plan import BundledCase
     from conformance.reports.model import CaseRecord, Report
 
-SUMMARY = "Describe a case, and show its verdict in a report."
+_LINT_PAGE = "docs/declarations.md#lint"
+SUMMARY = "Describe a case and its verdict in a report, a reason, or a rule of lint or the gate."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("case", metavar="CASE", help="a case id, such as accelerator.rng.state_roundtrip")
+    parser.add_argument(
+        "case",
+        metavar="NAME",
+        help="a case id, such as accelerator.rng.state_roundtrip; a reason, such as stub; or a rule, such as L05",
+    )
     parser.add_argument("--report", metavar="PATH", type=Path, help="a report; its verdict on the case is printed too")
     parser.add_argument(
         "--script",
@@ -38,11 +43,39 @@ def run(arguments: argparse.Namespace) -> int:
     from conformance.reports.loading import load
 
     report = load(arguments.report) if arguments.report else None
-    if arguments.script:
+    term = [] if arguments.script or report else _term(arguments.case)
+    if term:
+        print("\n".join(term))
+    elif arguments.script:
         print(_script(arguments.case, report, arguments.accelerator))
     else:
         print("\n".join(_lines(arguments.case, report)))
     return 0
+
+
+def _term(name: str) -> list[str]:
+    """Return the lines about a reason, or a rule of lint or the gate; empty if the name is none of these."""
+    from conformance.accelerators.lint import LINT_RULES
+    from conformance.reports.gate.rules import RULES
+    from conformance.reports.verdict import Reason
+
+    if name.upper() in LINT_RULES:
+        rule = LINT_RULES[name.upper()]
+        return [f"{rule.id} {rule.severity.value} of conformance lint", f"  {rule.summary}", f"  see {_LINT_PAGE}"]
+    if name.upper() in RULES:
+        gate = RULES[name.upper()]
+        return [
+            f"{gate.id} rule of conformance gate",
+            f"  {gate.requirement}",
+            f"  why: {gate.why}",
+            f"  do: {gate.fix}",
+        ]
+    reason = next((reason for reason in Reason if reason.value == name.lower()), None)
+    if reason is None:
+        return []
+    outcomes = " or ".join(outcome.value for outcome in reason.facts.outcomes)
+    do = [f"  do: {reason.facts.fix}"] if reason.facts.fix else []
+    return [f"{reason.value} reason of a {outcomes}", f"  {reason.facts.when}", *do]
 
 
 def _script(id: str, report: Report | None, accelerator: str) -> str:
@@ -80,9 +113,22 @@ def _unknown(id: str, known: list[str]) -> UnknownName:
     from conformance.plan import area_names
 
     area = id.split(".", 1)[0]
+    if not known and "." not in id:
+        return UnknownName(
+            "case, reason or rule", id, _terms(), "a case id starts with its area; see: conformance list"
+        )
     if not known and area not in area_names():
         return UnknownName("area", area, area_names(), "a case id starts with its area; see: conformance list")
     return UnknownName("case", id, known, f"see: conformance list --area {area}")
+
+
+def _terms() -> list[str]:
+    """Return every reason and every id of a rule."""
+    from conformance.accelerators.lint import LINT_RULES
+    from conformance.reports.gate.rules import RULES
+    from conformance.reports.verdict import Reason
+
+    return [*(reason.value for reason in Reason), *LINT_RULES, *RULES]
 
 
 def _description(planned: BundledCase, base_seed: int) -> Iterator[str]:

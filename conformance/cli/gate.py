@@ -98,6 +98,7 @@ def _write(text: str, output: Path | None) -> None:
 def evidence(arguments: argparse.Namespace) -> GateEvidence:
     """Read every file that the user named, and return the evidence for the rules."""
     from conformance.reports.gate.evidence import GateEvidence
+    from conformance.reports.gate.manifests import released_series
 
     for path in (arguments.report, arguments.baseline, arguments.waivers, arguments.manifest):
         require(path)
@@ -114,6 +115,7 @@ def evidence(arguments: argparse.Namespace) -> GateEvidence:
         challenge=_challenge(arguments.challenge),
         accelerator=arguments.accelerator,
         profile_is_named=bool(arguments.profile),
+        series=tuple(released_series(report.run.suite.version)),
     )
 
 

@@ -221,8 +221,22 @@ def _column_lines(columns: Sequence[OperatorColumn], totals: Counter[str]) -> It
         probed = column.works + column.missing + column.broken
         bugs = f", {column.broken} are broken" if column.broken else ""
         sample = f"{column.works} of {probed} work{bugs}; PyTorch's CPU has {totals[column.axes]}"
-        claims = ", ".join(column.claims) or "nothing, because too many are missing; claim by name what you promise"
+        claims = (
+            ", ".join(column.claims) or f"nothing, because {_why_unclaimed(column)}; claim by name what you promise"
+        )
         yield indented(f"{column.axes}: {sample}; claimed: {claims}")
+
+
+def _why_unclaimed(column: OperatorColumn) -> str:
+    """Return why no pattern is claimed for a dtype and mode."""
+    from conformance.reports.declaration.onboarding import FEWEST_FOR_A_PATTERN
+
+    answers = column.works + column.missing
+    if not answers:
+        return "every one of them is broken" if column.broken else "no probe gave an answer"
+    if answers < FEWEST_FOR_A_PATTERN:
+        return f"a pattern needs {FEWEST_FOR_A_PATTERN} probes with an answer"
+    return "none works" if not column.works else f"{column.missing} are missing"
 
 
 def _left_out(found: FirstDeclaration) -> Iterator[str]:

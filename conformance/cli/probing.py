@@ -51,10 +51,11 @@ def probe(name: str, time_limit: float) -> Probe:
     return read_answer(name, *run_limited(child_python(program, name), time_limit))
 
 
-def run_limited(command: list[str], time_limit: float) -> tuple[int | None, str, str]:
+def run_limited(command: list[str], time_limit: float, *, autoload: str = "0") -> tuple[int | None, str, str]:
     """Run a command and return its exit status, standard output and standard error.
 
-    After ``time_limit`` seconds its whole process group is killed; the status is then None.
+    After ``time_limit`` seconds its whole process group is killed; the status is then None. ``autoload`` is "1" if
+    torch may load vendor packages when it is imported.
     """
     # The command is this interpreter with our own module; only the accelerator's name comes from the user.
     process = subprocess.Popen(  # noqa: S603
@@ -66,7 +67,7 @@ def run_limited(command: list[str], time_limit: float) -> tuple[int | None, str,
         errors="replace",
         start_new_session=True,
         # Without autoload, a broken vendor package cannot make `import torch` fail.
-        env={**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"},
+        env={**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": autoload},
     )
     try:
         output, errors = process.communicate(timeout=time_limit)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import os
 import signal
 import sys
@@ -10,27 +11,55 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from conformance.process.watchdog import fatal_error, readable
+from conformance.process.machine import slowdown
+from conformance.process.watchdog import fatal_error, readable, stacks_path
 
 #: Seconds that a vendor's code may take before its first answer: its import, its constructor, its first operation.
-#: ``CONFORMANCE_LOAD_SECONDS`` changes the limit, for a stack that compiles or probes for longer.
+#: ``CONFORMANCE_LOAD_SECONDS`` changes the limit, for a stack that compiles or probes for longer. A busy machine
+#: extends this one, and not that of the variable.
 _LOAD_SECONDS = 45.0
+#: Largest factor of that extension: somebody waits for the sentence.
+_MOST_EXTENDED = 3.0
 _VARIABLE = "CONFORMANCE_LOAD_SECONDS"
 #: Lines of a dead process's output in a message.
 _MOST_LINES = 10
 
 
 def load_seconds() -> float:
-    """Return how long a vendor's code may take until its first operation has ended."""
+    """Return how long a vendor's code may take now until its first operation has ended."""
+    return _chosen_seconds() or _LOAD_SECONDS * min(slowdown(), _MOST_EXTENDED)
+
+
+def _chosen_seconds() -> float | None:
+    """Return the limit of the environment variable, or None."""
     try:
         return max(1.0, float(os.environ.get(_VARIABLE, "")))
     except ValueError:
-        return _LOAD_SECONDS
+        return None
 
 
 def timed_out() -> str:
     """Return the clause for code that reached the limit of ``load_seconds``, with the way to raise it."""
-    return f"no end within {load_seconds():g} s ({_VARIABLE} sets another limit)"
+    limit = _chosen_seconds()
+    text = f"{limit:g} s" if limit else f"{_LOAD_SECONDS:g} s of a free machine"
+    return f"no end within {text} ({_VARIABLE} sets another limit)"
+
+
+@contextlib.contextmanager
+def loading_limited(folder: Path, worker: str) -> Iterator[None]:
+    """Limit the time in which a worker imports a vendor's module, and keep its stacks and output if it dies.
+
+    pytest is not configured yet. This is the time before the watchdog of the worker exists.
+    """
+    with stacks_path(folder, worker).open("w") as stacks, output_kept(output_path(folder, worker)):
+        faulthandler.enable(stacks)
+        # A thread in C, which also ends code that holds the GIL.
+        faulthandler.dump_traceback_later(load_seconds(), exit=True, file=stacks)
+        try:
+            yield
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+            faulthandler.disable()
 
 
 def how_it_ended(stacks: str, status: int | None) -> str:

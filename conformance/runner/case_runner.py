@@ -93,6 +93,13 @@ def free_garbage(case: Case) -> None:
         gc.collect()
 
 
+class Stopped(pytest.exit.Exception):  # type: ignore[name-defined,misc]  # pytest sets this name at run time
+    """End of a run that cannot go on."""
+
+    # pytest prints a class outside of builtins with its module, as "_pytest.outcomes.Exit: the run stops".
+    __module__ = "builtins"
+
+
 class CaseRunner:
     """Hooks that run cases in this process. Plain tests pass through untouched."""
 
@@ -153,7 +160,7 @@ class CaseRunner:
             os._exit(POISONED_EXIT)
         session.shouldstop = f"{self._poisoned_by} left the device unusable; continue with --resume"
         # Without workers nothing can replace this process, so the run ends here.
-        raise pytest.exit.Exception(str(session.shouldstop))
+        raise Stopped(str(session.shouldstop))
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:

@@ -89,7 +89,7 @@ class Controller:
         try:
             self._accept()
         except ConformanceError as error:
-            _stop(str(error))
+            raise pytest.UsageError(str(error)) from None
 
     def _accept(self) -> None:
         """Take the workers' manifest as this run's. Raise ConformanceError before any earlier file changes."""
@@ -239,10 +239,6 @@ def run_status(pytest_status: int, report_status: int) -> int:
     if report_status == 0 and pytest_status == EXIT_NO_TESTS:
         return 0  # a resumed run for which no case was left
     return report_status or pytest_status
-
-
-def _stop(sentence: str) -> None:
-    pytest.exit(sentence, returncode=EXIT_USAGE)
 
 
 def _width(reporter: Any) -> int:

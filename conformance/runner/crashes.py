@@ -25,14 +25,14 @@ from conformance.process.watchdog import fatal_error, read_stacks, readable, sta
 from conformance.reports.journal import CaseStart, JournalWriter, read_journal
 from conformance.reports.verdict import Outcome, Reason, Verdict
 from conformance.reports.waivers.applying import apply
-from conformance.runner.case_runner import POISONED_EXIT
+from conformance.runner.case_runner import POISONED_EXIT, Stopped
 from conformance.runner.context import RunContext, open_journal, repro_of
 from conformance.runner.facts import environment_facts
 from conformance.runner.waivers import for_device, today, waivers_of
 from conformance.verdicts import judge_death
 
-#: Exit statuses of a run that stops before its plan is known, and of one whose plan is not finished.
-EXIT_USAGE, EXIT_UNACCOUNTED = 4, 6
+#: Exit status of a run that stops before its plan is finished.
+EXIT_UNACCOUNTED = 6
 #: Number of workers that may die in a row without a new verdict; then the run stops.
 _MOST_DEATHS_WITHOUT_PROGRESS = 4
 #: Exit statuses of a worker that somebody asked to end, as a terminal or a job scheduler asks all processes of a run.
@@ -128,6 +128,10 @@ class CrashHandler:
         if error == "keyboard-interrupt":  # as xdist names it; the run ends
             self._interrupted.add(node.gateway.id)
             return
+        setup_error = self.context.folder.setup_error(self.context.run)
+        if setup_error.exists() and not self.case_ids:
+            # The worker could not even be configured. Those that can, collect nothing, and the controller reads it.
+            raise pytest.UsageError(setup_error.read_text())
         ended = len(read_journal(self.context.folder.journal).ended) if self.context.folder.journal.exists() else 0
         # Any verdict in between is progress: one bad case after another may each end its worker.
         self._deaths_without_verdict = self._deaths_without_verdict + 1 if ended == self._ended_at_last_death else 1
@@ -148,13 +152,15 @@ class CrashHandler:
 
     def _stop(self, fact: str, stacks: str, output: str | None) -> NoReturn:
         """End the run. Raising is needed: xdist replaces dead workers for ever, also in a run that should stop."""
-        if self.case_ids:
-            status, account = EXIT_UNACCOUNTED, "The report names the cases without a verdict."
-        else:
-            status, account = EXIT_USAGE, "No case has run, and no report is written."
-        name = self.context.accelerator.text
-        sentence = f"the run stops: {fact}.\n  {account} To find the cause: conformance doctor {shlex.quote(name)}"
-        raise pytest.exit.Exception(sentence + evidence(stacks, output or ""), returncode=status)
+        known = bool(self.case_ids)
+        account = (
+            "The report names the cases without a verdict." if known else "No case has run, and no report is written."
+        )
+        name = shlex.quote(self.context.accelerator.text)
+        sentence = f"the run stops: {fact}.\n  {account} To find the cause: conformance doctor {name}"
+        if known:
+            raise Stopped(sentence + evidence(stacks, output or ""), returncode=EXIT_UNACCOUNTED)
+        raise pytest.UsageError(sentence + evidence(stacks, output or ""))
 
 
 def death_verdict(culprit: CaseStart, stacks: str, status: int | None, context: RunContext) -> Verdict:

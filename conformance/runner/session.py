@@ -5,6 +5,7 @@ One *controller* owns the report. *Workers* run cases: processes of pytest-xdist
 
 from __future__ import annotations
 
+import os
 import uuid
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,11 @@ import pytest
 from conformance.accelerators.registry import resolve
 from conformance.errors import ConformanceError
 from conformance.plan import SUITES, area_names
+from conformance.process.deaths import evidence, loading_limited, output_path, read_text
 from conformance.process.trial import try_module
 from conformance.run_options import read_options
 from conformance.runner.collection import Collection
-from conformance.runner.context import RUN_CONTEXT, ReportFolder, RunContext, folder_for, is_worker
+from conformance.runner.context import RUN_CONTEXT, ReportFolder, RunContext, folder_for, is_worker, worker_name
 from conformance.runner.waivers import waivers_of
 from conformance.selection import areas_of
 
@@ -105,10 +107,21 @@ def _make_worker_context(config: pytest.Config) -> RunContext:
     """Return the context in a worker: it reads the same command line, and the controller sends the rest."""
     options = read_options(config)
     sent: dict[str, Any] = config.workerinput["conformance"]  # type: ignore[attr-defined]
-    accelerator = resolve(sent["spec"])
     folder = ReportFolder(Path(sent["folder"]))
+    try:
+        with loading_limited(folder.path, worker_name()):
+            accelerator = resolve(sent["spec"])
+    except ConformanceError as error:
+        # The controller finds this sentence when the worker is gone. An exception would print pytest's own frames.
+        folder.setup_error(sent["run"]).write_text(f"{error}{evidence('', read_text(_output(folder)))}")
+        os._exit(int(pytest.ExitCode.USAGE_ERROR))
+    _output(folder).unlink(missing_ok=True)
     paths = tuple(sent["paths"])
     return RunContext(options, accelerator, folder, sent["run"], sent["journal_limit"], paths, _typed(config))
+
+
+def _output(folder: ReportFolder) -> Path:
+    return output_path(folder.path, worker_name())
 
 
 def _typed(config: pytest.Config) -> tuple[str, ...]:

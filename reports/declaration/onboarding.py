@@ -30,7 +30,7 @@ from conformance.reports.verdict import Outcome, Reason
 #: Share of a sample that may be missing where a pattern is claimed. The missing cells are denied by name.
 MOST_MISSING = 0.1
 #: Probes that a pattern needs. One or two say little about the cells beside them.
-_FEWEST_FOR_A_PATTERN = 3
+FEWEST_FOR_A_PATTERN = 3
 _LONGEST_REASON = 80
 _UNKNOWN = "unknown"
 
@@ -144,7 +144,7 @@ def _patterns(node: Node, axes: str) -> Iterator[DeclaredCell]:
     """Return the widest patterns that the sample supports, and their exceptions."""
     known = [leaf for leaf in node.everything() if leaf.claim.state != _UNKNOWN]
     works = [leaf for leaf in known if leaf.claim.state == SUPPORTED]
-    if len(known) >= _FEWEST_FOR_A_PATTERN and len(known) - len(works) <= MOST_MISSING * len(known):
+    if len(known) >= FEWEST_FOR_A_PATTERN and len(known) - len(works) <= MOST_MISSING * len(known):
         native = sum(leaf.claim.detail == "native" for leaf in works)
         pattern = DeclaredCell(f"{node.prefix}*{axes}", SUPPORTED, "native" if 2 * native >= len(works) else "host")
         yield pattern

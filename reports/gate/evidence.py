@@ -51,6 +51,8 @@ class GateEvidence:
     accelerator: str = ""
     profile_is_named: bool = True
     releases: tuple[str, ...] = RELEASES
+    #: Torch series with a released manifest of the run's suite.
+    series: tuple[str, ...] = ()
 
     @property
     def profile(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 
@@ -12,7 +13,7 @@ import torch
 from conformance.accelerators import autoload
 from conformance.accelerators.registry import resolve
 from conformance.accelerators.torch_accelerator import TorchAccelerator
-from conformance.errors import SetupError
+from conformance.errors import SetupError, UnknownName
 
 
 def wheel(folder, package, source, hook="_autoload"):
@@ -48,7 +49,7 @@ def test_a_broken_wheel_harms_nobody_but_itself(tmp_path):
     wheel(tmp_path, "torch_supa", "raise ImportError('libsupa.so.1: wrong ELF class')")
     program = (
         "from conformance.accelerators.registry import resolve\n"
-        "from conformance.errors import SetupError\n"
+        "from conformance.errors import SetupError, UnknownName\n"
         "print(resolve('cpu').load().device_count())\n"
         "print(resolve('auto').load().device_name())\n"
         "resolve('supa').preflight()\n"
@@ -126,8 +127,26 @@ def test_a_torch_type_of_an_entry_point_is_known(tmp_path, monkeypatch):
     subject = resolve("torch:invented")
 
     subject.preflight()
-    with pytest.raises(SetupError, match=r"torch\.invented does not exist"):
+    with pytest.raises(SetupError, match=r"no device type 'invented', and loading torch_invented does not register it"):
         subject.load()
+
+
+@pytest.mark.parametrize("package", ["torch_quiet1", "torchquiet2", "quiet3_torch", "pytorch_quiet4"])
+def test_a_package_without_an_entry_point_is_found_by_its_name(package, tmp_path, monkeypatch):
+    type = re.search(r"quiet\d", package)[0]
+    (tmp_path / f"{package}.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    subject = resolve(f"torch:{type}")
+
+    subject.preflight()
+    with pytest.raises(SetupError, match=rf"(?s)no device type '{type}', and loading {package} does not register it"):
+        subject.load()
+    assert package in sys.modules
+
+
+def test_a_type_without_a_package_says_which_names_were_looked_for():
+    with pytest.raises(UnknownName, match=r'(?s)none is named torch_absent or torchabsent.*package="NAME"'):
+        resolve("torch:absent").preflight()
 
 
 def test_importing_the_registry_starts_no_device():

@@ -54,7 +54,7 @@ def test_a_subject_remembers_its_spec_and_has_a_safe_name(spec, name):
     ("spec", "error", "sentence"),
     [
         ("supu", UnknownName, "accelerator 'supu' is not registered.*did you mean 'supa'"),
-        ("", UnknownName, "is not registered"),
+        ("", UsageError, "name is empty"),
         ("deepspeed:", UsageError, "names no accelerator"),
         (":Class", UsageError, "names no accelerator"),
         ("no_such_module:Class", UsageError, "module no_such_module, which cannot be found"),

@@ -194,6 +194,32 @@ DEADLY = {
     ),
 }  # fmt: skip
 
+_IN_A_WORKER = (
+    "import os\nif 'PYTEST_XDIST_WORKER' in os.environ:\n    print('the vendor says hello', flush=True)\n    {}\n"
+)
+
+
+def _in_a_worker(statement: str, *words: str) -> Mistake:
+    """A module whose import succeeds in the controller and goes wrong in a worker, as of a device with one owner."""
+    return Mistake(f"{_IN_A_WORKER.format(statement)}{_TORCH}\nACME = backend()\n", words, in_lint=False)
+
+
+WORKERS = {
+    "sleeps-at-import-in-a-worker": _in_a_worker(
+        "import time; time.sleep(600)", "did not load", "no end within", "acme.py", "the vendor says hello"
+    ),
+    "aborts-at-import-in-a-worker": _in_a_worker(
+        "os.abort()", "4 workers died while they load", "SIGABRT", "acme.py", "the vendor says hello"
+    ),
+    "crashes-at-import-in-a-worker": _in_a_worker(
+        "import ctypes; ctypes.string_at(0)", "4 workers died while they load", "SIGSEGV", "acme.py", "vendor says"
+    ),
+    "raises-at-import-in-a-worker": _in_a_worker(
+        "raise RuntimeError('the device has another owner')", "importing acme fails", "another owner", "vendor says"
+    ),
+    "leaves-at-import-in-a-worker": _in_a_worker("os._exit(0)", "4 workers died while they load", "exit status 0"),
+}
+
 #: A device that is lost for good as soon as the file ``dead`` exists.
 FROM_A_FILE_ON = _loading(
     "", before="import os\nclass T(TorchAccelerator):\n    def load(self):\n"

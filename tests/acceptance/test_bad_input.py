@@ -19,6 +19,7 @@ def refused(cwd: Path, *arguments: str, **environment: str) -> str:
     finished = run(*arguments, cwd=cwd, **environment)
     assert finished.status == USAGE, finished.output
     assert "Traceback" not in finished.output, finished.output
+    assert "Exit" not in finished.output, finished.output
     assert "INTERNALERROR" not in finished.output, finished.output
     return finished.output
 
@@ -27,8 +28,13 @@ def refused(cwd: Path, *arguments: str, **environment: str) -> str:
     ("arguments", "sentences"),
     [
         (["--accelerator=supu"], ["accelerator 'supu' is not registered", "did you mean", "supa"]),
+        (["--accelerator=CUDA"], ["accelerator 'CUDA' is not registered", "did you mean 'cuda'"]),
+        (["--accelerator=cuda:0"], ["'cuda:0' names one device", "--accelerator=cuda", "CUDA_VISIBLE_DEVICES=0"]),
+        (["--accelerator=acme:1"], ["accelerator 'acme' is not registered"]),
+        (["--accelerator="], ["the accelerator's name is empty", "registered: cpu, cuda"]),
         (["--accelerator=supa"], ["torch_supa"]),
-        (["--accelerator=torch:nonsense"], ["nonsense"]),
+        (["--accelerator=torch:nonsense"], ["nonsense", "none is named torch_nonsense", 'package="NAME"']),
+        (["--accelerator=torch:CUDA"], ["did you mean 'cuda'"]),
         (["--accelerator=nowhere:Thing"], ["nowhere"]),
         (["--accelerator=json:nothing"], ["nothing"]),
         (["--accelerator=json:JSONDecoder"], ["JSONDecoder"]),

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from .mistakes import DEADLY, DECLARED, FILES, FROM_A_FILE_ON, LOADED, PACKAGES, Mistake
+from .mistakes import DEADLY, DECLARED, FILES, FROM_A_FILE_ON, LOADED, PACKAGES, WORKERS, Mistake
 from .running import environment, run
 
 USAGE = 4
@@ -64,6 +64,7 @@ def linted(mistake: Mistake, folder: Path) -> tuple[int, str]:
 def assert_one_sentence(output: str, mistake: Mistake) -> None:
     assert "Traceback" not in output, output
     assert "INTERNALERROR" not in output, output
+    assert "_pytest.outcomes" not in output, output
     for word in mistake.words:
         assert word in output, output
 
@@ -88,6 +89,15 @@ def test_a_declaration_in_lint(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", LOADED)
 def test_loading_in_a_run(name: str, tmp_path: Path) -> None:
     assert_one_sentence(ran(LOADED[name], tmp_path), LOADED[name])
+
+
+@pytest.mark.parametrize("name", WORKERS)
+def test_an_import_that_goes_wrong_in_a_worker(name: str, tmp_path: Path) -> None:
+    output = ran(WORKERS[name], tmp_path, "-n2")
+
+    assert_one_sentence(output, WORKERS[name])
+    assert "To find the cause: conformance doctor" in output or "check: python -c" in output
+    assert not (tmp_path / "conformance-report/acme/report.json").exists()
 
 
 @pytest.mark.parametrize("name", DEADLY)

@@ -17,6 +17,7 @@ from conformance.cli.checks import (
     CheckState,
     extra_checks,
     forked_check,
+    manifest_check,
     package_checks,
     python_check,
     report_check,
@@ -69,6 +70,15 @@ def test_the_forked_clash_is_named(forked: str | None, pytest_version: str, clas
     assert (forked_check(versions.get) is not None) is clashes
 
 
+def test_a_torch_without_a_released_manifest_is_a_note() -> None:
+    check = manifest_check({"torch": "9.1.0+cpu"}.get)
+
+    assert check is not None
+    assert check.state is CheckState.NOTE
+    assert "conformance manifest -o manifest.json.gz" in check.text
+    assert manifest_check({"torch": "2.13.0+acme"}.get) is manifest_check({}.get) is None
+
+
 def test_an_unwritable_report_folder_is_a_problem(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
@@ -111,6 +121,49 @@ def test_what_a_vendor_stack_prints_is_not_taken_for_the_answer() -> None:
     probe = read_answer("supa", 0, f"Loading…\n\nconformance-probe: {answer}\nbye\n", "warnings")
 
     assert (probe.result, probe.text) == (LoadResult.USABLE, "2 devices, SUPA")
+
+
+def importing(monkeypatch: pytest.MonkeyPatch, **errors: str) -> None:
+    """Let imports of torch with the autoload ``on`` or ``off`` fail with these last words."""
+
+    def run(command: list[str], limit: float, *, autoload: str = "0") -> tuple[int, str, str]:
+        error = errors.get("off" if autoload == "0" else "on", "")
+        return (1 if error else 0, "", f"Traceback\n{error}" if error else "")
+
+    monkeypatch.setattr(doctor, "run_limited", run)
+
+
+def test_an_import_of_torch_that_a_vendor_package_breaks_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "all_packages", lambda: ["torch_acme"])
+    importing(monkeypatch, on="OSError: libacme.so.1: cannot open")
+
+    check = doctor.torch_check(5)
+
+    assert check.state is CheckState.NOTE
+    assert "with autoload of torch_acme it fails: OSError: libacme.so.1: cannot open" in check.text
+
+
+def test_an_import_of_torch_that_fails_without_packages_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    importing(monkeypatch, off="ImportError: no libtorch")
+
+    check = doctor.torch_check(5)
+
+    assert (check.state, check.text) == (CheckState.PROBLEM, "fails: ImportError: no libtorch; reinstall torch")
+
+
+def test_a_broken_vendor_package_is_found_by_a_real_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "torch_acme.py").write_text("def _autoload(): raise OSError('libacme.so.1: cannot open')\n")
+    info = tmp_path / "torch_acme-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: torch-acme\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[torch.backends]\ntorch_acme = torch_acme:_autoload\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+
+    check = doctor.torch_check(120)
+
+    assert check.state is CheckState.NOTE, check.text
+    assert "libacme.so.1" in check.text
 
 
 @pytest.fixture

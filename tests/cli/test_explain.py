@@ -67,12 +67,30 @@ def test_a_vendors_own_case_is_explained_from_the_report_alone(tmp_path: Path, c
         ("operatros.add", "area 'operatros' is not registered"),
         ("operators.add", "did you mean 'operators.add["),
         ("profiling.nothing", "case 'profiling.nothing' is not registered"),
-        ("", "area '' is not registered"),
+        ("", "case, reason or rule '' is not registered"),
+        ("L99", "did you mean 'L09'"),
+        ("stbu", "did you mean 'stub'"),
     ],
 )
 def test_an_unknown_case_comes_with_suggestions(capsys: Captured, id: str, sentence: str) -> None:
     assert main(["explain", id]) == 4
     assert sentence in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("L05", ["L05 error of conformance lint", "a member does nothing, but has to do something"]),
+        ("l15", ["L15 note of conformance lint", "docs/declarations.md#lint"]),
+        ("G03", ["G03 rule of conformance gate", "hash of the run's plan", "  do: Run the released suite"]),
+        ("over-declared", ["reason of a fail or skip", "declared supported, but it is not implemented", "  do: "]),
+    ],
+)
+def test_rules_and_reasons_are_explained(capsys: Captured, name: str, words: list[str]) -> None:
+    shown = explained(capsys, name)
+
+    for word in words:
+        assert word in shown
 
 
 def test_a_broken_report_is_one_sentence(tmp_path: Path, capsys: Captured) -> None:

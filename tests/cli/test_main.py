@@ -53,7 +53,7 @@ def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -
             "command 'reprot' is not registered.\n  registered: challenge, diff, doctor, explain, gate, import, ",
         ),
         (["report", "--fromat", "x"], "unrecognized arguments: --fromat"),
-        (["explain"], "the following arguments are required: CASE. See: conformance explain --help"),
+        (["explain"], "the following arguments are required: NAME. See: conformance explain --help"),
         (["list", "--capabilities", "--accelerators"], "not allowed with argument"),
         (["doctor", "--time-limit", "soon"], "invalid float value: 'soon'"),
         (["doctor", "--time-limit", "0"], "expected a positive number of seconds"),

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from conformance.accelerators.capabilities import Cell
+from conformance.accelerators.capabilities import VOCABULARY, Cell
 from conformance.accelerators.claims import declaration_of
 from conformance.accelerators.declaration import State
 from conformance.accelerators.declaration_file import parse_declaration, read_declaration
@@ -252,6 +252,8 @@ def test_a_run_that_fails_is_told_in_its_own_words(monkeypatch: pytest.MonkeyPat
     assert "probing cpu ended with status 3: INTERNALERROR> boom" in capsys.readouterr().err
 
 
+#: Capabilities that a backend file declares for single dtypes.
+PER_DTYPE = ("dtype", "comm.dtype", "precision.accumulate-wide")
 STREAMS = ("stream", "stream.order", "stream.record", "event", "event.timing")
 CLAIMED = [
     *(DeclaredCell(name, *YES) for name in (*STREAMS, "autocast", "lazy-call", "execution.ordered")),
@@ -284,6 +286,55 @@ def test_the_lines_of_a_backend_declare_what_was_claimed(first: Any, tmp_path: P
     assert "STREAMS" in "\n".join(lines)
 
 
+@pytest.mark.parametrize("answer", [YES, NO, ("undeclared", "", "")], ids=["supported", "denied", "broken"])
+def test_the_backend_file_loads_whatever_was_found(first: Any, tmp_path: Path, answer: tuple[str, str, str]) -> None:
+    """Also where a device lacks a part of TORCH_BASE, which the file then must not claim."""
+    optional = [name for name, capability in VOCABULARY.items() if not capability.core and name not in PER_DTYPE]
+    cells = [DeclaredCell(name, *answer) for name in optional if answer[0] != "undeclared"]
+    module: dict[str, Any] = {}
+
+    exec("\n".join(backend_lines("acme", report_of(tmp_path, (probe("stream"), passed())), cells)), module)
+
+    declared = declaration_of(module["ACME"].statements)
+    assert {name: declared.claim(Cell(name)).state.value for name in optional} == dict.fromkeys(optional, answer[0])
+
+
+@pytest.mark.parametrize(
+    ("answers", "words"),
+    [
+        (
+            [unheard("right")] * 2,
+            "2 of 2 work; PyTorch's CPU has 9; claimed: nothing, because a pattern needs 3 probes",
+        ),
+        ([unheard("crash")] * 4, "0 of 4 work, 4 are broken; PyTorch's CPU has 9; claimed: nothing, because every one"),
+        ([unheard("refused")] * 4, "0 of 4 work; PyTorch's CPU has 9; claimed: nothing, because none works"),
+        (
+            [skipped(Reason.ENVIRONMENT, "no")] * 4,
+            "0 of 0 work; PyTorch's CPU has 9; claimed: nothing, because no probe",
+        ),
+    ],
+)
+def test_the_text_says_why_a_column_is_not_claimed(
+    first: Any, tmp_path: Path, answers: list[Verdict], words: str
+) -> None:
+    endings = [(operator(f"op{n}[float32-inference]"), answer) for n, answer in enumerate(answers)]
+
+    text = declaration_text(report_of(tmp_path, *endings), first(*endings), Counter({"float32-inference": 9}), "pytest")
+
+    assert words in text
+
+
+def test_the_backend_file_names_the_package_or_asks_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    report = report_of(tmp_path, (probe("stream"), passed()))
+    unknown = backend_lines("silent", report, CLAIMED)
+    (tmp_path / "torchsilent.py").write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    known = backend_lines("silent", report, CLAIMED)
+
+    assert [line for line in unknown if "package=" in line and "write here the package" in line]
+    assert '    package="torchsilent",' in known
+
+
 def test_the_text_is_a_declaration_with_its_evidence(first: Any, tmp_path: Path) -> None:
     endings = [
         *column("float32-inference", 12),
@@ -296,7 +347,7 @@ def test_the_text_is_a_declaration_with_its_evidence(first: Any, tmp_path: Path)
 
     assert "#   float32-inference: 12 of 12 work; PyTorch's CPU has 672; claimed: *\n" in text
     assert (
-        "#   float16-inference: 1 of 5 work; PyTorch's CPU has 0; claimed: nothing, because too many are missing; "
+        "#   float16-inference: 1 of 5 work; PyTorch's CPU has 0; claimed: nothing, because 4 are missing; "
         "claim by name what you promise\n" in text
     )
     assert "#   capabilities.stream: undeclared: it is not declared; probe: crash" in text

@@ -21,7 +21,7 @@ from conformance.accelerators.registry import names
 from conformance.cli.main import commands
 from conformance.kernels.specifications import specifications
 from conformance.plan import area_names
-from conformance.reports.gate.manifests import FOLDER, RELEASES, Manifest, read_manifest
+from conformance.reports.gate.manifests import PINNED, RELEASES, Manifest, released
 from conformance.reports.loading import load
 from conformance.reports.model import Report
 from conformance.reports.planned import PlannedCase
@@ -39,9 +39,10 @@ SHOWN: Final = ("accelerator", "operators", "total")
 
 @cache
 def manifest() -> Manifest:
-    """Return the newest released manifest: of the newest suite, for the newest torch series."""
-    found = [read_manifest(path) for path in FOLDER.glob("*.json.gz")]
-    return max(found, key=lambda m: (RELEASES.index(m.suite), tuple(int(part) for part in m.torch.split("."))))
+    """Return the complete manifest of the newest suite."""
+    found = released(RELEASES[-1], PINNED)
+    assert found is not None
+    return found
 
 
 @cache

@@ -31,22 +31,27 @@ def node(name: str = "gw0") -> Any:
     return SimpleNamespace(gateway=SimpleNamespace(id=name))
 
 
-@pytest.mark.parametrize(
-    ("planned", "status", "words"),
-    [({}, 4, "No case has run"), ({"test.py::test": "area.case"}, 6, "names the cases without a verdict")],
-)
-def test_the_run_stops_when_four_workers_die_without_a_verdict(
-    folder: Path, planned: dict[str, str], status: int, words: str
-) -> None:
-    crashes = handler(folder, planned)
+def test_the_run_stops_when_four_workers_die_without_a_verdict(folder: Path) -> None:
+    crashes = handler(folder, {"test.py::test": "area.case"})
     for _ in range(3):
         crashes.pytest_testnodedown(node(), "crashed")
 
     with pytest.raises(pytest.exit.Exception, match="4 workers died before any case ends") as stopped:
         crashes.pytest_testnodedown(node(), "crashed")
 
-    assert stopped.value.returncode == status
-    assert words in str(stopped.value)
+    assert stopped.value.returncode == 6
+    assert "names the cases without a verdict" in str(stopped.value)
+    # pytest prints this line; a class of a module would be printed with the module's name.
+    assert stopped.exconly().startswith("Stopped: the run stops: 4 workers died")
+
+
+def test_a_run_without_a_plan_stops_as_a_wrong_setup_does(folder: Path) -> None:
+    crashes = handler(folder, {})
+    for _ in range(3):
+        crashes.pytest_testnodedown(node(), "crashed")
+
+    with pytest.raises(pytest.UsageError, match=r"(?s)4 workers died before any case ends.*No case has run"):
+        crashes.pytest_testnodedown(node(), "crashed")
 
 
 def test_a_worker_that_hangs_while_it_loads_stops_the_run_at_once(folder: Path) -> None:
@@ -54,7 +59,7 @@ def test_a_worker_that_hangs_while_it_loads_stops_the_run_at_once(folder: Path) 
     (folder / "stacks/gw0.txt").write_text('Current thread 0x01:\n  File "acme.py", line 3 in load\n')
     (folder / "stacks/gw0.output.txt").write_text("the vendor says hello\n")
 
-    with pytest.raises(pytest.exit.Exception, match="did not load its accelerator") as stopped:
+    with pytest.raises(pytest.UsageError, match="did not load its accelerator") as stopped:
         handler(folder, {}).pytest_testnodedown(node(), "crashed")
 
     assert "the vendor says hello" in str(stopped.value)

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from conformance.process.deaths import evidence, how_it_ended, load_seconds, output_kept, read_text
+from conformance.process import deaths
+from conformance.process.deaths import evidence, how_it_ended, load_seconds, output_kept, read_text, timed_out
 
 
 def test_output_of_python_and_of_native_code_is_kept(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -57,5 +58,15 @@ def test_evidence_has_the_last_lines() -> None:
 def test_the_limit_can_be_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CONFORMANCE_LOAD_SECONDS", "120")
     assert load_seconds() == 120
+    assert "no end within 120 s (CONFORMANCE_LOAD_SECONDS" in timed_out()
+
+
+def test_a_busy_machine_extends_the_usual_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deaths, "slowdown", lambda: 2.0)
     monkeypatch.setenv("CONFORMANCE_LOAD_SECONDS", "soon")
-    assert load_seconds() == 45
+    assert load_seconds() == 90
+    monkeypatch.setattr(deaths, "slowdown", lambda: 8.0)
+    assert load_seconds() == 135
+    assert "no end within 45 s of a free machine" in timed_out()
+    monkeypatch.setenv("CONFORMANCE_LOAD_SECONDS", "120")
+    assert load_seconds() == 120

@@ -34,10 +34,15 @@ def small_integers(device, rows, columns):
 @case("accelerator.autocast.products", requires=[AUTOCAST, DTYPE], axes={"dtype": SIXTEEN_BITS})
 def test_products(accelerator, device, dtype):
     """Inside autocast, matrix products use the 16-bit dtype and are right, and sums of float32 stay float32."""
+    products_agree(autocast_to(accelerator, device, dtype), device, dtype)
+
+
+def products_agree(context, device, dtype):
+    """Check products and a sum inside an autocast context to the dtype of that name."""
     left, right = small_integers(device, 9, 5), small_integers(device, 5, 11)
     expected = left.cpu() @ right.cpu()
 
-    with autocast_to(accelerator, device, dtype):
+    with context:
         results = {
             "mm": left @ right,
             "linear": torch.nn.functional.linear(left, right.t()),

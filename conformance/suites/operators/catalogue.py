@@ -18,6 +18,7 @@ import platform
 import re
 import subprocess
 import tempfile
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
@@ -189,12 +190,22 @@ def _database_stamp() -> str:
     return f"{status.st_size}:{status.st_mtime_ns}"
 
 
+def dump_operators(known: Iterable[Operator]) -> str:
+    """Return a list of operators as JSON."""
+    return json.dumps([asdict(operator) for operator in known])
+
+
+def load_operators(text: str) -> tuple[Operator, ...]:
+    """Return the operators in a list; raise ValueError, TypeError or KeyError if the text is none."""
+    rows = json.loads(text)
+    return tuple(
+        Operator(**{**row, "dtypes": tuple(row["dtypes"]), "backward": tuple(row["backward"])}) for row in rows
+    )
+
+
 def _read(path: Path) -> tuple[Operator, ...] | None:
     try:
-        rows = json.loads(path.read_text(encoding="utf-8"))
-        known = tuple(
-            Operator(**{**row, "dtypes": tuple(row["dtypes"]), "backward": tuple(row["backward"])}) for row in rows
-        )
+        known = load_operators(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, TypeError, KeyError):
         return None
     return known or None  # an empty list is a failed read: every torch has operators
@@ -209,7 +220,7 @@ def _write(path: Path, known: tuple[Operator, ...]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
         with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump([asdict(operator) for operator in known], file)
+            file.write(dump_operators(known))
         Path(temporary).replace(path)
     except OSError:
         return  # the next process computes it again

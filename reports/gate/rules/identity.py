@@ -35,10 +35,7 @@ def check_manifest(evidence: GateEvidence) -> Iterator[GateFinding]:
     run, manifest = evidence.report.run, evidence.manifest
     series = torch_series(evidence.report.accelerator.torch) or "an unknown version"
     if manifest is None:
-        suite = one_line(run.suite.version, 40)
-        yield reject(
-            "G03", f"There is no released manifest of suite {suite} with torch {series}; name one: --manifest."
-        )
+        yield reject("G03", _no_manifest(one_line(run.suite.version, 40), series, evidence.series))
         return
     if (manifest.suite, manifest.torch) != (run.suite.version, torch_series(evidence.report.accelerator.torch)):
         found = one_line(f"suite {run.suite.version} with torch {series}", 80)
@@ -52,6 +49,16 @@ def check_manifest(evidence: GateEvidence) -> Iterator[GateFinding]:
         short = one_line(run.suite.manifest_sha256[:width], 80) or "(none)"
         wanted = ", ".join(f"{sha256[: max(width, 12)]} ({name})" for name, sha256 in released.items())
         yield reject("G03", f"The run's manifest {short} is not the released one of {evidence.profile}: {wanted}.")
+
+
+def _no_manifest(suite: str, series: str, known: tuple[str, ...]) -> str:
+    """Return the sentence for a plan that no released manifest describes, with the ways out."""
+    there = f" There are manifests for torch {', '.join(known)}." if known else ""
+    return (
+        f"There is no released manifest of suite {suite} with torch {series}.{there} Run with one of these, or make a "
+        f"manifest where torch {series} and a suite that you trust are installed: conformance manifest -o "
+        "manifest.json.gz. Then give it to the gate: --manifest manifest.json.gz."
+    )
 
 
 def check_parsed(_: GateEvidence) -> Iterable[GateFinding]:
@@ -82,8 +89,8 @@ RULES = (
         "G03",
         requirement="The hash of the run's plan is the released hash of the profile, or of a profile that contains it.",
         why="A plan with other cases, or with fewer requirements, is another suite.",
-        fix="Run the released suite with a released torch series and without a selection, or name the manifest to "
-        "judge by: --manifest.",
+        fix="Run the released suite with a released torch series and without a selection. For another series, make a "
+        "manifest with: conformance manifest -o FILE, and name it: --manifest FILE.",
         check=check_manifest,
     ),
 )

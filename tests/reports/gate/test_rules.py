@@ -169,6 +169,15 @@ def test_g03_manifest() -> None:
     )
 
 
+@pytest.mark.parametrize(("series", "there"), [(("2.7", "2.13"), "There are manifests for torch 2.7, 2.13."), ((), "")])
+def test_g03_says_the_ways_out_where_there_is_no_manifest(series: tuple[str, ...], there: str) -> None:
+    (sentence,) = [text for rule, text in found(manifest=None, series=series) if rule == "G03"]
+
+    assert there in sentence
+    assert "conformance manifest -o manifest.json.gz" in sentence
+    assert "--manifest manifest.json.gz" in sentence
+
+
 def test_g03_accepts_a_run_of_a_profile_that_contains_the_one_that_is_asked_for() -> None:
     inside = manifest().required("training")
     only_training = honest(plan=tuple(one for one in PLAN if one.id in inside))
