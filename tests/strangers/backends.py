@@ -23,7 +23,11 @@ class NotHere(Exception):
 
 @dataclass(frozen=True)
 class Backend:
-    """One backend. ``packages`` are installed without their dependencies, so that torch is not replaced."""
+    """One backend. ``packages`` are installed without their dependencies, so that torch is not replaced.
+
+    ``cells`` is the number of operator cells of a seeded sample, for a backend that cannot finish all in the time
+    limit; None runs all.
+    """
 
     name: str
     accelerator: str
@@ -34,6 +38,7 @@ class Backend:
     advice: str = ""
     environment: dict[str, str] = field(default_factory=dict)
     server: tuple[str, ...] = ()
+    cells: int | None = None
 
     def install(self, folder: Path) -> dict[str, str]:
         """Install the backend into ``folder``; return the environment for its run, or raise NotHere."""
@@ -123,6 +128,7 @@ BACKENDS = (
         packages=("rgpu==0.1.1",),
         imports="rgpu",
         server=("-m", "rgpu.server", "--device", "cpu"),
+        cells=600,
     ),
     Backend(
         "torchvulkan",
@@ -132,6 +138,7 @@ BACKENDS = (
         needs=LLVMPIPE,
         advice="install it with: apt-get install mesa-vulkan-drivers libvulkan1",
         environment={"VK_ICD_FILENAMES": str(LLVMPIPE), "VK_DRIVER_FILES": str(LLVMPIPE)},
+        cells=300,
     ),
     # The last release that imports with torch 2.13: later ones look for overloads with named dimensions.
     Backend(
@@ -141,5 +148,6 @@ BACKENDS = (
         dependencies=("jax[cpu]",),
         imports="torchax",
         environment={"JAX_PLATFORMS": "cpu"},
+        cells=300,
     ),
 )

@@ -13,7 +13,7 @@ from conformance.checker import Checker
 from conformance.finding import Finding
 from conformance.numerics import layout
 from conformance.numerics.compare import plain, same_bits
-from conformance.numerics.trees import mapped
+from conformance.numerics.trees import leaves, mapped
 from conformance.reports.verdict import Reason
 from conformance.suites.operators import cell, database, error_inputs, execution
 from conformance.suites.operators.execution import OperatorSample, call
@@ -195,6 +195,64 @@ def test_a_missing_warning_is_a_note_and_hides_nothing(monkeypatch: pytest.Monke
 
     with pytest.raises(AssertionError, match="in-place variant"):
         with_habit(monkeypatch, wrong_in_place, "exp[float32-inference]")
+
+
+def refuses_to_resize(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+    """Write only into outputs of the right size."""
+    if "out" in extra:
+        right, given = ([leaf.shape for leaf in leaves(value)] for value in (call(function, sample), extra["out"]))
+        if right != given:
+            raise NotImplementedError("allocate the out= tensor at the right size")
+    return call(function, sample, **extra)
+
+
+@pytest.mark.parametrize("name", ["exp", "add", "topk", "linalg.svd"])
+def test_a_refusal_to_resize_is_a_note_and_hides_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert with_habit(monkeypatch, refuses_to_resize, f"{name}[float32-inference]").metrics["resize"] == "refused"
+
+
+def test_a_refusal_to_resize_hides_no_wrong_variant(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong_in_place(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+        result = refuses_to_resize(function, sample, **extra)
+        return result.add_(1) if str(getattr(function, "__name__", "")) == "exp_" else result
+
+    with pytest.raises(AssertionError, match="in-place variant"):
+        with_habit(monkeypatch, wrong_in_place, "exp[float32-inference]")
+
+
+def test_outputs_of_the_right_size_have_to_be_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+        if "out" in extra:
+            raise NotImplementedError("no out=")
+        return call(function, sample, **extra)
+
+    with pytest.raises(NotImplementedError, match="no out="):
+        with_habit(monkeypatch, refuses, "exp[float32-inference]")
+
+
+def statistics_as_described(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+    """Return the statistics that the meta function describes, as CUDA does; in evaluation the CPU returns none."""
+    result, mean, deviation = call(function, sample, **extra)
+    if mean.numel() == 0 and result.dim() > 1:
+        mean, deviation = (result.new_full(result.shape[1:2], 7.0) for _ in "ab")
+    return result, mean, deviation
+
+
+@pytest.mark.parametrize("name", ["native_batch_norm", "_native_batch_norm_legit"])
+@pytest.mark.parametrize("mode", ["inference", "training"])
+def test_a_shape_in_which_pytorchs_own_devices_differ_is_free(
+    name: str, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert with_habit(monkeypatch, statistics_as_described, f"{name}[float32-{mode}]").count > 0
+
+
+def test_a_shape_that_nobody_describes_is_not_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    def one_more(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+        result, mean, deviation = statistics_as_described(function, sample, **extra)
+        return result, torch.cat([mean, mean[:1]]), deviation
+
+    with pytest.raises(AssertionError, match="shape is"):
+        with_habit(monkeypatch, one_more, "native_batch_norm[float32-inference]")
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,17 @@ def promises_strides(info, sample: OperatorSample, position: int, expected: torc
     return found.shape == expected.shape and layout.significant_strides(found) == layout.significant_strides(expected)
 
 
+def describes_shape(info, sample: OperatorSample, position: int, actual: torch.Tensor) -> bool:
+    """Return whether output ``position`` of this call has the shape that the operator's meta function describes.
+
+    In evaluation, batch normalization returns statistics on CUDA, as its meta function says, and none on the CPU.
+    """
+    described = _on_meta(info.op, sample)
+    if described is None or position >= len(described) or not isinstance(described[position], torch.Tensor):
+        return False
+    return described[position].shape == actual.shape
+
+
 def is_composite(info) -> bool:
     """Return whether PyTorch implements the operator by other operators, in Python or in its dispatcher."""
     name = f"aten::{info.aten_name or info.name}"

@@ -50,7 +50,7 @@ def check_sample(info, judge: Judge, sample: OperatorSample, *, with_oracle: boo
         judge.drew()
     with judge.watches.together():
         actual, actual_gradients = _backward(info, judge.watches.execute, judge.watches.gradients, device, seed)
-    judge.metadata(str(sample), actual, expected, with_equal_strides(device, host))
+    judge.metadata(str(sample), actual, expected, with_equal_strides(device, host), call=sample)
     judge.samples += 1
     if not judge.values or _drew_differently(judge, actual, expected, seed, info, sample):
         return None
