@@ -143,7 +143,7 @@ BACKENDS = (
     # The last release that imports with torch 2.13: later ones look for overloads with named dimensions.
     Backend(
         "torchax",
-        "torchax_accelerator:Torchax",
+        "torchax_accelerator:TORCHAX",
         packages=("torchax==0.0.4",),
         dependencies=("jax[cpu]",),
         imports="torchax",

@@ -230,6 +230,45 @@ def test_outputs_of_the_right_size_have_to_be_accepted(monkeypatch: pytest.Monke
         with_habit(monkeypatch, refuses, "exp[float32-inference]")
 
 
+class Queued(torch.Tensor):
+    """Result of work that has failed; the exception comes when the values are read."""
+
+    error: Exception
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(function, "__name__", "") in ("copy_", "detach", "cpu"):
+            raise next(leaf for leaf in args if isinstance(leaf, Queued)).error
+        return super().__torch_function__(function, types, args, kwargs or {})
+
+
+def refuses_later(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+    """Refuse as the CPU does, but when the values are read."""
+    try:
+        return call(function, sample, **extra)
+    except Exception as error:
+        refusal = error
+    dense = mapped(sample.arguments, lambda leaf: leaf.contiguous() if isinstance(leaf, torch.Tensor) else leaf)
+    try:
+        shaped = call(function, sample.with_arguments(dense), **extra)
+    except Exception:
+        shaped = torch.zeros(3)
+    return mapped(shaped, lambda leaf: _queued(leaf, refusal))
+
+
+def _queued(leaf: Any, refusal: Exception) -> Any:
+    result = torch.zeros(leaf.shape, dtype=leaf.dtype).as_subclass(Queued)
+    result.error = refusal
+    return result
+
+
+@pytest.mark.parametrize(
+    "name", ["native_group_norm[float32-inference]", "gather[error-inputs]", "cumsum[float32-inference]"]
+)
+def test_a_refusal_of_queued_work_is_a_refusal(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert with_habit(monkeypatch, refuses_later, name).count > 0
+
+
 def statistics_as_described(function: Any, sample: OperatorSample, **extra: Any) -> Any:
     """Return the statistics that the meta function describes, as CUDA does; in evaluation the CPU returns none."""
     result, mean, deviation = call(function, sample, **extra)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from conformance.numerics.trees import mapped
+from conformance.numerics.compare import plain
+from conformance.numerics.trees import mapped, tensors
 
 from . import execution
 from .execution import HOST, OperatorSample, call
@@ -54,6 +55,8 @@ def _same(tensor: torch.Tensor) -> torch.Tensor:
 def _refusal(runner, info, sample: OperatorSample) -> Exception | None:
     try:
         value = runner(info.op, sample)
+        for leaf in tensors([value]):
+            plain(leaf)  # a device that queues its work refuses when the values are read
     except Exception as raised:  # any exception is a refusal; its type is checked by the caller
         return raised
     # A binary method returns NotImplemented for foreign operands; the interpreter turns that into a TypeError.
