@@ -140,7 +140,9 @@ class DeepSpeedSpec(AcceleratorSpec):
         answers = from_methods(accelerator)
         denied = {cell for cell, claim in answers.cells.items() if claim.state is State.UNSUPPORTED}
         taken_over = self.static_declaration.cells.items()
-        merged = answers.overridden_by(Declaration.of((cell, claim) for cell, claim in taken_over if cell not in denied))
+        merged = answers.overridden_by(
+            Declaration.of((cell, claim) for cell, claim in taken_over if cell not in denied)
+        )
         return merged.overridden_by(read_declaration(file, ClaimSource.FILE)) if file else merged
 
     def preflight(self) -> None:

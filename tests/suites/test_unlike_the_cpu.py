@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
@@ -19,7 +20,7 @@ from conformance.suites.operators import cell, database, error_inputs, execution
 from conformance.suites.operators.execution import OperatorSample, call
 
 from .python_device import Wrapper, python_device
-from .test_operators_detect import planned, run
+from .test_operators_detect import CPU, planned, run
 
 
 @pytest.fixture
@@ -292,6 +293,128 @@ def test_a_shape_that_nobody_describes_is_not_free(monkeypatch: pytest.MonkeyPat
 
     with pytest.raises(AssertionError, match="shape is"):
         with_habit(monkeypatch, one_more, "native_batch_norm[float32-inference]")
+
+
+# --- roundings that another algorithm has ---------------------------------------------------------------------------
+
+UNIT = 2.0**-24
+
+
+def with_gradients(monkeypatch: pytest.MonkeyPatch, change: Callable[[torch.Tensor], torch.Tensor], name: str) -> None:
+    """Run the training cell on a device whose gradients go through ``change``."""
+
+    def gradients(outputs: Any, inputs: Any, cotangents: Any) -> Any:
+        found = execution.host_gradients(outputs, inputs, cotangents)
+        return [None if gradient is None else change(gradient) for gradient in found]
+
+    monkeypatch.setattr(execution, "gradients", gradients)
+    assert run(f"operators.{name}[float32-training]").count > 0
+
+
+def noisy(units: float) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Add an error relative to the norm of the tensor, as every transform by sums has it."""
+
+    def change(tensor: torch.Tensor) -> torch.Tensor:
+        signs = torch.where(torch.arange(tensor.numel()) % 2 == 0, 1.0, -1.0).reshape(tensor.shape)
+        return tensor + units * UNIT * tensor.square().mean().sqrt() * signs
+
+    return change
+
+
+@pytest.mark.parametrize("name", ["fft.fft", "fft.rfft", "fft.irfftn", "fft.ihfft2", "stft"])
+def test_gradients_of_transforms_have_errors_relative_to_their_norm(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_gradients(monkeypatch, noisy(4), name)
+
+    with pytest.raises(AssertionError, match="elements differ"):
+        with_gradients(monkeypatch, noisy(1000), name)
+
+
+def test_the_gradient_of_one_normalised_element_is_what_cancels(monkeypatch: pytest.MonkeyPatch) -> None:
+    def change(gradient: torch.Tensor) -> torch.Tensor:
+        return gradient + 4.8e-7 if gradient.numel() == 1 and 0 < gradient.abs() < 1e-6 else gradient
+
+    with_gradients(monkeypatch, change, "nn.functional.rms_norm")
+
+
+@pytest.mark.parametrize(("units", "right"), [(6, True), (400, False)])
+def test_normalized_vectors_may_have_the_roundings_of_their_norm(
+    units: float, right: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def habit(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+        return call(function, sample, **extra) * (1 + units * UNIT)
+
+    with contextlib.nullcontext() if right else pytest.raises(AssertionError, match="elements differ"):
+        with_habit(monkeypatch, habit, "nn.functional.normalize[float32-inference]")
+
+
+# --- what documentation leaves open ---------------------------------------------------------------------------------
+
+
+def reversed_order(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+    result = call(function, sample, **extra)
+    if isinstance(result, torch.Tensor):
+        return result.flip(-1)
+    return type(result)((result[0].flip(-1), result[1].flip(-1)))
+
+
+@pytest.mark.parametrize("name", ["linalg.eig", "linalg.eigvals"])
+@pytest.mark.parametrize("mode", ["inference", "training"])
+def test_eigenvalues_have_no_order(name: str, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("conformance.suites.operators.variants.check", lambda *arguments: None)
+
+    assert with_habit(monkeypatch, reversed_order, f"{name}[float32-{mode}]").count > 0
+
+    def wrong(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+        result = reversed_order(function, sample, **extra)
+        return result + 0.1 if isinstance(result, torch.Tensor) else type(result)((result[0] + 0.1, result[1]))
+
+    with pytest.raises(AssertionError, match="elements differ"):
+        with_habit(monkeypatch, wrong, f"{name}[float32-{mode}]")
+
+
+@pytest.mark.parametrize("name", ["mode", "median", "kthvalue"])
+@pytest.mark.parametrize("right", [True, False])
+def test_any_index_of_an_equal_element_is_right(name: str, right: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The device names the last of equal elements, or none of them."""
+
+    def habit(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+        result = call(function, sample, **extra)
+        if extra or isinstance(result, torch.Tensor) or sample.input.dim() != 1:
+            return result
+        values, indices = result
+        others = (sample.input == values) if right else (sample.input != values)
+        return type(result)((values, torch.full_like(indices, int(others.nonzero().max()))))
+
+    with contextlib.nullcontext() if right else pytest.raises(AssertionError, match="differ"):
+        with_habit(monkeypatch, habit, f"{name}[float32-inference]")
+
+
+def test_special_values_whose_result_is_open_are_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    def habit(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+        result = call(function, sample, **extra)
+        if function is torch.digamma:
+            return torch.where(sample.input == 0, -torch.inf, result)
+        return torch.where(sample.input.isnan(), torch.nan, result)
+
+    monkeypatch.setattr("conformance.suites.operators.variants.check", lambda *arguments: None)
+
+    for name in ("sign", "sgn", "digamma"):
+        assert with_habit(monkeypatch, habit, f"{name}[float32-inference]").count > 0
+
+
+@pytest.mark.parametrize("declared", [True, False])
+def test_subnormal_inputs_are_judged_where_they_are_declared(declared: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def flushing(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+        small = sample.input.abs() < torch.finfo(torch.float32).smallest_normal
+        return call(function, sample.with_arguments((sample.input * ~small, sample.args, sample.kwargs)), **extra)
+
+    monkeypatch.setattr("conformance.suites.operators.variants.check", lambda *arguments: None)
+    monkeypatch.setattr(execution, "execute", flushing)
+    check = Checker()
+    check.subnormals = declared
+
+    with pytest.raises(AssertionError, match="special values") if declared else contextlib.nullcontext():
+        cell.run(planned()["operators.log[float32-inference]"], CPU, check)
 
 
 @pytest.mark.parametrize(

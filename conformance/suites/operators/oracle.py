@@ -33,10 +33,11 @@ PROJECTIONS = re.compile(r"(layer|group|batch)_norm|fused_rms_norm|softmax_backw
 class Oracle:
     """Float64 values of all outputs of ``compute(sample)``, and their response to changes of the inputs.
 
-    ``compute`` takes a wide sample (float64 or complex128) and returns leaves. An operator without a float64 version
+    ``compute`` takes a wide sample (float64 or complex128) and a change of the other tensors, and returns leaves. An operator without a float64 version
     has no oracle; then the host's own result is the reference. ``elements`` and ``scales`` hold, by output, exact
     values of single elements, and the sizes relative to which PyTorch's formula rounds. With ``apart``, the response
-    is the sum of the responses to each input, as changes of several inputs can cancel.
+    is the sum of the responses to each input, as changes of several inputs can cancel. With ``cancels``, all
+    intermediate results change too.
     """
 
     def __init__(
@@ -47,8 +48,9 @@ class Oracle:
         elements: dict[int, Elements] | None = None,
         scales: dict[int, torch.Tensor] | None = None,
         apart: bool = False,
+        cancels: bool = False,
     ) -> None:
-        self._compute, self._sample, self._apart = compute, sample, apart
+        self._compute, self._sample, self._apart, self._cancels = compute, sample, apart, cancels
         self._elements, self._scales = elements or {}, scales or {}
         self._values: list | None = None
 
@@ -97,8 +99,10 @@ class Oracle:
     def _evaluate(self, change=None, seed: int = 0) -> list:
         """Evaluate in float64; ``change``, if given, is applied to each input, and intermediate results change too."""
         try:
-            with wide_defaults(), Intermediates(seed) if change else contextlib.nullcontext():
-                return [_wide_leaf(leaf) for leaf in self._compute(self._sample.wide(change or _unchanged))]
+            intermediates = Intermediates(seed, everywhere=self._cancels) if change else contextlib.nullcontext()
+            others = _unchanged if change is None or self._apart else change
+            with wide_defaults(), intermediates:
+                return [_wide_leaf(leaf) for leaf in self._compute(self._sample.wide(change or _unchanged), others)]
         except (RuntimeError, TypeError, ValueError, NotImplementedError, IndexError):
             return []  # the operator refuses float64: it has no oracle
 
@@ -110,9 +114,9 @@ class Intermediates(TorchDispatchMode):
     elements, no change of the inputs shows how far the terms cancel; a change of the terms does.
     """
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, everywhere: bool = False) -> None:
         super().__init__()
-        self._inside, self._generator = False, torch.Generator().manual_seed(seed)
+        self._inside, self._generator = everywhere, torch.Generator().manual_seed(seed)
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         """Run PyTorch's decomposition of a projection, and change what its operators return."""
@@ -160,12 +164,19 @@ def of_forward(info, sample: OperatorSample) -> Oracle:
     if sample.process is None and (function := FunctionElements.of(info, sample)):
         elements[0] = function
     return Oracle(
-        lambda wide: processed(wide, call(info.op, wide)), sample, elements=elements, apart=is_elementwise(info)
+        lambda wide, _: processed(wide, call(info.op, wide)),
+        sample,
+        elements=elements,
+        apart=is_elementwise(info),
+        cancels=_cancels(info),
     )
 
 
 def of_gradients(info, sample: OperatorSample, compute, cotangents: list[torch.Tensor]) -> Oracle:
-    """Return the oracle of the gradients of all inputs, which ``compute`` returns for a wide sample."""
+    """Return the oracle of the gradients of all inputs, which ``compute`` returns for a wide sample.
+
+    ``compute`` also takes the change of the cotangents: the gradient of a linear operator depends on them alone.
+    """
     elements: dict[int, Elements] = {}
     scales: dict[int, torch.Tensor] = {}
     sample = _with_default_eps(info, sample)
@@ -176,7 +187,12 @@ def of_gradients(info, sample: OperatorSample, compute, cotangents: list[torch.T
             scales = dict.fromkeys(elements, slope * cotangents[0].double().abs())
         if is_elementwise(info):
             scales.update(_sums_of_terms(info, sample, function, cotangents[0].double()))
-    return Oracle(compute, sample, elements=elements, scales=scales, apart=is_elementwise(info))
+    return Oracle(compute, sample, elements=elements, scales=scales, apart=is_elementwise(info), cancels=_cancels(info))
+
+
+def _cancels(info) -> bool:
+    """Return whether the operator is a projection that PyTorch composes of others; see ``limits.toml``, ``cancels``."""
+    return info.name in limits().cancels.composed
 
 
 def _sums_of_terms(

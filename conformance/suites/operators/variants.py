@@ -18,7 +18,6 @@ from conformance.numerics.trees import leaves, mapped, tensors
 
 from . import execution
 from .execution import OperatorSample, call
-from .judging import reduction_length
 from .oracle import of_forward
 from .promises import promises_refusal
 
@@ -100,7 +99,7 @@ def accepted_more(info, judge, label: str, sample: OperatorSample, found) -> Non
         return  # there is nothing to compare with
     pairs = zip(leaves(found), leaves(usual.value), strict=False)
     if all(isinstance(a, torch.Tensor) and (a.shape, a.dtype) == (e.shape, e.dtype) for a, e in pairs):
-        n = reduction_length(sample, usual.value)
+        n = judge.length(sample, usual.value)
         judge.result(label, sample, found, usual.value, of_forward(info, sample), n)
 
 
@@ -191,7 +190,7 @@ def _into(info, judge, sample: OperatorSample, value, variant: str, build) -> No
     if not both_answered(judge, label, sample, info.op, device_attempt, host_attempt, out=meta_out):
         return
     oracle = of_forward(info, sample)
-    n = reduction_length(host, host_attempt.value)
+    n = judge.length(host, host_attempt.value)
     # First of all: a call that wrote nothing is reported as a stub and not as wrong values.
     judge.effect(label, _outputs(value, build, torch.device("cpu")), device_out, host_out)
     returned, written = host_attempt.value, host_out
@@ -250,7 +249,7 @@ def in_place(info, judge, sample: OperatorSample) -> None:
     label = f"{sample}, in-place variant"
     if not both_answered(judge, label, sample, info.inplace_variant, device_attempt, host_attempt):
         return
-    oracle, n = of_forward(info, sample), reduction_length(host, host_attempt.value)
+    oracle, n = of_forward(info, sample), judge.length(host, host_attempt.value)
     # First of all: a call that wrote nothing is reported as a stub and not as wrong values.
     judge.effect(label, sample.input, device.input, host.input)
     judge.result(label, sample, device_attempt.value, host_attempt.value, oracle, n)
