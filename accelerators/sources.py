@@ -136,13 +136,12 @@ class DeepSpeedSpec(AcceleratorSpec):
         return Declaration.of((cell, claim) for cell, claim in claims if not _describes_the_class(cell, claim))
 
     def declaration(self, accelerator: Any, file: Path | None = None) -> Declaration:
-        """Return the claims of DeepSpeed's class, of the built-in backend where that class does not deny, and of ``file``."""
+        """Return the claims of DeepSpeed's class, of the built-in backend unless the class denies, and of ``file``."""
         answers = from_methods(accelerator)
         denied = {cell for cell, claim in answers.cells.items() if claim.state is State.UNSUPPORTED}
-        taken_over = self.static_declaration.cells.items()
-        merged = answers.overridden_by(
-            Declaration.of((cell, claim) for cell, claim in taken_over if cell not in denied)
-        )
+        claims = self.static_declaration.cells.items()
+        taken_over = Declaration.of((cell, claim) for cell, claim in claims if cell not in denied)
+        merged = answers.overridden_by(taken_over)
         return merged.overridden_by(read_declaration(file, ClaimSource.FILE)) if file else merged
 
     def preflight(self) -> None:

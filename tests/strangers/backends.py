@@ -128,7 +128,7 @@ BACKENDS = (
         packages=("rgpu==0.1.1",),
         imports="rgpu",
         server=("-m", "rgpu.server", "--device", "cpu"),
-        cells=600,
+        cells=400,
     ),
     Backend(
         "torchvulkan",
@@ -138,7 +138,6 @@ BACKENDS = (
         needs=LLVMPIPE,
         advice="install it with: apt-get install mesa-vulkan-drivers libvulkan1",
         environment={"VK_ICD_FILENAMES": str(LLVMPIPE), "VK_DRIVER_FILES": str(LLVMPIPE)},
-        cells=300,
     ),
     # The last release that imports with torch 2.13: later ones look for overloads with named dimensions.
     Backend(
@@ -148,6 +147,6 @@ BACKENDS = (
         dependencies=("jax[cpu]",),
         imports="torchax",
         environment={"JAX_PLATFORMS": "cpu"},
-        cells=300,
+        cells=100,
     ),
 )

@@ -9,6 +9,7 @@ from unittest import mock
 
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 from conformance.checker import Checker
 from conformance.finding import Finding
@@ -70,6 +71,22 @@ def test_what_cannot_be_seen_accuses_nobody(device: torch.device) -> None:
     assert layout.shares_memory(wrapper, wrapper) is True
     assert layout.shares_memory(wrapper, other) is None
     assert layout.shares_memory(torch.ones(3), torch.ones(3)) is False
+
+
+class OnlyMine(TorchFunctionMode):
+    """Mode of a backend that cannot take part in computations of the host."""
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(function, "__name__", "") in ("where", "isfinite", "randint", "equal", "isnan"):
+            raise NotImplementedError(f"no kernel for {function.__name__}")
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("name", ["exp[float32-inference]", "add[float32-training]", "gather[error-inputs]"])
+def test_modes_of_a_backend_take_no_part_in_the_hosts_work(name: str, device: torch.device) -> None:
+    with OnlyMine() as mode:
+        assert on(device, f"operators.{name}").count > 0
+        assert _get_current_function_mode_stack() == [mode]
 
 
 class OnHost(torch.Tensor):

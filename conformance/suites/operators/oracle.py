@@ -33,11 +33,11 @@ PROJECTIONS = re.compile(r"(layer|group|batch)_norm|fused_rms_norm|softmax_backw
 class Oracle:
     """Float64 values of all outputs of ``compute(sample)``, and their response to changes of the inputs.
 
-    ``compute`` takes a wide sample (float64 or complex128) and a change of the other tensors, and returns leaves. An operator without a float64 version
-    has no oracle; then the host's own result is the reference. ``elements`` and ``scales`` hold, by output, exact
-    values of single elements, and the sizes relative to which PyTorch's formula rounds. With ``apart``, the response
-    is the sum of the responses to each input, as changes of several inputs can cancel. With ``cancels``, all
-    intermediate results change too.
+    ``compute`` takes a wide sample (float64 or complex128) and a change of the other tensors, and returns leaves. An
+    operator without a float64 version has no oracle; then the host's own result is the reference. ``elements`` and
+    ``scales`` hold, by output, exact values of single elements, and the sizes relative to which PyTorch's formula
+    rounds. With ``apart``, the response is the sum of the responses to each input, as changes of several inputs can
+    cancel. With ``cancels``, all intermediate results change too.
     """
 
     def __init__(
