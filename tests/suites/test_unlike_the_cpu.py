@@ -354,6 +354,19 @@ def test_the_gradient_of_one_normalised_element_is_what_cancels(monkeypatch: pyt
 
 
 @pytest.mark.parametrize(("units", "right"), [(6, True), (400, False)])
+def test_a_difference_has_the_roundings_of_its_terms(
+    units: float, right: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PyTorch defines tanhshrink as x - tanh(x)."""
+
+    def habit(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+        return sample.input - sample.input.tanh() * (1 + units * UNIT)
+
+    with contextlib.nullcontext() if right else pytest.raises(AssertionError, match="elements differ"):
+        with_habit(monkeypatch, habit, "nn.functional.tanhshrink[float32-inference]")
+
+
+@pytest.mark.parametrize(("units", "right"), [(6, True), (400, False)])
 def test_normalized_vectors_may_have_the_roundings_of_their_norm(
     units: float, right: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -415,7 +428,7 @@ def test_special_values_whose_result_is_open_are_free(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr("conformance.suites.operators.variants.check", lambda *arguments: None)
 
-    for name in ("sign", "sgn", "digamma"):
+    for name in ("sign", "sgn", "heaviside", "digamma"):
         assert with_habit(monkeypatch, habit, f"{name}[float32-inference]").count > 0
 
 

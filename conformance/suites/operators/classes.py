@@ -55,7 +55,7 @@ def _needs_lapack(info) -> bool:
 
 def is_fourier_transform(info) -> bool:
     """Return whether the operator is a Fourier transform."""
-    return "SpectralFuncInfo" in {kind.__name__ for kind in type(info).__mro__}
+    return "SpectralFuncInfo" in {kind.__name__ for kind in type(info).__mro__} or info.name in limits().fourier.named
 
 
 def is_uninitialised(info) -> bool:
