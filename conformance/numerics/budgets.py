@@ -88,11 +88,6 @@ def slope_of(name: str) -> float:
     return float(load_table(__file__, "functions.toml")["slope"].get(name, 0.0))
 
 
-def terms_of(name: str) -> float:
-    """Return the largest size of the terms of which the operator is a difference (functions.toml); 0 if not listed."""
-    return float(load_table(__file__, "functions.toml")["terms"].get(name, 0.0))
-
-
 @functools.cache
 def _table() -> dict[str, Budget]:
     return {name: Budget(**row) for name, row in load_table(__file__, "budgets.toml").items()}

@@ -14,7 +14,7 @@ import torch
 from torch._decomp import decomposition_table
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from conformance.numerics.budgets import slope_of, terms_of
+from conformance.numerics.budgets import slope_of
 from conformance.numerics.compare import Elements, Exact, widen
 from conformance.numerics.functions import FUNCTIONS, exact, exact_derivative, rounded
 from conformance.numerics.trees import mapped
@@ -161,16 +161,12 @@ def of_forward(info, sample: OperatorSample) -> Oracle:
     """Return the oracle of the operator's plain result."""
     sample = _with_default_eps(info, sample)
     elements: dict[int, Elements] = {}
-    scales: dict[int, torch.Tensor] = {}
     if sample.process is None and (function := FunctionElements.of(info, sample)):
         elements[0] = function
-        if terms := terms_of(info.name):
-            scales[0] = function.arguments[0].abs().clamp(max=terms)
     return Oracle(
         lambda wide, _: processed(wide, call(info.op, wide)),
         sample,
         elements=elements,
-        scales=scales,
         apart=is_elementwise(info),
         cancels=_cancels(info),
     )
