@@ -9,8 +9,12 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-from torch import overrides
-from torch.utils import _python_dispatch as dispatch
+import torch.overrides
+import torch.utils._python_dispatch
+
+#: The stacks of modes are private to torch: no public function takes away the modes of others.
+overrides: Any = torch.overrides
+dispatch: Any = torch.utils._python_dispatch
 
 #: The modes that ``without_modes`` has taken away, innermost last: function modes and dispatch modes.
 _AWAY: list[tuple[list[Any], list[Any]]] = []
