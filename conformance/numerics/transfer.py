@@ -81,9 +81,13 @@ class _Copier:
 
     def _copy(self, source: torch.Tensor) -> torch.Tensor:
         address = storage_address(source)
-        # as_strided, below, knows neither sparse layouts nor lazy conjugation.
-        lazy = source.layout is not torch.strided or source.is_conj() or source.is_neg()
-        if lazy or (address not in self._shared and source.is_contiguous()):
+        # as_strided, below, knows neither sparse layouts nor lazy bits.
+        if source.is_conj():
+            return self._copy(source.conj()).conj()
+        if source.is_neg():
+            return torch._neg_view(self._copy(torch._neg_view(source)))
+        strided = source.layout is torch.strided
+        if not strided or (address not in self._shared and source.is_contiguous() and source.storage_offset() == 0):
             return source.clone() if self._device.type == "cpu" else source.to(self._device, copy=True)
         memory = self._memory.get((address, source.dtype)) if address else None
         if memory is None:

@@ -9,7 +9,7 @@ import torch
 
 from conformance.finding import EnvironmentLacks
 
-from . import execution, oracle, promises, randomness, tiers, variants
+from . import execution, large, oracle, promises, randomness, tiers, variants
 from .classes import is_uninitialised, op_class
 from .execution import OperatorSample, call
 from .judging import Judge
@@ -36,6 +36,8 @@ def check_cell(
         failure = check_samples(info, judge, [sample], measured - order) or failure
     if not probe:
         for sample in tiers.edge_sizes(info, dtype):
+            check_samples(info, judge, [sample])
+        for sample in large.grown(info, samples, dtype):
             check_samples(info, judge, [sample])
         check_specials(info, judge, dtype)
         variants.check(info, judge, samples)

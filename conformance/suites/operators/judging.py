@@ -11,7 +11,7 @@ from conformance.finding import Reason, report
 from conformance.numerics import layout
 from conformance.numerics.budgets import OpClass
 from conformance.numerics.compare import Comparison, Exact, compare, host_ratio, plain, same_bits, zero_signs
-from conformance.numerics.trees import leaves
+from conformance.numerics.trees import leaves, tensors
 
 from . import choices, promises
 from .classes import is_fourier_transform
@@ -105,7 +105,7 @@ class Judge:
         if not is_fourier_transform(self.info):
             return length
         # The error of an FFT grows with the logarithm of its length (Higham, 24.1); budgets take the root.
-        elements = max((tensor.numel() for tensor in [*sample.tensors, *leaves(result)]), default=1)
+        elements = max((tensor.numel() for tensor in [*sample.tensors, *tensors(result)]), default=1)
         return max(length, math.log2(max(elements, 2)) ** 2)
 
     def metadata(

@@ -1,0 +1,151 @@
+"""Arrangements of the same values in memory: gaps, an offset, transposed, expanded, lazily conjugated.
+
+A kernel that reads memory without regard to strides, storage offset or lazy bits gives wrong values for some of them.
+Memory that belongs to no element is filled with NaN or the largest integer, so that a read of it shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+
+from conformance.numerics.budgets import OpClass
+from conformance.numerics.trees import mapped
+
+from .classes import op_class
+from .execution import OperatorSample
+from .sampling import limits
+
+#: Elements before the first one of an offset tensor: odd, so that no vector load is aligned by chance.
+_OFFSET = 3
+
+
+def poisoned(shape, dtype: torch.dtype) -> torch.Tensor:
+    """Return a host tensor filled with NaN, or with the largest integer, so that a read of old contents shows."""
+    if dtype.is_floating_point or dtype.is_complex:
+        return torch.full(shape, float("nan"), dtype=dtype)
+    return torch.full(shape, True if dtype is torch.bool else torch.iinfo(dtype).max, dtype=dtype)
+
+
+def with_gaps(leaf: torch.Tensor) -> torch.Tensor:
+    """Return a view of every second element of the last dimension of a larger tensor."""
+    if leaf.dim() == 0 or leaf.numel() < 2:
+        return leaf
+    wide = poisoned((*leaf.shape[:-1], leaf.shape[-1] * 2), leaf.dtype)
+    return _filled(wide[..., 1::2], leaf)
+
+
+def with_offset(leaf: torch.Tensor) -> torch.Tensor:
+    """Return a contiguous view that begins inside a larger vector."""
+    memory = poisoned((leaf.numel() + 2 * _OFFSET,), leaf.dtype)
+    return _filled(memory[_OFFSET : _OFFSET + leaf.numel()].view(leaf.shape), leaf)
+
+
+def transposed(leaf: torch.Tensor) -> torch.Tensor:
+    """Return a dense tensor whose first dimension varies fastest; images have their channels last."""
+    if leaf.dim() < 2 or leaf.numel() < 2:
+        return leaf
+    if leaf.dim() in (4, 5):
+        formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+        return leaf.detach().clone(memory_format=formats[leaf.dim()])
+    order = tuple(reversed(range(leaf.dim())))
+    return leaf.detach().permute(order).clone(memory_format=torch.contiguous_format).permute(order)
+
+
+def expanded_first(leaf: torch.Tensor) -> torch.Tensor:
+    """Return a tensor whose first entry stands for all entries of the first dimension, with stride 0."""
+    return _expanded(leaf, 0)
+
+
+def expanded_last(leaf: torch.Tensor) -> torch.Tensor:
+    """Return a tensor whose first entry stands for all entries of the last dimension, with stride 0."""
+    return _expanded(leaf, -1)
+
+
+def lazily_negated(leaf: torch.Tensor) -> torch.Tensor:
+    """Return a view with PyTorch's lazy bit: conjugation of a complex tensor, negation of a real floating one."""
+    if leaf.is_complex():
+        return leaf.detach().conj().resolve_conj().conj()
+    if leaf.is_floating_point():
+        return torch._neg_view(-leaf.detach())
+    return leaf
+
+
+def _expanded(leaf: torch.Tensor, dim: int) -> torch.Tensor:
+    if leaf.dim() == 0 or leaf.shape[dim] < 2:
+        return leaf
+    narrow = leaf.detach().narrow(dim, 0, 1).clone(memory_format=torch.contiguous_format)
+    return narrow.expand(leaf.shape)
+
+
+def _filled(view: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    view.copy_(values.detach())
+    return view
+
+
+#: Arrangements by the name that messages show, in the order of the checks.
+ARRANGEMENTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "non-contiguous": with_gaps,
+    "with a storage offset": with_offset,
+    "transposed in memory": transposed,
+    "with a lazy bit": lazily_negated,
+}
+#: Arrangements that repeat values. Ties and singular matrices then appear, which some operators leave open.
+REPETITIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "expanded along the first dimension": expanded_first,
+    "expanded along the last dimension": expanded_last,
+}
+
+
+def of(info, sample: OperatorSample) -> Iterator[tuple[str, OperatorSample]]:
+    """Yield the name and the sample of every arrangement that differs from the sample's own.
+
+    Only values are repeated, not indices: writing twice to one place has no defined order.
+    """
+    for name, change in ARRANGEMENTS.items():
+        if (found := _arranged(sample, change)) is not None:
+            yield name, found
+    if op_class(info) is OpClass.ITERATIVE or info.name in limits().repetition.undefined:
+        return
+    for name, change in REPETITIONS.items():
+        if (found := _arranged(sample, change, values_only=True)) is not None:
+            yield name, found
+
+
+def dense(sample: OperatorSample) -> OperatorSample:
+    """Return the sample with the same values, each tensor contiguous in memory of its own."""
+    return sample.with_arguments(mapped(sample.arguments, _dense))
+
+
+def _dense(leaf):
+    if not isinstance(leaf, torch.Tensor) or leaf.layout is not torch.strided:
+        return leaf
+    copy = leaf.detach().resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
+    return copy.requires_grad_() if leaf.requires_grad else copy
+
+
+def _arranged(
+    sample: OperatorSample, change: Callable[[torch.Tensor], torch.Tensor], *, values_only: bool = False
+) -> OperatorSample | None:
+    """Return the sample with its strided tensors in another arrangement, or None if none changes."""
+    changed = []
+    memo: dict[int, torch.Tensor] = {}  # a tensor that is passed twice stays one tensor
+
+    def arrange(leaf):
+        if not isinstance(leaf, torch.Tensor) or leaf.layout is not torch.strided or leaf.is_quantized:
+            return leaf
+        if values_only and leaf is not sample.input and not (leaf.is_floating_point() or leaf.is_complex()):
+            return leaf
+        if id(leaf) not in memo:
+            found = change(leaf.detach().resolve_conj().resolve_neg())
+            changed.append(_is_arranged(found))
+            memo[id(leaf)] = found.requires_grad_() if leaf.requires_grad else found
+        return memo[id(leaf)]
+
+    arguments = mapped(sample.arguments, arrange)
+    return sample.with_arguments(arguments) if any(changed) else None
+
+
+def _is_arranged(tensor: torch.Tensor) -> bool:
+    return not tensor.is_contiguous() or tensor.storage_offset() > 0 or tensor.is_conj() or tensor.is_neg()

@@ -1,0 +1,143 @@
+"""Derivatives beyond one backward for all inputs.
+
+They are: one input alone, cotangents and inputs in other arrangements of memory, second derivatives, forward mode, and
+vmap. PyTorch's CPU computes the reference of each. Where the device refuses second derivatives, forward mode or vmap,
+the cell gets a note and no failure, because no declaration names them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import torch
+from torch.autograd import forward_ad
+
+from conformance.numerics.budgets import OpClass
+from conformance.numerics.trees import leaves, mapped, tensors
+
+from . import arrangements, execution
+from .execution import HOST, OperatorSample, call, host_gradients, processed
+from .judging import Judge
+from .oracle import Oracle
+from .passes import Pass, cotangents, unique
+
+#: Dtypes of the further derivatives. In 16 bits, each operator of a formula rounds its result anew.
+_PRECISE = (torch.float32, torch.float64, torch.complex64, torch.complex128)
+
+
+def passes(info, sample: OperatorSample) -> Iterator[tuple[str, OperatorSample, Pass]]:
+    """Yield name, sample and kind of backward of every further pass over a sample."""
+    trained = unique(tensor for tensor in sample.tensors if tensor.requires_grad)
+    if len(trained) > 1:
+        for number, tensor in enumerate(trained):
+            yield f"gradient of input {number} alone", _only(sample, tensor), Pass()
+    yield "cotangents with gaps", sample, Pass(arrangements.with_gaps)
+    yield "cotangents expanded from one number", sample, Pass(_expanded_from_one)
+    for name, arranged in arrangements.of(info, sample):
+        yield name, arranged, Pass()
+
+
+def _only(sample: OperatorSample, chosen: torch.Tensor) -> OperatorSample:
+    """Return the sample in which ``chosen`` alone requires a gradient."""
+    memo: dict[int, torch.Tensor] = {}
+
+    def leaf_of(leaf):
+        if not isinstance(leaf, torch.Tensor) or leaf is chosen or not leaf.requires_grad:
+            return leaf
+        return memo.setdefault(id(leaf), leaf.detach())
+
+    return sample.with_arguments(mapped(sample.arguments, leaf_of))
+
+
+def _expanded_from_one(cotangent: torch.Tensor) -> torch.Tensor:
+    """Return the first number of the cotangent in its shape, with stride 0, as the backward of ``sum`` gives it."""
+    if cotangent.numel() < 2:
+        return cotangent
+    return cotangent.reshape(-1)[:1].clone().reshape((1,) * cotangent.dim()).expand(cotangent.shape)
+
+
+# --- second derivatives, forward mode, vmap ---------------------------------------------------------------------------
+
+
+def check_further(info, judge: Judge, sample: OperatorSample, seed: int) -> None:
+    """Compare second derivatives, tangents and batched results with the host's."""
+    if sample.tensors and sample.tensors[0].dtype not in _PRECISE:
+        return
+    # The error of a formula of several operators is bounded by the size of the whole result.
+    loose = replace(judge, op_class=OpClass.ITERATIVE)
+    kinds: dict[str, tuple[bool, Callable]] = {
+        "second_order": (info.supports_gradgrad, _second_derivatives),
+        "forward_mode": (info.supports_forward_ad, _tangents),
+        "vmap": (isinstance(sample.input, torch.Tensor), _batched),
+    }
+    for name, (supported, compute) in kinds.items():
+        if supported:
+            _compare(info, loose, sample, name, compute, seed)
+    judge.worst, judge.ratio = max(judge.worst, loose.worst), max(judge.ratio, loose.ratio)
+
+
+def _compare(info, judge: Judge, sample: OperatorSample, name: str, compute, seed: int) -> None:
+    try:
+        expected = compute(info, call, sample.on(HOST), seed)
+    except Exception:
+        return
+    try:
+        actual = compute(info, execution.execute, sample.on(judge.device), seed)
+    except Exception as error:
+        judge.check.metric(name, f"not supported: {type(error).__name__}")
+        return
+    oracle = Oracle(lambda wide, _: compute(info, call, wide, seed), sample)
+    label, n = f"{sample}, {name.replace('_', ' ')}", judge.length(sample, expected)
+    judge.check.that(len(actual) == len(expected), f"{label}: {len(actual)} results, expected {len(expected)}")
+    for position, (found, wanted) in enumerate(zip(actual, expected, strict=True)):
+        if wanted is None or found is None:
+            judge.check.that(found is wanted, f"{label} {position}: None on one side only")
+            continue
+        judge.metadata(f"{label} {position}", found.detach(), wanted.detach())
+        judge.leaf(f"{label} {position}", found, wanted, oracle, position, n)
+
+
+def _second_derivatives(info, run, sample: OperatorSample, seed: int) -> list[torch.Tensor | None]:
+    """Return the gradients of the gradients by inputs and cotangents; empty if the operator is linear in everything."""
+    result = run(info.op, sample)
+    outputs = [leaf for leaf in processed(sample, result) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
+    inputs = unique(tensor for tensor in sample.tensors if tensor.requires_grad)
+    if not outputs or not inputs:
+        return []
+    given = [cotangent.requires_grad_() for cotangent in cotangents(outputs, seed)]
+    first = torch.autograd.grad(outputs, inputs, given, allow_unused=True, create_graph=True)
+    kept = [gradient for gradient in first if gradient is not None and gradient.requires_grad]
+    if not kept:
+        return []
+    return list(host_gradients(kept, [*inputs, *given], cotangents(kept, seed + 1)))
+
+
+def _tangents(info, run, sample: OperatorSample, seed: int) -> list[torch.Tensor | None]:
+    """Return the outputs' tangents for seeded tangents of all inputs that require a gradient (forward mode)."""
+    inputs = unique(tensor for tensor in sample.tensors if tensor.requires_grad)
+    with forward_ad.dual_level():
+        duals = {
+            id(tensor): forward_ad.make_dual(tensor.detach(), tangent)
+            for tensor, tangent in zip(inputs, cotangents(inputs, seed), strict=True)
+        }
+        dual = sample.with_arguments(mapped(sample.arguments, lambda leaf: duals.get(id(leaf), leaf)))
+        found = [leaf for leaf in processed(sample, run(info.op, dual)) if isinstance(leaf, torch.Tensor)]
+        return [forward_ad.unpack_dual(leaf).tangent for leaf in found]
+
+
+def _batched(info, run, sample: OperatorSample, seed: int) -> list[torch.Tensor]:
+    """Return the outputs for a batch of two inputs, the second one reversed along its first dimension."""
+    first = sample.input.detach()
+    second = first.flip(0) if first.dim() else first
+    batch = torch.stack((first, second))
+    plain = sample.with_arguments(mapped(sample.arguments, _detached))
+
+    def one(value: torch.Tensor):
+        return tuple(tensors(leaves(run(info.op, replace(plain, input=value)))))
+
+    return list(torch.func.vmap(one)(batch))
+
+
+def _detached(leaf):
+    return leaf.detach() if isinstance(leaf, torch.Tensor) else leaf

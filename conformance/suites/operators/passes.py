@@ -1,0 +1,75 @@
+"""Forward and backward of one sample on one side, with seeded cotangents."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import torch
+
+from conformance.numerics.transfer import copied
+
+from . import execution
+from .execution import OperatorSample, processed
+
+
+def _as_drawn(cotangent: torch.Tensor) -> torch.Tensor:
+    return cotangent
+
+
+@dataclass(frozen=True)
+class Pass:
+    """Kind of a backward: ``arrange`` lays a strided cotangent, made on the host, out in memory."""
+
+    arrange: Callable[[torch.Tensor], torch.Tensor] = _as_drawn
+
+    def run(self, info, run, differentiate, sample: OperatorSample, seed: int, change=None):
+        """Return the result, and the gradients of all inputs with ``requires_grad``, in order.
+
+        ``change``, if given, is applied to each cotangent.
+        """
+        # All sides start from one seed: a device with the host's generator then draws the host's numbers.
+        execution.reseed(seed, sample.device)
+        result = run(info.op, sample)
+        outputs = differentiable(sample, result)
+        inputs = unique(tensor for tensor in sample.tensors if tensor.requires_grad)
+        if not outputs or not inputs:
+            return result, []
+        given = cotangents(outputs, seed, self.arrange)
+        return result, list(differentiate(outputs, inputs, [change(each) for each in given] if change else given))
+
+
+def differentiable(sample: OperatorSample, result) -> list[torch.Tensor]:
+    """Return the outputs that have a gradient."""
+    return [leaf for leaf in processed(sample, result) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
+
+
+def unique(found: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+    """Return each tensor once: a sample may pass the same tensor in two arguments."""
+    return list({id(tensor): tensor for tensor in found}.values())
+
+
+def cotangents(
+    outputs: list[torch.Tensor], seed: int, arrange: Callable[[torch.Tensor], torch.Tensor] = _as_drawn
+) -> list[torch.Tensor]:
+    """Return seeded normal cotangents with the outputs' shapes, dtypes and devices.
+
+    They are drawn in float32 and rounded to bfloat16, so that they are equal in every precision.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    drawn = []
+    for output in outputs:
+        # float32 by name: the oracle runs under another default dtype, which would draw other numbers.
+        parts = [torch.randn(output.shape, generator=generator, dtype=torch.float32) for _ in "ri"]
+        values = torch.complex(*parts) if output.is_complex() else parts[0]
+        values = _rounded(values).to(output.dtype)
+        strided = output.layout is torch.strided
+        values = arrange(values) if strided else values.to_sparse(layout=output.layout)
+        drawn.append(copied(values, output.device))
+    return drawn
+
+
+def _rounded(values: torch.Tensor) -> torch.Tensor:
+    if values.is_complex():
+        return torch.complex(_rounded(values.real), _rounded(values.imag))
+    return values.bfloat16().float()
