@@ -51,7 +51,9 @@ def pytest_cmdline_main(config: pytest.Config) -> Generator[None, object, object
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Register the marker, and the hooks of a run where an accelerator is chosen."""
-    config.addinivalue_line("markers", "conformance: set by the conformance plugin on every case it runs.")
+    config.addinivalue_line(
+        "markers", "conformance: set by the conformance plugin on every case; -m conformance selects them."
+    )
     if config.getoption("accelerator", None):
         from conformance.runner.session import activate
 

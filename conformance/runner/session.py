@@ -72,9 +72,11 @@ def _register_controller(config: pytest.Config, context: RunContext, collection:
     """Register the controller, and with xdist the handler of dead workers."""
     from conformance.runner.controller import Controller
     from conformance.runner.crashes import CrashHandler
+    from conformance.runner.terminal import Terminal
 
     controller = Controller(config, context, collection)
     config.pluginmanager.register(controller, "conformance-controller")
+    config.pluginmanager.register(Terminal(config, context, controller), "conformance-terminal")
     if config.option.numprocesses:
         config.pluginmanager.register(CrashHandler(config, context, controller.case_ids), "conformance-crashes")
 
@@ -103,8 +105,10 @@ def _make_context(config: pytest.Config) -> RunContext:
 
 def _make_worker_context(config: pytest.Config) -> RunContext:
     """Return the context in a worker: it reads the same command line, and the controller sends the rest."""
-    options = read_options(config)
     sent: dict[str, Any] = config.workerinput["conformance"]  # type: ignore[attr-defined]
+    # A --case-file may be the failed.txt of the folder into which this run writes, where it is replaced.
+    config.option.case, config.option.case_file = sent["cases"], None
+    options = read_options(config)
     accelerator = resolve(sent["spec"])
     folder = ReportFolder(Path(sent["folder"]))
     paths = tuple(sent["paths"])
