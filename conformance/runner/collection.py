@@ -29,8 +29,17 @@ def case_of(item: pytest.Item) -> Case | None:
 class Collection:
     """Hooks that expand case families and put probes last. The result is the same on every worker."""
 
-    def __init__(self, options: RunOptions, static: Declaration, done: frozenset[str], manifest: Path | None) -> None:
+    def __init__(
+        self,
+        options: RunOptions,
+        static: Declaration,
+        done: frozenset[str],
+        manifest: Path | None,
+        error: Path | None = None,
+    ) -> None:
         self.options, self.static, self.done, self.manifest_path = options, static, done, manifest
+        #: Where a worker leaves the sentence about a wrong plan for the controller.
+        self._error_path = error
         self._selected = selector(options)
         self.planned: list[tuple[Case, str]] = []
 
@@ -61,8 +70,15 @@ class Collection:
         """Note and write the plan, then drop the cases that a resumed journal has ended."""
         # Not in pytest_collection_modifyitems: --lf and other plugins leave items out around any hook there.
         self.planned = [(case, item.nodeid) for item in session.items if (case := case_of(item))]
-        if self.planned and self.manifest_path:
-            write_json(self.manifest_path, make_manifest(self.planned))
+        try:
+            if self.planned and self.manifest_path:
+                write_json(self.manifest_path, make_manifest(self.planned))
+        except ConformanceError as error:
+            if self._error_path is None:
+                raise pytest.UsageError(str(error)) from None
+            self._error_path.write_text(str(error))
+            session.items.clear()
+            return
         # After the manifest is written: the plan of a resumed run is still the whole plan.
         session.items[:] = [item for item in session.items if not ((case := case_of(item)) and case.id in self.done)]
 

@@ -5,6 +5,7 @@ One *controller* owns the report. *Workers* run cases: processes of pytest-xdist
 
 from __future__ import annotations
 
+import os
 import uuid
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from conformance.accelerators.registry import resolve
-from conformance.errors import ConformanceError
+from conformance.errors import ConformanceError, UsageError
 from conformance.plan import SUITES, area_names
 from conformance.process.trial import try_module
 from conformance.run_options import read_options
@@ -27,6 +28,7 @@ def prepare(config: pytest.Config) -> None:
     if is_worker(config):
         return  # a worker must not start workers of its own
     try:
+        _reject_options_of_other_plugins(config)
         context = _make_context(config)
     except ConformanceError as error:
         raise pytest.UsageError(str(error)) from None
@@ -44,6 +46,23 @@ def prepare(config: pytest.Config) -> None:
         option.maxworkerrestart = option.maxworkerrestart or "100000"
 
 
+#: Options of other plugins that a run refuses, each with the reason.
+_REFUSED = {
+    "forked": "--forked loses the verdict of a case, which is in the fork. Without it, a crash ends only a worker.",
+    "reruns": "--reruns repeats a failed test until it passes, and a case gets one verdict.",
+    "force_reruns": "--force-reruns repeats a failed test until it passes, and a case gets one verdict.",
+    "count": "--count repeats a test, and a case gets one verdict. Other inputs need another --conformance-seed.",
+}
+
+
+def _reject_options_of_other_plugins(config: pytest.Config) -> None:
+    """Raise UsageError for an option of another plugin with which verdicts would be lost or false."""
+    for name, reason in _REFUSED.items():
+        # --count counts the first time too.
+        if config.getoption(name, None) not in (None, False, 0, *([1] if name == "count" else [])):
+            raise UsageError(f"{reason} Leave it out, also in addopts.")
+
+
 def activate(config: pytest.Config) -> None:
     """Register the plugins of this process's role."""
     context = config.stash[RUN_CONTEXT] = config.stash.get(RUN_CONTEXT, None) or _make_worker_context(config)
@@ -55,6 +74,7 @@ def activate(config: pytest.Config) -> None:
         context.accelerator.static_declaration,
         context.done,
         None if config.option.collectonly else context.folder.new_manifest(context.run),
+        context.folder.setup_error(context.run) if is_worker(config) else None,
     )
     config.pluginmanager.register(collection, "conformance-collection")
     if config.option.collectonly:
@@ -91,7 +111,7 @@ def _make_context(config: pytest.Config) -> RunContext:
     if not config.option.collectonly:
         # Before anything runs: a missing package is then one sentence, not the failure of every worker.
         accelerator.preflight()
-    paths = tuple(config.args) if config.args_source is pytest.Config.ArgsSource.ARGS else ()
+    paths = _paths(config)
     folder = folder_for(options, accelerator.name, paths, _typed(config))
     if not config.option.collectonly:
         folder.create()
@@ -101,6 +121,23 @@ def _make_context(config: pytest.Config) -> RunContext:
     context = RunContext(options, accelerator, folder, run, _size(folder.journal), paths, _typed(config))
     _ = context.claimed_answers  # raises if the file is wrong
     return context
+
+
+def _paths(config: pytest.Config) -> tuple[str, ...]:
+    """Return the paths whose tests run, or none if the bundled suites run.
+
+    ``addopts`` with ``--accelerator`` names the device for a project's own tests, so ``pytest`` alone runs these.
+    """
+    if config.args_source is pytest.Config.ArgsSource.ARGS:
+        return tuple(config.args)
+    if any(map(_names_accelerator, _typed(config))) or not any(map(_names_accelerator, config.getini("addopts"))):
+        return ()
+    # Relative, because absolute paths would reveal names of people and machines in the report.
+    return tuple(os.path.relpath(path, config.invocation_params.dir) for path in config.args)
+
+
+def _names_accelerator(word: str) -> bool:
+    return word.partition("=")[0] == "--accelerator"
 
 
 def _make_worker_context(config: pytest.Config) -> RunContext:
