@@ -60,7 +60,7 @@ def body(report: Report, width: int = 120, causes_shown: int = MAX_CAUSES) -> st
         _accounting(report, width),
         matrix_table(report, width),
         _reasons(report, width),
-        "\n".join(part for part in (_claims(report, width), _conclusion(report)) if part),
+        _conclusion(report, width),
     )
     return "\n\n".join(section for section in sections if section)
 
@@ -85,11 +85,12 @@ def matrix_table(report: Report, width: int = 120) -> str:
     An area takes one line for each outcome that it has.
     """
     tables = [_table(make_matrix(report, columns)) for columns in TERMINAL_LAYOUTS]
-    return next((table for table in tables if _width(table) <= width), tables[-1])
+    table = next((table for table in tables if _width(table) <= width), tables[-1])
+    return f"{table}\n{_wrapped('', LEGEND.split(_DOT), width)}"
 
 
 def _table(matrix: Matrix) -> str:
-    """Return the matrix of areas and dtypes as a table with a legend."""
+    """Return the matrix of areas and dtypes as a table."""
     titles = ["area", "", *matrix.columns, "total", "verified"]
     # Titles are passed as rows: tabulate pads real headers by two columns each, and 120 columns would not suffice.
     heads = [row for row in zip(*([*title.split("\n"), ""][:2] for title in titles), strict=True) if any(row)]
@@ -97,11 +98,11 @@ def _table(matrix: Matrix) -> str:
     align = ["left", "left", *["right"] * (len(titles) - 2)]
     lines = tabulate([*heads, *body], tablefmt="plain", colalign=align, disable_numparse=True).splitlines()
     rule = "─" * max(map(len, lines))
-    return "\n".join([*lines[: len(heads)], rule, *lines[len(heads) :], LEGEND])
+    return "\n".join([*lines[: len(heads)], rule, *lines[len(heads) :]])
 
 
 def _width(table: str) -> int:
-    return max(map(len, table.splitlines()[:-1]))
+    return max(map(len, table.splitlines()))
 
 
 def _row_lines(row: MatrixRow, columns: Sequence[str]) -> Iterator[list[str]]:
@@ -241,7 +242,7 @@ def _claims(report: Report, width: int) -> str:
     if not check.total or report.run.invocation.selection:
         return ""
     asked = f" in a run of profile {one_line(report.run.profile)}" if report.run.profile else ""
-    headline = f"claims: {len(check.verified)} of {check.total} claims of the declaration have a passing case{asked}"
+    headline = f"claims: {len(check.verified)} of {check.total} declared claims have a passing case{asked}"
     if not check.unverified:
         return headline
     rest = len(check.unverified) - MAX_IDS
@@ -249,13 +250,19 @@ def _claims(report: Report, width: int) -> str:
     return "\n".join([headline, _wrapped("  not verified: ", shown, width)])
 
 
-def _conclusion(report: Report) -> str:
-    """Return the last lines: the counts, and the profile that the run has reached."""
+def _conclusion(report: Report, width: int) -> str:
+    """Return the last lines: the counts of cases and of claims, and the profile that the run has reached."""
     counts = report.counts
     accounted = f"planned {counts.planned}, accounted {counts.planned - counts.lost}"
     outcomes = f"pass {counts.passed}, skip {counts.skipped}, fail {counts.failed}"
     profile = report.badge or (_partial(report) if report.run.invocation.selection else "none is fully green")
-    return f"cases: {accounted}: {outcomes}; {counts.verified} of the claimed cases passed\nprofile: {profile}"
+    lines = (
+        f"{accounted}: {outcomes}",
+        f"cases: {counts.verified} of the claimed cases passed",
+        _claims(report, width),
+        f"profile: {profile}",
+    )
+    return "\n".join(line for line in lines if line)
 
 
 def _partial(report: Report) -> str:
