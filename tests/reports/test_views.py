@@ -89,7 +89,7 @@ def test_hundreds_of_failures_fit_on_two_screens(width: int, tmp_path: Path) -> 
     assert "408 cases failed, for 17 causes:" in text
     assert len(lines) <= 2 * 60
     assert [line for line in lines if len(line) > width and "repro:" not in line] == []
-    assert text.index("cases failed") < text.index("\ntotal ") < text.index("cases: planned")
+    assert text.index("cases failed") < text.index("\ntotal ") < text.index("planned 456, accounted 456")
 
 
 def test_a_long_message_is_shortened_and_says_by_how_much(tmp_path: Path) -> None:
