@@ -32,7 +32,7 @@ from conformance.reports.totals import Counts
 SUMMARY = "for terminals"
 
 #: Rows that a terminal shows; report.json has all of them.
-MAX_CAUSES: Final = 10
+MAX_CAUSES: Final = 8
 MAX_DIFFERENCES: Final = 8
 MAX_IDS: Final = 10
 #: Lines of a message where there are at most so many causes. With more causes, each message gets one line.

@@ -94,7 +94,7 @@ def session() -> str:
     rule = next(number for number, line in enumerate(lines) if line.startswith("──"))
     body = {area: _rows(lines[rule + 1 :], area) for area in SHOWN}
     shown = [*lines[: rule + 1], *(row for area in SHOWN[:-1] for row in body[area]), "…", *body["total"]]
-    last = [line for line in lines if line.startswith(("claims:", "planned ", "profile:"))]
+    last = [line for line in lines if line.startswith(("cases:", "claims:", "planned ", "profile:"))]
     return "\n".join(["```console", "$ pytest --accelerator=cpu", *shown, *last, "```"])
 
 
