@@ -27,6 +27,7 @@ from conformance.runner.context import RunContext, header_of, open_journal, work
 from conformance.runner.crashes import settle_hangs_of_a_dead_run
 from conformance.runner.facts import environment_facts, read_facts
 from conformance.runner.progress import Progress
+from conformance.runner.terminal import fitted
 from conformance.runner.waivers import check_plan, waivers_of
 
 #: Exit statuses of pytest.
@@ -56,7 +57,7 @@ class Controller:
         count = {state: sum(claim.state is state for claim in cells) for state in State}
         declared = f"{count[State.SUPPORTED]} cells and patterns supported, {count[State.UNSUPPORTED]} unsupported"
         versions = ", ".join(f"{name} {version}" for name, version in environment["packages"].items())
-        return [
+        lines = [
             f"conformance: accelerator {accelerator.name}, strictness {options.strictness.value}, seed {options.seed}"
             + (f", profile {options.profile}" if options.profile else ""),
             f"conformance: declared {declared}; sources: {', '.join(self._declaration_sources())}",
@@ -64,6 +65,7 @@ class Controller:
             f"conformance: report in {os.path.relpath(folder.path)}"
             + (f"; the complete run in {os.path.relpath(folder.beside)} is kept" if folder.beside else ""),
         ]
+        return fitted(lines, self.config.pluginmanager.getplugin("terminalreporter"))
 
     def _declaration_sources(self) -> list[str]:
         """Return the sources of the declaration. A file that is not installed is then missed at once."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import textwrap
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -104,13 +105,23 @@ def is_case(report: object) -> bool:
     return "conformance.id" in dict(getattr(report, "user_properties", ()))
 
 
+def fitted(lines: list[str], reporter: Any) -> list[str]:
+    """Return lines for the head of pytest's output, wrapped between words where the output is a terminal."""
+    if reporter is None or not reporter.isatty:
+        return lines
+    width = int(reporter._tw.fullwidth)
+    return [
+        part for line in lines for part in textwrap.wrap(line, width, subsequent_indent="  ", break_on_hyphens=False)
+    ]
+
+
 def next_steps(report: Report, context: RunContext, kept: Path | None) -> Iterator[str]:
     """Yield where the report is, and the commands that follow from it."""
     folder = os.path.relpath(context.folder.path)
     status = report.exit_status()
     yield f"report: {folder}"
     if kept is not None:
-        yield f"the run before: {os.path.relpath(kept)}; compare: {shlex.join(['conformance', 'diff', folder])}"
+        yield f"the run before: {os.path.relpath(kept)}"
     if status is ExitStatus.UNACCOUNTED:
         yield "next: repeat the command with --resume; it runs the cases that have no verdict"
     elif status is ExitStatus.NOTHING_VERIFIED:
@@ -118,6 +129,8 @@ def next_steps(report: Report, context: RunContext, kept: Path | None) -> Iterat
     elif report.counts.failed:
         yield f"next: {rerun(header_of(context), os.path.join(folder, 'failed.txt'))}"  # noqa: PTH118 - relative
         yield f"      {shlex.join(['conformance', 'explain', '--report', folder])} CASE"
+        if kept is not None:
+            yield f"      {shlex.join(['conformance', 'diff', folder])}"
     elif report.badge:
         words = ["conformance", "gate", os.path.join(folder, "report.json"), "--profile", report.badge]  # noqa: PTH118
         yield f"next: {shlex.join(words)}"
