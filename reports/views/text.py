@@ -54,7 +54,7 @@ def body(report: Report, width: int = 120, causes_shown: int = MAX_CAUSES) -> st
     """Return the view without a line end at its end. Control characters of the report are removed."""
     sections = (
         _title(report, width),
-        _workloads(report),
+        _workloads(report, width),
         _differences(differences(report), width),
         _failures(causes(failures(report)), width, causes_shown),
         _accounting(report, width),
@@ -141,14 +141,21 @@ def _wrapped(label: str, parts: Iterable[str], width: int) -> str:
     return label + indented if lines else ""
 
 
-def _workloads(report: Report) -> str:
-    """Return the table of the workloads' metrics, or nothing if no workload ran."""
+def _workloads(report: Report, width: int) -> str:
+    """Return the table of the workloads' metrics, or nothing without any. Columns that do not fit are left out."""
     titles, rows = metric_rows(report.cases)
     if not rows:
         return ""
-    align = ["left", *["right"] * (len(titles) - 1)]
     clean = [[one_line(value, 60) for value in row] for row in rows]
-    return tabulate(clean, titles, tablefmt="simple", colalign=align, disable_numparse=True)
+    tables = [_numbers(titles[:n], [row[:n] for row in clean]) for n in range(len(titles), 1, -1)]
+    shown = next((table for table in tables if _width(table) <= width), tables[-1])
+    return shown if shown == tables[0] else f"{shown}\nall numbers: matrix.md"
+
+
+def _numbers(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table of names and numbers."""
+    align = ["left", *["right"] * (len(titles) - 1)]
+    return tabulate(rows, titles, tablefmt="simple", colalign=align, disable_numparse=True)
 
 
 def _differences(found: Sequence[Difference], width: int) -> str:

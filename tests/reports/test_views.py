@@ -9,6 +9,7 @@ import junitparser
 import pytest
 
 from conformance.errors import UnknownName
+from conformance.reports.loading import load
 from conformance.reports.model import Report
 from conformance.reports.report_json import from_json
 from conformance.reports.verdict import Reason, failed, passed, skipped
@@ -57,6 +58,16 @@ def test_the_terminal_matrix_fits(tmp_path: Path, width: int) -> None:
     table = terminal.matrix_table(report_of(tmp_path, *[(one, passed()) for one in cells]), width)
 
     assert max(map(len, table.splitlines())) <= width
+
+
+@pytest.mark.parametrize("width", [80, 100, 120, 200])
+def test_the_published_runs_fit_a_terminal(width: int) -> None:
+    runs = sorted((Path(__file__).parents[2] / "reports/published/runs").glob("*.json.gz"))
+
+    wide = [line for run in runs for line in terminal.render(load(run), width).splitlines() if len(line) > width]
+
+    assert runs
+    assert wide == []
 
 
 def test_causes_beyond_the_limit_are_counted(tmp_path: Path) -> None:
