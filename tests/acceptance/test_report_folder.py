@@ -196,6 +196,6 @@ def test_a_run_deletes_what_killed_runs_have_left(folder: Path) -> None:
     run(*WHOLE, cwd=folder)
 
     assert {path.name for path in report.iterdir()} == {
-        "journal.jsonl", "manifest.json", "report.json", "junit.xml", "matrix.md", "stacks"
+        "journal.jsonl", "manifest.json", "report.json", "junit.xml", "matrix.md", "failed.txt", "stacks"
     }  # fmt: skip
     assert not list((report / "stacks").glob("gw*"))
