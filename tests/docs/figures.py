@@ -97,7 +97,7 @@ def session() -> str:
     head = max(number for number, line in enumerate(lines[:rule]) if not line)
     shown = [
         *lines[: lines.index("")],
-        *lines[head : rule + 1],
+        *lines[head + 1 : rule + 1],
         *(row for area in SHOWN[:-1] for row in body[area]),
         "…",
         *body["total"],

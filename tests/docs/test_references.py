@@ -69,7 +69,6 @@ OTHERS = {
     "--splits",
     "--group",
     "--forked",
-    "--count",
     "--reruns",
     "--mutant",
     "--upstream",
