@@ -49,11 +49,10 @@ _TRAINING: Final = frozenset({"training"})
 _FLOATS: Final = frozenset({"float32", "float16", "bfloat16", "float64", "float8_e4m3fn", "float8_e5m2"})
 _SPLIT: Final = (("fp32", "float32"), ("fp16", "float16"), ("bf16", "bfloat16"), ("fp64", "float64"))
 
-_SUMMED: Final = (
-    MatrixColumn("cplx", frozenset({"complex64", "complex128"})),
-    MatrixColumn("int\nbool", frozenset({"int8", "int16", "int32", "int64", "uint8", "bool"})),
-    MatrixColumn("–", frozenset({None})),
-)
+_COMPLEX: Final = frozenset({"complex64", "complex128"})
+_WHOLE: Final = frozenset({"int8", "int16", "int32", "int64", "uint8", "bool"})
+_NO_DTYPE: Final = MatrixColumn("–", frozenset({None}))
+_SUMMED: Final = (MatrixColumn("cplx", _COMPLEX), MatrixColumn("int\nbool", _WHOLE), _NO_DTYPE)
 #: Layouts from the most detailed to the narrowest. A terminal gets the first that fits. One more column sums up the
 #: cases that no column holds.
 TERMINAL_LAYOUTS: Final = (
@@ -69,6 +68,11 @@ TERMINAL_LAYOUTS: Final = (
     (
         *(MatrixColumn(f"float\n{letter}", _FLOATS, modes) for letter, modes in (("I", _FORWARD), ("T", _TRAINING))),
         *_SUMMED,
+    ),
+    (
+        *(MatrixColumn(f"float\n{letter}", _FLOATS, modes) for letter, modes in (("I", _FORWARD), ("T", _TRAINING))),
+        MatrixColumn("int\ncplx", _COMPLEX | _WHOLE),
+        _NO_DTYPE,
     ),
 )
 OTHER: Final = "other"
