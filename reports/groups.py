@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class CaseGroup:
     """Cases that profiles and gate rules treat alike, in the order of the report.
 
-    They share area, tier, level, mode, outcome and reason, and are all on ranks or all not.
+    They share area, tier, level, mode, outcome and reason. All or none are on ranks, and about the device.
     """
 
     cases: tuple[CaseRecord, ...]
@@ -45,7 +45,7 @@ class CaseGroup:
 
     @property
     def counts(self) -> Counts:
-        return count(self.outcome, self.reason).times(len(self.cases))
+        return count(self.outcome, self.reason, of_device=self.first.of_device).times(len(self.cases))
 
 
 def grouped(cases: Iterable[CaseRecord]) -> tuple[CaseGroup, ...]:
@@ -53,7 +53,7 @@ def grouped(cases: Iterable[CaseRecord]) -> tuple[CaseGroup, ...]:
     groups: dict[tuple[object, ...], list[CaseRecord]] = {}
     for case in cases:
         mode = case.axes.get("mode")
-        key = (case.area, case.distributed, case.tier, case.level, mode, case.outcome, case.reason)
+        key = (case.area, case.distributed, case.about, case.tier, case.level, mode, case.outcome, case.reason)
         if key in groups:
             groups[key].append(case)
         else:

@@ -1,6 +1,8 @@
 """Profiles: the sets of cases that badges stand for, as pure predicates over planned cases.
 
 ``core`` ⊂ ``inference``, ``core`` ⊂ ``training`` ⊂ ``distributed``, and ``full`` holds every case.
+
+Cases that are not about the device belong to ``full`` alone, and count in no result.
 """
 
 from __future__ import annotations
@@ -31,19 +33,19 @@ def _mode(planned: PlannedCase) -> str | None:
 
 
 def _is_core(planned: PlannedCase) -> bool:
-    return planned.level == "core"
+    return planned.of_device and planned.level == "core"
 
 
 def _is_inference(planned: PlannedCase) -> bool:
-    return not planned.distributed and _mode(planned) in (None, "inference")
+    return planned.of_device and not planned.distributed and _mode(planned) in (None, "inference")
 
 
 def _is_training(planned: PlannedCase) -> bool:
-    return not planned.distributed and _mode(planned) in (None, "training")
+    return planned.of_device and not planned.distributed and _mode(planned) in (None, "training")
 
 
 def _is_distributed(planned: PlannedCase) -> bool:
-    return planned.distributed
+    return planned.of_device and planned.distributed
 
 
 def _is_any(_planned: PlannedCase) -> bool:
@@ -114,9 +116,9 @@ def _result(profile: Profile, groups: Sequence[CaseGroup], lost: Sequence[Planne
     It is green when every claimed case passed, none failed, and a case of its own passed. The last condition keeps a
     run without a distributed case from being called ``distributed``.
     """
-    inside = [group for group in groups if in_profile(profile.name, group.first)]
+    inside = [group for group in groups if group.first.of_device and in_profile(profile.name, group.first)]
     counts = total(group.counts for group in inside)
-    claimed = counts.claimed + sum(in_profile(profile.name, planned) for planned in lost)
+    claimed = counts.claimed + sum(planned.of_device and in_profile(profile.name, planned) for planned in lost)
     own = any(group.counts.passed and profile.own(group.first) for group in inside)
     green = own and not counts.failed and counts.passed == claimed
     return ProfileResult(profile.name, counts.passed, claimed, counts.failed, green)

@@ -232,7 +232,8 @@ def _conclusion(report: Report) -> str:
     accounted = f"planned {counts.planned}, accounted {counts.planned - counts.lost}"
     outcomes = f"pass {counts.passed}, skip {counts.skipped}, fail {counts.failed}"
     profile = report.badge or (_partial(report) if report.run.invocation.selection else "none is fully green")
-    return f"{accounted}: {outcomes}; verified {counts.verified} of the claimed cases\nprofile: {profile}"
+    aside = f"; {_cases(counts.aside)} passed that are not about the device" if counts.aside else ""
+    return f"{accounted}: {outcomes}; verified {counts.verified} of the claimed cases{aside}\nprofile: {profile}"
 
 
 def _partial(report: Report) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from conformance.accelerators.capabilities import DEVICE
 from conformance.accelerators.registry import names, resolve
-from conformance.case import Level, case
+from conformance.case import About, Level, case
 from conformance.errors import SetupError
 from conformance.finding import environment_lacks
 
@@ -30,7 +30,7 @@ def test_override(accelerator, pytestconfig):
     assert answers["again"] is True, f"a second get_accelerator() returned another object: {answers['again']}"
 
 
-@case("accelerator.selection.unknown_name", requires=[DEVICE], level=Level.CORE, deadline=120)
+@case("accelerator.selection.unknown_name", requires=[DEVICE], level=Level.CORE, deadline=120, about=About.PACKAGE)
 def test_unknown_name(pytestconfig):
     """An unknown name raises a ValueError that lists the known names."""
     answers = run_python(REFUSED, spec_of(pytestconfig), DS_ACCELERATOR="no_such_accelerator")
@@ -40,7 +40,7 @@ def test_unknown_name(pytestconfig):
     assert not missing, f"the error does not name {missing}: {answers['text']}"
 
 
-@case("accelerator.selection.missing_package", requires=[DEVICE], level=Level.CORE, deadline=120)
+@case("accelerator.selection.missing_package", requires=[DEVICE], level=Level.CORE, deadline=120, about=About.PACKAGE)
 def test_missing_package(pytestconfig):
     """A known name whose package is not installed raises a ValueError that names the package."""
     # Take the first registered accelerator whose package is missing on this machine.
@@ -78,7 +78,7 @@ tell(named=found.device_name(), type=tensor.device.type, available=found.is_avai
     assert answers["total"] == 3, f"on the detected device three ones add up to {answers['total']}, not 3"
 
 
-@case("accelerator.selection.replaced", requires=[DEVICE], level=Level.CORE, deadline=120)
+@case("accelerator.selection.replaced", requires=[DEVICE], level=Level.CORE, deadline=120, about=About.PACKAGE)
 def test_replaced(pytestconfig):
     """set_accelerator() replaces the choice, and refuses an object that is no accelerator."""
     answers = answers_of_new_process(spec_of(pytestconfig))
