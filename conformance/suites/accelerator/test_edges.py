@@ -43,6 +43,13 @@ def test_empty(device, function):
     # NaN is not equal to itself, so 7 replaces it on both sides.
     same = torch.equal(result.cpu().nan_to_num(7.0), expected.nan_to_num(7.0))
     assert same, f"{function} gives {result.tolist()}, not {expected.tolist()}"
+    assert_computes(device)
+
+
+def assert_computes(device):
+    """Check that the device adds correctly. On some devices a launch without elements makes later ones fail."""
+    found = (torch.arange(5.0, device=device) + 1).tolist()
+    assert found == [1.0, 2.0, 3.0, 4.0, 5.0], f"after an operation without elements, 1 to 5 is {found}"
 
 
 @case("accelerator.edges.empty_gradient", requires=[MEMORY], level=Level.CORE)
@@ -54,6 +61,7 @@ def test_empty_gradient(device):
 
     for name, parameter in layer.named_parameters():
         assert not parameter.grad.any() and not parameter.grad.isnan().any(), f"{name}: {parameter.grad.tolist()}"
+    assert_computes(device)
 
 
 ORDERED = {

@@ -19,7 +19,7 @@ except Exception as error:
 """
 
 
-@case("accelerator.selection.override", requires=[DEVICE], level=Level.CORE, deadline=120)
+@case("accelerator.selection.override", requires=[DEVICE], level=Level.CORE, deadline=120, about=About.PACKAGE)
 def test_override(accelerator, pytestconfig):
     """DS_ACCELERATOR overrides detection, and a second call returns the same object."""
     answers = answers_of_new_process(spec_of(pytestconfig))
@@ -60,7 +60,7 @@ def test_missing_package(pytestconfig):
     assert package in answers["text"], f"the error does not name the package {package}: {answers['text']}"
 
 
-@case("accelerator.selection.detection", requires=[DEVICE], level=Level.CORE, deadline=120)
+@case("accelerator.selection.detection", requires=[DEVICE], level=Level.CORE, deadline=120, about=About.PACKAGE)
 def test_detection(pytestconfig):
     """Without DS_ACCELERATOR, detection finds an available accelerator whose tensors have its device type."""
     # A package that imitates another vendor's torch module must not be taken for that vendor.
@@ -126,13 +126,14 @@ def test_fork_after_import(pytestconfig):
 
 @case("accelerator.selection.other_process", requires=[DEVICE], level=Level.CORE, deadline=120)
 def test_other_process(accelerator, pytestconfig):
-    """A second process sees the same device type, count and dtypes."""
+    """A second process sees the same device type, count and dtypes, and computes on the device."""
     answers = answers_of_new_process(spec_of(pytestconfig))
 
     here = {
         "device": accelerator.device_name(),
         "count": accelerator.device_count(),
         "dtypes": sorted(map(str, accelerator.supported_dtypes())),
+        "total": 10.0,
     }
     there = {name: answers[name] for name in here}
     assert there == here, f"another process sees {there}, this process {here}"

@@ -19,6 +19,7 @@ def run(case, device: torch.device, check) -> None:
     with quiet():
         if case.dtype is None:
             error_inputs.check_refusals(info, device, check)
+            error_inputs.check_right_call(info, getattr(torch, case.requires[0].dtype), device, check)
         else:
             _run_cell(case, info, device, check)
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import torch
 
-from conformance.numerics.trees import mapped
+from conformance.numerics.compare import plain
+from conformance.numerics.trees import mapped, tensors
 
-from . import execution
+from . import execution, sampling
+from .classes import is_uninitialised
 from .execution import HOST, OperatorSample, call
 from .promises import promises_refusal
+from .sampling import limits
 
 
 def check_refusals(info, device: torch.device, check) -> None:
@@ -28,6 +31,25 @@ def check_refusals(info, device: torch.device, check) -> None:
         if device.type == HOST.type:  # the database's types hold for the CPU; elsewhere any exception is a refusal
             right = isinstance(raised, error.error_type)
             check.that(right, f"error input {number} ({sample}): raised {type(raised).__name__}, expected {names}")
+
+
+def check_right_call(info, dtype: torch.dtype, device: torch.device, check) -> None:
+    """Check that the operator accepts a right call after the wrong ones, and computes something.
+
+    A device that refuses everything, or that computes nothing, refuses no wrong call by itself: PyTorch does.
+    Whether the values are right is the matter of other cases.
+    """
+    for sample in sampling.pick(info, dtype, requires_grad=False, extent=limits().training):
+        try:
+            expected = call(info.op, sample.on(HOST))
+        except Exception:  # the host refuses it too, so it says nothing
+            continue
+        actual = execution.execute(info.op, sample.on(device))
+        check.count += 1
+        if is_uninitialised(info) or any(tensor.any() for tensor in map(plain, tensors(actual))):
+            break
+        zeros = all(not tensor.any() for tensor in map(plain, tensors(expected)))
+        check.that(zeros, f"after the error inputs, {sample} gives zeros alone")
     check.metric("comparisons", check.count)
 
 

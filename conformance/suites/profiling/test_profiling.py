@@ -23,7 +23,7 @@ from conformance.accelerators.capabilities import (
     PROFILER,
     RANGES,
 )
-from conformance.case import Level, case
+from conformance.case import About, Level, case
 from conformance.finding import environment_lacks
 from conformance.suites.accelerator.conveyor import Conveyor, numbers
 from conformance.suites.accelerator.test_memory import settle
@@ -123,7 +123,9 @@ FLOPS = {
 }
 
 
-@case("profiling.flops.forward", requires=[MEMORY], level=Level.CORE, axes={"function": list(FLOPS)})
+@case(
+    "profiling.flops.forward", about=About.PYTORCH, requires=[MEMORY], level=Level.CORE, axes={"function": list(FLOPS)}
+)
 def test_flops_forward(device, function):
     """The FLOP counter gives exactly the formula's count on the device."""
     work, expected = FLOPS[function]
@@ -135,7 +137,7 @@ def test_flops_forward(device, function):
     assert found == expected, f"the counter gives {found} operations for {function}, the formula {expected}"
 
 
-@case("profiling.flops.backward", requires=[MEMORY], level=Level.CORE)
+@case("profiling.flops.backward", about=About.PYTORCH, requires=[MEMORY], level=Level.CORE)
 def test_flops_backward(device):
     """A backward pass with two gradients counts twice the operations of its forward pass."""
     left = torch.ones(17, 31, device=device, requires_grad=True)
@@ -148,7 +150,9 @@ def test_flops_backward(device):
     assert found == expected, f"the counter gives {found} operations for forward and backward, the formula {expected}"
 
 
-@case("profiling.flops.dtypes", requires=[DTYPE], axes={"dtype": ["float32", "float16", "bfloat16"]})
+@case(
+    "profiling.flops.dtypes", about=About.PYTORCH, requires=[DTYPE], axes={"dtype": ["float32", "float16", "bfloat16"]}
+)
 def test_flops_dtypes(device, dtype):
     """The FLOP count does not depend on the dtype."""
     left = torch.ones(17, 31, device=device, dtype=getattr(torch, dtype))

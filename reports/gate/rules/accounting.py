@@ -85,7 +85,8 @@ def check_counts(evidence: GateEvidence) -> Iterator[GateFinding]:
 def _said(counts: Counts) -> str:
     """Return the counts as a clause for a finding."""
     return (
-        f"{counts.passed} passed ({counts.aside} not about the device), {counts.skipped} skipped, {counts.failed} failed, {counts.lost} lost "
+        f"{counts.passed} passed ({counts.aside} not about the device), {counts.skipped} skipped, "
+        f"{counts.failed} failed, {counts.lost} lost "
         f"and {counts.claimed} claimed"
     )
 
