@@ -100,6 +100,12 @@ def assert_survives_running_out(device, size):
     assert torch.equal(kept.cpu(), numbers(HOST)), "running out of memory changed a live tensor"
 
 
+def assert_computes(device):
+    """Check that the device adds correctly. On some devices a launch without elements makes later ones fail."""
+    found = (torch.arange(5.0, device=device) + 1).tolist()
+    assert found == [1.0, 2.0, 3.0, 4.0, 5.0], f"after an operation without elements, 1 to 5 is {found}"
+
+
 def differing(left: torch.Tensor, right: torch.Tensor) -> int:
     """Return the number of elements that differ; all elements count if the shapes differ.
 
@@ -155,7 +161,7 @@ class WatchedBackend:
     def check(self):
         """Fail the case as a stub if the compiled graphs run all of their operators one by one."""
         if self.total and self.kept >= self.total:
-            stub(f"backend {self.name!r} compiles nothing: its graphs run all of their {self.total} operators one by one")
+            stub(f"backend {self.name!r} compiles nothing: its graphs run all their {self.total} operators one by one")
 
 
 def warm_up(accelerator, work, times=1):

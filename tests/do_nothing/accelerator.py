@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, MutableMapping
+from enum import EnumMeta as EnumType
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,12 +27,23 @@ def _nothing_from(function: Callable[..., Any]) -> Callable[..., Any]:
         from torch.utils import _pytree as pytree
 
         result = function(*args, **kwargs)
+        if not isinstance(result, (torch.Tensor, int, float, tuple, list, type(None))):
+            return Handle()
         for tensor in pytree.tree_leaves((result, args, kwargs)):
             if isinstance(tensor, torch.Tensor):
                 tensor.detach().zero_()
         return result
 
     return zeros
+
+
+class Handle:
+    """Object of a builder, such as a handle for files. Each method accepts the call and returns 0."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return lambda *_args, **_kwargs: 0
 
 
 class DoNothing(TorchAccelerator):
@@ -52,7 +64,7 @@ class DoNothing(TorchAccelerator):
                 loaded = super().load(verbose)
                 return SimpleNamespace(
                     **{
-                        name: _nothing_from(value) if callable(value) and not isinstance(value, type) else value
+                        name: _nothing_from(value) if callable(value) and not isinstance(value, EnumType) else value
                         for name, value in vars(loaded).items()
                     }
                 )

@@ -80,7 +80,8 @@ def answers_of_new_process(spec: str) -> dict:
     """Return the answers of a new process whose accelerator is set by DS_ACCELERATOR.
 
     ``device``, ``count`` and ``dtypes`` describe the accelerator. ``total`` is 0 + 1 + … + 4, added on the device.
-    ``before`` and ``after`` are torch's modes before and after loading it. ``again``, ``kept`` and ``refused`` are results of get_accelerator() and set_accelerator().
+    ``before`` and ``after`` are torch's modes before and after loading it. ``again``, ``kept`` and ``refused`` are
+    results of get_accelerator() and set_accelerator().
     Every key is present; a sentence stands for an answer that is missing.
     """
     answers = run_python(_REPORT, spec, DS_ACCELERATOR=spec)

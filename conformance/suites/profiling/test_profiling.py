@@ -25,7 +25,7 @@ from conformance.accelerators.capabilities import (
 )
 from conformance.case import About, Level, case
 from conformance.finding import environment_lacks
-from conformance.suites.accelerator.conveyor import Conveyor, numbers
+from conformance.suites.accelerator.conveyor import Conveyor, numbers, stale
 from conformance.suites.accelerator.test_memory import settle
 from conformance.suites.accelerator.timing import hold
 from conformance.suites.shared_bodies import assert_survives_running_out, runs_out, still_computes
@@ -59,7 +59,8 @@ def test_operations(accelerator, device):
 
     def work():
         for _ in range(7):
-            left @ left
+            product = left @ left
+        assert product[0, 0].item() == 129, f"a product of ones is {product[0, 0].item()}, not 129"
         return left + 1
 
     events = record(accelerator, work)
@@ -76,6 +77,7 @@ def test_device_time(accelerator, device):
 
     def microseconds(times):
         events = record(accelerator, lambda: conveyor.carry(source, target, times))
+        assert stale(target) == 0, f"{stale(target)} elements are wrong after the work that was recorded"
         if device.type != "cpu":
             return device_microseconds(events)
         # Where the host is the device, its time is host time.
@@ -92,14 +94,16 @@ def test_device_time(accelerator, device):
 @case("profiling.profiler.ranges", requires=[PROFILER, RANGES])
 def test_profiler_ranges(accelerator, device):
     """The profiler records the operations inside ranges."""
+    doubled = []
 
     def work():
         accelerator.range_push("outer")
-        torch.ones(65, device=device).mul(2)
+        doubled.append(torch.ones(65, device=device).mul(2))
         accelerator.range_pop()
 
     events = record(accelerator, work)
 
+    assert doubled[-1].tolist() == [2.0] * 65, f"inside a range twice 1 is {doubled[-1].tolist()}"
     assert "aten::mul" in events, f"inside a range the profiler recorded only {sorted(events)}"
 
 
