@@ -136,6 +136,7 @@ def test_binding(accelerator, check, pytestconfig, tmp_path):
         strayed = [cores for cores in threads if not set(cores) <= set(own)]
         message = f"of {len(threads)} threads of rank {rank}, bound to cores {own}, {len(strayed)} may use {strayed}"
         check.that(threads and not strayed, message)
+        check.equal(job.facts[0, rank]["total"], 512.0**3, f"the sum on the device of rank {rank}")
     check.metric("threads", sum(len(job.facts[0, rank]["threads"]) for rank in range(2)))
 
 
