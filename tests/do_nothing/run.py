@@ -32,7 +32,9 @@ else:
 HERE = Path(__file__).parent
 SPEC = "tests.do_nothing.accelerator:DO_NOTHING"
 #: Cases of each area besides the operators in a portion.
-_OF_AN_AREA = 12
+_OF_AN_AREA = 8
+#: Seconds.
+_LONGEST = 4 * 3600.0
 
 
 def may_pass() -> dict[str, str]:
@@ -62,8 +64,8 @@ def run_cases(ids: Iterable[str], folder: Path) -> tuple[CaseRecord, ...]:
     # Only the tests may be found by path: beside them stands a folder conformance/ that is not the installed package.
     (folder / "tests").symlink_to(HERE.parent)
     (folder / "cases.txt").write_text("\n".join(ids), encoding="utf-8")
-    words = [f"--accelerator={SPEC}", f"--case-file={folder / 'cases.txt'}", "-n2", "--time-budget=36000"]
-    return run(*words, cwd=folder, name="nil", PYTHONPATH=str(folder)).report.cases
+    words = [f"--accelerator={SPEC}", f"--case-file={folder / 'cases.txt'}", "-n2"]
+    return run(*words, cwd=folder, timeout=_LONGEST, name="nil", PYTHONPATH=str(folder)).report.cases
 
 
 def unearned(cases: Iterable[CaseRecord], allowed: Mapping[str, str]) -> list[str]:

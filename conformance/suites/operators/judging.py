@@ -255,7 +255,7 @@ def with_equal_strides(device: OperatorSample, host: OperatorSample) -> Operator
 
 #: Random elements other than zero on the host after which a device with zeros alone is no accident: each has at least
 #: an even chance.
-_ENOUGH_DRAWN = 32
+_ENOUGH_DRAWN = 24
 
 
 def _not_zero(result) -> int:
