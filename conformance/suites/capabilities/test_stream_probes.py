@@ -150,7 +150,7 @@ def test_memory_pinned(accelerator):
     test_pinning.test_pageable_is_not_pinned(accelerator)
     need_pinning(accelerator)
 
-    test_pinning.test_values(accelerator)
+    test_pinning.test_values(accelerator, device)
     test_pinning.test_views(accelerator)
 
 
