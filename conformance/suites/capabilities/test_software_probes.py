@@ -216,8 +216,10 @@ def test_profiler(accelerator, device):
 
     left = torch.ones(257, 257, device=device)
 
-    events = record(accelerator, lambda: left @ left)
+    products = []
+    events = record(accelerator, lambda: products.append(left @ left))
 
+    assert bool((products[-1] == 257).all()), f"a product of ones is {products[-1][0, 0].item()}, not 257"
     assert "aten::mm" in events, f"torch.profiler recorded {sorted(events)}, but no aten::mm"
     if device.type != "cpu" and not device_microseconds(events):
         raise Refused("torch.profiler records calls, but no time on the device")

@@ -145,7 +145,7 @@ def need_pinning(accelerator):
 
 
 @case("capabilities.memory.pinned", requires=[MEMORY_PINNED], adaptive=True)
-def test_memory_pinned(accelerator):
+def test_memory_pinned(accelerator, device):
     """Pinned memory is pinned and keeps its values, and no other memory is pinned."""
     test_pinning.test_pageable_is_not_pinned(accelerator)
     need_pinning(accelerator)
