@@ -122,9 +122,9 @@ def make_matrix(report: Report, columns: Sequence[MatrixColumn]) -> Matrix:
 def planned_counts(report: Report) -> Iterator[tuple[PlannedCase, Counts]]:
     """Yield every planned case with the counts that it adds."""
     for case in report.cases:
-        yield case, count(case.outcome, case.reason)
+        yield case, count(case.outcome, case.reason, of_device=case.of_device)
     for planned in report.accounting.unaccounted:
-        yield planned, count(None, None)
+        yield planned, count(None, None, of_device=planned.of_device)
 
 
 def _title(place: tuple[str | None, str | None], columns: Sequence[MatrixColumn]) -> str:

@@ -60,6 +60,7 @@ SWITCHES: Mapping[str, str] = {
     "graph_replay_once": "only the first replay does something",
     "graph_replay_stale": "replaying uses the inputs' values at capture",
     "item_truncates": ".item() of a float drops its fraction",
+    "kernels_give_zeros": "operators return zeros of the right shape and write zeros; copies carry zeros",
     "pin_flag": "is_pinned() always returns this value (0 or 1)",
     "pin_pageable": "pin_memory() returns memory that is not pinned",
     "record_stream_ignored": "record_stream() does nothing",

@@ -15,6 +15,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from conformance.finding import environment_lacks
 from conformance.process.python import child_python, module_path
 
 #: Beginning of every launched program. ``report(name=value)`` writes one file for each rank and attempt. A file appears
@@ -172,11 +173,11 @@ def launch(folder, program, ranks, *options, inherited=None, **environment):
     return _run(folder, program, variables, 1, *options)
 
 
-def launch_on_hosts(folder, program, fewest, hosts):
+def launch_on_hosts(folder, program, fewest, hosts, **environment):
     """Run ``program`` as on several hosts, with one agent and one rank for each, and return the Job.
 
     The job continues while at least ``fewest`` hosts are alive. JOB_HOST is a host's number. Host 0 has the
-    rendezvous; any other may be killed.
+    rendezvous; any other may be killed. ``environment`` are further variables.
     """
     # Port 0 asks the system for a free port.
     with socket.socket() as probe:
@@ -186,7 +187,7 @@ def launch_on_hosts(folder, program, fewest, hosts):
     rendezvous = "--rdzv-conf=last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=3,is_host=IS_HOST"
     options = [rendezvous, f"--nnodes={fewest}:{hosts}", "--nproc-per-node=1", "--max-restarts=2",
                "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=job"]  # fmt: skip
-    return _run(folder, program, dict(os.environ), hosts, *options)
+    return _run(folder, program, {**os.environ, **environment}, hosts, *options)
 
 
 def _run(folder, program, variables, hosts, *options):
@@ -200,6 +201,13 @@ def _run(folder, program, variables, hosts, *options):
     })  # fmt: skip
     facts = {tuple(map(int, path.stem.split("-"))): json.loads(path.read_text()) for path in folder.glob("*-*.json")}
     return Job(status, facts, output.read_text(encoding="utf-8", errors="replace").strip()[-800:])
+
+
+def needs_devices(accelerator, device, ranks):
+    """Skip the case if each rank needs a device of its own, and this machine has fewer."""
+    shared = device.type == "cpu" or getattr(accelerator, "simulated", False)
+    if not shared and accelerator.device_count() < ranks:
+        environment_lacks(f"the case needs {ranks} devices, and this machine has {accelerator.device_count()}")
 
 
 def check_identities(check, job, attempt, ranks):
