@@ -92,12 +92,16 @@ def candidates(fault: Fault, found: Map) -> tuple[list[str], list[str], bool]:
 
 
 def judged(
-    faults: Sequence[Fault], found: Map, known: corpus.Corpus, processes: int, say: Callable[[str], None]
+    faults: Sequence[Fault],
+    accelerator: str,
+    found: Map,
+    known: corpus.Corpus,
+    processes: int,
+    say: Callable[[str], None],
 ) -> list[Judged]:
     """Judge every fault: direct calls in one copy, cases in another."""
-    device = "sim"
     shown: dict[Fault, Shown] = {}
-    for copy in forks.run(faults, lambda fault, send: show(fault, found, known, device, send), processes):
+    for copy in forks.run(faults, lambda fault, send: show(fault, found, known, accelerator, send), processes):
         if copy.error:
             say(f"no direct call of {copy.task}: {copy.error.splitlines()[-1]}")
         shown[copy.task] = copy.messages[-1] if copy.messages else Shown(False)
@@ -110,7 +114,9 @@ def judged(
     for fault in faults:
         if not shown[fault].live:
             results.append(Judged(fault, End.UNEXERCISED, shown[fault], candidates(fault, found)[2]))
-    for copy in forks.run([task for task in tasks if task[1] or task[2]], _judge, processes):
+    for copy in forks.run(
+        [task for task in tasks if task[1] or task[2]], lambda task, send: _judge(task, accelerator, send), processes
+    ):
         if copy.error:
             raise RuntimeError(f"{copy.task[0]}: {copy.error}")
         results.append(_result(copy, shown[copy.task[0]]))
@@ -118,12 +124,12 @@ def judged(
     return sorted(results, key=lambda item: order[item.fault])
 
 
-def _judge(task: tuple[Fault, list[str], list[str], bool], send: forks.Send) -> None:
+def _judge(task: tuple[Fault, list[str], list[str], bool], accelerator: str, send: forks.Send) -> None:
     fault, own, others, _ = task
     hits = Hits()
-    place = bench.Bench()
+    place = bench.Bench(accelerator=accelerator)
     started = time.perf_counter()
-    with armed(fault, hits):
+    with armed(fault, hits, place.device):
         for case in [*own[:MOST], *others]:
             # The cap is by time as well: deep cases are long.
             if time.perf_counter() - started > _SECONDS:

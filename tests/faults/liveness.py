@@ -15,12 +15,14 @@ from typing import Any
 
 import torch
 
+from tests.defects import bench
+
 from . import corpus, derivatives, encoding, forks
 from .fault import Fault, Hits
 from .overloads import kernel_behind, overload
 from .overriding import overridden
 from .population import kind_of
-from .recording import Map, call
+from .recording import Map, call, key_of
 from .values import over_tensors
 
 #: Seconds for all direct calls of one fault.
@@ -36,20 +38,20 @@ class Shown:
     hits: int = 0
 
 
-def armed(fault: Fault, hit: Hits) -> AbstractContextManager[Any]:
+def armed(fault: Fault, hit: Hits, device: torch.device) -> AbstractContextManager[Any]:
     """Break the device with a fault inside the context."""
     kind = kind_of(fault)
     if kind is None:
         return derivatives.hooked(derivatives.breaking(fault, hit), only=fault.target)
-    return overridden({fault.target: kind.behave(fault, hit)})
+    return overridden({fault.target: kind.behave(fault, hit)}, key_of(device))
 
 
-def show(fault: Fault, found: Map, known: corpus.Corpus, device: str, send: forks.Send) -> None:
+def show(fault: Fault, found: Map, known: corpus.Corpus, accelerator: str, send: forks.Send) -> None:
     """Send a ``Shown`` for a fault; nothing if the process dies on the way."""
     signal.setitimer(signal.ITIMER_REAL, _SECONDS * 2)
     deadline = time.perf_counter() + _SECONDS
     torch.set_num_threads(1)
-    torch.empty(0, device=device)
+    device = str(bench.Bench(accelerator=accelerator).device)
     hits = Hits()
     send(Shown(False))
     works = _backward(fault, known, device) if fault.family == "F" else _forward(fault, found, known, device)
@@ -67,7 +69,7 @@ def _differs(fault: Fault, hits: Hits, work: Callable[[], Any], device: str) -> 
     if error and fault.family != "G":
         return False  # what the healthy device refuses says nothing
     before = hits.count
-    with armed(fault, hits):
+    with armed(fault, hits, torch.device(device)):
         wrong, other_error = _outcome(work, device)
     if hits.count == before:
         return False
@@ -79,7 +81,7 @@ def _differs(fault: Fault, hits: Hits, work: Callable[[], Any], device: str) -> 
 
 def _outcome(work: Callable[[], Any], device: str) -> tuple[Any, str]:
     torch.manual_seed(7)
-    torch.get_device_module(device).manual_seed_all(7)
+    torch.get_device_module(torch.device(device).type).manual_seed_all(7)
     try:
         return work(), ""
     except Exception as error:

@@ -41,7 +41,11 @@ def operator_of(name: str) -> str:
 
 @functools.cache
 def kernels_of_a_device() -> frozenset[str]:
-    """Return the aten overloads whose kernel a device brings: PyTorch's shared code computes none of them."""
+    """Return the aten overloads whose kernel a device brings: PyTorch's shared code computes none of them.
+
+    For an accelerator outside of PyTorch this is what its key has, or has to have. The population is the same for all
+    accelerators, so it is taken from the CPU's kernels, and from those that are registered for PrivateUse1.
+    """
     return frozenset(
         name
         for name in torch._C._dispatch_get_all_op_names()

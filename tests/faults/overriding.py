@@ -106,7 +106,7 @@ class Kernel:
 
 
 @contextmanager
-def overridden(behaviours: Mapping[str, Behaviour], key: str = "PrivateUse1") -> Iterator[None]:
+def overridden(behaviours: Mapping[str, Behaviour], key: str) -> Iterator[None]:
     """Give overloads another behaviour on a dispatch key inside the context."""
     if not _NUMBERS:
         _NUMBERS.append(_Numbers())

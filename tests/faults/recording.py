@@ -115,6 +115,7 @@ class Recorder:
         self.kernels: dict[str, dict[str, set[str]]] = {}
         self.public: set[str] = set()
         self.behaviours = {name: self._behaviour(name) for name in kernels_of_a_device()}
+        self.watching = True
         self._lock = threading.Lock()
 
     def _behaviour(self, name: str) -> Callable[[Call], Any]:
@@ -154,7 +155,7 @@ def _seams(recorder: Recorder) -> Iterator[None]:
 
     def inside(function: Callable[..., Any]) -> Callable[..., Any]:
         def called(*args: Any, **kwargs: Any) -> Any:
-            with recorder.mode():
+            with recorder.mode() if recorder.watching else contextlib.nullcontext():
                 return function(*args, **kwargs)
 
         return called
@@ -197,7 +198,7 @@ def bench_areas() -> list[str]:
     return [area for area in area_names() if area in wanted]
 
 
-def recorded(cases: Sequence[str], processes: int, say: Callable[[str], None]) -> Map:
+def recorded(cases: Sequence[str], accelerator: str, processes: int, say: Callable[[str], None]) -> Map:
     """Record these cases in copies, and the calls of the corpus."""
     known = corpus.read()
     if known is None:
@@ -210,7 +211,7 @@ def recorded(cases: Sequence[str], processes: int, say: Callable[[str], None]) -
     left = list(batches)
     while left:
         batches, left = left, []
-        for copy in forks.run(batches, lambda batch, send: _record(batch, known, send), processes):
+        for copy in forks.run(batches, lambda batch, send: _record(batch, accelerator, known, send), processes):
             if copy.error:
                 raise RuntimeError(copy.error)
             begun = None
@@ -230,9 +231,9 @@ def recorded(cases: Sequence[str], processes: int, say: Callable[[str], None]) -
     return found
 
 
-def _record(batch: list[str] | None, known: corpus.Corpus, send: forks.Send) -> None:
-    place, recorder = bench.Bench(), Recorder()
-    with overridden(recorder.behaviours):
+def _record(batch: list[str] | None, accelerator: str, known: corpus.Corpus, send: forks.Send) -> None:
+    place, recorder = bench.Bench(accelerator=accelerator), Recorder()
+    with overridden(recorder.behaviours, key_of(place.device)):
         if batch is None:
             send(("public", *_public(known, recorder, place.device)))
             return
@@ -245,18 +246,25 @@ def _record(batch: list[str] | None, known: corpus.Corpus, send: forks.Send) -> 
                 send(("end", case, record))
 
 
+def key_of(device: torch.device) -> str:
+    """Return the dispatch key of a device's kernels."""
+    return str(torch._C._dispatch_key_for_device(device.type))
+
+
 def _record_case(place: bench.Bench, recorder: Recorder, nodes: dict[str, set[str]], case: str) -> dict[str, Any]:
+    """Run a case under the dispatch mode; again without it if it fails: PyTorch does a few things otherwise."""
     is_operator = bench.area_of(case) == "operators"
-    for body in (contextlib.nullcontext(),) if is_operator else (recorder.mode, contextlib.nullcontext):
-        recorder.start()
-        nodes.clear()
+    recorder.start()
+    nodes.clear()
+    started = time.perf_counter()
+    with contextlib.nullcontext() if is_operator else recorder.mode():
+        verdict = place.run(case)
+    if bench.is_red(verdict):
+        recorder.watching = False
         started = time.perf_counter()
-        mode = body() if callable(body) else body
-        with _renewed(mode, recorder):
-            verdict = place.run(case)
-        seconds = time.perf_counter() - started
-        if not bench.is_red(verdict):
-            break
+        verdict = place.run(case)
+        recorder.watching = True
+    seconds = time.perf_counter() - started
     own = {operator_of(name) for name in recorder.public}
     # A body that calls many operators has none of its own.
     is_own = is_operator or 0 < len(own) <= _OWN
@@ -267,14 +275,6 @@ def _record_case(place: bench.Bench, recorder: Recorder, nodes: dict[str, set[st
         "seconds": round(seconds, 4),
         "red": verdict.message[:300] if bench.is_red(verdict) else "",
     }
-
-
-@contextlib.contextmanager
-def _renewed(mode: Any, recorder: Recorder) -> Iterator[None]:
-    if isinstance(mode, _Mode):
-        mode._names = recorder.public
-    with mode:
-        yield
 
 
 def _public(known: corpus.Corpus, recorder: Recorder, device: torch.device) -> tuple[dict[str, list[str]], Reached]:
@@ -312,19 +312,22 @@ def call(function: Any, values: Sequence[Any]) -> Any:
 # --- the file ---------------------------------------------------------------------------------------------------------
 
 
-def kept(*, narrow: bool, processes: int, only_new: bool = False, say: Callable[[str], None] = print) -> Map:
+def kept(
+    *, accelerator: str, narrow: bool, processes: int, only_new: bool = False, say: Callable[[str], None] = print
+) -> Map:
     """Return the map of this suite: from its file, or recorded now and kept.
 
     ``only_new`` records the cases that the newest file lacks, and believes it for the others.
     """
     cases = plan(narrow=narrow)
-    file = FOLDER / f"map-{_key(cases)}.json.gz"
+    file = FOLDER / f"map-{_key([accelerator, *cases])}.json.gz"
     files = sorted(FOLDER.glob("map-*.json.gz"), key=lambda path: path.stat().st_mtime)
     if file.exists():
         return _read(file)
     old = _read(files[-1]) if only_new and files else Map()
-    known = {id: record for id, record in old.cases.items() if id in set(cases)}
-    found = recorded([id for id in cases if id not in known], processes, say)
+    wanted = set(cases)
+    known = {id: record for id, record in old.cases.items() if id in wanted and not record.red}
+    found = recorded([id for id in cases if id not in known], accelerator, processes, say)
     found.cases = {**known, **found.cases}
     FOLDER.mkdir(exist_ok=True)
     temporary = file.with_suffix(f".{os.getpid()}")
