@@ -10,6 +10,8 @@ import torch
 
 #: Overloads that give memory without values, or that every call needs. A fault in them breaks everything at once.
 _PLUMBING = ("aten::empty", "aten::set_", "aten::resize_", "aten::record_stream", "aten::_has_compatible")
+#: Parts of the names of kernels that belong to other libraries or to the CPU alone.
+_FOREIGN = ("mkldnn", "cudnn", "miopen", "_for_cpu", "fbgemm", "quantized")
 #: Dispatch keys of the implementations that PyTorch shares between all devices.
 _SHARED = ("CompositeImplicitAutograd", "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")
 
@@ -56,6 +58,8 @@ def kernels_of_a_device() -> frozenset[str]:
 def _is_own(name: str) -> bool:
     has = torch._C._dispatch_has_kernel_for_dispatch_key
     if any(argument.type.kind() == "StorageType" for argument in schema(name).arguments):
+        return False
+    if any(part in name for part in _FOREIGN):
         return False
     # Lists of tensors have a shared implementation that is a loop. Devices bring kernels for them.
     if has(name, "PrivateUse1") or name.startswith("aten::_foreach_"):
