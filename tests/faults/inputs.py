@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from .encoding import tensors_of
-from .fault import Fault, Flags, Hits, Kind, Target
+from .fault import Fault, Flags, Hits, Kind, Target, size_class
 from .overloads import is_written, kind_of, schema
 from .overriding import Behaviour, Call
 from .values import channels_last, expanded, offset, over_tensors, strided, with_change
@@ -109,7 +109,7 @@ def _without_scalars(tensor: torch.Tensor) -> torch.Tensor | None:
 
 def _layout_places(kernel: str, flags: Flags) -> Iterator[Target]:
     for place, seen in _tensor_places(kernel, flags):
-        if seen - {"0-dim"} and any(flag[:1] == "n" and flag not in ("n0", "n1", "n8", "number") for flag in seen):
+        if size_class(list(seen)) > 1:
             yield place, ""
 
 

@@ -31,6 +31,7 @@ class End(Enum):
     TOLERATED = "seen and tolerated"
     UNEXERCISED = "never exercised"
     UNREACHED = "no case reaches it"
+    UNPROVEN = "no direct call shows it"
 
 
 @dataclass
@@ -113,12 +114,12 @@ def judged(
         results.append(Judged(fault, End.UNEXERCISED if reached else End.UNREACHED, shown[fault], reached))
     for fault in faults:
         if not shown[fault].live:
-            results.append(Judged(fault, End.UNEXERCISED, shown[fault], candidates(fault, found)[2]))
+            results.append(Judged(fault, End.UNPROVEN, shown[fault], candidates(fault, found)[2]))
     for copy in forks.run(
         [task for task in tasks if task[1] or task[2]], lambda task, send: _judge(task, accelerator, send), processes
     ):
         if copy.error:
-            raise RuntimeError(f"{copy.task[0]}: {copy.error}")
+            say(f"{copy.task[0]} could not be judged and counts as survived: {copy.error}")
         results.append(_result(copy, shown[copy.task[0]]))
     order = {fault: number for number, fault in enumerate(faults)}
     return sorted(results, key=lambda item: order[item.fault])

@@ -6,6 +6,7 @@ with arguments that are not their defaults. They run in a copy of the process: a
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -126,8 +127,14 @@ def _forward(fault: Fault, found: Map, known: corpus.Corpus, device: str) -> Ite
             arguments = [argument.name for argument in function._schema.arguments]
             for encoded in known.calls.get(name, ()):
                 values = dict(zip(arguments, encoding.decode(encoded), strict=True))
-                for given in kind.variants(fault, values) if changed else [values]:
+                for given in _safely(kind.variants(fault, values)) if changed else [values]:
                     yield name, _on_device(function, list(given.values()), device)
+
+
+def _safely(values: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield the values until PyTorch refuses to make more of them."""
+    with contextlib.suppress(RuntimeError, IndexError, TypeError, ValueError):
+        yield from values
 
 
 def _on_device(function: Any, values: list[Any], device: str) -> Callable[[], Any]:

@@ -102,6 +102,8 @@ class _TooLarge(Exception):
 
 def _spread(tensor: torch.Tensor, elements: int) -> torch.Tensor:
     """Return a vector of values near that of a 0-dim tensor."""
+    if tensor.dim():
+        return tensor
     vector = tensor.repeat(elements)
     return vector + torch.linspace(0, 0.5, elements, dtype=tensor.dtype) if tensor.is_floating_point() else vector
 
