@@ -219,10 +219,11 @@ def _other_device(tensor: torch.Tensor) -> torch.Tensor | None:
     return tensor.to(torch.device(tensor.device.type, (tensor.device.index + 1) % count))
 
 
-def _other_strides(tensor: torch.Tensor) -> torch.Tensor | None:
-    if tensor.dim() < 2 or min(tensor.shape[-2:]) < 2:
+def _other_format(tensor: torch.Tensor) -> torch.Tensor | None:
+    """Return a contiguous result in place of a channels-last one. Nothing promises other strides."""
+    if tensor.dim() != 4 or tensor.is_contiguous() or not tensor.is_contiguous(memory_format=torch.channels_last):
         return None
-    return tensor.mT.contiguous().mT if tensor.is_contiguous() else tensor.contiguous()
+    return tensor.contiguous()
 
 
 def _is_functional(kernel: str) -> bool:
@@ -235,6 +236,11 @@ def _fresh_results(kernel: str, flags: Flags) -> Iterator[Target]:
         for place, item in enumerate(schema(kernel).returns):
             if item.type.kind() == "TensorType":
                 yield f"r{place}", ""
+
+
+def _images(kernel: str, flags: Flags) -> Iterator[Target]:
+    if any("channels_last" in seen for seen in flags.values()):
+        yield from _fresh_results(kernel, flags)
 
 
 def _inputs_like_results(kernel: str, flags: Flags) -> Iterator[Target]:
@@ -267,5 +273,5 @@ KINDS = [
     Kind("D", "overwritten", _tensor_inputs, _overwritten, _always, _as_they_are),
     Kind("D", "dtype", _fresh_results, _replaced(_other_dtype), _always, _as_they_are),
     Kind("D", "device", _fresh_results, _replaced(_other_device), _always, _as_they_are),
-    Kind("D", "strides", _fresh_results, _replaced(_other_strides), _always, _as_they_are),
+    Kind("D", "memory format", _images, _replaced(_other_format), _always, _as_they_are),
 ]
