@@ -23,6 +23,7 @@ from conformance.accelerators.capabilities import (
     find_capability,
 )
 from conformance.accelerators.declaration import Claim, Declaration, Detail, supported, unsupported
+from conformance.accelerators.subjects import check_subject
 from conformance.errors import DeclarationError, UnknownName
 
 NOT_YET: Final = Detail.NOT_YET
@@ -149,6 +150,20 @@ def strided_only(*names: str) -> Capabilities:
     return frozenset().union(*(lacks(cell, reason, NOT_YET) for cell in cells))
 
 
+def operators_without(
+    dtypes: Iterable[str], operators: Iterable[str], reason: str, *, modes: Iterable[str] = _MODES
+) -> Capabilities:
+    """Claim that these operators are unsupported in these dtypes, in every mode that the dtype has."""
+    cells = {
+        Cell(f"operators.{operator}", _known_dtype(name), mode)
+        for name in dtypes
+        for operator in operators
+        for mode in modes
+        if mode == Mode.INFERENCE.value or name in DIFFERENTIABLE_DTYPES
+    }
+    return frozenset(Statement(cell, unsupported(reason, Detail.NOT_YET)) for cell in cells)
+
+
 def emulates(*targets: Capability | Cell, detail: Detail = Detail.EMULATED) -> Capabilities:
     """Claim support that is emulated on the device, or with ``Detail.HOST`` computed on the host."""
     return frozenset(Statement(_cell(target), supported(detail)) for target in targets)
@@ -161,13 +176,20 @@ def declaration_of(elements: Iterable[Element]) -> Declaration:
         raise DeclarationError(
             f"`capabilities` is a {type(elements).__name__}; make it a set of capabilities, cells, statements or names."
         )
-    return Declaration.of(_statement(element) for element in elements)
+    return Declaration.of(_known_statement(element) for element in elements)
 
 
 def dtypes_in(elements: Iterable[Element]) -> tuple[str, ...]:
     """Return the dtypes in which the elements claim computation, in the order of the matrix."""
     declaration = declaration_of(elements)
     return tuple(name for name in DTYPES if declaration.supports(Cell("operators.*", name, Mode.INFERENCE.value)))
+
+
+def _known_statement(element: Element) -> tuple[Cell, Claim]:
+    """Return the cell and the claim of an element; raise DeclarationError if the cell is of an unknown operator."""
+    cell, claim = _statement(element)
+    check_subject(cell.subject)
+    return cell, claim
 
 
 def _statement(element: Element) -> tuple[Cell, Claim]:
@@ -203,7 +225,10 @@ def parse_cell(text: str) -> Cell:
 
 
 def _named(cell: Cell) -> Cell:
-    """Return the cell if its subject is known; operators and workloads are open families, and never checked here."""
+    """Return the cell if its capability is known. Members of families are checked where they are declared.
+
+    A report names operators of the torch that it was made with. They are read here, and need not exist in this one.
+    """
     if cell.subject.partition(".")[0] in vocabulary.FAMILIES and "." in cell.subject:
         return cell
     try:

@@ -31,6 +31,7 @@ from typing import Any, NoReturn
 from conformance.accelerators.capabilities import DTYPES, FAMILIES, VOCABULARY, Cell, Mode
 from conformance.accelerators.claims import parse_cell
 from conformance.accelerators.declaration import Claim, ClaimSource, Declaration, Detail, State
+from conformance.accelerators.subjects import check_subject
 from conformance.errors import DeclarationError, UnknownName
 
 if sys.version_info >= (3, 11):
@@ -106,6 +107,10 @@ class _TableReader:
         if not isinstance(row, dict):
             self._fail(name, f"'{name}' must be a table such as {{ inference = [\"float32\"] }}, not {_kind(row)}")
         self._known("key", row, (*_MODES, *_CLAIM_KEYS), name)
+        try:
+            check_subject(f"{family}.{name}")
+        except DeclarationError as error:
+            self._fail(name, str(error))
         # A row without a kind of support claims native support.
         claim = self._claim(name, {key: row[key] for key in _CLAIM_KEYS if key in row} or "native")
         modes = [mode for mode in _MODES if mode in row]

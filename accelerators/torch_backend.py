@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -75,6 +76,8 @@ class TorchBackend(Accelerator):
     #: Names of the function that returns the runtime module, and of its functions that register and unregister memory.
     host_registration: tuple[str, str, str] | None = None
     range_tool: str = ""
+    #: Settings of torch, by dotted path, under which the device has the precision that it claims. ``load`` makes them.
+    settings: Mapping[str, object] = field(default_factory=dict)
     #: The vendor's own kernels: the ``VendorLibrary`` at ``module:NAME``. Empty for libraries that this project knows.
     kernel_library: str = ""
     memory: Memory = field(default_factory=AllocatorMemory, compare=False)
@@ -154,7 +157,19 @@ class TorchBackend(Accelerator):
                 f"accelerator '{self.name}' finds no device: {self._module_path}.is_available() is False here.\n"
                 f"  check the driver{self._listing_hint()}, and that torch was built for this device"
             )
+        self._apply_settings()
         return self
+
+    def _apply_settings(self) -> None:
+        """Change the settings of torch; one that the installed torch does not have is left out."""
+        # PyTorch's operator database forbids assignments to some settings outside of this context.
+        unlocked = getattr(self._torch.backends, "__allow_nonbracketed_mutation", nullcontext)
+        for path, value in self.settings.items():
+            owner, _, name = path.rpartition(".")
+            module = find_module(owner)
+            if hasattr(module, name):
+                with unlocked():
+                    setattr(module, name, value)
 
     def _listing_hint(self) -> str:
         return f" ({' '.join(self.listing)})" if self.listing else ""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from conformance.errors import JournalError, UsageError
-from conformance.reports.challenge import VALUES, parsed, place, written
+from conformance.reports.challenge import VALUES, parsed, place, seed_of_challenge, written
 from conformance.reports.json_files import read_json
 
 
@@ -25,6 +25,11 @@ class Answers:
         self._values: dict[str, str] = {}
         self._seen: Counter[str] = Counter()
         self._open = True
+
+    @property
+    def base_seed(self) -> int:
+        """Return the base seed of a run with this challenge."""
+        return seed_of_challenge(self.nonce)
 
     def close(self) -> None:
         """Stop keeping values: the results that follow depend on random numbers drawn by the device."""

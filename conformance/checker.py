@@ -21,6 +21,8 @@ class Checker:
         self.metrics: dict[str, Number] = {}
         #: Digests of values that must be the same on all ranks, by name.
         self.digests: dict[str, str] = {}
+        #: The call that ended the device's context where PyTorch allows it; empty if there was none.
+        self.context_ended_by = ""
 
     def that(self, condition: object, message: str) -> None:
         """Count one comparison; raise AssertionError with ``message`` if ``condition`` is false."""
@@ -43,6 +45,17 @@ class Checker:
         self.count += 1
         # The shown value makes a difference readable; the digest covers elements that are not shown.
         self.digests[name] = f"{hashlib.sha256(_bytes(value)).hexdigest()[:16]} {_shown(value)[:200]}"
+
+    def answer(self) -> None:
+        """Keep the case's answer to the challenge as a metric; without a challenge do nothing.
+
+        AssertionError if another run's answer is judged, and has other values than the challenge asks for.
+        """
+        if self.answers is None:
+            return
+        self.that(not self.answers.missing(), "the answer to the challenge does not have the values that it asks for")
+        if text := self.answers.text():
+            self.metric("answer", text)
 
     def metric(self, name: str, value: Number) -> None:
         """Keep a number or a short string for the report; TypeError for other types."""

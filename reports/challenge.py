@@ -21,8 +21,8 @@ from conformance.reports.verdict import Outcome
 ANSWER: Final = "answer"
 #: Number of values that a case records. With eight characters more for each place, they fit into the 400 of a metric.
 VALUES: Final = 4
-#: Areas whose cases record values: those that compare tensors of every operator, one sample after the other.
-AREAS: Final = frozenset({"operators"})
+#: Areas whose cases record values: those that compare tensors of every operator and of every kernel.
+AREAS: Final = frozenset({"operators", "ops"})
 #: No character that a shell changes, and too long to be guessed.
 _NONCE: Final = re.compile(r"[A-Za-z0-9._-]{8,128}")
 #: Characters of one value; a complex number in full precision has about 50.

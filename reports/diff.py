@@ -78,7 +78,8 @@ def compare(before: Report, now: Report) -> ReportDiff:
 
 
 def _name(report: Report) -> str:
-    return f"{report.accelerator.name}, run {report.run.id} of {report.run.started or 'an unknown date'}"
+    run = f"{report.accelerator.name}, run {report.run.id} of {report.run.started or 'an unknown date'}"
+    return f"{run}, profile {report.profile_text}"
 
 
 def _case_change(id: str, old: CaseRecord | None, new: CaseRecord | None) -> CaseChange | None:

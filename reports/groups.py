@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,7 @@ class CaseGroup:
     They share area, tier, level, mode, outcome and reason, and are all on ranks or all not.
     """
 
-    cases: tuple[CaseRecord, ...]
+    cases: Sequence[CaseRecord]
 
     @property
     def first(self) -> CaseRecord:
@@ -50,12 +50,17 @@ class CaseGroup:
 
 def grouped(cases: Iterable[CaseRecord]) -> tuple[CaseGroup, ...]:
     """Return the groups of the cases, in the order of their first members."""
+    if hasattr(cases, "grouped"):  # a table of many cases, which are not all made at once
+        return tuple(map(CaseGroup, cases.grouped(_key)))
     groups: dict[tuple[object, ...], list[CaseRecord]] = {}
     for case in cases:
-        mode = case.axes.get("mode")
-        key = (case.area, case.distributed, case.tier, case.level, mode, case.outcome, case.reason)
+        key = _key(case)
         if key in groups:
             groups[key].append(case)
         else:
             groups[key] = [case]
     return tuple(CaseGroup(tuple(members)) for members in groups.values())
+
+
+def _key(case: CaseRecord) -> tuple[object, ...]:
+    return case.area, case.distributed, case.tier, case.level, case.axes.get("mode"), case.outcome, case.reason

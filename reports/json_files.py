@@ -9,21 +9,26 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 from conformance.errors import JournalError
 
-#: Cases of one report. The gate needs 2.3 KiB of memory for each, 500 MB for all.
-MAX_CASES: Final = 200_000
-#: A report of 20,000 cases takes 7 MiB.
+#: Cases of one report. In a large report each takes some 300 bytes of memory.
+MAX_CASES: Final = 1_000_000
+#: Bytes of a report. A report of 20,000 cases takes 7 MiB, one of a million 350 MiB.
+MAX_REPORT_BYTES: Final = 768 * 1024 * 1024
+#: Reports with more bytes are read piece by piece; those with fewer at once, which is faster.
+LARGE: int = 16 * 1024 * 1024
+#: Bytes of other files, which are read at once.
 MAX_BYTES: Final = 128 * 1024 * 1024
-#: Brackets in a file; a case has four objects and lists, and brackets in its id and its requirement. An empty object
-#: takes 3 bytes of the file and 64 bytes of memory.
-MAX_CONTAINERS: Final = 7 * MAX_CASES
+#: Cases in a file that is read at once, and brackets in it; a case has four objects and lists, and brackets in its id
+#: and its requirement. An empty object takes 3 bytes of the file and 64 bytes of memory.
+_CASES_AT_ONCE: Final = 200_000
+MAX_CONTAINERS: Final = 7 * _CASES_AT_ONCE
 #: Values in a file. Numbers and strings take memory too.
-MAX_VALUES: Final = 25 * MAX_CASES
+MAX_VALUES: Final = 25 * _CASES_AT_ONCE
 #: First bytes of gzip data. The name of a file says nothing reliable.
-_GZIP: Final = b"\x1f\x8b"
+GZIP: Final = b"\x1f\x8b"
 
 
 def read_json(path: Path) -> Any:
@@ -34,9 +39,12 @@ def read_json(path: Path) -> Any:
     return parse_json(inflated(read_capped(path), str(path)), str(path))
 
 
-def inflated(data: bytes, where: str) -> bytes:
-    """Return the bytes, decompressed if they are compressed; JournalError if they exceed the size of a report."""
-    if not data.startswith(_GZIP):
+def inflated(data: bytes, where: str, limit: int | None = None) -> bytes:
+    """Return the bytes, decompressed if they are compressed; JournalError if they exceed the limit of a file.
+
+    With a ``limit`` of their own, no more than so many bytes and one are returned, and nothing is raised.
+    """
+    if not data.startswith(GZIP):
         return data
     # Imported here, because plain files do not need it.
     import gzip
@@ -44,20 +52,20 @@ def inflated(data: bytes, where: str) -> bytes:
 
     try:
         with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
-            text = file.read(MAX_BYTES + 1)
+            text = file.read((MAX_BYTES if limit is None else limit) + 1)
     except (OSError, EOFError, zlib.error):
         raise JournalError(f"{where} cannot be decompressed.") from None
-    if len(text) > MAX_BYTES:
+    if limit is None and len(text) > MAX_BYTES:
         raise JournalError(f"{where} unpacks to more than {size_text(MAX_BYTES)}; no report of this suite does.")
     return text
 
 
 def parse_json(data: bytes, where: str) -> Any:
     """Return the JSON value of UTF-8 text. Errors call it ``where``."""
-    _reject_crowds(data, where)
+    reject_crowds(data, where)
     try:
         with collector_paused():
-            return json.loads(data.decode("utf-8"), object_pairs_hook=_unique_keys, parse_constant=_no_constant)
+            return json.loads(data.decode("utf-8"), object_pairs_hook=unique_keys, parse_constant=no_constant)
     except RecursionError:
         raise JournalError(f"{where} is nested too deeply to be a report.") from None
     except UnicodeDecodeError:
@@ -80,30 +88,41 @@ def read_capped(path: Path, limit: int | None = None, kind: str = "report") -> b
     An error calls a larger file no ``kind`` of this suite.
     """
     limit = MAX_BYTES if limit is None else limit
-    try:
-        if path.exists() and not path.is_file():
-            raise JournalError(f"{path} is not a file.")
-        with path.open("rb") as file:
-            data = file.read(limit + 1)
-    except OSError as error:
-        raise JournalError(f"cannot read {path}: {error.strerror}.") from None
-    except ValueError:  # a NUL in the name
-        raise JournalError("cannot read a file whose name holds a NUL character.") from None
+    with opened(path) as file:
+        data = file.read(limit + 1)
     if len(data) > limit:
         raise JournalError(f"{path} is larger than {size_text(limit)}; no {kind} of this suite is.")
     return data
 
 
-def _reject_crowds(data: bytes, where: str) -> None:
-    """Reject text that may hold too many values, by counting brackets and commas: an upper bound within 1 ms."""
+@contextmanager
+def opened(path: Path) -> Iterator[BinaryIO]:
+    """Open a regular file for reading; JournalError for all that cannot be read. Pipes and devices may never end."""
+    if "\0" in str(path):
+        raise JournalError("cannot read a file whose name holds a NUL character.")
+    try:
+        if path.exists() and not path.is_file():
+            raise JournalError(f"{path} is not a file.")
+        with path.open("rb") as file:
+            yield file
+    except OSError as error:
+        raise JournalError(f"cannot read {path}: {error.strerror}.") from None
+
+
+def reject_crowds(data: bytes, where: str, share: float = 1) -> None:
+    """Reject text that may hold too many values, by counting brackets and commas: an upper bound within 1 ms.
+
+    ``share`` is the part of a file's limit that the text may use.
+    """
     containers = data.count(b"{") + data.count(b"[")
-    if containers > MAX_CONTAINERS or containers + data.count(b",") > MAX_VALUES:
+    if containers > share * MAX_CONTAINERS or containers + data.count(b",") > share * MAX_VALUES:
         raise JournalError(
-            f"{where} holds more values than a report of {MAX_CASES:,} cases, the largest that this version reads."
+            f"{where} holds more values in {len(data):,} bytes than this version reads at once; no file of this suite "
+            "holds so many."
         )
 
 
-def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return the object's members. Raises ``ValueError`` for a key that occurs twice."""
     # json keeps the last of two equal keys, so two readers could see different values in one file.
     members = dict(pairs)
@@ -112,7 +131,7 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return members
 
 
-def _no_constant(name: str) -> Any:
+def no_constant(name: str) -> Any:
     raise ValueError(f"{name} is not a JSON number")
 
 

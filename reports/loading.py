@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from conformance.errors import JournalError, UsageError
-from conformance.reports.json_files import MAX_BYTES, read_capped, read_json, size_text
+from conformance.reports.json_files import MAX_BYTES, read_json, size_text
 from conformance.reports.model import Report
-from conformance.reports.report_json import parse_report, read_report
+from conformance.reports.report_json import read_hashed, read_report
 
 if TYPE_CHECKING:
     from conformance.reports.journal import JournalRecords
@@ -29,13 +30,12 @@ def load(path: Path) -> Report:
 
 @dataclass(frozen=True)
 class ReportFile:
-    """Bytes of a ``report.json``, read once: the signature is checked over them, and the report is read from them."""
+    """File that was read once: the signature is checked over its bytes, and the report is read from the same bytes."""
 
     path: Path
-    data: bytes
-
-    def report(self) -> Report:
-        return parse_report(self.data, str(self.path))
+    #: Hash of the bytes, and the function that returns their report.
+    sha256: str
+    report: Callable[[], Report]
 
 
 def read_report_file(path: Path) -> ReportFile:
@@ -51,7 +51,8 @@ def read_report_file(path: Path) -> ReportFile:
             f"{path} holds no report.json; a signature covers that file, and no journal. Write it with: "
             "conformance report FOLDER --format json."
         )
-    return ReportFile(file, read_capped(file))
+    report, sha256 = read_hashed(file)
+    return ReportFile(file, sha256, report)
 
 
 def report_json_in(folder: Path) -> Path | None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from conformance.reports import profiles
+from conformance.reports.breadth import Breadth, breadth, kernel_origins
 from conformance.reports.groups import CaseGroup, grouped
 from conformance.reports.planned import PlannedCase, declaration_sha256, plan_sha256
 from conformance.reports.totals import Counts, ExitStatus, exit_status, idle_areas, tally
@@ -155,7 +157,8 @@ class Report:
     #: Counts of the writer. Readers count again, and the gate rejects a report whose totals differ from its cases.
     totals: Counts = field(default_factory=Counts)
     notes: tuple[str, ...] = ()
-    cases: tuple[CaseRecord, ...] = ()
+    #: A tuple; a table of a large report, which makes a record when it is asked for.
+    cases: Sequence[CaseRecord] = ()
 
     @cached_property
     def counts(self) -> Counts:
@@ -175,6 +178,21 @@ class Report:
     def profile_results(self) -> tuple[profiles.ProfileResult, ...]:
         """Return how far each profile is verified."""
         return profiles.profile_results(self.groups, self.accounting.unaccounted)
+
+    @cached_property
+    def breadth(self) -> Breadth:
+        """Return how many of the planned cases the accelerator claims as its own."""
+        return breadth(self.groups, len(self.accounting.unaccounted))
+
+    @cached_property
+    def kernel_origins(self) -> Mapping[str, Counter[str]]:
+        """Return whose kernels ran in the passed cases of each area with kernels."""
+        return kernel_origins(self.cases)
+
+    @property
+    def profile_text(self) -> str:
+        """Return the profile with the breadth, which every place that names the profile shows."""
+        return f"{self.badge or 'none'} · {self.breadth}"
 
     @property
     def badge(self) -> str | None:
@@ -202,7 +220,10 @@ def count_cases(cases: Iterable[CaseRecord], accounting: Accounting) -> Counts:
 
 def manifest_sha256(report: Report) -> str:
     """Return the hash of the plan that the report's cases describe. An honest report has it as its manifest's hash."""
-    return plan_sha256(report.run.suite.version, (*report.cases, *report.accounting.unaccounted))
+    planned: Sequence[PlannedCase] = report.cases
+    if report.accounting.unaccounted:
+        planned = (*report.cases, *report.accounting.unaccounted)
+    return plan_sha256(report.run.suite.version, planned)
 
 
 def declared_sha256(cells: Iterable[DeclaredCell]) -> str:

@@ -1,16 +1,20 @@
 """Profiles: the sets of cases that badges stand for, as pure predicates over planned cases.
 
 ``core`` ⊂ ``inference``, ``core`` ⊂ ``training`` ⊂ ``distributed``, and ``full`` holds every case.
+
+A profile is green if everything that is claimed of it passes, and if enough of it is claimed. Without the second
+condition a declaration of three cells would earn every profile.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Final
 
 from conformance.errors import UnknownName
+from conformance.reports.breadth import area_shares, claimed_cells, common_numbers
 from conformance.reports.groups import CaseGroup
 from conformance.reports.planned import PlannedCase
 from conformance.reports.totals import total
@@ -18,12 +22,28 @@ from conformance.reports.totals import total
 
 @dataclass(frozen=True)
 class Profile:
-    """Profile: a named set of cases. ``parents`` are the profiles that it contains."""
+    """Profile: a named set of cases. ``parents`` are the profiles that it contains.
+
+    ``needs`` are capabilities that have to be claimed. ``areas`` are those of which at least ``MINIMUM_SHARE`` of the
+    profile's own cases has to be claimed; None means every area.
+    """
 
     name: str
     doc: str
     parents: tuple[str, ...]
     own: Callable[[PlannedCase], bool]
+    needs: tuple[str, ...] = ()
+    areas: frozenset[str] | None = frozenset()
+
+
+#: Share of an area's cases that a profile requires to be claimed, in float32 and without a dtype.
+MINIMUM_SHARE: Final = 0.5
+#: The share of an area with fewer cases than this says nothing.
+_FEWEST: Final = 4
+#: Areas that every device has a part of, on one device.
+_BASIC_AREAS: Final = frozenset({"accelerator", "operators", "workloads"})
+#: The collectives that the engines for distributed training use.
+_COLLECTIVES: Final = ("comm", "comm.average", "comm.rooted", "comm.all-to-all", "comm.point-to-point")
 
 
 def _mode(planned: PlannedCase) -> str | None:
@@ -55,10 +75,23 @@ PROFILES: dict[str, Profile] = {
     profile.name: profile
     for profile in (
         Profile("core", "The mandatory core, which no declaration can exclude.", (), _is_core),
-        Profile("inference", "Running models forward, on one device.", ("core",), _is_inference),
-        Profile("training", "Running models forward and backward, on one device.", ("core",), _is_training),
-        Profile("distributed", "Training on several devices.", ("training",), _is_distributed),
-        Profile("full", "Everything.", ("inference", "distributed"), _is_any),
+        Profile("inference", "Running models forward, on one device.", ("core",), _is_inference, areas=_BASIC_AREAS),
+        Profile(
+            "training",
+            "Running models forward and backward, on one device.",
+            ("core",),
+            _is_training,
+            areas=_BASIC_AREAS,
+        ),
+        Profile(
+            "distributed",
+            "Training on several devices.",
+            ("training",),
+            _is_distributed,
+            needs=_COLLECTIVES,
+            areas=None,
+        ),
+        Profile("full", "Everything.", ("inference", "distributed"), _is_any, areas=None),
     )
 }
 
@@ -87,13 +120,17 @@ def in_profile(name: str, planned: PlannedCase) -> bool:
 
 @dataclass(frozen=True)
 class ProfileResult:
-    """Verification of one profile by one run: passes over claimed cases, and whether every claimed case passed."""
+    """Verification of one profile by one run: passes over claimed cases, and whether the profile is reached.
+
+    ``lacks`` says what is missing in breadth, one phrase for each capability and area.
+    """
 
     name: str
     verified: int
     claimed: int
     failed: int
     green: bool
+    lacks: tuple[str, ...] = ()
 
 
 def profile_results(groups: Iterable[CaseGroup], lost: Iterable[PlannedCase] = ()) -> tuple[ProfileResult, ...]:
@@ -102,24 +139,37 @@ def profile_results(groups: Iterable[CaseGroup], lost: Iterable[PlannedCase] = (
     ``lost`` are planned cases without a verdict; they count as claimed. A profile is green only if every profile that
     it contains is green too.
     """
-    known, missing = tuple(groups), tuple(lost)
+    known, missing = common_numbers(groups), tuple(lost)
     alone = {name: _result(profile, known, missing) for name, profile in PROFILES.items()}
     green = frozenset(name for name in PROFILES if _all_green(name, alone))
     return tuple(replace(result, green=result.name in green) for result in alone.values())
 
 
-def _result(profile: Profile, groups: Sequence[CaseGroup], lost: Sequence[PlannedCase]) -> ProfileResult:
+def _result(profile: Profile, groups: Sequence[tuple[CaseGroup, int]], lost: Sequence[PlannedCase]) -> ProfileResult:
     """Return the result of one profile, whatever the profiles that it contains.
 
-    It is green when every claimed case passed, none failed, and a case of its own passed. The last condition keeps a
-    run without a distributed case from being called ``distributed``.
+    It is green when every claimed case passed, none failed, a case of its own passed, and enough is claimed. The third
+    condition keeps a run without a distributed case from being called ``distributed``.
     """
-    inside = [group for group in groups if in_profile(profile.name, group.first)]
-    counts = total(group.counts for group in inside)
+    inside = [(group, number) for group, number in groups if in_profile(profile.name, group.first)]
+    counts = total(group.counts for group, _ in inside)
     claimed = counts.claimed + sum(in_profile(profile.name, planned) for planned in lost)
-    own = any(group.counts.passed and profile.own(group.first) for group in inside)
-    green = own and not counts.failed and counts.passed == claimed
-    return ProfileResult(profile.name, counts.passed, claimed, counts.failed, green)
+    own = any(group.counts.passed and profile.own(group.first) for group, _ in inside)
+    lacks = tuple(_lacks(profile, inside, lost))
+    green = own and not counts.failed and counts.passed == claimed and not lacks
+    return ProfileResult(profile.name, counts.passed, claimed, counts.failed, green, lacks)
+
+
+def _lacks(profile: Profile, groups: Sequence[tuple[CaseGroup, int]], lost: Sequence[PlannedCase]) -> Iterator[str]:
+    """Yield what the profile requires in breadth and the run does not claim."""
+    if profile.needs:
+        claimed = claimed_cells(group for group, _ in groups)
+        yield from (f"{capability} is not claimed" for capability in profile.needs if capability not in claimed)
+    if profile.areas is None or profile.areas:
+        for share in area_shares(groups, lost, profile.own):
+            counts = profile.areas is None or share.area in profile.areas
+            if counts and share.planned >= _FEWEST and share.claimed < MINIMUM_SHARE * share.planned:
+                yield f"{share} cases claimed"
 
 
 def _all_green(name: str, alone: Mapping[str, ProfileResult]) -> bool:

@@ -10,7 +10,7 @@ import dataclasses
 import math
 import reprlib
 import types
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from functools import cache, lru_cache, partial
 from itertools import chain, islice
@@ -42,6 +42,21 @@ def read(kind: type[T], value: Any, where: str) -> T:
     except InvalidValue as error:
         raise JournalError(error.sentence(where)) from None
     return result
+
+
+def read_many(kind: type[T], values: list[Any], where: str, first: int, lines: Sequence[int]) -> list[T]:
+    """Return a part of a list as instances of ``kind``; JournalError names index and line of the first wrong value.
+
+    ``first`` is the index of the first value, and ``lines`` has the line of each.
+    """
+    requested: Any = kind
+    reader = _reader_of(requested)
+    try:
+        return reader.many(values)
+    except InvalidValue:
+        index, error = _first_fault(reader, values)
+        sentence = error.inside(f"[{first + index}]").sentence(where)
+        raise JournalError(f"{sentence.removesuffix('.')} (line {lines[index]}).") from None
 
 
 class InvalidValue(Exception):
@@ -97,7 +112,7 @@ def _reader_of(kind: Any) -> ValueReader:
         options = get_args(kind)
         readers = {option: _reader_of(option) for option in options if option is not types.NoneType}
         return _union_reader(readers, optional=types.NoneType in options)
-    if origin is tuple:
+    if origin in (tuple, Sequence):
         return _tuple_reader(_reader_of(get_args(kind)[0]))
     if origin is not None and issubclass(origin, Mapping):
         item = get_args(kind)[1]
@@ -233,7 +248,8 @@ def _tuple_reader(item: ValueReader) -> ValueReader:
         try:
             return tuple(item.many(value))
         except InvalidValue:
-            raise _first_fault(item, value) from None
+            index, error = _first_fault(item, value)
+            raise error.inside(f"[{index}]") from None
 
     def many(values: list[Any]) -> list[Any]:
         """Return many lists as tuples: their items are read together, which is faster than list by list."""
@@ -250,13 +266,13 @@ def _tuple_reader(item: ValueReader) -> ValueReader:
     return ValueReader(one, many)
 
 
-def _first_fault(item: ValueReader, values: list[Any]) -> InvalidValue:
-    """Return the fault of the first wrong value."""
+def _first_fault(item: ValueReader, values: list[Any]) -> tuple[int, InvalidValue]:
+    """Return the index and the fault of the first wrong value."""
     for index, value in enumerate(values):
         try:
             item.one(value)
         except InvalidValue as error:  # noqa: PERF203 - the loop ends here
-            return error.inside(f"[{index}]")
+            return index, error
     raise AssertionError("a value that was wrong is right")
 
 

@@ -7,16 +7,22 @@ and repeated keys, wrong types and values over the limits. The same report gives
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import io
 import json
+import os
+import reprlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from functools import cache
+from itertools import chain
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 from conformance.accelerator_name import is_accelerator_name
 from conformance.errors import JournalError
-from conformance.reports.json_files import collector_paused, inflated, parse_json, read_capped
+from conformance.reports import json_files
+from conformance.reports.json_files import collector_paused, inflated, opened, parse_json, size_text
 from conformance.reports.model import Report
 from conformance.reports.planned import PlannedCase
 from conformance.reports.reading import MAX_ITEMS, read
@@ -29,10 +35,9 @@ _SHOWN: Final = 80
 
 def to_json(report: Report) -> str:
     """Return the canonical text. Each case is one line, so that tools can compare reports line by line."""
-    head = {"schema": SCHEMA, **as_plain(report)}
-    cases = head.pop("cases", [])
+    head = {"schema": SCHEMA, **as_plain(dataclasses.replace(report, cases=()))}
     lines = [f"{_compact(name)}: {_compact(value)}" for name, value in head.items()]
-    rows = ",\n".join(_compact(case) for case in cases)
+    rows = ",\n".join(_compact(as_plain(case)) for case in report.cases)
     return "{\n" + ",\n".join([*lines, f'"cases": [\n{rows}\n]' if rows else '"cases": []']) + "\n}\n"
 
 
@@ -42,17 +47,21 @@ def _compact(value: Any) -> str:
 
 def from_json(value: Any, where: str = "report.json") -> Report:
     """Return the report that a JSON value describes; JournalError names the first thing that is wrong with it."""
-    if not isinstance(value, dict) or "schema" not in value or "run" not in value:
-        raise JournalError(f"{where} is not a conformance report: it has no 'schema' and 'run'.")
-    if value["schema"] != SCHEMA:
-        raise JournalError(f"{where} has schema {value['schema']!r}; this version reads schema {SCHEMA}.")
+    _check_schema(value, where)
     if "packed" in value:
         value = unpack(value, where)
     report = read(Report, {name: member for name, member in value.items() if name != "schema"}, where)
-    if repeated := _repeated_id((*report.cases, *report.accounting.unaccounted)):
+    if repeated := _repeated_id(chain(report.cases, report.accounting.unaccounted)):
         raise JournalError(f"{where} lists the case {repeated!r} twice.")
     _check_accelerator(report, where)
     return with_own_repro_lines(report)
+
+
+def _check_schema(value: Any, where: str) -> None:
+    if not isinstance(value, dict) or "schema" not in value or "run" not in value:
+        raise JournalError(f"{where} is not a conformance report: it has no 'schema' and 'run'.")
+    if value["schema"] != SCHEMA:
+        raise JournalError(f"{where} has schema {reprlib.repr(value['schema'])}; this version reads schema {SCHEMA}.")
 
 
 def _check_accelerator(report: Report, where: str) -> None:
@@ -86,13 +95,54 @@ def _repeated_id(planned: Iterable[PlannedCase]) -> str | None:
 
 def read_report(path: Path) -> Report:
     """Return the report in a ``report.json``, compressed or not."""
-    return parse_report(read_capped(path), str(path))
+    return read_hashed(path)[0]()
+
+
+def read_hashed(path: Path) -> tuple[Callable[[], Report], str]:
+    """Read a file once. Return a function that returns its report, and the SHA-256 of the bytes that it is read from.
+
+    A small file is parsed when the function is called, a large one now, because it is not kept.
+    """
+    where = str(path)
+    with opened(path) as file:
+        if os.fstat(file.fileno()).st_size > json_files.MAX_REPORT_BYTES:
+            raise JournalError(
+                f"{path} is larger than {size_text(json_files.MAX_REPORT_BYTES)}; no report of this suite is."
+            )
+        data = file.read(json_files.LARGE + 1)
+        if len(data) > json_files.LARGE:
+            report, sha256 = _large(data, file, where)
+            return (lambda: report), sha256
+    return (lambda: parse_report(data, where)), hashlib.sha256(data).hexdigest()
 
 
 def parse_report(data: bytes, where: str) -> Report:
     """Return the report in the bytes of a ``report.json``, compressed or not. Errors call it ``where``."""
+    text = inflated(data, where, json_files.LARGE)
+    if len(text) > json_files.LARGE:
+        return _large(data, io.BytesIO(), where)[0]
     with collector_paused():
-        return from_json(parse_json(inflated(data, where), where), where)
+        return from_json(parse_json(text, where), where)
+
+
+def _large(first: bytes, file: BinaryIO, where: str) -> tuple[Report, str]:
+    """Return the report in these bytes and the rest of a file, and their SHA-256."""
+    # Imported here, because small reports do not need it.
+    from conformance.reports.streaming import Rest, read_large
+
+    head, cases, sha256 = read_large(Rest(first, file), where)
+    _check_schema(head, where)
+    if "packed" in head and head["packed"] != PACKED:
+        raise JournalError(f"{where} is packed in a way that this version does not read.")
+    if "packed" in head and "cases" in head:
+        raise JournalError(f"{where} is packed, and lists cases besides.")
+    left_out = ("schema", "packed", "shapes", "rows") if "packed" in head else ("schema",)
+    report = read(Report, {name: member for name, member in head.items() if name not in left_out}, where)
+    lost = report.accounting.unaccounted
+    if lost and (repeated := _repeated_id(chain(cases, lost))):
+        raise JournalError(f"{where} lists the case {repeated!r} twice.")
+    _check_accelerator(report, where)
+    return with_own_repro_lines(dataclasses.replace(report, cases=cases)), sha256
 
 
 # --- values as JSON --------------------------------------------------------------------------------------------------
@@ -115,7 +165,7 @@ def _converter(kind: Any) -> Callable[[Any], Any]:
         return lambda value: value.value
     if issubclass(kind, Mapping):
         return lambda value: {k: v if type(v) in _SCALARS else as_plain(v) for k, v in value.items()}
-    if issubclass(kind, (tuple, list)):
+    if issubclass(kind, Sequence):
         return lambda value: [v if type(v) in _SCALARS else as_plain(v) for v in value]
     return lambda value: value
 
@@ -170,8 +220,13 @@ def unpack(value: Mapping[str, Any], where: str) -> dict[str, Any]:
     if not isinstance(shapes, list) or not isinstance(rows, list):
         raise JournalError(f"{where} is not a packed report: it has no lists of shapes and rows.")
     head = {name: member for name, member in value.items() if name not in ("packed", "shapes", "rows")}
+    return {**head, "cases": unpacked_rows(rows, shapes, where)}
+
+
+def unpacked_rows(rows: Sequence[Any], shapes: Any, where: str) -> list[dict[str, Any]]:
+    """Return rows of a packed report as canonical cases; JournalError if one does not fit its shape."""
     try:
-        return {**head, "cases": [_case(row, shapes) for row in rows]}
+        return [_case(row, shapes) for row in rows]
     except (TypeError, ValueError, LookupError, AttributeError):
         raise JournalError(f"{where} is not a packed report: a row does not fit its shape.") from None
 

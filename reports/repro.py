@@ -108,6 +108,8 @@ def with_own_repro_lines(report: Report) -> Report:
     if not any(case.repro or SAYS_REPRO.search(case.message) for case in report.cases):
         return report
     line = repro_line_of(report)
+    if hasattr(report.cases, "with_texts"):  # a table of many cases, which are not all made at once
+        return replace(report, cases=report.cases.with_texts(lambda case: _with_own(case, line)))
     return replace(report, cases=tuple(_with_own(case, line) for case in report.cases))
 
 

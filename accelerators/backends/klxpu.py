@@ -29,6 +29,8 @@ KLXPU = TorchAccelerator(
     capabilities=TORCH_BASE
     | {can.STREAM, can.STREAM_ORDER, can.EVENT, can.MEMORY_STATS, can.MEMORY_TOTAL}
     | communicates("float32", "float16", "bfloat16", "int32", "int64")
+    # BKCL's calls include reduce, all-to-all, send and receive. Nothing public says whether it averages.
+    | {can.COMM_ROOTED, can.COMM_ALL_TO_ALL, can.COMM_P2P}
     | dtypes("float32", "float16", "bfloat16", "int32", "int64", "bool")
     | lacks(can.EVENT_TIMING, "event timers return 0.0 in the default configuration", NOT_YET)
     | lacks(can.TRITON, "stock Triton has no code generator for it", NOT_YET),

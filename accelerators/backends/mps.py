@@ -30,6 +30,7 @@ MPS = TorchAccelerator(
     capabilities=TORCH_BASE
     | {can.AUTOCAST, can.COMPILE}
     | dtypes("float32", "float16", "bfloat16", "int8", "int16", "int32", "int64", "uint8", "bool")
+    # gloo carries tensors of the host only, so nothing is claimed about collectives of the device's tensors.
     | lacks(can.DTYPE.on("float64"), "Metal has no 64-bit floating-point type", HARDWARE)
     | lacks(can.DEVICE_MULTIPLE, "Metal is presented as one device", HARDWARE)
     | lacks(can.STREAM, _ONE_QUEUE, NOT_YET)

@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from conformance.accelerators import capabilities as can
-from conformance.accelerators.claims import ALLOCATOR, NOT_YET, STREAMS, TORCH_BASE, communicates, dtypes, lacks
+from conformance.accelerators.claims import (
+    ALLOCATOR,
+    NOT_YET,
+    STREAMS,
+    TORCH_BASE,
+    communicates,
+    dtypes,
+    emulates,
+    lacks,
+)
 from conformance.accelerators.torch_accelerator import TorchAccelerator
 
 NPU = TorchAccelerator(
@@ -26,6 +35,10 @@ NPU = TorchAccelerator(
     | ALLOCATOR
     | {can.MEMORY_PINNED, can.DEVICE_MULTIPLE, can.RNG_PER_DEVICE, can.GRAPH_CAPTURE, can.AUTOCAST}
     | communicates("float32", "float16", "bfloat16", "int8", "int32", "int64")
+    # torch_npu sums and then divides, because its communication library has no average.
+    | emulates(can.COMM_AVERAGE)
+    | {can.COMM_ROOTED, can.COMM_ALL_TO_ALL, can.COMM_P2P}
+    | lacks(can.COMM_BITWISE, "torch_npu refuses bitwise reductions", NOT_YET)
     | dtypes("float32", "float16", "bfloat16", "int8", "int32", "int64", "bool")
     | lacks(can.TRITON, "stock Triton has no code generator for Ascend", NOT_YET),
 )

@@ -25,6 +25,9 @@ SDAA = TorchAccelerator(
     | STREAMS
     | {can.MEMORY_STATS, can.MEMORY_TOTAL, can.MEMORY_PINNED, can.DEVICE_MULTIPLE, can.AUTOCAST}
     | communicates("float32", "float16", "bfloat16", "int32", "int64")
+    # TCCL's calls include an average, all-to-all, send and receive. Nothing public says whether torch_sdaa gathers and
+    # scatters.
+    | {can.COMM_AVERAGE, can.COMM_ALL_TO_ALL, can.COMM_P2P}
     | dtypes("float32", "float16", "bfloat16", "int32", "int64", "bool")
     | lacks(can.GRAPH_CAPTURE, _NO_GRAPH, NOT_YET)
     | lacks(can.GRAPH_POOL, _NO_GRAPH, NOT_YET)

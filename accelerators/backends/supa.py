@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from conformance.accelerators import capabilities as can
 from conformance.accelerators.claims import (
+    ALL_COLLECTIVES,
     ALLOCATOR,
     PINNING,
     STREAMS,
@@ -44,6 +45,8 @@ SUPA = TorchAccelerator(
     | {can.DEVICE_MULTIPLE, can.DEVICE_VISIBILITY, can.RNG_PER_DEVICE}
     | {can.GRAPH_CAPTURE, can.GRAPH_POOL, can.AUTOCAST, can.COMPILE}
     | communicates("float32", "float16", "bfloat16", "int8", "uint8", "int32", "int64")
+    # The process group of torch_supa has all of them, and refuses bitwise reductions.
+    | ALL_COLLECTIVES
     | dtypes(*_DTYPES)
     | strided_only(*_DTYPES)
     | kernels("multi_tensor_adam", "multi_tensor_lion", dtypes=_FLOATING, mode=can.Mode.TRAINING)

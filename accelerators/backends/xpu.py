@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from conformance.accelerators import capabilities as can
 from conformance.accelerators.claims import (
+    ALL_COLLECTIVES,
     ALLOCATOR,
     NOT_YET,
     PINNING,
@@ -40,6 +41,9 @@ XPU = TorchAccelerator(
         can.PROFILER,
     }
     | communicates("float32", "float16", "bfloat16", "int8", "uint8", "int32", "int64")
+    # torch's table of backends lists these for xccl. It averages with oneCCL from 2021.15 on.
+    | ALL_COLLECTIVES
+    | lacks(can.COMM_BITWISE, "oneCCL reduces by sum, product, minimum, maximum and average only", NOT_YET)
     | dtypes("float32", "float16", "bfloat16", "int8", "int32", "int64", "uint8", "bool")
     | lacks(can.TRITON, "needs Intel's own build of Triton, which a stock installation lacks", NOT_YET),
 )

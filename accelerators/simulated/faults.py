@@ -43,6 +43,7 @@ SWITCHES: Mapping[str, str] = {
     "alloc_peak_constant": "max_memory_allocated() always returns this number",
     "alloc_reserved_constant": "memory_reserved() always returns this number",
     "comm_wait_ignored": "work.wait() orders nothing",
+    "context_ended": "an assertion in a kernel has ended the context: every later call raises",
     "copy_d2h_never": "asynchronous copies to the host never arrive",
     "copy_h2d_poison": "asynchronous copies to the device return before the data has arrived",
     "copy_ignores_offset": "copies start at the storage's first byte",

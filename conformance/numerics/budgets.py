@@ -88,6 +88,12 @@ def slope_of(name: str) -> float:
     return float(load_table(__file__, "functions.toml")["slope"].get(name, 0.0))
 
 
+def term_of(name: str, x: float) -> float:
+    """Return the size of the largest term by which the function is computed at ``x`` (functions.toml), or 0."""
+    size = load_table(__file__, "functions.toml")["term"].get(name, 0.0)
+    return abs(x) if size == "input" else float(size)
+
+
 @functools.cache
 def _table() -> dict[str, Budget]:
     return {name: Budget(**row) for name, row in load_table(__file__, "budgets.toml").items()}

@@ -207,18 +207,23 @@ class CaseRunner:
         verdict = judge(case, self.subject.declaration, observation, self.options.strictness)
         metrics = {**verdict.metrics, **checker.metrics, **({"leaked": ",".join(leaked)} if leaked else {})}
         # Before the waivers: a waiver for the case's own failure must not excuse an unusable device.
-        verdict = self._after_health_check(case, replace(verdict, metrics=metrics))
+        verdict = self._after_health_check(case, replace(verdict, metrics=metrics), checker.context_ended_by)
         item.stash[VERDICT] = waive(verdict, case, self.subject.waivers)
         raise_outcome(item.stash[VERDICT], error)
 
-    def _after_health_check(self, case: Case, verdict: Verdict) -> Verdict:
-        """Return the verdict, or "poisoned" if the device is unusable after the case."""
+    def _after_health_check(self, case: Case, verdict: Verdict, ended_by: str) -> Verdict:
+        """Return the verdict, or "poisoned" if the device is unusable after the case.
+
+        A device may refuse an index by ending its context: the refusal is right, and the process has to be replaced.
+        """
         if not self.health_check.active:
             return verdict
         complaint = self.health_check.complaint()
         if complaint is None:
             return verdict
         self._poisoned_by = case.id
+        if ended_by:
+            return verdict
         claim = self._claim(case)
         own = verdict.message or verdict.outcome.value
         message = f"the device is unusable after this case: {complaint}; the case itself: {own}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -63,7 +63,13 @@ class GateEvidence:
 
     @cached_property
     def cases(self) -> Mapping[str, CaseRecord]:
-        return {case.id: case for case in self.report.cases}
+        if isinstance(self.report.cases, tuple):
+            return {case.id: case for case in self.report.cases}
+        # Imported here, because small reports do not need it.
+        from conformance.reports.case_table import CaseIndex, CaseTable
+
+        cases = self.report.cases
+        return CaseIndex(cases) if isinstance(cases, CaseTable) else {case.id: case for case in cases}
 
     @cached_property
     def plan_sha256(self) -> str:
@@ -134,12 +140,14 @@ class GateEvidence:
         """Return whether the run was typed with waivers. Without them, no verdict can be made by one."""
         return typed(self.report.run.invocation.argv, "--waivers") is not None
 
-    def unmet(self, group: CaseGroup) -> list[CaseRecord]:
-        """Return the cases of the group that neither passed nor failed as a valid waiver says."""
+    def unmet(self, group: CaseGroup) -> Iterator[CaseRecord]:
+        """Yield the cases of the group that neither passed nor failed as a valid waiver says."""
         waived = self.waiver_outcome.waived
         if group.outcome is Outcome.PASS or (group.reason is Reason.WAIVER_STALE and self.had_waivers):
-            return [case for case in group.cases if case.id in waived] if waived and group.level == "core" else []
-        return [case for case in group.cases if case.id not in waived or group.level == "core"]
+            if waived and group.level == "core":
+                yield from (case for case in group.cases if case.id in waived)
+            return
+        yield from (case for case in group.cases if case.id not in waived or group.level == "core")
 
 
 def _is_due(group: CaseGroup) -> bool:

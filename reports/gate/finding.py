@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from typing import TYPE_CHECKING, Final
 
+from conformance.reports.breadth import NOTHING, Breadth
 from conformance.reports.plain_text import one_line
 
 if TYPE_CHECKING:
@@ -73,12 +75,20 @@ class Decision:
     finished: str = ""
     signer: str = ""
     waived: int = 0
+    #: Claimed cases of all planned ones, and whose kernels ran, by area.
+    breadth: Breadth = NOTHING
+    kernels: Mapping[str, Counter[str]] = field(default_factory=dict)
     #: What the gate could not check, each with the option that would check it.
     unchecked: tuple[str, ...] = ()
 
     @property
     def rejections(self) -> tuple[GateFinding, ...]:
         return tuple(finding for finding in self.findings if finding.severity is GateSeverity.REJECT)
+
+    @property
+    def rejecting(self) -> tuple[str, ...]:
+        """Return the ids of the rules that reject, each once."""
+        return tuple(dict.fromkeys(finding.rule for finding in self.rejections))
 
     @property
     def status(self) -> GateStatus:

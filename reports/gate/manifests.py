@@ -10,18 +10,21 @@ import gzip
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Final
 
 from conformance.errors import JournalError
-from conformance.reports.json_files import collector_paused, inflated, parse_json, read_capped
+from conformance.reports.json_files import GZIP, collector_paused, inflated, parse_json, read_capped
 from conformance.reports.planned import PlannedCase, plan_sha256
 from conformance.reports.profiles import PROFILES, in_profile
 from conformance.reports.report_json import as_plain, read_planned
 
 SCHEMA: Final = 2
+#: Compressed bytes of a manifest whose cases are not unpacked before they are needed, and bytes of a first line.
+_LARGE: Final = 2 * 1024 * 1024
+_LONGEST_HEAD: Final = 64 * 1024
 FOLDER: Final = Path(__file__).parent / "manifests"
 #: Suite versions from the oldest to the newest. A release appends its own.
 RELEASES: Final = ("0.1.0",)
@@ -40,12 +43,15 @@ class Manifest:
     sha256: Mapping[str, str]
     text: bytes
     where: str = field(default="", compare=False)
+    #: A large file, compressed; it then stands for ``text``.
+    packed: bytes = field(default=b"", compare=False, repr=False)
 
     @cached_property
     def cases(self) -> Mapping[str, PlannedCase]:
         """Return every planned case by id; JournalError if the JSON has another form."""
         with collector_paused():
-            value = parse_json(self.text, self.where)
+            text = inflated(self.packed, self.where).partition(b"\n")[2] if self.packed else self.text
+            value = parse_json(text, self.where)
             return {planned.id: planned for planned in read_planned(value, f"{self.where}: cases")}
 
     def required(self, profile: str) -> frozenset[str]:
@@ -88,7 +94,12 @@ def released(suite: str, torch: str) -> Manifest | None:
 
 def read_manifest(path: Path) -> Manifest:
     """Return the manifest in a file, compressed or not; JournalError says in one sentence why it cannot be read."""
-    return parse_manifest(inflated(read_capped(path), str(path)), str(path))
+    data, where = read_capped(path), str(path)
+    if not data.startswith(GZIP) or len(data) < _LARGE:
+        return parse_manifest(inflated(data, where), where)
+    # The cases of a large manifest are seldom needed, and would take more memory than the report.
+    head, end, _ = inflated(data, where, _LONGEST_HEAD).partition(b"\n")
+    return replace(parse_manifest(head + end, where), packed=data)
 
 
 def parse_manifest(data: bytes, path: str) -> Manifest:

@@ -6,7 +6,6 @@ The signed message is one line with the SHA-256 of the file.
 from __future__ import annotations
 
 import base64
-import hashlib
 import re
 import shutil
 import subprocess
@@ -36,14 +35,14 @@ def signature_path(report: Path) -> Path:
     return report.with_name(report.name + ".sig")
 
 
-def message(data: bytes) -> bytes:
-    """Return the message that is signed for the bytes of a report file."""
-    return f"conformance-report sha256:{hashlib.sha256(data).hexdigest()}\n".encode()
+def message(sha256: str) -> bytes:
+    """Return the message that is signed for a report file with this hash."""
+    return f"conformance-report sha256:{sha256}\n".encode()
 
 
 def sign(report: ReportFile, key: Path) -> Path:
     """Sign a report with a private key, or with a public one whose private key an agent has; return the path."""
-    done = _ssh_keygen(["-Y", "sign", "-q", "-n", NAMESPACE, "-f", str(key)], message(report.data))
+    done = _ssh_keygen(["-Y", "sign", "-q", "-n", NAMESPACE, "-f", str(key)], message(report.sha256))
     if done.returncode:
         raise JournalError(f"ssh-keygen could not sign with {key}: {_said(done)}.")
     path = signature_path(report.path)
@@ -65,7 +64,7 @@ def check(report: ReportFile, signature: Path | None, allowed_signers: Path) -> 
     if not principal:
         return SignatureCheck(problem=_not_allowed(armored, allowed_signers))
     words = ["-Y", "verify", "-n", NAMESPACE, "-f", str(allowed_signers), "-I", principal, "-s", str(path)]
-    done = _ssh_keygen(words, message(report.data))
+    done = _ssh_keygen(words, message(report.sha256))
     if done.returncode:
         return SignatureCheck(principal, f"The signature of {principal} does not verify: {_said(done)}.")
     return SignatureCheck(principal)

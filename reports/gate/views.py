@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
+from conformance.reports.breadth import KERNEL_ORIGINS, kernel_sentence
 from conformance.reports.gate.finding import Decision, GateFinding, GateSeverity, GateStatus, Rule
 from conformance.reports.gate.rules import RULES
 from conformance.reports.plain_text import SUMMARY_BYTES, markdown, one_line, within
@@ -21,7 +22,10 @@ _WORDS: Final = {
 def text(decision: Decision) -> str:
     """Return a line for each finding, facts about the run, what was not checked, and the decision as the last line."""
     lines = [_line(finding) for finding in decision.findings]
-    return "\n".join([*lines, _facts(decision), *_not_checked(decision), _conclusion(decision)]) + "\n"
+    return (
+        "\n".join([*lines, _facts(decision), *_kernels(decision), *_not_checked(decision), _conclusion(decision)])
+        + "\n"
+    )
 
 
 def _facts(decision: Decision) -> str:
@@ -30,6 +34,11 @@ def _facts(decision: Decision) -> str:
     ended = one_line(decision.finished, 40) or "at no time"
     waived = f"{decision.waived} {'case' if decision.waived == 1 else 'cases'} waived"
     return f"run {one_line(decision.run, 60) or '(no id)'}, ended {ended}; {signer}; {waived}"
+
+
+def _kernels(decision: Decision) -> list[str]:
+    """Return whose kernels ran in the passed cases, a line for each area with kernels."""
+    return [f"kernels of {one_line(area, 60)}: {kernel_sentence({area: n})}" for area, n in decision.kernels.items()]
 
 
 def _not_checked(decision: Decision) -> list[str]:
@@ -45,9 +54,10 @@ def _conclusion(decision: Decision) -> str:
     """Return the decision in one line, with the ids of the rules that reject."""
     name, rejected = one_line(decision.accelerator, 100), len(decision.rejections)
     sentence = (
-        f"{name}, profile {decision.profile}: {_WORDS[decision.status]}; {decision.met} of {decision.due} due cases"
+        f"{name}, profile {decision.profile} · {decision.breadth}: {_WORDS[decision.status]}; "
+        f"{decision.met} of {decision.due} due cases"
     )
-    reasons = ", ".join(dict.fromkeys(finding.rule for finding in decision.rejections))
+    reasons = ", ".join(decision.rejecting)
     more = f"; {rejected} finding{'s' if rejected != 1 else ''} ({reasons}); see: conformance gate --explain ID"
     return sentence + (more if rejected else "")
 
@@ -65,6 +75,8 @@ def as_json(decision: Decision) -> str:
         "run": {"id": decision.run, "started": decision.started, "finished": decision.finished},
         "signer": decision.signer,
         "waived": decision.waived,
+        "breadth": {"claimed": decision.breadth.claimed, "planned": decision.breadth.planned},
+        "kernels": {area: dict(counts) for area, counts in decision.kernels.items()},
         "not_checked": list(decision.unchecked),
         "findings": [_plain(finding) for finding in decision.findings],
     }
@@ -85,14 +97,18 @@ def _plain(finding: GateFinding) -> dict[str, Any]:
 def as_markdown(decision: Decision) -> str:
     """Return Markdown for a CI job: the decision, rejections, then notes, cut to the size of a job summary."""
     word = "✅ accepted" if decision.status is GateStatus.ACCEPTED else "❌ rejected"
-    head = f"## Gate: {markdown(decision.accelerator)}, profile {decision.profile}: {word}\n\n"
+    head = f"## Gate: {markdown(decision.accelerator)}, profile {decision.profile} · {decision.breadth}: {word}\n\n"
     head += f"{decision.met} of {decision.due} cases that are due passed or are validly waived.\n"
     head += f"{markdown(_facts(decision))}.\n"
     return within(SUMMARY_BYTES, head, _markdown_lines(decision))
 
 
 def _markdown_lines(decision: Decision) -> Iterator[str]:
-    """Yield the table of findings, then the cases of each rejection as folded lists."""
+    """Yield the tables of kernels and findings, then the cases of each rejection as folded lists."""
+    if decision.kernels:
+        yield f"\n| kernels of | {' | '.join(KERNEL_ORIGINS)} |\n| --- |{' --: |' * len(KERNEL_ORIGINS)}\n"
+    for area, counts in decision.kernels.items():
+        yield f"| {markdown(one_line(area, 60))} | {' | '.join(str(counts[origin]) for origin in KERNEL_ORIGINS)} |\n"
     if decision.findings:
         yield "\n| rule | | finding |\n| --- | --- | --- |\n"
     for finding in decision.findings:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 
+from conformance.reports.gate.finding import Decision
 from conformance.reports.model import CaseRecord, Report
 from conformance.reports.page.cells import Ending, endings_of
 from conformance.reports.profiles import PROFILES, ProfileResult
@@ -27,6 +28,8 @@ class PublishedReport:
     report: Report
     origin: ReportOrigin = ReportOrigin.VENDOR
     signer: str = ""
+    #: What the gate says about the report; None if nobody asked it.
+    decision: Decision | None = None
 
 
 @dataclass(frozen=True)

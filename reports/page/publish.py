@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from conformance.errors import UsageError
 from conformance.reports.page.columns import PageColumn, PublishedReport, make_columns
@@ -58,6 +59,23 @@ def _badges(columns: Sequence[PageColumn]) -> Iterator[tuple[str, str]]:
         yield f"{BADGES}/{name}.json", endpoint.render(column.report)
 
 
+def _judged(column: PageColumn) -> dict[str, Any]:
+    """Return the gate's decision about the column's report, if there is one."""
+    decision = column.source.decision
+    if decision is None:
+        return {}
+    return {
+        "gate": {
+            "run": decision.run,
+            "profile": decision.profile,
+            "accepted": not decision.rejections,
+            "rejecting": list(decision.rejecting),
+            "waived": decision.waived,
+            "not_checked": list(decision.unchecked),
+        }
+    }
+
+
 def matrix_json(columns: Sequence[PageColumn], rows: Sequence[AreaRows]) -> str:
     """Return areas and accelerators as numbers, for dashboards."""
     value = {
@@ -69,6 +87,10 @@ def matrix_json(columns: Sequence[PageColumn], rows: Sequence[AreaRows]) -> str:
                 "started": column.report.run.started,
                 "suite": column.report.run.suite.version,
                 "profile": column.report.badge,
+                "signer": column.source.signer,
+                **_judged(column),
+                "breadth": {"claimed": column.report.breadth.claimed, "planned": column.report.breadth.planned},
+                "kernels": {area: dict(counts) for area, counts in column.report.kernel_origins.items()},
                 "areas": {
                     row.name: {
                         "mark": row.cells[place].mark.value,

@@ -10,6 +10,8 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
+from conformance.reports.breadth import kernel_sentence
+from conformance.reports.gate.finding import Decision
 from conformance.reports.page import pictures
 from conformance.reports.page.cells import Mark
 from conformance.reports.page.columns import PageColumn
@@ -35,9 +37,10 @@ class Card:
         column, report = self.column, self.column.report
         aim, counts = column.aim, report.counts
         rows = (
-            ("profile reached", report.badge or "none"),
+            ("profile reached", report.profile_text),
             (f"verified of {aim.name}", f"{aim.verified} of {aim.claimed}"),
             ("cases", f"{counts.passed} pass, {counts.skipped} skip, {counts.failed} fail"),
+            ("kernels", kernel_sentence(report.kernel_origins)),
             ("without a verdict", str(counts.lost) if counts.lost else ""),
             ("devices", self.devices),
             ("torch", plain(report.accelerator.torch)),
@@ -45,8 +48,22 @@ class Card:
             ("suite", plain(report.run.suite.version)),
             ("source", column.source.origin.value),
             ("signed by", plain(column.source.signer) or "nobody"),
+            *_judged(column.source.decision),
         )
         return tuple(row for row in rows if row[1])
+
+
+def _judged(decision: Decision | None) -> tuple[tuple[str, str], ...]:
+    """Return the gate's decision as rows of a card: which run, the rules that reject it, and what was not checked."""
+    if decision is None:
+        return ()
+    rejected = f"rejects it: {', '.join(decision.rejecting)}" if decision.rejections else "accepts it"
+    return (
+        ("run id", plain(decision.run)),
+        (f"gate, profile {decision.profile}", rejected),
+        ("waived failures", str(decision.waived) if decision.waived else ""),
+        ("not checked", "; ".join(decision.unchecked)),
+    )
 
 
 def render(columns: Sequence[PageColumn], table: Table, rows: Sequence[AreaRows]) -> str:

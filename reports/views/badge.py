@@ -1,4 +1,4 @@
-"""Badge as an SVG picture: the largest profile that is fully green."""
+"""Badge as an SVG picture: the largest profile that is fully green, and the breadth of the claims."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def message(report: Report) -> str:
     if report.run.invocation.selection:
         return "partial run"
     if report.badge:
-        return report.badge
+        return report.profile_text
     counts = report.counts
     return f"{counts.failed} failing" if counts.failed else "incomplete" if counts.lost else "no profile"
 

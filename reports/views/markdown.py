@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
+from conformance.reports.breadth import KERNEL_ORIGINS
 from conformance.reports.matrix import (
     Matrix,
     MatrixRow,
@@ -32,6 +33,7 @@ def render(report: Report, _width: int = 0) -> str:
     sections = (
         _title(report),
         matrix(report),
+        kernels(report),
         reasons(report),
         _workloads(report),
         _differences(report),
@@ -49,7 +51,7 @@ def _title(report: Report) -> str:
         f"suite {markdown(run.suite.version or '?')}",
         f"manifest {markdown(run.suite.manifest_sha256[:12] or '?')}",
         f"strictness {markdown(run.strictness)}",
-        f"profile {report.badge or 'none'}",
+        f"profile {report.profile_text}",
     )
     sums = f"Planned {counts.planned}, accounted {counts.planned - counts.lost}, verified {counts.verified}."
     return f"# Conformance of {markdown(report.accelerator.name)}\n\n{' · '.join(facts)}\n\n{sums}"
@@ -83,6 +85,15 @@ def _cell(counts: Counts | None) -> str:
         return ""
     lost = f" ({counts.lost} lost)" if counts.lost else ""
     return f"{counts.passed} / {counts.skipped} / {counts.failed}{lost}"
+
+
+def kernels(report: Report) -> str:
+    """Return whose kernels ran in the passed cases of each area, with a heading; nothing if no area has kernels."""
+    rows = [
+        (markdown(area), *(str(counts[origin]) for origin in KERNEL_ORIGINS))
+        for area, counts in report.kernel_origins.items()
+    ]
+    return f"## Kernels\n\n{_table(('area', *KERNEL_ORIGINS), rows, len(KERNEL_ORIGINS))}" if rows else ""
 
 
 def reasons(report: Report) -> str:

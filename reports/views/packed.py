@@ -7,6 +7,7 @@ share. ``requires`` and ``axes`` are 0 where they follow from the id. Zeros at t
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 from conformance.reports.model import CaseRecord, Report
@@ -17,8 +18,7 @@ SUMMARY = "JSON, a report in few bytes"
 
 def render(report: Report, _width: int = 0) -> str:
     """Return the packed text, with a line end at its end."""
-    head = as_plain(report)
-    head.pop("cases", None)
+    head = as_plain(replace(report, cases=()))
     shapes: dict[str, int] = {}
     rows = [_row(case, shapes) for case in report.cases]
     value = {

@@ -23,7 +23,7 @@ def render(report: Report, _width: int = 0) -> str:
     head = (
         f"## {mark} Conformance of {name}\n\n"
         f"pass {counts.passed} · skip {counts.skipped} · fail {counts.failed} · no verdict {counts.lost} · "
-        f"verified {counts.verified} · profile {report.badge or 'none'}\n"
+        f"verified {counts.verified} · profile {report.profile_text}\n"
     )
     return within(SUMMARY_BYTES, head, _lines(report, failed))
 
@@ -39,4 +39,6 @@ def _lines(report: Report, failed: tuple[CaseRecord, ...]) -> Iterator[str]:
         yield f"\n### Planned without a verdict: {len(lost)}\n\n"
         yield from (f"- {markdown(planned.id)}\n" for planned in lost)
     yield f"\n### Matrix\n\n{markdown_view.matrix(report)}\n"
+    if kernels := markdown_view.kernels(report):
+        yield f"\n{kernels}\n"
     yield f"\n{markdown_view.reasons(report)}\n"

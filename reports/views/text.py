@@ -7,6 +7,7 @@ from typing import Final
 
 from tabulate import tabulate
 
+from conformance.reports.breadth import KERNEL_ORIGINS
 from conformance.reports.declaration.claims import check_claims
 from conformance.reports.matrix import (
     TERMINAL_LAYOUTS,
@@ -30,6 +31,7 @@ SUMMARY = "for terminals"
 MAX_DIFFERENCES: Final = 20
 MAX_IDS: Final = 10
 MAX_MESSAGE_LINES: Final = 6
+_MAX_LACKS: Final = 3
 _DOT: Final = " · "
 LEGEND: Final = (
     "I inference, or no mode · T training · – no dtype · verified: passes of the planned cases that are claimed"
@@ -48,6 +50,7 @@ def body(report: Report, width: int = 120, failures_shown: int = 20) -> str:
     sections = (
         _title(report, width),
         matrix_table(report, width),
+        _kernels(report),
         _reasons(report, width),
         _workloads(report),
         _differences(differences(report), width),
@@ -120,6 +123,18 @@ def _cell(counts: Counts | None, name: str) -> str:
 def _reasons(report: Report, width: int) -> str:
     found = [f"{outcome.value} {reason.value} {number}" for outcome, reason, number in reason_counts(report)]
     return _wrapped("reasons: ", found, width)
+
+
+def _kernels(report: Report) -> str:
+    """Return a table of whose kernels ran in the passed cases of each area, or nothing if no area has kernels."""
+    rows = [
+        [one_line(area, 18), *(str(counts[origin]) for origin in KERNEL_ORIGINS)]
+        for area, counts in report.kernel_origins.items()
+    ]
+    if not rows:
+        return ""
+    align = ["left", *["right"] * len(KERNEL_ORIGINS)]
+    return tabulate(rows, ["kernels of", *KERNEL_ORIGINS], "plain", colalign=align, disable_numparse=True)
 
 
 def _wrapped(label: str, parts: Iterable[str], width: int) -> str:
@@ -231,8 +246,27 @@ def _conclusion(report: Report) -> str:
     counts = report.counts
     accounted = f"planned {counts.planned}, accounted {counts.planned - counts.lost}"
     outcomes = f"pass {counts.passed}, skip {counts.skipped}, fail {counts.failed}"
-    profile = report.badge or (_partial(report) if report.run.invocation.selection else "none is fully green")
-    return f"{accounted}: {outcomes}; verified {counts.verified} of the claimed cases\nprofile: {profile}"
+    head = f"{accounted}: {outcomes}; verified {counts.verified} of the claimed cases"
+    return "\n".join([head, f"profile: {_profile(report)}", *_narrow(report)])
+
+
+def _profile(report: Report) -> str:
+    """Return the profile that the run has reached, or why there is none, and the breadth."""
+    if report.run.invocation.selection and not report.badge:
+        return _partial(report)
+    return f"{report.badge or 'none is fully green'} · {report.breadth}"
+
+
+def _narrow(report: Report) -> Iterator[str]:
+    """Yield what the next profile lacks in breadth, if the run has not reached it for that reason alone."""
+    if report.run.invocation.selection:
+        return
+    for result in report.profile_results:
+        if result.lacks and not result.failed and result.verified == result.claimed and not result.green:
+            shown = ", ".join(map(one_line, result.lacks[:_MAX_LACKS]))
+            more = f" and {len(result.lacks) - _MAX_LACKS} more" if len(result.lacks) > _MAX_LACKS else ""
+            yield f"  {result.name} needs more claims: {shown}{more}"
+            return
 
 
 def _partial(report: Report) -> str:

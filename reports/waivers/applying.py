@@ -84,8 +84,9 @@ def waiver_outcome(report: Report, waivers: Sequence[Waiver], today: date) -> Wa
     unexpected: dict[str, Waiver] = {}
     idle: list[Waiver] = []
     core: list[str] = []
-    cases = {case.id: case for case in report.cases}
-    for waiver in (waiver for waiver in waivers if waiver.applies_to(report.accelerator)):
+    applying = [waiver for waiver in waivers if waiver.applies_to(report.accelerator)]
+    cases = {case.id: case for case in report.cases} if applying else {}
+    for waiver in applying:
         covered = _covered(waiver, cases)
         core += [case.id for case in covered if case.level == "core"]
         seen = {case.id: observed(case) for case in covered if case.level != "core"}

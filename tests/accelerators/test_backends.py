@@ -46,6 +46,32 @@ def test_flags_and_classes_agree_with_the_claims(name):
     assert declaration.supports(VOCABULARY["memory.pinned"].cell) <= accelerator.pins
 
 
+#: Collectives besides all-reduce, broadcast and all-gather, as the vendors' libraries and process groups have them.
+ALL = {"average", "rooted", "all-to-all", "point-to-point"}
+COLLECTIVES = {
+    "cpu": ALL | {"bitwise"},
+    "cuda": ALL | {"coalesced"},
+    "hpu": ALL,
+    "klxpu": ALL - {"average"},
+    "mlu": ALL,
+    "mps": set(),
+    "npu": ALL,
+    "sdaa": ALL - {"rooted"},
+    "sim": ALL | {"bitwise"},
+    "supa": ALL,
+    "xpu": ALL,
+}
+
+
+@pytest.mark.parametrize("name", builtin_names())
+def test_a_backend_claims_the_collectives_that_its_library_has(name):
+    declaration = resolve(name).static_declaration
+
+    claimed = {kind for kind in (*ALL, "bitwise", "coalesced") if declaration.supports(Cell(f"comm.{kind}"))}
+
+    assert claimed == COLLECTIVES[name]
+
+
 def test_no_two_files_are_near_copies():
     texts = {file.name: file.read_text().splitlines() for file in FOLDER.glob("[!_]*.py")}
 

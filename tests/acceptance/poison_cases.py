@@ -24,3 +24,14 @@ def test_after(accelerator, n):
     """Works only in a process that the culprit has not been in."""
     accelerator.synchronize()
     assert int(n) < 8
+
+
+@case("poison.allowed")
+def test_allowed(accelerator, check):
+    """Refuses a call by ending the device's context, as PyTorch allows."""
+    import poisonable
+
+    accelerator.synchronize()
+    poisonable.BROKEN.append(True)
+    check.context_ended_by = "the call"
+    assert poisonable.BROKEN

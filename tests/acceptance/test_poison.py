@@ -26,8 +26,15 @@ def test_the_culprit_is_named_and_the_innocents_run_elsewhere(tmp_path: Path, wo
     verdicts = finished.verdicts
     assert verdicts.pop("poison.culprit") == ("fail", "poisoned"), finished.output
     assert set(verdicts.values()) == {("pass", "native")}, finished.output
-    assert len(verdicts) == 16
+    assert len(verdicts) == 17
     assert "illegal memory access" in finished.messages["poison.culprit"]
+
+
+def test_an_allowed_end_of_the_context_is_no_poisoning_and_the_process_is_replaced(tmp_path: Path) -> None:
+    finished = poison_run(tmp_path, "-n1", "--case=poison.allowed", "--case=poison.after*")
+
+    assert set(finished.verdicts.values()) == {("pass", "native")}, finished.output
+    assert len(finished.verdicts) == 9
 
 
 def test_without_workers_the_run_stops_and_can_be_resumed(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -10,9 +11,11 @@ from pathlib import Path
 import pytest
 
 from conformance.cli.main import main
+from conformance.reports.loading import load
 from conformance.reports.report_json import to_json
 from tests.reports.page import many
 
+PUBLISHED = Path(__file__).parents[2] / "reports" / "published" / "runs"
 FILES = (
     "index.html",
     "matrix.json",
@@ -62,9 +65,102 @@ def test_a_card_names_whose_signature_verifies(tmp_path: Path) -> None:
     assert ["nobody" in card for card in cards] == [True, False]
 
 
+def edited(folder: Path, **changes: object) -> Path:
+    """Write a report with changes of its head: dates of its run, members of its accelerator."""
+    value = json.loads(written(folder, "supa").read_text(encoding="utf-8"))
+    for key, change in changes.items():
+        value["run" if key in ("started", "finished") else "accelerator"][key] = change
+    path = folder / "edited.json"
+    path.write_text(json.dumps(value), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        (
+            {"started": "2099-01-01T00:00:00+00:00"},
+            "The run is dated 2099-01-01T00:00:00+00:00, which is in the future",
+        ),
+        ({"finished": "2099-01-01T00:00:00+00:00"}, "which is in the future"),
+        ({"started": "9999"}, "is no date with a time zone"),
+        ({"name": "cpu (upstream)"}, "looks like a column of the published matrix (upstream)"),
+        ({"name": "npu (Upstream)"}, "looks like a column of the published matrix (upstream)"),
+        ({"name": "cuda"}, "looks like cuda"),
+        ({"name": "sup\u0430"}, "has letters that look like others"),
+        ({"name": "supa\u200b"}, "has letters that look like others"),
+        ({"name": "supa "}, "has letters that look like others, or odd blanks"),
+        ({"name": ""}, "The accelerator has no name"),
+    ],
+)
+def test_a_report_that_would_take_the_place_of_another_is_not_published(
+    changes: dict[str, object], sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    honest, forged = written(tmp_path, "npu"), edited(tmp_path, **changes)
+
+    for words in ([str(honest), str(forged)], [str(honest), "--upstream", str(forged)]):
+        assert main(["publish", *words, "-o", str(tmp_path / "page")]) == 1
+
+        said = capsys.readouterr()
+        assert sentence in said.err
+        assert said.err.endswith("Nothing is published.\n")
+        assert said.out == ""
+        assert not (tmp_path / "page").exists()
+
+
+def test_a_rejected_report_is_published_with_the_rules_that_reject_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    supa = written(tmp_path, "supa")
+
+    assert main(["publish", str(supa), "-o", str(tmp_path / "page")]) == 0
+
+    said = capsys.readouterr().err
+    assert re.search(r"supa\.json: the gate rejects it \(.*G05.*\); its card says so\. See: conformance gate ", said)
+    page = (tmp_path / "page" / "index.html").read_text(encoding="utf-8")
+    assert re.search(r"<dt>gate, profile full</dt><dd>rejects it: .*G05", page)
+    gate = json.loads((tmp_path / "page" / "matrix.json").read_text(encoding="utf-8"))["accelerators"][0]["gate"]
+    assert not gate["accepted"]
+    assert "G05" in gate["rejecting"]
+
+
+def test_a_card_states_the_run_the_decision_and_what_was_not_checked(tmp_path: Path) -> None:
+    report = load(PUBLISHED / "cpu.json.gz")
+
+    assert main(["publish", str(PUBLISHED / "cpu.json.gz"), "-o", str(tmp_path / "page")]) == 0
+
+    page = (tmp_path / "page" / "index.html").read_text(encoding="utf-8")
+    assert f"<dt>run id</dt><dd>{report.run.id}</dd>" in page
+    assert "<dt>signed by</dt><dd>nobody</dd>" in page
+    assert "who made the report (--allowed-signers)" in page
+    gate = json.loads((tmp_path / "page" / "matrix.json").read_text(encoding="utf-8"))["accelerators"][0]["gate"]
+    assert (gate["run"], gate["waived"]) == (report.run.id, 0)
+    assert "whether a device computed the results (conformance challenge, or your own run)" in gate["not_checked"]
+    # The published runs are renewed with every plan; between the two, the gate says that they are of another plan.
+    assert set(gate["rejecting"]) <= {"G03", "G04", "G06", "G15"}
+
+
+@pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="needs OpenSSH")
+def test_a_signer_of_another_accelerator_is_not_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    supa, key = written(tmp_path, "supa"), tmp_path / "key"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", str(key)], check=True)
+    allowed, signers = tmp_path / "allowed", tmp_path / "signers.toml"
+    allowed.write_text(f"lab@acme.test {key.with_suffix('.pub').read_text()}", encoding="utf-8")
+    assert main(["sign", str(supa), "--key", str(key)]) == 0
+    words = ["publish", str(supa), "--allowed-signers", str(allowed), "-o", str(tmp_path / "page")]
+
+    for name, shown in (("supa", True), ("npu", False)):
+        signers.write_text(f'[[signer]]\nprincipal = "lab@acme.test"\naccelerators = ["{name}"]\n', encoding="utf-8")
+        assert main([*words, "--signers", str(signers)]) == 0
+        assert ("lab@acme.test" in (tmp_path / "page" / "index.html").read_text(encoding="utf-8")) is shown
+        said = capsys.readouterr().err
+        assert ("lab@acme.test may not sign for 'supa'. The page says 'nobody'." in said) is not shown
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
+        (["supa.json", "--signers", "supa.json"], "--signers needs --allowed-signers"),
         ([], "there is no report to publish. Name report folders or report.json files."),
         (["nowhere.json"], "there is no nowhere.json. Name a report folder, a report.json, or a journal.jsonl."),
         (["broken.json"], "broken.json is not"),

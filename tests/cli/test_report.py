@@ -9,7 +9,7 @@ import junitparser
 import pytest
 
 from conformance.cli.main import main
-from conformance.reports.json_files import MAX_BYTES
+from conformance.reports.json_files import MAX_REPORT_BYTES
 from conformance.reports.loading import load
 from conformance.reports.report_json import to_json
 from conformance.reports.writer import write_report
@@ -87,10 +87,10 @@ def test_a_broken_or_foreign_file_is_one_sentence(tmp_path: Path, capsys: Captur
 def test_a_huge_file_is_one_sentence(tmp_path: Path, capsys: Captured) -> None:
     path = tmp_path / "report.json"
     with path.open("wb") as file:
-        file.truncate(MAX_BYTES + 1)
+        file.truncate(MAX_REPORT_BYTES + 1)
 
     assert main(["report", str(path)]) == 2
-    assert "is larger than 128 MiB" in capsys.readouterr().err
+    assert "is larger than 768 MiB" in capsys.readouterr().err
 
 
 def test_a_missing_file_and_an_unknown_format_are_one_sentence(tmp_path: Path, capsys: Captured) -> None:

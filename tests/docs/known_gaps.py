@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import ast
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from conformance.accelerators.capabilities import VOCABULARY
@@ -18,6 +19,16 @@ PAGE = Path(__file__).parents[2] / "docs" / "known-gaps.md"
 BEGIN, END = "<!-- gaps:begin -->", "<!-- gaps:end -->"
 #: A probe tests a capability only briefly, so it does not count as a case that requires it.
 PROBES = "capabilities"
+ROOT = Path(__file__).parents[2]
+KERNELS = "conformance.kernels"
+#: Folders of DeepSpeed's tests/unit at commit edaa7221.
+DEEPSPEED_AREAS = frozenset(
+    {
+        "accelerator", "autotuning", "checkpoint", "comm", "compile", "compression", "elasticity", "hybrid_engine",
+        "inference", "launcher", "linear", "model_parallelism", "module_inject", "moe", "monitor", "ops", "pipe",
+        "profiling", "runtime", "sequence", "sequence_parallelism", "ulysses_alst", "utils", "v1",
+    }
+)  # fmt: skip
 
 
 def table(cases: Iterable[Case], areas: Iterable[str]) -> str:
@@ -35,11 +46,51 @@ def table(cases: Iterable[Case], areas: Iterable[str]) -> str:
             "|---|---|",
             *(f"| `{name}` | {instead} |" for name, instead in rows),
             "",
-            f"Areas without a case: {', '.join(f'`{name}`' for name in empty) or 'none'}.",
+            f"Areas of this suite without a case: {_named(empty)}.",
+            "",
+            f"Areas of DeepSpeed's unit tests without an area here: {_named(sorted(DEEPSPEED_AREAS - set(areas)))}.",
+            "",
+            f"Parts of `conformance.kernels` that no case uses: {_named(unused_kernels())}. Only its own tests do.",
             "",
             *kernels(),
         ]
     )
+
+
+def _named(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names) or "none"
+
+
+def unused_kernels() -> list[str]:
+    """Return the packages of ``conformance.kernels`` that no case and no specification imports, also indirectly."""
+    files = {_module(path): path for path in (ROOT / "kernels").rglob("*.py")}
+    reached: set[str] = set()
+    waiting = [name for path in (ROOT / "conformance" / "suites").rglob("*.py") for name in _imported(path, files)]
+    # Builders find the specifications, and vendors' tables and Triton's kernels, by their folder.
+    waiting += [name for name in files if name.startswith(f"{KERNELS}.specifications")]
+    while waiting:
+        name = waiting.pop()
+        if name not in reached:
+            reached.add(name)
+            waiting += _imported(files[name], files)
+    packages = {name.split(".")[2] for name in files if name.count(".") > 2} - {"specifications", "vendors", "triton"}
+    return sorted(packages - {name.split(".")[2] for name in reached if name.count(".") > 1})
+
+
+def _module(path: Path) -> str:
+    parts = path.relative_to(ROOT / "kernels").with_suffix("").parts
+    return ".".join([KERNELS, *(part for part in parts if part != "__init__")])
+
+
+def _imported(path: Path, files: Mapping[str, Path]) -> list[str]:
+    """Return the modules of ``conformance.kernels`` that a file imports, also inside functions."""
+    names = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            names += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+        elif isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+    return [name for name in names if name in files]
 
 
 def kernels() -> list[str]:

@@ -15,6 +15,7 @@ from conformance.cli.main import Parser, commands, find_command
 from conformance.errors import ConformanceError
 from conformance.numerics.budgets import OpClass, budget_of
 from conformance.options import _OPTIONS
+from conformance.plan import area_names
 from conformance.reports.profiles import PROFILES
 from conformance.reports.totals import ExitStatus
 from conformance.run_options import Strictness
@@ -218,6 +219,15 @@ def test_the_readme_is_short_and_shows_a_terminal_first() -> None:
     assert len(lines) <= 150
     assert "$ pytest --accelerator=cpu" in lines[:30]
     assert {"pip install tox && tox run -e conformance", "pip install tox && tox run -e tests"} <= set(lines[:30])
+
+
+def test_known_gaps_name_areas_and_kernels_that_no_case_covers() -> None:
+    generated = known_gaps.current()
+
+    assert {"autotuning", "monitor"} <= known_gaps.DEEPSPEED_AREAS - set(area_names())
+    assert "`autotuning`, `monitor`" in generated
+    assert known_gaps.unused_kernels() == ["low_latency"]
+    assert "no case uses: `low_latency`" in generated
 
 
 def test_known_gaps_are_those_of_the_plan() -> None:

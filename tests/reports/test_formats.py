@@ -170,8 +170,12 @@ def test_the_summary_is_escaped() -> None:
 @pytest.mark.parametrize(
     ("make", "message", "colour"),
     [
-        (honest, "training", "2e7d32"),
-        (lambda: with_case(honest(), ADD, outcome=Outcome.FAIL, reason=Reason.WRONG), "inference", "2e7d32"),
+        (honest, "training · 9 of 12 cases claimed", "2e7d32"),
+        (
+            lambda: with_case(honest(), ADD, outcome=Outcome.FAIL, reason=Reason.WRONG),
+            "inference · 9 of 12 cases claimed",
+            "2e7d32",
+        ),
         (
             lambda: with_case(honest(), "accelerator.rng", outcome=Outcome.FAIL, reason=Reason.WRONG),
             "1 failing",

@@ -101,7 +101,7 @@ def test_json_that_readers_disagree_about_is_refused(tmp_path: Path, report: Rep
 
 
 def test_a_huge_file_is_refused_before_it_is_parsed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(json_files, "MAX_BYTES", 10)
+    monkeypatch.setattr(json_files, "MAX_REPORT_BYTES", 10)
     path = tmp_path / "report.json"
     path.write_text("[" + "1," * 10 + "1]")
 
@@ -138,7 +138,7 @@ def test_more_values_than_a_report_has_are_refused_before_they_are_built(
     monkeypatch.setattr(json_files, "MAX_CONTAINERS", 8)
     monkeypatch.setattr(json_files, "MAX_VALUES", 8)
 
-    with pytest.raises(JournalError, match="more values than a report"):
+    with pytest.raises(JournalError, match="holds more values in"):
         json_files.parse_json(text.encode(), "x")
 
 

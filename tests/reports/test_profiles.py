@@ -31,6 +31,8 @@ CASES = [
     for area, tier, level in itertools.product(("operators", "comm"), ("unit", "workload"), ("core", "standard"))
     for mode in (None, "inference", "training")
 ]
+#: A case about all collectives that the profile distributed needs.
+COLLECTIVES = case(area="comm", requires=PROFILES["distributed"].needs)
 FAILED, NOT_RUN, NOT_CLAIMED = "fail wrong", "skip environment", "skip unsupported"
 
 
@@ -74,7 +76,7 @@ def test_an_unknown_profile_is_named_with_a_suggestion() -> None:
 
 
 def test_the_badge_is_the_highest_green_profile() -> None:
-    whole = [case(level="core"), case(mode="inference"), case(mode="training"), case(area="comm")]
+    whole = [case(level="core"), case(mode="inference"), case(mode="training"), COLLECTIVES]
 
     assert badge_of(*whole) == "full"
     assert badge_of(*whole, case(area="comm", ending=FAILED)) == "training"

@@ -1,5 +1,7 @@
 #include "config.h"
 
+#include <c10/util/Exception.h>
+
 namespace sim {
 
 // Singletons are never destroyed, because tensors and autograd threads outlive static destructors.
@@ -16,6 +18,10 @@ std::recursive_mutex& simulator_mutex() {
 Switches& switches() {
   static auto* instance = new Switches();
   return *instance;
+}
+
+void require_context() {
+  TORCH_CHECK(!broken(Switch::context_ended), config().device, " error: device-side assert triggered");
 }
 
 Counters& counters() {

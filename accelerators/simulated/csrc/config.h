@@ -52,7 +52,7 @@ constexpr int kPoison = 0xFF;
   _(alloc_current_constant) _(alloc_reserved_constant) _(alloc_free_uncounted) _(alloc_on_device_zero)        \
   _(alloc_empty_cache_poisons_live) _(alloc_no_limit) _(alloc_oom_runtime_error) _(alloc_no_poison)           \
   _(alloc_hands_out_live) _(graph_capture_executes) _(graph_replay_nothing) _(graph_replay_stale)            \
-  _(graph_replay_once) _(comm_wait_ignored) _(storage_resize_loses_data)
+  _(graph_replay_once) _(comm_wait_ignored) _(storage_resize_loses_data) _(context_ended)
 
 enum class Switch : int {
 #define SIM_DECLARE(name) name,
@@ -77,6 +77,9 @@ class Switches {
 
 Switches& switches();
 inline bool broken(Switch s) { return switches().on(s); }
+
+// Raises if an assertion in a kernel has ended the device's context: no call works after that, until the process ends.
+void require_context();
 
 // --- counters ---------------------------------------------------------------------------------------------------
 // Numbers of operations that the simulator performed. Tests compare the harness's own counts with them.

@@ -51,6 +51,7 @@ struct DeviceGuard final : c10::impl::DeviceGuardImplInterface {
     return timeline().poll(state.clock, state.key, state.seq, state.busy_until);
   }
   void synchronizeStream(const c10::Stream& stream) const override {
+    require_context();
     {
       Guard lock(simulator_mutex());
       refuse_in_capture(stream.device_index(), "synchronizing a stream");
@@ -59,6 +60,7 @@ struct DeviceGuard final : c10::impl::DeviceGuardImplInterface {
     memory().release_finished();
   }
   void synchronizeDevice(const c10::DeviceIndex device) const override {
+    require_context();
     {
       Guard lock(simulator_mutex());
       refuse_in_capture(device, "synchronizing the device");
@@ -86,6 +88,7 @@ struct DeviceGuard final : c10::impl::DeviceGuardImplInterface {
   }
   void synchronizeEvent(void* event) const override {
     if (!event) return;
+    require_context();
     Guard lock(simulator_mutex());
     refuse_in_capture(static_cast<EventState*>(event)->device, "synchronizing an event");
     timeline().host_sync(*static_cast<EventState*>(event));

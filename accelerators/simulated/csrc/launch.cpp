@@ -72,6 +72,7 @@ Launch::Launch(c10::DeviceIndex device) : Launch(device, timeline().state(timeli
 
 Launch::Launch(c10::DeviceIndex device, StreamState& stream)
     : device_(device), stream_(&stream), capturing_(capturing(device) != nullptr) {
+  require_context();
   Guard lock(simulator_mutex());
   timeline().launch(stream);
 }

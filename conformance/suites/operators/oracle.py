@@ -14,7 +14,7 @@ import torch
 from torch._decomp import decomposition_table
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from conformance.numerics.budgets import slope_of
+from conformance.numerics.budgets import slope_of, term_of
 from conformance.numerics.compare import Elements, Exact, widen
 from conformance.numerics.functions import FUNCTIONS, exact, exact_derivative, rounded
 from conformance.numerics.trees import mapped
@@ -26,6 +26,10 @@ from .sampling import limits
 #: Relative input change that measures conditioning: far above float64's roundoff, small enough to be linear.
 STEP = 2.0**-24
 
+#: Largest amplification of a change that counts as conditioning. Beyond it, the change has led to another branch: to a
+#: mask of other elements, or another maximum.
+MOST_AMPLIFIED = 2.0**16
+
 #: Names of the kernels whose results are what is left of cancelling terms.
 PROJECTIONS = re.compile(r"(layer|group|batch)_norm|fused_rms_norm|softmax_backward_data")
 
@@ -36,7 +40,8 @@ class Oracle:
     ``compute`` takes a wide sample (float64 or complex128) and returns leaves. An operator without a float64 version
     has no oracle; then the host's own result is the reference. ``elements`` and ``scales`` hold, by output, exact
     values of single elements, and the sizes relative to which PyTorch's formula rounds. With ``apart``, the response
-    is the sum of the responses to each input, as changes of several inputs can cancel.
+    is the sum of the responses to each input, as changes of several inputs can cancel. With ``rounds_between``,
+    it is at least the response to changes of all intermediate results.
     """
 
     def __init__(
@@ -47,8 +52,9 @@ class Oracle:
         elements: dict[int, Elements] | None = None,
         scales: dict[int, torch.Tensor] | None = None,
         apart: bool = False,
+        rounds_between: bool = False,
     ) -> None:
-        self._compute, self._sample, self._apart = compute, sample, apart
+        self._compute, self._sample, self._apart, self._rounds_between = compute, sample, apart, rounds_between
         self._elements, self._scales = elements or {}, scales or {}
         self._values: list | None = None
 
@@ -69,17 +75,25 @@ class Oracle:
 
     def _response(self, position: int) -> torch.Tensor | None:
         """Return the largest change of each element per relative input change, or None if nothing is comparable."""
+        if not self._sample.tensors:
+            return None  # nothing can be changed
         exact_value = self.values[position]
-        changes = [
-            [
-                (changed[position] - exact_value).abs() / STEP
-                for changed in probe
-                if position < len(changed) and _comparable(changed[position], exact_value)
-            ]
-            for probe in self._probes
-        ]
-        largest = [torch.nan_to_num(torch.stack(c), nan=0.0, posinf=0.0).amax(0) for c in changes if c]
-        return torch.stack(largest).sum(0) if largest else None
+        found = _largest_changes(self._probes, position, exact_value)
+        if self._rounds_between:
+            rough = _largest_changes(self._rough_probes, position, exact_value)
+            limit = MOST_AMPLIFIED * _largest(exact_value)
+            if found is not None and rough is not None and _largest(rough) <= limit:
+                found = torch.maximum(found, rough)
+        if found is not None and (elements := self._elements.get(position)) is not None:
+            found = found + elements.terms(exact_value.shape)
+        return found
+
+    @functools.cached_property
+    def _rough_probes(self) -> list[list[list]]:
+        """Evaluate with changed intermediate results, as every operator between inputs and outputs rounds its own."""
+        generator = torch.Generator().manual_seed(1)
+        probes = range(limits().oracle.probes)
+        return [[self._evaluate(lambda tensor: _nudged(tensor, generator), probe, inside=True) for probe in probes]]
 
     @functools.cached_property
     def _probes(self) -> list[list[list]]:
@@ -94,13 +108,24 @@ class Oracle:
         probes = range(limits().oracle.probes)
         return [[self._evaluate(lambda tensor: _nudged(tensor, generator), probe) for probe in probes]]
 
-    def _evaluate(self, change=None, seed: int = 0) -> list:
+    def _evaluate(self, change=None, seed: int = 0, *, inside: bool = False) -> list:
         """Evaluate in float64; ``change``, if given, is applied to each input, and intermediate results change too."""
         try:
-            with wide_defaults(), Intermediates(seed) if change else contextlib.nullcontext():
-                return [_wide_leaf(leaf) for leaf in self._compute(self._sample.wide(change or _unchanged))]
+            with wide_defaults(), Intermediates(seed, inside=inside) if change else contextlib.nullcontext():
+                return [_wide_leaf(leaf) for leaf in self._compute(self._wide(change))]
         except (RuntimeError, TypeError, ValueError, NotImplementedError, IndexError):
             return []  # the operator refuses float64: it has no oracle
+
+    def _wide(self, change) -> OperatorSample:
+        """Return the wide sample. A change needs floating-point inputs: if there are none, integers become such."""
+        if change is None or not self._has_integers_only:
+            return self._sample.wide(change or _unchanged)
+        arguments = mapped(self._sample.arguments, _as_float)
+        return self._sample.with_arguments(arguments).wide(change)
+
+    @functools.cached_property
+    def _has_integers_only(self) -> bool:
+        return not any(tensor.is_floating_point() or tensor.is_complex() for tensor in self._sample.tensors)
 
 
 class Intermediates(TorchDispatchMode):
@@ -110,9 +135,9 @@ class Intermediates(TorchDispatchMode):
     elements, no change of the inputs shows how far the terms cancel; a change of the terms does.
     """
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, inside: bool = False) -> None:
         super().__init__()
-        self._inside, self._generator = False, torch.Generator().manual_seed(seed)
+        self._inside, self._generator = inside, torch.Generator().manual_seed(seed)
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         """Run PyTorch's decomposition of a projection, and change what its operators return."""
@@ -129,15 +154,41 @@ class Intermediates(TorchDispatchMode):
         return mapped(result, self._changed)
 
     def _changed(self, leaf):
-        if not isinstance(leaf, torch.Tensor) or not leaf.is_floating_point():
+        if not isinstance(leaf, torch.Tensor) or not (leaf.is_floating_point() or leaf.is_complex()):
+            return leaf
+        if leaf.layout is not torch.strided:
             return leaf
         # Of different sizes: two terms that change alike would cancel again.
-        sizes = torch.rand(leaf.shape, generator=self._generator, dtype=leaf.dtype) * 4 - 2
+        sizes = torch.rand(leaf.shape, generator=self._generator, dtype=torch.float64) * 4 - 2
         return leaf * (1 + STEP * sizes)
+
+
+def _as_float(leaf):
+    return leaf.double() if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided else leaf
 
 
 def _unchanged(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
+
+
+def _largest_changes(probes: list[list[list]], position: int, exact: torch.Tensor) -> torch.Tensor | None:
+    """Return the sum over probes of the largest change of each element, per relative change; None without a probe."""
+    changes = [
+        [
+            (changed[position] - exact).abs() / STEP
+            for changed in probe
+            if position < len(changed) and _comparable(changed[position], exact)
+        ]
+        for probe in probes
+    ]
+    largest = [torch.nan_to_num(torch.stack(c), nan=0.0, posinf=0.0).amax(0) for c in changes if c]
+    return torch.stack(largest).sum(0) if largest else None
+
+
+def _largest(tensor: torch.Tensor) -> float:
+    """Return the largest size of an element; 1 without elements."""
+    sizes = torch.nan_to_num(tensor.abs(), nan=0.0, posinf=0.0)
+    return max(1.0, float(sizes.max())) if sizes.numel() else 1.0
 
 
 def _with_default_eps(info, sample: OperatorSample) -> OperatorSample:
@@ -176,7 +227,9 @@ def of_gradients(info, sample: OperatorSample, compute, cotangents: list[torch.T
             scales = dict.fromkeys(elements, slope * cotangents[0].double().abs())
         if is_elementwise(info):
             scales.update(_sums_of_terms(info, sample, function, cotangents[0].double()))
-    return Oracle(compute, sample, elements=elements, scales=scales, apart=is_elementwise(info))
+    # A backward pass is a composition, also where the forward is one kernel.
+    simple = is_elementwise(info)
+    return Oracle(compute, sample, elements=elements, scales=scales, apart=simple, rounds_between=not simple)
 
 
 def _sums_of_terms(
@@ -263,7 +316,14 @@ class FunctionElements:
         slopes = [exact_derivative(self.name, at, self.keywords, i) for i in range(len(at))]
         if any(slope is None for slope in slopes):
             return math.nan
-        return float(sum(abs(slope * x) for slope, x in zip(slopes, at, strict=True)))
+        return float(sum(abs(slope * x) for slope, x in zip(slopes, at, strict=True))) + term_of(self.name, at[0])
+
+    def terms(self, shape: torch.Size) -> torch.Tensor | float:
+        """Return the sizes of the terms by which PyTorch computes the elements; 0 for gradients."""
+        if self.by is not None or not term_of(self.name, 1.0):
+            return 0.0
+        sizes = [term_of(self.name, float(x)) for x in self.arguments[0].reshape(-1)]
+        return torch.nan_to_num(torch.tensor(sizes, dtype=torch.float64).reshape(shape), posinf=0.0)
 
     def _at(self, position: int) -> tuple[float, ...]:
         return tuple(float(argument.reshape(-1)[position]) for argument in self.arguments)

@@ -6,7 +6,7 @@ operator's meta function, which describes every device, agrees with it, or where
 
 from __future__ import annotations
 
-import contextlib
+import unittest
 
 import torch
 
@@ -38,6 +38,29 @@ def promises_strides(info, sample: OperatorSample, position: int, expected: torc
     return found.shape == expected.shape and layout.significant_strides(found) == layout.significant_strides(expected)
 
 
+def describes(info, sample: OperatorSample, position: int, actual: torch.Tensor) -> bool:
+    """Return whether the meta function gives output ``position`` of this call the dtype and shape of ``actual``.
+
+    Some outputs differ between the CPU and all other devices, as the statistics of normalisations do.
+    """
+    described = _on_meta(info.op, sample)
+    if described is None or position >= len(described) or not isinstance(described[position], torch.Tensor):
+        return False
+    return (described[position].dtype, described[position].shape) == (actual.dtype, actual.shape)
+
+
+def is_excused(info, test: str) -> bool:
+    """Return whether PyTorch's own tests expect a failure of ``test`` (of its ``TestCommon``) on some device."""
+    from torch.testing._internal.opinfo.core import DecorateInfo
+
+    entries = (entry for entry in info.decorators if isinstance(entry, DecorateInfo))
+    return any(
+        (entry.cls_name, entry.test_name) == ("TestCommon", test) and unittest.expectedFailure in entry.decorators
+        for entry in entries
+        if entry.active_if
+    )
+
+
 def is_composite(info) -> bool:
     """Return whether PyTorch implements the operator by other operators, in Python or in its dispatcher."""
     name = f"aten::{info.aten_name or info.name}"
@@ -50,15 +73,26 @@ def is_composite(info) -> bool:
 
 
 def promises_refusal(function, sample: OperatorSample, **extra) -> bool:
-    """Return whether the meta function refuses the call, so that it has no meaning on any device."""
-    return _on_meta(function, sample, **extra) is None
+    """Return whether the meta function refuses the call, so that it has no meaning on any device.
+
+    A meta function that does not exist, or that refuses the call without ``extra`` too, describes nothing.
+    """
+    described, refusal = _meta_outcome(function, sample, **extra)
+    if described is not None or isinstance(refusal, NotImplementedError):
+        return False
+    return not extra or _on_meta(function, sample) is not None
 
 
 def _on_meta(function, sample: OperatorSample, **extra) -> list | None:
     """Return the outputs that the meta function describes, or None if it refuses the call."""
-    with contextlib.suppress(Exception):  # each operator refuses in its own way
-        return leaves(call(function, sample.on(META), **extra))
-    return None
+    return _meta_outcome(function, sample, **extra)[0]
+
+
+def _meta_outcome(function, sample: OperatorSample, **extra) -> tuple[list | None, Exception | None]:
+    try:
+        return leaves(call(function, sample.on(META), **extra)), None
+    except Exception as refusal:  # each operator refuses in its own way
+        return None, refusal
 
 
 def promises_zero_signs(info) -> bool:

@@ -14,13 +14,13 @@ from conformance.accelerators.interface import stands_for_nothing
 from conformance.case import Case, seed_of
 from conformance.finding import Reason, Refused, environment_lacks, report
 from conformance.kernels.arguments import tensors_in
-from conformance.kernels.implementation import Choice, Implementation, choice_behind
+from conformance.kernels.implementation import Choice, Implementation
 from conformance.kernels.specification import Arguments, TensorLocation
 from conformance.numerics.compare import plain
 from conformance.numerics.trees import mapped
 
 from .judging import KernelJudge, differing
-from .loading import is_compatible, loaded
+from .loading import is_compatible, loaded, report_kernel, report_own_check
 from .planned import KernelTask
 
 
@@ -55,12 +55,13 @@ def run_sample(accelerator, device, declaration, case: Case, check) -> None:
     """Check a call of the accelerator's kernel, and of the portable reference unless the kernel is the reference."""
     task: KernelTask = case.payload
     loaded, kernel_device = load(accelerator, task), _kernel_device(task, device)
-    given = sample_of(task, task.what, case)
+    given = sample_of(task, task.what, case, check)
     worst = _judged_call(
         accelerator, task, loaded.function, loaded.functions, given, kernel_device, check, loaded.builder
     )
-    choice = choice_behind(loaded.function)  # after the call: it says which implementation the call used
-    _report_choice(check, choice, worst)
+    choice = report_kernel(check, loaded.function)  # after the call: it says which implementation the call used
+    _report_ratio(check, worst)
+    check.answer()
     # The reference is judged too: accelerators fall back to it where the environment lacks their own kernel.
     if choice.implementation is not Implementation.REFERENCE and task.kernel.reference is not None:
         reference = task.kernel.reference
@@ -87,6 +88,7 @@ def run_refusal(accelerator, device, case: Case, check) -> None:
             error = raised
     accelerator.synchronize()
 
+    report_own_check(check, loaded.function)
     check.that(error is not None, f"{task.what.argument} is wrong ({task.what.name}), but the call does not raise")
     if isinstance(error, NotImplementedError):
         raise error  # the kernel is missing, which says nothing about its checks of arguments
@@ -102,18 +104,25 @@ def run_property(accelerator, device, declaration, case: Case, check) -> None:
     """Check a relation between several calls of the accelerator's kernel."""
     task: KernelTask = case.payload
     loaded, kernel_device = load(accelerator, task), _kernel_device(task, device)
-    generator = torch.Generator().manual_seed(seed_of(case.id))
+    generator = torch.Generator().manual_seed(_seed(case, check))
     judge = KernelJudge(check, task.kernel.budget, loaded.builder)
     for name, tensor, expected in task.what.run(loaded.functions, kernel_device, getattr(torch, task.dtype), generator):
         judge.tensor(name, tensor, expected)
-    choice = choice_behind(loaded.function)
-    _report_choice(check, choice, judge.ratio)
+    choice = report_kernel(check, loaded.function)
+    _report_ratio(check, judge.ratio)
+    check.answer()
     _compare_with_claim(declaration, case, choice)
 
 
-def sample_of(task: KernelTask, sample, case: Case) -> Arguments:
-    """Return the sample's arguments on the host; they depend on the case's id alone."""
-    return sample.make(torch.Generator().manual_seed(seed_of(case.id)), getattr(torch, task.dtype))
+def sample_of(task: KernelTask, sample, case: Case, check=None) -> Arguments:
+    """Return the sample's arguments on the host; they depend on the case's id, and on the challenge if there is one."""
+    return sample.make(torch.Generator().manual_seed(_seed(case, check)), getattr(torch, task.dtype))
+
+
+def _seed(case: Case, check) -> int:
+    """Return the seed of a case's arguments. A challenge makes them new: answers cannot be known before it."""
+    challenged = check is not None and check.answers is not None
+    return seed_of(case.id, check.answers.base_seed if challenged else 0)
 
 
 def on_device(given: Arguments, device: torch.device) -> Arguments:
@@ -137,9 +146,7 @@ def _judged_call(
     return judge.ratio
 
 
-def _report_choice(check, choice: Choice, ratio: float) -> None:
-    check.metric("implementation", choice.implementation.value)
-    check.metric("implementation_reason", choice.reason)
+def _report_ratio(check, ratio: float) -> None:
     check.metric("max_budget_ratio", float(f"{ratio:.3g}"))
 
 

@@ -58,6 +58,9 @@ class KernelJudge:
         self.check.that(tuple(tensor.shape) == shape, f"{label} has shape {tuple(tensor.shape)}, expected {shape}")
         self.check.that(dtype in (None, tensor.dtype), f"{label} is {tensor.dtype}, expected {dtype}")
         actual = plain(tensor)
+        if self.check.answers is not None:
+            # Not ``label``: another implementation may have answered.
+            actual = self.check.answers.of(what, actual)
         if not expected.value.is_floating_point():
             self._exactly(label, actual, expected.value)
         else:

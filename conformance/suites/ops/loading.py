@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from conformance.accelerators.interface import stands_for_nothing
 from conformance.finding import Refused, environment_lacks
+from conformance.kernels.builders import OpBuilder
+from conformance.kernels.implementation import Implementation, choice_behind
 from conformance.process.watchdog import while_compiling
 
 
@@ -27,6 +29,30 @@ def functions_if_any(accelerator, builder):
     if found is None:
         environment_lacks(f"the accelerator has no {builder}")
     return loaded(found)
+
+
+def report_kernel(check, function):
+    """Report whose kernel ran the last call of a function that a builder loads."""
+    choice = choice_behind(function)
+    check.metric("implementation", choice.implementation.value)
+    check.metric("implementation_reason", choice.reason)
+    return choice
+
+
+def report_own_check(check, function):
+    """Report whose code refused a call of ``function``: this project's functions check their arguments themselves."""
+    if not hasattr(function, "choice"):
+        report_kernel(check, function)
+        return
+    check.metric("implementation", Implementation.NATIVE.value)
+    check.metric("implementation_reason", "this project checked the arguments, before any kernel")
+
+
+def report_builder(check, builder):
+    """Report whose builder answered."""
+    is_ours = isinstance(builder, OpBuilder)
+    check.metric("implementation", (Implementation.NATIVE if is_ours else Implementation.VENDOR).value)
+    check.metric("implementation_reason", f"a builder of {type(builder).__module__}")
 
 
 def loaded(builder):

@@ -8,9 +8,8 @@ import torch
 
 from conformance.accelerators.capabilities import Cell
 from conformance.case import case
-from conformance.kernels.implementation import choice_behind
 
-from .loading import functions
+from .loading import functions, report_kernel
 
 HANDLE = Cell("kernels.aio_handle", "float32", "inference")
 READ = Cell("kernels.aio_read", "float32", "inference")
@@ -28,9 +27,7 @@ def make_handle(accelerator, check, single=False, overlap=True, threads=1):
     """Return an I/O handle with a queue of four blocks, so that a few blocks take several rounds."""
     make = functions(accelerator, "AsyncIOBuilder").aio_handle
     made = make(BLOCK, 4, single, overlap, threads)
-    choice = choice_behind(make)
-    check.metric("implementation", choice.implementation.value)
-    check.metric("implementation_reason", choice.reason)
+    report_kernel(check, make)
     return made
 
 
@@ -251,6 +248,7 @@ def test_settings(accelerator, check):
 
     given = {name: getattr(kind(8192, 7, True, True, 3), f"get_{name}")() for name in names}
     defaults = {name: getattr(kind(), f"get_{name}")() for name in names}
+    report_kernel(check, kind)
 
     check.equal(given, dict(zip(names, (8192, 7, True, True, 3), strict=True)), "the given settings")
     check.equal(defaults, dict(zip(names, (1 << 20, 128, False, False, 1), strict=True)), "the defaults")
@@ -269,6 +267,7 @@ def test_single_calls(accelerator, device, check, tmp_path):
     check.equal(loaded.aio_write(source, file, BLOCK, 4, False, True, False), 0, "the result of aio_write")
     check.equal(loaded.aio_read(target, file, BLOCK, 4, False, True, False), 0, "the result of aio_read")
     loaded.aio_read(there, file, BLOCK, 4, True, False, False)
+    report_kernel(check, loaded.aio_read)
 
     check.that((tmp_path / "single").read_bytes() == content(source), "the file holds different bytes")
     check.equal(target, source, "the values that aio_read read")

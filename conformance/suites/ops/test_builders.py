@@ -6,13 +6,14 @@ from conformance.accelerators.capabilities import OP_BUILDERS
 from conformance.case import case
 from conformance.kernels.specifications import builder_names
 
-from .loading import is_compatible, loaded
+from .loading import is_compatible, loaded, report_builder
 
 
 @case("ops.builders.compatible_is_loadable", axes={"builder": builder_names()}, requires=[OP_BUILDERS])
 def test_compatible_is_loadable(accelerator, builder, check):
     """A builder says that it is compatible exactly when its load() returns functions."""
     found = accelerator.create_op_builder(builder)  # None is a refusal as well
+    report_builder(check, found)
     compatible = found is not None and is_compatible(found)
 
     try:

@@ -10,20 +10,23 @@ from conformance.accelerators.capabilities import Cell
 from conformance.case import case
 from conformance.suites.shared_bodies import answers_of_is_pinned
 
-from .loading import functions
+from .loading import functions, report_kernel
 
 PINNED = Cell("kernels.pin_handle", "float32", "inference")
 
 
-def pin_handle(accelerator):
+def pin_handle(accelerator, check):
     """Return a new handle of the accelerator's PinMemoryBuilder."""
-    return functions(accelerator, "PinMemoryBuilder").pin_handle()
+    make = functions(accelerator, "PinMemoryBuilder").pin_handle
+    made = make()
+    report_kernel(check, make)
+    return made
 
 
 @case("ops.pin_handle.locked", axes={"elements": ["1", "1024", "4097"]}, requires=[PINNED], adaptive=True)
 def test_locked(accelerator, check, elements):
     """Locked memory has the requested size and dtype, begins at a page, keeps its values and is really locked."""
-    handle, count = pin_handle(accelerator), int(elements)
+    handle, count = pin_handle(accelerator, check), int(elements)
     before = locked_bytes()
 
     tensor = handle.new_cpu_locked_tensor(count, torch.zeros(1, dtype=torch.int16))
@@ -41,7 +44,7 @@ def test_locked(accelerator, check, elements):
 @case("ops.pin_handle.told", requires=[PINNED], adaptive=True)
 def test_is_pinned(accelerator, check):
     """is_pinned is true for locked memory and its views, and false for ordinary memory and results."""
-    handle = pin_handle(accelerator)
+    handle = pin_handle(accelerator, check)
     tensor = handle.new_cpu_locked_tensor(4096, torch.zeros(1))
 
     views, results = answers_of_is_pinned(handle.is_pinned, tensor)

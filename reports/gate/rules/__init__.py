@@ -35,7 +35,7 @@ def find_rule(id: str) -> Rule:
 def decide(evidence: GateEvidence) -> Decision:
     """Return the findings of all rules as a decision: rejections first, then in the order of the rules."""
     findings = [finding for rule in RULES.values() for finding in rule.check(evidence)]
-    unmet = sum(len(evidence.unmet(group)) for group in evidence.due)
+    unmet = sum(1 for group in evidence.due for _ in evidence.unmet(group))
     due = sum(len(group.cases) for group in evidence.due)
     return Decision(
         accelerator=evidence.report.accelerator.name,
@@ -48,6 +48,8 @@ def decide(evidence: GateEvidence) -> Decision:
         finished=evidence.report.run.finished,
         signer=evidence.signer,
         waived=len(evidence.waiver_outcome.waived),
+        breadth=evidence.report.breadth,
+        kernels=evidence.report.kernel_origins,
         unchecked=tuple(_unchecked(evidence)),
     )
 

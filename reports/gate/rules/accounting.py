@@ -71,6 +71,8 @@ def check_counts(evidence: GateEvidence) -> Iterator[GateFinding]:
     planned = len(report.cases) + len(report.accounting.unaccounted)
     if report.run.suite.cases != planned:
         yield reject("G05", f"The file says that {report.run.suite.cases} cases were planned, and holds {planned}.")
+    if report.accounting.torn_lines < 0:
+        yield reject("G05", f"The file says that {report.accounting.torn_lines} lines of the journal were torn.")
     if report.run.suite.manifest_sha256 != evidence.plan_sha256:
         yield reject("G05", "The hash of the file's cases is not that of the manifest that it names.")
     if report.declaration.sha256 != declared_sha256(report.declaration.cells):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Final
 
@@ -40,6 +40,10 @@ def _check_declaration(evidence: GateEvidence) -> Iterator[GateFinding]:
     cells = evidence.report.declaration.cells
     if odd := [claim.cell or "(empty)" for claim in cells if not claim.cell or claim.detail not in _details(claim)]:
         yield reject("G08", f"{counted(len(odd), 'claim')} cannot be declared in these words: {named(odd)}.", odd)
+    if twice := [cell for cell, number in Counter(claim.cell for claim in cells).items() if number > 1]:
+        yield reject(
+            "G08", f"{counted(len(twice), 'cell is', 'cells are')} claimed more than once: {named(twice)}.", twice
+        )
     if denied := sorted(cell for cell in evidence.core_cells if evidence.claims.find(cell).state == UNSUPPORTED):
         yield reject("G08", f"The mandatory core cannot be declared unsupported: {named(denied)}.", denied)
 

@@ -35,6 +35,8 @@ def check_names(evidence: GateEvidence) -> Iterator[GateFinding]:
         yield reject("G17", f"Characters that cannot be seen are in: {named(hidden)}.")
     if empty := [field for field in ("name", "spec", "device") if not getattr(report.accelerator, field).strip()]:
         yield reject("G17", f"The accelerator has no {' and no '.join(empty)}.")
+    if not report.run.id.strip():
+        yield reject("G17", "The run has no id, so the decision cannot say which run it is about.")
     if not _is_plain_name(name):
         yield reject("G17", f"The accelerator's name {shown} has letters that look like others, or odd blanks.")
     elif posed := _posed_as(report):
@@ -43,6 +45,17 @@ def check_names(evidence: GateEvidence) -> Iterator[GateFinding]:
         yield reject("G17", said)
     if evidence.accelerator and name != evidence.accelerator:
         yield reject("G17", f"The report is of {shown}, not of {evidence.accelerator!r}, which is required.")
+
+
+def misleading_name(report: Report) -> str:
+    """Return why the accelerator's name could be taken for another one; empty if it could not."""
+    name = report.accelerator.name
+    if not name.strip():
+        return "The accelerator has no name."
+    if plain(name) != name or not _is_plain_name(name):
+        return f"The accelerator's name {one_line(name, 60)!a} has letters that look like others, or odd blanks."
+    posed = _posed_as(report)
+    return f"The accelerator's name {one_line(name, 60)!a} looks like {posed}, and it is not." if posed else ""
 
 
 def _texts(report: Report) -> Iterator[tuple[str, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import re
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from typing import Final
@@ -40,6 +41,9 @@ _FACTS: Final = ("python", "system", "torch")
 #: The largest plausible numbers of facts.
 _MOST: Final = {"cores": 65_536, "memory_gib": 1 << 20}
 _MOST_DEVICES: Final = 65_536
+#: A type of devices, or one device with its number; a version of Python.
+_DEVICE: Final = re.compile(r"[A-Za-z_]\w*(?::(\d{1,6}))?", re.ASCII)
+_PYTHON: Final = re.compile(r"\d+\.\d+(\.\d+)?([a-z+-][\w.+-]*)?", re.ASCII)
 #: The beginning of a merged run's id.
 MERGED: Final = "merged-"
 
@@ -66,7 +70,12 @@ def check_invocation(evidence: GateEvidence) -> Iterator[GateFinding]:
 def _check_command_line(evidence: GateEvidence) -> Iterator[GateFinding]:
     """Reject facts about the run that its own command line contradicts."""
     run = evidence.report.run
-    facts = {"--profile": run.profile or "", "--strictness": run.strictness, "--challenge": run.invocation.challenge}
+    facts = {
+        "--profile": run.profile or "",
+        "--strictness": run.strictness,
+        "--challenge": run.invocation.challenge,
+        "--conformance-seed": str(run.invocation.seed),
+    }
     for option, said in facts.items():
         asked = typed(run.invocation.argv, option)
         if asked is not None and asked != said:
@@ -127,6 +136,12 @@ def check_times(evidence: GateEvidence) -> Iterator[GateFinding]:
     yield from _check_order(evidence, started)
     yield from _check_replay(evidence)
     yield from _check_durations(evidence, finished - started)
+
+
+def is_in_the_future(report: Report, now: datetime) -> bool:
+    """Return whether the run is dated later than the clock says, or its dates cannot be compared with the clock."""
+    moments = [_moment(text) for text in (report.run.started, report.run.finished) if text]
+    return any(moment is None or moment > now + _SKEW for moment in moments)
 
 
 def _moment(text: str) -> datetime | None:
@@ -224,6 +239,8 @@ def _check_facts(report: Report) -> Iterator[GateFinding]:
     names = [name.casefold() for name in facts]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         yield reject("G15", f"The file has facts with the same name: {named(twice)}.")
+    if (python := str(facts.get("python", ""))) and not _PYTHON.fullmatch(python):
+        yield reject("G15", f"No interpreter has this version: {one_line(python, 40)}.")
     for name, most in _MOST.items():
         value = facts.get(name, 1)
         if isinstance(value, str) or not 0 < value <= most:
@@ -238,6 +255,9 @@ def _check_devices(evidence: GateEvidence) -> Iterator[GateFinding]:
     if isinstance(devices, str) or not 0 < devices <= _MOST_DEVICES or devices != int(devices):
         if passed:
             yield reject("G15", f"Cases passed on a machine with this many devices: {one_line(str(devices), 60)}.")
+    elif not (found := _DEVICE.fullmatch(report.accelerator.device)) or int(found[1] or 0) >= devices:
+        device = one_line(report.accelerator.device, 60)
+        yield reject("G15", f"The run was on the device {device!a}, none of the {devices:g} that the file has.")
     elif len(report.accelerator.device_names) > devices:
         yield reject("G15", f"The file names more kinds of devices than it has devices: {devices}.")
     if odd := [case.id for case in report.cases if case.ranks != (case.world_size or 1)]:

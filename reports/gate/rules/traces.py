@@ -6,6 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Final
 
+from conformance.errors import JournalError
+from conformance.reports.challenge import ANSWER, parsed
 from conformance.reports.gate.evidence import GateEvidence
 from conformance.reports.gate.finding import GateFinding, Rule, counted, named, reject
 from conformance.reports.model import CaseRecord, Fact
@@ -16,6 +18,12 @@ from conformance.reports.waivers.applying import OBSERVED
 _RATIOS: Final = ("max_budget_ratio", "error_of_bound")
 #: Metric of a case whose cell is not claimed, and of one that computed on the host.
 _PROBE, _HOST_BYTES = "probe", "host_bytes"
+#: Metrics that count, and metrics of errors. No run writes a zero, a fraction or a text for a count, nor a negative
+#: number or a text for an error.
+_COUNTS: Final = ("comparisons", "samples")
+_ERRORS: Final = ("max_abs", "host_budget_ratio", *_RATIOS)
+#: Result of a probe that computed: only then a case that is not claimed has numbers of errors.
+_RIGHT: Final = "right"
 #: Reasons of cases that a probe has seen.
 _PROBED: Final = frozenset({Reason.UNSUPPORTED, Reason.UNDECLARED, Reason.UNDER_DECLARED})
 
@@ -33,8 +41,36 @@ def check_traces(evidence: GateEvidence) -> Iterator[GateFinding]:
         for case in group.cases:
             for trace in traces(case):
                 found[trace].append(case.id)
+    challenged = bool(evidence.report.run.invocation.challenge)
+    for case in evidence.report.cases:
+        if case.metrics:
+            for trace in _impossible(case, challenged=challenged):
+                found[trace].append(case.id)
     for trace, ids in found.items():
         yield reject("G18", f"{counted(len(ids), 'case')} {trace}: {named(ids)}.", ids)
+
+
+def _impossible(case: CaseRecord, *, challenged: bool) -> Iterator[str]:
+    """Yield metrics of a case that no run writes."""
+    metrics = case.metrics
+    for name in _COUNTS:
+        value = metrics.get(name, 1)
+        if type(value) is not int or value < 1:
+            yield f"with a count that is none ({name})"
+    for name in _ERRORS:
+        value = metrics.get(name, 0.0)
+        if isinstance(value, str) or value < 0:
+            yield f"with an error that is none ({name})"
+    if ANSWER in metrics and (not challenged or not _is_answer(str(metrics[ANSWER]))):
+        yield f"with an answer to no challenge ({ANSWER})"
+
+
+def _is_answer(text: str) -> bool:
+    try:
+        parsed(text)
+    except JournalError:
+        return False
+    return True
 
 
 def _of_failures(case: CaseRecord) -> Iterator[str]:
@@ -68,6 +104,11 @@ def _of_other_skips(case: CaseRecord) -> Iterator[str]:
     probe = case.metrics.get(_PROBE)
     if probe is not None and case.reason not in _PROBED and not case.reason.facts.made_by_waiver:
         yield f"skipped as {case.reason.value}, with the metric of a case that is not claimed (probe)"
+    numbers = [name for name in _RATIOS if name in case.metrics]
+    if probe != _RIGHT and numbers and not case.reason.facts.made_by_waiver:
+        yield f"skipped as {case.reason.value}, with errors of a case that was judged ({numbers[0]})"
+    elif not all(_is_within(case.metrics[name]) for name in numbers):
+        yield f"skipped as {case.reason.value}, with an error outside the budget"
     if case.reason is Reason.UNSUPPORTED and probe in ("right", "wrong", "fallback"):
         yield "skipped as unsupported, although the probe got a result (probe)"
     if OBSERVED in case.metrics and not case.reason.facts.made_by_waiver:
@@ -78,7 +119,8 @@ RULES = (
     Rule(
         "G18",
         requirement="No verdict has traces of another one: a passed case has no message, no command that repeats a "
-        "failure, and no error above its budget. A skipped case has no command either.",
+        "failure, and no error above its budget. A skipped case has no command either, and no error of a failure. "
+        "Every number is one that a run can write.",
         why="An edit of a verdict that leaves its evidence in place is the easiest forgery.",
         fix="Send the file as the run wrote it.",
         check=check_traces,

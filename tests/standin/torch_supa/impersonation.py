@@ -5,6 +5,7 @@ This is why nobody may conclude from ``torch.cuda.is_available()`` that there is
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -66,3 +67,8 @@ def answer_for(cuda: ModuleType, device: ModuleType) -> None:
     for name in ANSWERED:
         setattr(cuda, name, getattr(device, name))
     cuda.get_device_properties = get_device_properties
+    # Distributed checkpoints copy tensors of this device type to the host. It must not become "cuda", also in modules
+    # that were imported before.
+    for module in list(sys.modules.values()):
+        if "_get_available_device_type" in getattr(module, "__dict__", {}):
+            module._get_available_device_type = lambda: "supa"

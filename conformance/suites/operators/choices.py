@@ -1,0 +1,145 @@
+"""Results that an operator's documentation leaves open: indices of equal elements, orders that nobody asked for.
+
+PyTorch's CPU makes one choice. If a device makes another one that is as good, its choice becomes the expected result.
+``limits.toml``, ``choices``, names the operators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from conformance.numerics.compare import plain
+
+from .execution import OperatorSample
+from .sampling import limits
+
+Leaves = list
+
+
+def settled(info, sample: OperatorSample, actual: Leaves, expected: Leaves) -> Leaves:
+    """Return the expected leaves, with the device's own values where these are as good as the host's."""
+    choice = _CHOICES.get(info.name) if info is not None else None
+    if choice is None or len(actual) != len(expected) or not _alike(actual, expected):
+        return expected
+    found, wanted = [plain(leaf) for leaf in actual], [plain(leaf) for leaf in expected]
+    return choice(info.name, sample, found, wanted) or expected
+
+
+def gradient(info, sample: OperatorSample, actual: Leaves, cotangent: torch.Tensor) -> torch.Tensor | None:
+    """Return the gradient of the input for the elements that the device has chosen; None for other operators."""
+    x = sample.input
+    if info.name not in limits().choices.gathers or len(actual) < 2 or x.dim() == 0:
+        return None
+    dim, index = _dim(info.name, sample), plain(actual[1])
+    if index.dim() < x.dim():
+        index, cotangent = index.unsqueeze(dim), cotangent.unsqueeze(dim)
+    return torch.zeros_like(x.detach()).scatter_add(dim, index, cotangent.to(x.dtype))
+
+
+def same_among_equals(info, x: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> bool:
+    """Return whether two gradients of ``x`` differ only in which of equal elements have them.
+
+    This holds for operators that choose without an index among their results.
+    """
+    if info.name not in limits().choices.hidden or left.shape != x.shape or left.shape != right.shape:
+        return False
+    return torch.equal(_pairs(x, left), _pairs(x, right))
+
+
+def _pairs(x: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
+    """Return all pairs of an element and its gradient, sorted by both."""
+    values, slopes = x.detach().flatten().double(), gradient.flatten().double()
+    order = slopes.argsort(stable=True)
+    order = order[values[order].argsort(stable=True)]
+    return torch.stack([values[order], slopes[order]]).nan_to_num()
+
+
+def _alike(actual: Leaves, expected: Leaves) -> bool:
+    pairs = zip(actual, expected, strict=True)
+    return all(isinstance(a, torch.Tensor) and isinstance(e, torch.Tensor) and a.dtype == e.dtype for a, e in pairs)
+
+
+def _argument(sample: OperatorSample, name: str, position: int, default):
+    if name in sample.kwargs:
+        return sample.kwargs[name]
+    return sample.args[position] if position < len(sample.args) else default
+
+
+def _dim(name: str, sample: OperatorSample) -> int:
+    return _argument(sample, "dim", getattr(limits().choices, name), -1)
+
+
+def _equal(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """Return where two tensors are equal; NaN equals NaN."""
+    return (left == right) | ((left != left) & (right != right))
+
+
+def _picks(x: torch.Tensor, dim: int, index: torch.Tensor, values: torch.Tensor) -> bool:
+    """Return whether the elements of ``x`` at different indices along ``dim`` are the values."""
+    if index.numel() and not (int(index.min()) >= 0 and int(index.max()) < x.shape[dim]):
+        return False
+    ordered = index.sort(dim).values
+    distinct = bool((ordered.diff(dim=dim) != 0).all())
+    return distinct and bool(_equal(x.gather(dim, index), values).all())
+
+
+def _ordered(name: str, sample: OperatorSample, found: Leaves, wanted: Leaves) -> Leaves | None:
+    """Settle sort, argsort and topk: the indices of equal elements are open, and of an unsorted topk the order."""
+    x = sample.input.detach()
+    if x.dim() == 0 or sample.kwargs.get("stable") or found[-1].shape != wanted[-1].shape:
+        return None
+    dim, index = _dim(name, sample), found[-1]
+    if name == "argsort":
+        return [index] if _picks(x, dim, index, x.gather(dim, wanted[0])) else None
+    values = wanted[0]
+    if name == "topk" and not _argument(sample, "sorted", 3, True):
+        same = _equal(found[0].sort(dim).values, values.sort(dim).values)
+        values = found[0] if bool(same.all()) else values
+    return [values, index] if _picks(x, dim, index, values) else None
+
+
+def _selected(name: str, sample: OperatorSample, found: Leaves, wanted: Leaves) -> Leaves | None:
+    """Settle kthvalue, median and mode: the index of an equal element is open, and which of several modes it is."""
+    x = sample.input.detach()
+    if len(found) < 2 or x.dim() == 0 or any(f.shape != w.shape for f, w in zip(found, wanted, strict=True)):
+        return None
+    dim = _dim(name, sample)
+    values, index = (leaf if leaf.dim() == x.dim() else leaf.unsqueeze(dim) for leaf in found)
+    if not x.shape[dim] or not _picks(x, dim, index, values):
+        return None
+    if name != "mode":
+        return [wanted[0], found[1]]
+    most = wanted[0] if wanted[0].dim() == x.dim() else wanted[0].unsqueeze(dim)
+    as_often = _equal(x, values).sum(dim) == _equal(x, most).sum(dim)
+    return found if bool(as_often.all()) else None
+
+
+def _unsorted(name: str, sample: OperatorSample, found: Leaves, wanted: Leaves) -> Leaves | None:
+    """Settle unique elements without an order: expect the host's results in the device's order."""
+    asked = sample.kwargs
+    if asked.get("sorted", True) or asked.get("dim") is not None or found[0].shape != wanted[0].shape:
+        return None
+    order = wanted[0].argsort()[found[0].argsort().argsort()]
+    expected = [wanted[0][order]]
+    if asked.get("return_inverse"):
+        expected.append(order.argsort()[wanted[1]])
+    if asked.get("return_counts"):
+        expected.append(wanted[-1][order])
+    return expected
+
+
+def _exponent(name: str, sample: OperatorSample, found: Leaves, wanted: Leaves) -> Leaves | None:
+    """Settle frexp: C leaves the exponents of infinities and NaN open."""
+    if found[1].shape != wanted[1].shape:
+        return None
+    return [wanted[0], torch.where(wanted[0].isfinite(), wanted[1], found[1])]
+
+
+_CHOICES: dict[str, Callable[[str, OperatorSample, Leaves, Leaves], Leaves | None]] = {
+    **dict.fromkeys(("sort", "argsort", "topk"), _ordered),
+    **dict.fromkeys(("kthvalue", "median", "nanmedian", "mode"), _selected),
+    "unique": _unsorted,
+    "frexp": _exponent,
+}

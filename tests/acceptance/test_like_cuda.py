@@ -1,0 +1,64 @@
+"""A right device with CUDA's habits is accused of nothing: the cases that the habits concern, in a run of their own.
+
+`tox run -e like-cuda` runs all areas.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from conformance.accelerators.simulated.habits import HABITS
+
+from .running import Run, run
+
+LIKE_CUDA = "conformance.accelerators.simulated.like_cuda:LIKE_CUDA"
+#: One cell for each kind of habit; and before and after it, cases that need a working device.
+CELLS = (
+    "sort[int8-inference]", "sort[bfloat16-training]", "argsort[bool-inference]", "topk[uint8-inference]",
+    "kthvalue[int16-inference]", "median[float32-inference]", "mode[float32-inference]", "msort[float16-training]",
+    "unique[int8-inference]", "frexp[float32-inference]", "native_layer_norm[bfloat16-training]",
+    "native_batch_norm[float32-inference]", "native_batch_norm[float16-training]",
+    "native_group_norm[float32-inference]",
+    "mm[float32-training]", "mm[int8-inference]", "bmm[bfloat16-inference]", "igamma[float16-inference]",
+    "exp[float64-inference]", "special.ndtr[int8-inference]", "nn.functional.tanhshrink[float64-inference]",
+    "corrcoef[float32-training]", "logcumsumexp[float64-training]", "nn.functional.rms_norm[float32-training]",
+    "maximum[float32-inference]", "addcmul[float32-inference]", "lerp[float32-inference]",
+    "fft.fft2[complex64-inference]", "linalg.inv[float32-inference]", "multinomial[error-inputs]",
+)  # fmt: skip
+ASSERTS = ("gather[error-inputs]", "scatter[error-inputs]", "scatter_add[error-inputs]")
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    cases = [f"--case=operators.{cell}" for cell in (*ASSERTS, *CELLS)]
+    folder: Path = tmp_path_factory.mktemp("like_cuda")
+    return run(f"--accelerator={LIKE_CUDA}", "-n1", *cases, cwd=folder, name="like-cuda")
+
+
+def test_no_cell_is_accused(finished: Run) -> None:
+    failures = {case: finished.messages[case] for case, verdict in finished.verdicts.items() if verdict[0] == "fail"}
+
+    assert failures == {}
+    assert len(finished.verdicts) == len(CELLS) + len(ASSERTS), finished.output
+
+
+@pytest.mark.parametrize("cell", ASSERTS)
+def test_an_assertion_in_a_kernel_is_a_refusal(cell: str, finished: Run) -> None:
+    case = next(case for case in finished.report.cases if case.id == f"operators.{cell}")
+
+    assert (case.outcome.value, case.reason.value) == ("pass", "native")
+    assert "error input" in case.metrics["context_ended_by"]
+
+
+def test_what_is_not_computed_is_confirmed(finished: Run) -> None:
+    for cell in ("mm[int8-inference]", "igamma[float16-inference]"):
+        assert finished.verdicts[f"operators.{cell}"] == ("skip", "unsupported")
+        assert "confirmed" in finished.messages[f"operators.{cell}"]
+
+
+@pytest.mark.parametrize("name", sorted(HABITS))
+def test_every_habit_is_of_an_operator(name: str) -> None:
+    assert torch._C._jit_get_schemas_for_operator(f"aten::{name}")

@@ -1,0 +1,97 @@
+"""Generated forgeries of the published reports: those that the gate accepts are counted, and none of them matters."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections import Counter
+from functools import cache
+
+import pytest
+
+from . import test_attacks as attacks
+from .forgeries import Forgery, forgeries
+
+#: One of so many cases stays in the reports that are forged: the rules see each kind of case, and a run takes seconds.
+SAMPLE = 60
+PAIRS = (("cpu", "sim"), ("sim", "supa"), ("supa", "cpu"))
+#: Edits that the gate accepts, each with the reason why it cannot or need not refuse them.
+ACCEPTED = {
+    # The signer answers for facts that no other part of the file repeats; --fingerprint compares all of the machine's.
+    "run.id:*": "any text is a name for a run; --baseline finds a replay",
+    "run.suite.commit:*": "no rule reads it",
+    "run.*: of another report": "dates and workers of an honest run fit the cases of another one",
+    "run: replaced by another report's": "refused where the command line is another accelerator's",
+    "run.invocation.argv:*": "options may come from PYTEST_ADDOPTS, so an empty command line is honest",
+    "run.invocation.seed:*": "only a challenge shows which numbers were used",
+    "run.invocation.workers:*": "without -n the file alone says it",
+    "accelerator.name: *": "a name that begins with the spec is the accelerator's own; --accelerator compares it",
+    "accelerator.device*:*": "what the accelerator says of itself",
+    "accelerator.communication_backend:*": "what the accelerator says of itself",
+    "accelerator.driver:*": "what the accelerator says of itself",
+    "environment*:*": "facts of the machine; --fingerprint compares them",
+    "accounting.torn_lines: one higher": "a torn line that nobody wrote is no advantage",
+    "accounting: replaced*": "equal in honest reports",
+    "notes:*": "text for people",
+    # Claims.
+    "a claim *: reason *": "text for people",
+    "a claim *: detail removed": "the same claim in other words",
+    "a claim *: cell *": "a claim about a cell that no case of the smaller plan has",
+    "a claim *: turned to *": "a claim about a cell that no case of the smaller plan has",
+    "a claim *: removed": "a claim about a cell that no case of the smaller plan has",
+    # Cases.
+    "* case that is *: seconds *": "durations are checked together",
+    "* case that is *: world_size of *": "the same number, or that of a case in one process",
+    "* case that is *: metrics of *": "numbers that another case of the report could have; a challenge checks them",
+    "* case that is *: metrics removed": "few areas have numbers in every case",
+    "* case that is *: max_abs 1e+300": "its share of the budget is what is checked",
+    "* case that is *: an_invented_metric *": "shown as it is; no rule reads it",
+    "* case that is un*: message *": "text for people",
+    "* case that is un*: turned to skip under-declared": "worse than the truth",
+    "every case: *": "numbers that another case of the report could have; a challenge checks them",
+}
+
+
+@cache
+def judged(who: str, other: str) -> tuple[tuple[Forgery, frozenset[str]], ...]:
+    """Return every forgery that differs from the honest report, with the rules that refuse it."""
+    report, lender = sampled(who), sampled(other)
+    manifest = attacks.manifest_of(report)
+    found = []
+    for forgery in forgeries(report, lender):
+        forged = attacks.mended(forgery.report)
+        if forged != report:
+            found.append((forgery, frozenset(attacks.rules_of(attacks.judged(forged, manifest)))))
+    return tuple(found)
+
+
+@cache
+def sampled(who: str) -> attacks.Report:
+    """Return a published run of a much smaller plan."""
+    cases = attacks.published(who).cases
+    return attacks.mended(
+        attacks.replace(attacks.published(who), cases=tuple(cases[n] for n in range(0, len(cases), SAMPLE)))
+    )
+
+
+@pytest.mark.parametrize("who", [who for who, _ in PAIRS])
+def test_the_reports_that_are_forged_are_accepted(who: str) -> None:
+    report = sampled(who)
+
+    assert attacks.judged(report, attacks.manifest_of(report)).findings == ()
+
+
+@pytest.mark.parametrize(("who", "other"), PAIRS)
+def test_a_generated_forgery_is_refused_or_cannot_matter(who: str, other: str) -> None:
+    accepted = [forgery.name for forgery, rules in judged(who, other) if not rules]
+
+    assert [name for name in accepted if not any(fnmatch.fnmatchcase(name, known) for known in ACCEPTED)] == []
+
+
+@pytest.mark.parametrize(("who", "other"), PAIRS)
+def test_most_generated_forgeries_are_refused_each_by_several_rules(who: str, other: str) -> None:
+    outcomes = judged(who, other)
+    refused = Counter(rule for _, rules in outcomes for rule in rules)
+
+    assert len(outcomes) > 500
+    assert sum(bool(rules) for _, rules in outcomes) > 0.7 * len(outcomes)
+    assert {"G03", "G05", "G08", "G12", "G13", "G15", "G17", "G18"} <= set(refused)
