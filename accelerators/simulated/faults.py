@@ -6,8 +6,10 @@ A fault is armed and disarmed in a running process; nothing is rebuilt. A fault 
 * ``operators`` – a function around an operator's kernel: ``around(call, args) -> results``. ``args`` are the operator's
   arguments in the order of its schema, ``call(args)`` runs the true kernel and returns the list of its results. Tensors
   are host views of device memory, so writing into one is a write to the device. The key is the operator's name
-  without overload (``aten::gelu_backward``, ``c10d::allreduce_``). PyTorch computes most ``x.add_(y)`` and ``x + y`` as
-  ``aten::add`` with ``out=``, so one name covers all three. Collectives are finished when ``call`` returns;
+  without overload (``aten::gelu_backward``, ``c10d::allreduce_``), or with one (``aten::add.out``,
+  ``aten::mm.default``), which then comes first. PyTorch computes most ``x.add_(y)`` and ``x + y`` as ``aten::add``
+  with ``out=``, so one name covers all three. Undefined tensors are None. Collectives are finished when ``call``
+  returns;
 * ``members`` – replacements for attributes of ``torch.<device>``: ``members={"device_count": lambda old: lambda: 7}``;
 * ``context`` – a context that is entered while the fault is armed. It reaches copies and factories (through a dispatch
   mode), PyTorch's own functions, and the members of the accelerator.

@@ -74,6 +74,11 @@ OTHERS = {
     "--mutant",
     "--upstream",
     "--out",
+    # those of the generated faults
+    "--draws",
+    "--family",
+    "--narrow",
+    "--seed",
     # the benchmarks' and pip's
     "--record",
     "--deepspeed",

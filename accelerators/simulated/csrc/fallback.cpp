@@ -27,17 +27,20 @@ std::unique_ptr<OpProfile> make_profile(const c10::OperatorHandle& op) {
   auto profile = std::make_unique<OpProfile>();
   const auto& schema = op.schema();
   profile->name = schema.name();
+  profile->overload = schema.name() + "." + (schema.overload_name().empty() ? "default" : schema.overload_name());
   profile->draws = op.hasTag(at::Tag::nondeterministic_seeded);
   profile->takes_host_tensors = kTakesHostTensors.count(schema.name()) > 0;
   profile->missing = config().missing.count(schema.name()) > 0;
   profile->calls = &counters().ops[schema.name()];
   for (const auto& argument : schema.arguments()) {
+    profile->argument_types.push_back(argument.type());
     profile->writes.push_back(argument.alias_info() && argument.alias_info()->isWrite());
     if (argument.type()->str().find("Generator") != std::string::npos) {
       profile->generator = static_cast<int>(profile->writes.size()) - 1;
     }
   }
   for (const auto& ret : schema.returns()) {
+    profile->return_types.push_back(ret.type());
     int index = -1;
     if (ret.alias_info() && ret.alias_info()->isWrite()) {
       for (size_t i = 0; i < schema.arguments().size() && index < 0; ++i) {
@@ -247,6 +250,15 @@ std::unordered_map<std::string, Around>& arounds() {
   return *instance;
 }
 
+const Around* around_of(const OpProfile& profile) {
+  if (arounds().empty()) return nullptr;
+  for (const auto* name : {&profile.overload, &profile.name}) {
+    auto found = arounds().find(*name);
+    if (found != arounds().end()) return &found->second;
+  }
+  return nullptr;
+}
+
 void for_each_tensor(const c10::IValue& value, const std::function<void(const at::Tensor&)>& visit) {
   if (value.isTensor()) {
     visit(value.toTensor());
@@ -326,10 +338,9 @@ void run_on_host(const c10::OperatorHandle& op, const OpProfile& profile, Stack&
     kernel(stack);
     return give_zeros(profile, written, stack);
   }
-  if (arounds().empty()) return kernel(stack);
-  auto around = arounds().find(profile.name);
-  if (around == arounds().end()) return kernel(stack);
-  around->second(profile, stack, kernel);
+  const auto* around = around_of(profile);
+  if (!around) return kernel(stack);
+  (*around)(profile, stack, kernel);
 }
 
 void fallback(const c10::OperatorHandle& op, Stack* stack) {
