@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
+import shutil
+import tempfile
 from pathlib import Path
 
 from setuptools import find_packages, setup
@@ -25,5 +28,21 @@ def _inside(room: str, folder: Path) -> list[str]:
     return [f"{room}.{name}" for name in find_packages(str(folder))]
 
 
+def scratch() -> str:
+    """Return a folder that is deleted when the build ends.
+
+    setuptools builds in the checkout. It leaves ``build/`` there, and installs from it what the checkout no longer has.
+    """
+    folder = tempfile.mkdtemp(prefix="conformance-build-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
 if __name__ == "__main__":
-    setup(packages=packages(), package_dir=ROOMS)
+    folder = scratch()
+    # setuptools refuses a folder for metadata that does not exist, and makes the other one itself.
+    setup(
+        packages=packages(),
+        package_dir=ROOMS,
+        options={"build": {"build_base": folder}, "egg_info": {"egg_base": folder}},
+    )

@@ -62,6 +62,14 @@ class Level(Enum):
     STANDARD = "standard"
 
 
+class About(Enum):
+    """What a case tests. Only cases about the device count in percentages and profiles."""
+
+    DEVICE = "device"
+    PACKAGE = "package"  # this package: it would pass, or fail, on every device alike
+    PYTORCH = "pytorch"  # PyTorch's code above the device
+
+
 class Isolation(Enum):
     """Origin of the processes in which the ranks of a case run, from the fastest to the most isolated."""
 
@@ -99,6 +107,7 @@ class Case:
     world_size: int | None = None
     isolation: Isolation = Isolation.REUSE
     environment: tuple[tuple[str, str], ...] = ()
+    about: About = About.DEVICE
     payload: Any = field(default=None, compare=False, hash=False, repr=False)
 
     @property
@@ -127,6 +136,7 @@ class Case:
             adaptive=self.adaptive,
             in_reference=self.in_reference,
             world_size=self.world_size,
+            about=self.about.value,
         )
 
 
@@ -169,10 +179,11 @@ def case(
     world_size: int | Sequence[int] | None = None,
     isolation: str = "reuse",
     environment: Mapping[str, str] | None = None,
+    about: About = About.DEVICE,
 ) -> Callable[[F], F]:
     """Mark a test function as a case. The function takes the value of each axis as a string argument."""
     area = id.split(".", 1)[0]
-    template = Case(id=id, area=area, tier=tier, level=level, deadline=deadline, adaptive=adaptive)
+    template = Case(id=id, area=area, tier=tier, level=level, deadline=deadline, adaptive=adaptive, about=about)
     template = replace(template, isolation=_isolation(id, isolation, world_size, environment))
     template = replace(template, environment=tuple((environment or {}).items()))
     names, sizes = tuple(axes or ()), _world_sizes(id, world_size)

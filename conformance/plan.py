@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from conformance.case import Case, CaseFamily
-from conformance.errors import ConformanceError
+from conformance.errors import ConformanceError, UsageError
 from conformance.reports.json_files import collector_paused
 from conformance.reports.planned import plan_sha256
 from conformance.reports.report_json import as_plain
@@ -43,8 +43,12 @@ def area_names() -> list[str]:
 
 
 def suite_version() -> str:
-    """Return the version of the installed suite."""
-    return metadata.version("accelerator-conformance")
+    """Return the version of the installed suite. Raise UsageError if only its files are there."""
+    try:
+        return metadata.version("accelerator-conformance")
+    except metadata.PackageNotFoundError:
+        folder = Path(__file__).parent.parent
+        raise UsageError(f"accelerator-conformance is not installed. Install it: pip install -e {folder}") from None
 
 
 def bundled_cases(areas: Iterable[str] | None = None) -> list[BundledCase]:

@@ -12,6 +12,10 @@ import pytest
 
 if TYPE_CHECKING:
     from collections.abc import Generator
+    from typing import Any
+
+#: Fixtures of conformance.fixtures, which exist only in a run with an accelerator.
+_FIXTURES = ("accelerator", "device", "declaration", "case", "check", "rank", "world_size", "group", "shared_dir")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -51,8 +55,23 @@ def pytest_cmdline_main(config: pytest.Config) -> Generator[None, object, object
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Register the marker, and the hooks of a run where an accelerator is chosen."""
-    config.addinivalue_line("markers", "conformance: set by the conformance plugin on every case it runs.")
+    config.addinivalue_line(
+        "markers", "conformance: set by the conformance plugin on every case; -m conformance selects them."
+    )
     if config.getoption("accelerator", None) is not None:
         from conformance.runner.session import activate
 
         activate(config)
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Say what to do if a test without an accelerator asks for one of the fixtures."""
+    if config.getoption("accelerator", None):
+        return
+    missing = (f"fixture '{name}' not found" for name in _FIXTURES)
+    errors = [str(report.longrepr) for report in terminalreporter.stats.get("error", ())]
+    if found := [text for text in missing if any(text in error for error in errors)]:
+        terminalreporter.write_line(
+            f"{found[0]}: if it is meant to be the one of accelerator-conformance, name the device, "
+            "for example: pytest --accelerator=cpu PATH"
+        )

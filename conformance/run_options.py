@@ -140,9 +140,9 @@ def _cases(typed: Iterable[str], files: Iterable[str]) -> tuple[str, ...]:
 
 
 def _listed(file: str) -> list[str]:
-    """Return the lines of a case file without empty lines and ``#`` comments; UsageError if none is left."""
+    """Return the lines of a case file without empty lines and comments; UsageError if none is left."""
     try:
-        lines = [line.strip() for line in Path(file).read_text(encoding="utf-8").splitlines()]
+        lines = [line.partition(" #")[0].strip() for line in Path(file).read_text(encoding="utf-8").splitlines()]
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise UsageError(f"--case-file {file}: the file cannot be read: {reason}.") from None

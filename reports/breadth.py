@@ -42,6 +42,8 @@ def breadth(groups: Iterable[CaseGroup], lost: int = 0) -> Breadth:
     """Return the breadth of a run. ``lost`` cases have no verdict; they count as claimed, as in all other counts."""
     claimed = planned = lost
     for group in groups:
+        if not group.first.of_device:
+            continue
         claimed += group.counts.claimed - sum(map(is_borrowed, _kernel_passes(group)))
         planned += group.counts.planned
     return Breadth(claimed, planned)
@@ -111,7 +113,7 @@ def area_shares(
     claimed: Counter[str] = Counter()
     planned: Counter[str] = Counter()
     for group, number in numbers:
-        if belongs(group.first):
+        if group.first.of_device and belongs(group.first):
             planned[group.area] += number
             claimed[group.area] += number if group.reason.facts.claimed else 0
     for area, number in Counter(case.area for case in lost if belongs(case) and _common([case])).items():

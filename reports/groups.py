@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class CaseGroup:
     """Cases that profiles and gate rules treat alike, in the order of the report.
 
-    They share area, tier, level, mode, outcome and reason, and are all on ranks or all not.
+    They share area, tier, level, mode, outcome and reason. All or none are on ranks, and about the device.
     """
 
     cases: Sequence[CaseRecord]
@@ -45,7 +45,7 @@ class CaseGroup:
 
     @property
     def counts(self) -> Counts:
-        return count(self.outcome, self.reason).times(len(self.cases))
+        return count(self.outcome, self.reason, of_device=self.first.of_device).times(len(self.cases))
 
 
 def grouped(cases: Iterable[CaseRecord]) -> tuple[CaseGroup, ...]:
@@ -63,4 +63,5 @@ def grouped(cases: Iterable[CaseRecord]) -> tuple[CaseGroup, ...]:
 
 
 def _key(case: CaseRecord) -> tuple[object, ...]:
-    return case.area, case.distributed, case.tier, case.level, case.axes.get("mode"), case.outcome, case.reason
+    mode = case.axes.get("mode")
+    return case.area, case.distributed, case.about, case.tier, case.level, mode, case.outcome, case.reason

@@ -49,11 +49,10 @@ _TRAINING: Final = frozenset({"training"})
 _FLOATS: Final = frozenset({"float32", "float16", "bfloat16", "float64", "float8_e4m3fn", "float8_e5m2"})
 _SPLIT: Final = (("fp32", "float32"), ("fp16", "float16"), ("bf16", "bfloat16"), ("fp64", "float64"))
 
-_SUMMED: Final = (
-    MatrixColumn("cplx", frozenset({"complex64", "complex128"})),
-    MatrixColumn("int\nbool", frozenset({"int8", "int16", "int32", "int64", "uint8", "bool"})),
-    MatrixColumn("–", frozenset({None})),
-)
+_COMPLEX: Final = frozenset({"complex64", "complex128"})
+_WHOLE: Final = frozenset({"int8", "int16", "int32", "int64", "uint8", "bool"})
+_NO_DTYPE: Final = MatrixColumn("–", frozenset({None}))
+_SUMMED: Final = (MatrixColumn("cplx", _COMPLEX), MatrixColumn("int\nbool", _WHOLE), _NO_DTYPE)
 #: Layouts from the most detailed to the narrowest. A terminal gets the first that fits. One more column sums up the
 #: cases that no column holds.
 TERMINAL_LAYOUTS: Final = (
@@ -69,6 +68,11 @@ TERMINAL_LAYOUTS: Final = (
     (
         *(MatrixColumn(f"float\n{letter}", _FLOATS, modes) for letter, modes in (("I", _FORWARD), ("T", _TRAINING))),
         *_SUMMED,
+    ),
+    (
+        *(MatrixColumn(f"float\n{letter}", _FLOATS, modes) for letter, modes in (("I", _FORWARD), ("T", _TRAINING))),
+        MatrixColumn("int\ncplx", _COMPLEX | _WHOLE),
+        _NO_DTYPE,
     ),
 )
 OTHER: Final = "other"
@@ -118,9 +122,9 @@ def make_matrix(report: Report, columns: Sequence[MatrixColumn]) -> Matrix:
 def planned_counts(report: Report) -> Iterator[tuple[PlannedCase, Counts]]:
     """Yield every planned case with the counts that it adds."""
     for case in report.cases:
-        yield case, count(case.outcome, case.reason)
+        yield case, count(case.outcome, case.reason, of_device=case.of_device)
     for planned in report.accounting.unaccounted:
-        yield planned, count(None, None)
+        yield planned, count(None, None, of_device=planned.of_device)
 
 
 def _title(place: tuple[str | None, str | None], columns: Sequence[MatrixColumn]) -> str:

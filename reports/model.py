@@ -167,7 +167,7 @@ class Report:
     @cached_property
     def idle_areas(self) -> tuple[str, ...]:
         """Return the areas where something is claimed and nothing ran."""
-        return idle_areas((case.area, case.outcome, case.reason) for case in self.cases)
+        return idle_areas((case.area, case.outcome, case.reason) for case in self.cases if case.of_device)
 
     @cached_property
     def groups(self) -> tuple[CaseGroup, ...]:
@@ -214,8 +214,8 @@ class Report:
 
 def count_cases(cases: Iterable[CaseRecord], accounting: Accounting) -> Counts:
     """Return the counts of the cases, with those that have no verdict."""
-    seen = tally((case.outcome, case.reason) for case in cases)
-    return seen + tally((None, None) for _ in accounting.unaccounted)
+    seen = tally((case.outcome, case.reason, case.of_device) for case in cases)
+    return seen + tally((None, None, planned.of_device) for planned in accounting.unaccounted)
 
 
 def manifest_sha256(report: Report) -> str:

@@ -17,6 +17,8 @@ _FLAGS = {(False, False): "00", (False, True): "01", (True, False): "10", (True,
 _MANY: int = 50_000
 #: The capability of having collectives at all. Capabilities of single collectives begin with this name and a dot.
 _COMMUNICATION = "comm"
+#: Subjects of cases besides the device, with the words that views show. Such a case counts in no percentage.
+ABOUT = {"device": "the device", "package": "this package", "pytorch": "PyTorch"}
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,8 @@ class PlannedCase:
 
     ``requires`` holds cells as strings. An ``adaptive`` case is judged by the claim of its one cell, whatever that
     claim is. ``in_reference`` tells whether a pattern that claims support covers the cell. ``world_size`` is the
-    number of ranks the case runs on; None for a case that runs in one process.
+    number of ranks the case runs on; None for a case that runs in one process. ``about`` is a key of ``ABOUT``: what
+    the case tests. Only cases about the device count in percentages and profiles.
     """
 
     id: str
@@ -37,6 +40,17 @@ class PlannedCase:
     adaptive: bool = False
     in_reference: bool = True
     world_size: int | None = None
+    about: str = "device"
+
+    @property
+    def of_device(self) -> bool:
+        """Return whether the case tests the device, and so counts in percentages and profiles."""
+        return self.about == "device"
+
+    @property
+    def about_note(self) -> str:
+        """Return ``about this package`` or ``about PyTorch``; nothing for a case about the device."""
+        return "" if self.of_device else f"about {ABOUT.get(self.about, self.about)}"
 
     @property
     def subject(self) -> str:
@@ -100,6 +114,9 @@ def _line(planned: PlannedCase) -> str:
         # Profiles depend on it here, so an edited world size must change the hash. Where the requirements imply ranks
         # it decides nothing, and hashes of reports that were written before the field existed stay valid.
         flags += f"x{planned.world_size}"
+    if not planned.of_device:
+        # It takes the case out of every percentage, so an edit must change the hash.
+        flags += f"!{planned.about}"
     return _PART.join((planned.id, planned.area, planned.tier, planned.level, flags, values, *planned.requires))
 
 

@@ -4,6 +4,7 @@
 
 A profile is green if everything that is claimed of it passes, and if enough of it is claimed. Without the second
 condition a declaration of three cells would earn every profile.
+Cases that are not about the device belong to ``full`` alone, and count in no result.
 """
 
 from __future__ import annotations
@@ -51,19 +52,19 @@ def _mode(planned: PlannedCase) -> str | None:
 
 
 def _is_core(planned: PlannedCase) -> bool:
-    return planned.level == "core"
+    return planned.of_device and planned.level == "core"
 
 
 def _is_inference(planned: PlannedCase) -> bool:
-    return not planned.distributed and _mode(planned) in (None, "inference")
+    return planned.of_device and not planned.distributed and _mode(planned) in (None, "inference")
 
 
 def _is_training(planned: PlannedCase) -> bool:
-    return not planned.distributed and _mode(planned) in (None, "training")
+    return planned.of_device and not planned.distributed and _mode(planned) in (None, "training")
 
 
 def _is_distributed(planned: PlannedCase) -> bool:
-    return planned.distributed
+    return planned.of_device and planned.distributed
 
 
 def _is_any(_planned: PlannedCase) -> bool:
@@ -151,9 +152,11 @@ def _result(profile: Profile, groups: Sequence[tuple[CaseGroup, int]], lost: Seq
     It is green when every claimed case passed, none failed, a case of its own passed, and enough is claimed. The third
     condition keeps a run without a distributed case from being called ``distributed``.
     """
-    inside = [(group, number) for group, number in groups if in_profile(profile.name, group.first)]
+    inside = [
+        (group, number) for group, number in groups if group.first.of_device and in_profile(profile.name, group.first)
+    ]
     counts = total(group.counts for group, _ in inside)
-    claimed = counts.claimed + sum(in_profile(profile.name, planned) for planned in lost)
+    claimed = counts.claimed + sum(planned.of_device and in_profile(profile.name, planned) for planned in lost)
     own = any(group.counts.passed and profile.own(group.first) for group, _ in inside)
     lacks = tuple(_lacks(profile, inside, lost))
     green = own and not counts.failed and counts.passed == claimed and not lacks

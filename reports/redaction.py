@@ -25,7 +25,14 @@ SELECTING: Final = (
     "--case-file",
     "--shard",
     "--lf",
+    "--last-failed",
     "--ff",
+    "--sw",
+    "--stepwise",
+    "--sw-skip",
+    "--stepwise-skip",
+    "--splits",
+    "--ignore-glob",
 )
 MAX_MESSAGE: Final = 4_000
 #: Facts that one case or environment may have.

@@ -198,7 +198,9 @@ def _default(field: dataclasses.Field[Any]) -> Any:
 
 PACKED: Final = 1
 #: Members that a shape has for all of its cases.
-COMMON: Final = ("area", "tier", "level", "adaptive", "in_reference", "world_size", "outcome", "reason", "ranks")
+COMMON: Final = (
+    "area", "tier", "level", "adaptive", "in_reference", "world_size", "about", "outcome", "reason", "ranks"
+)  # fmt: skip
 _PARTS: Final = 8
 
 

@@ -57,19 +57,37 @@ def repro_line(header: Mapping[str, Any]) -> ReproLine:
     ``seed``, ``strictness``, ``rank_isolation``; missing members have their defaults. A value that this suite would
     not have written leaves its option out; without a valid accelerator there is no line.
     """
+    head = _command(header)
+    if not head:
+        return ReproLine("", "")
+    return ReproLine(f"{shlex.join([*head, '--case'])} ", f" {shlex.join(['-n0', *_settings(header)])}")
+
+
+def rerun(header: Mapping[str, Any], file: str) -> str:
+    """Return a command line that runs the cases in a file again, with the settings of a run."""
+    head = _command(header)
+    return shlex.join([*head, "--case-file", file, *_settings(header)]) if head else ""
+
+
+def _command(header: Mapping[str, Any]) -> list[str]:
+    """Return the words that begin a command line: pytest, files and accelerator. None without an accelerator."""
     spec = str(header.get("spec") or header.get("accelerator") or "auto")
     if not is_accelerator_name(spec):
-        return ReproLine("", "")
+        return []
     files = [file for file in redaction.strings(header.get("paths")) if is_repeatable(file)]
-    head = shlex.join(["pytest", *files, f"--accelerator={spec}", "--case"])
-    words = ["-n0", *_claims_file(redaction.strings(header.get("argv")))]
+    return ["pytest", *files, f"--accelerator={spec}"]
+
+
+def _settings(header: Mapping[str, Any]) -> list[str]:
+    """Return the options that decide how cases run and how they are judged."""
+    words = _claims_file(redaction.strings(header.get("argv")))
     if seed := redaction.whole(header.get("seed")):
         words.append(f"--conformance-seed={seed}")
     if (strictness := _word(header, "strictness")) not in ("", "ci"):
         words.append(f"--strictness={strictness}")
     if (isolation := _word(header, "rank_isolation")) not in ("", "reuse"):
         words.append(f"{_ISOLATION}={isolation}")
-    return ReproLine(f"{head} ", f" {shlex.join(words)}")
+    return words
 
 
 def _word(header: Mapping[str, Any], name: str) -> str:

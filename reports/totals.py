@@ -22,13 +22,17 @@ class ExitStatus(IntEnum):
 
 @dataclass(frozen=True)
 class Counts:
-    """Counts of cases that passed, were skipped, failed, or have no verdict (``lost``), and of claimed ones."""
+    """Counts of cases that passed, were skipped, failed, or have no verdict (``lost``), and of claimed ones.
+
+    ``aside`` counts the passed cases that are not about the device. They are not claimed, and in no percentage.
+    """
 
     passed: int = 0
     skipped: int = 0
     failed: int = 0
     lost: int = 0
     claimed: int = 0
+    aside: int = 0
 
     def __add__(self, other: Counts) -> Counts:
         return Counts(
@@ -37,32 +41,43 @@ class Counts:
             self.failed + other.failed,
             self.lost + other.lost,
             self.claimed + other.claimed,
+            self.aside + other.aside,
         )
 
     def times(self, number: int) -> Counts:
         """Return the counts of so many cases that ended alike."""
-        return Counts(*(number * count for count in (self.passed, self.skipped, self.failed, self.lost, self.claimed)))
+        members = (self.passed, self.skipped, self.failed, self.lost, self.claimed, self.aside)
+        return Counts(*(number * member for member in members))
 
     @property
     def planned(self) -> int:
         return self.passed + self.skipped + self.failed + self.lost
 
     @property
+    def of_device(self) -> int:
+        """Return the number of passed cases about the device: the numerator of every percentage."""
+        return self.passed - self.aside
+
+    @property
     def verified(self) -> str:
         """Return passes over claimed cases, with the percentage rounded down: 100 % means all of them."""
         if not self.claimed:
             return "–"
-        return f"{self.passed}/{self.claimed} {1000 * self.passed // self.claimed / 10:g} %"
+        return f"{self.of_device}/{self.claimed} {1000 * self.of_device // self.claimed / 10:g} %"
 
 
-def count(outcome: Outcome | None, reason: Reason | None) -> Counts:
-    """Return the counts of one planned case. No outcome means that it has no verdict."""
+def count(outcome: Outcome | None, reason: Reason | None, *, of_device: bool = True) -> Counts:
+    """Return the counts of one planned case. No outcome means that it has no verdict.
+
+    A case that is not about the device is never claimed: it proves nothing about the device.
+    """
     return Counts(
         passed=int(outcome is Outcome.PASS),
         skipped=int(outcome is Outcome.SKIP),
         failed=int(outcome is Outcome.FAIL),
         lost=int(outcome is None),
-        claimed=int(reason is None or reason.facts.claimed),
+        claimed=int(of_device and (reason is None or reason.facts.claimed)),
+        aside=int(not of_device and outcome is Outcome.PASS),
     )
 
 
@@ -70,9 +85,12 @@ def total(counts: Iterable[Counts]) -> Counts:
     return sum(counts, Counts())
 
 
-def tally(verdicts: Iterable[tuple[Outcome | None, Reason | None]]) -> Counts:
-    """Return the counts of many planned cases, each given by its outcome and reason."""
-    return total(count(*verdict).times(number) for verdict, number in Counter(verdicts).items())
+def tally(verdicts: Iterable[tuple[Outcome | None, Reason | None, bool]]) -> Counts:
+    """Return the counts of many planned cases: outcome and reason of each, and whether it is about the device."""
+    return total(
+        count(outcome, reason, of_device=of_device).times(number)
+        for (outcome, reason, of_device), number in Counter(verdicts).items()
+    )
 
 
 def was_executed(outcome: Outcome, reason: Reason) -> bool:

@@ -6,8 +6,10 @@ A fault is armed and disarmed in a running process; nothing is rebuilt. A fault 
 * ``operators`` – a function around an operator's kernel: ``around(call, args) -> results``. ``args`` are the operator's
   arguments in the order of its schema, ``call(args)`` runs the true kernel and returns the list of its results. Tensors
   are host views of device memory, so writing into one is a write to the device. The key is the operator's name
-  without overload (``aten::gelu_backward``, ``c10d::allreduce_``). PyTorch computes most ``x.add_(y)`` and ``x + y`` as
-  ``aten::add`` with ``out=``, so one name covers all three. Collectives are finished when ``call`` returns;
+  without overload (``aten::gelu_backward``, ``c10d::allreduce_``), or with one (``aten::add.out``,
+  ``aten::mm.default``), which then comes first. PyTorch computes most ``x.add_(y)`` and ``x + y`` as ``aten::add``
+  with ``out=``, so one name covers all three. Undefined tensors are None. Collectives are finished when ``call``
+  returns;
 * ``members`` – replacements for attributes of ``torch.<device>``: ``members={"device_count": lambda old: lambda: 7}``;
 * ``context`` – a context that is entered while the fault is armed. It reaches copies and factories (through a dispatch
   mode), PyTorch's own functions, and the members of the accelerator.
@@ -60,6 +62,7 @@ SWITCHES: Mapping[str, str] = {
     "graph_replay_once": "only the first replay does something",
     "graph_replay_stale": "replaying uses the inputs' values at capture",
     "item_truncates": ".item() of a float drops its fraction",
+    "kernels_give_zeros": "operators return zeros of the right shape and write zeros; copies carry zeros",
     "pin_flag": "is_pinned() always returns this value (0 or 1)",
     "pin_pageable": "pin_memory() returns memory that is not pinned",
     "record_stream_ignored": "record_stream() does nothing",

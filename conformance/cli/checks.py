@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import sys
 import tempfile
@@ -48,7 +47,6 @@ EXTRAS: Final = (
     Extra("hf", "transformers", "workloads with Hugging Face models are skipped"),
     Extra("deepspeed", "deepspeed", "--accelerator=deepspeed:NAME cannot be used"),
     Extra("triton", "triton", "Triton kernels are skipped"),
-    Extra("forked", "pytest-forked", "--forked cannot be used; xdist workers still isolate crashes"),
 )
 _COMPILERS: Final = ("c++", "g++", "clang++", "cl")
 
@@ -91,24 +89,6 @@ def extra_checks(version_of: Versions = installed_version) -> Iterator[Check]:
             yield Check(extra.distribution, CheckState.MISSING, f"{extra.skips}: {install}")
         else:
             yield Check(extra.distribution, CheckState.OK, version)
-
-
-def forked_check(version_of: Versions = installed_version) -> Check | None:
-    """Return a note if the installed pytest-forked fails with the installed pytest, else None.
-
-    pytest-forked up to 1.7.5 fails every test with pytest 9.2 and later. Runs without ``--forked`` are not affected.
-    """
-    forked, pytest = version_of("pytest-forked"), version_of("pytest")
-    if forked is None or pytest is None or _numbers(forked) > (1, 7, 5) or _numbers(pytest) < (9, 2):
-        return None
-    text = f"pytest-forked {forked} fails every test with pytest {pytest}; use pytest < 9.2 for runs with --forked"
-    return Check("--forked", CheckState.NOTE, text)
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    """Return the leading numbers of a version: (9, 2, 0) for ``9.2.0rc1``."""
-    match = re.match(r"\d+(?:\.\d+)*", version)
-    return tuple(map(int, match[0].split("."))) if match else ()
 
 
 def manifest_check(version_of: Versions = installed_version) -> Check | None:

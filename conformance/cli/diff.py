@@ -12,7 +12,13 @@ SUMMARY = "Compare two reports case by case."
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("before", metavar="BEFORE", type=Path, help="the earlier report: a report.json or a report folder")
-    add("now", metavar="NOW", type=Path, help="the later report")
+    add(
+        "now",
+        metavar="NOW",
+        type=Path,
+        nargs="?",
+        help="the later report; without it, the last run in folder BEFORE is compared with the run before it",
+    )
     add("--format", metavar="FORMAT", default="text", help="text (default), json or markdown")
 
 
@@ -25,7 +31,20 @@ def run(arguments: argparse.Namespace) -> int:
 
     render = FORMATS[known_name("format", arguments.format, FORMATS)]
     require(arguments.before)
-    require(arguments.now)
-    difference = compare(load(arguments.before), load(arguments.now))
+    before, now = arguments.before, arguments.now
+    if now is None:
+        before, now = _run_before(arguments.before), arguments.before
+    require(now)
+    difference = compare(load(before), load(now))
     sys.stdout.write(render(difference))
     return 1 if difference.differs else 0
+
+
+def _run_before(folder: Path) -> Path:
+    """Return the newest earlier run that a report folder keeps; UsageError if it keeps none."""
+    from conformance.errors import UsageError
+    from conformance.reports.history import earlier_runs
+
+    if runs := earlier_runs(folder):
+        return runs[-1]
+    raise UsageError(f"{folder} keeps no earlier run. Name two reports: conformance diff BEFORE NOW.")

@@ -17,7 +17,6 @@ from conformance.cli.checks import (
     cache_check,
     compiler_check,
     extra_checks,
-    forked_check,
     manifest_check,
     package_checks,
     python_check,
@@ -60,7 +59,10 @@ def run(arguments: argparse.Namespace) -> int:
     if not arguments.time_limit > 0:
         raise UsageError(f"--time-limit {arguments.time_limit:g}: expected a positive number of seconds, such as 60.")
     requested = bool(arguments.name)
-    probes = _probes([arguments.name] if requested else _names(), arguments.time_limit)
+    names = [arguments.name] if requested else _names()
+    # Not to stdout, which other programs may read. Importing torch from a cold disk has taken half a minute.
+    print(f"importing torch, and loading {', '.join(names)}: this can take a minute", file=sys.stderr, flush=True)
+    probes = _probes(names, arguments.time_limit)
     if requested and probes[0].result is LoadResult.UNKNOWN:
         raise UsageError(probes[0].text)
     checks = list(_software(arguments.time_limit, arguments.conformance_report))
@@ -79,12 +81,12 @@ def _names() -> Sequence[str]:
 
 
 def _software(time_limit: float, report_folder: Path) -> Iterator[Check]:
-    """Yield the checks that need no accelerator. Two notes appear only where they apply."""
+    """Yield the checks that need no accelerator. The note on the manifest appears only where it applies."""
     yield python_check()
     yield from package_checks()
     yield torch_check(time_limit)
     yield from extra_checks()
-    yield from filter(None, (forked_check(), manifest_check()))
+    yield from filter(None, (manifest_check(),))
     yield compiler_check()
     yield cache_check()
     yield report_check(report_folder)

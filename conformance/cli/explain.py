@@ -142,6 +142,8 @@ def _description(planned: BundledCase, base_seed: int) -> Iterator[str]:
     if case.axes:
         yield "  axes " + ", ".join(f"{name} = {value}" for name, value in case.axes)
     yield f"  needs {', '.join(map(str, case.requires)) or 'nothing'}{_how_judged(planned)}"
+    if note := case.planned.about_note:
+        yield f"  {note}: counts in no percentage and no profile"
     yield f"  profiles {', '.join(_profiles(planned))}"
     yield f"  seed {seed_of(case.id, base_seed)} (base seed {base_seed}) · deadline {case.deadline:g} s"
     yield f"  source {planned.path}:{planned.line}"

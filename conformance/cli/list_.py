@@ -45,7 +45,13 @@ def _lines(arguments: argparse.Namespace) -> Iterator[str]:
     if arguments.accelerators:
         return _accelerators()
     chosen = _chosen(arguments)
-    return _counts(chosen) if arguments.count else (planned.case.id for planned in chosen)
+    return _counts(chosen) if arguments.count else map(_line, chosen)
+
+
+def _line(planned: BundledCase) -> str:
+    """Return the id, with a comment for a case that is not about the device. ``--case-file`` reads such lines."""
+    note = planned.case.planned.about_note
+    return f"{planned.case.id}  # {note}" if note else planned.case.id
 
 
 def _capabilities() -> Iterator[str]:

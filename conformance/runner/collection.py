@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,9 @@ from conformance.reports.json_files import write_json
 from conformance.run_options import RunOptions
 from conformance.selection import matches, selector
 
+#: Name of the marker of every case.
+MARKER = "conformance"
+
 
 def case_of(item: pytest.Item) -> Case | None:
     """Return the case that an item runs, or None for a plain test."""
@@ -26,8 +29,17 @@ def case_of(item: pytest.Item) -> Case | None:
 class Collection:
     """Hooks that expand case families and put probes last. The result is the same on every worker."""
 
-    def __init__(self, options: RunOptions, static: Declaration, done: frozenset[str], manifest: Path | None) -> None:
+    def __init__(
+        self,
+        options: RunOptions,
+        static: Declaration,
+        done: frozenset[str],
+        manifest: Path | None,
+        error: Path | None = None,
+    ) -> None:
         self.options, self.static, self.done, self.manifest_path = options, static, done, manifest
+        #: Where a worker leaves the sentence about a wrong plan for the controller.
+        self._error_path = error
         self._selected = selector(options)
         self.planned: list[tuple[Case, str]] = []
 
@@ -37,6 +49,8 @@ class Collection:
         family = family_of(metafunc.function)
         if family is None:
             return
+        if not any(mark.name == MARKER for mark in getattr(metafunc.function, "pytestmark", [])):
+            getattr(pytest.mark, MARKER)(metafunc.function)  # its items take the marks of the function, for -m
         chosen = [case for case in family.expand() if self._selected(case)]
         if "case" not in metafunc.fixturenames:
             metafunc.fixturenames.append("case")
@@ -44,19 +58,29 @@ class Collection:
         rows = [(case, *(value for _, value in case.axes[: len(family.axis_names)])) for case in chosen]
         metafunc.parametrize(names, rows, ids=[case.id for case in chosen])
 
-    @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> Generator[None, None, None]:
-        """Put probes last, note and write the plan, then drop the cases that a resumed journal has ended."""
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Put probes last, and drop what stands for an empty selection."""
         # pytest leaves one item to skip for an empty parameter set; here it only means that no case was selected.
         items[:] = [item for item in items if case_of(item) or family_of(getattr(item, "function", None)) is None]
         items.sort(key=self._is_probe)
-        yield
-        # The plan is what -k, -m and --deselect leave.
-        self.planned = [(case, item.nodeid) for item in items if (case := case_of(item))]
-        if self.planned and self.manifest_path:
-            write_json(self.manifest_path, make_manifest(self.planned))
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Note and write the plan, then drop the cases that a resumed journal has ended."""
+        # Not in pytest_collection_modifyitems: --lf and other plugins leave items out around any hook there.
+        self.planned = [(case, item.nodeid) for item in session.items if (case := case_of(item))]
+        try:
+            if self.planned and self.manifest_path:
+                write_json(self.manifest_path, make_manifest(self.planned))
+        except ConformanceError as error:
+            if self._error_path is None:
+                raise pytest.UsageError(str(error)) from None
+            self._error_path.write_text(str(error))
+            session.items.clear()
+            return
         # After the manifest is written: the plan of a resumed run is still the whole plan.
-        items[:] = [item for item in items if not ((case := case_of(item)) and case.id in self.done)]
+        session.items[:] = [item for item in session.items if not ((case := case_of(item)) and case.id in self.done)]
 
     def _is_probe(self, item: pytest.Item) -> bool:
         """Tell whether the item checks a cell that is not declared supported, as far as is known without a device."""

@@ -200,6 +200,7 @@ def worker_input(context: RunContext) -> dict[str, Any]:
         "run": context.run,
         "journal_limit": context.journal_limit,
         "paths": list(context.paths),
+        "cases": list(context.options.cases),
     }
 
 

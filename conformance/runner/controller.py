@@ -8,6 +8,7 @@ import os
 import time
 from dataclasses import replace
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ import pytest
 from conformance.accelerators.declaration import State
 from conformance.errors import ConformanceError, JournalError
 from conformance.reports.fold import fold
+from conformance.reports.history import keep_run
 from conformance.reports.journal import read_journal
 from conformance.reports.json_files import collector_paused
 from conformance.reports.model import Report
@@ -25,12 +27,11 @@ from conformance.runner.context import RunContext, header_of, open_journal, work
 from conformance.runner.crashes import settle_hangs_of_a_dead_run
 from conformance.runner.facts import environment_facts, read_facts
 from conformance.runner.progress import Progress
+from conformance.runner.terminal import fitted
 from conformance.runner.waivers import check_plan, waivers_of
 
 #: Exit statuses of pytest.
 EXIT_INTERRUPTED, EXIT_INTERNAL, EXIT_USAGE, EXIT_NO_TESTS = 2, 3, 4, 5
-#: Width of the matrix in columns where the output is no terminal (CI logs, files).
-_WIDTH_OF_A_LOG = 120
 
 
 class Controller:
@@ -40,6 +41,8 @@ class Controller:
         self.config, self.context, self.collection = config, context, collection
         self.manifest: dict[str, Any] | None = None
         self.report: Report | None = None
+        #: Folder in which the results of the run before are kept.
+        self.kept: Path | None = None
         #: Node id → case id. Filled when the plan is known; the crash handler reads it.
         self.case_ids: dict[str, str] = {}
         self.progress = Progress(config)
@@ -54,7 +57,7 @@ class Controller:
         count = {state: sum(claim.state is state for claim in cells) for state in State}
         declared = f"{count[State.SUPPORTED]} cells and patterns supported, {count[State.UNSUPPORTED]} unsupported"
         versions = ", ".join(f"{name} {version}" for name, version in environment["packages"].items())
-        return [
+        lines = [
             f"conformance: accelerator {accelerator.name}, strictness {options.strictness.value}, seed {options.seed}"
             + (f", profile {options.profile}" if options.profile else ""),
             f"conformance: declared {declared}; sources: {', '.join(self._declaration_sources())}",
@@ -62,6 +65,7 @@ class Controller:
             f"conformance: report in {os.path.relpath(folder.path)}"
             + (f"; the complete run in {os.path.relpath(folder.beside)} is kept" if folder.beside else ""),
         ]
+        return fitted(lines, self.config.pluginmanager.getplugin("terminalreporter"))
 
     def _declaration_sources(self) -> list[str]:
         """Return the sources of the declaration. A file that is not installed is then missed at once."""
@@ -110,6 +114,8 @@ class Controller:
             complete = self.context.bundled and not selection(self.context.argv)
             check_plan(waivers_of(self.context.options.waivers), manifest["cases"], complete=complete)
             self._check_resume(manifest)
+            if not (self.context.options.resume and self.context.journal_limit):
+                self.kept = keep_run(folder.path)
         except ConformanceError:
             new.unlink()
             raise
@@ -165,15 +171,6 @@ class Controller:
 
     # --- during -----------------------------------------------------------------------------------------------------
 
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_report_teststatus(self, report: pytest.TestReport | pytest.CollectReport) -> tuple[str, str, str] | None:
-        """Suppress pytest's letter for each case, unless the output is verbose."""
-        # A file that cannot be collected has a report too, which has no properties.
-        if self.config.option.verbose > 0 or "conformance.id" not in dict(getattr(report, "user_properties", ())):
-            return None
-        # Thousands of dots tell nothing; Progress prints one line every ten seconds.
-        return (report.outcome, "", "")
-
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         properties = dict(report.user_properties)
         if "conformance.outcome" in properties:
@@ -218,19 +215,6 @@ class Controller:
         for path in (folder.new_manifest(run), folder.facts(run), folder.setup_error(run)):
             path.unlink(missing_ok=True)
 
-    @pytest.hookimpl(trylast=True)
-    def pytest_terminal_summary(self, terminalreporter: Any, exitstatus: int) -> None:
-        """Print the report below pytest's own output, or say that the selection was empty."""
-        from conformance.reports.views.text import body
-
-        if self.report is None:
-            if self.context.bundled and self.manifest is None and exitstatus == EXIT_NO_TESTS:
-                terminalreporter.write_line("nothing verified: the selection contains no case. See: conformance list")
-            return
-        terminalreporter.write_sep("=", f"conformance of {self.context.accelerator.name}")
-        terminalreporter.write_line(body(self.report, width=_width(terminalreporter)))
-        terminalreporter.write_line(f"report: {os.path.relpath(self.context.folder.path)}")
-
 
 def run_status(pytest_status: int, report_status: int) -> int:
     """Return the run's exit status: an interruption counts first, then the report, then failures of plain tests."""
@@ -239,10 +223,6 @@ def run_status(pytest_status: int, report_status: int) -> int:
     if report_status == 0 and pytest_status == EXIT_NO_TESTS:
         return 0  # a resumed run for which no case was left
     return report_status or pytest_status
-
-
-def _width(reporter: Any) -> int:
-    return int(reporter._tw.fullwidth) if reporter.isatty else _WIDTH_OF_A_LOG
 
 
 def _now() -> str:

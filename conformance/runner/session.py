@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from conformance.accelerators.registry import resolve
-from conformance.errors import ConformanceError
+from conformance.errors import ConformanceError, UsageError
 from conformance.plan import SUITES, area_names
 from conformance.process.deaths import evidence, loading_limited, output_path, read_text
 from conformance.process.trial import try_module
@@ -29,6 +29,7 @@ def prepare(config: pytest.Config) -> None:
     if is_worker(config):
         return  # a worker must not start workers of its own
     try:
+        _reject_options_of_other_plugins(config)
         context = _make_context(config)
     except ConformanceError as error:
         raise pytest.UsageError(str(error)) from None
@@ -46,6 +47,23 @@ def prepare(config: pytest.Config) -> None:
         option.maxworkerrestart = option.maxworkerrestart or "100000"
 
 
+#: Options of other plugins that a run refuses, each with the reason.
+_REFUSED = {
+    "forked": "--forked loses the verdict of a case, which is in the fork. Without it, a crash ends only a worker.",
+    "reruns": "--reruns repeats a failed test until it passes, and a case gets one verdict.",
+    "force_reruns": "--force-reruns repeats a failed test until it passes, and a case gets one verdict.",
+    "count": "--count repeats a test, and a case gets one verdict. Other inputs need another --conformance-seed.",
+}
+
+
+def _reject_options_of_other_plugins(config: pytest.Config) -> None:
+    """Raise UsageError for an option of another plugin with which verdicts would be lost or false."""
+    for name, reason in _REFUSED.items():
+        # --count counts the first time too.
+        if config.getoption(name, None) not in (None, False, 0, *([1] if name == "count" else [])):
+            raise UsageError(f"{reason} Leave it out, also in addopts.")
+
+
 def activate(config: pytest.Config) -> None:
     """Register the plugins of this process's role."""
     context = config.stash[RUN_CONTEXT] = config.stash.get(RUN_CONTEXT, None) or _make_worker_context(config)
@@ -57,6 +75,7 @@ def activate(config: pytest.Config) -> None:
         context.accelerator.static_declaration,
         context.done,
         None if config.option.collectonly else context.folder.new_manifest(context.run),
+        context.folder.setup_error(context.run) if is_worker(config) else None,
     )
     config.pluginmanager.register(collection, "conformance-collection")
     if config.option.collectonly:
@@ -74,9 +93,11 @@ def _register_controller(config: pytest.Config, context: RunContext, collection:
     """Register the controller, and with xdist the handler of dead workers."""
     from conformance.runner.controller import Controller
     from conformance.runner.crashes import CrashHandler
+    from conformance.runner.terminal import Terminal
 
     controller = Controller(config, context, collection)
     config.pluginmanager.register(controller, "conformance-controller")
+    config.pluginmanager.register(Terminal(config, context, controller), "conformance-terminal")
     if config.option.numprocesses:
         config.pluginmanager.register(CrashHandler(config, context, controller.case_ids), "conformance-crashes")
 
@@ -91,7 +112,7 @@ def _make_context(config: pytest.Config) -> RunContext:
     if not config.option.collectonly:
         # Before anything runs: a missing package is then one sentence, not the failure of every worker.
         accelerator.preflight()
-    paths = tuple(config.args) if config.args_source is pytest.Config.ArgsSource.ARGS else ()
+    paths = _paths(config)
     folder = folder_for(options, accelerator.name, paths, _typed(config))
     if not config.option.collectonly:
         folder.create()
@@ -103,10 +124,29 @@ def _make_context(config: pytest.Config) -> RunContext:
     return context
 
 
+def _paths(config: pytest.Config) -> tuple[str, ...]:
+    """Return the paths whose tests run, or none if the bundled suites run.
+
+    ``addopts`` with ``--accelerator`` names the device for a project's own tests, so ``pytest`` alone runs these.
+    """
+    if config.args_source is pytest.Config.ArgsSource.ARGS:
+        return tuple(config.args)
+    if any(map(_names_accelerator, _typed(config))) or not any(map(_names_accelerator, config.getini("addopts"))):
+        return ()
+    # Relative, because absolute paths would reveal names of people and machines in the report.
+    return tuple(os.path.relpath(path, config.invocation_params.dir) for path in config.args)
+
+
+def _names_accelerator(word: str) -> bool:
+    return word.partition("=")[0] == "--accelerator"
+
+
 def _make_worker_context(config: pytest.Config) -> RunContext:
     """Return the context in a worker: it reads the same command line, and the controller sends the rest."""
-    options = read_options(config)
     sent: dict[str, Any] = config.workerinput["conformance"]  # type: ignore[attr-defined]
+    # A --case-file may be the failed.txt of the folder into which this run writes, where it is replaced.
+    config.option.case, config.option.case_file = sent["cases"], None
+    options = read_options(config)
     folder = ReportFolder(Path(sent["folder"]))
     try:
         with loading_limited(folder.path, worker_name()):

@@ -7,11 +7,13 @@ verdict or its message differs.
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 
+from conformance.finding import stub
 from conformance.suites.accelerator.conveyor import Conveyor, numbers
 
 HOST = torch.device("cpu")
@@ -98,11 +100,68 @@ def assert_survives_running_out(device, size):
     assert torch.equal(kept.cpu(), numbers(HOST)), "running out of memory changed a live tensor"
 
 
+def assert_computes(device):
+    """Check that the device adds correctly. On some devices a launch without elements makes later ones fail."""
+    found = (torch.arange(5.0, device=device) + 1).tolist()
+    assert found == [1.0, 2.0, 3.0, 4.0, 5.0], f"after an operation without elements, 1 to 5 is {found}"
+
+
 def differing(left: torch.Tensor, right: torch.Tensor) -> int:
-    """Return the number of elements that differ; all elements count if the shapes differ."""
+    """Return the number of elements that differ; all elements count if the shapes differ.
+
+    Two tensors of zeros alone are an AssertionError: a device that computes nothing would agree with itself.
+    """
     if left.shape != right.shape:
         return max(left.numel(), right.numel())
-    return int((left.cpu() != right.cpu()).sum())
+    first, second = left.cpu(), right.cpu()
+    assert not first.numel() or first.any() or second.any(), f"all {first.numel()} values are 0 on both sides"
+    return int((first != second).sum())
+
+
+#: Operators that make or view memory. A compiler calls them too.
+_MEMORY_OPERATORS = ("aten::empty", "aten::as_strided", "aten::detach", "aten::view", "aten::reshape", "aten::_to_copy")
+
+
+def operators_of(call):
+    """Return how often the call runs each of PyTorch's operators, without those that only make or view memory."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        call()
+    counts = {event.key: event.count for event in profile.key_averages() if event.key.startswith("aten::")}
+    return Counter({name: count for name, count in counts.items() if not name.startswith(_MEMORY_OPERATORS)})
+
+
+class WatchedBackend:
+    """Backend for torch.compile that counts graphs, and runs each as operators and compiled, once.
+
+    ``nodes`` gets the number of nodes of each graph. ``kept`` and ``total`` are the numbers of operators that compiled
+    graphs still run, and that the graphs consist of.
+    """
+
+    def __init__(self, name):
+        import torch._dynamo
+
+        self._compile = torch._dynamo.lookup_backend(name)
+        self.name, self.nodes, self.kept, self.total = name, [], 0, 0
+
+    def __call__(self, module, inputs):
+        self.nodes.append(len(module.graph.nodes))
+        compiled, watched = self._compile(module, inputs), []
+
+        def run(*arguments):
+            if not watched:
+                watched.append(True)
+                compiled(*arguments)  # the first call of some backends compiles
+                apart = operators_of(lambda: module(*arguments))
+                self.kept += (operators_of(lambda: compiled(*arguments)) & apart).total()
+                self.total += apart.total()
+            return compiled(*arguments)
+
+        return run
+
+    def check(self):
+        """Fail the case as a stub if the compiled graphs run all of their operators one by one."""
+        if self.total and self.kept >= self.total:
+            stub(f"backend {self.name!r} compiles nothing: its graphs run all their {self.total} operators one by one")
 
 
 def warm_up(accelerator, work, times=1):

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from conformance.errors import UsageError
-from conformance.kernels.compression.packing import fastest, signs
+from conformance.kernels.compression.packing import Packing, fastest, signs
 from conformance.kernels.groups import member_of
 
 
@@ -36,9 +36,13 @@ class CompressedAllReduce:
     device. ``bytes_sent`` counts the bytes that this rank has sent to others.
     """
 
-    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
-        """Raise UsageError without an initialized process group, and on a rank outside ``group``."""
+    def __init__(self, group: dist.ProcessGroup | None = None, packing: tuple[Packing, Packing] | None = None) -> None:
+        """Use ``packing``, which is ``packbits`` and ``unpackbits``, or without it this project's fastest kernels.
+
+        Raises UsageError without an initialized process group, and on a rank outside ``group``.
+        """
         self.rank, self.world_size = member_of(group)
+        self._packing = packing
         self.bytes_sent = 0
         self._group = group
 
@@ -81,7 +85,7 @@ class CompressedAllReduce:
         compensated = padded + feedback.worker
         scale = _scale(compensated)
         feedback.worker.copy_(compensated - scale * signs(compensated))
-        return _packed(compensated), scale
+        return self._packed(compensated), scale
 
     def _reduce_chunk(self, worker: tuple[Tensor, Tensor], feedback: Feedback) -> tuple[Tensor, Tensor]:
         """Return packed signs and scale of the mean of this rank's chunk; store the loss in the server feedback."""
@@ -91,18 +95,18 @@ class CompressedAllReduce:
         scales = self._gathered(scale.view(1))
         # Each rank keeps its own chunk, so it sends all but one of world_size parts.
         self.bytes_sent += packed.numel() * (self.world_size - 1) // self.world_size
-        chunks = _unpacked(received).view(self.world_size, -1)
+        chunks = self._unpacked(received).view(self.world_size, -1)
         compensated = feedback.server.clone()
         for chunk, rank_scale in zip(chunks, scales, strict=True):
             compensated += chunk * (rank_scale / self.world_size)
         scale = _scale(compensated)
         feedback.server.copy_(compensated - scale * signs(compensated))
-        return _packed(compensated), scale
+        return self._packed(compensated), scale
 
     def _gather_chunks(self, packed: Tensor, scale: Tensor) -> Tensor:
         """Return the whole mean: the chunks of all ranks in their order."""
         packed_chunks, scales = self._gathered(packed), self._gathered(scale.view(1))
-        chunks = _unpacked(packed_chunks).view(self.world_size, -1)
+        chunks = self._unpacked(packed_chunks).view(self.world_size, -1)
         return (chunks * scales.view(-1, 1)).view(-1)
 
     def _gathered(self, own: Tensor) -> Tensor:
@@ -111,6 +115,14 @@ class CompressedAllReduce:
         dist.all_gather(list(out.chunk(self.world_size)), own, group=self._group)
         self.bytes_sent += own.nbytes * (self.world_size - 1)
         return out
+
+    def _packed(self, tensor: Tensor) -> Tensor:
+        pack, _ = self._packing or fastest(tensor.device.type)
+        return pack(tensor, tensor.numel(), 0)
+
+    def _unpacked(self, bits: Tensor) -> Tensor:
+        _, unpack = self._packing or fastest(bits.device.type)
+        return unpack(bits, bits.numel(), 0)
 
     def _check(self, buffer: Tensor, feedback: Feedback) -> None:
         """Raise ``UsageError`` if the buffer or its feedback has another dtype, shape or device."""
@@ -126,14 +138,6 @@ class CompressedAllReduce:
                     f"and {buffer.numel()} elements on {self.world_size} ranks need float32 of ({numel},) "
                     f"on {buffer.device}.\n  make it with feedback(buffer)"
                 )
-
-
-def _packed(tensor: Tensor) -> Tensor:
-    return fastest(tensor.device.type)[0](tensor, tensor.numel(), 0)
-
-
-def _unpacked(bits: Tensor) -> Tensor:
-    return fastest(bits.device.type)[1](bits, bits.numel(), 0)
 
 
 def _scale(tensor: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 
 from conformance.errors import UsageError
 from conformance.kernels.compression.all_reduce import CompressedAllReduce, Feedback
+from conformance.kernels.compression.packing import Packing
 
 Group = dict[str, Any]
 State = dict[str, Any]
@@ -32,6 +33,7 @@ class CommonOptions(TypedDict, total=False):
     eps: float
     weight_decay: float
     group: dist.ProcessGroup | None
+    packing: tuple[Packing, Packing] | None
 
 
 class OneBitOptimizer(Optimizer, abc.ABC):
@@ -56,16 +58,18 @@ class OneBitOptimizer(Optimizer, abc.ABC):
         eps: float = 1e-8,
         weight_decay: float = 0.0,
         group: dist.ProcessGroup | None = None,
+        packing: tuple[Packing, Packing] | None = None,
     ) -> None:
         """Check the options and set them as defaults. ``specific`` are the algorithm's own, with their values.
 
-        Gradients are averaged over the ranks of ``group``, all ranks if None.
+        Gradients are averaged over the ranks of ``group``, all ranks if None. ``packing`` is ``packbits`` and
+        ``unpackbits``, this project's fastest kernels if None.
 
         Raises UsageError for numbers out of range, without a process group, and on a rank outside ``group``.
         """
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, **specific}
         _check_numbers(defaults)
-        self._wire = CompressedAllReduce(group)
+        self._wire = CompressedAllReduce(group, packing)
         self._process_group = group
         super().__init__(params, {**defaults, "mask": None})
 

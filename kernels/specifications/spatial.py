@@ -132,6 +132,7 @@ def _layout(
 
     yield "strides", torch.tensor(result.stride()), Expected(torch.tensor(image.stride()))
     apart = result.untyped_storage().data_ptr() != image.untyped_storage().data_ptr()
+    yield "some element is not 0", result.any().cpu().view(1), Expected(torch.tensor([True]))
     yield "the result has memory of its own", torch.tensor([apart]), Expected(torch.tensor([True]))
 
 

@@ -360,6 +360,7 @@ def _whole_way(functions: Any, device: torch.device, dtype: torch.dtype, generat
             allowed = right.slack * right.step + 2 * noise + BUDGET.conditioning * 2.0**-24 * right.scale
             what = f"{num_bits} bits, {QuantizationType(quant_type).name}"
             yield what, found.reshape(2, -1), Expected(right.values, allowed=allowed)
+            yield f"{what}: some element is not 0", found.any().cpu().view(1), Expected(torch.tensor([True]))
 
 
 def _conserves(functions: Any, device: torch.device, dtype: torch.dtype, generator: torch.Generator) -> Observations:

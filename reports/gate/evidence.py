@@ -121,7 +121,7 @@ class GateEvidence:
     @cached_property
     def core_cells(self) -> frozenset[str]:
         """Return the cells of the mandatory core: those that its cases require."""
-        core = (group for group in self.report.groups if group.level == "core")
+        core = (group for group in self.report.groups if group.level == "core" and group.first.of_device)
         return frozenset(cell for group in core for case in group.cases for cell in case.requires)
 
     @cached_property
@@ -153,4 +153,7 @@ class GateEvidence:
 
 
 def _is_due(group: CaseGroup) -> bool:
+    """Return whether the cases have to pass. Those that are not about the device are due only if they failed."""
+    if not group.first.of_device:
+        return group.outcome is Outcome.FAIL
     return group.level == "core" or group.outcome is not Outcome.SKIP or group.reason.facts.claimed

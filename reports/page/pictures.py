@@ -115,4 +115,4 @@ def sparkline(column: PageColumn) -> str:
 
 def _verified(report: Report) -> float:
     counts = report.counts
-    return counts.passed / counts.claimed if counts.claimed else 0.0
+    return counts.of_device / counts.claimed if counts.claimed else 0.0

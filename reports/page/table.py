@@ -48,7 +48,8 @@ def make_table(columns: Sequence[PageColumn]) -> Table:
             planned.setdefault(case.id, case)
     groups: dict[tuple[str, str], list[str]] = {}
     for id, case in planned.items():
-        groups.setdefault((case.area, case.subject), []).append(id)
+        name = f"{case.subject} ({case.about_note})" if case.about_note else case.subject
+        groups.setdefault((case.area, name), []).append(id)
     return Table(tuple(TableRow(*key, tuple(ids)) for key, ids in sorted(groups.items())), planned)
 
 

@@ -54,6 +54,8 @@ def _title(report: Report) -> str:
         f"profile {report.profile_text}",
     )
     sums = f"Planned {counts.planned}, accounted {counts.planned - counts.lost}, verified {counts.verified}."
+    if counts.aside:
+        sums += f" {counts.aside} passed cases are not about the device and count in no percentage."
     return f"# Conformance of {markdown(report.accelerator.name)}\n\n{' · '.join(facts)}\n\n{sums}"
 
 

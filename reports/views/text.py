@@ -1,13 +1,18 @@
-"""Report for a terminal: matrix, reasons, differences from the declaration, and failures."""
+"""Report for a terminal: failures by cause and differences from the declaration, then matrix and conclusion.
+
+The last lines are those that a terminal shows when the run has ended, so the conclusion stands there.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from tabulate import tabulate
 
 from conformance.reports.breadth import KERNEL_ORIGINS
+from conformance.reports.causes import Cause, causes
 from conformance.reports.declaration.claims import check_claims
 from conformance.reports.matrix import (
     TERMINAL_LAYOUTS,
@@ -20,7 +25,7 @@ from conformance.reports.matrix import (
     metric_rows,
     reason_counts,
 )
-from conformance.reports.model import CaseRecord, Report
+from conformance.reports.model import Report
 from conformance.reports.plain_text import one_line, plain
 from conformance.reports.planned import PlannedCase
 from conformance.reports.totals import Counts
@@ -28,10 +33,12 @@ from conformance.reports.totals import Counts
 SUMMARY = "for terminals"
 
 #: Rows that a terminal shows; report.json has all of them.
-MAX_DIFFERENCES: Final = 20
+MAX_CAUSES: Final = 8
+MAX_DIFFERENCES: Final = 8
 MAX_IDS: Final = 10
-MAX_MESSAGE_LINES: Final = 6
 _MAX_LACKS: Final = 3
+#: Lines of a message where there are at most so many causes. With more causes, each message gets one line.
+_MESSAGE_LINES: Final = ((3, 6), (5, 3))
 _DOT: Final = " · "
 LEGEND: Final = (
     "I inference, or no mode · T training · – no dtype · verified: passes of the planned cases that are claimed"
@@ -45,19 +52,18 @@ def render(report: Report, width: int = 120) -> str:
     return body(report, width) + "\n"
 
 
-def body(report: Report, width: int = 120, failures_shown: int = 20) -> str:
+def body(report: Report, width: int = 120, causes_shown: int = MAX_CAUSES) -> str:
     """Return the view without a line end at its end. Control characters of the report are removed."""
     sections = (
         _title(report, width),
+        _workloads(report, width),
+        _differences(differences(report), width),
+        _failures(causes(failures(report)), width, causes_shown),
+        _accounting(report, width),
         matrix_table(report, width),
         _kernels(report),
         _reasons(report, width),
-        _workloads(report),
-        _differences(differences(report), width),
-        _failures(failures(report), width, failures_shown),
-        _accounting(report, width),
-        _claims(report, width),
-        _conclusion(report),
+        _conclusion(report, width),
     )
     return "\n\n".join(section for section in sections if section)
 
@@ -82,11 +88,12 @@ def matrix_table(report: Report, width: int = 120) -> str:
     An area takes one line for each outcome that it has.
     """
     tables = [_table(make_matrix(report, columns)) for columns in TERMINAL_LAYOUTS]
-    return next((table for table in tables if _width(table) <= width), tables[-1])
+    table = next((table for table in tables if _width(table) <= width), tables[-1])
+    return f"{table}\n{_wrapped('', LEGEND.split(_DOT), width)}"
 
 
 def _table(matrix: Matrix) -> str:
-    """Return the matrix of areas and dtypes as a table with a legend."""
+    """Return the matrix of areas and dtypes as a table."""
     titles = ["area", "", *matrix.columns, "total", "verified"]
     # Titles are passed as rows: tabulate pads real headers by two columns each, and 120 columns would not suffice.
     heads = [row for row in zip(*([*title.split("\n"), ""][:2] for title in titles), strict=True) if any(row)]
@@ -94,11 +101,11 @@ def _table(matrix: Matrix) -> str:
     align = ["left", "left", *["right"] * (len(titles) - 2)]
     lines = tabulate([*heads, *body], tablefmt="plain", colalign=align, disable_numparse=True).splitlines()
     rule = "─" * max(map(len, lines))
-    return "\n".join([*lines[: len(heads)], rule, *lines[len(heads) :], LEGEND])
+    return "\n".join([*lines[: len(heads)], rule, *lines[len(heads) :]])
 
 
 def _width(table: str) -> int:
-    return max(map(len, table.splitlines()[:-1]))
+    return max(map(len, table.splitlines()))
 
 
 def _row_lines(row: MatrixRow, columns: Sequence[str]) -> Iterator[list[str]]:
@@ -149,52 +156,73 @@ def _wrapped(label: str, parts: Iterable[str], width: int) -> str:
     return label + indented if lines else ""
 
 
-def _workloads(report: Report) -> str:
-    """Return the table of the workloads' metrics, or nothing if no workload ran."""
+def _workloads(report: Report, width: int) -> str:
+    """Return the table of the workloads' metrics, or nothing without any. Columns that do not fit are left out."""
     titles, rows = metric_rows(report.cases)
     if not rows:
         return ""
-    align = ["left", *["right"] * (len(titles) - 1)]
     clean = [[one_line(value, 60) for value in row] for row in rows]
-    return tabulate(clean, titles, tablefmt="simple", colalign=align, disable_numparse=True)
+    tables = [_numbers(titles[:n], [row[:n] for row in clean]) for n in range(len(titles), 1, -1)]
+    shown = next((table for table in tables if _width(table) <= width), tables[-1])
+    return shown if shown == tables[0] else f"{shown}\nall numbers: matrix.md"
+
+
+def _numbers(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table of names and numbers."""
+    align = ["left", *["right"] * (len(titles) - 1)]
+    return tabulate(rows, titles, tablefmt="simple", colalign=align, disable_numparse=True)
 
 
 def _differences(found: Sequence[Difference], width: int) -> str:
-    """Return the first differences between declaration and observation, one in a line."""
-    if not found:
+    """Return the first differences that are no failures, one in a line. The others stand among the failures."""
+    notes = [difference for difference in found if not difference.fails]
+    if not notes:
         return ""
-    rows = [_difference_line(difference, width) for difference in found[:MAX_DIFFERENCES]]
-    return "\n".join([f"declared and observed differ in {_cases(len(found))}:", *rows, *_more(len(found), len(rows))])
+    rows = [_difference_line(difference, width) for difference in notes[:MAX_DIFFERENCES]]
+    head = f"declared and observed differ in {_cases(len(notes))} that did not fail:"
+    return "\n".join([head, *rows, *_more(len(notes), len(rows))])
 
 
 def _difference_line(difference: Difference, width: int) -> str:
     """Return a difference in one line that is cut to ``width`` columns."""
     # The two columns of the indent are taken from the width before the line is cut.
-    kind = "fail" if difference.fails else "note"
-    return one_line(f"{kind} {difference.reason.value} · {difference.cell}: {difference.message}", width - 2).join(
-        ("  ", "")
-    )
+    return "  " + one_line(f"{difference.reason.value} · {difference.cell}: {difference.message}", width - 2)
 
 
-def _failures(failed: Sequence[CaseRecord], width: int, shown: int) -> str:
-    """Return the blocks of the first ``shown`` failures."""
-    if not failed:
+def _failures(found: Sequence[Cause], width: int, shown: int) -> str:
+    """Return the blocks of the ``shown`` most frequent causes, and counts of the others."""
+    if not found:
         return ""
-    blocks = ["\n".join(_failure_lines(case, width)) for case in failed[:shown]]
-    return "\n".join([f"{_cases(len(failed))} failed:", *blocks, *_more(len(failed), len(blocks))])
+    number = sum(len(cause.cases) for cause in found)
+    same = f", for {len(found)} {'cause' if len(found) == 1 else 'causes'}" if len(found) < number else ""
+    most = next((lines for causes, lines in _MESSAGE_LINES if len(found) <= causes), 1)
+    blocks = ["\n".join(_cause_lines(cause, width, most)) for cause in found[:shown]]
+    return "\n".join([f"{_cases(number)} failed{same}:", *blocks, *_other_causes(found[shown:])])
 
 
-def _failure_lines(case: CaseRecord, width: int) -> Iterator[str]:
-    """Yield the lines of a failure: id and reason, the first lines of its message, its repro command."""
-    yield f"  {one_line(case.id)} · {case.reason.value}"
-    lines = [line.rstrip() for line in plain(case.message).expandtabs(4).splitlines() if line.strip()]
-    for line in lines[:MAX_MESSAGE_LINES]:
+def _cause_lines(cause: Cause, width: int, most: int) -> Iterator[str]:
+    """Yield the lines of a cause: id and reason, the first lines of the message, the repro command of a case."""
+    others = f" and {len(cause.cases) - 1} more" if len(cause.cases) > 1 else ""
+    yield f"  {one_line(cause.first.id)}{others} · {cause.reason.value}"
+    lines = [line.rstrip() for line in plain(cause.first.message).expandtabs(4).splitlines() if line.strip()]
+    for line in lines[:most]:
         yield "    " + (line if len(line) <= width - 4 else line[: width - 5] + "…")
-    if len(lines) > MAX_MESSAGE_LINES:
-        yield f"    … {len(lines) - MAX_MESSAGE_LINES} more lines in report.json"
-    if case.repro:
+    if most < len(lines) and most > 1:
+        yield f"    … {len(lines) - most} more lines in report.json"
+    if cause.first.repro:
         # Never cut, because it is there to be copied.
-        yield f"    repro: {one_line(case.repro)}"
+        yield f"    repro: {one_line(cause.first.repro)}"
+
+
+def _other_causes(found: Sequence[Cause]) -> list[str]:
+    """Return a line with the counts of the causes that are not shown, by reason."""
+    if not found:
+        return []
+    counts: Counter[str] = Counter()
+    for cause in found:
+        counts[cause.reason.value] += len(cause.cases)
+    reasons = ", ".join(f"{reason} {number}" for reason, number in counts.most_common())
+    return [f"  … and {_cases(counts.total())} of {len(found)} other causes: {reasons}"]
 
 
 def _more(number: int, shown: int) -> list[str]:
@@ -231,23 +259,33 @@ def _ids(label: str, ids: Sequence[str], width: int) -> str:
 
 
 def _claims(report: Report, width: int) -> str:
-    """Return the claims that no passing case exercised; nothing for a narrowed run, which does not exercise all."""
+    """Return how many claims a passing case exercised; nothing for a narrowed run, which does not exercise all."""
     check = check_claims(report)
     if not check.total or report.run.invocation.selection:
         return ""
-    headline = f"claims: {check.total} declared supported, {len(check.verified)} verified"
+    asked = f" in a run of profile {one_line(report.run.profile)}" if report.run.profile else ""
+    headline = f"claims: {len(check.verified)} of {check.total} declared claims have a passing case{asked}"
     if not check.unverified:
         return headline
-    return "\n".join([headline, _wrapped("  not verified: ", map(one_line, check.unverified), width)])
+    rest = len(check.unverified) - MAX_IDS
+    shown = [*map(one_line, check.unverified[:MAX_IDS]), *([f"… and {rest} more"] if rest > 0 else [])]
+    return "\n".join([headline, _wrapped("  not verified: ", shown, width)])
 
 
-def _conclusion(report: Report) -> str:
-    """Return the last lines: the counts, and the profile that the run has reached."""
+def _conclusion(report: Report, width: int) -> str:
+    """Return the last lines: the counts of cases and of claims, and the profile that the run has reached."""
     counts = report.counts
     accounted = f"planned {counts.planned}, accounted {counts.planned - counts.lost}"
     outcomes = f"pass {counts.passed}, skip {counts.skipped}, fail {counts.failed}"
-    head = f"{accounted}: {outcomes}; verified {counts.verified} of the claimed cases"
-    return "\n".join([head, f"profile: {_profile(report)}", *_narrow(report)])
+    aside = f"; {_cases(counts.aside)} passed that are not about the device" if counts.aside else ""
+    lines = [
+        f"{accounted}: {outcomes}",
+        f"cases: {counts.verified} of the claimed cases passed{aside}",
+        _claims(report, width),
+        f"profile: {_profile(report)}",
+        *_narrow(report),
+    ]
+    return "\n".join(line for line in lines if line)
 
 
 def _profile(report: Report) -> str:

@@ -102,10 +102,13 @@ def _end_of(
 
 
 class Bench:
-    """The simulated accelerator of this process, and what is claimed of it."""
+    """An accelerator of this process, the simulated one unless another is named, and what is claimed of it."""
 
-    def __init__(self, claims: Iterable[Element] = (), strictness: Strictness = Strictness.CI) -> None:
-        self.accelerator, declared = loaded()
+    def __init__(
+        self, claims: Iterable[Element] = (), strictness: Strictness = Strictness.CI, accelerator: str = "sim"
+    ) -> None:
+        self._name = accelerator
+        self.accelerator, declared = loaded(accelerator)
         self.declaration = declared.overridden_by(declaration_of(claims))
         self.strictness = strictness
         self.device = torch.empty(0, device=self.accelerator.current_device_name()).device
@@ -119,7 +122,7 @@ class Bench:
             return early
         checker = Checker()
         given = {"accelerator": self.accelerator, "device": self.device, "declaration": self.declaration}
-        error = _end_of(entry, nullcontext, **given, check=checker, pytestconfig=_Options("sim"))
+        error = _end_of(entry, nullcontext, **given, check=checker, pytestconfig=_Options(self._name))
         seen = observe_body(error, checker, self.accelerator, generated=_is_generated(entry))
         verdict = judge(entry.case, self.declaration, seen, self.strictness)
         return self._after_health_check(entry.case, replace(verdict, metrics={**verdict.metrics, **checker.metrics}))
@@ -162,9 +165,9 @@ def _verdict_of(error: BaseException | None) -> Verdict:
 
 
 @functools.cache
-def loaded() -> tuple[Any, Any]:
-    """The live simulated accelerator and its declaration."""
-    subject = resolve("sim")
+def loaded(accelerator: str = "sim") -> tuple[Any, Any]:
+    """The live accelerator and its declaration."""
+    subject = resolve(accelerator)
     live = subject.load()
     return live, subject.declaration(live)
 

@@ -94,8 +94,16 @@ def session() -> str:
     lines = text.render(published(), WIDTH).splitlines()
     rule = next(number for number, line in enumerate(lines) if line.startswith("──"))
     body = {area: _rows(lines[rule + 1 :], area) for area in SHOWN}
-    shown = [*lines[: rule + 1], *(row for area in SHOWN[:-1] for row in body[area]), "…", *body["total"]]
-    last = [line for line in lines if line.startswith(("claims:", "planned ", "profile:"))]
+    # Metrics and notes stand between the title and the matrix.
+    head = max(number for number, line in enumerate(lines[:rule]) if not line)
+    shown = [
+        *lines[: lines.index("")],
+        *lines[head + 1 : rule + 1],
+        *(row for area in SHOWN[:-1] for row in body[area]),
+        "…",
+        *body["total"],
+    ]
+    last = [line for line in lines if line.startswith(("cases:", "claims:", "planned ", "profile:"))]
     return "\n".join(["```console", "$ pytest --accelerator=cpu", *shown, *last, "```"])
 
 

@@ -9,9 +9,10 @@ import junitparser
 import pytest
 
 from conformance.errors import UnknownName
+from conformance.reports.loading import load
 from conformance.reports.model import Report
 from conformance.reports.report_json import from_json
-from conformance.reports.verdict import Reason, failed, passed
+from conformance.reports.verdict import Reason, failed, passed, skipped
 from conformance.reports.views import find_view, junit, markdown, view_names
 from conformance.reports.views import text as terminal
 from tests.reports.samples import entry, report_of, sample_report
@@ -56,16 +57,50 @@ def test_the_terminal_matrix_fits(tmp_path: Path, width: int) -> None:
 
     table = terminal.matrix_table(report_of(tmp_path, *[(one, passed()) for one in cells]), width)
 
-    assert max(map(len, table.splitlines()[:-1])) <= width
+    assert max(map(len, table.splitlines())) <= width
 
 
-def test_failures_beyond_the_limit_are_counted(tmp_path: Path) -> None:
-    cases = [(entry(f"a.case{i}"), failed(Reason.WRONG, "no")) for i in range(5)]
+@pytest.mark.parametrize("width", [80, 100, 120, 200])
+def test_the_published_runs_fit_a_terminal(width: int) -> None:
+    runs = sorted((Path(__file__).parents[2] / "reports/published/runs").glob("*.json.gz"))
 
-    text = terminal.body(report_of(tmp_path, *cases), failures_shown=2)
+    wide = [line for run in runs for line in terminal.render(load(run), width).splitlines() if len(line) > width]
+
+    assert runs
+    assert wide == []
+
+
+def test_causes_beyond_the_limit_are_counted(tmp_path: Path) -> None:
+    cases = [(entry(f"a.case{i}"), failed(Reason.WRONG, "no" * (i + 1))) for i in range(5)]
+
+    text = terminal.body(report_of(tmp_path, *cases), causes_shown=2)
 
     assert text.count("repro:") == 2
-    assert "… and 3 more" in text
+    assert "5 cases failed:" in text
+    assert "… and 3 cases of 3 other causes: wrong 3" in text
+
+
+@pytest.mark.parametrize("width", [80, 100, 200])
+def test_hundreds_of_failures_fit_on_two_screens(width: int, tmp_path: Path) -> None:
+    """In the worst case: 24 areas, all with three lines in the matrix, and a cause for each failure."""
+    areas = [f"area{i}" for i in range(24)]
+    cases = [
+        *((entry(f"{area}.pass"), passed()) for area in areas),
+        *((entry(f"{area}.skip"), skipped(Reason.ENVIRONMENT, "no package")) for area in areas),
+        *(
+            (entry(f"{area}.fail{i}"), failed(Reason.WRONG, f"{'very ' * (i + 1)}wrong"))
+            for area in areas
+            for i in range(17)
+        ),
+    ]
+
+    text = terminal.render(report_of(tmp_path, *cases), width)
+
+    lines = text.splitlines()
+    assert "408 cases failed, for 17 causes:" in text
+    assert len(lines) <= 2 * 60
+    assert [line for line in lines if len(line) > width and "repro:" not in line] == []
+    assert text.index("cases failed") < text.index("\ntotal ") < text.index("planned 456, accounted 456")
 
 
 def test_a_long_message_is_shortened_and_says_by_how_much(tmp_path: Path) -> None:

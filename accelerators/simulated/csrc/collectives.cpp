@@ -124,10 +124,10 @@ bool is_work(const c10::IValue& value) {
 void run_collective(const c10::OperatorHandle& op, const OpProfile& profile, Stack& stack) {
   at::AutoDispatchBelowADInplaceOrView below;
   auto kernel = [&op](Stack& s) { op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &s); };
-  auto around = arounds().find(profile.name);
-  if (around == arounds().end()) return kernel(stack);
+  const auto* around = around_of(profile);
+  if (!around) return kernel(stack);
   // A fault gets the finished result and may change it.
-  around->second(profile, stack, [&](Stack& s) {
+  (*around)(profile, stack, [&](Stack& s) {
     kernel(s);
     for (auto& value : s) {
       if (is_work(value)) work_of(value)->wait();

@@ -52,7 +52,8 @@ constexpr int kPoison = 0xFF;
   _(alloc_current_constant) _(alloc_reserved_constant) _(alloc_free_uncounted) _(alloc_on_device_zero)        \
   _(alloc_empty_cache_poisons_live) _(alloc_no_limit) _(alloc_oom_runtime_error) _(alloc_no_poison)           \
   _(alloc_hands_out_live) _(graph_capture_executes) _(graph_replay_nothing) _(graph_replay_stale)            \
-  _(graph_replay_once) _(comm_wait_ignored) _(storage_resize_loses_data) _(context_ended)
+  _(graph_replay_once) _(comm_wait_ignored) _(storage_resize_loses_data) _(context_ended)         \
+  _(kernels_give_zeros)
 
 enum class Switch : int {
 #define SIM_DECLARE(name) name,

@@ -15,6 +15,9 @@ using torch::jit::Stack;
 // Properties of an operator, derived once from its schema.
 struct OpProfile {
   std::string name;                 // "aten::add"
+  std::string overload;             // "aten::add.out"; "aten::mm.default" where the overload has no name
+  std::vector<c10::TypePtr> argument_types;
+  std::vector<c10::TypePtr> return_types;
   std::vector<bool> writes;         // per argument
   std::vector<int> returns;         // per return: index of the same argument (in-place, out=), or -1
   bool is_view = false;
@@ -32,6 +35,7 @@ void forget_profiles();
 using Kernel = std::function<void(Stack&)>;
 using Around = std::function<void(const OpProfile&, Stack&, const Kernel&)>;
 std::unordered_map<std::string, Around>& arounds();
+const Around* around_of(const OpProfile& profile);   // that of the overload, else that of the operator; null if neither
 
 void run_on_host(const c10::OperatorHandle& op, const OpProfile& profile, Stack& stack, c10::DeviceIndex device);
 void fallback(const c10::OperatorHandle& op, Stack* stack);

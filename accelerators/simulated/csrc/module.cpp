@@ -29,15 +29,45 @@ void configure(const py::dict& options) {
 }
 
 // In-place and out= results are arguments, so the values that a fault returns are written into them.
-void keep_outputs(const OpProfile& profile, const Stack& before, Stack& results) {
-  for (size_t i = 0; i < results.size() && i < before.size() && i < profile.returns.size(); ++i) {
-    if (profile.returns[i] < 0 || !results[i].isTensor() || !before[i].isTensor()) continue;
-    if (!results[i].toTensor().is_same(before[i].toTensor())) before[i].toTensor().copy_(results[i].toTensor());
-    results[i] = before[i];
+void keep_outputs(const OpProfile& profile, const Stack& arguments, Stack& results) {
+  for (size_t i = 0; i < results.size() && i < profile.returns.size(); ++i) {
+    if (profile.returns[i] < 0 || !results[i].isTensor()) continue;
+    const auto& argument = arguments[profile.returns[i]];
+    if (!argument.isTensor() || !argument.toTensor().defined() || !results[i].toTensor().defined()) continue;
+    if (!results[i].toTensor().is_same(argument.toTensor())) argument.toTensor().copy_(results[i].toTensor());
+    results[i] = argument;
   }
 }
 
+// A fault's value as the schema wants it. None stands for an undefined tensor where the schema says Tensor.
+c10::IValue from_python(const py::handle& object, const c10::TypePtr& type) {
+  if (type->kind() == c10::TypeKind::TensorType && object.is_none()) return at::Tensor();
+  return torch::jit::toIValue(object, type);
+}
+
+// Values as Python sees them, and back. What a fault did not replace keeps its own value: a number that stands for a
+// tensor and an undefined tensor do not survive the way to Python and back.
+struct Values {
+  Stack stack;
+  py::list objects;
+
+  explicit Values(Stack given) : stack(std::move(given)) {
+    for (const auto& value : stack) objects.append(torch::jit::toPyObject(value));
+  }
+
+  Stack with(const py::list& changed, const std::vector<c10::TypePtr>& types) const {
+    Stack out;
+    for (size_t i = 0; i < changed.size(); ++i) {
+      bool kept = i < stack.size() && py::object(changed[i]).is(py::object(objects[i]));
+      auto type = i < types.size() ? types[i] : c10::TypePtr(c10::TensorType::get());
+      out.push_back(kept ? stack[i] : from_python(changed[i], type));
+    }
+    return out;
+  }
+};
+
 // fault(call, args) -> results. `call(args)` runs the operator's host kernel. Tensors are host views of device memory.
+// The name is an operator's ("aten::add"), for all of its overloads, or an overload's ("aten::add.out", "aten::mm.default").
 void set_around(const std::string& name, py::object fault) {
   if (fault.is_none()) {
     arounds().erase(name);
@@ -46,33 +76,23 @@ void set_around(const std::string& name, py::object fault) {
   auto held = std::make_shared<py::object>(std::move(fault));
   arounds()[name] = [held](const OpProfile& profile, Stack& stack, const Kernel& kernel) {
     py::gil_scoped_acquire gil;
-    py::list arguments;
-    for (const auto& value : stack) arguments.append(torch::jit::toPyObject(value));
-    py::tuple untouched(arguments);   // the fault may change its list
-    auto before = stack;
-    auto call = py::cpp_function([&](const py::list& given) {
-      Stack inner = before;
-      for (size_t i = 0; i < inner.size(); ++i) {
-        if (!py::object(given[i]).is(py::object(untouched[i]))) inner[i] = torch::jit::toIValue(given[i], inner[i].type());
-      }
+    Values before(stack);
+    py::list arguments(before.objects.attr("copy")());   // the fault may change its list
+    auto results = std::make_shared<Values>(Stack());
+    auto call = py::cpp_function([&, results](const py::list& given) {
+      Stack inner = before.with(given, profile.argument_types);
       {
         py::gil_scoped_release release;
         kernel(inner);
       }
       stack = inner;
-      py::list results;
-      for (const auto& value : inner) results.append(torch::jit::toPyObject(value));
-      return results;
+      *results = Values(std::move(inner));
+      return py::list(results->objects.attr("copy")());
     });
-    auto results = (*held)(call, arguments);
-    if (results.is_none()) return;
-    auto list = results.cast<py::list>();
-    Stack out;
-    for (size_t i = 0; i < list.size(); ++i) {
-      auto type = i < stack.size() && stack.size() == list.size() ? stack[i].type() : c10::TypePtr(c10::TensorType::get());
-      out.push_back(torch::jit::toIValue(list[i], type));
-    }
-    keep_outputs(profile, stack, out);
+    auto given = (*held)(call, arguments);
+    if (given.is_none()) return;
+    auto out = results->with(given.cast<py::list>(), profile.return_types);
+    keep_outputs(profile, before.stack, out);
     stack = std::move(out);
   };
 }

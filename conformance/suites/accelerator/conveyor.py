@@ -62,7 +62,10 @@ class Conveyor:
         target.copy_(self._through(source, self.length * times))
 
     def seconds(self, source: torch.Tensor, times: int) -> float:
-        """Return the shortest of three wall times of the chain, in seconds, with synchronize() before and after it."""
+        """Return the shortest of three wall times of the chain, in seconds, with synchronize() before and after it.
+
+        ``source`` is ``numbers(device)``. AssertionError if the values have not arrived.
+        """
         return min(self._seconds(source, torch.empty_like(source), times) for _ in range(3))
 
     def _seconds(self, source: torch.Tensor, target: torch.Tensor, times: int) -> float:
@@ -70,4 +73,7 @@ class Conveyor:
         started = time.perf_counter()
         self.carry(source, target, times)
         self._accelerator.synchronize()
-        return time.perf_counter() - started
+        seconds = time.perf_counter() - started
+        # The time of work that did not happen means nothing.
+        assert stale(target) == 0, f"{stale(target)} elements are wrong after the work that was timed"
+        return seconds

@@ -61,6 +61,7 @@ answer("device", lambda: get_accelerator().device_name())
 answer("after", modes)
 answer("again", lambda: get_accelerator() is get_accelerator())
 answer("count", lambda: get_accelerator().device_count())
+answer("total", lambda: torch.arange(5.0, device=get_accelerator().device_name()).sum().item())
 answer("dtypes", lambda: sorted(map(str, get_accelerator().supported_dtypes())))
 def kept():
     mine = resolve(spec).load()
@@ -78,12 +79,13 @@ answer("refused", lambda: [refused(wrong) for wrong in (None, object(), "name")]
 def answers_of_new_process(spec: str) -> dict:
     """Return the answers of a new process whose accelerator is set by DS_ACCELERATOR.
 
-    ``device``, ``count`` and ``dtypes`` describe the accelerator. ``before`` and ``after`` are torch's modes before and
-    after loading it. ``again``, ``kept`` and ``refused`` are results of get_accelerator() and set_accelerator().
+    ``device``, ``count`` and ``dtypes`` describe the accelerator. ``total`` is 0 + 1 + … + 4, added on the device.
+    ``before`` and ``after`` are torch's modes before and after loading it. ``again``, ``kept`` and ``refused`` are
+    results of get_accelerator() and set_accelerator().
     Every key is present; a sentence stands for an answer that is missing.
     """
     answers = run_python(_REPORT, spec, DS_ACCELERATOR=spec)
-    names = ("before", "device", "after", "again", "count", "dtypes", "kept", "refused")
+    names = ("before", "device", "after", "again", "count", "total", "dtypes", "kept", "refused")
     return {name: answers.get(name, "the process ended before this answer") for name in names}
 
 

@@ -40,7 +40,7 @@ def test_products(accelerator, device, dtype):
 def products_agree(context, device, dtype):
     """Check products and a sum inside an autocast context to the dtype of that name."""
     left, right = small_integers(device, 9, 5), small_integers(device, 5, 11)
-    expected = left.cpu() @ right.cpu()
+    expected = small_integers("cpu", 9, 5) @ small_integers("cpu", 5, 11)
 
     with context:
         results = {
@@ -73,6 +73,8 @@ def test_gradients(accelerator, device, dtype):
         gradients.append(leaf.grad.cpu())
 
     assert gradients[0].dtype is torch.float32, f"the gradient of a float32 parameter is {gradients[0].dtype}"
+    expected = small_integers("cpu", 9, 5).sum(0).view(5, 1).expand(5, 3)
+    assert torch.equal(gradients[1], expected), f"without autocast {gradients[1].tolist()}, not {expected.tolist()}"
     assert torch.equal(*gradients), f"with autocast {gradients[0].tolist()}, without {gradients[1].tolist()}"
 
 
@@ -88,6 +90,9 @@ def test_nested(accelerator, device, dtype):
 
     assert inner.dtype is torch.float32, f"a product with autocast disabled is {inner.dtype}"
     assert outer.dtype is getattr(torch, dtype), f"after a disabled context a product is {outer.dtype}"
+    expected = small_integers("cpu", 5, 5) @ small_integers("cpu", 5, 5)
+    for result in (inner, outer):
+        assert torch.equal(result.cpu().float(), expected), f"the product is {result.tolist()}"
 
 
 @case("accelerator.autocast.left_on_exception", requires=[AUTOCAST, DTYPE], axes={"dtype": SIXTEEN_BITS})
@@ -100,7 +105,9 @@ def test_left_on_exception(accelerator, device, dtype):
         raise KeyError("on purpose")
 
     assert not torch.is_autocast_enabled(device.type), "autocast is still enabled after an exception"
-    assert (matrix @ matrix).dtype is torch.float32, "products are still cast after an exception"
+    product, expected = matrix @ matrix, small_integers("cpu", 5, 5) @ small_integers("cpu", 5, 5)
+    assert product.dtype is torch.float32, "products are still cast after an exception"
+    assert torch.equal(product.cpu(), expected), f"after an exception a product is {product.tolist()}"
 
 
 @case("accelerator.autocast.leaves_others", requires=[AUTOCAST, DTYPE], axes={"dtype": SIXTEEN_BITS})
@@ -119,4 +126,5 @@ def test_leaves_others(accelerator, device, dtype):
             total = counts + counts
 
     assert total.dtype is torch.int64 and weight.dtype is torch.float32, f"{total.dtype}, {weight.dtype}"
+    assert torch.equal(results[0], small_integers("cpu", 5, 5)), f"a product with 1 is {results[0].tolist()}"
     assert torch.equal(results[1], 2 * results[0]), "the second context computed with the weights of the first context"

@@ -62,6 +62,7 @@ def test_repeats(device, function, monkeypatch):
 
     for name, first in runs[0].items():
         assert bool(first.isfinite().all()), f"the {name} of {function} is not finite"
+        assert bool(first.any()), f"the {name} of {function} is 0 everywhere"
         for count, run in enumerate(runs[1:], start=2):
             wrong = int((bytes_of(run[name]).view(-1, 4) != bytes_of(first).view(-1, 4)).any(dim=1).sum())
             assert wrong == 0, f"run {count}: {wrong} of {first.numel()} elements of the {name} differ from run 1"

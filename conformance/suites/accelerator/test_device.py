@@ -154,6 +154,7 @@ def test_torch_device_index(accelerator):
         answer = accelerator.device(index)
         assert isinstance(answer, torch.device), f"device({index}) returned {answer!r}; it must return a torch.device"
         assert answer.index == index, f"device({index}) is {answer} with index {answer.index!r}"
+        assert torch.full((3,), 5.0, device=answer).tolist() == [5.0] * 3, f"{answer} does not hold three fives"
     current = accelerator.device().index
     assert current in (accelerator.current_device(), None), f"device() has index {current!r}"
 

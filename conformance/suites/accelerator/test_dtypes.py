@@ -123,6 +123,7 @@ def test_copy_layouts(device, layout):
     expected = torch.zeros(64, 33)
     take(expected).copy_(take(base))
 
+    assert differing_bytes(there.cpu(), base) == 0, "the tensor under the view came back changed"
     assert differing_bytes(read.contiguous(), take(base).contiguous()) == 0, "a view came back changed"
     assert differing_bytes(target.cpu(), expected) == 0, "a copy into a view wrote other elements"
 
@@ -147,6 +148,8 @@ def test_metadata(device, dtype):
         assert made.dtype is dtype_of(dtype) and made.device.type == device.type, f"{made.dtype} on {made.device}"
     assert tensor.element_size() == torch.empty(0, dtype=tensor.dtype).element_size()
     assert tensor.untyped_storage().nbytes() >= 15 * tensor.element_size()
+    ones = torch.ones(3).to(tensor.dtype)
+    assert differing_bytes(fresh[-1].copy_(ones).cpu(), ones) == 0, f"a new tensor of {dtype} does not hold ones"
 
 
 @case("accelerator.dtype.cast_from_float32", requires=[DTYPE], axes={"dtype": DTYPES})
@@ -274,12 +277,14 @@ def test_no_silent_change(device):
     created = 0
     for name in DTYPES:
         try:
-            tensor = torch.zeros(3, dtype=dtype_of(name), device=device)
+            tensor = torch.ones(3, dtype=dtype_of(name), device=device)
         # Raising is right for a dtype that the device lacks.
         except Exception:
             continue
         created += 1
         assert tensor.dtype is dtype_of(name), f"asked for {name}, got {tensor.dtype}"
+        wrong = differing_bytes(tensor.cpu(), torch.ones(3).to(tensor.dtype))
+        assert wrong == 0, f"{wrong} bytes of three ones in {name} are wrong"
     if not created:
         environment_lacks("no tensor of any dtype can be created on this machine")
 

@@ -7,6 +7,7 @@ from torch.nn import functional
 
 from conformance.accelerators.capabilities import DTYPE, MEMORY
 from conformance.case import Level, case
+from conformance.suites.shared_bodies import assert_computes
 
 EMPTY = {
     "add": lambda d: torch.zeros(3, 0, device=d) + torch.ones(3, 1, device=d),
@@ -43,6 +44,7 @@ def test_empty(device, function):
     # NaN is not equal to itself, so 7 replaces it on both sides.
     same = torch.equal(result.cpu().nan_to_num(7.0), expected.nan_to_num(7.0))
     assert same, f"{function} gives {result.tolist()}, not {expected.tolist()}"
+    assert_computes(device)
 
 
 @case("accelerator.edges.empty_gradient", requires=[MEMORY], level=Level.CORE)
@@ -54,6 +56,7 @@ def test_empty_gradient(device):
 
     for name, parameter in layer.named_parameters():
         assert not parameter.grad.any() and not parameter.grad.isnan().any(), f"{name}: {parameter.grad.tolist()}"
+    assert_computes(device)
 
 
 ORDERED = {

@@ -72,6 +72,8 @@ def test_empty_cache(accelerator, device):
     # Many blocks of two sizes: an allocator may keep one of them for later, or give back whole segments only.
     blocks = [torch.zeros(size, dtype=torch.uint8, device=device) for size in (MIB, 32 * MIB) for _ in range(8)]
     accelerator.synchronize()
+    held, alive = accelerator.memory_allocated(), sum(block.nbytes for block in blocks)
+    assert held >= alive, f"memory_allocated() is {held} with {alive} bytes in use"
     del blocks
     gc.collect()
     accelerator.synchronize()

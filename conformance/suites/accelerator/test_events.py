@@ -86,6 +86,7 @@ def test_after_device_synchronize(accelerator, device):
 
     answers = [event.query() for event in events]
     assert answers == [True] * 3, f"after synchronize() the events' query() returned {answers}"
+    assert stale(target) == 0, f"after synchronize() {stale(target)} elements are stale"
 
 
 @case("accelerator.event.record_again", requires=[EVENT, STREAM])
@@ -206,6 +207,7 @@ def test_elapsed_adds_up(accelerator, device):
 
     # Allow 1 % and 0.05 ms for rounding of the separate times.
     assert abs(whole - sum(parts)) <= 0.01 * whole + 0.05, f"parts {parts} ms add up to {sum(parts)}, not {whole}"
+    assert whole > 0, "the events measure no time, although work was queued between them"
     assert whole >= max(parts), f"the whole, {whole} ms, is shorter than a part, {max(parts)} ms"
 
 

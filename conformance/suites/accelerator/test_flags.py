@@ -17,7 +17,7 @@ from conformance.accelerators.capabilities import (
 )
 from conformance.case import Level, case
 
-from .conveyor import HOST, Conveyor, numbers
+from .conveyor import HOST, Conveyor, numbers, stale
 from .timing import hold
 
 FLAGS = {
@@ -33,14 +33,15 @@ def test_answer(accelerator, device, flag):
     """The flag is a bool and the same at every call, whether the device is busy or idle."""
     ask = getattr(accelerator, flag)
     conveyor, source = Conveyor(accelerator, device, milliseconds=5.0), numbers(device)
-    answers = [ask()]
-    conveyor.carry(source, torch.empty_like(source))
+    answers, target = [ask()], torch.empty_like(source)
+    conveyor.carry(source, target)
     answers.append(ask())
     accelerator.synchronize()
     answers.append(ask())
 
     assert all(type(answer) is bool for answer in answers), f"{flag}() returned {answers[0]!r}; it must return a bool"
     assert len(set(answers)) == 1, f"{flag}() changed between calls: {answers}"
+    assert stale(target) == 0, f"{stale(target)} elements are wrong, so the device was not busy"
 
 
 @case("accelerator.flags.as_declared", requires=[DEVICE], axes={"flag": list(FLAGS)})
@@ -67,6 +68,7 @@ def test_synchronous_time(accelerator, device):
             called = time.perf_counter()
             accelerator.synchronize()
             shares.append((called - started) / (time.perf_counter() - started))
+            assert stale(target) == 0, f"{stale(target)} elements of the result are wrong"
         # The best of several tries counts: a loaded host can delay either part, but not each time.
         assert max(shares) > 0.5, (
             f"declared synchronous, but calls take at most {max(shares):.1%} of the time of their work; expected > 50 %"
@@ -150,9 +152,10 @@ def test_device_timers(accelerator, device):
 
     start, end = accelerator.Event(enable_timing=True), accelerator.Event(enable_timing=True)
     start.record()
-    numbers(device)
+    kept = numbers(device)
     end.record()
     accelerator.synchronize()
+    assert stale(kept) == 0, f"{stale(kept)} elements between the events are wrong"
 
     assert start.elapsed_time(end) >= 0, f"elapsed_time is {start.elapsed_time(end)}"
 

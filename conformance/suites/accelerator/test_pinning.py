@@ -19,7 +19,7 @@ DTYPES = (torch.float32, torch.float16, torch.int64, torch.uint8, torch.bool)
 
 
 @case("accelerator.pin.values", requires=[COPY], level=Level.CORE)
-def test_values(accelerator):
+def test_values(accelerator, device):
     """pin_memory() returns a host tensor with the same values, shape and dtype and keeps its argument."""
     for dtype in DTYPES:
         source = (torch.arange(60) % 2 if dtype is torch.bool else torch.arange(60)).to(dtype).view(3, 4, 5)
@@ -34,10 +34,11 @@ def test_values(accelerator):
         )
         assert torch.equal(pinned, kept), f"pin_memory() changed values of {dtype}"
         assert torch.equal(source, kept), "pin_memory() changed its argument"
+        assert torch.equal(pinned.to(device).cpu(), kept), f"a copy of pinned {dtype} to the device has other values"
 
 
 @case("accelerator.pin.arguments", requires=[COPY], level=Level.CORE)
-def test_arguments(accelerator):
+def test_arguments(accelerator, device):
     """pin_memory() accepts make_copy and match_shape by name and keeps size and dtype without a copy."""
     source = torch.arange(60.0).view(3, 4, 5)
 
@@ -45,7 +46,7 @@ def test_arguments(accelerator):
     shaped = accelerator.pin_memory(source, make_copy=False, match_shape=True)
     sized = accelerator.pin_memory(source, make_copy=False, match_shape=False)
 
-    assert torch.equal(copied, source)
+    assert torch.equal(copied.to(device).cpu(), source)
     assert shaped.shape == source.shape and shaped.dtype is source.dtype, f"{tuple(shaped.shape)} {shaped.dtype}"
     assert sized.numel() == source.numel() and sized.dtype is source.dtype, f"{sized.numel()} {sized.dtype}"
 
@@ -87,7 +88,7 @@ def test_device_is_not_pinned(accelerator, device):
 
 
 @case("accelerator.pin.unpin", requires=[COPY], level=Level.CORE)
-def test_unpin(accelerator):
+def test_unpin(accelerator, device):
     """unpin_memory() unpins the memory and returns True, or changes nothing and returns False or None."""
     pinned = accelerator.pin_memory(torch.arange(4096.0))
     was_pinned = accelerator.is_pinned(pinned)
@@ -100,14 +101,16 @@ def test_unpin(accelerator):
         f"unpin_memory() returned {answer}, but is_pinned() is {not expected}"
     )
     if not answer:
-        assert torch.equal(pinned, torch.arange(4096.0)), "unpin_memory() changed the values"
+        assert torch.equal(pinned.to(device).cpu(), torch.arange(4096.0)), "unpin_memory() changed the values"
 
 
 @case("accelerator.pin.is_pinned", requires=[MEMORY_PINNED])
 def test_is_pinned(accelerator):
-    """is_pinned() is True for the result of pin_memory(), also after pinning it twice."""
-    pinned = accelerator.pin_memory(torch.arange(4096.0))
+    """is_pinned() is True for the result of pin_memory(), also after pinning it twice, and False for its source."""
+    source = torch.arange(4096.0)
+    pinned = accelerator.pin_memory(source)
 
+    assert accelerator.is_pinned(source) is False, f"is_pinned(pageable) is {accelerator.is_pinned(source)!r}"
     assert accelerator.is_pinned(pinned) is True, f"is_pinned(pin_memory(t)) is {accelerator.is_pinned(pinned)!r}"
     again = accelerator.pin_memory(pinned)
     assert accelerator.is_pinned(again) is True and torch.equal(again, torch.arange(4096.0))
@@ -126,6 +129,7 @@ def test_views(accelerator):
 def test_empty(accelerator):
     """pin_empty() and pin_empty_like() return pinned host tensors of the requested shape and dtype."""
     like = torch.zeros(3, 5, dtype=torch.float16)
+    assert accelerator.is_pinned(like) is False, f"is_pinned(pageable) is {accelerator.is_pinned(like)!r}"
     made = {
         "pin_empty(3, 5)": accelerator.pin_empty(3, 5, dtype=torch.float16),
         "pin_empty((3, 5))": accelerator.pin_empty((3, 5), dtype=torch.float16),

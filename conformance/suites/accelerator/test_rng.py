@@ -271,9 +271,10 @@ def test_per_device_state(accelerator):
 
     accelerator.set_device(0)
     accelerator.manual_seed(3)
-    torch.randn(65, device=accelerator.device_name(0))
+    drawn = torch.randn(65, device=accelerator.device_name(0))
     accelerator.set_rng_state(accelerator.get_rng_state(0), 0)
 
+    assert bool(drawn.any()), "device 0 drew 65 zeros"
     assert torch.equal(accelerator.get_rng_state(1), state_of_second), (
         "work on device 0 advanced the generator of device 1"
     )

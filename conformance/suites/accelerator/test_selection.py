@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from conformance.accelerators.capabilities import DEVICE
 from conformance.accelerators.registry import names, resolve
-from conformance.case import Level, case
+from conformance.case import About, Level, case
 from conformance.errors import SetupError
 from conformance.finding import environment_lacks
 
@@ -19,7 +19,7 @@ except Exception as error:
 """
 
 
-@case("accelerator.selection.override", requires=[DEVICE], level=Level.CORE, deadline=120)
+@case("accelerator.selection.override", requires=[DEVICE], level=Level.CORE, deadline=120, about=About.PACKAGE)
 def test_override(accelerator, pytestconfig):
     """DS_ACCELERATOR overrides detection, and a second call returns the same object."""
     answers = answers_of_new_process(spec_of(pytestconfig))
@@ -30,7 +30,7 @@ def test_override(accelerator, pytestconfig):
     assert answers["again"] is True, f"a second get_accelerator() returned another object: {answers['again']}"
 
 
-@case("accelerator.selection.unknown_name", requires=[DEVICE], level=Level.CORE, deadline=120)
+@case("accelerator.selection.unknown_name", requires=[DEVICE], level=Level.CORE, deadline=120, about=About.PACKAGE)
 def test_unknown_name(pytestconfig):
     """An unknown name raises a ValueError that lists the known names."""
     answers = run_python(REFUSED, spec_of(pytestconfig), DS_ACCELERATOR="no_such_accelerator")
@@ -40,7 +40,7 @@ def test_unknown_name(pytestconfig):
     assert not missing, f"the error does not name {missing}: {answers['text']}"
 
 
-@case("accelerator.selection.missing_package", requires=[DEVICE], level=Level.CORE, deadline=120)
+@case("accelerator.selection.missing_package", requires=[DEVICE], level=Level.CORE, deadline=120, about=About.PACKAGE)
 def test_missing_package(pytestconfig):
     """A known name whose package is not installed raises a ValueError that names the package."""
     # Take the first registered accelerator whose package is missing on this machine.
@@ -60,7 +60,7 @@ def test_missing_package(pytestconfig):
     assert package in answers["text"], f"the error does not name the package {package}: {answers['text']}"
 
 
-@case("accelerator.selection.detection", requires=[DEVICE], level=Level.CORE, deadline=120)
+@case("accelerator.selection.detection", requires=[DEVICE], level=Level.CORE, deadline=120, about=About.PACKAGE)
 def test_detection(pytestconfig):
     """Without DS_ACCELERATOR, detection finds an available accelerator whose tensors have its device type."""
     # A package that imitates another vendor's torch module must not be taken for that vendor.
@@ -78,7 +78,7 @@ tell(named=found.device_name(), type=tensor.device.type, available=found.is_avai
     assert answers["total"] == 3, f"on the detected device three ones add up to {answers['total']}, not 3"
 
 
-@case("accelerator.selection.replaced", requires=[DEVICE], level=Level.CORE, deadline=120)
+@case("accelerator.selection.replaced", requires=[DEVICE], level=Level.CORE, deadline=120, about=About.PACKAGE)
 def test_replaced(pytestconfig):
     """set_accelerator() replaces the choice, and refuses an object that is no accelerator."""
     answers = answers_of_new_process(spec_of(pytestconfig))
@@ -126,13 +126,14 @@ def test_fork_after_import(pytestconfig):
 
 @case("accelerator.selection.other_process", requires=[DEVICE], level=Level.CORE, deadline=120)
 def test_other_process(accelerator, pytestconfig):
-    """A second process sees the same device type, count and dtypes."""
+    """A second process sees the same device type, count and dtypes, and computes on the device."""
     answers = answers_of_new_process(spec_of(pytestconfig))
 
     here = {
         "device": accelerator.device_name(),
         "count": accelerator.device_count(),
         "dtypes": sorted(map(str, accelerator.supported_dtypes())),
+        "total": 10.0,
     }
     there = {name: answers[name] for name in here}
     assert there == here, f"another process sees {there}, this process {here}"

@@ -26,7 +26,7 @@ from conformance.finding import Refused, environment_lacks, stub
 from conformance.suites.accelerator import test_autocast as casting
 from conformance.suites.accelerator import test_builders, test_generators, test_precision, test_ranges
 from conformance.suites.accelerator import test_tensor_types as types
-from conformance.suites.shared_bodies import differing
+from conformance.suites.shared_bodies import WatchedBackend, differing
 
 from .refusals import refuse_if_false, refuse_if_none
 
@@ -162,16 +162,20 @@ def test_compile(accelerator, device):
         return (x * 3 + 1).relu().sum()
 
     sources = [torch.arange(-8.0, 9.0, device=device).requires_grad_() for _ in range(2)]
+    watched = WatchedBackend(backend)
     with warnings.catch_warnings():
         # Compilers and torch's own modules emit warnings that say nothing about the accelerator.
         warnings.simplefilter("ignore")
         results = [
             run(source)
-            for run, source in zip((function, torch.compile(function, backend=backend)), sources, strict=True)
+            for run, source in zip((function, torch.compile(function, backend=watched)), sources, strict=True)
         ]
     for result in results:
         result.backward()
 
+    watched.check()
+    # 3 x + 1 for 0 to 8.
+    assert results[0].item() == 117, f"uncompiled {results[0].item()}, not 117"
     assert results[0].item() == results[1].item(), f"compiled {results[1].item()}, uncompiled {results[0].item()}"
     wrong = differing(sources[0].grad, sources[1].grad)
     assert wrong == 0, f"{wrong} of 17 gradients differ between compiled and uncompiled"
@@ -224,8 +228,10 @@ def test_profiler(accelerator, device):
 
     left = torch.ones(257, 257, device=device)
 
-    events = record(accelerator, lambda: left @ left)
+    products = []
+    events = record(accelerator, lambda: products.append(left @ left))
 
+    assert bool((products[-1] == 257).all()), f"a product of ones is {products[-1][0, 0].item()}, not 257"
     assert "aten::mm" in events, f"torch.profiler recorded {sorted(events)}, but no aten::mm"
     if device.type != "cpu" and not device_microseconds(events):
         raise Refused("torch.profiler records calls, but no time on the device")

@@ -145,12 +145,12 @@ def need_pinning(accelerator):
 
 
 @case("capabilities.memory.pinned", requires=[MEMORY_PINNED], adaptive=True)
-def test_memory_pinned(accelerator):
+def test_memory_pinned(accelerator, device):
     """Pinned memory is pinned and keeps its values, and no other memory is pinned."""
     test_pinning.test_pageable_is_not_pinned(accelerator)
     need_pinning(accelerator)
 
-    test_pinning.test_values(accelerator)
+    test_pinning.test_values(accelerator, device)
     test_pinning.test_views(accelerator)
 
 

@@ -63,8 +63,10 @@ def _floats() -> torch.Tensor:
 
 @functools.cache
 def _integers() -> torch.Tensor:
-    """Return random integers from -3 to 3."""
-    return torch.randint(-3, 4, (_BLOCK,), generator=torch.Generator().manual_seed(_BLOCK))
+    """Return random integers from -3 to 3 without 0, so that no product, minimum or maximum of them is 0."""
+    generator = torch.Generator().manual_seed(_BLOCK)
+    magnitude = torch.randint(1, 4, (_BLOCK,), generator=generator)
+    return magnitude * (2 * torch.randint(0, 2, (_BLOCK,), generator=generator) - 1)
 
 
 def payloads(case: Case, world_size: int, size: int, dtype: torch.dtype) -> torch.Tensor:

@@ -60,6 +60,7 @@ def test_numbers(check, rank, world_size, group):
     gathered = [None, None]
     dist.all_gather_object(gathered, rank, group=small)
     check.equal(gathered[inside], rank, "this rank's entry in a gathered list")
+    check.equal(sorted(map(str, gathered)), sorted(map(str, chosen)), "the gathered ranks")
 
 
 @case("comm.group.outsider", requires=[COMM], world_size=(3, 4))

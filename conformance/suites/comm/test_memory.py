@@ -31,6 +31,7 @@ def test_memory(accelerator, device, collective, world_size, group):
         part = torch.ones(LENGTH, device=device)
         COLLECTIVES[collective](part, torch.ones(LENGTH * world_size, device=device))
         accelerator.synchronize()
+        assert bool(part.all()), f"{collective} of ones gives zeros"
 
     once()  # the first call may allocate buffers that the backend keeps
     gc.collect()

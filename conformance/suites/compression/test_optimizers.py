@@ -13,6 +13,7 @@ from conformance.kernels.compression import OneBitAdam, OneBitLamb, ZeroOneAdam
 from conformance.numerics.nearness import Near, near
 
 from . import optimizer_emulation as emulation
+from .packing import Packing
 
 #: Every optimizer imports it, which takes seconds.
 RANK_IMPORTS = ("torch._dynamo",)
@@ -50,11 +51,12 @@ def take(optimizer, parameters, rank, step):
 
 
 @case("compression.optimizer", requires=NEEDS, axes={"kind": tuple(KINDS)}, world_size=(2, 3))
-def test_every_step(check, device, kind, rank, world_size, group):
+def test_every_step(accelerator, check, device, kind, rank, world_size, group):
     """The weights agree with a float64 reference on the host after every step of warm-up and compression."""
     make, emulate, options = KINDS[kind]
     parameters = [nn.Parameter(tensor.to(device)) for tensor in weights()]
-    optimizer = make(parameters, **options)
+    packing = Packing(accelerator)
+    optimizer = make(parameters, **options, packing=packing.functions)
     expected = emulate(
         [tensor.double() for tensor in weights()],
         lambda peer, step: [gradient.double() for gradient in gradients(peer, step)],
@@ -66,17 +68,19 @@ def test_every_step(check, device, kind, rank, world_size, group):
         for index, (parameter, exact) in enumerate(zip(parameters, expected[step][rank], strict=True)):
             near(check, f"tensor {index} after step {step}", parameter, exact, Near.TRAJECTORY)
 
+    packing.report(check)
     check.that(optimizer.bytes_sent > 0, "bytes_sent is 0: nothing was sent compressed")
     if kind != "zero-one":  # its ranks differ between two exchanges, as they take local steps
         check.same_on_all_ranks("weights", torch.cat([parameter.detach().flatten() for parameter in parameters]))
 
 
 @case("compression.optimizer.resumed", requires=NEEDS, axes={"kind": tuple(KINDS)}, world_size=2)
-def test_resumed(check, device, kind, rank, group):
+def test_resumed(accelerator, check, device, kind, rank, group):
     """An optimizer saved in its compressed stage and loaded goes on with the same bits."""
     make, _, options = KINDS[kind]
     parameters = [nn.Parameter(tensor.to(device)) for tensor in weights()]
-    optimizer, file = make(parameters, **options), io.BytesIO()
+    packing = Packing(accelerator)
+    optimizer, file = make(parameters, **options, packing=packing.functions), io.BytesIO()
     for step in range(9):
         take(optimizer, parameters, rank, step)
     # The optimizer's state holds the error feedback, so it has to survive too.
@@ -84,7 +88,7 @@ def test_resumed(check, device, kind, rank, group):
     file.seek(0)
     state, halfway = torch.load(file, weights_only=True)
     again = [nn.Parameter(tensor.clone()) for tensor in halfway]
-    continued = make(again, **options)
+    continued = make(again, **options, packing=packing.functions)
     continued.load_state_dict(state)
 
     for step in range(9, STEPS):
@@ -93,3 +97,5 @@ def test_resumed(check, device, kind, rank, group):
 
     for index, (parameter, loaded) in enumerate(zip(parameters, again, strict=True)):
         check.equal(loaded.detach().cpu(), parameter.detach().cpu(), f"tensor {index}")
+        check.that(bool(parameter.detach().any()), f"tensor {index} is 0 after training")
+    packing.report(check)

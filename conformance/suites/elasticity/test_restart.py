@@ -1,23 +1,43 @@
-"""Restart cases of torch.distributed.elastic: a killed rank, and a killed host."""
+"""Restart cases of torch.distributed.elastic: a killed rank, and a killed host.
+
+The ranks compute on the device and add up over the declared communication backend, before a rank is killed and after.
+"""
 
 from __future__ import annotations
 
 from fractions import Fraction
 
-from conformance.accelerators.capabilities import COMM
+from conformance.accelerators.capabilities import COMM, COMM_DTYPE
 from conformance.case import case
-from conformance.suites.launcher.jobs import check_identities, launch, launch_on_hosts
+from conformance.suites.launcher.jobs import check_identities, launch, launch_on_hosts, needs_devices
 
+NEEDS = (COMM, COMM_DTYPE.on("float32"))
+
+#: The device of a rank, and a sum over all ranks on it. Sums of small integers are exact in float32.
+ON_DEVICE = """
+from conformance.accelerators.registry import resolve
+live = resolve(os.environ["JOB_ACCELERATOR"]).load()
+import torch, torch.distributed as dist
+live.set_device(rank % live.device_count())
+def join():
+    dist.init_process_group(live.communication_backend_name())
+def summed(*terms):
+    sums = torch.stack([torch.tensor(numbers, dtype=torch.float32, device=live.current_device_name()).sum()
+                        for numbers in terms])
+    dist.all_reduce(sums)
+    return [int(number) for number in sums.tolist()]
+"""
 #: Eight samples are added up in steps of four. In the first attempt, rank 1 is killed between two steps.
-TRAINS = """
+TRAINS = (
+    ON_DEVICE
+    + """
+join()
 state = folder / "state.json"
 total, done = json.loads(state.read_text()) if state.exists() else (0, 0)
 begun, world = done, int(os.environ["WORLD_SIZE"])
 while done < 8:
-    part = sum(sample ** 2 for sample in range(done + rank, done + 4, world))
-    write(f"part-{attempt}-{done}-{rank}", str(part))
-    wait_for(*(f"part-{attempt}-{done}-{peer}" for peer in range(world)))
-    total += sum(int((folder / f"part-{attempt}-{done}-{peer}").read_text()) for peer in range(world))
+    (part,) = summed([sample ** 2 for sample in range(done + rank, done + 4, world)])
+    total += part
     done += 4
     if rank == 0:
         write("state.json", json.dumps([total, done]))
@@ -30,12 +50,14 @@ while done < 8:
         time.sleep(600)
 report(begun=begun, total=total)
 """
+)
 
 
-@case("elasticity.restart", requires=[COMM], deadline=300)
-def test_restart(check, tmp_path):
-    """After a rank is killed, all ranks restart as new processes and continue from the saved state."""
-    job = launch(tmp_path, TRAINS, 2, "--max-restarts=1")
+@case("elasticity.restart", requires=NEEDS, deadline=300)
+def test_restart(accelerator, check, device, pytestconfig, tmp_path):
+    """After a rank is killed, all ranks restart as new processes and continue from the saved state on the device."""
+    needs_devices(accelerator, device, 2)
+    job = launch(tmp_path, TRAINS, 2, "--max-restarts=1", JOB_ACCELERATOR=pytestconfig.getoption("--accelerator"))
 
     check.equal(job.status, 0, f"the job's exit status (output: {job.output})")
     for attempt in range(2):
@@ -49,12 +71,11 @@ def test_restart(check, tmp_path):
 
 #: Least squares over numbered samples, in exact fractions, so that the order of sums changes nothing. Three hosts take
 #: two steps with two micro-batches each. Then the last host dies, and two hosts continue with three micro-batches each.
-SHRINKS = """
+SHRINKS = (
+    ON_DEVICE
+    + """
 from fractions import Fraction
 BATCH, MICRO, STEPS, RATE = 12, 2, 4, Fraction(1, 64)
-def slope(weight, sample):
-    x = sample % 7 - 3
-    return (weight * x - (3 * x + 1)) * x
 world, host = int(os.environ["WORLD_SIZE"]), os.environ["JOB_HOST"]
 attempt, accumulation = 3 - world, BATCH // (MICRO * world)
 if world == 2 and not (folder / "died").exists():
@@ -62,6 +83,7 @@ if world == 2 and not (folder / "died").exists():
 done = max((int(path.stem.split("-")[1]) for path in folder.glob("state-*")), default=0)
 weight = Fraction((folder / f"state-{done}").read_text() if done else "1/2")
 begun = done
+join()
 while done < STEPS:
     if world == 3 and done == STEPS // 2:
         report(begun=begun, host=host)
@@ -73,17 +95,17 @@ while done < STEPS:
         wait_for("died")
         sys.exit("a rank does not respond")
     first = BATCH * done + MICRO * accumulation * rank
-    mine = sum(slope(weight, sample) for sample in range(first, first + MICRO * accumulation))
-    write(f"part-{attempt}-{done}-{rank}", str(mine))
-    parts = [f"part-{attempt}-{done}-{peer}" for peer in range(world)]
-    wait_for(*parts)
-    weight -= RATE * sum(Fraction((folder / part).read_text()) for part in parts) / BATCH
+    inputs = [sample % 7 - 3 for sample in range(first, first + MICRO * accumulation)]
+    # The slope of a sample is (weight x - y) x with y = 3 x + 1.
+    squares, products = summed([x * x for x in inputs], [(3 * x + 1) * x for x in inputs])
+    weight -= RATE * (weight * squares - products) / BATCH
     done += 1
     if rank == 0:
         write(f"state-{done}", str(weight))
     wait_for(f"state-{done}")
 report(begun=begun, host=host, weight=str(weight), accumulation=accumulation)
 """
+)
 
 
 def expected_weight():
@@ -95,10 +117,11 @@ def expected_weight():
     return weight
 
 
-@case("elasticity.fewer", requires=[COMM], deadline=300)
-def test_fewer(check, tmp_path):
+@case("elasticity.fewer", requires=NEEDS, deadline=300)
+def test_fewer(accelerator, check, device, pytestconfig, tmp_path):
     """After one of three hosts dies, two hosts continue from the saved state and reach the same weight."""
-    job = launch_on_hosts(tmp_path, SHRINKS, 2, 3)
+    needs_devices(accelerator, device, 3)
+    job = launch_on_hosts(tmp_path, SHRINKS, 2, 3, JOB_ACCELERATOR=pytestconfig.getoption("--accelerator"))
 
     # A rank that reported nothing has no facts; the comparison of WORLD_SIZE shows it.
     before, after = ([job.facts.get((attempt, rank), {}) for rank in range(3 - attempt)] for attempt in range(2))

@@ -57,5 +57,6 @@ def test_int8_model(accelerator, device, dtype, check):
     with workspace(accelerator, getattr(torch, dtype), 2, 7) as injector:
         found = Decoder(model, injector, kind=kind).singly(tokens.to(device), 4)
 
+    check.that(bool(found.any()), "all logits are 0")
     exact = exact_model({**model.state_dict(), **dequantized})
     near(check, "the logits", found, exact(tokens).detach(), Near.FORWARD)

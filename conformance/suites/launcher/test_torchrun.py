@@ -7,7 +7,7 @@ import os
 import time
 
 from conformance.accelerators.capabilities import COMM, DEVICE_MULTIPLE, DEVICE_VISIBILITY
-from conformance.case import case
+from conformance.case import About, case
 from conformance.finding import environment_lacks
 
 from .jobs import check_identities, gone, launch
@@ -60,7 +60,7 @@ LOGIN = ("HOME", "LANG", "LOGNAME", "PATH", "SHELL", "TMPDIR", "USER", "VIRTUAL_
 MARK = " a=b; \"c\" 'd' $HOME\n\té"
 
 
-@case("launcher.failure", requires=[COMM], deadline=300)
+@case("launcher.failure", requires=[COMM], deadline=300, about=About.PYTORCH)
 def test_failure(check, tmp_path):
     """When one rank fails, the job ends the other rank and returns a nonzero exit status."""
     job = launch(tmp_path, FAILS, 2)
@@ -136,6 +136,7 @@ def test_binding(accelerator, check, pytestconfig, tmp_path):
         strayed = [cores for cores in threads if not set(cores) <= set(own)]
         message = f"of {len(threads)} threads of rank {rank}, bound to cores {own}, {len(strayed)} may use {strayed}"
         check.that(threads and not strayed, message)
+        check.equal(job.facts[0, rank]["total"], 512.0**3, f"the sum on the device of rank {rank}")
     check.metric("threads", sum(len(job.facts[0, rank]["threads"]) for rank in range(2)))
 
 

@@ -54,6 +54,9 @@ def plain(dtype, device, bias=False):
         layer.weight.copy_(numbers(OUTPUTS, INPUTS, seed=1) / 7)
         if bias:
             layer.bias.copy_(numbers(OUTPUTS, seed=2))
+    # Cases compare results with these weights, so they have to be there.
+    wrong = int((layer.weight.detach().cpu() != (numbers(OUTPUTS, INPUTS, seed=1) / 7).to(dtype)).sum())
+    assert not wrong, f"{wrong} weights on the device differ from those that were written"
     return layer
 
 

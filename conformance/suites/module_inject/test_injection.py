@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import torch
 
 from conformance.accelerators.capabilities import DTYPE, OP_BUILDERS
-from conformance.case import case
+from conformance.case import About, case
 from conformance.kernels.implementation import Implementation
 from conformance.kernels.injection import Injector, inject
 from conformance.numerics.budgets import load_table
@@ -93,7 +93,12 @@ def test_llama(accelerator, device, dtype, check):
     keep_implementations(check, injection)
 
 
-@case("module_inject.fallback", axes={"kept_by": list(builders.UNREACHABLE)}, requires=[OP_BUILDERS])
+@case(
+    "module_inject.fallback",
+    axes={"kept_by": list(builders.UNREACHABLE)},
+    requires=[OP_BUILDERS],
+    about=About.PACKAGE,
+)
 def test_fallback(device, kept_by, check):
     """When a kernel is not available, the portable kernel computes and the reason is reported."""
     unusable, reason = builders.UNREACHABLE[kept_by]
@@ -118,7 +123,7 @@ def test_fallback(device, kept_by, check):
         check.that(expected in row.reason, message)
 
 
-@case("module_inject.fallback_by_dtype", requires=[OP_BUILDERS])
+@case("module_inject.fallback_by_dtype", requires=[OP_BUILDERS], about=About.PACKAGE)
 def test_fallback_by_dtype(device, check):
     """A kernel that takes one dtype computes that dtype, the reference computes the others, and both are reported."""
     injector = Injector(builders.BuilderOnlyAccelerator(lambda: builders.only_float32("layer_norm")))
@@ -135,7 +140,7 @@ def test_fallback_by_dtype(device, check):
     check.equal(found, expected, "the implementation for each dtype")
 
 
-@case("module_inject.errors_are_told", requires=[OP_BUILDERS])
+@case("module_inject.errors_are_told", requires=[OP_BUILDERS], about=About.PACKAGE)
 def test_errors_are_told(device, check):
     """An error of an available kernel reaches the caller, and no other implementation computes instead."""
     module = builders.SimpleNamespace(rms_norm=builders.raising(ILLEGAL_ADDRESS))
@@ -156,7 +161,7 @@ def test_errors_are_told(device, check):
 ILLEGAL_ADDRESS = RuntimeError("the device ran into an illegal address")
 
 
-@case("module_inject.restored", requires=[OP_BUILDERS])
+@case("module_inject.restored", requires=[OP_BUILDERS], about=About.PACKAGE)
 def test_restored(accelerator, device, check):
     """Injection keeps the names of parameters, and restore() puts the original modules back."""
     model = models.gpt().to(device)

@@ -7,6 +7,7 @@ import torch
 from conformance.accelerators.capabilities import DTYPE
 from conformance.case import Case, cases
 from conformance.numerics.nearness import Near, near
+from conformance.suites.shared_bodies import assert_computes
 
 from .routing import ends_of, grouped_cell
 
@@ -82,6 +83,7 @@ def test_grouped(case, check, device):
     near(check, "the output", output, expected.detach(), Near.FORWARD)
     for name, found, wanted in zip(("tokens", "first products", "second products"), mine, exact, strict=True):
         near(check, f"the gradient of the {name}", found.grad, wanted.grad, Near.GRADIENTS)
+    assert_computes(device)  # also after a launch without tokens
     idle = [expert for expert, count in enumerate(ROWS[axes["rows"]]) if not count]
     for weights in mine[1:]:
         found = weights.grad[idle].cpu()

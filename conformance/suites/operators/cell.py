@@ -19,7 +19,7 @@ def run(case, device: torch.device, check) -> None:
     info = database.find(case.payload)
     with quiet(), without_modes():
         if case.dtype is None:
-            error_inputs.check_refusals(info, device, check)
+            error_inputs.check_refusals(info, getattr(torch, case.requires[0].dtype), device, check)
         else:
             _run_cell(case, info, device, check)
 

@@ -11,9 +11,11 @@ import torch
 from conformance.numerics.compare import plain
 from conformance.numerics.trees import mapped, tensors
 
-from . import execution
+from . import execution, sampling
+from .classes import is_uninitialised
 from .execution import HOST, OperatorSample, call
 from .promises import promises_refusal
+from .sampling import limits
 
 
 @dataclass(frozen=True)
@@ -29,20 +31,26 @@ class Invalid:
         return f"error input {self.number} ({self.sample})"
 
 
-def check_refusals(info, device: torch.device, check) -> None:
+def check_refusals(info, dtype: torch.dtype, device: torch.device, check) -> None:
     """Check that every error input raises, unless it has a meaning that only PyTorch's CPU kernel does not support.
 
     On the host the exception has to be of the type that the database names. The database also lists inputs that
     PyTorch's CPU accepts; these are skipped. Inputs that are wrong by their values come last: a device may refuse them
-    after the call has returned, by an assertion in the kernel, and its context ends with that.
+    after the call has returned, by an assertion in the kernel, and its context ends with that. A right call in
+    ``dtype`` comes before them.
     """
-    calls = sorted(_invalid_calls(info), key=lambda invalid: invalid.depends_on_values)
-    for position, invalid in enumerate(calls):
+    calls = _invalid_calls(info)
+    for invalid in calls:
+        if not invalid.depends_on_values:
+            _check_refusal(info, device, check, invalid)
+    check_right_call(info, dtype, device, check)
+    by_values = [invalid for invalid in calls if invalid.depends_on_values]
+    for position, invalid in enumerate(by_values):
         _check_refusal(info, device, check, invalid)
-        if invalid.depends_on_values and device.type != HOST.type and not _computes(device):
+        if device.type != HOST.type and not _computes(device):
             check.context_ended_by = str(invalid)
             check.metric("context_ended_by", str(invalid))
-            check.metric("not_run", len(calls) - position - 1)
+            check.metric("not_run", len(by_values) - position - 1)
             break
     check.metric("comparisons", check.count)
 
@@ -100,6 +108,25 @@ def _computes(device: torch.device) -> bool:
         return (torch.ones(2, device=device) + 1).sum().item() == 4
     except Exception:  # every device has its own exception for a context that has ended
         return False
+
+
+def check_right_call(info, dtype: torch.dtype, device: torch.device, check) -> None:
+    """Check that the operator accepts a right call after the wrong ones, and computes something.
+
+    A device that refuses everything, or that computes nothing, refuses no wrong call by itself: PyTorch does.
+    Whether the values are right is the matter of other cases.
+    """
+    for sample in sampling.pick(info, dtype, requires_grad=False, extent=limits().training):
+        try:
+            expected = call(info.op, sample.on(HOST))
+        except Exception:  # the host refuses it too, so it says nothing
+            continue
+        actual = execution.execute(info.op, sample.on(device))
+        check.count += 1
+        if is_uninitialised(info) or any(tensor.any() for tensor in map(plain, tensors(actual))):
+            break
+        zeros = all(not tensor.any() for tensor in map(plain, tensors(expected)))
+        check.that(zeros, f"after the error inputs, {sample} gives zeros alone")
 
 
 def is_meaningless(info, sample: OperatorSample) -> bool:

@@ -39,6 +39,8 @@ class Judge:
     ratio: float = 0.0
     host_ratio: float = 0.0
     drawn: set[int] = field(default_factory=set)  # numbers of the samples for which the operator drew random numbers
+    drew_on_host: int = 0  # elements other than zero among the drawn results that cannot be compared one by one
+    drew_on_device: int = 0
     watches: Watches = field(init=False)
 
     def __post_init__(self) -> None:
@@ -244,9 +246,16 @@ class Judge:
         if _untouched(before, device_value) and not _untouched(before, host_value):
             report(Reason.STUB, f"{label}: the call wrote nothing")
 
+    def random_result(self, actual, expected) -> None:
+        """Count the elements other than zero in two results that consist of different random numbers."""
+        self.drew_on_device += _not_zero(actual)
+        self.drew_on_host += _not_zero(expected)
+
     def report(self) -> None:
-        """Report the numbers of the cell; raise if the device computed on the host."""
+        """Report the numbers of the cell; raise if the device computed on the host, or drew zeros alone."""
         check = self.check
+        zeros = self.drew_on_host >= _ENOUGH_DRAWN and not self.drew_on_device
+        check.that(not zeros, f"the device drew zeros alone; the host's numbers have {self.drew_on_host} other ones")
         check.metric("samples", self.samples)
         check.metric("comparisons", check.count)
         check.metric("max_abs", float(f"{self.worst:.3g}"))
@@ -272,6 +281,15 @@ def with_equal_strides(device: OperatorSample, host: OperatorSample) -> Operator
     """
     pairs = zip(device.tensors, host.tensors, strict=True)
     return host if not any(layout.stride_difference(actual, expected) for actual, expected in pairs) else None
+
+
+#: Random elements other than zero on the host after which a device with zeros alone is no accident: each has at least
+#: an even chance.
+_ENOUGH_DRAWN = 24
+
+
+def _not_zero(result) -> int:
+    return sum(int((plain(leaf) != 0).sum()) for leaf in leaves(result) if isinstance(leaf, torch.Tensor))
 
 
 def _untouched(before, after) -> bool:

@@ -32,7 +32,7 @@ def pick(info, dtype: torch.dtype, *, requires_grad: bool, extent) -> list[Opera
     """Return up to ``extent.samples`` of the first ``extent.prefix`` samples, made on the host."""
     with _nothing_but_the_host():
         generated = info.sample_inputs("cpu", dtype, requires_grad=requires_grad, set_seed=False)
-        picked = _within_budget(_spread(_small(_prefix(generated, extent.prefix)), extent.samples))
+        picked = _within_budget(_chosen(_small(_prefix(generated, extent.prefix)), extent.samples))
         return _with_host_arguments(picked, info, dtype, requires_grad=requires_grad)
 
 
@@ -89,13 +89,33 @@ def _host_places(info, dtype: torch.dtype, *, requires_grad: bool) -> dict[int, 
 
 def _prefix(generated, length: int) -> list[OperatorSample]:
     """Return the first samples, fewer if they are large: some generators hold thousands, with millions of numbers."""
-    samples, scanned = [], 0
-    for number, sample in enumerate(itertools.islice(generated, length)):
+    samples, scanned, filled = [], 0, False
+    for number, sample in enumerate(itertools.islice(generated, limits().generation.longest)):
+        # Some generators begin with empty tensors, on which nothing is computed: then the first that are not follow.
+        if number >= length and (filled or not _is_filled(OperatorSample.of(number, sample))):
+            if filled:
+                break
+            continue
         samples.append(OperatorSample.of(number, sample))
+        filled = filled or _is_filled(samples[-1])
         scanned += elements(samples[-1])
         if scanned > limits().generation.scanned:
             break
     return samples
+
+
+def _is_filled(sample: OperatorSample) -> bool:
+    """Return whether no tensor of the sample is empty."""
+    return all(tensor.numel() for tensor in sample.tensors)
+
+
+def _chosen(samples: list[OperatorSample], count: int) -> list[OperatorSample]:
+    """Return ``count`` samples, spread evenly. If all of these have an empty tensor, the last is one that has none."""
+    chosen = _spread(samples, count)
+    if any(map(_is_filled, chosen)):
+        return chosen
+    filled = next((sample for sample in samples if _is_filled(sample)), None)
+    return chosen if filled is None else [*chosen[:-1], filled]
 
 
 def _small(samples: list[OperatorSample]) -> list[OperatorSample]:

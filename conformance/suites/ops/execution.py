@@ -17,7 +17,8 @@ from conformance.kernels.arguments import tensors_in
 from conformance.kernels.implementation import Choice, Implementation
 from conformance.kernels.specification import Arguments, TensorLocation
 from conformance.numerics.compare import plain
-from conformance.numerics.trees import mapped
+from conformance.numerics.trees import leaves, mapped
+from conformance.suites.shared_bodies import assert_computes
 
 from .judging import KernelJudge, differing
 from .loading import is_compatible, loaded, report_kernel, report_own_check
@@ -68,6 +69,8 @@ def run_sample(accelerator, device, declaration, case: Case, check) -> None:
         # The same functions as from a builder, for the kernels that need companions around a call.
         alone = SimpleNamespace(**{**task.kernel.companions, task.kernel.attribute_for(task.dtype): reference})
         _judged_call(accelerator, task, reference, alone, given, kernel_device, check, "the portable reference")
+    if not any(tensor.numel() for _, tensor in tensors_in(given)):
+        assert_computes(device)  # a call without elements computes nothing by itself
     _compare_with_claim(declaration, case, choice)
 
 
@@ -76,7 +79,8 @@ def run_refusal(accelerator, device, case: Case, check) -> None:
     task: KernelTask = case.payload
     loaded = load(accelerator, task)
     given = sample_of(task, task.kernel.samples[0], case)
-    bad = task.what.spoil(on_device(given, _kernel_device(task, device)))
+    kernel_device = _kernel_device(task, device)
+    bad = task.what.spoil(on_device(given, kernel_device))
     # A tensor on meta has no content that could change.
     before = {path: plain(tensor).clone() for path, tensor in tensors_in(bad) if tensor.device.type != "meta"}
 
@@ -98,6 +102,17 @@ def run_refusal(accelerator, device, case: Case, check) -> None:
     # Only functions of this project have ``choice``; vendors are free in the text of their errors.
     if hasattr(loaded.function, "choice"):
         check.that(task.what.argument in str(error), f"the error does not name {task.what.argument}: {error}")
+    check.that(_computes(task, loaded, given, kernel_device), "a right call after the wrong one changes nothing")
+
+
+def _computes(task: KernelTask, loaded: Loaded, given: Arguments, device: torch.device) -> bool:
+    """Return whether a right call gives anything but zeros, or writes into an argument."""
+    arguments = on_device(given, device)
+    before = {path: plain(tensor).clone() for path, tensor in tensors_in(arguments)}
+    with task.kernel.session(loaded.functions, arguments):
+        result = loaded.function(*arguments.values())
+    returned = [plain(leaf) for leaf in leaves(result) if isinstance(leaf, torch.Tensor)]
+    return any(bool(tensor.any()) for tensor in returned) or bool(differing(before, dict(tensors_in(arguments))))
 
 
 def run_property(accelerator, device, declaration, case: Case, check) -> None:

@@ -238,6 +238,7 @@ def test_descriptors(accelerator, check, tmp_path):
 
     more = len(os.listdir("/proc/self/fd")) - before
     check.that(more <= 0, f"{more} more files are open after 30 operations")
+    check.that((tmp_path / "file").read_bytes() == content(noise(2 * BLOCK)), "the file holds different bytes")
 
 
 @case("ops.aio_handle.settings", requires=[HANDLE], adaptive=True)

@@ -23,9 +23,9 @@ from conformance.accelerators.capabilities import (
     PROFILER,
     RANGES,
 )
-from conformance.case import Level, case
+from conformance.case import About, Level, case
 from conformance.finding import environment_lacks
-from conformance.suites.accelerator.conveyor import Conveyor, numbers
+from conformance.suites.accelerator.conveyor import Conveyor, numbers, stale
 from conformance.suites.accelerator.test_memory import settle
 from conformance.suites.accelerator.timing import hold
 from conformance.suites.shared_bodies import assert_survives_running_out, runs_out, still_computes
@@ -59,7 +59,8 @@ def test_operations(accelerator, device):
 
     def work():
         for _ in range(7):
-            left @ left
+            product = left @ left
+        assert product[0, 0].item() == 129, f"a product of ones is {product[0, 0].item()}, not 129"
         return left + 1
 
     events = record(accelerator, work)
@@ -76,6 +77,7 @@ def test_device_time(accelerator, device):
 
     def microseconds(times):
         events = record(accelerator, lambda: conveyor.carry(source, target, times))
+        assert stale(target) == 0, f"{stale(target)} elements are wrong after the work that was recorded"
         if device.type != "cpu":
             return device_microseconds(events)
         # Where the host is the device, its time is host time.
@@ -92,14 +94,16 @@ def test_device_time(accelerator, device):
 @case("profiling.profiler.ranges", requires=[PROFILER, RANGES])
 def test_profiler_ranges(accelerator, device):
     """The profiler records the operations inside ranges."""
+    doubled = []
 
     def work():
         accelerator.range_push("outer")
-        torch.ones(65, device=device).mul(2)
+        doubled.append(torch.ones(65, device=device).mul(2))
         accelerator.range_pop()
 
     events = record(accelerator, work)
 
+    assert doubled[-1].tolist() == [2.0] * 65, f"inside a range twice 1 is {doubled[-1].tolist()}"
     assert "aten::mul" in events, f"inside a range the profiler recorded only {sorted(events)}"
 
 
@@ -123,7 +127,9 @@ FLOPS = {
 }
 
 
-@case("profiling.flops.forward", requires=[MEMORY], level=Level.CORE, axes={"function": list(FLOPS)})
+@case(
+    "profiling.flops.forward", about=About.PYTORCH, requires=[MEMORY], level=Level.CORE, axes={"function": list(FLOPS)}
+)
 def test_flops_forward(device, function):
     """The FLOP counter gives exactly the formula's count on the device."""
     work, expected = FLOPS[function]
@@ -135,7 +141,7 @@ def test_flops_forward(device, function):
     assert found == expected, f"the counter gives {found} operations for {function}, the formula {expected}"
 
 
-@case("profiling.flops.backward", requires=[MEMORY], level=Level.CORE)
+@case("profiling.flops.backward", about=About.PYTORCH, requires=[MEMORY], level=Level.CORE)
 def test_flops_backward(device):
     """A backward pass with two gradients counts twice the operations of its forward pass."""
     left = torch.ones(17, 31, device=device, requires_grad=True)
@@ -148,7 +154,9 @@ def test_flops_backward(device):
     assert found == expected, f"the counter gives {found} operations for forward and backward, the formula {expected}"
 
 
-@case("profiling.flops.dtypes", requires=[DTYPE], axes={"dtype": ["float32", "float16", "bfloat16"]})
+@case(
+    "profiling.flops.dtypes", about=About.PYTORCH, requires=[DTYPE], axes={"dtype": ["float32", "float16", "bfloat16"]}
+)
 def test_flops_dtypes(device, dtype):
     """The FLOP count does not depend on the dtype."""
     left = torch.ones(17, 31, device=device, dtype=getattr(torch, dtype))
@@ -210,7 +218,7 @@ def test_memory_finite(accelerator, device):
 
     values = {member: getattr(accelerator, member)() for member in members}
 
-    assert len(kept) == 4
+    assert [tensor.sum().item() for tensor in kept] == [MIB] * 4, "tensors of ones do not add up to their sizes"
     bad = {member: value for member, value in values.items() if not math.isfinite(value) or value < 0}
     assert not bad, f"memory numbers are negative or not finite: {bad}"
 

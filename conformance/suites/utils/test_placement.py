@@ -77,6 +77,7 @@ def test_default_dtype(device, dtype):
 
     assert {p.dtype for p in module.parameters()} == {wanted}, "parameters ignore the default dtype"
     assert result.dtype is wanted and result.device.type == device.type, f"{result.dtype} on {result.device}"
+    assert bool(result.any()), "the module gives zeros alone"
 
 
 @case("utils.placement.meta", requires=[DEVICE], level=Level.CORE)
@@ -100,7 +101,8 @@ def test_meta(device):
 @case("utils.placement.assign", requires=[DEVICE], level=Level.CORE)
 def test_assign(device):
     """A module on meta adopts the tensors of a state dict on the device without a copy."""
-    state = {name: t.to(device, copy=True) for name, t in torch.nn.Linear(7, 5).state_dict().items()}
+    exact = torch.nn.Linear(7, 5).state_dict()
+    state = {name: t.to(device, copy=True) for name, t in exact.items()}
     with torch.device("meta"):
         module = torch.nn.Linear(7, 5)
 
@@ -108,6 +110,7 @@ def test_assign(device):
 
     for name, tensor in module.state_dict().items():
         assert tensor.data_ptr() == state[name].data_ptr(), f"{name} was copied"
+        assert torch.equal(tensor.cpu(), exact[name]), f"{name} has other values on the device"
     assert module(torch.zeros(2, 7, device=device)).shape == (2, 5)
 
 
@@ -162,8 +165,9 @@ def test_non_blocking(accelerator, device, direction):
 )
 def test_map_location(device, form):
     """A checkpoint of device tensors loads to the host and to the device with each form of map_location."""
-    module, buffer = net(device=device), io.BytesIO()
-    torch.save(module.state_dict(), buffer)
+    module, buffer = net(), io.BytesIO()
+    exact = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    torch.save(module.to(device).state_dict(), buffer)
     buffer.seek(0)
     location = {"host": "cpu", "device": device, "function": lambda storage, saved_on: storage}[form]
 
@@ -172,7 +176,8 @@ def test_map_location(device, form):
     wanted = device.type if form == "device" else "cpu"
     for name, tensor in module.state_dict().items():
         assert loaded[name].device.type == wanted, f"{name} was loaded to {loaded[name].device}, not to {wanted}"
-        assert loaded[name].dtype is tensor.dtype and torch.equal(loaded[name].cpu(), tensor.cpu()), f"{name} changed"
+        same = loaded[name].dtype is tensor.dtype and torch.equal(loaded[name].cpu(), exact[name])
+        assert same, f"{name} changed"
 
 
 @case("utils.checkpoint.without_map_location", requires=[CHECKPOINT], level=Level.CORE)
@@ -195,13 +200,14 @@ def test_without_map_location(device):
 )
 def test_checkpoint_dtypes(device, dtype):
     """A checkpoint keeps dtypes, shapes, strides and shared storage."""
-    base, buffer = (torch.arange(24) % 2).to(getattr(torch, dtype)).view(4, 6).to(device), io.BytesIO()
+    exact, buffer = (torch.arange(24) % 2).to(getattr(torch, dtype)).view(4, 6), io.BytesIO()
+    base = exact.to(device)
     torch.save({"base": base, "view": base.t()[1:]}, buffer)
     buffer.seek(0)
 
     loaded = torch.load(buffer, map_location=device, weights_only=True)
 
-    assert loaded["base"].dtype is base.dtype and torch.equal(loaded["base"].cpu(), base.cpu()), "values changed"
+    assert loaded["base"].dtype is base.dtype and torch.equal(loaded["base"].cpu(), exact), "values changed"
     assert loaded["view"].stride() == base.t().stride(), f"strides are {loaded['view'].stride()}"
     assert loaded["view"].untyped_storage().data_ptr() == loaded["base"].untyped_storage().data_ptr(), (
         "the base and its view no longer share storage"
@@ -211,11 +217,14 @@ def test_checkpoint_dtypes(device, dtype):
 @case("utils.checkpoint.view_is_small", requires=[CHECKPOINT], level=Level.CORE)
 def test_view_is_small(device):
     """A saved clone of a slice contains only its own bytes, not those of the whole tensor."""
-    base, buffer = torch.zeros(1 << 18, device=device), io.BytesIO()
+    base, buffer = torch.ones(1 << 18, device=device), io.BytesIO()
 
     torch.save(base[:16].clone(), buffer)
 
     assert buffer.tell() < 1 << 14, f"16 floats take {buffer.tell()} bytes in a checkpoint, limit {1 << 14}"
+    buffer.seek(0)
+    loaded = torch.load(buffer, weights_only=True).tolist()
+    assert loaded == [1.0] * 16, f"the clone of 16 ones is loaded as {loaded}"
 
 
 @case("utils.checkpoint.optimizer", requires=[CHECKPOINT], level=Level.CORE)
@@ -268,5 +277,6 @@ def test_deep_copy(device):
         twin[0].weight.fill_(9.0)
 
     assert places(twin) == {device.type}
+    assert bool((twin[0].weight == 9).all()), "a deep copy does not hold the written values"
     assert not bool((module[0].weight == 9).any()), "a deep copy shares memory with its original"
     assert twin.shared is twin[0].weight, "a deep copy lost the shared weight"

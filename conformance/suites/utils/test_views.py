@@ -95,7 +95,7 @@ def test_flat_buffer(device):
 @case("utils.views.storage", requires=[MEMORY], level=Level.CORE)
 def test_storage(device):
     """Views share the storage of their base, and clones have a storage of their own size."""
-    base = torch.zeros(64, 3, device=device)
+    base = torch.arange(192.0, device=device).view(64, 3)
 
     view, clone = base[10:20, 1], base[10:20, 1].clone()
 
@@ -108,6 +108,8 @@ def test_storage(device):
     )
     assert clone.untyped_storage().nbytes() == 40, f"a clone of ten floats has {clone.untyped_storage().nbytes()} bytes"
     assert clone.untyped_storage().data_ptr() != base.untyped_storage().data_ptr()
+    column = [float(3 * row + 1) for row in range(10, 20)]
+    assert (view.tolist(), clone.tolist()) == (column, column), f"view and clone hold {view.tolist()}, {clone.tolist()}"
 
 
 @case("utils.views.storage_resize", requires=[MEMORY], level=Level.CORE)

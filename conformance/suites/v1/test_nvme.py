@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from conformance.case import case
+from conformance.numerics.nearness import Near, near
 
 from .swapping import FILES, Swap, numbers
 
@@ -36,7 +37,10 @@ def test_optimizer_states(accelerator, device, check, tmp_path):
         swap.start_in(states)
         swap.finish_in()
 
-    check.equal(trained(device, 3, away_and_back), trained(device, 3, lambda states: None), "parameters after 3 steps")
+    swapped, kept = trained(device, 3, away_and_back), trained(device, 3, lambda states: None)
+
+    check.equal(swapped, kept, "parameters after 3 steps")
+    check.that(bool((kept != numbers(1, WIDTH, WIDTH)).all() and kept.any()), "training left the parameters unchanged")
 
 
 @case("v1.nvme.parameters", requires=[FILES], adaptive=True)
@@ -44,7 +48,10 @@ def test_parameters(accelerator, device, check, tmp_path):
     """Parameters read from files into new memory give the same layer output."""
     swap, layer, inputs = Swap(accelerator, tmp_path), torch.nn.Linear(WIDTH, WIDTH, bias=False), numbers(3, 8, WIDTH)
     layer, inputs = layer.to(device), inputs.to(device)
+    exact = numbers(3, 8, WIDTH).double() @ layer.weight.detach().cpu().double().T
     before = layer(inputs).detach().cpu()
+    near(check, "the layer's output", before, exact, Near.FORWARD)
+    check.that(bool(before.any()), "the layer's output is 0")
 
     swap.out({"weight": layer.weight.data})
     layer.weight.data = torch.empty(0, device=device)

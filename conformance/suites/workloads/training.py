@@ -69,6 +69,7 @@ def check_rerun(check: Any, name: str, run_device: RunDevice, dtype: str, monkey
         runs = [_bits_of(Trainer(tasks.task_named(name), run_device, SCHEMES[dtype])) for _ in range(2)]
 
     check_same_bits(check, runs[1], runs[0], "the second run")
+    check.that(all(value.any() for value in runs[0].values()), "a parameter, or every loss, is 0 after training")
 
 
 def _bits_of(trainer: Trainer) -> dict[str, torch.Tensor]:

@@ -59,6 +59,7 @@ def _is_as_planned(case: PlannedCase, row: PlannedCase) -> bool:
         and case.in_reference == row.in_reference
         # Reports did not always name the world size.
         and case.world_size in (None, row.world_size)
+        and case.about == row.about
     )
 
 
@@ -86,7 +87,8 @@ def check_counts(evidence: GateEvidence) -> Iterator[GateFinding]:
 def _said(counts: Counts) -> str:
     """Return the counts as a clause for a finding."""
     return (
-        f"{counts.passed} passed, {counts.skipped} skipped, {counts.failed} failed, {counts.lost} lost "
+        f"{counts.passed} passed ({counts.aside} not about the device), {counts.skipped} skipped, "
+        f"{counts.failed} failed, {counts.lost} lost "
         f"and {counts.claimed} claimed"
     )
 

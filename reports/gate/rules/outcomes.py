@@ -22,7 +22,7 @@ def check_outcomes(evidence: GateEvidence) -> Iterator[GateFinding]:
         kinds[_kind(case, evidence)].append(case.id)
     for kind, ids in kinds.items():
         yield reject("G06", f"{counted(len(ids), 'case')} {kind}: {named(ids)}.", ids)
-    idle = idle_areas((group.area, group.outcome, group.reason) for group in evidence.groups)
+    idle = idle_areas((group.area, group.outcome, group.reason) for group in evidence.groups if group.first.of_device)
     if idle:
         yield reject("G06", f"Areas with claims in which nothing ran: {named(idle)}.")
 
@@ -49,7 +49,7 @@ def _kind(case: CaseRecord, evidence: GateEvidence) -> str:
 def _check_something_passed(evidence: GateEvidence) -> Iterator[GateFinding]:
     """Return a finding if nothing passed: a run without failures may also be a run that executed nothing."""
     groups = evidence.groups
-    passed = [group for group in groups if group.outcome is Outcome.PASS]
+    passed = [group for group in groups if group.outcome is Outcome.PASS and group.first.of_device]
     if not passed:
         skipped = sum(len(group.cases) for group in groups if group.outcome is Outcome.SKIP)
         number = sum(len(group.cases) for group in groups)

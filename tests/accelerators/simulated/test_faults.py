@@ -47,6 +47,31 @@ def test_one_name_covers_the_variants_of_an_operator(sim: Any, work: Any) -> Non
     assert out.tolist() == [4, 4, 4]
 
 
+def test_a_fault_of_one_overload_leaves_the_others_alone(sim: Any) -> None:
+    with armed(fault(operators={"aten::clamp_min.out": scaled(2)})):
+        by_number = torch.clamp_min(torch.ones(2, device="sim"), 3)
+        by_tensor = torch.clamp_min(torch.ones(2, device="sim"), torch.full((2,), 3.0, device="sim"))
+
+    assert (by_number.tolist(), by_tensor.tolist()) == ([6, 6], [3, 3])
+
+
+def test_an_overload_without_a_name_is_called_default(sim: Any) -> None:
+    with armed(fault(operators={"aten::native_dropout.default": scaled(3)})):
+        out, _ = torch.native_dropout(torch.ones(2, device="sim"), 0.0, True)
+
+    assert out.tolist() == [3, 3]
+
+
+def test_undefined_tensors_pass_through_a_fault(sim: Any) -> None:
+    """The backward of layer norm has undefined results where a gradient was not asked for."""
+    x = torch.randn(3, 4, device="sim", requires_grad=True)
+    with armed(fault(operators={"aten::native_layer_norm_backward": lambda call, args: call(args)})):
+        (grad,) = torch.autograd.grad(torch.nn.functional.layer_norm(x, (4,)).square().sum(), x)
+
+    (healthy,) = torch.autograd.grad(torch.nn.functional.layer_norm(x, (4,)).square().sum(), x)
+    assert grad.tolist() == healthy.tolist()
+
+
 def test_switches_and_members(sim: Any) -> None:
     broken = fault(switches={"item_truncates": 1}, members={"device_count": lambda old: lambda: old() + 5})
     with armed(broken):

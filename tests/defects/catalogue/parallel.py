@@ -6,6 +6,7 @@ They go through a real run, in which every rank breaks what it loads. Most break
 from __future__ import annotations
 
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -65,6 +66,21 @@ def _forgets_the_loss(old: Any) -> Any:
         return result
 
     return call
+
+
+def _packs_zeros(old: Any) -> Any:
+    """The accelerator's builder of the packing kernels gives functions that return zeros."""
+
+    def build(self: Any) -> Any:
+        loaded = old(self)
+        if type(self).__name__ != "PackbitsBuilder":
+            return loaded
+        kernels = {name: getattr(loaded, name) for name in ("packbits", "unpackbits")}
+        return SimpleNamespace(**{
+            name: lambda *args, function=function: function(*args).zero_() for name, function in kernels.items()
+        })  # fmt: skip
+
+    return build
 
 
 def _one_step_early(old: Any) -> Any:
@@ -273,6 +289,9 @@ _PACK, _SHARDS = "conformance.kernels.compression", "conformance.kernels.sharded
 MUTANTS = (
     broken("a packer looks at the sign bit", COMPRESSED, "DeepSpeed XPU packbits: −0.0 is packed as −1",
            "compression.packbits[9]", kernel(f"{_PACK}.packing", packbits=_by_sign_bit)),
+    broken("the accelerator packs zeros", COMPRESSED, "a builder whose functions return zeros",
+           "compression.all_reduce.emulation[37-2]",
+           method("conformance.kernels.builders", "SpecifiedBuilder", _build=_packs_zeros)),
     broken("compression forgets what it loses", COMPRESSED, "DeepSpeed 1-bit Adam: errors dropped on load",
            "compression.all_reduce.converges[2]",
            method(f"{_PACK}.all_reduce", "CompressedAllReduce", all_reduce=_forgets_the_loss)),

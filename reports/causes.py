@@ -1,0 +1,54 @@
+"""Causes of failures: cases with one reason, whose messages differ only in names and numbers."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from conformance.reports.model import CaseRecord
+from conformance.reports.verdict import Reason
+
+#: Parts of a message that differ from case to case: quoted texts, lists, calls, dtypes and numbers.
+_CHANGING: Final = re.compile(
+    r"'[^'\n]*'|\"[^\"\n]*\"|\[[^]\n]*]|\{[^}\n]*}|<[^>\n]*>"
+    r"|[\w.:]+\(\)|\b(?:torch\.)?(?:b?float\d\w*|complex\d+|u?int\d+|bool)\b|[-+]?\d[\d.,:]*(?:e[-+]?\d+)?"
+)
+#: Characters of a message that are compared.
+_COMPARED: Final = 300
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Failures that look like one defect, in the order of the report."""
+
+    cases: tuple[CaseRecord, ...]
+
+    @property
+    def first(self) -> CaseRecord:
+        """Return the case that stands for all of them."""
+        return self.cases[0]
+
+    @property
+    def reason(self) -> Reason:
+        return self.first.reason
+
+
+def causes(failed: Iterable[CaseRecord]) -> tuple[Cause, ...]:
+    """Return the failures by cause, the most frequent cause first."""
+    groups: dict[tuple[Reason, str], list[CaseRecord]] = defaultdict(list)
+    for case in failed:
+        groups[case.reason, _without_names(case)].append(case)
+    # Sorting is stable: causes that are equally frequent stay in the order of the report.
+    return tuple(Cause(tuple(cases)) for cases in sorted(groups.values(), key=len, reverse=True))
+
+
+def _without_names(case: CaseRecord) -> str:
+    """Return the first line of a case's message without its own name and without numbers."""
+    line = next((line for line in case.message.splitlines() if line.strip()), "")[:_COMPARED]
+    name = case.id.partition("[")[0].rpartition(".")[2]
+    # As in "aten::add.out raises": with the prefix and the overload of an operator.
+    own = re.sub(rf"(?:[\w.:]*[.:])?\b{re.escape(name)}\b(?:\.\w+)?", "…", line) if name else line
+    return _CHANGING.sub("…", own)

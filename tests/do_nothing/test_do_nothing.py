@@ -1,0 +1,56 @@
+"""No case passes on an accelerator that does nothing, except those in may_pass.toml."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from conformance.plan import bundled_cases
+from conformance.reports.model import CaseRecord
+from conformance.reports.verdict import Outcome, Reason
+from conformance.selection import matches
+
+from .run import may_pass, portion, run_cases, stale, unearned
+
+#: Operator cases of the portion; the whole run is ``python -m tests.do_nothing.run``.
+OPERATORS = 120
+ALLOWED = {"area.zeros[*": "the right answer is zero"}
+PASSED = CaseRecord("area.exp[float32]", "area")
+
+
+def test_a_portion_of_the_suite_sees_that_nothing_is_done(tmp_path: Path) -> None:
+    ids = portion([bundled.case for bundled in bundled_cases()], OPERATORS)
+
+    cases = run_cases(ids, tmp_path)
+
+    assert {case.id for case in cases} == set(ids)
+    assert unearned(cases, may_pass()) == []
+    assert stale(cases, may_pass()) == []
+
+
+def test_a_pass_without_a_reason_is_found() -> None:
+    failed = replace(PASSED, id="area.sin[float32]", outcome=Outcome.FAIL, reason=Reason.WRONG)
+    aside = replace(PASSED, id="area.package", about="package")
+
+    assert unearned([PASSED, failed, aside, replace(PASSED, id="area.zeros[int8]")], ALLOWED) == ["area.exp[float32]"]
+
+
+def test_an_entry_that_passes_no_more_is_found() -> None:
+    failed = replace(PASSED, id="area.zeros[int8]", outcome=Outcome.FAIL, reason=Reason.WRONG)
+
+    assert stale([failed], ALLOWED) == ["area.zeros[*"]
+    assert stale([failed, replace(PASSED, id="area.zeros[bool]")], ALLOWED) == []
+    assert stale([PASSED], ALLOWED) == [], "nothing that the entry names has run"
+
+
+@pytest.mark.parametrize("pattern", may_pass())
+def test_each_entry_names_a_planned_case_about_the_device(pattern: str) -> None:
+    named = [bundled.case for bundled in bundled_cases() if matches(pattern, bundled.case.id)]
+
+    assert any(case.planned.of_device for case in named)
+
+
+def test_each_entry_has_a_reason() -> None:
+    assert all(reason.endswith(".") for reason in may_pass().values())

@@ -1,0 +1,168 @@
+"""Runs the cases that reach a fault's target on the broken device, until one of them on the subject fails."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from enum import Enum
+from typing import Any
+
+from tests.defects import bench
+
+from . import corpus, derivatives, forks
+from .fault import Fault, Hits
+from .liveness import Shown, armed, show
+from .population import kind_of
+from .recording import Map
+
+#: Cases that a fault goes through, and seconds of processor time for all of them and for one.
+MOST, _SECONDS, _DEADLINE = 40, 15.0, 20.0
+#: Cases that are not on the subject, tried after all that are.
+_VAGUE = 5
+
+
+class End(Enum):
+    """What came of a fault."""
+
+    KILLED = "killed"
+    VAGUE = "killed by unrelated cases alone"
+    TOLERATED = "seen and tolerated"
+    UNEXERCISED = "never exercised"
+    UNREACHED = "no case reaches it"
+    UNPROVEN = "no direct call shows it"
+
+
+@dataclass
+class Judged:
+    """One fault and what came of it. ``ran`` counts cases, ``hits`` calls that met the fault's condition."""
+
+    fault: Fault
+    end: End
+    shown: Shown
+    reached: bool
+    by: str = ""
+    reason: str = ""
+    ran: int = 0
+    hits: int = 0
+    cases: int = 0
+
+    def as_plain(self) -> dict[str, Any]:
+        """Return this as data for JSON."""
+        return {
+            "id": self.fault.id,
+            "fault": str(self.fault),
+            **asdict(self.fault),
+            "end": self.end.value,
+            "live": self.shown.live,
+            "shown_by": self.shown.by,
+            "reached": self.reached,
+            "by": self.by,
+            "reason": self.reason,
+            "ran": self.ran,
+            "hits": self.hits,
+            "cases": self.cases,
+        }
+
+
+def candidates(fault: Fault, found: Map) -> tuple[list[str], list[str], bool]:
+    """Return the cases on the subject and some others, the most promising and shortest first, and if any reach it."""
+    own, others, reached = [], [], False
+    callers = found.callers(fault.target)
+    for id, record in found.cases.items():
+        if record.red:
+            continue
+        if fault.family == "F":
+            masks = record.nodes.get(fault.target)
+            is_own, meets = bool(record.own), bool(masks) and derivatives.needs(fault, masks or ())
+            at = masks
+        else:
+            at = record.reached.get(fault.target)
+            kind = kind_of(fault)
+            is_own, meets = (
+                not callers.isdisjoint(record.own),
+                bool(at) and kind is not None and kind.needs(fault, at or {}),
+            )
+        if at is None:
+            continue
+        reached = True
+        if meets:
+            (own if is_own else others).append((record.seconds, id))
+    return [id for _, id in sorted(own)], [id for _, id in sorted(others)][:_VAGUE], reached
+
+
+def judged(
+    faults: Sequence[Fault],
+    accelerator: str,
+    found: Map,
+    known: corpus.Corpus,
+    processes: int,
+    say: Callable[[str], None],
+) -> list[Judged]:
+    """Judge every fault: direct calls in one copy, cases in another."""
+    shown: dict[Fault, Shown] = {}
+    for copy in forks.run(faults, lambda fault, send: show(fault, found, known, accelerator, send), processes):
+        if copy.error:
+            say(f"no direct call of {copy.task}: {copy.error.splitlines()[-1]}")
+        shown[copy.task] = copy.messages[-1] if copy.messages else Shown(False)
+    say(f"{sum(item.live for item in shown.values())} of {len(shown)} faults are live")
+    results = []
+    tasks = [(fault, *candidates(fault, found)) for fault in faults if shown[fault].live]
+    empty = [task for task in tasks if not task[1] and not task[2]]
+    for fault, _, _, reached in empty:
+        results.append(Judged(fault, End.UNEXERCISED if reached else End.UNREACHED, shown[fault], reached))
+    for fault in faults:
+        if not shown[fault].live:
+            results.append(Judged(fault, End.UNPROVEN, shown[fault], candidates(fault, found)[2]))
+    for copy in forks.run(
+        [task for task in tasks if task[1] or task[2]], lambda task, send: _judge(task, accelerator, send), processes
+    ):
+        if copy.error:
+            say(f"{copy.task[0]} could not be judged and counts as survived: {copy.error}")
+        results.append(_result(copy, shown[copy.task[0]]))
+    order = {fault: number for number, fault in enumerate(faults)}
+    return sorted(results, key=lambda item: order[item.fault])
+
+
+def _judge(task: tuple[Fault, list[str], list[str], bool], accelerator: str, send: forks.Send) -> None:
+    fault, own, others, _ = task
+    hits = Hits()
+    place = bench.Bench(accelerator=accelerator)
+    started = time.process_time()
+    with armed(fault, hits, place.device):
+        for case in [*own[:MOST], *others]:
+            # The cap is by time as well: deep cases are long.
+            if time.process_time() - started > _SECONDS:
+                break
+            send(("begin", case))
+            forks.limit(_DEADLINE)
+            verdict = place.run(case)
+            forks.limit(0)
+            red = bench.is_red(verdict)
+            send(("end", case, red, verdict.reason.value, hits.count))
+            if red:
+                return
+
+
+def _result(copy: forks.Copy[tuple[Fault, list[str], list[str], bool]], shown: Shown) -> Judged:
+    fault, own, _, reached = copy.task
+    red, reason, ran, hits, begun = "", "", 0, 0, ""
+    for kind, *what in copy.messages:
+        if kind == "begin":
+            begun = what[0]
+            continue
+        begun, ran, hits = "", ran + 1, what[3]
+        if what[1]:
+            red, reason = what[0], what[2]
+    if begun:  # the copy died in it
+        red, reason, ran = begun, f"crash or hang ({copy.status})", ran + 1
+        hits = max(hits, 1)
+    end = End.UNEXERCISED if not hits else End.TOLERATED
+    if red:
+        end = End.KILLED if red in own else End.VAGUE
+    return Judged(fault, end, shown, reached, red, reason, ran, hits, len(own))
+
+
+def in_order(results: Sequence[Judged]) -> Iterator[Judged]:
+    """Yield survivors first by family and kind."""
+    yield from sorted(results, key=lambda item: str(item.fault))

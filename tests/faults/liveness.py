@@ -1,0 +1,224 @@
+"""Direct calls that show a fault's effect outside the suite: the same call on a healthy and on a broken device.
+
+The calls are those of torch's own databases, changed so that the fault's condition is met: larger, with other layouts,
+with arguments that are not their defaults. They run in a copy of the process: a wrong kernel may destroy memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from tests.defects import bench
+
+from . import corpus, derivatives, encoding, forks
+from .fault import Fault, Hits
+from .overloads import kernel_behind, overload
+from .overriding import overridden
+from .population import kind_of
+from .recording import Map, call, key_of
+from .values import over_tensors
+
+#: Seconds of processor time for all direct calls of one fault.
+_SECONDS = 6.0
+
+
+@dataclass(frozen=True)
+class Shown:
+    """Whether a direct call showed an effect, the call, and the number of calls that met the fault's condition."""
+
+    live: bool
+    by: str = ""
+    hits: int = 0
+
+
+def armed(fault: Fault, hit: Hits, device: torch.device) -> AbstractContextManager[Any]:
+    """Break the device with a fault inside the context."""
+    kind = kind_of(fault)
+    if kind is None:
+        return derivatives.hooked(derivatives.breaking(fault, hit), only=fault.target)
+    return overridden({fault.target: kind.behave(fault, hit)}, key_of(device))
+
+
+def show(fault: Fault, found: Map, known: corpus.Corpus, accelerator: str, send: forks.Send) -> None:
+    """Send a ``Shown`` for a fault; nothing if the process dies on the way."""
+    forks.limit(_SECONDS * 2)
+    torch.set_num_threads(1)
+    device = str(bench.Bench(accelerator=accelerator).device)
+    hits = Hits()
+    deadline = time.process_time() + _SECONDS
+    send(Shown(False))
+    works = _backward(fault, known, device) if fault.family == "F" else _forward(fault, found, known, device)
+    for name, work in works:
+        if time.process_time() > deadline:
+            break
+        if _differs(fault, hits, work, device):
+            send(Shown(True, name, hits.count))
+            return
+    send(Shown(False, "", hits.count))
+
+
+def _differs(fault: Fault, hits: Hits, work: Callable[[], Any], device: str) -> bool:
+    right, error = _outcome(work, device)
+    if error and fault.family != "G":
+        return False  # what the healthy device refuses says nothing
+    before = hits.count
+    with armed(fault, hits, torch.device(device)):
+        wrong, other_error = _outcome(work, device)
+    if hits.count == before:
+        return False
+    if bool(error) != bool(other_error):
+        return True
+    # A call that gives other results on the healthy device as well shows nothing.
+    return not error and not _same(right, wrong) and _same(right, _outcome(work, device)[0])
+
+
+def _outcome(work: Callable[[], Any], device: str) -> tuple[Any, str]:
+    torch.manual_seed(7)
+    torch.get_device_module(torch.device(device).type).manual_seed_all(7)
+    try:
+        return work(), ""
+    except Exception as error:
+        return None, type(error).__name__
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Return whether two results have the same values, bit for bit, and the same metadata."""
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        facts = [(t.shape, t.dtype, t.device, t.stride() if t.numel() > 1 else ()) for t in (one, other)]
+        return facts[0] == facts[1] and _bits(one) == _bits(other)
+    if isinstance(one, torch.Tensor) or isinstance(other, torch.Tensor):
+        # An undefined gradient stands for zeros.
+        there = one if isinstance(one, torch.Tensor) else other
+        return (one is None or other is None) and not there.any().item()
+    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
+        return len(one) == len(other) and all(_same(a, b) for a, b in zip(one, other, strict=True))
+    return bool(one == other) or (one != one and other != other)
+
+
+def _bits(tensor: torch.Tensor) -> bytes:
+    host = tensor.detach().cpu().resolve_conj().resolve_neg()
+    # A copy into new memory: contiguous() keeps odd strides of dimensions with one element.
+    host = torch.empty(host.numel(), dtype=host.dtype).copy_(host.reshape(-1))
+    # One NaN is as good as another.
+    if host.is_floating_point() and host.itemsize > 1:
+        host = host.nan_to_num(nan=123.0, posinf=float("inf"), neginf=float("-inf"))
+    return host.view(torch.uint8).numpy().tobytes() if host.numel() else b""
+
+
+# --- kernels ----------------------------------------------------------------------------------------------------------
+
+
+def _forward(fault: Fault, found: Map, known: corpus.Corpus, device: str) -> Iterator[tuple[str, Callable[[], Any]]]:
+    kind = kind_of(fault)
+    assert kind is not None
+    # First the calls whose own kernel it is.
+    names = sorted(found.public.get(fault.target, ()), key=lambda name: kernel_behind(name) != fault.target)[:6]
+    for changed in (False, True):
+        for name in names:
+            function = overload(name)
+            arguments = [argument.name for argument in function._schema.arguments]
+            for encoded in known.calls.get(name, ()):
+                values = dict(zip(arguments, encoding.decode(encoded), strict=True))
+                for given in _safely(kind.variants(fault, values)) if changed else [values]:
+                    yield name, _on_device(function, list(given.values()), device)
+
+
+def _safely(values: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield the values until PyTorch refuses to make more of them."""
+    with contextlib.suppress(RuntimeError, IndexError, TypeError, ValueError):
+        yield from values
+
+
+def _on_device(function: Any, values: list[Any], device: str) -> Callable[[], Any]:
+    def work() -> Any:
+        placed = [_placed(value, device) for value in values]
+        result = call(function, placed)
+        return result, _sharing(placed, result), placed
+
+    return work
+
+
+def _placed(value: Any, device: str) -> Any:
+    """Return a fresh copy of a value on the device, with the same strides and offset."""
+    if isinstance(value, torch.device):
+        return torch.device(device)
+    return over_tensors(value, lambda tensor: _copied(tensor, device)) if value is not None else None
+
+
+def _copied(tensor: torch.Tensor, device: str) -> torch.Tensor:
+    storage = torch.empty(0, dtype=tensor.dtype).set_(tensor.untyped_storage())
+    return storage.to(device).as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+
+
+def _sharing(given: Any, result: Any) -> list[bool]:
+    """Return which results share memory with an argument."""
+    memory = {tensor.untyped_storage().data_ptr() for tensor in encoding.tensors_of(given)}
+    return [tensor.untyped_storage().data_ptr() in memory for tensor in encoding.tensors_of(result)]
+
+
+# --- derivative rules -------------------------------------------------------------------------------------------------
+
+
+def _backward(fault: Fault, known: corpus.Corpus, device: str) -> Iterator[tuple[str, Callable[[], Any]]]:
+    infos = corpus.database()
+    for sample in known.nodes.get(fault.target, ()):
+        info = infos[sample.operator]
+        every = corpus.samples(info, sample.dtype, trains=True)
+        if sample.number >= len(every):
+            continue
+        made = every[sample.number]
+        arguments = [made.input, list(made.args), made.kwargs]
+        count = sum(tensor.requires_grad for tensor in _leaves(arguments))
+        for number in sorted(range(1, 2 ** min(count, 4)), key=lambda mask: -mask.bit_count()):
+            yield f"{sample.operator} {sample.number}", _gradients(info, arguments, number, device)
+
+
+def _leaves(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _leaves(item)
+    elif isinstance(value, torch.Tensor):
+        yield value
+
+
+def _gradients(info: Any, arguments: list[Any], mask: int, device: str) -> Callable[[], Any]:
+    """Return the work that differentiates by those tensors whose bits are set."""
+
+    def work() -> Any:
+        chosen: list[torch.Tensor] = []
+        numbers = iter(range(64))
+
+        def moved(tensor: torch.Tensor) -> torch.Tensor:
+            copy = tensor.detach().to(device)
+            if tensor.requires_grad and mask >> min(next(numbers), 3) & 1:
+                chosen.append(copy.requires_grad_())
+            return copy
+
+        def deep(value: Any) -> Any:
+            if isinstance(value, dict):
+                return {key: deep(item) for key, item in value.items()}
+            if isinstance(value, (list, tuple)):
+                return type(value)(deep(item) for item in value)
+            if isinstance(value, torch.device):
+                return torch.device(device)
+            return moved(value) if isinstance(value, torch.Tensor) else value
+
+        first, args, kwargs = deep(arguments)
+        outputs = [t for t in encoding.tensors_of(info.op(first, *args, **kwargs)) if t.requires_grad]
+        cotangents = [torch.linspace(0.5, 1.7, t.numel()).to(device, t.dtype).view(t.shape) for t in outputs]
+        rounds = []
+        for factor in (1, 3):  # what is stale shows in the second round
+            given = [cotangent * factor for cotangent in cotangents]
+            rounds.append(torch.autograd.grad(outputs, chosen, given, allow_unused=True, retain_graph=True))
+        return rounds
+
+    return work

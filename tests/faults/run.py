@@ -1,0 +1,101 @@
+"""Draws faults, judges them and writes scores: ``python -m tests.faults.run --draws N --seed S --family F``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from conformance.errors import ConformanceError
+from tests.defects import bench
+
+from . import corpus, forks, population, recording, scores
+from .fault import FAMILIES
+from .judging import judged
+
+#: The figures by which CI judges a draw, and how far below them the score may fall.
+MEASURED = Path(__file__).parent / "measured.json"
+_FALL = 0.10
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Return 0, or 1 when a healthy device fails or the score has fallen, or 4 for an unknown accelerator."""
+    options = _options(arguments)
+    started = time.perf_counter()
+    try:
+        bench.loaded(options.accelerator)
+    except ConformanceError as error:
+        print(error, file=sys.stderr)
+        return 4
+    forks.prepare()
+    found = recording.kept(
+        accelerator=options.accelerator,
+        narrow=options.narrow,
+        processes=options.jobs,
+        only_new=options.only_new,
+        say=_say,
+    )
+    known = corpus.read()
+    assert known is not None
+    families = options.family or population.families()
+    faults = population.drawn(families, options.draws, options.seed, found, known.inputs)
+    _say(f"{len(faults)} faults drawn; {len(found.cases)} cases in the map; {time.perf_counter() - started:.0f} s")
+    results = judged(faults, options.accelerator, found, known, options.jobs, _say)
+    seconds = round(time.perf_counter() - started, 1)
+    facts = {"seed": options.seed, "cases": len(found.cases), "seconds": seconds}
+    options.out.mkdir(parents=True, exist_ok=True)
+    (options.out / "faults.json").write_text(json.dumps(scores.report(results, facts), indent=1), encoding="utf-8")
+    (options.out / "faults.md").write_text(scores.markdown(results, facts), encoding="utf-8")
+    print(scores.markdown(results, facts).split("## By kind")[0])
+    print(f"written: {options.out / 'faults.md'} and faults.json")
+    fallen = complaint(scores.over_public(results), MEASURED) if options.watch else None
+    healthy = [f"{id} fails without a fault: {record.red}" for id, record in found.cases.items() if record.red]
+    for text in filter(None, (*healthy, fallen)):
+        print(text, file=sys.stderr)
+    return 1 if healthy or fallen else 0
+
+
+def complaint(score: scores.Score, measured: Path) -> str | None:
+    """Return a sentence when the score over the public API has fallen too far below the committed one."""
+    committed = json.loads(measured.read_text(encoding="utf-8"))["public"]["share"]
+    if score.share >= committed - _FALL:
+        return None
+    return (
+        f"the suite kills {score} of the drawn faults; {measured.name} has {committed:.0%}.\n"
+        "  See the survivors in faults.md. If fewer kills are right, measure again and commit the figure: "
+        "tox run -e faults -- --narrow --draws 3000"
+    )
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.faults.run", description=__doc__)
+    parser.add_argument("--draws", type=int, default=200, help="faults to draw, the same number of each family")
+    parser.add_argument("--seed", default="0", help="any text; the same seed draws the same faults")
+    parser.add_argument("--family", action="append", choices=[*FAMILIES], help="only this family; repeatable")
+    parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1), help="processes side by side")
+    parser.add_argument("--accelerator", default="sim", help="a device that runs in this process; sim unless named")
+    parser.add_argument("--watch", action="store_true", help="end with status 1 if the score has fallen by 10 points")
+    parser.add_argument(
+        "--narrow", action="store_true", help="operators in float32, int64, complex64 and bool alone: as in CI"
+    )
+    parser.add_argument(
+        "--only-new", action="store_true", help="record only the cases that the newest map lacks; while writing cases"
+    )
+    parser.add_argument("--out", type=Path, default=Path("faults-report"), help="folder for faults.json and faults.md")
+    options = parser.parse_args(arguments)
+    for name in ("draws", "jobs"):
+        if getattr(options, name) < 1:
+            parser.error(f"--{name} must be at least 1, not {getattr(options, name)}")
+    return options
+
+
+if __name__ == "__main__":
+    sys.exit(main())

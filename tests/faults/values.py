@@ -1,0 +1,157 @@
+"""Other values for the arguments of a direct call: larger, with other layouts, special, or invalid."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+#: Most elements of an enlarged tensor.
+_MOST = 1 << 22
+
+
+def is_tensors(value: Any) -> bool:
+    """Return whether a value is a tensor or a list of tensors."""
+    return isinstance(value, torch.Tensor) or (
+        isinstance(value, (list, tuple)) and any(isinstance(item, torch.Tensor) for item in value)
+    )
+
+
+def over_tensors(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """Return the value with ``change`` applied to each of its tensors."""
+    if isinstance(value, torch.Tensor):
+        return change(value)
+    if isinstance(value, (list, tuple)) and is_tensors(value):
+        return [over_tensors(item, change) for item in value]
+    return value
+
+
+def with_change(
+    values: dict[str, Any], name: str, change: Callable[[torch.Tensor], torch.Tensor]
+) -> Iterator[dict[str, Any]]:
+    """Yield the values with ``change`` applied to one argument, or to each in turn where none has this name."""
+    names = [name] if is_tensors(values.get(name)) else [key for key, value in values.items() if is_tensors(value)]
+    for key in names:
+        try:
+            yield {**values, key: over_tensors(values[key], change)}
+        except (RuntimeError, IndexError):
+            continue
+
+
+def strided(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the same values with a gap after each element."""
+    if not tensor.dim():
+        return tensor
+    wide = torch.empty(*tensor.shape[:-1], tensor.shape[-1] * 2, dtype=tensor.dtype)
+    wide[..., ::2].copy_(tensor)
+    wide[..., 1::2].copy_(tensor.flip(-1))
+    return wide[..., ::2]
+
+
+def offset(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the same values some elements after the start of their memory."""
+    memory = torch.ones(tensor.numel() + 3, dtype=tensor.dtype)
+    memory[3:].copy_(tensor.reshape(-1))
+    return memory[3:].view(tensor.shape)
+
+
+def expanded(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor of the same shape whose first dimension repeats its first element."""
+    return tensor[:1].expand(tensor.shape) if tensor.dim() and tensor.shape[0] > 1 else tensor
+
+
+def channels_last(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the same values with the channels last in memory."""
+    return tensor.contiguous(memory_format=torch.channels_last) if tensor.dim() == 4 else tensor
+
+
+def larger(values: dict[str, Any], elements: int) -> Iterator[dict[str, Any]]:
+    """Yield the values with tensors of at least so many elements, enlarged along one size after another."""
+    tensors = [value for value in values.values() if isinstance(value, torch.Tensor)]
+    lists = [item for value in values.values() if isinstance(value, (list, tuple)) for item in value]
+    tensors += [item for item in lists if isinstance(item, torch.Tensor)]
+    sizes = [size for tensor in tensors for size in tensor.shape if size > 0]
+    if not sizes and tensors:
+        yield {name: over_tensors(value, lambda t: _spread(t, elements)) for name, value in values.items()}
+    most = max((tensor.numel() for tensor in tensors), default=0)
+    for size in dict.fromkeys(sizes):
+        for wanted in (elements, elements * 4):
+            factor = -(-wanted // max(1, most)) + 1
+            try:
+                yield {name: _with_size(value, size, factor) for name, value in values.items()}
+                root = int(factor**0.5) + 2
+                yield {name: _with_size(value, size, root) for name, value in values.items()}
+            except (_TooLarge, RuntimeError):
+                continue
+    for wanted in (elements, elements * 4):
+        factor = -(-wanted // max(1, most)) + 1
+        for place in (0, -1):
+            try:
+                yield {
+                    name: over_tensors(value, lambda t, place=place, factor=factor: _tiled(t, place, factor))
+                    for name, value in values.items()
+                }
+            except (_TooLarge, RuntimeError):
+                continue
+
+
+class _TooLarge(Exception):
+    """Raised for a tensor that would be too large."""
+
+
+def _spread(tensor: torch.Tensor, elements: int) -> torch.Tensor:
+    """Return a vector of values near that of a 0-dim tensor."""
+    if tensor.dim():
+        return tensor
+    vector = tensor.repeat(elements)
+    return vector + torch.linspace(0, 0.5, elements, dtype=tensor.dtype) if tensor.is_floating_point() else vector
+
+
+def _tiled(tensor: torch.Tensor, place: int, factor: int) -> torch.Tensor:
+    if tensor.dim() == 0 or tensor.numel() == 0:
+        return tensor
+    if tensor.numel() * factor > _MOST:
+        raise _TooLarge
+    repeats = [1] * tensor.dim()
+    repeats[place] = factor
+    return tensor.repeat(repeats)
+
+
+def _with_size(value: Any, size: int, factor: int) -> Any:
+    """Return the value with each size of this number multiplied, in tensors and in lists of sizes."""
+    if isinstance(value, torch.Tensor):
+        repeats = [factor if dim == size else 1 for dim in value.shape]
+        total = value.numel()
+        for repeat in repeats:
+            total *= repeat
+        if total > _MOST:
+            raise _TooLarge
+        return value.repeat(repeats) if value.dim() and factor > 1 else value
+    if isinstance(value, (list, tuple)):
+        if any(isinstance(item, torch.Tensor) for item in value):
+            return [_with_size(item, size, factor) for item in value]
+        if all(type(item) is int for item in value) and size > 1:
+            return [item * factor if item == size else item for item in value]
+    return value
+
+
+def alternatives(value: Any, kind: str) -> Iterator[Any]:
+    """Yield other values for an argument that is no tensor."""
+    if "bool" in kind and "List" not in kind:
+        yield not value
+    elif kind in ("int", "Optional[int]", "SymInt", "Optional[SymInt]"):
+        yield from (other for other in (1, 0, 2, -1, 3) if other != value)
+    elif kind in ("float", "Optional[float]", "number", "Optional[number]"):
+        yield from (other for other in (2, 0.5, 1.5, -1.5, 0.1, 3) if other != value)
+    elif "List[int]" in kind:
+        size = len(value) if value else 1
+        for number in (1, 2, 0, 3):
+            yield [number] * size
+        yield [0, 1]
+    elif "List[bool]" in kind and value:
+        yield [not item for item in value]
+    elif "Tensor" in kind and value is not None:
+        yield None
+    elif kind == "Optional[str]" or kind == "str":
+        yield from ("floor", "trunc", "tanh", "none")
