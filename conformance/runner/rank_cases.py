@@ -17,7 +17,7 @@ from conformance.accelerators.proxy import unwrap
 from conformance.case import Case, Isolation
 from conformance.checker import Checker
 from conformance.finding import EnvironmentLacks, Finding
-from conformance.observation import Observed, Seen
+from conformance.observation import Observation, Observed, Seen
 from conformance.process.machine import MOST_SLOWDOWN, slowdown
 from conformance.process.watchdog import Watchdog
 from conformance.ranks.channel import Hello, Work
@@ -26,10 +26,10 @@ from conformance.ranks.outcome import CaseOutcome
 from conformance.ranks.pool import START_TIMEOUT, ExecutionResult, Pool, PoolFailed, RankStart
 from conformance.ranks.rank_main import RANK_SIDE
 from conformance.reports.verdict import Reason, skipped
-from conformance.runner.case_runner import CHECKER, VERDICT
+from conformance.runner.case_runner import CHECKER, VERDICT, raise_outcome
 from conformance.runner.collection import case_of
 from conformance.runner.context import AcceleratorUnderTest, RunContext
-from conformance.verdicts import too_few_devices, too_few_ranks
+from conformance.verdicts import judge, too_few_devices, too_few_ranks
 
 OUTCOME = pytest.StashKey[CaseOutcome]()
 _HAS_RANKS = platform.system() == "Linux"
@@ -44,6 +44,7 @@ class RankCases:
 
     def __init__(self, context: RunContext, subject: AcceleratorUnderTest, watchdog: Watchdog) -> None:
         self._subject, self._watchdog, self._isolation = subject, watchdog, context.options.rank_isolation
+        self._strictness = context.options.strictness
         file = context.options.capabilities
         hello = Hello(context.accelerator.text, str(file) if file else None, [], 0, context.options.seed)
         self._pool = _pool(hello, context, subject)
@@ -74,8 +75,11 @@ class RankCases:
         if not _HAS_RANKS:
             verdict = skipped(Reason.ENVIRONMENT, "ranks need Linux, which forks, watches and ends them")
         if verdict:
+            lacking = Observation(Seen.ENVIRONMENT, verdict.message)
+            # Judged as an observation, because certify fails an undeclared cell that cannot be probed here.
+            verdict = judge(case, self._subject.declaration, lacking, self._strictness)
             item.stash[VERDICT] = verdict
-            raise pytest.skip.Exception(verdict.message, _use_item_location=True)
+            raise_outcome(verdict, None)
         # The pool keeps the case's deadline; the watchdog guards the pool itself. A failed case may run a second time.
         executions = 2 * (case.deadline + _AFTER_THE_DEADLINE) * MOST_SLOWDOWN
         self._watchdog.arm(_LOCK_TIMEOUT + START_TIMEOUT + executions)
