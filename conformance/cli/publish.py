@@ -85,8 +85,10 @@ def run(arguments: argparse.Namespace) -> int:
 def _judged(source: PublishedReport, path: Path) -> PublishedReport | None:
     """Return the report with the gate's decision; None for one that must not be published, after saying why."""
     from conformance.reports.gate.admission import judge, refusal
+    from conformance.reports.loading import MAX_CASES_OF_COLUMN, require_at_most
     from conformance.reports.plain_text import one_line
 
+    require_at_most(MAX_CASES_OF_COLUMN, [source.report])
     now = datetime.now(timezone.utc)
     if why := refusal(source.report, now):
         sys.stderr.write(f"{one_line(f'{path}: {why}', 400)} Nothing is published.\n")

@@ -26,7 +26,7 @@ from conformance.ranks.outcome import CaseOutcome
 from conformance.ranks.pool import START_TIMEOUT, ExecutionResult, Pool, PoolFailed, RankStart
 from conformance.ranks.rank_main import RANK_SIDE
 from conformance.reports.verdict import Reason, skipped
-from conformance.runner.case_runner import CHECKER, VERDICT, raise_outcome
+from conformance.runner.case_runner import CHECKER, VERDICT, answers_of, raise_outcome
 from conformance.runner.collection import case_of
 from conformance.runner.context import AcceleratorUnderTest, RunContext
 from conformance.verdicts import judge, too_few_devices, too_few_ranks
@@ -46,7 +46,10 @@ class RankCases:
         self._subject, self._watchdog, self._isolation = subject, watchdog, context.options.rank_isolation
         self._strictness = context.options.strictness
         file = context.options.capabilities
-        hello = Hello(context.accelerator.text, str(file) if file else None, [], 0, context.options.seed)
+        options = context.options
+        hello = Hello(
+            context.accelerator.text, str(file) if file else None, [], 0, options.seed, challenge=options.challenge
+        )
         self._pool = _pool(hello, context, subject)
 
     @pytest.hookimpl(trylast=True)
@@ -94,13 +97,17 @@ class RankCases:
             return None
         try:
             with self._devices(case) as devices:
-                result = self._run(_work(pyfuncitem, case), case, devices, _imports(pyfuncitem))
+                answers = answers_of(pyfuncitem, case)
+                work = _work(pyfuncitem, case, None if answers is None else answers.claimed_text)
+                result = self._run(work, case, devices, _imports(pyfuncitem))
         except PoolFailed as error:
             raise Finding(Reason.RAISED, str(error)) from None
         except DevicesBusy as error:
             raise EnvironmentLacks(str(error)) from None
-        checker = Checker()
+        checker = Checker(answers)
         checker.count = result.count
+        if answers is not None:
+            answers.add(result.answers)
         checker.metrics.update(result.metrics)
         outcome = result.outcome
         pyfuncitem.stash[CHECKER], pyfuncitem.stash[OUTCOME] = checker, outcome
@@ -173,7 +180,7 @@ def _imports(item: pytest.Function) -> frozenset[str]:
     return frozenset(getattr(item.module, "RANK_IMPORTS", ()))
 
 
-def _work(item: pytest.Function, case: Case) -> Work:
+def _work(item: pytest.Function, case: Case, claimed: str | None) -> Work:
     """Return the work that a rank needs to find and run this case. The pool fills in ranks and nonce."""
     function: Any = item.function
     return Work(
@@ -185,6 +192,7 @@ def _work(item: pytest.Function, case: Case) -> Work:
         rank=0,
         world_size=0,
         deadline=case.deadline * slowdown(),
+        claimed=claimed,
         values=_pickled({name: item.funcargs[name] for name in item._fixtureinfo.argnames if name not in RANK_SIDE}),
     )
 
