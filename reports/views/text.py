@@ -5,6 +5,7 @@ The last lines are those that a terminal shows when the run has ended, so the co
 
 from __future__ import annotations
 
+import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
@@ -283,7 +284,7 @@ def _conclusion(report: Report, width: int) -> str:
         f"cases: {counts.verified} of the claimed cases passed{aside}",
         _claims(report, width),
         f"profile: {_profile(report)}",
-        *_narrow(report),
+        *_narrow(report, width),
     ]
     return "\n".join(line for line in lines if line)
 
@@ -295,7 +296,7 @@ def _profile(report: Report) -> str:
     return f"{report.badge or 'none is fully green'} · {report.breadth}"
 
 
-def _narrow(report: Report) -> Iterator[str]:
+def _narrow(report: Report, width: int) -> Iterator[str]:
     """Yield what the next profile lacks in breadth, if the run has not reached it for that reason alone."""
     if report.run.invocation.selection:
         return
@@ -303,7 +304,8 @@ def _narrow(report: Report) -> Iterator[str]:
         if result.lacks and not result.failed and result.verified == result.claimed and not result.green:
             shown = ", ".join(map(one_line, result.lacks[:_MAX_LACKS]))
             more = f" and {len(result.lacks) - _MAX_LACKS} more" if len(result.lacks) > _MAX_LACKS else ""
-            yield f"  {result.name} needs more claims: {shown}{more}"
+            text = f"{result.name} needs more claims: {shown}{more}"
+            yield textwrap.fill(text, width, initial_indent="  ", subsequent_indent="    ")
             return
 
 
