@@ -24,6 +24,7 @@ from . import (
     random_numbers,
     stand_ins,
     streams,
+    tuning,
 )
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -45,6 +46,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *evoformer.MUTANTS,
     *linear.MUTANTS,
     *generation.MUTANTS,
+    *tuning.MUTANTS,
     *stand_ins.MUTANTS,
 )
 
