@@ -7,6 +7,7 @@ from tests.defects.mutant import Mutant
 from . import (
     claims,
     collectives,
+    compressed,
     devices,
     evoformer,
     generation,
@@ -25,6 +26,7 @@ from . import (
     stand_ins,
     streams,
     tuning,
+    worlds,
 )
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -46,7 +48,9 @@ MUTANTS: tuple[Mutant, ...] = (
     *evoformer.MUTANTS,
     *linear.MUTANTS,
     *generation.MUTANTS,
+    *compressed.MUTANTS,
     *tuning.MUTANTS,
+    *worlds.MUTANTS,
     *stand_ins.MUTANTS,
 )
 
