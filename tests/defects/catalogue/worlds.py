@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
 from typing import Any
 from unittest import mock
 
@@ -9,12 +12,13 @@ import torch
 import torch.distributed as dist
 
 from conformance.accelerators.simulated.faults import Fault, Where
-from tests.defects.catalogue.collectives import GROUPS, after, broken
+from tests.defects.catalogue.collectives import GROUPS, after, before, broken
 from tests.defects.catalogue.parallel import method
 from tests.defects.mutant import How, Mutant
-from tests.defects.spoiling import accelerator, constant, replaced
+from tests.defects.spoiling import accelerator, constant, replaced, together
 
 EDGES, DEATHS = "collectives at their edges", "ranks that die"
+RESIZED = "training at another size"
 SHM = "DeepSpeed shm.cpp: another algorithm from 2^18 elements"
 
 
@@ -79,6 +83,65 @@ def _swallows(old: Any) -> Any:
     return call
 
 
+def _without_moments(old: Any) -> Any:
+    """A checkpoint comes back without the optimizer's moments."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        loaded = old(*args, **kwargs)
+        if isinstance(loaded, tuple) and len(loaded) == 3:
+            for state in loaded[1]["state"].values():
+                state["exp_avg"].zero_()
+        return loaded
+
+    return call
+
+
+def _from_the_last(old: Any) -> Any:
+    def call(tensor: Any, src: int = 0, *args: Any, **kwargs: Any) -> Any:
+        return old(tensor, dist.get_world_size() - 1, *args, **kwargs)
+
+    return call
+
+
+def _nothing_after_a_restart(tensor: Any) -> None:
+    if os.environ.get("TORCHELASTIC_RESTART_COUNT") == "1":
+        tensor.zero_()
+
+
+def _takes_signals(old: Any) -> Any:
+    """A runtime that handles signals itself as soon as it is used."""
+
+    def call(self: Any) -> Any:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            if "JOB_SIGNAL" in os.environ:
+                signal.signal(number, signal.SIG_IGN)
+        return old(self)
+
+    return call
+
+
+def _takes_options(old: Any) -> Any:
+    """A runtime that reads options from the command line and removes them."""
+
+    def call(self: Any, *args: Any) -> Any:
+        if "JOB_ACCELERATOR" in os.environ:
+            sys.argv[:] = [word for word in sys.argv if not word.startswith("--")]
+        return old(self, *args)
+
+    return call
+
+
+def _takes_the_output(old: Any) -> Any:
+    """A runtime that writes its own log to where a rank's output goes."""
+
+    def call(self: Any, *args: Any) -> Any:
+        if "JOB_ACCELERATOR" in os.environ:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return old(self, *args)
+
+    return call
+
+
 def launched(name: str, precedent: str, caught_by: str, context: Any) -> Mutant:
     what = Fault(name, DEATHS, precedent, Where.COLLECTIVE, caught_by, context=context)
     return Mutant(what, ("comm.world*", "launcher.*", "elasticity.*"), (caught_by,), how=How.PYTEST)
@@ -99,5 +162,19 @@ MUTANTS = (
     launched("all ranks use the first device", "DeepSpeed launcher: LOCAL_RANK ignored", "comm.world[all]",
              accelerator(set_device=constant(None))),
     launched("a sum without a dead rank returns", "DeepSpeed #4048: collectives that go on without a rank",
-             "comm.death", replaced(dist, all_reduce=_swallows)),
+             "comm.death",
+             # On a device with a queue, the error comes with the values.
+             together(replaced(dist, all_reduce=_swallows), replaced(torch.Tensor, tolist=_swallows))),
+    broken("a checkpoint loses the optimizer's moments", RESIZED, "DeepSpeed universal checkpoints",
+           "elasticity.resize[3-2]", replaced(torch, load=_without_moments)),
+    broken("a broadcast comes from the rank that returns", RESIZED, "DeepSpeed elasticity: nodes that return",
+           "elasticity.returns", replaced(dist, broadcast=_from_the_last)),
+    launched("sums are zero after a restart", "DeepSpeed elasticity: groups that are not made again",
+             "elasticity.restart.inside", replaced(dist, all_reduce=before(_nothing_after_a_restart))),
+    launched("a runtime takes the signals", "DeepSpeed launcher: signals for all ranks", "launcher.signal[SIGTERM]",
+             accelerator(current_device_name=_takes_signals)),
+    launched("a runtime takes options", "DeepSpeed launcher: arguments of the user", "launcher.arguments",
+             accelerator(set_device=_takes_options)),
+    launched("a runtime takes the output", "DeepSpeed launcher: one log for each rank", "launcher.logs",
+             accelerator(set_device=_takes_the_output)),
 )  # fmt: skip
