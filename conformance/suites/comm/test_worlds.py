@@ -67,7 +67,7 @@ write(f"inside-{rank}", "")
 try:
     second = summed([rank + 1])
     error = f"no error, and the sum {second}"
-except Exception as caught:
+except (RuntimeError, OSError) as caught:
     error = f"{type(caught).__name__}: {caught}"
 wait_for("dead")
 seconds = time.time() - (folder / "dead").stat().st_mtime

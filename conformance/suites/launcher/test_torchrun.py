@@ -210,10 +210,18 @@ _TOLD = {}
 
 
 def told_job(spec, folder):
-    """Return a job of two ranks with arguments and logs. Two cases share it, as it takes seconds."""
+    """Return a job of two ranks with arguments, and the texts of its logs by file name and rank.
+
+    Two cases share it, as it takes seconds.
+    """
     if spec not in _TOLD:
-        _TOLD[spec] = launch(folder, TOLD, 2, f"--log-dir={folder / 'logs'}", "--redirects=3", arguments=ARGUMENTS,
-                             JOB_ACCELERATOR=spec), folder / "logs"  # fmt: skip
+        logs = folder / "logs"
+        job = launch(folder, TOLD, 2, f"--log-dir={logs}", "--redirects=3", arguments=ARGUMENTS, JOB_ACCELERATOR=spec)
+        texts = {name: {} for name in ("stdout.log", "stderr.log")}
+        for name, of_ranks in texts.items():
+            for path in logs.rglob(name):
+                of_ranks.setdefault(path.parent.name, []).append(path.read_text(encoding="utf-8"))
+        _TOLD[spec] = job, texts
     return _TOLD[spec]
 
 
@@ -241,9 +249,9 @@ def test_logs(accelerator, check, device, pytestconfig, tmp_path):
     check.equal(job.status, 0, f"the job's exit status (output: {job.output})")
     for name, line in (("stdout.log", "rank {0} has {1}"), ("stderr.log", "error of {0}")):
         for rank in range(2):
-            files = [path for path in logs.rglob(name) if path.parent.name == str(rank)]
+            files = logs[name].get(str(rank), [])
             check.equal(len(files), 1, f"files {name} of rank {rank}")
-            text = files[0].read_text(encoding="utf-8")
+            text = files[0]
             other = line.format(1 - rank, 2.0 * (4 - rank))
             check.that(line.format(rank, 2.0 * (rank + 3)) in text, f"{name} of rank {rank} is {text[-200:]!r}")
             check.that(other not in text, f"{name} of rank {rank} has lines of the other rank: {text[-200:]!r}")
