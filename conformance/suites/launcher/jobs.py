@@ -193,8 +193,15 @@ def launch_on_hosts(folder, program, fewest, hosts, **environment):
 def _run(folder, program, variables, hosts, *options, arguments=()):
     script, output = folder / "program.py", folder / "output.txt"
     script.write_text(_PREAMBLE + program, encoding="utf-8")
+    own = {
+        "OMP_NUM_THREADS": "1",
+        "JOB_PATH": json.dumps(module_path()),
+        # torchrun would keep its store for the next attempt. A rank then may find the address of a rank that is gone:
+        # after half of the restarts, gloo of torch 2.13 ended with "Connection refused".
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+    }
     status = _agents(os.getpid()).run({
-        "variables": {"OMP_NUM_THREADS": "1", "JOB_PATH": json.dumps(module_path()), **variables},
+        "variables": {**own, **variables},
         "options": [*options, "--monitor-interval=0.02", str(script), *arguments],
         "hosts": hosts,
         "output": str(output),
