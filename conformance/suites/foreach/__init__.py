@@ -1,0 +1,1 @@
+"""Area ``foreach``: torch's functions on lists of tensors."""

@@ -1,0 +1,1 @@
+"""Area ``optimizers``: every optimizer of ``torch.optim``, with its options and implementations."""
