@@ -40,8 +40,8 @@ OPTIMIZERS: dict[str, Optimizer] = {
     # Few iterations: rounding errors grow with each of them.
     "LBFGS": Optimizer(
         (
-            {"lr": 0.1, "max_iter": 3},
-            {"max_iter": 2, "history_size": 2},
+            {"lr": 0.1, "max_iter": 2},
+            {"lr": 0.5, "max_iter": 2, "history_size": 1},
             {"line_search_fn": "strong_wolfe", "max_iter": 3},
         ),
         ("add", "mul"),

@@ -48,7 +48,7 @@ def _case(subject: str, name: str, way: str) -> Case:
 def test_steps(device, case, check):
     """Four steps with each set of options move every parameter as the plain loop does in float64."""
     name, way = dict(case.axes).values()
-    for options in _options(name, way):
+    for options in _options(name, way, searched_apart=True):
         with quiet():
             found = _trained(name, way, options, device, torch.float32)
             exact = _trained(name, "loop", options, HOST, torch.float64)
@@ -62,7 +62,7 @@ def test_steps(device, case, check):
 def test_state(device, case, check):
     """An optimizer continues from its saved state with the same bits."""
     name, way = dict(case.axes).values()
-    options = _options(name, way)[-1]
+    options = _options(name, way, searched_apart=False)[-1]
     with quiet():
         parameters, optimizer = _made(name, way, options, device, torch.float32)
         for step in range(2):
@@ -87,11 +87,14 @@ def test_state(device, case, check):
         check.equal(actual.detach().cpu(), expected.detach().cpu(), f"{name}: parameter {i} after loading the state")
 
 
-def _options(name: str, way: str) -> list[dict[str, Any]]:
+def _options(name: str, way: str, *, searched_apart: bool) -> list[dict[str, Any]]:
     """Return the sets of options.
 
     A capturable step computes 1 - beta^step on the device in float32. With the default of 0.999 that loses ten bits.
     """
+    if searched_apart and OPTIMIZERS[name].closure:
+        # Roundings may lead the comparisons of a line search elsewhere, so only its repeatability is judged.
+        return list(OPTIMIZERS[name].options[:-1])
     quick = {"betas": (0.8, 0.9)} if way == "capturable" and name in _WITH_BETAS else {}
     return [{**quick, **options} for options in OPTIMIZERS[name].options]
 
@@ -101,7 +104,8 @@ _WITH_BETAS = ("Adam", "AdamW", "NAdam")
 
 def _trained(name: str, way: str, options: dict[str, Any], device: torch.device, dtype: torch.dtype) -> Parameters:
     parameters, optimizer = _made(name, way, options, device, dtype)
-    for step in range(STEPS):
+    # A step with a closure has several iterations of its own.
+    for step in range(1 if OPTIMIZERS[name].closure else STEPS):
         _step(name, optimizer, parameters, step)
     return parameters
 
@@ -145,7 +149,7 @@ def _step(name: str, optimizer: torch.optim.Optimizer, parameters: Parameters, s
 
     def loss() -> torch.Tensor:
         optimizer.zero_grad()
-        total = sum((_target(p, step) * p + 0.5 * _weight(p) * p * p).sum() for p in parameters)
+        total = sum((_target(p, 0 if kind.closure else step) * p + 0.5 * _weight(p) * p * p).sum() for p in parameters)
         total.backward()
         return total
 
