@@ -64,6 +64,9 @@ def _check(check, function: Function, call: ListCall, place: str, device: torch.
     for position, (actual, right) in enumerate(zip(found, exact, strict=True)):
         label = f"_foreach_{function.name}{place} with {call.label or 'a list'}, tensor {position}"
         _check_tensor(check, label, actual, right, dtype, device)
+    if place:
+        outside, kept = (tensors[-1].as_strided((4, 5), (10, 2), 0) for tensors in (first, host))
+        check.equal(plain(outside), kept, f"_foreach_{function.name}_: memory between the elements of a strided tensor")
     if not place:
         for position, (after, before) in enumerate(zip(first, host, strict=True)):
             check.equal(plain(after), before, f"_foreach_{function.name}: input {position} after the call")
