@@ -1,1 +1,1 @@
-"""Area ``foreach``: torch's functions on lists of tensors."""
+"""Foreach cases: functions on lists of tensors."""

@@ -1,1 +1,1 @@
-"""Area ``modules``: the layers of ``torch.nn``, forward and backward, in training and in evaluation."""
+"""Module cases: layers of ``torch.nn``, forward and backward, in training and in evaluation."""

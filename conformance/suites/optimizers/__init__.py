@@ -1,1 +1,1 @@
-"""Area ``optimizers``: every optimizer of ``torch.optim``, with its options and implementations."""
+"""Optimizer cases: every optimizer of ``torch.optim``, with its options, implementations and saved state."""
