@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -37,26 +38,38 @@ def first_wrong(device: nn.Module, host: nn.Module, oracle: nn.Module, run: Run,
     A module is wrong if its error exceeds ``bound`` and ``factor`` times the error of ``host``, which computes in the
     same dtype. ``run`` calls a model and returns a loss, or None where there is no backward pass.
     """
-    calls = [_recorded(model, run) for model in (device, host, oracle)]
-    for found, of_host, wanted in zip(*calls, strict=False):
-        if found.module != wanted.module or of_host.module != wanted.module:
-            return f"The device runs {found.module or 'the model'} where the host runs {wanted.module or 'the model'}."
+    calls = _aligned(*(_recorded(model, run) for model in (device, host, oracle)))
+    for found, of_host, wanted in calls:
         error = _error(found.outputs, wanted.outputs)
         allowed = max(bound, factor * _error(of_host.outputs, wanted.outputs))
         if not error <= allowed:
             inside = _first_wrong_operator(device, found.module, run, bound)
             return f"The first wrong layer is {found.module or 'the model'}: {_sized(error, allowed)}{inside}."
-    return _first_wrong_gradient(*calls, bound, factor)
+    return _first_wrong_gradient(calls, bound, factor)
 
 
 def _sized(error: float, allowed: float) -> str:
     return f"its output is off by {error:.2g}, allowed {allowed:.2g}"
 
 
-def _first_wrong_gradient(found: list[Call], host: list[Call], oracle: list[Call], bound: float, factor: float) -> str:
+def _aligned(*runs: list[Call]) -> list[tuple[Call, ...]]:
+    """Return the calls that all runs have in common, in the order of the first run.
+
+    An oracle may compute a layer in another way, and not call the modules inside it.
+    """
+    named = [{} for _ in runs]
+    for run, names in zip(runs, named, strict=True):
+        seen: Counter[str] = Counter()
+        for call in run:
+            names[call.module, seen[call.module]] = call
+            seen[call.module] += 1
+    return [tuple(names[key] for names in named) for key in named[0] if all(key in names for names in named)]
+
+
+def _first_wrong_gradient(calls: list[tuple[Call, ...]], bound: float, factor: float) -> str:
     """Return the module that turns right gradients of its outputs into wrong ones of its inputs."""
     wrong: list[tuple[str, float, float]] = []
-    for call, of_host, exact_call in zip(found, host, oracle, strict=False):
+    for call, of_host, exact_call in calls:
         out, into = (
             (_gradient_error(call, exact_call, side), _gradient_error(of_host, exact_call, side))
             for side in ("output_gradients", "input_gradients")
