@@ -38,6 +38,8 @@ class Family:
     routed: tuple[str, ...] = ()
     repeated: str = ""
     graphs: int = 1
+    graphs_apart: int = 1
+    needs: tuple[str, ...] = ()
 
     @property
     def kind(self) -> Kind:
@@ -66,35 +68,35 @@ def _frozen(value: Any) -> Any:
 
 
 def build(
-    family: Family, *, dropout: float = 0.0, oracle: bool = False, wide: bool = False, **changes: Any
+    family: Family, *, dropout: float = 0.0, grouped: bool = True, wide: bool = False, **changes: Any
 ) -> nn.Module:
     """Return a float32 model on the host with the family's initial weights; ``changes`` go into its configuration.
 
-    The ``oracle`` computes experts one by one, because the grouped product has no float64. ``wide`` weights make a
-    model that generates many different tokens.
+    Experts are computed one by one unless they are ``grouped``. ``wide`` weights make a model that generates many
+    different tokens.
     """
-    key = (family.name, dropout, oracle, wide, tuple(sorted(changes.items())))
+    key = (family.name, dropout, grouped, wide, tuple(sorted(changes.items())))
     return copy.deepcopy(_template(key))
 
 
 @functools.lru_cache(maxsize=24)
 def _template(key: tuple[Any, ...]) -> nn.Module:
-    name, dropout, oracle, wide, changes = key
+    name, dropout, grouped, wide, changes = key
     with torch.random.fork_rng(devices=[]):  # the weights do not depend on the case, and do not change its generator
         torch.manual_seed(0)
         # A tied head prefers the token that it has just read.
         untied = {"tie_word_embeddings": False} if wide else {}
-        model = _new(families()[name], dropout, oracle, {**untied, **dict(changes)})
+        model = _new(families()[name], dropout, grouped, {**untied, **dict(changes)})
         if wide:
             _widen(model)
         return model
 
 
-def _new(family: Family, dropout: float, oracle: bool, changes: dict[str, Any]) -> nn.Module:
+def _new(family: Family, dropout: float, grouped: bool, changes: dict[str, Any]) -> nn.Module:
     if not family.model:
         return _own(family)
     config = _config(family, dropout, changes)
-    if oracle and family.routed:
+    if family.routed and not grouped:
         config._experts_implementation = "eager"
     model = libraries.member("transformers", family.model)(config)
     for parameter in model.parameters():

@@ -24,6 +24,7 @@ from .family_loop import (
     RESTART_STEPS,
     TIMED_STEPS,
     FamilyTrainer,
+    groups_experts,
     host_run_of,
     micro_batches,
     model_on,
@@ -90,9 +91,10 @@ def check_train(check: Any, family: Family, run_device: RunDevice, dtype: str) -
         trainer = FamilyTrainer(family, run_device, SCHEMES[dtype])
         run = trainer.run(COMPARED_STEPS)
         losses = (run.losses, host.losses, oracle.losses)
+        loss_bound = bounds.loss * LIMITS["loss"].get(family.name, 1.0)
         errors = {
             "gradient_error": check_gradients(check, family, dtype, run.gradients, host.gradients, oracle.gradients),
-            "loss_error": check_series(check, "the loss", *losses, bounds.loss, bounds),
+            "loss_error": check_series(check, "the loss", *losses, loss_bound, bounds),
             "gradient_norm_error": _check_norm(check, run, host, oracle, bounds),
             "parameter_error": check_updates(check, family, dtype, weights_of(trainer.model), host_weights),
         }
@@ -339,3 +341,19 @@ def check_autocast(check: Any, family: Family, run_device: RunDevice, dtype: str
 def timed(trainer: FamilyTrainer) -> Trajectory:
     """Return the record of more steps, which are compared with nothing."""
     return trainer.run(TIMED_STEPS)
+
+
+def check_compiled(check: Any, family: Family, run_device: RunDevice, dtype: str, backend: Any) -> None:
+    """Compare the gradients of a compiled model with the oracle's, and count its graphs."""
+    with naming_layer(family, run_device, SCHEMES[dtype]):
+        trainer = FamilyTrainer(family, run_device, SCHEMES[dtype])
+        trainer.model.compile(backend=backend)
+        found = one_backward(trainer)
+        apart = family.routed and not groups_experts(run_device.device.type)
+        allowed, graphs = family.graphs_apart if apart else family.graphs, len(backend.nodes)
+        check.that(1 <= graphs <= allowed, f"the model is compiled in {graphs} graphs, allowed {allowed}")
+        check.that(all(backend.nodes), "a graph is empty")
+        host = host_run_of(family.name, dtype)[0].gradients
+        oracle = reference_of(family.name).run.gradients
+        check.metric("gradient_error", check_gradients(check, family, dtype, found, host, oracle))
+    check.metric("graphs", len(backend.nodes))
