@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 from collections import Counter
 from collections.abc import Iterator
@@ -343,6 +344,17 @@ def check_autocast(check: Any, family: Family, run_device: RunDevice, dtype: str
 def timed(trainer: FamilyTrainer) -> Trajectory:
     """Return the record of more steps, which are compared with nothing."""
     return trainer.run(TIMED_STEPS)
+
+
+@functools.cache
+def flops_of(family: Family) -> int:
+    """Return the operations in products and convolutions of a training step, counted on the host."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    trainer = FamilyTrainer(family, HOST, SCHEMES["float32"])
+    with FlopCounterMode(display=False) as counter:
+        one_backward(trainer)
+    return counter.get_total_flops()
 
 
 def check_compiled(check: Any, family: Family, run_device: RunDevice, dtype: str, backend: Any) -> None:
