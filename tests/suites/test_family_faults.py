@@ -20,7 +20,7 @@ from conformance.accelerators.declaration import Declaration, supported
 from conformance.accelerators.registry import resolve
 from conformance.checker import Checker
 from conformance.finding import EnvironmentLacks
-from conformance.suites.workloads import decoding, family_checks, family_loop, libraries
+from conformance.suites.workloads import decoding, family_checks, family_loop, libraries, paged
 from conformance.suites.workloads.families import families
 from conformance.suites.workloads.loop import RunDevice, Trainer
 
@@ -424,3 +424,25 @@ def test_a_broken_library_shows_its_own_error(monkeypatch: pytest.MonkeyPatch) -
 
     with pytest.raises(OSError, match="libexample"):
         libraries.library("transformers")
+
+
+def test_a_server_that_gives_the_page_of_an_earlier_request_is_found(place: RunDevice) -> None:
+    sound = paged.Server._advance
+
+    def advance(self: Any, rows: Any, new: int) -> None:
+        sound(self, rows, new)
+        if len(rows) > 1:
+            rows[1].pages[0] = rows[0].pages[0]
+
+    with (
+        mock.patch.object(paged.Server, "_advance", advance),
+        pytest.raises(AssertionError, match="the logits of request 1"),
+    ):
+        paged.check_continuous_batching(Checker(), families()["llama"], place)
+
+
+def test_a_server_that_loses_positions_is_found(place: RunDevice) -> None:
+    surgery = given(lambda args, kwargs: (args, {**kwargs, "position_ids": kwargs["position_ids"] * 0 + 3}))
+
+    with afflicted("model", surgery), pytest.raises(AssertionError, match="the logits of request 0"):
+        paged.check_continuous_batching(Checker(), families()["llama"], place)

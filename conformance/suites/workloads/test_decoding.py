@@ -6,7 +6,7 @@ import torch
 
 from conformance.case import cases
 
-from . import decoding
+from . import decoding, paged
 from .families import families
 from .loop import RunDevice
 from .planned import planned_families
@@ -87,3 +87,9 @@ def test_long_context(accelerator, device, case, check):
 
 def _family(case):
     return families()[case.id.split(".")[1]]
+
+
+@cases(_cases("continuous_batching", ("llama", "qwen3", "mixtral"), dtypes=("float32",)))
+def test_continuous_batching(accelerator, device, case, check):
+    """Requests that share the pages of a cache get the answers that each would get alone."""
+    paged.check_continuous_batching(check, _family(case), RunDevice(device, accelerator))
