@@ -39,7 +39,7 @@ class Request:
 
 
 class _Paging:
-    """Behaviour of a layer of a paged cache. ``rows`` are the requests of the next pass, each with pages for its new tokens."""
+    """Layer of a paged cache. ``rows`` are the requests of the next pass, each with pages for its new tokens."""
 
     is_sliding = False
 
