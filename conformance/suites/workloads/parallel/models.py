@@ -1,0 +1,176 @@
+"""Llama and mixtral with small random configurations, their data, and their training by one process in float64."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from conformance.finding import environment_lacks
+from conformance.numerics.budgets import load_table
+from conformance.suites.workloads.data import text_batches
+
+#: World sizes up to 4 divide the batch, and micro-batches of two sequences divide the part of a rank.
+BATCH, CONTEXT = 12, 32
+#: Steps of a training. A checkpoint is saved after the first half of them.
+STEPS = 4
+RATE, MOMENTUM = 0.05, 0.9
+#: Sizes that both models share. All heads have keys of their own, so that four ranks of tensor parallelism get one.
+SIZES = {
+    "vocab_size": 128,
+    "hidden_size": 64,
+    "intermediate_size": 112,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "max_position_embeddings": 64,
+    "bos_token_id": None,
+    "eos_token_id": None,
+    "pad_token_id": None,
+    "tie_word_embeddings": False,
+}
+#: Settings of each model beyond ``SIZES``. Grouped products of experts refuse float64, which the reference needs.
+FAMILIES: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2, "experts_implementation": "eager"},
+}
+_CLASSES = {"llama": "Llama", "mixtral": "Mixtral"}
+_EXTRA = "pip install 'accelerator-conformance[hf]'"
+#: Modules that take seconds to import. They are imported once, before the ranks are forked.
+IMPORTS = (
+    "torch._dynamo",
+    "torch.distributed.checkpoint.state_dict",
+    "torch.distributed.fsdp",
+    "torch.distributed.pipelining",
+    "torch.distributed.tensor.parallel",
+    "transformers.models.llama.modeling_llama",
+    "transformers.models.mixtral.modeling_mixtral",
+)
+
+
+def bound(name: str) -> float:
+    """Return one number of parallel/bounds.toml."""
+    return float(load_table(__file__, "bounds.toml")[name])
+
+
+def module_of(family: str, part: str = "modeling") -> Any:
+    """Return a module of transformers; skip the case if transformers is missing or does not load."""
+    # Nothing is downloaded: models are made from their configurations.
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    try:
+        return importlib.import_module(f"transformers.models.{family}.{part}_{family}")
+    except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and error.name == "transformers":
+            environment_lacks(f"transformers is not installed; {_EXTRA}")
+        environment_lacks(f"transformers is installed, but has no {family}: {type(error).__name__}: {error}; {_EXTRA}")
+
+
+def config_of(family: str, **changes: Any) -> Any:
+    """Return the configuration of a small model of that family."""
+    settings = {**SIZES, **FAMILIES[family], **changes}
+    return _named(family, "configuration", f"{_CLASSES[family]}Config")(**settings)
+
+
+def _named(family: str, part: str, name: str) -> Any:
+    module = module_of(family, part)
+    if not hasattr(module, name):
+        environment_lacks(f"the installed transformers has no {module.__name__}.{name}; {_EXTRA}")
+    return getattr(module, name)
+
+
+def new_model(family: str, seed: int = 0, **changes: Any) -> nn.Module:
+    """Return a model on the host in float32, with the random weights of that seed."""
+    kind = _named(family, "modeling", f"{_CLASSES[family]}ForCausalLM")
+    config = config_of(family, **changes)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return kind(config).train()
+
+
+@functools.cache
+def batches() -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Return tokens and next tokens of every step, each of shape (BATCH, CONTEXT), for all ranks together."""
+    return text_batches(BATCH, CONTEXT, STEPS, seed=11)
+
+
+def positions(device: torch.device | str, rows: int = 1) -> torch.Tensor:
+    """Return the position of every token. A model that has only a part of a sequence would count from its part."""
+    return torch.arange(CONTEXT, device=device).expand(rows, -1)
+
+
+def optimizer_of(model: nn.Module) -> torch.optim.Optimizer:
+    """Return the optimizer of every training. SGD keeps the size of an error; Adam scales it up."""
+    return torch.optim.SGD(model.parameters(), lr=RATE, momentum=MOMENTUM)
+
+
+def loss_of(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Return the mean cross-entropy of (…, vocabulary) logits."""
+    return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+def loss_on(model: nn.Module, tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Return the loss of one forward pass."""
+    return loss_of(model(tokens, position_ids=positions(tokens.device), use_cache=False).logits, targets)
+
+
+@dataclass(frozen=True)
+class Reference:
+    """Training by one process in float64: losses of the steps, and weights before and after them."""
+
+    losses: tuple[float, ...]
+    initial: dict[str, torch.Tensor]
+    weights: dict[str, torch.Tensor]
+
+
+@functools.cache
+def reference(family: str) -> Reference:
+    """Return the training of a family on the host. A process computes it once."""
+    model = new_model(family).double()
+    initial = {name: value.detach().clone() for name, value in model.named_parameters()}
+    optimizer, losses = optimizer_of(model), []
+    for tokens, targets in batches():
+        optimizer.zero_grad()
+        loss = loss_on(model, tokens, targets)
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    return Reference(tuple(losses), initial, {name: value.detach() for name, value in model.named_parameters()})
+
+
+def check_losses(check: Any, family: str, losses: list[float]) -> None:
+    """Check the loss of every step."""
+    exact = reference(family).losses[-len(losses) :]
+    errors = [abs(value - right) / abs(right) for value, right in zip(losses, exact, strict=True)]
+    for step, error in enumerate(errors, 1):
+        check.that(
+            error <= bound("loss"), f"the loss of step {step} is off by {error:.3g}, allowed {bound('loss'):.3g}"
+        )
+    check.metric("loss_error", max(errors))
+
+
+def check_weights(check: Any, family: str, found: dict[str, torch.Tensor], *, every: bool = True) -> None:
+    """Check weights after all steps. With ``every``, none of the model's weights may be missing."""
+    known = reference(family)
+    check.that(bool(found) and (not every or found.keys() == known.weights.keys()), "weights are missing")
+    errors = {name: _error(value, known.weights[name]) for name, value in found.items()}
+    allowed = bound("weights")
+    for name, error in errors.items():
+        check.that(
+            error <= allowed,
+            f"{name} is off by {error:.3g} of its largest weight after training, allowed {allowed:.3g}",
+        )
+        # A comparison with weights that hardly move finds nothing.
+        moved = _error(known.weights[name], known.initial[name])
+        check.that(moved >= bound("moved"), f"training moved {name} by {moved:.3g}, needed {bound('moved'):.3g}")
+    check.metric("weight_error", max(errors.values()))
+
+
+def _error(value: torch.Tensor, exact: torch.Tensor) -> float:
+    """Return the largest difference over the largest element of ``exact``; NaN if ``value`` has a NaN."""
+    return float((value.detach().cpu().double() - exact).abs().max() / exact.abs().max())
