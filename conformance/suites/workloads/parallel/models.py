@@ -106,7 +106,8 @@ def positions(device: torch.device | str, rows: int = 1) -> torch.Tensor:
 
 def optimizer_of(model: nn.Module) -> torch.optim.Optimizer:
     """Return the optimizer of every training. SGD keeps the size of an error; Adam scales it up."""
-    return torch.optim.SGD(model.parameters(), lr=RATE, momentum=MOMENTUM)
+    # Under tensor parallelism norms are plain tensors beside sharded ones, and foreach refuses to mix the two.
+    return torch.optim.SGD(model.parameters(), lr=RATE, momentum=MOMENTUM, foreach=False)
 
 
 def loss_of(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
