@@ -12,6 +12,8 @@ from typing import Any
 from conformance.accelerators.capabilities import MEMORY_PEAK, MEMORY_STATS
 
 from .comparing import learned
+from .inputs import Kind
+from .loop import Trajectory
 
 #: Steps at the start that are not counted: they include compilation, allocation and cold caches.
 COLD_STEPS = 4
@@ -67,3 +69,11 @@ def report_speed(check: Any, seconds: Sequence[float], items_per_step: int, unit
     check.metric(f"{unit}_per_s", items_per_step * len(warm) / sum(warm))
     check.metric("step_ms_median", statistics.median(warm) * 1e3)
     check.metric("step_ms_p90", statistics.quantiles(warm, n=10)[-1] * 1e3)
+
+
+def report_family_speed(check: Any, run: Trajectory, kind: Kind) -> None:
+    """Report throughput, step times, and the noise floor: by how much two halves of the run differ."""
+    report_speed(check, run.seconds, kind.items, kind.unit)
+    warm = run.seconds[COLD_STEPS:]
+    halves = [statistics.median(warm[start::2]) for start in (0, 1)]
+    check.metric("noise_floor", abs(halves[0] - halves[1]) / min(halves))
