@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import torch
 import torch.distributed as dist
 
 from conformance.accelerators.capabilities import CHECKPOINT, COMM, COMM_DTYPE, Cell
-from conformance.case import Case, Isolation, Tier, case_id, cases
+from conformance.case import cases
 
 from .parallel import models
 from .parallel.layouts import LAYOUTS, ranks_of
+from .parallel.planned import check_mean_losses, planned
 
 RANK_IMPORTS = models.IMPORTS
 NEEDS = (COMM.cell, COMM_DTYPE.on("float32"), Cell("workloads.llama", "float32", "training"))
@@ -39,24 +39,11 @@ RESUMED = (
     ("interleaved-1f1b@2", "one@1"),
     ("1f1b-fsdp2@4", "ddp@2"),
 )
-DEADLINE = 120.0
 
 
 def _case(subject, axes, layouts, ranks, *needs):
     own = [need for name in layouts for need in LAYOUTS[name].needs]
-    cells = [need if isinstance(need, Cell) else need.cell for need in (*NEEDS, *own, *needs)]
-    return Case(
-        id=case_id(f"workloads.llama.{subject}", axes),
-        area="workloads",
-        tier=Tier.WORKLOAD,
-        axes=axes,
-        requires=tuple(dict.fromkeys(cells)),
-        deadline=DEADLINE,
-        world_size=ranks,
-        # DTensor caches what it has dispatched, with the groups of the mesh. Groups of a later case have other members
-        # under the same names, so warm ranks would use destroyed groups.
-        isolation=Isolation.FORK,
-    )
+    return planned(f"llama.{subject}", axes, (*NEEDS, *own, *needs), ranks)
 
 
 def training_cases():
@@ -85,17 +72,7 @@ def test_train(check, device, case, world_size, group):
     run = [trained.step(*batch) for batch in models.batches()]
 
     models.check_weights(check, "llama", trained.weights(), every=not trained.pipeline)
-    _check_losses(check, run, trained.part[1], device)
-
-
-def _check_losses(check, run, parts, device):
-    """Check the mean of all losses that ranks have. Each part of the batch is on as many ranks as every other."""
-    row = [0.0] * (models.STEPS + 1) if run[0] is None else [*run, 1.0]
-    sums = torch.tensor(row, device=device)
-    dist.all_reduce(sums)
-    *losses, holders = sums.tolist()
-    check.that(holders >= parts, f"{holders} ranks have a loss, for {parts} parts of the batch")
-    models.check_losses(check, "llama", [loss / holders for loss in losses])
+    check_mean_losses(check, "llama", run, trained.part[1], device)
 
 
 @cases(resume_cases)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib
-import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,9 +10,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from conformance.finding import environment_lacks
 from conformance.numerics.budgets import load_table
 from conformance.suites.workloads.data import text_batches
+from conformance.suites.workloads.libraries import member
 
 #: World sizes up to 4 divide the batch, and micro-batches of two sequences divide the part of a rank.
 BATCH, CONTEXT = 12, 32
@@ -35,13 +33,12 @@ SIZES = {
     "pad_token_id": None,
     "tie_word_embeddings": False,
 }
-#: Settings of each model beyond ``SIZES``. Grouped products of experts refuse float64, which the reference needs.
+#: Settings of each model beyond ``SIZES``.
 FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {},
-    "mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2, "experts_implementation": "eager"},
+    "mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2},
 }
 _CLASSES = {"llama": "Llama", "mixtral": "Mixtral"}
-_EXTRA = "pip install 'accelerator-conformance[hf]'"
 #: Modules that take seconds to import. They are imported once, before the ranks are forked.
 IMPORTS = (
     "torch._dynamo",
@@ -59,35 +56,21 @@ def bound(name: str) -> float:
     return float(load_table(__file__, "bounds.toml")[name])
 
 
-def module_of(family: str, part: str = "modeling") -> Any:
-    """Return a module of transformers; skip the case if transformers is missing or does not load."""
-    # Nothing is downloaded: models are made from their configurations.
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    try:
-        return importlib.import_module(f"transformers.models.{family}.{part}_{family}")
-    except Exception as error:
-        if isinstance(error, ModuleNotFoundError) and error.name == "transformers":
-            environment_lacks(f"transformers is not installed; {_EXTRA}")
-        environment_lacks(f"transformers is installed, but has no {family}: {type(error).__name__}: {error}; {_EXTRA}")
-
-
 def config_of(family: str, **changes: Any) -> Any:
     """Return the configuration of a small model of that family."""
-    settings = {**SIZES, **FAMILIES[family], **changes}
-    return _named(family, "configuration", f"{_CLASSES[family]}Config")(**settings)
+    return member("transformers", f"{_CLASSES[family]}Config")(**{**SIZES, **FAMILIES[family], **changes})
 
 
-def _named(family: str, part: str, name: str) -> Any:
-    module = module_of(family, part)
-    if not hasattr(module, name):
-        environment_lacks(f"the installed transformers has no {module.__name__}.{name}; {_EXTRA}")
-    return getattr(module, name)
+def class_of(family: str) -> Any:
+    """Return the class of a causal language model; skip the case if transformers is missing or not the tested one."""
+    return member("transformers", f"{_CLASSES[family]}ForCausalLM")
 
 
 def new_model(family: str, seed: int = 0, **changes: Any) -> nn.Module:
     """Return a model on the host in float32, with the random weights of that seed."""
-    kind = _named(family, "modeling", f"{_CLASSES[family]}ForCausalLM")
-    config = config_of(family, **changes)
+    kind, config = class_of(family), config_of(family, **changes)
+    # Grouped products of experts, the default, refuse float64, which the reference needs.
+    config._experts_implementation = "eager"
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return kind(config).train()
