@@ -142,7 +142,7 @@ def check_weights(check: Any, family: str, found: dict[str, torch.Tensor], *, ev
     """Check weights after all steps. With ``every``, none of the model's weights may be missing."""
     known = reference(family)
     check.that(bool(found) and (not every or found.keys() == known.weights.keys()), "weights are missing")
-    errors = {name: _error(value, known.weights[name]) for name, value in found.items()}
+    errors = {name: error_of(value, known.weights[name]) for name, value in found.items()}
     allowed = bound("weights")
     for name, error in errors.items():
         check.that(
@@ -150,11 +150,11 @@ def check_weights(check: Any, family: str, found: dict[str, torch.Tensor], *, ev
             f"{name} is off by {error:.3g} of its largest weight after training, allowed {allowed:.3g}",
         )
         # A comparison with weights that hardly move finds nothing.
-        moved = _error(known.weights[name], known.initial[name])
+        moved = error_of(known.weights[name], known.initial[name])
         check.that(moved >= bound("moved"), f"training moved {name} by {moved:.3g}, needed {bound('moved'):.3g}")
     check.metric("weight_error", max(errors.values()))
 
 
-def _error(value: torch.Tensor, exact: torch.Tensor) -> float:
+def error_of(value: torch.Tensor, exact: torch.Tensor) -> float:
     """Return the largest difference over the largest element of ``exact``; NaN if ``value`` has a NaN."""
     return float((value.detach().cpu().double() - exact).abs().max() / exact.abs().max())
