@@ -94,7 +94,9 @@ def optimizer_of(model: nn.Module) -> torch.optim.Optimizer:
 
 
 def loss_of(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Return the mean cross-entropy of (…, vocabulary) logits."""
+    """Return the mean cross-entropy of (…, vocabulary) logits, in float32 at least."""
+    # The loss itself would be rounded to 8 bits in bfloat16.
+    logits = logits.float() if logits.dtype.itemsize < 4 else logits
     return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
@@ -127,23 +129,24 @@ def reference(family: str) -> Reference:
     return Reference(tuple(losses), initial, {name: value.detach() for name, value in model.named_parameters()})
 
 
-def check_losses(check: Any, family: str, losses: list[float]) -> None:
-    """Check the loss of every step."""
+def check_losses(check: Any, family: str, losses: list[float], kind: str = "") -> None:
+    """Check the loss of every step. ``kind`` selects bounds, such as ``"_bfloat16"``."""
     exact = reference(family).losses[-len(losses) :]
+    allowed = bound(f"loss{kind}")
     errors = [abs(value - right) / abs(right) for value, right in zip(losses, exact, strict=True)]
     for step, error in enumerate(errors, 1):
-        check.that(
-            error <= bound("loss"), f"the loss of step {step} is off by {error:.3g}, allowed {bound('loss'):.3g}"
-        )
+        check.that(error <= allowed, f"the loss of step {step} is off by {error:.3g}, allowed {allowed:.3g}")
     check.metric("loss_error", max(errors))
 
 
-def check_weights(check: Any, family: str, found: dict[str, torch.Tensor], *, every: bool = True) -> None:
+def check_weights(
+    check: Any, family: str, found: dict[str, torch.Tensor], *, every: bool = True, kind: str = ""
+) -> None:
     """Check weights after all steps. With ``every``, none of the model's weights may be missing."""
     known = reference(family)
     check.that(bool(found) and (not every or found.keys() == known.weights.keys()), "weights are missing")
     errors = {name: error_of(value, known.weights[name]) for name, value in found.items()}
-    allowed = bound("weights")
+    allowed = bound(f"weights{kind}")
     for name, error in errors.items():
         check.that(
             error <= allowed,

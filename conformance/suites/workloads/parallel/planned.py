@@ -36,11 +36,13 @@ def planned(
     )
 
 
-def check_mean_losses(check: Any, family: str, run: Sequence[float | None], parts: int, device: torch.device) -> None:
+def check_mean_losses(
+    check: Any, family: str, run: Sequence[float | None], parts: int, device: torch.device, kind: str = ""
+) -> None:
     """Check the mean of all losses that ranks have. Each part of the batch is on as many ranks as every other."""
     row = [0.0] * (STEPS + 1) if run[0] is None else [*run, 1.0]
     sums = torch.tensor(row, device=device)
     dist.all_reduce(sums)
     *losses, holders = sums.tolist()
     check.that(holders >= parts, f"{holders} ranks have a loss, for {parts} parts of the batch")
-    check_losses(check, family, [loss / holders for loss in losses])
+    check_losses(check, family, [loss / holders for loss in losses], kind)
