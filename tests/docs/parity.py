@@ -24,15 +24,17 @@ CASES = ("workloads.llama.*", "workloads.mixtral.ep*", "workloads.deepspeed.*")
 ERRORS = ("weight_error", "loss_error", "gradient_error")
 HEAD = """# Parity of parallel engines
 
-Each engine trains a small llama or mixtral of transformers for {steps} steps of SGD. One process in float64 does the same on the host.
-`weights` is the largest error of a weight over the largest weight of its parameter. `loss` is the largest relative error of a loss,
-and `gradients` the largest error of a gradient over its largest element. The number in brackets is the number of ranks.
+Each engine trains a small llama or mixtral of transformers for {steps} steps of SGD. One process in float64 does the
+same on the host. `weights` is the largest error of a weight over the largest weight of its parameter. `loss` is the
+largest relative error of a loss, and `gradients` the largest error of a gradient over its largest element. The number
+in brackets is the number of ranks.
 
     python -m tests.docs.parity            # runs the cases on this machine's CPU, and prints this table
     python -m tests.docs.parity --write    # renews this page; with DeepSpeed installed, its rows too
 
-A case fails if an error is above its bound: weights {weights:.0e}, loss {loss:.0e}, gradients {gradients:.0e}, and other bounds in
-16 bits (`conformance/suites/workloads/parallel/bounds.toml`). `resume[2-tp@4]` means: saved by 2 ranks, resumed by `tp` on 4 ranks.
+A case fails if an error is above its bound: weights {weights:.0e}, loss {loss:.0e}, gradients {gradients:.0e}. Other
+bounds hold in 16 bits; all are in `conformance/suites/workloads/parallel/bounds.toml`. `tp.resume[2-fsdp2@4]` means:
+saved by 2 ranks under `tp`, resumed by 4 ranks under `fsdp2`. In `deepspeed.zero[3-float32-2]`, 3 is ZeRO's stage.
 """
 
 
