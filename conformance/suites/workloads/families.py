@@ -18,6 +18,8 @@ from .inputs import KINDS, Kind
 
 #: Probability of dropout where a restart has to continue the generator.
 DROPOUT = 0.1
+#: Standard deviation of wide weights.
+_WIDE = 0.25
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,8 @@ class Family:
     routed: tuple[str, ...] = ()
     repeated: str = ""
     graphs: int = 1
+    graphs_apart: int = 1
+    needs: tuple[str, ...] = ()
 
     @property
     def kind(self) -> Kind:
@@ -63,28 +67,36 @@ def _frozen(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def build(family: Family, *, dropout: float = 0.0, oracle: bool = False, **changes: Any) -> nn.Module:
+def build(
+    family: Family, *, dropout: float = 0.0, grouped: bool = True, wide: bool = False, **changes: Any
+) -> nn.Module:
     """Return a float32 model on the host with the family's initial weights; ``changes`` go into its configuration.
 
-    The ``oracle`` computes experts one by one, because the grouped product has no float64.
+    Experts are computed one by one unless they are ``grouped``. ``wide`` weights make a model that generates many
+    different tokens.
     """
-    key = (family.name, dropout, oracle, tuple(sorted(changes.items())))
+    key = (family.name, dropout, grouped, wide, tuple(sorted(changes.items())))
     return copy.deepcopy(_template(key))
 
 
 @functools.lru_cache(maxsize=24)
 def _template(key: tuple[Any, ...]) -> nn.Module:
-    name, dropout, oracle, changes = key
+    name, dropout, grouped, wide, changes = key
     with torch.random.fork_rng(devices=[]):  # the weights do not depend on the case, and do not change its generator
         torch.manual_seed(0)
-        return _new(families()[name], dropout, oracle, dict(changes))
+        # A tied head prefers the token that it has just read.
+        untied = {"tie_word_embeddings": False} if wide else {}
+        model = _new(families()[name], dropout, grouped, {**untied, **dict(changes)})
+        if wide:
+            _widen(model)
+        return model
 
 
-def _new(family: Family, dropout: float, oracle: bool, changes: dict[str, Any]) -> nn.Module:
+def _new(family: Family, dropout: float, grouped: bool, changes: dict[str, Any]) -> nn.Module:
     if not family.model:
         return _own(family)
     config = _config(family, dropout, changes)
-    if oracle and family.routed:
+    if family.routed and not grouped:
         config._experts_implementation = "eager"
     model = libraries.member("transformers", family.model)(config)
     for parameter in model.parameters():
@@ -108,6 +120,14 @@ def _spread(parameter: nn.Parameter) -> None:
     with torch.no_grad():
         if parameter.requires_grad and bool((parameter == parameter.flatten()[0]).all()):
             parameter.add_(0.02 * torch.randn_like(parameter))
+
+
+def _widen(model: nn.Module) -> None:
+    """Spread the weights of products and tables; a state space keeps the matrix that makes it stable."""
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.ndim >= 2 and not name.endswith("A_log"):
+                parameter.normal_(std=_WIDE)
 
 
 def _own(family: Family) -> nn.Module:

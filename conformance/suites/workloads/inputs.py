@@ -49,6 +49,7 @@ def _logits(output: Any) -> torch.Tensor:
 def _contrast(output: Any, targets: torch.Tensor) -> torch.Tensor:
     """Return CLIP's loss: each image has to choose its text, and each text its image."""
     scores = widened(output.logits_per_text)
+    targets = targets - targets[0]  # the rows of a micro-batch are counted from its first
     return (F.cross_entropy(scores, targets) + F.cross_entropy(scores.t(), targets)) / 2
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,6 +29,8 @@ class Call:
     module: str
     inputs: list[torch.Tensor]
     outputs: list[torch.Tensor]
+    #: Places in the order of the backward pass, by input.
+    places: dict[int, int] = field(default_factory=dict)
     input_gradients: dict[int, torch.Tensor] = field(default_factory=dict)
     output_gradients: dict[int, torch.Tensor] = field(default_factory=dict)
 
@@ -37,39 +41,54 @@ def first_wrong(device: nn.Module, host: nn.Module, oracle: nn.Module, run: Run,
     A module is wrong if its error exceeds ``bound`` and ``factor`` times the error of ``host``, which computes in the
     same dtype. ``run`` calls a model and returns a loss, or None where there is no backward pass.
     """
-    calls = [_recorded(model, run) for model in (device, host, oracle)]
-    for found, of_host, wanted in zip(*calls, strict=False):
-        if found.module != wanted.module or of_host.module != wanted.module:
-            return f"The device runs {found.module or 'the model'} where the host runs {wanted.module or 'the model'}."
+    calls = _aligned(*(_recorded(model, run) for model in (device, host, oracle)))
+    for found, of_host, wanted in calls:
         error = _error(found.outputs, wanted.outputs)
         allowed = max(bound, factor * _error(of_host.outputs, wanted.outputs))
         if not error <= allowed:
-            inside = _first_wrong_operator(device, found.module, run, bound)
-            return f"The first wrong layer is {found.module or 'the model'}: {_sized(error, allowed)}{inside}."
-    return _first_wrong_gradient(*calls, bound, factor)
+            given = max(bound, factor * _error(of_host.inputs, wanted.inputs))
+            if _error(found.inputs, wanted.inputs) <= given or not found.module:
+                inside = _first_wrong_operator(device, found.module, run, bound)
+                return f"The first wrong layer is {found.module or 'the model'}: {_sized(error, allowed)}{inside}."
+            # All modules before are right, so what the parent computes between its children is wrong.
+            parent = found.module.rpartition(".")[0] or "the model"
+            return f"The first wrong layer is {parent}: what it gives to {found.module} is wrong."
+    return _first_wrong_gradient(calls, bound, factor)
 
 
 def _sized(error: float, allowed: float) -> str:
     return f"its output is off by {error:.2g}, allowed {allowed:.2g}"
 
 
-def _first_wrong_gradient(found: list[Call], host: list[Call], oracle: list[Call], bound: float, factor: float) -> str:
+def _aligned(*runs: list[Call]) -> list[tuple[Call, ...]]:
+    """Return the calls that all runs have in common, in the order of the first run.
+
+    An oracle may compute a layer in another way, and not call the modules inside it.
+    """
+    named = [{} for _ in runs]
+    for run, names in zip(runs, named, strict=True):
+        seen: Counter[str] = Counter()
+        for call in run:
+            names[call.module, seen[call.module]] = call
+            seen[call.module] += 1
+    return [tuple(names[key] for names in named) for key in named[0] if all(key in names for names in named)]
+
+
+def _first_wrong_gradient(calls: list[tuple[Call, ...]], bound: float, factor: float) -> str:
     """Return the module that turns right gradients of its outputs into wrong ones of its inputs."""
-    wrong: list[tuple[str, float, float]] = []
-    for call, of_host, exact_call in zip(found, host, oracle, strict=False):
+    wrong: list[tuple[int, int, str, float, float]] = []
+    for call, of_host, exact_call in calls:
         out, into = (
             (_gradient_error(call, exact_call, side), _gradient_error(of_host, exact_call, side))
             for side in ("output_gradients", "input_gradients")
         )
         allowed = [10 * max(bound, factor * errors[1]) for errors in (out, into)]
         if out[0] <= allowed[0] and not into[0] <= allowed[1]:
-            wrong.append((call.module, into[0], allowed[1]))
-    # A module contains its children; the innermost of the last calls is where the backward pass goes wrong first.
-    innermost = [row for row in wrong if not any(other[0].startswith(row[0] + ".") or (not row[0] and other[0])
-                                                 for other in wrong)]  # fmt: skip
-    if not innermost:
+            # Several modules may read one tensor, whose gradient is complete only after the last of them.
+            wrong.append((min(call.places.values()), -call.module.count("."), call.module, into[0], allowed[1]))
+    if not wrong:
         return ""
-    module, error, allowed_error = innermost[-1]
+    _, _, module, error, allowed_error = min(wrong)
     return (
         f"The first wrong layer of the backward pass is {module or 'the model'}: "
         f"the gradient of its input is off by {error:.2g}, allowed {allowed_error:.2g}."
@@ -102,8 +121,10 @@ def _error(found: list[torch.Tensor], wanted: list[torch.Tensor]) -> float:
 def _recorded(model: nn.Module, run: Run) -> list[Call]:
     """Return the calls of all modules in the order in which they end."""
     calls: list[Call] = []
+    clock = itertools.count()
     handles = [
-        module.register_forward_hook(_recorder(name, calls), with_kwargs=True) for name, module in model.named_modules()
+        module.register_forward_hook(_recorder(name, calls, clock), with_kwargs=True)
+        for name, module in model.named_modules()
     ]
     try:
         model.zero_grad(set_to_none=True)
@@ -117,30 +138,34 @@ def _recorded(model: nn.Module, run: Run) -> list[Call]:
     return calls
 
 
-def _recorder(name: str, calls: list[Call]) -> Callable[..., None]:
+def _recorder(name: str, calls: list[Call], clock: Iterator[int]) -> Callable[..., None]:
     def hook(_: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         inputs, outputs = _numbers((args, kwargs)), _numbers(output)
         call = Call(name, [exact(tensor) for tensor in inputs], [exact(tensor) for tensor in outputs])
         calls.append(call)
-        for tensors, gradients in ((inputs, call.input_gradients), (outputs, call.output_gradients)):
-            for index, tensor in enumerate(tensors):
-                if tensor.requires_grad:
-                    tensor.register_hook(_keeper(gradients, index))
+        for index, tensor in enumerate(inputs):
+            if tensor.requires_grad:
+                tensor.register_hook(_keeper(call.input_gradients, index, call.places, clock))
+        for index, tensor in enumerate(outputs):
+            if tensor.requires_grad:
+                tensor.register_hook(_keeper(call.output_gradients, index, {}, clock))
 
     return hook
 
 
-def _keeper(gradients: dict[int, torch.Tensor], index: int) -> Callable[[torch.Tensor], None]:
+def _keeper(
+    gradients: dict[int, torch.Tensor], index: int, places: dict[int, int], clock: Iterator[int]
+) -> Callable[[torch.Tensor], None]:
     def keep(gradient: torch.Tensor) -> None:
-        gradients[index] = exact(gradient)
+        gradients[index], places[index] = exact(gradient), next(clock)
 
     return keep
 
 
 def _numbers(tree: Any) -> list[torch.Tensor]:
-    """Return the floating-point tensors of arguments or results."""
+    """Return the numbers and indices among arguments or results; masks of bool are left out."""
     leaves = pytree.tree_leaves(dict(tree) if hasattr(tree, "items") else tree)
-    return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()]
+    return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.dtype is not torch.bool]
 
 
 class _Compared(TorchDispatchMode):

@@ -30,17 +30,24 @@ def planned_families(
 ) -> Expand:
     """Return a function that gives the cases ``workloads.<family>.<what>`` of all families that fit, one per dtype."""
     return lambda: [
-        _case(f"{name}.{what}", mode, dtype, needs)
+        _case(f"{name}.{what}", mode, dtype, (*needs, *_operators(family)))
         for name, family in families().items()
         if having(family)
         for dtype in dtypes
     ]
 
 
-def _case(subject: str, mode: str, dtype: str, needs: Sequence[Capability]) -> Case:
+def _operators(family: Family) -> list[Cell]:
+    return [Cell(f"operators.{name}", "float32", "inference") for name in family.needs]
+
+
+def _case(subject: str, mode: str, dtype: str, needs: Sequence[Capability | Cell]) -> Case:
     axes = (("dtype", dtype), ("mode", mode))
     model = subject.split(".", 1)[0]
-    cells = [Cell(f"workloads.{model}", dtype, mode), *(need.cell for need in needs)]
+    cells = [
+        Cell(f"workloads.{model}", dtype, mode),
+        *(need if isinstance(need, Cell) else need.cell for need in needs),
+    ]
     if mode == "training" and dtype != "float32":
         cells.append(AUTOCAST.cell)
     return Case(

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import torch
+
 from conformance.accelerators.capabilities import DETERMINISTIC
 from conformance.case import cases
 
 from . import family_checks as checks
 from .families import families
 from .loop import RunDevice
-from .measuring import MemoryCounters, report_family_speed
+from .measuring import MemoryCounters, matmul_rate, report_family_speed
 from .planned import planned_families
 
 
@@ -25,7 +27,8 @@ def test_train(accelerator, device, declaration, case, check):
 
     trainer = checks.check_train(check, family, run_device, case.dtype)
 
-    report_family_speed(check, checks.timed(trainer), family.kind)
+    rate = matmul_rate(run_device, getattr(torch, case.dtype))
+    report_family_speed(check, checks.timed(trainer), family.kind, checks.flops_of(family), rate)
     memory.report_peak(check)
 
 

@@ -78,7 +78,7 @@ class UNet(nn.Module):
         self.up = Stage(2 * WIDTH, WIDTH)
         self.leave = nn.Conv2d(WIDTH, 1, 3, padding=1)
 
-    def gradient_checkpointing_enable(self) -> None:
+    def activation_checkpointing_enable(self) -> None:
         """Recompute the activations of each stage in the backward pass."""
         self.checkpointing = True
 
