@@ -39,16 +39,6 @@ class StateLine:
         return "good", "✓", "accepted"
 
     @property
-    def profile(self) -> str:
-        return self.column.report.badge or "none"
-
-    @property
-    def breadth(self) -> str:
-        """Return claimed and planned cases, such as ``8,376 of 15,341``."""
-        found = self.column.report.breadth
-        return f"{found.claimed:,} of {found.planned:,}"
-
-    @property
     def failing(self) -> str:
         counts = self.column.report.counts
         lost = f", {counts.lost:,} without a verdict" if counts.lost else ""

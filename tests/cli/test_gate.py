@@ -304,7 +304,7 @@ def test_with_signers_the_signed_bytes_are_read_and_no_journal(
         assert main(["publish", str(tmp_path), signers, "-o", str(tmp_path / "page")]) == 0
         shown = (tmp_path / "page" / "index.html").read_text(encoding="utf-8")
         assert "ada@acme.example" in shown
-        assert '<h3 id="card-0">acme</h3>' in shown
+        assert '<th scope="row" id="state-0">acme</th>' in shown
     else:
         assert main([command, str(tmp_path), *(words[2:] if command == "gate" else [signers])]) == 0
         shown = capsys.readouterr().out

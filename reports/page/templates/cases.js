@@ -101,6 +101,11 @@ function element(name, properties = {}, ...children) {
   return made;
 }
 
+/** A name that may break after a dot or an underscore. */
+function breakable(name) {
+  return name.split(/(?<=[._])/).flatMap((part, i) => (i ? [element("wbr"), part] : [part]));
+}
+
 function button(words, act, properties = {}) {
   const made = element("button", { type: "button", ...properties }, words);
   made.addEventListener("click", () => act(made));

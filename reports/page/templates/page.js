@@ -194,8 +194,8 @@
     const head = line.cells[0], number = Math.max(...cells.map((cell) => cell.number));
     if (!head.querySelector("button, a")) {
       const text = head.firstChild;
-      text.replaceWith(part.subjects ? element("button", { type: "button", class: "fold" }, part.name)
-        : element("a", { href: `#${new URLSearchParams({ at: `${part.area}.${part.name}` })}` }, part.name), " ");
+      text.replaceWith(part.subjects ? element("button", { type: "button", class: "fold" }, ...breakable(part.name))
+        : element("a", { href: `#${new URLSearchParams({ at: `${part.area}.${part.name}` })}` }, ...breakable(part.name)), " ");
     }
     head.querySelector("i").textContent = counted(number);
     cells.forEach((cell, i) => {

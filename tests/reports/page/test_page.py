@@ -167,7 +167,7 @@ def test_the_state_says_who_rejects_and_what_changed() -> None:
     line = StateLine(column, changes_of(column))
     assert line.gate == ("bad", "✕", "rejected · G07")
     assert line.since == (("worse", "▼ 1 broke"),)
-    assert (line.profile, line.breadth, line.failing) == ("none", "2 of 2", "1")
+    assert (line.column.report.profile_text, line.failing) == ("none · 2 of 2 cases claimed", "1")
     assert line.sentences[0] == "G07: 1 case became worse"
     assert "by ada@supa.example" in " ".join(line.sentences)
     assert line.sentences[-1] == "Not checked: who made it."
