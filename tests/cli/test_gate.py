@@ -226,8 +226,8 @@ def test_a_decision_states_the_run_and_what_was_not_checked(files: Files, tmp_pa
     words = files.write(tmp_path)
     assert main(words) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("run new, ended 2")
-    assert lines[0].endswith("; not signed by an allowed signer; 0 cases waived")
+    assert lines[-2].startswith("run new, ended 2")
+    assert lines[-2].endswith("; not signed by an allowed signer; 0 cases waived")
     assert "not checked: who made the report (--allowed-signers)" in lines
 
     assert main([*words, "--format=json"]) == 0
