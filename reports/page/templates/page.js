@@ -221,7 +221,7 @@
 
   function press(pressed) {
     const line = pressed.closest("tr"), cell = pressed.closest("th, td"), area = areas.find((found) => found.body === line.parentElement);
-    if (line === area.rest) return;
+    if (!area || line === area.rest) return; // the button of the rest has done its work already
     if (line === area.line) {
       if (!opened.delete(area.name)) opened.add(area.name);
       show();
