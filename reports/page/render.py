@@ -51,7 +51,11 @@ def render(columns: Sequence[PageColumn], table: Table, rows: Sequence[AreaRows]
         width=_width(len(columns)),
         example=f"conv2d bf16 training {one_line(columns[0].name, 40)}",
         heat=pictures.heat_map(rows),
-        strips=[(column, pictures.error_strips(column.report.cases)) for column in columns],
+        # A dtype whose cases are all exact has no picture.
+        strips=[
+            (column, [strip for strip in pictures.error_strips(column.report.cases) if any(strip.bins)])
+            for column in columns
+        ],
         least=pictures.LEAST,
         speeds=pictures.speed_plots(columns),
         waivers=pictures.waived_groups(columns),
