@@ -58,6 +58,7 @@ def from_methods(accelerator: Any) -> Declaration:
     """Return the claims that follow from the results of the accelerator's methods."""
     return Declaration.of(
         [
+            *_device_claims(accelerator),
             *_dtype_claims(accelerator),
             *_flag_claims(accelerator),
             *_class_claims(accelerator),
@@ -100,6 +101,15 @@ def _dtype_names(answer: Any) -> tuple[str, ...]:
         return ()
     names = {str(dtype).removeprefix("torch.") for dtype in answer}
     return tuple(name for name in DTYPES if name in names)
+
+
+def _device_claims(accelerator: Any) -> Iterator[tuple[Cell, Claim]]:
+    """Yield the claim of a class whose device names have an index. A name without one claims and denies nothing."""
+    if is_inherited(accelerator, "device_name"):
+        return
+    plain, first = _peek(lambda: accelerator.device_name()), _peek(lambda: accelerator.device_name(0))
+    if isinstance(plain, str) and first == f"{plain}:0":
+        yield vocabulary.DEVICE_INDEX.cell, _yes()
 
 
 def _dtype_claims(accelerator: Any) -> Iterator[tuple[Cell, Claim]]:

@@ -16,10 +16,11 @@ from typing import Any
 
 from conformance.accelerators import autoload
 from conformance.accelerators.backends import builtin, builtin_names, declaration_beside
-from conformance.accelerators.capabilities import VOCABULARY, Cell
+from conformance.accelerators.capabilities import DEVICE_INDEX, VOCABULARY, Cell
 from conformance.accelerators.claims import declaration_of
 from conformance.accelerators.declaration import Claim, ClaimSource, Declaration, State
 from conformance.accelerators.declaration_file import read_declaration
+from conformance.accelerators.derivation import from_methods
 from conformance.accelerators.interface import MEMBERS
 from conformance.accelerators.proxy import has_member, members_of
 from conformance.accelerators.spec import AcceleratorSpec
@@ -118,9 +119,10 @@ class ObjectSpec(AcceleratorSpec):
 
 @dataclass(frozen=True)
 class DeepSpeedSpec(AcceleratorSpec):
-    """DeepSpeed's own accelerator of a name. The built-in backend of the same name gives the claims of support.
+    """DeepSpeed's own accelerator of a name. The built-in backend of the same name gives the claims about the device.
 
-    Its denials of capabilities describe the backend's own members, so they are left out.
+    Claims and denials that describe the backend's own class are left out, and an answer of DeepSpeed's class that
+    denies a capability wins: a class is judged by what it promises itself.
     """
 
     kind: str
@@ -131,7 +133,16 @@ class DeepSpeedSpec(AcceleratorSpec):
 
     def _declared(self) -> Declaration:
         claims = self._backend.static_declaration.cells.items() if self._backend else ()
-        return Declaration.of((cell, claim) for cell, claim in claims if not _denies_capability(cell, claim))
+        return Declaration.of((cell, claim) for cell, claim in claims if not _describes_the_class(cell, claim))
+
+    def declaration(self, accelerator: Any, file: Path | None = None) -> Declaration:
+        """Return the claims of DeepSpeed's class, of the built-in backend unless the class denies, and of ``file``."""
+        answers = from_methods(accelerator)
+        denied = {cell for cell, claim in answers.cells.items() if claim.state is State.UNSUPPORTED}
+        claims = self.static_declaration.cells.items()
+        taken_over = Declaration.of((cell, claim) for cell, claim in claims if cell not in denied)
+        merged = answers.overridden_by(taken_over)
+        return merged.overridden_by(read_declaration(file, ClaimSource.FILE)) if file else merged
 
     def preflight(self) -> None:
         """Raise an error if DeepSpeed, its accelerator or the vendor's package is missing, without a device."""
@@ -168,7 +179,10 @@ class DeepSpeedSpec(AcceleratorSpec):
         return self._backend.default_workers if self._backend else 1
 
 
-def _denies_capability(cell: Cell, claim: Claim) -> bool:
+def _describes_the_class(cell: Cell, claim: Claim) -> bool:
+    """Return whether a claim of a built-in backend tells something about its class, and nothing about the device."""
+    if cell == DEVICE_INDEX.cell:
+        return True  # how a class names its devices; DeepSpeed's interface promises no index
     # A denied operator has to stay denied: without its denial, a pattern would claim it.
     return claim.state is State.UNSUPPORTED and cell.subject in VOCABULARY
 

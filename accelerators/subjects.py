@@ -99,7 +99,7 @@ def names_in(cells: Iterable[str]) -> dict[str, list[str]]:
     return {family: sorted(s.partition(".")[2] for s in subjects if s.startswith(f"{family}.")) for family in FAMILIES}
 
 
-def dump(series: str, cells: Iterable[str]) -> str:
-    """Return the text of the file with the lists of this series of torch in place."""
-    lists = {**(_read() if FILE.exists() else {}), series: names_in(cells)}
+def dump(cells: Mapping[str, Iterable[str]]) -> str:
+    """Return the text of the file for the cells of every series of torch."""
+    lists = {series: names_in(required) for series, required in cells.items()}
     return json.dumps(dict(sorted(lists.items())), indent=0) + "\n"

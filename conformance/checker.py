@@ -19,6 +19,8 @@ class Checker:
         #: Values that a run with a challenge keeps of its results; None without a challenge.
         self.answers = answers
         self.metrics: dict[str, Number] = {}
+        #: Whether subnormal inputs are judged: the device declares that it keeps them.
+        self.subnormals = True
         #: Digests of values that must be the same on all ranks, by name.
         self.digests: dict[str, str] = {}
         #: The call that ended the device's context where PyTorch allows it; empty if there was none.

@@ -38,8 +38,9 @@ def run(arguments: argparse.Namespace) -> int:
     written = [f"{arguments.output.name}: {_versions(manifest)}"] if arguments.output is not None else []
     if arguments.release:
         keep_operators()
-        written += [_release(other) for other in releases()]
-        write_text(subjects.FILE, subjects.dump(manifest.torch, _cells(manifest)))
+        released = list(releases())
+        written += [_release(other) for other in released]
+        write_text(subjects.FILE, subjects.dump({other.torch: _cells(other) for other in released}))
     for name, sha256 in manifest.sha256.items():
         print(f"{name:<12} {len(manifest.required(name)):>6} cases  {sha256}")
     print("\n".join(written), end="\n" if written else "")

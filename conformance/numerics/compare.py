@@ -67,13 +67,19 @@ class Exact:
     ``value`` is float64 or complex128. ``response`` is called only where a budget needs it, because it computes the
     operator again. It returns a float64 tensor of the same shape, or None if the response is unknown. ``elements`` has
     values that are better than ``value``. ``scale`` has the sizes relative to which results are rounded where the
-    exact value is smaller.
+    exact value is smaller. With ``from_host`` there is no oracle, and ``value`` is the host's own result.
     """
 
     value: torch.Tensor
     response: Callable[[], torch.Tensor | None]
     elements: Elements | None = None
     scale: torch.Tensor | None = None
+    from_host: bool = False
+
+    @classmethod
+    def of_host(cls, host: torch.Tensor) -> Exact:
+        """Return the host's own result in place of an oracle's."""
+        return cls(widen(host), lambda: None, from_host=True)
 
 
 @dataclass(frozen=True)
@@ -122,7 +128,7 @@ def compare(
         return Comparison(total=actual.numel())
     if not (actual.dtype.is_floating_point or actual.dtype.is_complex):
         return _compare_exactly(actual, host, oracle())
-    return _compare_within_budget(actual, host, oracle() or Exact(widen(host), lambda: None), op_class, n)
+    return _compare_within_budget(actual, host, oracle() or Exact.of_host(host), op_class, n)
 
 
 def plain(tensor: torch.Tensor) -> torch.Tensor:
@@ -164,7 +170,10 @@ def _compare_within_budget(
     actual: torch.Tensor, host: torch.Tensor, exact: Exact, op_class: OpClass, n: float
 ) -> Comparison:
     if host.shape != exact.value.shape or host.is_complex() != exact.value.is_complex():
-        exact = Exact(widen(host), lambda: None)
+        exact = Exact.of_host(host)
+    if not (exact.value.is_floating_point() or exact.value.is_complex()):
+        # In place, a comparison writes its truth values into a floating-point tensor.
+        exact = replace(exact, value=widen(exact.value), response=lambda: None)
     judged = judged_elements(actual, host, exact, op_class, n)
     if exact.elements is not None and bool(judged.differ.any()):
         judged = _judged_exactly(judged, actual, host, exact, op_class, n)
@@ -247,7 +256,7 @@ def host_ratio(host: torch.Tensor, exact: Exact, op_class: OpClass, n: float) ->
 
 def bound_of(host: torch.Tensor, exact: Exact, budget: Budget, op_class: OpClass, n: float) -> torch.Tensor:
     """Return the budget of every element: absolute errors in float64, in the shape of the exact value."""
-    if _is_unrounded(host, exact.value):
+    if not exact.from_host and _is_unrounded(host, exact.value):
         return torch.zeros(exact.value.shape, dtype=torch.float64)
     magnitude = torch.where(exact.value.isfinite(), exact.value, 0)
     response = exact.response()

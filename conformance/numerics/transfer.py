@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from .layout import storage_address
+from .modes import with_modes
 from .trees import mapped, tensors
 
 WIDER = {
@@ -28,7 +29,8 @@ def to_host(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.is_quantized:
         tensor = tensor.int_repr()
     if tensor.device.type != "cpu":
-        tensor = tensor.cpu()
+        with with_modes():
+            tensor = tensor.cpu()
     if type(tensor) is torch.Tensor:
         return tensor
     # The comparison reads bits. A wrapper answers with its own functions, which may not have what it needs.
@@ -44,7 +46,10 @@ def copied(value: Any, device: torch.device, on_host: Iterable[torch.Tensor] = (
     once. Tensors that share memory share it in the copy.
     """
     copier = _Copier(device, _shared_addresses(value), frozenset(map(id, on_host)))
-    return mapped(value, copier.leaf)
+    if device.type in ("cpu", "meta"):
+        return mapped(value, copier.leaf)
+    with with_modes():
+        return mapped(value, copier.leaf)
 
 
 def _shared_addresses(value: Any) -> frozenset[int]:

@@ -76,7 +76,7 @@ def test_a_hang_is_known_within_five_seconds_of_its_deadline(chaos: Run) -> None
 def test_the_report_folder_holds_nothing_but_the_report(chaos: Run) -> None:
     names = {path.name for path in chaos.folder.iterdir()}
 
-    assert names == {"journal.jsonl", "manifest.json", "report.json", "junit.xml", "matrix.md", "stacks"}
+    assert names == {"journal.jsonl", "manifest.json", "report.json", "junit.xml", "matrix.md", "stacks", "failed.txt"}
 
 
 def test_a_failure_prints_its_repro_line(chaos: Run) -> None:

@@ -21,8 +21,10 @@ def folder(tmp_path: Path) -> Path:
 
 def handler(folder: Path, planned: dict[str, str]) -> CrashHandler:
     accelerator = SimpleNamespace(text="acme")
-    report = SimpleNamespace(path=folder, journal=folder / "journal.jsonl")
-    context: Any = SimpleNamespace(folder=report, accelerator=accelerator)
+    report = SimpleNamespace(
+        path=folder, journal=folder / "journal.jsonl", setup_error=lambda run: folder / f"{run}.error"
+    )
+    context: Any = SimpleNamespace(folder=report, accelerator=accelerator, run="run")
     config: Any = SimpleNamespace()
     return CrashHandler(config, context, planned)
 

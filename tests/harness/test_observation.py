@@ -83,4 +83,4 @@ def test_exit_status(pytests: int, reports: int, expected: int) -> None:
 def test_progress_tells_what_is_left() -> None:
     line = progress_line(Counter({"pass": 30, "fail": 20}), total=200, seconds=60)
 
-    assert line == "[ 25%] 50/200 pass 30 skip 0 fail 20 in 1:00, 3:00 left"
+    assert line == "[ 25%] 50/200 pass 30 skip 0 fail 20 in 1:00, about 3:00 left"

@@ -191,6 +191,22 @@ def test_moving_values_must_not_round():
     assert not judge(actual, host, exact).right
 
 
+def test_without_an_oracle_the_hosts_own_roundings_are_no_evidence_that_nothing_is_rounded():
+    host = seeded(65).float()
+    near, far = host.nextafter(torch.tensor(100.0)), host * (1 + 1e-4)
+
+    assert compare(near, host, lambda: None, OpClass.ELEMENTWISE).right
+    assert not compare(far, host, lambda: None, OpClass.ELEMENTWISE).right
+
+
+def test_truth_values_in_a_floating_point_tensor_are_compared_with_an_oracle_of_truth_values():
+    exact = torch.arange(65) % 2 == 0
+    host = exact.float()
+
+    assert judge(torch.where(host == 0, -0.0, host), host, exact).right
+    assert not judge(1 - host, host, exact).right
+
+
 def test_integers_are_exact():
     host = torch.tensor([-3, 7])
 

@@ -23,7 +23,11 @@ class NotHere(Exception):
 
 @dataclass(frozen=True)
 class Backend:
-    """One backend. ``packages`` are installed without their dependencies, so that torch is not replaced."""
+    """One backend. ``packages`` are installed without their dependencies, so that torch is not replaced.
+
+    ``cells`` is the number of operator cells of a seeded sample, for a backend that cannot finish all in the time
+    limit; None runs all.
+    """
 
     name: str
     accelerator: str
@@ -34,6 +38,7 @@ class Backend:
     advice: str = ""
     environment: dict[str, str] = field(default_factory=dict)
     server: tuple[str, ...] = ()
+    cells: int | None = None
 
     def install(self, folder: Path) -> dict[str, str]:
         """Install the backend into ``folder``; return the environment for its run, or raise NotHere."""
@@ -123,6 +128,7 @@ BACKENDS = (
         packages=("rgpu==0.1.1",),
         imports="rgpu",
         server=("-m", "rgpu.server", "--device", "cpu"),
+        cells=400,
     ),
     Backend(
         "torchvulkan",
@@ -136,10 +142,11 @@ BACKENDS = (
     # The last release that imports with torch 2.13: later ones look for overloads with named dimensions.
     Backend(
         "torchax",
-        "torchax_accelerator:Torchax",
+        "torchax_accelerator:TORCHAX",
         packages=("torchax==0.0.4",),
         dependencies=("jax[cpu]",),
         imports="torchax",
         environment={"JAX_PLATFORMS": "cpu"},
+        cells=100,
     ),
 )

@@ -16,6 +16,7 @@ import re
 import subprocess
 import sys
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -69,17 +70,31 @@ def cause_of(message: str) -> str:
     return re.sub(r"N(, N)+,?", "N", line)[:160]
 
 
-def run(backend: Backend, out: Path) -> Found:
+def run(backend: Backend, out: Path, names: Sequence[str] = tuple(RUNS)) -> Found:
     """Install one backend, run the areas, and read the reports."""
     found = Found(backend.name)
     try:
         environment = backend.install(out / "packages" / backend.name)
         with backend.serving(environment):
-            for name, (options, limit) in RUNS.items():
-                _run_areas(found, backend, name, options, limit, environment, out)
+            for name in names:
+                options, limit = RUNS[name]
+                sampled = _sampled(backend, options, out) if name == "operators" else []
+                _run_areas(found, backend, name, [*options, *sampled], limit, environment, out)
     except NotHere as reason:
         found.note = str(reason)
     return found
+
+
+def _sampled(backend: Backend, options: list[str], out: Path) -> list[str]:
+    """Return the option that selects a seeded sample of the operator cells, or none if the backend runs all."""
+    if backend.cells is None:
+        return []
+    listed = subprocess.run(["conformance", "list", *options], capture_output=True, text=True, check=True)
+    chosen = sorted(random.Random(SEED).sample(sorted(listed.stdout.split()), backend.cells))
+    file = out / backend.name / "cells.txt"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("\n".join(chosen))
+    return [f"--case-file={file}"]
 
 
 def _run_areas(
@@ -139,13 +154,14 @@ def _cases(found: Found) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("backends", nargs="*", metavar="BACKEND", help="names; default: all")
+    parser.add_argument("--only", action="append", choices=RUNS, help="only this run of each backend; may be repeated")
     parser.add_argument("--out", type=Path, default=Path("conformance-report/strangers"))
     arguments = parser.parse_args()
     out = arguments.out.resolve()
     chosen = [one for one in BACKENDS if not arguments.backends or one.name in arguments.backends]
     all_found = []
     for backend in chosen:
-        found = run(backend, out)
+        found = run(backend, out, arguments.only or tuple(RUNS))
         all_found.append(found)
         _write(found, out)
         print(f"\n{backend.name}: {found.note or f'{len(found.failures)} failures in {_cases(found)} cases'}")

@@ -44,3 +44,42 @@ def test_a_correct_backend_is_not_accused(selection: list[str], tmp_path: Path) 
 
 def test_storages_without_an_address_are_no_fault_of_an_operator(tmp_path: Path) -> None:
     assert failures(SELECTIONS["operators"], tmp_path, TORCH_HERON_OPAQUE="1") == {}
+
+
+_BACKWARD_RAISES = """
+import torch, torch_heron
+from torch_heron import dispatch
+
+real = dispatch.call
+
+
+def call(func, *args, **kwargs):
+    if "tanh_backward" in str(func):
+        raise NotImplementedError("no kernel")
+    return real(func, *args, **kwargs)
+
+
+dispatch.call = call
+x = torch.rand(4, 3).to("heron").requires_grad_()
+try:
+    torch.tanh(x).sum().backward()
+except NotImplementedError:
+    print("the exception arrived")
+"""
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="PyTorch 2.13: PythonDeviceGuard::exchangeStream calls Python while the exception of a kernel is set, so "
+    "that the exception is lost (SystemError) or the process aborts (std::terminate in a destructor)",
+)
+def test_an_exception_of_a_kernel_in_backward_arrives() -> None:
+    """A crash of a Python backend in backward may be an exception that PyTorch did not deliver."""
+    done = subprocess.run(
+        [sys.executable, "-c", _BACKWARD_RAISES],
+        env={**os.environ, "PYTHONPATH": str(HERE)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "the exception arrived" in done.stdout, done.stderr

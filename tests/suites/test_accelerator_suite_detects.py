@@ -68,6 +68,7 @@ ASSERTING = {
     "assert_survives_running_out",
     "check_event_times",
     "check_member",
+    "products_agree",
 }
 
 

@@ -20,6 +20,9 @@ from conformance.suites.workloads import data
 class Block:
     """Memory of the allocator below."""
 
+    def __init__(self, size: int) -> None:
+        self.nbytes = size
+
 
 class Allocator:
     """Caching allocator that keeps ``kept`` free blocks when its cache is emptied."""
@@ -28,7 +31,7 @@ class Allocator:
         self._kept, self._used, self._free = kept, 0, []  # type: ignore[var-annotated]
 
     def zeros(self, size: int, **_: Any) -> Any:
-        block = Block()
+        block = Block(size)
         self._used += size
         weakref.finalize(block, self._release, size)
         return block

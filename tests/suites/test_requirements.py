@@ -29,6 +29,15 @@ def test_engines_of_torch_state_their_own_requirements(subject: str) -> None:
     assert all({"comm.dtype[int32]", "comm.dtype[int64]"} <= needs for id, needs in found.items() if "[fsdp" not in id)
 
 
+def test_an_answer_is_demanded_of_devices_that_declare_its_capability() -> None:
+    """Silence about memory.stats or rng.state is no claim that memory_stats() or get_rng_state() answers."""
+    found = _requirements("accelerator.effect.answer[")
+
+    assert found["accelerator.effect.answer[memory_stats]"] == {"device", "memory.stats"}
+    assert found["accelerator.effect.answer[get_rng_state]"] == {"device", "rng.state"}
+    assert found["accelerator.effect.answer[default_generator]"] == {"device", "rng.generator"}
+
+
 def test_an_axis_gives_each_value_its_own_requirements() -> None:
     @case("x.y", requires=[COMM], axes={"engine": {"a": (), "b": (COMM_AVERAGE,)}, "n": ["1"]}, world_size=(2, 3))
     def test_body() -> None: ...

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 from conformance.checker import Checker
 from conformance.finding import Finding
 from conformance.numerics import layout
 from conformance.numerics.compare import plain, same_bits
-from conformance.numerics.trees import mapped
+from conformance.numerics.trees import leaves, mapped
 from conformance.reports.verdict import Reason
 from conformance.suites.operators import cell, database, error_inputs, execution
 from conformance.suites.operators.execution import OperatorSample, call
 
 from .python_device import Wrapper, python_device
-from .test_operators_detect import planned, run
+from .test_operators_detect import CPU, planned, run
 
 
 @pytest.fixture
@@ -69,6 +71,35 @@ def test_what_cannot_be_seen_accuses_nobody(device: torch.device) -> None:
     assert layout.shares_memory(wrapper, wrapper) is True
     assert layout.shares_memory(wrapper, other) is None
     assert layout.shares_memory(torch.ones(3), torch.ones(3)) is False
+
+
+class OnlyMine(TorchFunctionMode):
+    """Mode of a backend that cannot take part in computations of the host."""
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(function, "__name__", "") in ("where", "isfinite", "randint", "equal", "isnan"):
+            raise NotImplementedError(f"no kernel for {function.__name__}")
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("name", ["exp[float32-inference]", "add[float32-inference]", "gather[error-inputs]"])
+def test_modes_of_a_backend_take_no_part_in_the_hosts_work(name: str, device: torch.device) -> None:
+    with OnlyMine() as mode:
+        assert on(device, f"operators.{name}").count > 0
+        assert _get_current_function_mode_stack() == [mode]
+
+
+class Disagreeing(torch.Tensor):
+    """Tensor with a shape of its own and the strides of another."""
+
+    shape = torch.Size([2, 3])
+
+
+def test_strides_that_disagree_with_the_shape_are_no_error_of_the_suite() -> None:
+    odd = torch.ones(6).as_subclass(Disagreeing)
+
+    assert layout.significant_strides(odd) == (1,)
+    assert layout.stride_difference(odd, torch.ones(2, 3)) == "strides are (1,), expected (3, 1)"
 
 
 class OnHost(torch.Tensor):
@@ -195,6 +226,225 @@ def test_a_missing_warning_is_a_note_and_hides_nothing(monkeypatch: pytest.Monke
 
     with pytest.raises(AssertionError, match="in-place variant"):
         with_habit(monkeypatch, wrong_in_place, "exp[float32-inference]")
+
+
+def refuses_to_resize(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+    """Write only into outputs of the right size."""
+    if "out" in extra:
+        right, given = ([leaf.shape for leaf in leaves(value)] for value in (call(function, sample), extra["out"]))
+        if right != given:
+            raise NotImplementedError("allocate the out= tensor at the right size")
+    return call(function, sample, **extra)
+
+
+@pytest.mark.parametrize("name", ["exp", "add", "topk", "linalg.svd"])
+def test_a_refusal_to_resize_is_a_note_and_hides_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert with_habit(monkeypatch, refuses_to_resize, f"{name}[float32-inference]").metrics["resize"] == "refused"
+
+
+def test_a_refusal_to_resize_hides_no_wrong_variant(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong_in_place(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+        result = refuses_to_resize(function, sample, **extra)
+        return result.add_(1) if str(getattr(function, "__name__", "")) == "exp_" else result
+
+    with pytest.raises(AssertionError, match="in-place variant"):
+        with_habit(monkeypatch, wrong_in_place, "exp[float32-inference]")
+
+
+def test_outputs_of_the_right_size_have_to_be_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+        if "out" in extra:
+            raise NotImplementedError("no out=")
+        return call(function, sample, **extra)
+
+    with pytest.raises(NotImplementedError, match="no out="):
+        with_habit(monkeypatch, refuses, "exp[float32-inference]")
+
+
+class Queued(torch.Tensor):
+    """Result of work that has failed; the exception comes when the values are read."""
+
+    error: Exception
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(function, "__name__", "") in ("copy_", "detach", "cpu"):
+            raise next(leaf for leaf in args if isinstance(leaf, Queued)).error
+        return super().__torch_function__(function, types, args, kwargs or {})
+
+
+def refuses_later(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+    """Refuse as the CPU does, but when the values are read."""
+    try:
+        return call(function, sample, **extra)
+    except Exception as error:
+        refusal = error
+    dense = mapped(sample.arguments, lambda leaf: leaf.contiguous() if isinstance(leaf, torch.Tensor) else leaf)
+    try:
+        shaped = call(function, sample.with_arguments(dense), **extra)
+    except Exception:
+        shaped = torch.zeros(3)
+    return mapped(shaped, lambda leaf: _queued(leaf, refusal))
+
+
+def _queued(leaf: Any, refusal: Exception) -> Any:
+    result = torch.zeros(leaf.shape, dtype=leaf.dtype).as_subclass(Queued)
+    result.error = refusal
+    return result
+
+
+@pytest.mark.parametrize(
+    "name", ["native_group_norm[float32-inference]", "gather[error-inputs]", "cumsum[float32-inference]"]
+)
+def test_a_refusal_of_queued_work_is_a_refusal(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert with_habit(monkeypatch, refuses_later, name).count > 0
+
+
+def statistics_as_described(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+    """Return the statistics that the meta function describes, as CUDA does; in evaluation the CPU returns none."""
+    result, mean, deviation = call(function, sample, **extra)
+    if mean.numel() == 0 and result.dim() > 1:
+        mean, deviation = (result.new_full(result.shape[1:2], 7.0) for _ in "ab")
+    return result, mean, deviation
+
+
+@pytest.mark.parametrize("name", ["native_batch_norm", "_native_batch_norm_legit"])
+@pytest.mark.parametrize("mode", ["inference", "training"])
+def test_a_shape_in_which_pytorchs_own_devices_differ_is_free(
+    name: str, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert with_habit(monkeypatch, statistics_as_described, f"{name}[float32-{mode}]").count > 0
+
+
+def test_a_shape_that_nobody_describes_is_not_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    def one_more(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+        result, mean, deviation = statistics_as_described(function, sample, **extra)
+        return result, torch.cat([mean, mean[:1]]), deviation
+
+    with pytest.raises(AssertionError, match="shape is"):
+        with_habit(monkeypatch, one_more, "native_batch_norm[float32-inference]")
+
+
+# --- roundings that another algorithm has ---------------------------------------------------------------------------
+
+UNIT = 2.0**-24
+
+
+def with_gradients(monkeypatch: pytest.MonkeyPatch, change: Callable[[torch.Tensor], torch.Tensor], name: str) -> None:
+    """Run the training cell on a device whose gradients go through ``change``."""
+
+    def gradients(outputs: Any, inputs: Any, cotangents: Any) -> Any:
+        found = execution.host_gradients(outputs, inputs, cotangents)
+        return [None if gradient is None else change(gradient) for gradient in found]
+
+    monkeypatch.setattr(execution, "gradients", gradients)
+    assert run(f"operators.{name}[float32-training]").count > 0
+
+
+def noisy(units: float) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Add an error relative to the norm of the tensor, as every transform by sums has it."""
+
+    def change(tensor: torch.Tensor) -> torch.Tensor:
+        signs = torch.where(torch.arange(tensor.numel()) % 2 == 0, 1.0, -1.0).reshape(tensor.shape)
+        return tensor + units * UNIT * tensor.square().mean().sqrt() * signs
+
+    return change
+
+
+@pytest.mark.parametrize("name", ["fft.fft", "fft.rfft", "fft.irfftn", "fft.ihfft2", "stft"])
+def test_gradients_of_transforms_have_errors_relative_to_their_norm(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_gradients(monkeypatch, noisy(4), name)
+
+    with pytest.raises(AssertionError, match="elements differ"):
+        with_gradients(monkeypatch, noisy(1000), name)
+
+
+def test_the_gradient_of_one_normalised_element_is_what_cancels(monkeypatch: pytest.MonkeyPatch) -> None:
+    def change(gradient: torch.Tensor) -> torch.Tensor:
+        return gradient + 4.8e-7 if gradient.numel() == 1 and 0 < gradient.abs() < 1e-6 else gradient
+
+    with_gradients(monkeypatch, change, "nn.functional.rms_norm")
+
+
+@pytest.mark.parametrize(("units", "right"), [(6, True), (400, False)])
+def test_normalized_vectors_may_have_the_roundings_of_their_norm(
+    units: float, right: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def habit(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+        return call(function, sample, **extra) * (1 + units * UNIT)
+
+    with contextlib.nullcontext() if right else pytest.raises(AssertionError, match="elements differ"):
+        with_habit(monkeypatch, habit, "nn.functional.normalize[float32-inference]")
+
+
+# --- what documentation leaves open ---------------------------------------------------------------------------------
+
+
+def reversed_order(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+    result = call(function, sample, **extra)
+    if isinstance(result, torch.Tensor):
+        return result.flip(-1)
+    return type(result)((result[0].flip(-1), result[1].flip(-1)))
+
+
+@pytest.mark.parametrize("name", ["linalg.eig", "linalg.eigvals"])
+@pytest.mark.parametrize("mode", ["inference", "training"])
+def test_eigenvalues_have_no_order(name: str, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("conformance.suites.operators.variants.check", lambda *arguments: None)
+
+    assert with_habit(monkeypatch, reversed_order, f"{name}[float32-{mode}]").count > 0
+
+    def wrong(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+        result = reversed_order(function, sample, **extra)
+        return result + 0.1 if isinstance(result, torch.Tensor) else type(result)((result[0] + 0.1, result[1]))
+
+    with pytest.raises(AssertionError, match="elements differ"):
+        with_habit(monkeypatch, wrong, f"{name}[float32-{mode}]")
+
+
+@pytest.mark.parametrize("name", ["mode", "median", "kthvalue"])
+@pytest.mark.parametrize("right", [True, False])
+def test_any_index_of_an_equal_element_is_right(name: str, right: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The device names the last of equal elements, or none of them."""
+
+    def habit(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+        result = call(function, sample, **extra)
+        if extra or isinstance(result, torch.Tensor) or sample.input.dim() != 1:
+            return result
+        values, indices = result
+        others = (sample.input == values) if right else (sample.input != values)
+        return type(result)((values, torch.full_like(indices, int(others.nonzero().max()))))
+
+    with contextlib.nullcontext() if right else pytest.raises(AssertionError, match="differ"):
+        with_habit(monkeypatch, habit, f"{name}[float32-inference]")
+
+
+def test_special_values_whose_result_is_open_are_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    def habit(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+        result = call(function, sample, **extra)
+        if function is torch.digamma:
+            return torch.where(sample.input == 0, -torch.inf, result)
+        return torch.where(sample.input.isnan(), torch.nan, result)
+
+    monkeypatch.setattr("conformance.suites.operators.variants.check", lambda *arguments: None)
+
+    for name in ("sign", "sgn", "heaviside", "digamma"):
+        assert with_habit(monkeypatch, habit, f"{name}[float32-inference]").count > 0
+
+
+@pytest.mark.parametrize("declared", [True, False])
+def test_subnormal_inputs_are_judged_where_they_are_declared(declared: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def flushing(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+        small = sample.input.abs() < torch.finfo(torch.float32).smallest_normal
+        return call(function, sample.with_arguments((sample.input * ~small, sample.args, sample.kwargs)), **extra)
+
+    monkeypatch.setattr("conformance.suites.operators.variants.check", lambda *arguments: None)
+    monkeypatch.setattr(execution, "execute", flushing)
+    check = Checker()
+    check.subnormals = declared
+
+    with pytest.raises(AssertionError, match="special values") if declared else contextlib.nullcontext():
+        cell.run(planned()["operators.log[float32-inference]"], CPU, check)
 
 
 @pytest.mark.parametrize(

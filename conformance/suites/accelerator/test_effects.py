@@ -10,7 +10,14 @@ import gc
 
 import torch
 
-from conformance.accelerators.capabilities import DEVICE, MEMORY_PEAK, MEMORY_PINNED, MEMORY_STATS, RNG_GENERATOR
+from conformance.accelerators.capabilities import (
+    DEVICE,
+    MEMORY_PEAK,
+    MEMORY_PINNED,
+    MEMORY_STATS,
+    RNG_GENERATOR,
+    RNG_STATE,
+)
 from conformance.case import case
 from conformance.finding import stub
 
@@ -22,9 +29,7 @@ MIB = 1 << 20
 CALLS = {
     "device": lambda accelerator, member: member(),
     "random": lambda accelerator, member: member(),
-    "get_rng_state": lambda accelerator, member: member(),
     "stream": lambda accelerator, member: member(None),
-    "memory_stats": lambda accelerator, member: member(),
     "pin_memory": lambda accelerator, member: member(torch.ones(3)),
     "pin_empty": lambda accelerator, member: member(3, dtype=torch.float32),
     "pin_empty_like": lambda accelerator, member: member(torch.ones(3)),
@@ -47,6 +52,17 @@ def test_answer(accelerator, member):
 def test_answer_of_default_generator(accelerator, member):
     """The member returns a generator and not None; a device may have random numbers without generator objects."""
     if member_of(accelerator, member)(accelerator.current_device()) is None:
+        stub(f"{member}() returned None")
+
+
+@case(
+    "accelerator.effect.answer",
+    requires=[DEVICE],
+    axes={"member": {"get_rng_state": (RNG_STATE,), "memory_stats": (MEMORY_STATS,)}},
+)
+def test_answer_of_declared_state(accelerator, member):
+    """The member returns a value other than None on a device that declares its capability."""
+    if member_of(accelerator, member)() is None:
         stub(f"{member}() returned None")
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from conformance.finding import environment_lacks
+from conformance.process.machine import slowdown
 from conformance.process.python import child_python, module_path
 
 #: Beginning of every launched program. ``report(name=value)`` writes one file for each rank and attempt. A file appears
@@ -34,7 +35,7 @@ def write(name, text):
 def report(**facts):
     facts = {**{name: os.environ.get(name) for name in names}, "pid": os.getpid(), "attempt": attempt, **facts}
     write(f"{attempt}-{rank}.json", json.dumps(facts))
-def wait_for(*files, seconds=150):
+def wait_for(*files, seconds=150 * float(os.environ["JOB_SLOWDOWN"])):
     until = time.monotonic() + seconds
     while not all((folder / name).exists() for name in files):
         if time.monotonic() > until: sys.exit(f"{files} did not appear within {seconds} s")
@@ -42,7 +43,7 @@ def wait_for(*files, seconds=150):
 """
 
 
-#: Seconds that a job may take, less than the deadline of its case (300 s).
+#: Seconds that a job may take on a free machine, less than the deadline of its case (300 s).
 TIMEOUT = 280
 
 
@@ -118,7 +119,8 @@ class Agents:
         """Run a job and return its exit status; after the timeout, end its agents and raise TimeoutExpired."""
         self._process.stdin.write(json.dumps(job).encode() + b"\n")
         self._process.stdin.flush()
-        until, agents = time.monotonic() + TIMEOUT, []
+        limit = TIMEOUT * job["slowdown"]
+        until, agents = time.monotonic() + limit, []
         while time.monotonic() < until:
             line = self._read_line(until - time.monotonic())
             if line is None:
@@ -128,7 +130,7 @@ class Agents:
                 return int(numbers[0])
             agents = list(map(int, numbers))
         self._end(agents)
-        raise subprocess.TimeoutExpired("torchrun", TIMEOUT)
+        raise subprocess.TimeoutExpired("torchrun", limit)
 
     def _end(self, agents):
         """End the agents of a job that takes too long, and this fork server, which would report the job's end later."""
@@ -183,8 +185,11 @@ def launch_on_hosts(folder, program, fewest, hosts, **environment):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    # Short limits, in seconds, until a host without a heartbeat counts as dead and until a rendezvous closes.
-    rendezvous = "--rdzv-conf=last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=3,is_host=IS_HOST"
+    # Short limits, in seconds, until a host without a heartbeat counts as dead and until a rendezvous closes. On a busy
+    # machine, a living host may be late.
+    limit = round(slowdown())
+    limits = f"last_call_timeout={limit},keep_alive_interval={limit},keep_alive_max_attempt=3"
+    rendezvous = f"--rdzv-conf={limits},is_host=IS_HOST"
     options = [rendezvous, f"--nnodes={fewest}:{hosts}", "--nproc-per-node=1", "--max-restarts=2",
                "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=job"]  # fmt: skip
     return _run(folder, program, {**os.environ, **environment}, hosts, *options)
@@ -193,8 +198,11 @@ def launch_on_hosts(folder, program, fewest, hosts, **environment):
 def _run(folder, program, variables, hosts, *options):
     script, output = folder / "program.py", folder / "output.txt"
     script.write_text(_PREAMBLE + program, encoding="utf-8")
+    busy = slowdown()
+    known = {"OMP_NUM_THREADS": "1", "JOB_PATH": json.dumps(module_path()), "JOB_SLOWDOWN": str(busy)}
     status = _agents(os.getpid()).run({
-        "variables": {"OMP_NUM_THREADS": "1", "JOB_PATH": json.dumps(module_path()), **variables},
+        "slowdown": busy,
+        "variables": {**known, **variables},
         "options": [*options, "--monitor-interval=0.02", str(script)],
         "hosts": hosts,
         "output": str(output),

@@ -8,6 +8,7 @@ import warnings
 import torch
 
 from conformance.finding import Refused
+from conformance.numerics.modes import without_modes
 
 from . import database, error_inputs, inference, sampling, training
 from .sampling import limits
@@ -16,7 +17,7 @@ from .sampling import limits
 def run(case, device: torch.device, check) -> None:
     """Check the cell that ``case`` names; the result depends on the generators' seeds alone."""
     info = database.find(case.payload)
-    with quiet():
+    with quiet(), without_modes():
         if case.dtype is None:
             error_inputs.check_refusals(info, getattr(torch, case.requires[0].dtype), device, check)
         else:

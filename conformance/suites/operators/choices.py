@@ -1,7 +1,7 @@
 """Results that an operator's documentation leaves open: indices of equal elements, orders that nobody asked for.
 
 PyTorch's CPU makes one choice. If a device makes another one that is as good, its choice becomes the expected result.
-``limits.toml``, ``choices``, names the operators.
+``limits.toml``, ``choices`` and ``order``, names the operators.
 """
 
 from __future__ import annotations
@@ -135,6 +135,36 @@ def _exponent(name: str, sample: OperatorSample, found: Leaves, wanted: Leaves) 
     if found[1].shape != wanted[1].shape:
         return None
     return [wanted[0], torch.where(wanted[0].isfinite(), wanted[1], found[1])]
+
+
+def in_order_of(info, actual: list, expected: list) -> tuple[list, bool]:
+    """Return the device's outputs in the host's order of eigenvalues, and whether it was the device's order too.
+
+    Each eigenvalue of the host takes the nearest one of the device that is left. Eigenvectors move with their values.
+    """
+    if info is None or info.name not in limits().order.open or not isinstance(expected[0], torch.Tensor):
+        return actual, True
+    found, wanted = plain(actual[0]), plain(expected[0])
+    if found.shape != wanted.shape or not wanted.numel() or not bool(found.isfinite().all()):
+        return actual, True
+    size = wanted.shape[-1]
+    pairs = zip(found.reshape(-1, size), wanted.reshape(-1, size), strict=True)
+    order = torch.stack([_nearest(each, target) for each, target in pairs])
+    if torch.equal(order, torch.arange(size).expand_as(order)):
+        return actual, True
+    order = order.reshape(wanted.shape)
+    values, *vectors = (plain(leaf) for leaf in actual)
+    columns = [vector.gather(-1, order.unsqueeze(-2).expand(vector.shape)) for vector in vectors]
+    return [values.gather(-1, order), *columns], False
+
+
+def _nearest(found: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+    distance = (found.unsqueeze(0) - wanted.unsqueeze(1)).abs()
+    order = []
+    for row in distance:
+        order.append(int(row.argmin()))
+        distance[:, order[-1]] = float("inf")
+    return torch.tensor(order)
 
 
 _CHOICES: dict[str, Callable[[str, OperatorSample, Leaves, Leaves], Leaves | None]] = {

@@ -53,6 +53,11 @@ def _needs_lapack(info) -> bool:
     return skipCPUIfNoLapack in info.decorators
 
 
+def is_fourier_transform(info) -> bool:
+    """Return whether the operator is a Fourier transform."""
+    return "SpectralFuncInfo" in {kind.__name__ for kind in type(info).__mro__} or info.name in limits().fourier.named
+
+
 def is_uninitialised(info) -> bool:
     """Return whether results are uninitialised memory.
 

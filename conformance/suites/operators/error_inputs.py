@@ -152,8 +152,8 @@ def _same(tensor: torch.Tensor) -> torch.Tensor:
 def _refusal(runner, info, sample: OperatorSample) -> Exception | None:
     try:
         value = runner(info.op, sample)
-        for result in tensors(value):
-            plain(result)  # a refusal may come with the first read of the result
+        for leaf in tensors(value):
+            plain(leaf)  # a device that queues its work refuses when the values are read
     except Exception as raised:  # any exception is a refusal; its type is checked by the caller
         return raised
     # A binary method returns NotImplemented for foreign operands; the interpreter turns that into a TypeError.

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch.utils._device import _device_constructors
 
+from conformance.numerics.modes import with_modes
 from conformance.numerics.transfer import copied, widened
 from conformance.numerics.trees import leaves, tensors
 
@@ -96,7 +97,8 @@ def _default_device(function, sample: OperatorSample) -> AbstractContextManager[
 
 def execute(function, sample: OperatorSample, **extra):
     """Call the operator on the device under test."""
-    return call(function, sample, **extra)
+    with with_modes():
+        return call(function, sample, **extra)
 
 
 def host_gradients(outputs, inputs, cotangents):
@@ -106,7 +108,8 @@ def host_gradients(outputs, inputs, cotangents):
 
 def gradients(outputs, inputs, cotangents):
     """Run backward on the device under test."""
-    return host_gradients(outputs, inputs, cotangents)
+    with with_modes():
+        return host_gradients(outputs, inputs, cotangents)
 
 
 def processed(sample: OperatorSample, result):

@@ -134,7 +134,7 @@ def _no_reference(refusal: Exception) -> Exception:
 
 def check_specials(info, judge: Judge, dtype: torch.dtype) -> None:
     """Compare results for NaN, infinities, signed zeros and subnormals, with the signs of zeros."""
-    for sample in tiers.special_values(info, dtype):
+    for sample in tiers.special_values(info, dtype, subnormals=judge.check.subnormals):
         host, device = sample.on(torch.device("cpu")), sample.on(judge.device)
         state = torch.get_rng_state()
         expected = call(info.op, host)

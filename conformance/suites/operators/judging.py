@@ -14,6 +14,7 @@ from conformance.numerics.compare import Comparison, Exact, compare, host_ratio,
 from conformance.numerics.trees import leaves
 
 from . import choices, promises
+from .classes import is_fourier_transform
 from .execution import OperatorSample, processed
 from .oracle import Oracle
 from .watching import Watches
@@ -55,22 +56,26 @@ class Judge:
         n: float,
         *,
         strides_of: OperatorSample | None = None,
-    ) -> None:
+    ) -> bool:
         """Compare a result: the metadata of its raw leaves, and the values of its processed leaves.
+
+        Return whether its elements have the host's order, so that gradients can be compared too.
 
         ``n`` is the reduction length that scales the error budget. Strides are compared if the call's host arguments
         are given as ``strides_of``.
         """
         self.metadata(label, actual, expected, strides_of, sample)
         if not self.values:
-            return
+            return True
         actual_leaves, expected_leaves = processed(sample, actual), processed(sample, expected)
         self._same_number(label, actual_leaves, expected_leaves)
         expected_leaves = choices.settled(self.info, sample, actual_leaves, expected_leaves)
+        actual_leaves, ordered = choices.in_order_of(self.info, actual_leaves, expected_leaves)
         for i, (actual_leaf, expected_leaf) in enumerate(zip(actual_leaves, expected_leaves, strict=True)):
             self.leaf(
                 f"{label}, output {i}" if len(expected_leaves) > 1 else label, actual_leaf, expected_leaf, oracle, i, n
             )
+        return ordered
 
     def outcome(
         self,
@@ -87,7 +92,7 @@ class Judge:
         ``device_call`` and ``host_call`` are pairs of a result and the sample that was passed.
         """
         (actual, device), (expected, host) = device_call, host_call
-        label, n = f"{sample}{', ' + variant if variant else ''}", reduction_length(host, expected)
+        label, n = f"{sample}{', ' + variant if variant else ''}", self.length(host, expected)
         self.result(label, sample, actual, expected, oracle, n, strides_of=with_equal_strides(device, host))
         self.aliasing(label, actual, device, expected, host)
         if self.values:
@@ -95,6 +100,15 @@ class Judge:
             if with_oracle:
                 self.against_oracle(sample, expected, oracle, n)
         self.samples += 1
+
+    def length(self, sample: OperatorSample, result) -> float:
+        """Return the reduction length of the operator's results, which scales their error budget."""
+        length = reduction_length(sample, result)
+        if not is_fourier_transform(self.info):
+            return length
+        # The error of an FFT grows with the logarithm of its length (Higham, 24.1); budgets take the root.
+        elements = max((tensor.numel() for tensor in [*sample.tensors, *leaves(result)]), default=1)
+        return max(length, math.log2(max(elements, 2)) ** 2)
 
     def metadata(
         self,

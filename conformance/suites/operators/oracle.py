@@ -37,11 +37,11 @@ PROJECTIONS = re.compile(r"(layer|group|batch)_norm|fused_rms_norm|softmax_backw
 class Oracle:
     """Float64 values of all outputs of ``compute(sample)``, and their response to changes of the inputs.
 
-    ``compute`` takes a wide sample (float64 or complex128) and returns leaves. An operator without a float64 version
-    has no oracle; then the host's own result is the reference. ``elements`` and ``scales`` hold, by output, exact
-    values of single elements, and the sizes relative to which PyTorch's formula rounds. With ``apart``, the response
-    is the sum of the responses to each input, as changes of several inputs can cancel. With ``rounds_between``,
-    it is at least the response to changes of all intermediate results.
+    ``compute`` takes a wide sample (float64 or complex128) and a change of the other tensors, and returns leaves. An
+    operator without a float64 version has no oracle; then the host's own result is the reference. ``elements`` and
+    ``scales`` hold, by output, exact values of single elements, and the sizes relative to which PyTorch's formula
+    rounds. With ``apart``, the response is the sum of the responses to each input, as changes of several inputs can
+    cancel. With ``rounds_between``, it is at least the response to changes of all intermediate results.
     """
 
     def __init__(
@@ -111,8 +111,10 @@ class Oracle:
     def _evaluate(self, change=None, seed: int = 0, *, inside: bool = False) -> list:
         """Evaluate in float64; ``change``, if given, is applied to each input, and intermediate results change too."""
         try:
-            with wide_defaults(), Intermediates(seed, inside=inside) if change else contextlib.nullcontext():
-                return [_wide_leaf(leaf) for leaf in self._compute(self._wide(change))]
+            intermediates = Intermediates(seed, inside=inside) if change else contextlib.nullcontext()
+            others = _unchanged if change is None or self._apart else change
+            with wide_defaults(), intermediates:
+                return [_wide_leaf(leaf) for leaf in self._compute(self._wide(change), others)]
         except (RuntimeError, TypeError, ValueError, NotImplementedError, IndexError):
             return []  # the operator refuses float64: it has no oracle
 
@@ -211,12 +213,19 @@ def of_forward(info, sample: OperatorSample) -> Oracle:
     if sample.process is None and (function := FunctionElements.of(info, sample)):
         elements[0] = function
     return Oracle(
-        lambda wide: processed(wide, call(info.op, wide)), sample, elements=elements, apart=is_elementwise(info)
+        lambda wide, _: processed(wide, call(info.op, wide)),
+        sample,
+        elements=elements,
+        apart=is_elementwise(info),
+        rounds_between=info.name in limits().composed.projections,
     )
 
 
 def of_gradients(info, sample: OperatorSample, compute, cotangents: list[torch.Tensor]) -> Oracle:
-    """Return the oracle of the gradients of all inputs, which ``compute`` returns for a wide sample."""
+    """Return the oracle of the gradients of all inputs, which ``compute`` returns for a wide sample.
+
+    ``compute`` also takes the change of the cotangents: the gradient of a linear operator depends on them alone.
+    """
     elements: dict[int, Elements] = {}
     scales: dict[int, torch.Tensor] = {}
     sample = _with_default_eps(info, sample)

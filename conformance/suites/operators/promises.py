@@ -13,6 +13,7 @@ import torch
 from conformance.numerics import layout
 from conformance.numerics.trees import leaves
 
+from .classes import is_fourier_transform
 from .execution import OperatorSample, call
 from .sampling import limits
 
@@ -29,7 +30,7 @@ def promises_strides(info, sample: OperatorSample, position: int, expected: torc
     """
     if any(layout.shares_memory(expected, tensor) for tensor in sample.tensors):
         return True
-    if "SpectralFuncInfo" in {kind.__name__ for kind in type(info).__mro__} or is_composite(info):
+    if is_fourier_transform(info) or is_composite(info):
         return False
     described = _on_meta(info.op, sample)
     if described is None or position >= len(described) or not isinstance(described[position], torch.Tensor):

@@ -43,21 +43,35 @@ def _keywords(info, dtype, tensor):
     return dict(info.sample_kwargs("cpu", dtype, tensor)[0])
 
 
-def special_values(info, dtype: torch.dtype) -> list[OperatorSample]:
-    """Return a sample of NaN, infinities, signed zeros, subnormals and largest numbers; of all pairs if binary."""
+def special_values(info, dtype: torch.dtype, *, subnormals: bool = True) -> list[OperatorSample]:
+    """Return a sample of NaN, infinities, signed zeros, subnormals and largest numbers; of all pairs if binary.
+
+    Without ``subnormals``, the smallest normal number is in their places. What documentation leaves open is left out.
+    """
     build = _builder(info)
     if build is None or not dtype.is_floating_point:
         return []
-    values = _specials(dtype)
+    values = _judged(info, _specials(dtype, subnormals=subnormals))
     if build is _unary:
         return [OperatorSample(2000, values, (), _keywords(info, dtype, values), tier="special values")]
     left, right = (grid.reshape(-1) for grid in torch.meshgrid(values, values, indexing="ij"))
     return [OperatorSample(2000, left, (right,), _keywords(info, dtype, left), tier="special values")]
 
 
-def _specials(dtype: torch.dtype) -> torch.Tensor:
+def _judged(info, values: torch.Tensor) -> torch.Tensor:
+    """Return the values with 1 in place of those for which documentation and standards leave the result open."""
+    open_ = torch.zeros(values.shape, dtype=torch.bool)
+    if info.name in limits().specials.nan:
+        open_ |= values.isnan()
+    if info.name in limits().specials.negative_zero:
+        open_ |= (values == 0) & values.signbit()
+    return torch.where(open_, torch.ones_like(values), values)
+
+
+def _specials(dtype: torch.dtype, *, subnormals: bool) -> torch.Tensor:
     limit = torch.finfo(dtype)
-    subnormal = limit.smallest_normal * limit.eps * 3  # three steps of the smallest subnormal
+    # Three steps of the smallest subnormal.
+    subnormal = limit.smallest_normal * (limit.eps * 3 if subnormals else 1)
     inf, nan = float("inf"), float("nan")
     values = [nan, inf, -inf, 0.0, -0.0, subnormal, -subnormal, limit.smallest_normal, limit.max, limit.min, 1.0, -1.0]
     return torch.tensor(values, dtype=torch.float64).to(dtype)

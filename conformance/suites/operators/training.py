@@ -12,7 +12,7 @@ from conformance.numerics.trees import leaves, tensors
 from . import choices, execution
 from .classes import is_uninitialised, op_class
 from .execution import OperatorSample, call, host_gradients, processed
-from .judging import Judge, reduction_length, with_equal_strides
+from .judging import Judge, with_equal_strides
 from .oracle import Oracle, of_forward, of_gradients
 from .sampling import limits
 
@@ -50,7 +50,7 @@ def check_sample(info, judge: Judge, sample: OperatorSample, *, with_oracle: boo
         judge.drew()
     with judge.watches.together():
         actual, actual_gradients = _backward(info, judge.watches.execute, judge.watches.gradients, device, seed)
-    judge.metadata(str(sample), actual, expected, with_equal_strides(device, host))
+    judge.metadata(str(sample), actual, expected, with_equal_strides(device, host), sample)
     judge.samples += 1
     if not judge.values or _drew_differently(judge, actual, expected, seed, info, sample):
         return None
@@ -78,11 +78,15 @@ def _judge_values(
     forward = of_forward(info, sample)
     outputs = [leaf for leaf in processed(sample, expected) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
     backward = of_gradients(
-        info, sample, lambda wide: _backward(info, call, host_gradients, wide, seed)[1], cotangents(outputs, seed)
+        info,
+        sample,
+        lambda wide, change: _backward(info, call, host_gradients, wide, seed, change)[1],
+        cotangents(outputs, seed),
     )
-    n = reduction_length(sample, expected)
-    judge.result(str(sample), sample, actual, expected, forward, n)
-    length = _backward_length(sample, expected)
+    n = judge.length(sample, expected)
+    if not judge.result(str(sample), sample, actual, expected, forward, n):
+        return
+    length = max(n, float(sum(tensor.numel() for tensor in tensors(expected))) ** 0.5)  # it sums over all outputs
     for i, (gradient, expected_gradient) in enumerate(zip(actual_gradients, expected_gradients, strict=True)):
         label = f"{sample}, gradient of input {i}"
         if i == 0 and (chosen := _gradient_of_choice(info, sample, actual, expected, outputs, seed)) is not None:
@@ -114,14 +118,11 @@ def _gradient_of_choice(info, sample: OperatorSample, actual, expected, outputs,
     return choices.gradient(info, sample, chosen, cotangents(outputs, seed)[0])
 
 
-def _backward_length(sample: OperatorSample, expected) -> float:
-    """Return the reduction length of a gradient element, which sums over at most every output element."""
-    out = sum(tensor.numel() for tensor in tensors(expected))
-    return max(reduction_length(sample, expected), float(out) ** 0.5)
+def _backward(info, run, differentiate, sample: OperatorSample, seed: int, change=None):
+    """Return the result, and the gradients of all inputs with ``requires_grad``, in order.
 
-
-def _backward(info, run, differentiate, sample: OperatorSample, seed: int):
-    """Return the result, and the gradients of all inputs with ``requires_grad``, in order."""
+    ``change``, if given, is applied to each cotangent.
+    """
     # All sides start from one seed: a device with the host's generator then draws the host's numbers.
     execution.reseed(seed, sample.device)
     result = run(info.op, sample)
@@ -129,7 +130,8 @@ def _backward(info, run, differentiate, sample: OperatorSample, seed: int):
     inputs = _unique(tensor for tensor in sample.tensors if tensor.requires_grad)
     if not outputs or not inputs:
         return result, []
-    return result, list(differentiate(outputs, inputs, cotangents(outputs, seed)))
+    drawn = cotangents(outputs, seed)
+    return result, list(differentiate(outputs, inputs, [change(each) for each in drawn] if change else drawn))
 
 
 def _unique(found) -> list[torch.Tensor]:

@@ -26,7 +26,15 @@ def torture(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 def tortured(folder: Path, *arguments: str) -> Run:
     tests = shutil.copy(HERE / "torture_cases.py", folder / "test_torture_cases.py")
-    return run("--accelerator=cpu", str(tests), *arguments, cwd=folder, timeout=1500, MARK_OF_THIS_RUN=str(folder))
+    return run(
+        "--accelerator=cpu",
+        "--tb=short",
+        str(tests),
+        *arguments,
+        cwd=folder,
+        timeout=1500,
+        MARK_OF_THIS_RUN=str(folder),
+    )
 
 
 def test_every_body_is_expected_somewhere() -> None:

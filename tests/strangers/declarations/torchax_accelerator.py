@@ -1,40 +1,51 @@
-"""Declaration of torchax for the run of strangers. Importing it enables torchax for all tensors of device ``jax``."""
+"""Declaration of torchax for the run of strangers. Loading it enables torchax for all tensors of device ``jax``."""
 
-import torchax
+from __future__ import annotations
+
+from typing import Any
 
 from conformance.accelerators.capabilities import VOCABULARY
 from conformance.accelerators.claims import dtypes
+from conformance.accelerators.randomness import HostGenerator
+from conformance.accelerators.torch_accelerator import TorchAccelerator
 
 
-class Torchax:
-    """The methods that every accelerator has, over torchax' environment."""
+class Torchax(TorchAccelerator):
+    """Accelerator over ``torch.jax``, with what torchax offers outside that module."""
 
-    capabilities = frozenset(one for one in VOCABULARY.values() if one.core) | dtypes("float32")
+    def load(self) -> Torchax:
+        """Enable torchax globally, in the mode that its project offers for accuracy."""
+        super().load()
+        # In the global mode of release 0.0.4 the import of this module ends in a RecursionError, so it comes first.
+        import torch.testing._internal.common_methods_invocations  # noqa: F401
+        import torchax
 
-    def __init__(self) -> None:
-        # torchax takes every call of torch from here on, also those of modules that are imported later.
-
+        torchax.enable_accuracy_mode()
         torchax.enable_globally()
+        return self
 
-    def device_name(self, device_index=None):
-        return "jax"
-
-    def current_device_name(self):
-        return "jax"
-
-    def device_count(self):
-        return 1
-
-    def is_available(self):
-        return True
-
-    def synchronize(self, device_index=None):
+    def synchronize(self, device_index: int | None = None) -> None:
+        """Wait for all arrays: ``torch.jax`` has no such function."""
         import jax
 
-        jax.effects_barrier()
+        self._index(device_index)
+        for array in jax.live_arrays():
+            array.block_until_ready()
 
-    def manual_seed(self, seed):
-        torchax.default_env().manual_seed(seed)
 
-    def manual_seed_all(self, seed):
-        self.manual_seed(seed)
+def _core() -> frozenset[Any]:
+    return frozenset(capability for capability in VOCABULARY.values() if capability.core)
+
+
+TORCHAX = Torchax(
+    name="jax",
+    vendor="torchax",
+    package="torchax",
+    streams=False,
+    events=False,
+    pins=False,
+    # torchax draws the keys of its random numbers from the host's generator.
+    randomness=HostGenerator(),
+    simulated=True,
+    capabilities=_core() | dtypes("float32"),
+)

@@ -2,6 +2,7 @@
 
 from conformance.accelerators.capabilities import VOCABULARY
 from conformance.accelerators.claims import dtypes
+from conformance.accelerators.declaration import Detail
 from conformance.accelerators.torch_accelerator import TorchAccelerator
 
 VULKAN = TorchAccelerator(
@@ -12,5 +13,6 @@ VULKAN = TorchAccelerator(
     events=False,
     pins=False,
     simulated=False,
-    capabilities=frozenset(one for one in VOCABULARY.values() if one.core) | dtypes("float32"),
+    # README: "any operation, dtype, or tensor shape the backend doesn't implement natively runs on the CPU".
+    capabilities=frozenset(one for one in VOCABULARY.values() if one.core) | dtypes("float32", detail=Detail.HOST),
 )
