@@ -5,7 +5,6 @@ The last lines are those that a terminal shows when the run has ended, so the co
 
 from __future__ import annotations
 
-import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
@@ -302,10 +301,9 @@ def _narrow(report: Report, width: int) -> Iterator[str]:
         return
     for result in report.profile_results:
         if result.lacks and not result.failed and result.verified == result.claimed and not result.green:
-            shown = ", ".join(map(one_line, result.lacks[:_MAX_LACKS]))
-            more = f" and {len(result.lacks) - _MAX_LACKS} more" if len(result.lacks) > _MAX_LACKS else ""
-            text = f"{result.name} needs more claims: {shown}{more}"
-            yield textwrap.fill(text, width, initial_indent="  ", subsequent_indent="    ")
+            shown = [one_line(text) for text in result.lacks[:_MAX_LACKS]]
+            more = [f"{len(result.lacks) - _MAX_LACKS} more"] if len(result.lacks) > _MAX_LACKS else []
+            yield _wrapped(f"  {result.name} needs more claims: ", [*shown, *more], width)
             return
 
 
