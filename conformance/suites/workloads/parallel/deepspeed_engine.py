@@ -76,7 +76,7 @@ def start(accelerator: Any, device: torch.device, model: nn.Module, config: dict
         if "is not supported on your device" not in str(error):
             raise
         environment_lacks(f"DeepSpeed: {error}")
-    if hasattr(engine.optimizer, "loss_scale_config"):
+    if "fp16" in config and hasattr(engine.optimizer, "loss_scale_config"):
         # engine.backward() multiplies the loss by the scale for optimizers of ZeRO only; this one divides all the same.
         environment_lacks(
             f"DeepSpeed {deepspeed.__version__} does not scale the loss in float16 without ZeRO, and divides gradients "
