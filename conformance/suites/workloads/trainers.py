@@ -15,8 +15,6 @@ from .families import Family
 from .family_loop import COMPARED_STEPS, model_on, task_of
 from .loop import HOST, RunDevice, weights_of
 
-#: Device types that accelerate looks for by itself; its source lists them, and nothing can be added from outside.
-LISTED = ("cpu", "cuda", "hpu", "mlu", "mps", "musa", "neuron", "npu", "sdaa", "xpu")
 _RATE = 0.05
 
 
@@ -30,7 +28,8 @@ def default_device(run_device: RunDevice) -> Iterator[str]:
     kind, state = run_device.device.type, libraries.member("accelerate", "PartialState")
     # The host is a device under test too, on machines that have another one.
     named = {"ACCELERATE_USE_CPU": "true"} if kind == "cpu" else {"ACCELERATE_TORCH_DEVICE": str(run_device.device)}
-    listed = kind in LISTED
+    state._reset_state()
+    listed = kind == "cpu" or state().default_device.type == kind
     state._reset_state()
     try:
         with mock.patch.dict("os.environ", named if kind == "cpu" or not listed else {}):
