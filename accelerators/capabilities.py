@@ -186,5 +186,8 @@ COMM_ROOTED = capability("comm.rooted", "One rank is the root of reduce, gather 
 COMM_ALL_TO_ALL = capability("comm.all-to-all", "Every rank exchanges parts with all others; the sizes may differ.")
 COMM_P2P = capability("comm.point-to-point", "Two ranks send and receive single messages and batches.")
 COMM_COALESCED = capability("comm.coalesced", "Several collectives start as one operation.")
+COMM_DEATH = capability(
+    "comm.death", "If a rank dies in a collective, the other ranks get an error within half a minute."
+)
 TRITON = capability("triton", "Triton kernels compile and run.")
 PROFILER = capability("profiler", "torch.profiler records activity on this device.")

@@ -8,6 +8,7 @@ budget.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,16 @@ from conformance.errors import JournalError, UsageError
 from conformance.reports.challenge import VALUES, parsed, place, seed_of_challenge, written
 from conformance.reports.json_files import read_json
 
+#: Names of the integer dtypes that carry the bits of an element, by its size in bytes.
+_INTEGER_OF_SIZE = {1: "uint8", 2: "int16", 4: "int32", 8: "int64"}
+
 
 class Answers:
     """Values that a case keeps. ``claimed`` is the answer of another run, if that answer is to be judged."""
 
     def __init__(self, nonce: str, case: str, claimed: str | None = None) -> None:
         self.nonce, self.case = nonce, case
+        self.claimed_text = claimed
         self.claimed = None if claimed is None else parsed(claimed)
         self._values: dict[str, str] = {}
         self._seen: Counter[str] = Counter()
@@ -51,6 +56,24 @@ class Answers:
         judged = tensor.clone().contiguous()
         judged.view(-1)[index] = _value(self.claimed[name], tensor.dtype)
         return judged
+
+    def of_bits(self, tensor: Any) -> Any:
+        """Do the same with the bits of a tensor, for comparisons bit by bit: no text says which NaN a NaN is."""
+        import torch
+
+        host = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
+        parts = torch.view_as_real(host) if host.is_complex() else host
+        bits = self.of("bits", parts.view(getattr(torch, _INTEGER_OF_SIZE[parts.element_size()])))
+        parts = bits.contiguous().view(parts.dtype)
+        return torch.view_as_complex(parts) if host.is_complex() else parts
+
+    def values(self) -> dict[str, str]:
+        """Return the values that can stand in the answer, by place."""
+        return {name: self._values[name] for name in sorted(self._values)[:VALUES]}
+
+    def add(self, values: Mapping[str, str]) -> None:
+        """Keep values of a rank too."""
+        self._values.update(values)
 
     def text(self) -> str:
         """Return the answer as the report keeps it; empty if no compared result can be computed again."""

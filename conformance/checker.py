@@ -9,6 +9,8 @@ if TYPE_CHECKING:
     from conformance.answers import Answers
 
 Number = float | int | str
+#: Name of every compared result in an answer. Messages name devices, so they differ from machine to machine.
+RESULT = "result"
 
 
 class Checker:
@@ -23,6 +25,7 @@ class Checker:
         self.subnormals = True
         #: Digests of values that must be the same on all ranks, by name.
         self.digests: dict[str, str] = {}
+        self._has_answered = False
         #: The call that ended the device's context where PyTorch allows it; empty if there was none.
         self.context_ended_by = ""
 
@@ -33,8 +36,28 @@ class Checker:
             raise AssertionError(message)
 
     def equal(self, actual: Any, expected: Any, message: str) -> None:
-        """Compare values with ``==`` and tensors bit for bit (NaN equals NaN); raise AssertionError if they differ."""
-        self.that(_same(actual, expected), f"{message}: {_shown(actual)} is not {_shown(expected)}")
+        """Compare values with ``==`` and tensors bit for bit (NaN equals NaN); raise AssertionError if they differ.
+
+        A tensor answers a challenge, so ``expected`` must not be computed by the device: use ``agree`` for that.
+        """
+        both = _is_tensor(actual) and _is_tensor(expected)
+        self.agree(self.bits(actual) if both else actual, expected, message)
+
+    def agree(self, actual: Any, other: Any, message: str) -> None:
+        """Compare two results of the device, as ``equal`` does. They answer no challenge: devices round differently."""
+        self.that(_same(actual, other), f"{message}: {_shown(actual)} is not {_shown(other)}")
+
+    def bits(self, tensor: Any) -> Any:
+        """Return a result of the device as ``result`` does, for a comparison bit for bit."""
+        return tensor if self.answers is None else self.answers.of_bits(tensor)
+
+    def result(self, tensor: Any) -> Any:
+        """Return a result of the device on the host, for a comparison with numbers that no device computed.
+
+        With a challenge, the case answers with one element. If another run's answer is judged, that one is in place.
+        """
+        tensor = tensor.detach().cpu()
+        return tensor if self.answers is None else self.answers.of(RESULT, tensor)
 
     def same_on_all_ranks(self, name: str, value: Any) -> None:
         """Compare a value bit for bit across the ranks of the case.
@@ -49,13 +72,16 @@ class Checker:
         self.digests[name] = f"{hashlib.sha256(_bytes(value)).hexdigest()[:16]} {_shown(value)[:200]}"
 
     def answer(self) -> None:
-        """Keep the case's answer to the challenge as a metric; without a challenge do nothing.
+        """Keep the case's answer to the challenge as a metric, once; without a challenge do nothing.
 
         AssertionError if another run's answer is judged, and has other values than the challenge asks for.
         """
-        if self.answers is None:
+        if self.answers is None or self._has_answered:
             return
-        self.that(not self.answers.missing(), "the answer to the challenge does not have the values that it asks for")
+        self._has_answered = True
+        # Not counted: a case that compares nothing else has verified nothing.
+        if self.answers.missing():
+            raise AssertionError("the answer to the challenge does not have the values that it asks for")
         if text := self.answers.text():
             self.metric("answer", text)
 
@@ -68,7 +94,7 @@ class Checker:
 
 def _same(actual: Any, expected: Any) -> bool:
     """Return whether two values are equal; tensors bit by bit, with dtype and shape."""
-    if not (hasattr(actual, "untyped_storage") and hasattr(expected, "untyped_storage")):
+    if not (_is_tensor(actual) and _is_tensor(expected)):
         return bool(actual == expected)
     import torch
 
@@ -79,9 +105,13 @@ def _same(actual: Any, expected: Any) -> bool:
     return torch.equal(left, right)
 
 
+def _is_tensor(value: Any) -> bool:
+    return hasattr(value, "untyped_storage")
+
+
 def _bytes(value: Any) -> bytes:
     """Return bytes that stand for a value. Equal bytes mean equal values."""
-    if not hasattr(value, "untyped_storage"):
+    if not _is_tensor(value):
         return repr(value).encode()
     import torch
 
@@ -92,7 +122,7 @@ def _bytes(value: Any) -> bytes:
 
 def _shown(value: Any) -> str:
     """Return a value for a message, a tensor with its first eight elements."""
-    if hasattr(value, "untyped_storage"):
+    if _is_tensor(value):
         first = value.detach().flatten()[:8].tolist()
         return f"{value.dtype} {tuple(value.shape)} {first}{' …' if value.numel() > 8 else ''}"
     return repr(value)

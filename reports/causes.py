@@ -40,12 +40,12 @@ def causes(failed: Iterable[CaseRecord]) -> tuple[Cause, ...]:
     """Return the failures by cause, the most frequent cause first."""
     groups: dict[tuple[Reason, str], list[CaseRecord]] = defaultdict(list)
     for case in failed:
-        groups[case.reason, _without_names(case)].append(case)
+        groups[case.reason, cause_key(case)].append(case)
     # Sorting is stable: causes that are equally frequent stay in the order of the report.
     return tuple(Cause(tuple(cases)) for cases in sorted(groups.values(), key=len, reverse=True))
 
 
-def _without_names(case: CaseRecord) -> str:
+def cause_key(case: CaseRecord) -> str:
     """Return the first line of a case's message without its own name and without numbers."""
     line = next((line for line in case.message.splitlines() if line.strip()), "")[:_COMPARED]
     name = case.id.partition("[")[0].rpartition(".")[2]

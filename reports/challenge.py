@@ -21,8 +21,30 @@ from conformance.reports.verdict import Outcome
 ANSWER: Final = "answer"
 #: Number of values that a case records. With eight characters more for each place, they fit into the 400 of a metric.
 VALUES: Final = 4
-#: Areas whose cases record values: those that compare tensors of every operator and of every kernel.
-AREAS: Final = frozenset({"operators", "ops"})
+#: Areas with cases that record values: those that compare a tensor with numbers that no device computed.
+AREAS: Final = frozenset(
+    {
+        "accelerator",
+        "checkpoint",
+        "comm",
+        "compile",
+        "compression",
+        "inference",
+        "linear",
+        "model_parallelism",
+        "module_inject",
+        "moe",
+        "operators",
+        "ops",
+        "pipe",
+        "runtime",
+        "sequence_parallelism",
+        "ulysses_alst",
+        "utils",
+        "v1",
+        "workloads",
+    }
+)
 #: No character that a shell changes, and too long to be guessed.
 _NONCE: Final = re.compile(r"[A-Za-z0-9._-]{8,128}")
 #: Characters of one value; a complex number in full precision has about 50.
@@ -88,7 +110,7 @@ def complaint(report: Report, nonce: str) -> str:
 
 def answering(report: Report) -> list[CaseRecord]:
     """Return the passed cases of the areas that record values, with or without recorded values."""
-    return [case for case in report.cases if case.outcome is Outcome.PASS and case.area in AREAS]
+    return [case for case in report.cases if case.outcome is Outcome.PASS and case.area in AREAS and case.of_device]
 
 
 def answer_of(case: CaseRecord) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,31 @@ from conformance.reports.report_json import read_hashed, read_report
 
 if TYPE_CHECKING:
     from conformance.reports.journal import JournalRecords
+
+
+#: Cases of all reports that one command compares case by case. Each takes some 1,200 bytes of memory there.
+MAX_CASES_TOGETHER: int = 400_000
+#: Cases of one report on a page. Each takes some 2,700 bytes while the page is made.
+MAX_CASES_OF_COLUMN: int = 180_000
+
+
+def load_together(paths: Iterable[Path]) -> list[Report]:
+    """Return several reports; UsageError if they have too many cases for a command that compares them."""
+    reports: list[Report] = []
+    for path in paths:
+        reports.append(load(path))
+        require_at_most(MAX_CASES_TOGETHER, reports)
+    return reports
+
+
+def require_at_most(number: int, reports: Iterable[Report]) -> None:
+    """Raise UsageError if the reports have more cases than this together."""
+    found = sum(len(report.cases) for report in reports)
+    if found > number:
+        raise UsageError(
+            f"{found:,} cases are more than the {number:,} that this command reads. "
+            "Name reports of fewer cases: run with --area, --case or --shard."
+        )
 
 
 def load(path: Path) -> Report:

@@ -191,6 +191,8 @@ METRIC_COLUMNS: Final = (
     MetricColumn("samples_per_s", "samples/s", "{:,.0f}".format),
     MetricColumn("step_ms_median", "step, ms", "{:,.2f}".format),
     MetricColumn("step_ms_p90", "p90, ms", "{:,.2f}".format),
+    MetricColumn("noise_floor", "noise", "{:.0%}".format),
+    MetricColumn("matmul_share", "of matmul rate", "{:.1%}".format),
     MetricColumn("peak_memory_bytes", "peak memory, MiB", lambda size: f"{size / 2**20:,.1f}"),
     MetricColumn("process_peak_bytes", "peak of the process, MiB", lambda size: f"{size / 2**20:,.1f}"),
 )

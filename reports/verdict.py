@@ -112,6 +112,7 @@ class Reason(Enum):
             "The case failed in the way that a valid waiver names.",
             "Fix the failure before the waiver expires.",
             made_by_waiver=True,
+            mark="waived",
         ),
     )
     WRONG = (

@@ -7,6 +7,7 @@ from conformance.accelerators.capabilities import Cell
 from conformance.accelerators.claims import (
     ALL_COLLECTIVES,
     ALLOCATOR,
+    NOT_YET,
     PINNING,
     STREAMS,
     TORCH_BASE,
@@ -107,6 +108,7 @@ CUDA = TorchAccelerator(
     | ALL_COLLECTIVES
     | {can.COMM_COALESCED}
     | lacks(can.COMM_BITWISE, "NCCL has no bitwise reductions")
+    | lacks(can.COMM_DEATH, "PyTorch's watchdog for NCCL ends the other ranks after the group's timeout", NOT_YET)
     | accumulates_wide("float16", "bfloat16")
     | dtypes("float32", "float64", "float16", "bfloat16", "complex64", "complex128")
     | dtypes(*_INTEGERS, "bool")

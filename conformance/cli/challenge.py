@@ -119,15 +119,18 @@ def _problem_of(report: Report, answered: Sequence[CaseRecord]) -> str:
 
     The sender chooses versions, ids and answers. Invented ones are a fault of the report, and not of this machine.
     """
-    from conformance.plan import bundled_cases, suite_version
+    from conformance.plan import bundled_cases, suite_version, torch_version
     from conformance.reports.challenge import AREAS
     from conformance.reports.gate.finding import counted, named
-    from conformance.reports.gate.manifests import RELEASES
+    from conformance.reports.gate.manifests import RELEASES, released_series, torch_series
     from conformance.reports.plain_text import one_line
 
     version = report.run.suite.version
     if version not in (*RELEASES, suite_version()):
         return f"Suite version {one_line(version, 40) or '(none)'} is not a release: {', '.join(RELEASES)}."
+    series = torch_series(report.accelerator.torch)
+    if series not in (*released_series(version), torch_series(torch_version())):
+        return f"No release has a plan for torch {one_line(series or report.accelerator.torch, 40) or '(none)'}."
     _require_same_suite(report)
     if not answered:
         return "The report has no passing case in the areas that answer a challenge."

@@ -27,7 +27,7 @@ def run(arguments: argparse.Namespace) -> int:
     from conformance.cli.gate import require
     from conformance.cli.main import known_name
     from conformance.reports.diff import FORMATS, compare
-    from conformance.reports.loading import load
+    from conformance.reports.loading import load_together
 
     render = FORMATS[known_name("format", arguments.format, FORMATS)]
     require(arguments.before)
@@ -35,7 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
     if now is None:
         before, now = _run_before(arguments.before), arguments.before
     require(now)
-    difference = compare(load(before), load(now))
+    difference = compare(*load_together([before, now]))
     sys.stdout.write(render(difference))
     return 1 if difference.differs else 0
 

@@ -103,12 +103,13 @@ def evidence(arguments: argparse.Namespace) -> GateEvidence:
     for path in (arguments.report, arguments.baseline, arguments.waivers, arguments.manifest):
         require(path)
     report, signature = _report(arguments)
+    baseline = _baseline(arguments.baseline, report) if arguments.baseline else None
     return GateEvidence(
         report=report,
         policy=_policy(arguments.profile, report),
         now=datetime.now(timezone.utc),
         manifest=_manifest(arguments.manifest, report),
-        baseline=_load(arguments.baseline) if arguments.baseline else None,
+        baseline=baseline,
         waivers=_waivers(arguments.waivers) if arguments.waivers else (),
         signature=signature,
         fingerprint=_fingerprint(arguments.fingerprint),
@@ -154,6 +155,14 @@ def _report(arguments: argparse.Namespace) -> tuple[Report, SignatureCheck | Non
     file = read_report_file(arguments.report)
     found = check(file, arguments.signature, arguments.allowed_signers)
     return file.report(), _bound(found, arguments.signers)
+
+
+def _baseline(path: Path, report: Report) -> Report:
+    from conformance.reports.loading import MAX_CASES_TOGETHER, require_at_most
+
+    baseline = _load(path)
+    require_at_most(MAX_CASES_TOGETHER, [report, baseline])
+    return baseline
 
 
 def _load(path: Path) -> Report:

@@ -23,14 +23,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from conformance.cli.gate import require
     from conformance.reports.gate.manifests import read_manifest, released
-    from conformance.reports.loading import load
+    from conformance.reports.loading import load_together
     from conformance.reports.merge import merge
     from conformance.reports.report_json import to_json
     from conformance.reports.writer import write_text
 
     for path in (*arguments.reports, arguments.manifest):
         require(path)
-    shards = [load(path) for path in arguments.reports]
+    shards = load_together(arguments.reports)
     first = shards[0]
     released_manifest = released(first.run.suite.version, first.accelerator.torch)
     manifest = read_manifest(arguments.manifest) if arguments.manifest else released_manifest

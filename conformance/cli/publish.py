@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Final
 from conformance.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from conformance.reports.loading import ReportFile
-    from conformance.reports.page.columns import PublishedReport, ReportOrigin
+    from conformance.reports.page.columns import PageColumn, PublishedReport, ReportOrigin
 
 SUMMARY = "Write one page with the results of several accelerators."
 
@@ -42,13 +44,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--allowed-signers",
         metavar="FILE",
         type=Path,
-        help="allowed signers; a card names the signer if a valid signature lies next to the report",
+        help="allowed signers; the page names the signer if a valid signature lies next to the report",
     )
     parser.add_argument(
         "--signers",
         metavar="FILE",
         type=Path,
-        help="which signer may sign for which accelerators, a TOML file; a card names no other signer",
+        help="which signer may sign for which accelerators, a TOML file; the page names no other signer",
     )
     parser.add_argument(
         "-o",
@@ -61,8 +63,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from conformance.reports.page.columns import ReportOrigin
-    from conformance.reports.page.publish import publish
+    from conformance.reports.page.columns import ReportOrigin, make_columns
+    from conformance.reports.page.publish import write
 
     allowed, signers = arguments.allowed_signers, arguments.signers
     for path in (allowed, signers):
@@ -72,35 +74,58 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("--signers needs --allowed-signers FILE: a signature is verified against allowed signers.")
     origins = [(path, ReportOrigin.VENDOR) for path in arguments.paths]
     origins += [(path, ReportOrigin.UPSTREAM) for path in arguments.upstream]
-    sources = [_judged(_source(path, origin, allowed, signers), path) for path, origin in origins]
-    if None in sources:
+    refused: list[str] = []
+    # One report at a time: a column keeps its newest report and only the verdicts of the earlier ones.
+    read = (_source(path, origin, allowed, signers) for path, origin in origins)
+    columns = make_columns(source for source in read if _is_admitted(source, refused))
+    if refused:
+        sys.stderr.writelines(f"{sentence} Nothing is published.\n" for sentence in refused)
         return 1
-    for path in publish([source for source in sources if source is not None], arguments.output):
+    judged = [replace(column, source=_judged(column.source)) for column in columns]
+    for path in write(judged, arguments.output):
         sys.stdout.write(f"{path}\n")
-    for source, (path, _) in zip(sources, origins, strict=True):
-        _warn(source, path)
+    for column in judged:
+        _warn(column.source)
+    sys.stdout.write(f"{_conclusion(judged, len(origins))}\n")
     return 0
 
 
-def _judged(source: PublishedReport, path: Path) -> PublishedReport | None:
-    """Return the report with the gate's decision; None for one that must not be published, after saying why."""
-    from conformance.reports.gate.admission import judge, refusal
+def _is_admitted(source: PublishedReport, refused: list[str]) -> bool:
+    """Return whether a report may be published; ``refused`` gets a sentence if not."""
+    from conformance.reports.gate.admission import refusal
+    from conformance.reports.loading import MAX_CASES_OF_COLUMN, require_at_most
     from conformance.reports.plain_text import one_line
 
-    now = datetime.now(timezone.utc)
-    if why := refusal(source.report, now):
-        sys.stderr.write(f"{one_line(f'{path}: {why}', 400)} Nothing is published.\n")
-        return None
-    return replace(source, decision=judge(source.report, now, source.signer))
+    require_at_most(MAX_CASES_OF_COLUMN, [source.report])
+    why = refusal(source.report, datetime.now(timezone.utc))
+    if why:
+        refused.append(one_line(f"{source.path}: {why}", 400))
+    return not why
 
 
-def _warn(source: PublishedReport | None, path: Path) -> None:
+def _judged(source: PublishedReport) -> PublishedReport:
+    """Return the newest report of a column with the gate's decision."""
+    from conformance.reports.gate.admission import judge
+
+    return replace(source, decision=judge(source.report, datetime.now(timezone.utc), source.signer))
+
+
+def _warn(source: PublishedReport) -> None:
     """Say on stderr that a published report is rejected by the gate."""
     from conformance.reports.plain_text import one_line
 
-    if source and source.decision and source.decision.rejections:
-        said = f"{path}: the gate rejects it ({', '.join(source.decision.rejecting)}); its card says so"
-        sys.stderr.write(f"{one_line(said, 400)}. See: conformance gate {one_line(str(path), 200)}\n")
+    if source.decision and source.decision.rejections:
+        said = (
+            f"{source.path}: the gate rejects it ({', '.join(source.decision.rejecting)}); its line on the page says so"
+        )
+        sys.stderr.write(f"{one_line(said, 400)}. See: conformance gate {one_line(str(source.path), 200)}\n")
+
+
+def _conclusion(columns: Sequence[PageColumn], runs: int) -> str:
+    """Return the last line: how many accelerators and runs the page has, and how many of them the gate rejects."""
+    rejected = sum(bool(column.source.decision and column.source.decision.rejections) for column in columns)
+    said = f"the gate rejects {rejected}" if rejected else "the gate rejects none"
+    return f"{len(columns)} accelerator{'' if len(columns) == 1 else 's'}, {runs} run{'' if runs == 1 else 's'}: {said}"
 
 
 def _source(path: Path, origin: ReportOrigin, allowed: Path | None, signers: Path | None) -> PublishedReport:
@@ -113,10 +138,10 @@ def _source(path: Path, origin: ReportOrigin, allowed: Path | None, signers: Pat
 
     file = report_json_in(path) if path.is_dir() else path
     if allowed is None or file is None or file.suffix == ".jsonl":
-        return PublishedReport(load(path), origin)
+        return PublishedReport(load(path), origin, path=path)
     read = read_report_file(file)
     report = read.report()
-    return PublishedReport(report, origin, _signer(read, report.accelerator.name, allowed, signers))
+    return PublishedReport(report, origin, _signer(read, report.accelerator.name, allowed, signers), path=path)
 
 
 def _signer(file: ReportFile, accelerator: str, allowed: Path, signers: Path | None) -> str:

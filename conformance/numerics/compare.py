@@ -157,6 +157,11 @@ def widen(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to(torch.complex128 if tensor.dtype.is_complex else torch.float64)
 
 
+def _is_finite(tensor: torch.Tensor) -> torch.Tensor:
+    # PyTorch has no isfinite for some float8 dtypes; a wider dtype keeps what is finite.
+    return widen(tensor).isfinite()
+
+
 def _compare_exactly(actual: torch.Tensor, host: torch.Tensor, exact: Exact | None) -> Comparison:
     differ = actual != host
     if exact is not None and exact.value.shape == actual.shape:
@@ -177,7 +182,7 @@ def _compare_within_budget(
     judged = judged_elements(actual, host, exact, op_class, n)
     if exact.elements is not None and bool(judged.differ.any()):
         judged = _judged_exactly(judged, actual, host, exact, op_class, n)
-    finite = judged.ratio.isfinite() & actual.isfinite()
+    finite = judged.ratio.isfinite() & _is_finite(actual)
     worst_ratio = float(judged.ratio[finite].max()) if bool(finite.any()) else 0.0
     found = _summary(judged.differ, judged.error, judged.allowed, worst_ratio)
     return found if found.right else replace(found, tolerance=_against_tolerance(actual, host))
@@ -278,7 +283,7 @@ def _oracle_differs(host: torch.Tensor, exact: torch.Tensor) -> bool:
     Causes are a different branch, another sign convention, or random numbers.
     """
     error = (widen(host) - exact).abs()
-    judged = error.isfinite() & exact.to(host.dtype).isfinite()
+    judged = error.isfinite() & _is_finite(exact.to(host.dtype))
     if not bool(judged.any()):
         return False
     return bool(error[judged].max() > LARGEST_HOST_ERROR * exact[judged].abs().max())

@@ -97,6 +97,7 @@ def end_of(work: Work, error: BaseException | None, checker: Checker, accelerato
         count=checker.count,
         metrics=checker.metrics,
         digests=checker.digests,
+        answers=checker.answers.values() if checker.answers else {},
     )
 
 

@@ -112,6 +112,7 @@ class Hello:
     store_port: int
     seed: int
     store_host: str = "127.0.0.1"
+    challenge: str = ""
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,7 @@ class Work:
     ``nonce`` names the execution; answers with another nonce are ignored. ``deadline`` is in seconds. ``values`` are
     the arguments that the pytest process has made, pickled and in base64. ``device`` is the index of the rank's locked
     device, or None where ranks share devices. ``local`` holds the local rank and the local world size, or None where
-    all ranks are on one host.
+    all ranks are on one host. ``claimed`` is another run's answer to the challenge, if that answer is to be judged.
     """
 
     nonce: str
@@ -135,6 +136,7 @@ class Work:
     values: str
     device: int | None = None
     local: tuple[int, int] | None = None
+    claimed: str | None = None
 
 
 @dataclass(frozen=True)
@@ -153,6 +155,7 @@ class End:
     count: int = 0
     metrics: dict[str, Any] = field(default_factory=dict)
     digests: dict[str, str] = field(default_factory=dict)
+    answers: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

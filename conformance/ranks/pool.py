@@ -10,7 +10,7 @@ import socket
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from conformance.case import Isolation
@@ -62,6 +62,7 @@ class ExecutionResult:
     metrics: dict[str, Any]
     count: int
     before: tuple[str, ...] = ()
+    answers: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def suspects_earlier_case(self) -> bool:
@@ -114,6 +115,7 @@ class Pool:
             {**(ends[0].metrics if ends else {}), **({"leaked": ",".join(leaked)} if leaked else {})},
             sum(end.count for end in ends),
             execution.before,
+            {name: value for end in ends for name, value in end.answers.items()},
         )
 
     def _execute(

@@ -10,7 +10,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from conformance.accelerators.registry import resolve
 from conformance.case import Case, seed_of
@@ -33,6 +33,9 @@ from conformance.ranks.channel import (
 )
 from conformance.ranks.collective_recorder import ARRIVING, JOINING, CollectiveRecorder, record_to
 from conformance.ranks.group import Groups, set_rank_environment
+
+if TYPE_CHECKING:
+    from conformance.answers import Answers
 
 #: Signal that makes a rank write its stacks, even while native code holds the GIL.
 SHOW_STACKS = signal.SIGUSR1
@@ -130,7 +133,7 @@ class Rank:
         # Before the state is taken, so that the variables of this rank are not counted as leaked.
         set_rank_environment(work.rank, work.world_size, work.local)
         state = RankState.take()
-        checker = Checker()
+        checker = Checker(self._answers(work))
         error: BaseException | None = None
         generated = False
         try:
@@ -151,6 +154,15 @@ class Rank:
         # The state is restored while the pool hears of the end of this rank and of the others.
         leaked, self._threads = state.give_back(), state.new_threads()
         self._leaked = [*leaked, "threads"] if self._threads else leaked
+
+    def _answers(self, work: Work) -> Answers | None:
+        """Return the rank's part of the case's answer to the challenge, or None in a run without one."""
+        if not self._hello.challenge:
+            return None
+        # Imported here, so that a run without a challenge does not load it.
+        from conformance.answers import Answers
+
+        return Answers(self._hello.challenge, f"{work.case_id}@{work.rank}", work.claimed)
 
     def _run(self, work: Work, function: Callable[..., Any], checker: Checker) -> None:
         """Join the group, build the arguments, and run the body once. Errors of the body pass to the caller."""

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Collection, Generator
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -23,9 +23,12 @@ from conformance.process.watchdog import Watchdog
 from conformance.reports.journal import JournalWriter, read_journal
 from conformance.reports.verdict import Outcome, Reason, Verdict, failed, skipped
 from conformance.runner.collection import case_of
-from conformance.runner.context import AcceleratorUnderTest, RunContext, repro_of
+from conformance.runner.context import RUN_CONTEXT, AcceleratorUnderTest, RunContext, repro_of
 from conformance.runner.waivers import waive
 from conformance.verdicts import claim_of, gate, judge, judge_death, with_strictness
+
+if TYPE_CHECKING:
+    from conformance.answers import Answers
 
 VERDICT = pytest.StashKey[Verdict]()
 CHECKER = pytest.StashKey[Checker]()
@@ -210,6 +213,7 @@ class CaseRunner:
         error: BaseException | None = None
         try:
             yield
+            item.stash.get(CHECKER, Checker()).answer()
         except (KeyboardInterrupt, pytest.exit.Exception):
             raise
         except BaseException as raised:  # noqa: BLE001 - SystemExit too: a case that ends the process has failed
@@ -275,6 +279,18 @@ class CaseRunner:
 def _is_generated(item: pytest.Item) -> bool:
     family = family_of(getattr(item, "function", None))
     return family is not None and family.generated
+
+
+def answers_of(item: pytest.Item, case: Case) -> Answers | None:
+    """Return the case's answers to the challenge, or None in a run without a challenge and in a plain test."""
+    context = item.config.stash.get(RUN_CONTEXT, None)
+    if context is None or not context.options.challenge:
+        return None
+    # Imported here, so that a run without a challenge does not load it.
+    from conformance.answers import Answers
+
+    claimed = context.claimed_answers
+    return Answers(context.options.challenge, case.id, None if claimed is None else claimed.get(case.id, ""))
 
 
 def raise_outcome(verdict: Verdict, error: BaseException | None) -> None:

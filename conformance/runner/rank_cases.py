@@ -17,7 +17,7 @@ from conformance.accelerators.proxy import unwrap
 from conformance.case import Case, Isolation
 from conformance.checker import Checker
 from conformance.finding import EnvironmentLacks, Finding
-from conformance.observation import Observed, Seen
+from conformance.observation import Observation, Observed, Seen
 from conformance.process.machine import MOST_SLOWDOWN, slowdown
 from conformance.process.watchdog import Watchdog
 from conformance.ranks.channel import Hello, Work
@@ -26,10 +26,10 @@ from conformance.ranks.outcome import CaseOutcome
 from conformance.ranks.pool import START_TIMEOUT, ExecutionResult, Pool, PoolFailed, RankStart
 from conformance.ranks.rank_main import RANK_SIDE
 from conformance.reports.verdict import Reason, skipped
-from conformance.runner.case_runner import CHECKER, VERDICT
+from conformance.runner.case_runner import CHECKER, VERDICT, answers_of, raise_outcome
 from conformance.runner.collection import case_of
 from conformance.runner.context import AcceleratorUnderTest, RunContext
-from conformance.verdicts import too_few_devices, too_few_ranks
+from conformance.verdicts import judge, too_few_devices, too_few_ranks
 
 OUTCOME = pytest.StashKey[CaseOutcome]()
 _HAS_RANKS = platform.system() == "Linux"
@@ -44,8 +44,12 @@ class RankCases:
 
     def __init__(self, context: RunContext, subject: AcceleratorUnderTest, watchdog: Watchdog) -> None:
         self._subject, self._watchdog, self._isolation = subject, watchdog, context.options.rank_isolation
+        self._strictness = context.options.strictness
         file = context.options.capabilities
-        hello = Hello(context.accelerator.text, str(file) if file else None, [], 0, context.options.seed)
+        options = context.options
+        hello = Hello(
+            context.accelerator.text, str(file) if file else None, [], 0, options.seed, challenge=options.challenge
+        )
         self._pool = _pool(hello, context, subject)
 
     @pytest.hookimpl(trylast=True)
@@ -74,8 +78,11 @@ class RankCases:
         if not _HAS_RANKS:
             verdict = skipped(Reason.ENVIRONMENT, "ranks need Linux, which forks, watches and ends them")
         if verdict:
+            lacking = Observation(Seen.ENVIRONMENT, verdict.message)
+            # Judged as an observation, because certify fails an undeclared cell that cannot be probed here.
+            verdict = judge(case, self._subject.declaration, lacking, self._strictness)
             item.stash[VERDICT] = verdict
-            raise pytest.skip.Exception(verdict.message, _use_item_location=True)
+            raise_outcome(verdict, None)
         # The pool keeps the case's deadline; the watchdog guards the pool itself. A failed case may run a second time.
         executions = 2 * (case.deadline + _AFTER_THE_DEADLINE) * MOST_SLOWDOWN
         self._watchdog.arm(_LOCK_TIMEOUT + START_TIMEOUT + executions)
@@ -90,13 +97,17 @@ class RankCases:
             return None
         try:
             with self._devices(case) as devices:
-                result = self._run(_work(pyfuncitem, case), case, devices, _imports(pyfuncitem))
+                answers = answers_of(pyfuncitem, case)
+                work = _work(pyfuncitem, case, None if answers is None else answers.claimed_text)
+                result = self._run(work, case, devices, _imports(pyfuncitem))
         except PoolFailed as error:
             raise Finding(Reason.RAISED, str(error)) from None
         except DevicesBusy as error:
             raise EnvironmentLacks(str(error)) from None
-        checker = Checker()
+        checker = Checker(answers)
         checker.count = result.count
+        if answers is not None:
+            answers.add(result.answers)
         checker.metrics.update(result.metrics)
         outcome = result.outcome
         pyfuncitem.stash[CHECKER], pyfuncitem.stash[OUTCOME] = checker, outcome
@@ -169,7 +180,7 @@ def _imports(item: pytest.Function) -> frozenset[str]:
     return frozenset(getattr(item.module, "RANK_IMPORTS", ()))
 
 
-def _work(item: pytest.Function, case: Case) -> Work:
+def _work(item: pytest.Function, case: Case, claimed: str | None) -> Work:
     """Return the work that a rank needs to find and run this case. The pool fills in ranks and nonce."""
     function: Any = item.function
     return Work(
@@ -181,6 +192,7 @@ def _work(item: pytest.Function, case: Case) -> Work:
         rank=0,
         world_size=0,
         deadline=case.deadline * slowdown(),
+        claimed=claimed,
         values=_pickled({name: item.funcargs[name] for name in item._fixtureinfo.argnames if name not in RANK_SIDE}),
     )
 

@@ -20,12 +20,23 @@ _WORDS: Final = {
 
 
 def text(decision: Decision) -> str:
-    """Return a line for each finding, facts about the run, what was not checked, and the decision as the last line."""
-    lines = [_line(finding) for finding in decision.findings]
-    return (
-        "\n".join([*lines, _facts(decision), *_kernels(decision), *_not_checked(decision), _conclusion(decision)])
-        + "\n"
-    )
+    """Return notes, rejections in the order in which to act, facts about the run, and the decision as the last line."""
+    notes = [finding for finding in decision.findings if finding.severity is not GateSeverity.REJECT]
+    lines = [
+        *map(_line, [*notes, *decision.rejections]),
+        *_kernels(decision),
+        *_not_checked(decision),
+        _facts(decision),
+        *_next(decision),
+        _conclusion(decision),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _next(decision: Decision) -> list[str]:
+    """Return what to do first: the fix of the first rule that rejects. Rules about the file come before its cases."""
+    first = decision.rejecting[:1]
+    return [f"first: {RULES[rule].fix}" for rule in first if rule in RULES]
 
 
 def _facts(decision: Decision) -> str:

@@ -10,12 +10,13 @@ import json
 import math
 import string
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from conformance.reports.model import CaseRecord, Fact, Report
-from conformance.reports.page.cells import Ending, Mark, endings_of
+from conformance.reports.page.cells import ABSENT, LETTERS, SEVERE, Ending, Mark, letter_of
 from conformance.reports.page.columns import PageColumn
+from conformance.reports.page.states import StateLine
 from conformance.reports.page.table import Table
 from conformance.reports.plain_text import plain
 from conformance.reports.profiles import PROFILES, in_profile
@@ -25,20 +26,18 @@ from conformance.reports.verdict import Outcome, Reason
 _LONGEST_MESSAGE: Final = 600
 #: Characters of messages and metrics in a column. Longer texts are left to the report itself.
 _MOST_TEXT: Final = 400_000
+#: Earlier runs in the data block, and the changes of verdicts between them.
+_MOST_RUNS: Final = 12
+_MOST_CHANGES: Final = 20_000
 #: Stands for the case's id in a message, so that many cases share one text. ``plain`` removes it from other texts.
 THE_CASE: Final = "\x01"
 #: Values that the page's script knows by the same numbers and letters.
 NO_MESSAGE: Final = -1
-ABSENT: Final = "-"
-LOST: Final = "."
-#: Used share of the error budget by powers of two: a is 1/1024 or less, k is all of it.
-_SHARES: Final = string.ascii_lowercase
-_LEAST_SHARE: Final = -10
+#: Used share of the error budget, in quarters of a power of two, rounded up: ``a`` is 1/1024 or less, ``O`` all of it.
+_SHARES: Final = string.ascii_letters + "123456789"
+_STEPS: Final = 4
+_LEAST_SHARE: Final = -10 * _STEPS
 RATIO: Final = "max_budget_ratio"
-
-
-_PAIRS: Final = [(outcome, reason) for outcome in Outcome for reason in Reason if outcome in reason.facts.outcomes]
-LETTERS: Final[Mapping[tuple[Outcome, Reason], str]] = dict(zip(_PAIRS, string.ascii_letters, strict=False))
 
 
 def pack(table: Table, columns: Sequence[PageColumn]) -> str:
@@ -63,9 +62,19 @@ def payload(table: Table, columns: Sequence[PageColumn]) -> dict[str, Any]:
         "inside": "".join(_membership(table, id) for id in ids),
         "letters": {letter: [outcome.value, reason.value] for (outcome, reason), letter in LETTERS.items()},
         "reasons": {
-            reason.value: {"mark": reason.facts.mark, "contradicts": reason.facts.contradicts} for reason in Reason
+            reason.value: {
+                "mark": reason.facts.mark,
+                "contradicts": reason.facts.contradicts,
+                "when": reason.facts.when,
+                "fix": reason.facts.fix,
+                "severe": reason in SEVERE,
+            }
+            for reason in Reason
         },
-        "marks": {mark.value: mark.sign for mark in Mark},
+        "marks": {mark.value: [mark.facts.sign, mark.facts.style, mark.facts.words] for mark in Mark},
+        "shares": _SHARES,
+        "exactly_the_budget": -_LEAST_SHARE,
+        "steps": _STEPS,
         "columns": [_column(column, ids) for column in columns],
     }
 
@@ -80,16 +89,16 @@ def _membership(table: Table, id: str) -> str:
 def _column(column: PageColumn, ids: Sequence[str]) -> dict[str, Any]:
     """Return the data of one column. Lists and strings of letters follow the order of ``ids``."""
     report = column.report
-    before = _letters(endings_of(column.earlier[-1]), ids) if column.earlier else ""
     (messages, message), details = _texts(column, ids)
     used, line = frozenset(report.waivers.used), repro_line_of(report)
     return {
         "title": column.title,
         "name": column.name,
         "run": _facts(report),
+        "day": plain(report.run.started)[:10],
+        "answers": StateLine(column, None).answers,
         "verdicts": _letters(column.endings, ids),
-        "before": before,
-        "since": column.earlier[-1].run.started if column.earlier else "",
+        "history": list(_history(column, ids)),
         "shares": "".join(share(column.cases[id]) if id in column.cases else ABSENT for id in ids),
         "messages": messages,
         "message": message,
@@ -97,6 +106,20 @@ def _column(column: PageColumn, ids: Sequence[str]) -> dict[str, Any]:
         "waived": [place for place, id in enumerate(ids) if id in used],
         "repro": [line.head, line.tail] if line.head else [],
     }
+
+
+def _history(column: PageColumn, ids: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Yield the earlier runs, the newest first: what differs from the run after each, by the place of the case."""
+    after, room = _letters(column.endings, ids), _MOST_CHANGES
+    for number, run in enumerate(column.earlier[: -_MOST_RUNS - 1 : -1]):
+        letters = _letters(run.endings, ids)
+        changed = {place: old for place, (old, new) in enumerate(zip(letters, after, strict=True)) if old != new}
+        room -= len(changed)
+        # The run before is always there, because the page says what has changed since.
+        if room < 0 < number:
+            return
+        yield {"day": plain(run.run.started)[:10], "driver": plain(run.accelerator.driver), "changed": changed}
+        after = letters
 
 
 def _facts(report: Report) -> dict[str, Fact]:
@@ -116,11 +139,7 @@ def _facts(report: Report) -> dict[str, Fact]:
 
 
 def _letters(endings: Mapping[str, Ending], ids: Sequence[str]) -> str:
-    return "".join(_letter(endings[id]) if id in endings else ABSENT for id in ids)
-
-
-def _letter(ending: Ending) -> str:
-    return LOST if ending is None else LETTERS[ending]
+    return "".join(letter_of(endings[id]) if id in endings else ABSENT for id in ids)
 
 
 def share(case: CaseRecord) -> str:
@@ -131,7 +150,7 @@ def share(case: CaseRecord) -> str:
     if ratio <= 0:
         return "0"
     # An infinite error has no logarithm; it gets the last letter.
-    power = math.ceil(math.log2(ratio)) if math.isfinite(ratio) else len(_SHARES)
+    power = math.ceil(_STEPS * math.log2(ratio)) if math.isfinite(ratio) else len(_SHARES)
     return _SHARES[min(max(power - _LEAST_SHARE, 0), len(_SHARES) - 1)]
 
 

@@ -3,44 +3,46 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from conformance.reports.matrix import DTYPE_ORDER
-from conformance.reports.model import CaseRecord, Report
+from conformance.reports.model import CaseRecord
 from conformance.reports.page.cells import PageCell
-from conformance.reports.page.columns import PageColumn
+from conformance.reports.page.columns import PageColumn, step_medians
 from conformance.reports.page.packing import RATIO
 from conformance.reports.page.table import AreaRows
-from conformance.reports.verdict import Outcome
+from conformance.reports.plain_text import one_line
+from conformance.reports.verdict import Reason
 
+#: The speed plot: places of the axes, distance of labels, and the workloads that are drawn.
+_LEFT, _RIGHT, _TOP, _BOTTOM, _LINE = 70, 370, 14, 170, 15
+_MOST_PLOTS = 12
 #: The strip's axis: powers of two of the error budget, from a thousandth to eight times the budget.
 LEAST, MOST = -10, 3
-_SPARK_WIDTH, _SPARK_HEIGHT = 96, 20
 
 
 @dataclass(frozen=True)
 class Tile:
-    """Tile of one area on one accelerator. ``step`` is 0 (nothing verified) to 4 (everything)."""
+    """Tile of one area on one accelerator. ``step`` is 0 (nothing passes) to 4 (everything)."""
 
     area: str
-    column: str
     cell: PageCell
-    step: int
+
+    @property
+    def step(self) -> int:
+        return 0 if not self.cell.number else 4 * self.cell.passed // self.cell.number
+
+    @property
+    def text(self) -> str:
+        """Return the share in percent, rounded down: 100 means every case."""
+        return str(100 * self.cell.passed // self.cell.number) if self.cell.number else "–"
 
 
-def heat_map(rows: Sequence[AreaRows], columns: Sequence[PageColumn]) -> tuple[tuple[Tile, ...], ...]:
+def heat_map(rows: Sequence[AreaRows]) -> tuple[tuple[Tile, ...], ...]:
     """Return tiles by area: the share of planned cases that pass on each accelerator."""
-    titles = [column.title for column in columns]
-    return tuple(
-        tuple(Tile(row.name, title, cell, _step(cell)) for title, cell in zip(titles, row.cells, strict=True))
-        for row in rows
-    )
-
-
-def _step(cell: PageCell) -> int:
-    return 0 if not cell.number else 4 * cell.passed // cell.number
+    return tuple(tuple(Tile(row.name, cell) for cell in row.cells) for row in rows)
 
 
 @dataclass(frozen=True)
@@ -80,39 +82,93 @@ def _strip(dtype: str, ratios: Sequence[float]) -> Strip:
 
 
 @dataclass(frozen=True)
-class StepTime:
-    """Time of a step of one workload on one accelerator: median and 90th percentile in milliseconds."""
+class Series:
+    """Line of one accelerator in a plot. ``label`` is the height of its name, which never covers another name."""
+
+    name: str
+    points: tuple[tuple[float, float], ...]
+    last: str
+    label: float = 0.0
+
+
+@dataclass(frozen=True)
+class SpeedPlot:
+    """Step times of one workload over the dates of its runs."""
 
     workload: str
-    column: str
-    median: float
-    p90: float
+    series: tuple[Series, ...]
+    levels: tuple[tuple[float, str], ...]
+    days: tuple[tuple[float, str, str], ...]
+    bottom: int = _BOTTOM
+
+    @property
+    def height(self) -> int:
+        return max(self.bottom + 30, int(max(series.label for series in self.series)) + _LINE)
+
+    @property
+    def sentence(self) -> str:
+        """Return the newest values in words."""
+        return f"{self.workload}: " + ", ".join(f"{series.name} {series.last} ms" for series in self.series)
 
 
-def step_times(columns: Sequence[PageColumn]) -> tuple[tuple[StepTime, ...], ...]:
-    """Return step times by workload, with the accelerators beside each other."""
-    groups: defaultdict[str, list[StepTime]] = defaultdict(list)
+def speed_plots(columns: Sequence[PageColumn]) -> tuple[SpeedPlot, ...]:
+    """Return a plot for each workload with step times, in the order of their names."""
+    times: defaultdict[str, dict[str, list[tuple[str, float]]]] = defaultdict(dict)
+    for column in columns:
+        runs = [(run.run.started, run.steps) for run in column.earlier]
+        for started, steps in (*runs, (column.report.run.started, step_medians(column.report))):
+            for workload, median in steps.items():
+                times[workload].setdefault(column.title, []).append((started, median))
+    return tuple(_plot(workload, lines) for workload, lines in sorted(times.items())[:_MOST_PLOTS])
+
+
+def _plot(workload: str, lines: dict[str, list[tuple[str, float]]]) -> SpeedPlot:
+    # Runs have equal distances: days without a run say nothing.
+    dates = sorted({started for line in lines.values() for started, _ in line})
+    wide = (_RIGHT - _LEFT) / max(len(dates) - 1, 1)
+    places = {date: _LEFT + number * wide for number, date in enumerate(dates)}
+    most = _round_up(max((median for line in lines.values() for _, median in line), default=0.0))
+    series = []
+    for title, line in lines.items():
+        points = tuple((round(places[started], 1), _height(median, most)) for started, median in line)
+        series.append(Series(title, points, f"{line[-1][1]:.3g}"))
+    levels = tuple((_height(most * part / 4, most), f"{most * part / 4:.3g}") for part in range(5))
+    return SpeedPlot(workload, _labelled(series), levels, _days(dates, places))
+
+
+def _height(value: float, most: float) -> float:
+    return round(_BOTTOM - (_BOTTOM - _TOP) * value / most, 1)
+
+
+def _round_up(value: float) -> float:
+    """Return the next number of the form 1, 2, 4, 6 or 8 times a power of ten, so that the axis has short labels."""
+    if value <= 0:
+        return 1.0
+    power = 10.0 ** math.floor(math.log10(value))
+    return next((step * power for step in (1, 2, 4, 6, 8) if value <= step * power), 10 * power)
+
+
+def _labelled(series: Sequence[Series]) -> tuple[Series, ...]:
+    """Return the series with places for their names, from the top, each below the one before."""
+    found: list[Series] = []
+    for line in sorted(series, key=lambda line: (line.points[-1][1], line.name)):
+        lowest = found[-1].label + _LINE if found else 0.0
+        found.append(replace(line, label=round(max(line.points[-1][1], lowest), 1)))
+    return tuple(found)
+
+
+def _days(dates: Sequence[str], places: dict[str, float]) -> tuple[tuple[float, str, str], ...]:
+    """Return the first and the last date, which never cover each other."""
+    ends = [(dates[0], "start"), (dates[-1], "end")] if len(dates) > 1 else [(dates[0], "middle")]
+    return tuple((round(places[date], 1), date[:10], anchor) for date, anchor in ends)
+
+
+def waived_groups(columns: Sequence[PageColumn]) -> tuple[tuple[str, str, int], ...]:
+    """Return accelerator, ticket and reason, and number of cases of each group of waived cases."""
+    found: Counter[tuple[str, str]] = Counter()
     for column in columns:
         for case in column.report.cases:
-            median, p90 = case.metrics.get("step_ms_median"), case.metrics.get("step_ms_p90")
-            if case.outcome is Outcome.PASS and _is_time(median) and _is_time(p90):
-                groups[case.id].append(StepTime(case.id, column.title, float(median or 0), float(p90 or 0)))
-    return tuple(tuple(bars) for _, bars in sorted(groups.items()))
-
-
-def _is_time(value: object) -> bool:
-    return isinstance(value, (int, float)) and math.isfinite(value) and value >= 0
-
-
-def sparkline(column: PageColumn) -> str:
-    """Return the points of a polyline through the verified share of every run; empty for a single run."""
-    shares = [_verified(report) for report in (*column.earlier, column.report)]
-    if len(shares) < 2:
-        return ""
-    wide = _SPARK_WIDTH / (len(shares) - 1)
-    return " ".join(f"{place * wide:.1f},{_SPARK_HEIGHT * (1 - share):.1f}" for place, share in enumerate(shares))
-
-
-def _verified(report: Report) -> float:
-    counts = report.counts
-    return counts.of_device / counts.claimed if counts.claimed else 0.0
+            if case.reason is Reason.WAIVED:
+                # The message begins with the kind, the ticket and the last day of the waiver.
+                found[column.title, one_line(case.message, 200)] += 1
+    return tuple((title, words, number) for (title, words), number in sorted(found.items()))

@@ -2,36 +2,54 @@
 
 from __future__ import annotations
 
+import csv
+import gzip
+import io
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 from conformance.errors import UsageError
+from conformance.reports.page.cells import Ending, PageCell
 from conformance.reports.page.columns import PageColumn, PublishedReport, make_columns
 from conformance.reports.page.render import render
-from conformance.reports.page.table import AreaRows, make_rows, make_table
+from conformance.reports.page.table import AreaRows, Table, make_rows, make_table
+from conformance.reports.plain_text import markdown as escaped
+from conformance.reports.plain_text import one_line
 from conformance.reports.views import badge, endpoint, markdown
 from conformance.reports.writer import write_text
 
-BADGES = "badges"
+BADGES, CASES = "badges", "cases"
 _ODD = re.compile(r"[^A-Za-z0-9_-]+")
 
 
 def publish(sources: Iterable[PublishedReport], folder: Path) -> tuple[Path, ...]:
-    """Write the page, the matrices and the badges; return the paths."""
-    columns = make_columns(sources)
+    """Write the page, the matrices, the cases and the badges; return the paths."""
+    return write(make_columns(sources), folder)
+
+
+def write(columns: Sequence[PageColumn], folder: Path) -> tuple[Path, ...]:
+    """Write everything about the columns; return the paths."""
     if not columns:
         raise UsageError("there is no report to publish. Name report folders or report.json files.")
     try:
-        (folder / BADGES).mkdir(parents=True, exist_ok=True)
+        for name in (BADGES, CASES):
+            (folder / name).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"cannot write {folder}: {error.strerror}. Choose another folder.") from None
-    texts = {folder / name: text for name, text in files(columns).items()}
-    for path, text in texts.items():
-        write_text(path, text)
-    return tuple(texts)
+    paths = []
+    for name, text in files(columns).items():
+        write_text(folder / name, text)
+        paths.append(folder / name)
+    for name, column in zip(_names(columns), columns, strict=True):
+        path = folder / CASES / f"{name}.json.gz"
+        # No time in the file: equal reports give equal bytes.
+        path.write_bytes(gzip.compress(cases_json(column).encode("utf-8", errors="replace"), 9, mtime=0))
+        paths.append(path)
+    return tuple(paths)
 
 
 def files(columns: Sequence[PageColumn]) -> dict[str, str]:
@@ -42,12 +60,21 @@ def files(columns: Sequence[PageColumn]) -> dict[str, str]:
         "index.html": render(columns, table, rows),
         "matrix.json": matrix_json(columns, rows),
         "matrix.md": "\n".join(markdown.render(column.report) for column in columns),
+        "operators.md": operators_markdown(table, columns, rows),
+        "operators.csv": operators_csv(table, columns, rows),
         **dict(_badges(columns)),
     }
 
 
 def _badges(columns: Sequence[PageColumn]) -> Iterator[tuple[str, str]]:
-    """Yield name and text of two files for each column. Names of accelerators are untrusted and never become paths."""
+    """Yield name and text of two files for each column."""
+    for name, column in zip(_names(columns), columns, strict=True):
+        yield f"{BADGES}/{name}.svg", badge.render(column.report)
+        yield f"{BADGES}/{name}.json", endpoint.render(column.report)
+
+
+def _names(columns: Sequence[PageColumn]) -> Iterator[str]:
+    """Yield a file name for each column. Names of accelerators are untrusted and never become paths."""
     used: set[str] = set()
     for place, column in enumerate(columns):
         name = _ODD.sub("-", column.title).strip("-")[:60] or "accelerator"
@@ -55,8 +82,66 @@ def _badges(columns: Sequence[PageColumn]) -> Iterator[tuple[str, str]]:
         if name in used:
             name = f"{name}-{place}"
         used.add(name)
-        yield f"{BADGES}/{name}.svg", badge.render(column.report)
-        yield f"{BADGES}/{name}.json", endpoint.render(column.report)
+        yield name
+
+
+def cases_json(column: PageColumn) -> str:
+    """Return every planned case of a column with its verdict, the verdict before, and its address on the page."""
+    before = column.earlier[-1].endings if column.earlier else {}
+    rows = [
+        json.dumps(
+            {
+                "id": id,
+                "verdict": _verdict(ending),
+                **({"before": _verdict(before[id])} if before.get(id, ending) != ending else {}),
+                "link": f"index.html#{urlencode({'case': f'{column.title}|{id}'}, errors='replace')}",
+            }
+        )
+        for id, ending in column.endings.items()
+    ]
+    run = column.report.run
+    head = {"schema": 1, "accelerator": column.name, "origin": column.source.origin.name.lower(), "run": run.id}
+    return json.dumps({**head, "started": run.started})[:-1] + ', "cases": [\n' + ",\n".join(rows) + "\n]}\n"
+
+
+def _verdict(ending: Ending) -> list[str] | None:
+    """Return outcome and reason; None for a case without a verdict."""
+    return None if ending is None else [ending[0].value, ending[1].value]
+
+
+def _operators(table: Table, rows: Sequence[AreaRows]) -> Iterator[tuple[str, int, tuple[PageCell, ...]]]:
+    """Yield name, number of cases and cells of each operator: what is tested by dtype and mode, without workloads."""
+    for area in rows:
+        for subject, cells in area.subjects:
+            cases = [table.planned[id] for id in subject.ids]
+            if any({"dtype", "mode"} <= case.axes.keys() and case.tier != "workload" for case in cases):
+                yield f"{area.name}.{subject.name}", len(cases), cells
+
+
+def operators_markdown(table: Table, columns: Sequence[PageColumn], rows: Sequence[AreaRows]) -> str:
+    """Return operators and accelerators as a Markdown table, with the symbols of the page."""
+    head = ["operator", "cases", *(escaped(column.title) for column in columns)]
+    lines = [f"| {' | '.join(head)} |", f"| --- |{' --: |' * (len(head) - 1)}"]
+    for name, number, cells in _operators(table, rows):
+        lines.append(f"| {' | '.join([escaped(name), str(number), *(cell.text for cell in cells)])} |")
+    return "\n".join(lines) + "\n"
+
+
+def operators_csv(table: Table, columns: Sequence[PageColumn], rows: Sequence[AreaRows]) -> str:
+    """Return operators and accelerators as CSV. A cell is ``mark passed/failed/planned``, such as ``fail 7/2/9``."""
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(["operator", "cases", *(_inert(column.title) for column in columns)])
+    for name, number, cells in _operators(table, rows):
+        texts = [f"{cell.mark.value} {cell.passed}/{cell.failed}/{cell.number}" for cell in cells]
+        writer.writerow([_inert(name), number, *texts])
+    return file.getvalue()
+
+
+def _inert(text: str) -> str:
+    """Return the text for a spreadsheet, which would run a cell that begins like a formula."""
+    plain = one_line(text)
+    return f"'{plain}" if plain[:1] in ("=", "+", "-", "@") else plain
 
 
 def _judged(column: PageColumn) -> dict[str, Any]:

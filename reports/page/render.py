@@ -5,79 +5,60 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from typing import Any
+from typing import Any, Final
 
-from conformance.reports.breadth import kernel_sentence
-from conformance.reports.gate.finding import Decision
+from markupsafe import Markup
+
 from conformance.reports.page import pictures
-from conformance.reports.page.cells import Mark
+from conformance.reports.page.cells import Mark, PageCell
+from conformance.reports.page.changes import blocked, changes_of
 from conformance.reports.page.columns import PageColumn
 from conformance.reports.page.packing import pack
+from conformance.reports.page.states import StateLine
 from conformance.reports.page.table import AreaRows, Table
-from conformance.reports.plain_text import plain
+from conformance.reports.plain_text import one_line, plain
 
-
-@dataclass(frozen=True)
-class Card:
-    """Card of one accelerator above the table."""
-
-    column: PageColumn
-    spark: str
-
-    @property
-    def devices(self) -> str:
-        return ", ".join(plain(name) for name in self.column.report.accelerator.device_names[:3])
-
-    @property
-    def facts(self) -> tuple[tuple[str, str], ...]:
-        """Return the rows of the card as label and value, without those that are empty."""
-        column, report = self.column, self.column.report
-        aim, counts = column.aim, report.counts
-        rows = (
-            ("profile reached", report.profile_text),
-            (f"verified of {aim.name}", f"{aim.verified} of {aim.claimed}"),
-            ("cases", f"{counts.passed} pass, {counts.skipped} skip, {counts.failed} fail"),
-            ("kernels", kernel_sentence(report.kernel_origins)),
-            ("without a verdict", str(counts.lost) if counts.lost else ""),
-            ("devices", self.devices),
-            ("torch", plain(report.accelerator.torch)),
-            ("driver", plain(report.accelerator.driver)),
-            ("suite", plain(report.run.suite.version)),
-            ("source", column.source.origin.value),
-            ("signed by", plain(column.source.signer) or "nobody"),
-            *_judged(column.source.decision),
-        )
-        return tuple(row for row in rows if row[1])
-
-
-def _judged(decision: Decision | None) -> tuple[tuple[str, str], ...]:
-    """Return the gate's decision as rows of a card: which run, the rules that reject it, and what was not checked."""
-    if decision is None:
-        return ()
-    rejected = f"rejects it: {', '.join(decision.rejecting)}" if decision.rejections else "accepts it"
-    return (
-        ("run id", plain(decision.run)),
-        (f"gate, profile {decision.profile}", rejected),
-        ("waived failures", str(decision.waived) if decision.waived else ""),
-        ("not checked", "; ".join(decision.unchecked)),
-    )
+#: Parts of the page's one script, in order.
+SCRIPTS: Final = ("cases.js", "answer.js", "dialog.js", "compare.js", "page.js")
+#: Rows of the matrix that can be shown alone: the value in the address, and the words.
+ROWS_SHOWN: Final = (
+    ("", "All"),
+    ("fail", "That fail"),
+    ("differ", "That differ"),
+    ("changed", "That changed"),
+    ("lies", "Contradicting claims"),
+)
+#: Causes of a change that the page shows; the comparison of two files has all of them.
+_MOST_CAUSES: Final = 30
 
 
 def render(columns: Sequence[PageColumn], table: Table, rows: Sequence[AreaRows]) -> str:
     """Return the HTML of the page."""
-    style, script = _asset("page.css"), _asset("page.js")
+    style, script = _asset("page.css"), "\n".join(map(_asset, SCRIPTS))
+    states = [StateLine(column, changes_of(column)) for column in columns]
     text: str = _template().render(
-        cards=[Card(column, pictures.sparkline(column)) for column in columns],
+        states=states,
+        still=_still(states),
+        blocks=[blocked(column) for column in columns],
         columns=columns,
+        table=table,
         rows=rows,
+        rows_shown=ROWS_SHOWN,
         marks=list(Mark),
-        heat=pictures.heat_map(rows, columns),
-        strips=[(column, pictures.error_strips(column.report.cases)) for column in columns],
+        most=_MOST_CAUSES,
+        width=_width(len(columns)),
+        example=f"conv2d bf16 training {one_line(columns[0].name, 40)}",
+        heat=pictures.heat_map(rows),
+        # A dtype whose cases are all exact has no picture.
+        strips=[
+            (column, [strip for strip in pictures.error_strips(column.report.cases) if any(strip.bins)])
+            for column in columns
+        ],
         least=pictures.LEAST,
-        steps=pictures.step_times(columns),
+        speeds=pictures.speed_plots(columns),
+        waivers=pictures.waived_groups(columns),
         style=style,
         script=script,
         policy=_policy(style, script),
@@ -85,6 +66,30 @@ def render(columns: Sequence[PageColumn], table: Table, rows: Sequence[AreaRows]
         newest=max(column.report.run.started for column in columns),
     )
     return text
+
+
+def _still(states: Sequence[StateLine]) -> str:
+    """Return a sentence about the accelerators that the list of changes does not name; empty if it names all."""
+    first = [plain(line.column.title) for line in states if line.changes is None]
+    same = [
+        plain(line.column.title)
+        for line in states
+        if line.changes is not None and not (line.changes.broke or line.changes.healed)
+    ]
+    parts = [f"No case changed: {', '.join(same)}."] if same else []
+    return " ".join([*parts, *([f"First run, nothing to compare with: {', '.join(first)}."] if first else [])])
+
+
+def _width(number: int) -> str:
+    """Return the class that tells the style sheet from which width on so many columns need no scrolling."""
+    return next((name for most, name in ((4, "few"), (6, "some"), (10, "many")) if number <= most), "crowd")
+
+
+def _shown(cell: PageCell) -> Markup:
+    """Return the cell as HTML. Words are marked, because narrow screens show the symbol alone."""
+    words = cell.mark.facts.words
+    # Everything here is the page's own text.
+    return Markup(f"{cell.sign}<i> {words}</i>" if words else cell.text)  # noqa: S704
 
 
 def _policy(style: str, script: str) -> str:
@@ -114,4 +119,5 @@ def _template() -> Any:
         undefined=jinja2.StrictUndefined,
     )
     environment.filters["plain"] = plain
+    environment.filters["shown"] = _shown
     return environment.get_template("page.html")

@@ -36,6 +36,7 @@ class AreaRows:
     """Rows of one area, as the page shows them without JavaScript: its own cells, then those of each subject."""
 
     name: str
+    number: int
     cells: tuple[PageCell, ...]
     subjects: tuple[tuple[TableRow, tuple[PageCell, ...]], ...]
 
@@ -64,9 +65,13 @@ def make_rows(table: Table, columns: Sequence[PageColumn]) -> tuple[AreaRows, ..
 def _area(name: str, subjects: Sequence[TableRow], columns: Sequence[PageColumn]) -> AreaRows:
     ids = [id for subject in subjects for id in subject.ids]
     rows = tuple((subject, _cells(subject.ids, columns)) for subject in subjects)
-    return AreaRows(name, _cells(ids, columns), rows)
+    return AreaRows(name, len(ids), _cells(ids, columns), rows)
 
 
 def _cells(ids: Sequence[str], columns: Sequence[PageColumn]) -> tuple[PageCell, ...]:
     """Return a cell for each column, of those of the cases that the column has planned."""
-    return tuple(make_cell(column.endings[id] for id in ids if id in column.endings) for column in columns)
+    return tuple(_cell([id for id in ids if id in column.endings], column) for column in columns)
+
+
+def _cell(ids: Sequence[str], column: PageColumn) -> PageCell:
+    return make_cell([column.endings[id] for id in ids], core=any(id in column.core_failures for id in ids))

@@ -283,7 +283,7 @@ def _conclusion(report: Report, width: int) -> str:
         f"cases: {counts.verified} of the claimed cases passed{aside}",
         _claims(report, width),
         f"profile: {_profile(report)}",
-        *_narrow(report),
+        *_narrow(report, width),
     ]
     return "\n".join(line for line in lines if line)
 
@@ -295,15 +295,15 @@ def _profile(report: Report) -> str:
     return f"{report.badge or 'none is fully green'} · {report.breadth}"
 
 
-def _narrow(report: Report) -> Iterator[str]:
+def _narrow(report: Report, width: int) -> Iterator[str]:
     """Yield what the next profile lacks in breadth, if the run has not reached it for that reason alone."""
     if report.run.invocation.selection:
         return
     for result in report.profile_results:
         if result.lacks and not result.failed and result.verified == result.claimed and not result.green:
-            shown = ", ".join(map(one_line, result.lacks[:_MAX_LACKS]))
-            more = f" and {len(result.lacks) - _MAX_LACKS} more" if len(result.lacks) > _MAX_LACKS else ""
-            yield f"  {result.name} needs more claims: {shown}{more}"
+            shown = [one_line(text) for text in result.lacks[:_MAX_LACKS]]
+            more = [f"{len(result.lacks) - _MAX_LACKS} more"] if len(result.lacks) > _MAX_LACKS else []
+            yield _wrapped(f"  {result.name} needs more claims: ", [*shown, *more], width)
             return
 
 

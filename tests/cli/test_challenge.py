@@ -35,6 +35,10 @@ def _of_suite(version: str) -> Report:
     return replace(report, run=replace(report.run, suite=replace(report.run.suite, version=version)))
 
 
+def _of_torch(version: str) -> Report:
+    return replace(answered({SUM: ""}), accelerator=replace(world.honest().accelerator, torch=version))
+
+
 def challenged(report: Report, folder: Path, *words: str) -> int:
     file = folder / "report.json"
     file.write_text(to_json(report), encoding="utf-8")
@@ -78,13 +82,11 @@ def test_wrong_and_missing_answers_are_named_and_right_ones_are_counted(
         (answered({"operators.invented": "", SUM: ""}), 1, "1 id is not that of a case: operators.invented."),
         (answered({SUM: "0.5"}), 1, f"{SUM}: '0.5' is not an answer to a challenge."),
         (_of_suite("9.9.9"), 1, "Suite version 9.9.9 is not a release: 0.1.0."),
-        (
-            replace(answered({SUM: ""}), accelerator=replace(world.honest().accelerator, torch="1.0.0")),
-            2,
-            "with torch 1.0, but suite",
-        ),
+        (_of_torch("1.0.0"), 1, "No release has a plan for torch 1.0."),
+        (_of_torch("hello"), 1, "No release has a plan for torch hello."),
+        (_of_torch("2.7.1"), 2, "with torch 2.7, but suite"),
     ],
-    ids=range(9),
+    ids=range(11),
 )
 def test_what_cannot_be_an_answer_is_said_in_one_sentence(
     report: Report, status: int, sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -226,8 +226,8 @@ def test_a_decision_states_the_run_and_what_was_not_checked(files: Files, tmp_pa
     words = files.write(tmp_path)
     assert main(words) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("run new, ended 2")
-    assert lines[0].endswith("; not signed by an allowed signer; 0 cases waived")
+    assert lines[-2].startswith("run new, ended 2")
+    assert lines[-2].endswith("; not signed by an allowed signer; 0 cases waived")
     assert "not checked: who made the report (--allowed-signers)" in lines
 
     assert main([*words, "--format=json"]) == 0
@@ -304,7 +304,7 @@ def test_with_signers_the_signed_bytes_are_read_and_no_journal(
         assert main(["publish", str(tmp_path), signers, "-o", str(tmp_path / "page")]) == 0
         shown = (tmp_path / "page" / "index.html").read_text(encoding="utf-8")
         assert "ada@acme.example" in shown
-        assert '<h3 id="card-0">acme</h3>' in shown
+        assert '<th scope="row" id="state-0">acme</th>' in shown
     else:
         assert main([command, str(tmp_path), *(words[2:] if command == "gate" else [signers])]) == 0
         shown = capsys.readouterr().out

@@ -7,7 +7,7 @@ no case.
 from __future__ import annotations
 
 from tests.defects import measuring, table
-from tests.docs import explained, figures, known_gaps
+from tests.docs import areas, explained, figures, known_gaps
 
 
 def renew() -> list[str]:
@@ -20,6 +20,7 @@ def renew() -> list[str]:
     defects = measuring.read(table.MEASURED)
     whole = {
         explained.PAGE: explained.page(),
+        areas.PAGE: areas.page(),
         table.PAGE: table.page(defects),
         table.TABLES: table.tables(defects),
         known_gaps.PAGE: known_gaps.with_table(known_gaps.PAGE.read_text(encoding="utf-8"), known_gaps.current()),

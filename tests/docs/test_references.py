@@ -234,10 +234,10 @@ def test_the_readme_is_short_and_shows_a_terminal_first() -> None:
 def test_known_gaps_name_areas_and_kernels_that_no_case_covers() -> None:
     generated = known_gaps.current()
 
-    assert {"autotuning", "monitor"} <= known_gaps.DEEPSPEED_AREAS - set(area_names())
-    assert "`autotuning`, `monitor`" in generated
-    assert known_gaps.unused_kernels() == ["low_latency"]
-    assert "no case uses: `low_latency`" in generated
+    assert known_gaps.DEEPSPEED_AREAS - set(area_names()) == {"sequence"}
+    assert "without an area here: `sequence`." in generated
+    assert known_gaps.unused_kernels() == []
+    assert "no case uses: none." in generated
 
 
 def test_known_gaps_are_those_of_the_plan() -> None:

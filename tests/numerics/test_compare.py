@@ -55,6 +55,20 @@ def test_one_rounding_is_right_and_a_thousand_are_not():
     assert not judge(far, host, exact).right
 
 
+@pytest.mark.parametrize(
+    "dtype", [torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz]
+)
+def test_wrong_values_in_float8_are_wrong_and_no_error_of_the_suite(dtype):
+    exact = torch.linspace(-8, 8, 65, dtype=torch.float64)
+    host = exact.to(dtype)
+
+    found = judge(torch.zeros(65, dtype=dtype), host, exact, OpClass.REDUCTION, n=16.0)
+
+    assert not found.right
+    assert found.worst == 8.0
+    assert judge(host.clone(), host, exact).right
+
+
 def test_a_device_better_than_the_host_is_right():
     exact = seeded(65)
     sloppy_host = (exact * (1 + 1e-3)).float()

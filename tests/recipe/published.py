@@ -13,9 +13,11 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Final
 
+from conformance.reports.gate.admission import judge
 from conformance.reports.loading import load
 from conformance.reports.model import Report
 from conformance.reports.page.columns import PublishedReport, ReportOrigin
@@ -74,9 +76,13 @@ def keep(report: Report, subject: Subject, folder: Path) -> Path:
 
 def write_page(folder: Path, runs: Path) -> tuple[Path, ...]:
     """Write the page of the kept reports, as runs of the maintainers; return the files."""
-    return publish(
-        [PublishedReport(load(path), ReportOrigin.UPSTREAM) for path in sorted(runs.glob("*.json.gz"))], folder
-    )
+    return publish([judged(load(path)) for path in sorted(runs.glob("*.json.gz"))], folder)
+
+
+def judged(report: Report) -> PublishedReport:
+    """Return the report with the gate's decision at the end of its run, so that the page has the same bytes later."""
+    decision = judge(report, datetime.fromisoformat(report.run.finished), "")
+    return PublishedReport(report, ReportOrigin.UPSTREAM, decision=decision)
 
 
 def main() -> int:

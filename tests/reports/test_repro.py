@@ -212,9 +212,9 @@ def test_the_page_gets_checked_parts_and_the_cases_that_have_no_line() -> None:
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="there is no node")
 def test_the_pages_script_quotes_as_python_does() -> None:
-    script = (Path(__file__).parents[2] / "reports/page/templates/page.js").read_text(encoding="utf-8")
+    script = (Path(__file__).parents[2] / "reports/page/templates/dialog.js").read_text(encoding="utf-8")
     body = script[script.index("function shellQuoted") :]
-    function = body[: body.index("\n  }") + 4]
+    function = body[: body.index("\n}") + 2]
     program = f"{function}; console.log(JSON.stringify({json.dumps(IDS)}.map(shellQuoted)))"
 
     done = subprocess.run(["node", "-e", program], capture_output=True, text=True, check=True)

@@ -34,7 +34,7 @@ NONE = {"changed": 0, "overwritten beside": 0}
 
 
 @case("accelerator.dtype.copy_sizes", requires=[DTYPE, COPY], axes={"dtype": DTYPES, "size": SIZES})
-def test_copy_sizes(device, dtype, size):
+def test_copy_sizes(check, device, dtype, size):
     """A copy from the host, on the device, or to the host writes its elements and no others."""
     source = random_bits(getattr(torch, dtype), int(size))
     ways, previous = (("host to device", device), ("device to device", device), ("device to host", "cpu")), source
@@ -42,5 +42,5 @@ def test_copy_sizes(device, dtype, size):
     for way, target_device in ways:
         buffer, target = guarded(source, target_device)
         target.copy_(previous)
-        found, previous = faults(buffer, source), target
+        found, previous = faults(check.bits(buffer), source), target
         assert found == NONE, f"{way}, {size} elements of {dtype}: {found}"

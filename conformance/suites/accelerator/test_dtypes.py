@@ -67,7 +67,7 @@ def test_supported_agrees(accelerator, dtype):
 
 
 @case("accelerator.dtype.copy", requires=[DTYPE, COPY], axes={"dtype": DTYPES})
-def test_copy(device, dtype):
+def test_copy(check, device, dtype):
     """Random bits, NaN payloads included, survive copies to the device, on it, and back."""
     source = random_bits(dtype_of(dtype), 4099)
 
@@ -82,30 +82,31 @@ def test_copy(device, dtype):
     }
 
     for way, result in ways.items():
-        assert differing_bytes(result, source) == 0, f"{way}: {differing_bytes(result, source)} bytes changed"
+        wrong = differing_bytes(check.bits(result), source)
+        assert wrong == 0, f"{way}: {wrong} bytes changed"
 
 
 @case("accelerator.dtype.float32_copy", requires=[COPY], level=Level.CORE)
-def test_float32_copy(device):
+def test_float32_copy(check, device):
     """Float32 values keep every bit on the way to the device and back, NaN payloads and subnormals included."""
     for source in (random_bits(torch.float32, 65537), edge_values(torch.float32)):
-        result = source.to(device, copy=True).cpu()
-        assert differing_bytes(result, source) == 0, f"{differing_bytes(result, source)} bytes changed"
+        wrong = differing_bytes(check.bits(source.to(device, copy=True).cpu()), source)
+        assert wrong == 0, f"{wrong} bytes changed"
 
 
 @case("accelerator.dtype.copy_edges", requires=[DTYPE, COPY], axes={"dtype": WITH_BITS})
-def test_copy_edges(device, dtype):
+def test_copy_edges(check, device, dtype):
     """NaN payloads, signed zeros, infinities, extremes and subnormals survive a copy bit for bit."""
     source = edge_values(dtype_of(dtype))
 
-    result = source.to(device, copy=True).clone().cpu()
+    result = check.bits(source.to(device, copy=True).clone().cpu())
 
     wrong = (bytes_of(result) != bytes_of(source)).view(len(source), -1).any(dim=1).nonzero().flatten().tolist()
     assert not wrong, f"the values at {wrong} of {source.tolist()} came back changed: {result.tolist()}"
 
 
 @case("accelerator.dtype.copy_layouts", requires=[COPY], level=Level.CORE, axes={"layout": LAYOUTS})
-def test_copy_layouts(device, layout):
+def test_copy_layouts(check, device, layout):
     """Copies of views keep their values in both directions, and a copy into a view writes nothing else."""
     base = random_bits(torch.float32, 64 * 33).view(64, 33)
     take = {
@@ -123,9 +124,9 @@ def test_copy_layouts(device, layout):
     expected = torch.zeros(64, 33)
     take(expected).copy_(take(base))
 
-    assert differing_bytes(there.cpu(), base) == 0, "the tensor under the view came back changed"
-    assert differing_bytes(read.contiguous(), take(base).contiguous()) == 0, "a view came back changed"
-    assert differing_bytes(target.cpu(), expected) == 0, "a copy into a view wrote other elements"
+    assert differing_bytes(check.bits(there.cpu()), base) == 0, "the tensor under the view came back changed"
+    assert differing_bytes(check.bits(read.contiguous()), take(base).contiguous()) == 0, "a view came back changed"
+    assert differing_bytes(check.bits(target.cpu()), expected) == 0, "a copy into a view wrote other elements"
 
 
 @case("accelerator.dtype.copy_broadcast", requires=[COPY], level=Level.CORE)
@@ -153,13 +154,13 @@ def test_metadata(device, dtype):
 
 
 @case("accelerator.dtype.cast_from_float32", requires=[DTYPE], axes={"dtype": DTYPES})
-def test_cast_from_float32(device, dtype):
+def test_cast_from_float32(check, device, dtype):
     """Casts from float32 give the same bits as PyTorch's casts on the host."""
     values = torch.cat([torch.linspace(-100.0, 100.0, 4099), torch.tensor([0.0, 1.0, 0.5, 1.5, 2.5, 1 / 3])])
     # C++ leaves casts of negative floats to unsigned integers undefined.
     source = values.abs() if dtype == "uint8" else values
 
-    result = source.to(device).to(dtype_of(dtype)).cpu()
+    result = check.bits(source.to(device).to(dtype_of(dtype)).cpu())
 
     expected = source.to(dtype_of(dtype))
     wrong = differing_bytes(result, expected)
@@ -167,7 +168,7 @@ def test_cast_from_float32(device, dtype):
 
 
 @case("accelerator.dtype.cast_to_float32", requires=[DTYPE], axes={"dtype": DTYPES})
-def test_cast_to_float32(device, dtype):
+def test_cast_to_float32(check, device, dtype):
     """Casts to float32 are exact: every value of the narrow dtypes, and integers in the wide dtypes."""
     narrow = dtype_of(dtype)
     if narrow.is_complex:
@@ -179,7 +180,7 @@ def test_cast_to_float32(device, dtype):
     else:
         source = torch.arange(-500, 500).to(narrow)
 
-    result = source.to(device).to(torch.float32).cpu()
+    result = check.result(source.to(device).to(torch.float32))
 
     expected = source.to(torch.float32)
     # A cast may choose the bits of a NaN, so only numbers are compared bit for bit.

@@ -107,13 +107,13 @@ WIDTHS = ("int8", "int16", "int32", "int64", "uint8")
 
 
 @case("accelerator.edges.wraps", requires=[DTYPE], axes={"dtype": WIDTHS, "function": sorted(WRAPPING)})
-def test_wraps(device, dtype, function):
+def test_wraps(check, device, dtype, function):
     """Integers that overflow wrap around; they neither saturate nor widen."""
     info = torch.iinfo(getattr(torch, dtype))
     values = torch.tensor([info.max, info.max - 1, info.min, info.min + 1, 7, 1, 0], dtype=getattr(torch, dtype))
     expected = WRAPPING[function](values, values.flip(0) + 2)
 
-    result = WRAPPING[function](values.to(device), (values.flip(0) + 2).to(device))
+    result = check.result(WRAPPING[function](values.to(device), (values.flip(0) + 2).to(device)))
 
     assert result.dtype is expected.dtype, f"{function} of {dtype} is {result.dtype}"
     assert result.tolist() == expected.tolist(), f"{function} gives {result.tolist()}, not {expected.tolist()}"

@@ -54,9 +54,9 @@ def test_memory(device):
 
 
 @case("capabilities.copy", requires=[COPY], level=Level.CORE, adaptive=True)
-def test_copy(device):
+def test_copy(check, device):
     """Random bits come back from the device unchanged."""
-    test_dtypes.test_float32_copy(device)
+    test_dtypes.test_float32_copy(check, device)
 
 
 @case("capabilities.rng", requires=[RNG], level=Level.CORE, adaptive=True)
@@ -79,13 +79,13 @@ def test_synchronize(accelerator, device):
 
 
 @case("capabilities.dtype", requires=[DTYPE], adaptive=True, axes={"dtype": DTYPES})
-def test_dtype(device, dtype):
+def test_dtype(check, device, dtype):
     """Random bits of the dtype survive copies, and small integers survive casts to other dtypes and back."""
     kind = getattr(torch, dtype)
     there = random_bits(kind, 513).to(device, copy=True)
     assert there.dtype is kind, f"asked for {dtype}, got {there.dtype}"
 
-    test_dtypes.test_copy(device, dtype)
+    test_dtypes.test_copy(check, device, dtype)
 
     small = torch.tensor([0, 1, 1, 0]).to(kind).to(device)
     real = small.real if small.is_complex() else small

@@ -78,5 +78,5 @@ def check_product(check, device, weights):
     result.sum().backward()
 
     exact = weights.cpu().double()
-    near(check, "the product", result, values.double() @ exact.t(), Near.FORWARD)
-    near(check, "its gradient", inputs.grad, exact.sum(0).expand(7, -1), Near.GRADIENTS)
+    near(check, "the product", result, values.double() @ exact.t(), Near.FORWARD, by_device=True)
+    near(check, "its gradient", inputs.grad, exact.sum(0).expand(7, -1), Near.GRADIENTS, by_device=True)

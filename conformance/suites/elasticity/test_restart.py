@@ -69,6 +69,41 @@ def test_restart(accelerator, check, device, pytestconfig, tmp_path):
     check.equal(both, set(), "process ids that served in both attempts")
 
 
+#: The same, and in the first attempt rank 1 is killed while rank 0 waits for it inside a sum.
+TRAINS_INSIDE = TRAINS.replace(
+    """    if attempt == 0:
+        wait_for(f"{attempt}-0.json", f"{attempt}-1.json")
+        if rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(600)
+""",
+    """    if attempt == 0:
+        if rank == 1:
+            wait_for("0-0.json", "inside")
+            time.sleep(0.3)
+            os.kill(os.getpid(), signal.SIGKILL)
+        write("inside", "")
+        summed([1])
+        time.sleep(600)
+""",
+)
+
+
+@case("elasticity.restart.inside", requires=NEEDS, deadline=300)
+def test_restart_inside(accelerator, check, device, pytestconfig, tmp_path):
+    """After a rank is killed while the other waits for it in a sum, all ranks restart and the sum is complete."""
+    needs_devices(accelerator, device, 2)
+    job = launch(
+        tmp_path, TRAINS_INSIDE, 2, "--max-restarts=1", JOB_ACCELERATOR=pytestconfig.getoption("--accelerator")
+    )
+
+    check.equal(job.status, 0, f"the job's exit status (output: {job.output})")
+    check_identities(check, job, 1, 2)
+    second = [job.facts[1, rank] for rank in range(2)]
+    check.equal([facts["begun"] for facts in second], [4, 4], "samples done before the second attempt, by rank")
+    check.equal([facts["total"] for facts in second], [sum(sample**2 for sample in range(8))] * 2, "the final sums")
+
+
 #: Least squares over numbered samples, in exact fractions, so that the order of sums changes nothing. Three hosts take
 #: two steps with two micro-batches each. Then the last host dies, and two hosts continue with three micro-batches each.
 SHRINKS = (

@@ -164,15 +164,15 @@ def _agents(pid):
     return Agents()
 
 
-def launch(folder, program, ranks, *options, inherited=None, **environment):
+def launch(folder, program, ranks, *options, inherited=None, arguments=(), **environment):
     """Run ``program`` on ``ranks`` ranks under torchrun and return the Job, or raise TimeoutExpired.
 
-    ``inherited`` are the environment variables of torchrun, by default those of this process. ``environment`` are
-    further variables.
+    ``arguments`` are the program's own. ``inherited`` are the environment variables of torchrun, by default those of
+    this process. ``environment`` are further variables.
     """
     options = ["--standalone", f"--nproc-per-node={ranks}", *options]
     variables = {**(os.environ if inherited is None else inherited), **environment}
-    return _run(folder, program, variables, 1, *options)
+    return _run(folder, program, variables, 1, *options, arguments=arguments)
 
 
 def launch_on_hosts(folder, program, fewest, hosts, **environment):
@@ -195,15 +195,22 @@ def launch_on_hosts(folder, program, fewest, hosts, **environment):
     return _run(folder, program, {**os.environ, **environment}, hosts, *options)
 
 
-def _run(folder, program, variables, hosts, *options):
+def _run(folder, program, variables, hosts, *options, arguments=()):
     script, output = folder / "program.py", folder / "output.txt"
     script.write_text(_PREAMBLE + program, encoding="utf-8")
     busy = slowdown()
-    known = {"OMP_NUM_THREADS": "1", "JOB_PATH": json.dumps(module_path()), "JOB_SLOWDOWN": str(busy)}
+    known = {
+        "OMP_NUM_THREADS": "1",
+        "JOB_PATH": json.dumps(module_path()),
+        "JOB_SLOWDOWN": str(busy),
+        # torchrun would keep its store for the next attempt. A rank then may find the address of a rank that is gone:
+        # after half of the restarts, gloo of torch 2.13 ended with "Connection refused".
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+    }
     status = _agents(os.getpid()).run({
         "slowdown": busy,
         "variables": {**known, **variables},
-        "options": [*options, "--monitor-interval=0.02", str(script)],
+        "options": [*options, "--monitor-interval=0.02", str(script), *arguments],
         "hosts": hosts,
         "output": str(output),
     })  # fmt: skip

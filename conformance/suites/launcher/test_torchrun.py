@@ -10,7 +10,7 @@ from conformance.accelerators.capabilities import COMM, DEVICE_MULTIPLE, DEVICE_
 from conformance.case import About, case
 from conformance.finding import environment_lacks
 
-from .jobs import check_identities, gone, launch
+from .jobs import check_identities, gone, launch, needs_devices
 
 FAILS = """
 report()
@@ -152,3 +152,106 @@ def test_exports(accelerator, check, pytestconfig, tmp_path):
         check.equal(facts["marks"], marks(accelerator), f"the exported variables of rank {rank}")
         check.equal(facts["count"], accelerator.device_count(), f"the device count of rank {rank}")
         check.equal(facts["total"], 512.0**3, f"the sum on the device of rank {rank}")
+
+
+#: A rank that gets a signal in the middle of work on its device says so, with a result of the device, and ends.
+SIGNALLED = """
+from conformance.accelerators.registry import resolve
+live = resolve(os.environ["JOB_ACCELERATOR"]).load()
+import torch
+live.set_device(rank % live.device_count())
+received = []
+for number in (signal.SIGTERM, signal.SIGINT):
+    signal.signal(number, lambda number, frame: received.append(signal.Signals(number).name))
+value = torch.arange(1.0, 6.0, device=live.current_device_name())
+write(f"ready-{rank}", "")
+if rank == 0:
+    wait_for("ready-0", "ready-1")
+    os.kill(os.getppid(), signal.Signals[os.environ["JOB_SIGNAL"]])  # torchrun's agent
+until = time.monotonic() + 20
+while not received and time.monotonic() < until:
+    value = value * 1
+    time.sleep(0.01)
+report(received=received[:1], total=value.sum().item())
+"""
+
+
+@case("launcher.signal", requires=[COMM], axes={"signal": ("SIGTERM", "SIGINT")}, deadline=300)
+def test_signal(accelerator, check, device, signal, pytestconfig, tmp_path):
+    """A signal to the launcher reaches all ranks, whose devices still compute, and the job ends with a failure."""
+    spec = pytestconfig.getoption("--accelerator")
+    needs_devices(accelerator, device, 2)
+
+    job = launch(tmp_path, SIGNALLED, 2, JOB_ACCELERATOR=spec, JOB_SIGNAL=signal)
+
+    check_identities(check, job, 0, 2)
+    for rank in range(2):
+        facts = job.facts[0, rank]
+        # After SIGINT, torchrun sends SIGINT or SIGTERM, depending on its version.
+        check.that(facts["received"] in ([signal], ["SIGTERM"]), f"rank {rank} received {facts['received']}")
+        check.equal(facts["total"], 15.0, f"the sum on the device of rank {rank}")
+    check.that(job.status != 0, f"the exit status of a job that {signal} has ended is 0")
+
+
+#: Arguments that launchers and shells often damage or take for their own.
+ARGUMENTS = ("--nproc-per-node=9", "", "two words", 'it\'s "quoted"', "$HOME", "a=b", "--", "-x", "é\n")
+#: Each rank says which arguments it has, and prints a sum of its device to its own log.
+TOLD = """
+from conformance.accelerators.registry import resolve
+live = resolve(os.environ["JOB_ACCELERATOR"]).load()
+import torch
+live.set_device(rank % live.device_count())
+total = torch.full((rank + 3,), 2.0, device=live.current_device_name()).sum().item()
+print(f"rank {rank} has {total}", flush=True)
+print(f"error of {rank}", file=sys.stderr, flush=True)
+report(arguments=sys.argv[1:], total=total)
+"""
+_TOLD = {}
+
+
+def told_job(spec, folder):
+    """Return a job of two ranks with arguments, and the texts of its logs by file name and rank.
+
+    Two cases share it, as it takes seconds.
+    """
+    if spec not in _TOLD:
+        logs = folder / "logs"
+        job = launch(folder, TOLD, 2, f"--log-dir={logs}", "--redirects=3", arguments=ARGUMENTS, JOB_ACCELERATOR=spec)
+        texts = {name: {} for name in ("stdout.log", "stderr.log")}
+        for name, of_ranks in texts.items():
+            for path in logs.rglob(name):
+                of_ranks.setdefault(path.parent.name, []).append(path.read_text(encoding="utf-8"))
+        _TOLD[spec] = job, texts
+    return _TOLD[spec]
+
+
+@case("launcher.arguments", requires=[COMM], deadline=300)
+def test_arguments(accelerator, check, device, pytestconfig, tmp_path):
+    """Every rank gets the user's arguments unchanged and in order."""
+    needs_devices(accelerator, device, 2)
+
+    job, _ = told_job(pytestconfig.getoption("--accelerator"), tmp_path)
+
+    check.equal(job.status, 0, f"the job's exit status (output: {job.output})")
+    for rank in range(2):
+        facts = job.facts[0, rank]
+        check.equal(facts["arguments"], list(ARGUMENTS), f"the arguments of rank {rank}")
+        check.equal(facts["total"], 2.0 * (rank + 3), f"the sum on the device of rank {rank}")
+
+
+@case("launcher.logs", requires=[COMM], deadline=300)
+def test_logs(accelerator, check, device, pytestconfig, tmp_path):
+    """The output and the errors of each rank are in files of its own."""
+    needs_devices(accelerator, device, 2)
+
+    job, logs = told_job(pytestconfig.getoption("--accelerator"), tmp_path)
+
+    check.equal(job.status, 0, f"the job's exit status (output: {job.output})")
+    for name, line in (("stdout.log", "rank {0} has {1}"), ("stderr.log", "error of {0}")):
+        for rank in range(2):
+            files = logs[name].get(str(rank), [])
+            check.equal(len(files), 1, f"files {name} of rank {rank}")
+            text = files[0]
+            other = line.format(1 - rank, 2.0 * (4 - rank))
+            check.that(line.format(rank, 2.0 * (rank + 3)) in text, f"{name} of rank {rank} is {text[-200:]!r}")
+            check.that(other not in text, f"{name} of rank {rank} has lines of the other rank: {text[-200:]!r}")

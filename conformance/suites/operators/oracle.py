@@ -381,10 +381,15 @@ def _wide_leaf(leaf):
 
 
 def _nudged(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    if tensor.layout is not torch.strided:
+    if tensor.layout is not torch.strided or _is_label(tensor):
         return tensor
     signs = torch.randint(0, 2, tensor.shape, generator=generator) * 2 - 1
     return tensor * (1 + STEP * signs)
+
+
+def _is_label(tensor: torch.Tensor) -> bool:
+    """Return whether the tensor holds 1 and -1 alone, as targets of losses do: a change leaves no label, but a jump."""
+    return not tensor.is_complex() and bool((tensor == -1).any()) and bool((tensor.abs() == 1).all())
 
 
 def _comparable(changed, exact) -> bool:

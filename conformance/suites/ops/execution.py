@@ -69,8 +69,8 @@ def run_sample(accelerator, device, declaration, case: Case, check) -> None:
         # The same functions as from a builder, for the kernels that need companions around a call.
         alone = SimpleNamespace(**{**task.kernel.companions, task.kernel.attribute_for(task.dtype): reference})
         _judged_call(accelerator, task, reference, alone, given, kernel_device, check, "the portable reference")
-    if not any(tensor.numel() for _, tensor in tensors_in(given)):
-        assert_computes(device)  # a call without elements computes nothing by itself
+    if not any(bool(tensor.any()) for _, tensor in tensors_in(given)):
+        assert_computes(device)  # a call without elements, or of a lowered flag alone, computes nothing by itself
     _compare_with_claim(declaration, case, choice)
 
 
@@ -106,13 +106,15 @@ def run_refusal(accelerator, device, case: Case, check) -> None:
 
 
 def _computes(task: KernelTask, loaded: Loaded, given: Arguments, device: torch.device) -> bool:
-    """Return whether a right call gives anything but zeros, or writes into an argument."""
+    """Return whether a right call returns anything but zeros, or writes anything but zeros into an argument."""
     arguments = on_device(given, device)
     before = {path: plain(tensor).clone() for path, tensor in tensors_in(arguments)}
     with task.kernel.session(loaded.functions, arguments):
         result = loaded.function(*arguments.values())
     returned = [plain(leaf) for leaf in leaves(result) if isinstance(leaf, torch.Tensor)]
-    return any(bool(tensor.any()) for tensor in returned) or bool(differing(before, dict(tensors_in(arguments))))
+    after = dict(tensors_in(arguments))
+    written = [plain(after[path]) for path in differing(before, after)]
+    return any(bool(tensor.any()) for tensor in (*returned, *written))
 
 
 def run_property(accelerator, device, declaration, case: Case, check) -> None:

@@ -46,5 +46,5 @@ def test_recomputation(accelerator, check, device, reentrant):
         results.append((output, inputs.grad, *(parameter.grad.clone() for parameter in model.parameters())))
 
     for number, (kept, recomputed) in enumerate(zip(*results, strict=True)):
-        check.equal(recomputed.detach().cpu(), kept.detach().cpu(), f"output or gradient {number}")
+        check.agree(recomputed.detach().cpu(), kept.detach().cpu(), f"output or gradient {number}")
     check.that(bool((results[0][0] == 0).any()), "dropout dropped no element of the output")

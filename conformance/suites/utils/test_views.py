@@ -15,7 +15,7 @@ def dtype_of(name):
 
 
 @case("utils.views.bytes", requires=[DTYPE], axes={"dtype": DTYPES})
-def test_bytes(device, dtype):
+def test_bytes(check, device, dtype):
     """A byte view has the tensor's address and bytes."""
     source = random_bits(dtype_of(dtype), 65)
     tensor = source.to(device, copy=True)
@@ -24,24 +24,24 @@ def test_bytes(device, dtype):
 
     assert view.data_ptr() == tensor.data_ptr(), "a byte view has another address than its tensor"
     assert view.shape == (65 * tensor.element_size(),), f"65 elements of {dtype} are {view.shape[0]} bytes"
-    assert torch.equal(view.cpu(), bytes_of(source)), "a byte view shows wrong bytes"
+    assert torch.equal(check.bits(view.cpu()), bytes_of(source)), "a byte view shows wrong bytes"
 
 
 @case("utils.views.bytes_write", requires=[DTYPE], axes={"dtype": DTYPES})
-def test_bytes_write(device, dtype):
+def test_bytes_write(check, device, dtype):
     """A write through a byte view, as used by flat optimizer buffers, changes the tensor."""
     source = random_bits(dtype_of(dtype), 33)
     tensor = torch.zeros(33, dtype=dtype_of(dtype), device=device)
 
     tensor.view(torch.uint8).copy_(bytes_of(source))
 
-    assert torch.equal(bytes_of(tensor.cpu()), bytes_of(source)), (
+    assert torch.equal(bytes_of(check.bits(tensor.cpu())), bytes_of(source)), (
         "bytes written through a byte view are not in the tensor"
     )
 
 
 @case("utils.views.bytes_back", requires=[DTYPE], axes={"dtype": DTYPES})
-def test_bytes_back(device, dtype):
+def test_bytes_back(check, device, dtype):
     """A byte buffer viewed as a dtype at an offset has that dtype's values."""
     source = random_bits(dtype_of(dtype), 32)
     size = source.element_size()
@@ -51,7 +51,7 @@ def test_bytes_back(device, dtype):
     view = buffer[16 * size : 48 * size].view(dtype_of(dtype))
 
     assert view.data_ptr() == buffer.data_ptr() + 16 * size, "the view does not start at its offset"
-    assert torch.equal(bytes_of(view.cpu()), bytes_of(source)), "bytes viewed as a dtype have wrong values"
+    assert torch.equal(bytes_of(check.bits(view.cpu())), bytes_of(source)), "bytes viewed as a dtype have wrong values"
     assert int(buffer[: 16 * size].sum()) == 0 and int(buffer[48 * size :].sum()) == 0, "bytes around the view changed"
 
 

@@ -106,11 +106,19 @@ class Trainer:
 
     def __init__(self, task: TrainingTask, run_device: RunDevice, scheme: Scheme, dropout: float = 0.0) -> None:
         self.task, self.run_device, self.scheme = task, run_device, scheme
-        self.model = task.build(dropout)
-        self.model.load_state_dict(task.initial())
-        self.model.to(device=run_device.device, dtype=scheme.storage).train()
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=task.rate, betas=(0.9, 0.95), eps=1e-6)
+        self.model = self.placed_model(dropout)
+        self.optimizer = self.new_optimizer()
         self.taken = 0
+
+    def placed_model(self, dropout: float) -> nn.Module:
+        """Return the model with its initial weights, on the device and in training mode."""
+        model = self.task.build(dropout)
+        model.load_state_dict(self.task.initial())
+        return model.to(device=self.run_device.device, dtype=self.scheme.storage).train()
+
+    def new_optimizer(self) -> torch.optim.Optimizer:
+        """Return the optimizer of the model's parameters."""
+        return torch.optim.AdamW(self.model.parameters(), lr=self.task.rate, betas=(0.9, 0.95), eps=1e-6)
 
     def run(self, steps: int) -> Trajectory:
         """Take ``steps`` more steps and return their record; seconds are wall time with the device synchronized."""
@@ -126,18 +134,32 @@ class Trainer:
         return trajectory
 
     def _step(self, trajectory: Trajectory) -> tuple[float, float]:
-        inputs, targets = self._placed(self.task.batches[self.taken])
+        inputs, targets = self.placed(self.batch())
         self.optimizer.zero_grad(set_to_none=True)
-        loss = self.loss(inputs, targets)
-        (loss * self.scheme.loss_scale).backward()
+        loss = self.backward(inputs, targets)
         self._unscale()
         if self.taken == 0:
             trajectory.gradients = gradients_of(self.model)
-        norm = nn.utils.clip_grad_norm_(self.model.parameters(), CLIP)
+        norm = self.clip()
         self.update()
         return loss.item(), norm.item()
 
-    def _placed(self, batch: Batch) -> Batch:
+    def backward(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Add the gradients of a batch to the parameters, and return its loss."""
+        loss = self.loss(inputs, targets)
+        (loss * self.scheme.loss_scale).backward()
+        return loss.detach()
+
+    def clip(self) -> torch.Tensor:
+        """Limit the norm of all gradients, and return the norm before."""
+        return nn.utils.clip_grad_norm_(self.model.parameters(), CLIP)
+
+    def batch(self) -> Batch:
+        """Return the batch of the next step."""
+        return self.task.batches[self.taken]
+
+    def placed(self, batch: Batch) -> Batch:
+        """Return a batch on the device; numbers get the dtype of the weights."""
         inputs, targets = (part.to(self.run_device.device) for part in batch)
         return (inputs.to(self.scheme.storage) if inputs.is_floating_point() else inputs), targets
 
@@ -146,11 +168,12 @@ class Trainer:
 
         The logits are widened first: whether autocast computes the loss in float32 differs between device types.
         """
-        with self._autocast():
+        with self.autocast():
             logits = self.model(inputs)
         return F.cross_entropy(widened(logits).flatten(0, -2), targets.flatten())
 
-    def _autocast(self) -> contextlib.AbstractContextManager[Any]:
+    def autocast(self) -> contextlib.AbstractContextManager[Any]:
+        """Return the context in which the forward pass computes."""
         if self.scheme.autocast is None:
             return contextlib.nullcontext()
         return torch.autocast(self.run_device.device.type, dtype=self.scheme.autocast)
@@ -158,7 +181,8 @@ class Trainer:
     def _unscale(self) -> None:
         if self.scheme.loss_scale != 1.0:
             for parameter in self.model.parameters():
-                parameter.grad.div_(self.scheme.loss_scale)
+                if parameter.grad is not None:
+                    parameter.grad.div_(self.scheme.loss_scale)
 
     def update(self) -> None:
         """Apply the gradients with a learning rate that rises over the first steps."""
@@ -171,7 +195,7 @@ class Trainer:
         """Return the loss on a batch that was not trained on, in evaluation mode."""
         self.model.eval()
         with torch.no_grad():
-            loss = self.loss(*self._placed(batch)).item()
+            loss = self.loss(*self.placed(batch)).item()
         self.model.train()
         return loss
 
@@ -200,7 +224,8 @@ def widened(tensor: torch.Tensor) -> torch.Tensor:
 
 def gradients_of(model: nn.Module) -> dict[str, torch.Tensor]:
     """Return float64 copies of all gradients on the host, by parameter name."""
-    return {name: exact(parameter.grad) for name, parameter in model.named_parameters()}
+    found = ((name, parameter.grad) for name, parameter in model.named_parameters())
+    return {name: exact(gradient) for name, gradient in found if gradient is not None}
 
 
 def weights_of(model: nn.Module) -> dict[str, torch.Tensor]:
@@ -210,4 +235,5 @@ def weights_of(model: nn.Module) -> dict[str, torch.Tensor]:
 
 def exact(tensor: torch.Tensor) -> torch.Tensor:
     """Return a float64 copy on the host."""
-    return tensor.detach().cpu().to(torch.float64, copy=True)
+    dense = tensor.detach().to_dense() if tensor.is_sparse else tensor.detach()
+    return dense.cpu().to(torch.float64, copy=True)

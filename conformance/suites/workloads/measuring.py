@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import functools
 import gc
+import math
 import resource
 import statistics
 import sys
+import time
 from collections.abc import Sequence
 from typing import Any
+
+import torch
 
 from conformance.accelerators.capabilities import MEMORY_PEAK, MEMORY_STATS
 
 from .comparing import learned
+from .inputs import Kind
+from .loop import RunDevice, Trajectory
 
 #: Steps at the start that are not counted: they include compilation, allocation and cold caches.
 COLD_STEPS = 4
+#: Rows of the matrices by which the rate of a device is measured, and how many products are timed.
+_SIDE, _PRODUCTS = 512, 5
 
 
 class MemoryCounters:
@@ -67,3 +76,30 @@ def report_speed(check: Any, seconds: Sequence[float], items_per_step: int, unit
     check.metric(f"{unit}_per_s", items_per_step * len(warm) / sum(warm))
     check.metric("step_ms_median", statistics.median(warm) * 1e3)
     check.metric("step_ms_p90", statistics.quantiles(warm, n=10)[-1] * 1e3)
+
+
+def report_family_speed(check: Any, run: Trajectory, kind: Kind, flops: int, rate: float) -> None:
+    """Report throughput, step times, the noise floor, and the share of the device's matrix-product rate.
+
+    The noise floor is the difference of the medians of two halves of the run. ``flops`` is the number of operations of
+    a step in products, and ``rate`` what the device does of them in a second.
+    """
+    report_speed(check, run.seconds, kind.items, kind.unit)
+    warm = run.seconds[COLD_STEPS:]
+    halves = [statistics.median(warm[start::2]) for start in (0, 1)]
+    check.metric("noise_floor", abs(halves[0] - halves[1]) / min(halves))
+    check.metric("matmul_share", flops / statistics.median(warm) / rate)
+
+
+@functools.cache
+def matmul_rate(run_device: RunDevice, dtype: torch.dtype) -> float:
+    """Return the operations per second of the best of some products of square matrices on the device."""
+    left, right = (torch.ones(_SIDE, _SIDE, dtype=dtype, device=run_device.device) for _ in range(2))
+    best = math.inf
+    for _ in range(_PRODUCTS):
+        run_device.synchronize()
+        started = time.perf_counter()
+        left @ right
+        run_device.synchronize()
+        best = min(best, time.perf_counter() - started)
+    return 2 * _SIDE**3 / best

@@ -1,28 +1,17 @@
-"use strict";
-// The matrix is in the HTML already. This adds filters, single cases, permalinks, and comparing with a file.
+// The matrix is in the HTML already. This adds the question, filters, single cases, and addresses of all of them.
 (async () => {
-  const ABSENT = "-", LOST = ".";
-  const FILTERS = ["area", "dtype", "mode", "on", "outcome", "text", "ask"];
-  const LARGEST_FILE = 128 * 1024 * 1024, MOST_ROWS = 500;
-
-  const byId = (id) => document.getElementById(id);
-  const form = byId("filters"), table = byId("matrix"), dialog = byId("cell");
+  const FILTERS = ["show", "dtype", "mode", "text"];
+  const MANY_SUBJECTS = 60, SHOWN_SUBJECTS = 40;
+  const form = byId("filters"), table = byId("table"), dialog = byId("cell");
   const bodies = [...table.tBodies];
-  const data = await unpack(byId("data").textContent).catch(() => null);
+  data = await readData(byId("data").textContent).catch(() => null);
   if (!data) return bodies.forEach((body) => body.classList.add("open")); // an old browser: the whole table, as without scripts
 
   const areas = readAreas();
-  const state = { area: "", dtype: "", mode: "", on: "", outcome: "", text: "", ask: "", cell: "", case: "" };
-  const opened = new Set();
-  let shownOn = "";
-
-  async function unpack(text) {
-    if (!("DecompressionStream" in window)) return null;
-    const signs = atob(text), bytes = new Uint8Array(signs.length);
-    for (let i = 0; i < signs.length; i++) bytes[i] = signs.charCodeAt(i);
-    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
-    return JSON.parse(await new Response(stream).text());
-  }
+  const subjects = areas.flatMap((area) => area.subjects);
+  const state = { q: "", show: "", dtype: "", mode: "", text: "", cell: "", case: "" };
+  const opened = new Set(), whole = new Set();
+  let marked = () => true, drawn = false, returnTo = null;
 
   /** Areas with their subjects, and which cases and table rows are theirs. */
   function readAreas() {
@@ -34,405 +23,385 @@
         found.push({ name: area, body, lines, line: lines[0], subjects: [], first });
       }
       const mine = found[found.length - 1];
-      mine.subjects.push({ area, name, first, end: first + count, line: mine.lines[mine.subjects.length + 1] });
+      mine.subjects.push({ area, name, first, end: first + count, line: mine.lines[mine.subjects.length + 1], search: searchable(area, name) });
       first += count;
       mine.end = first;
     }
     return found;
   }
 
-  // --- what a cell says: the same rules as in the HTML ---------------------------------------------------------
+  // --- the question ------------------------------------------------------------------------------------------------
 
-  function sumUp(column, first, end, chosen) {
-    let number = 0, passed = 0, failed = 0;
-    const marks = new Set();
-    for (let place = first; place < end; place++) {
-      if (!chosen(column, place)) continue;
-      number++;
-      const ending = data.letters[column.verdicts[place]];
-      if (!ending) continue;
-      if (ending[0] === "pass") passed++;
-      else if (ending[0] === "fail") failed++;
-      else marks.add(data.reasons[ending[1]].mark);
-    }
-    if (failed) return { mark: "fail", text: `${data.marks.fail} ${failed}/${number}`, number };
-    if (passed === number && number) return { mark: "full", text: `${data.marks.full} ${number}`, number };
-    if (passed) return { mark: "part", text: `${data.marks.part} ${passed}/${number}`, number };
-    const mark = ["refused", "undeclared"].find((name) => marks.has(name)) || "nodata";
-    return { mark, text: data.marks[mark], number };
+  function answer() {
+    const box = byId("answer"), asked = understood(state.q);
+    if (!state.q.trim()) return box.replaceChildren();
+    const named = asked.words.length ? subjectsNamed(asked.words, subjects) : subjects;
+    if (!named.length) return box.replaceChildren(notFound(asked));
+    const places = placesAsked(named, asked), what = subjectWords(asked, named);
+    if (!places.length) return box.replaceChildren(reply("apply", `There is no case of ${what}.`, null, otherAxes(named)));
+    const answers = (asked.columns || data.columns).map((column) => judged(column, places));
+    box.replaceChildren(answers.length === 1 ? one(answers[0], what, asked) : several(answers, what, asked));
   }
 
-  function outcomeOf(column, place) {
-    const letter = column.verdicts[place];
-    if (letter === LOST) return ["no verdict", "lost"];
-    return data.letters[letter] || ["not planned", "–"];
+  function reply(kind, words, list, acts) {
+    return element("div", { class: `reply ${kind}` }, element("h2", {}, element("b", {}, WORDS[kind] || ""), " ", words), list || "", element("div", { class: "acts" }, ...acts));
   }
 
-  /** The question whether a case counts under the present filters. */
-  function chooser() {
-    const text = state.text.toLowerCase();
-    const axesFit = data.axes.map((axes) =>
-      (!state.dtype || axes.dtype === state.dtype) && (!state.mode || axes.mode === state.mode));
-    const training = 1 << data.profiles.indexOf("training");
-    return (column, place) => {
-      const letter = column.verdicts[place];
-      if (letter === ABSENT || !axesFit[data.axis[place]]) return false;
-      if (text && !data.ids[place].toLowerCase().includes(text)) return false;
-      if (!state.outcome && !state.ask) return true;
-      const [outcome, reason] = outcomeOf(column, place);
-      if (state.outcome && outcome !== state.outcome && reason !== state.outcome) return false;
-      if (state.ask === "training") return outcome !== "pass" && (parseInt(data.inside[place], 16) & training) !== 0;
-      if (state.ask === "declaration") return Boolean(data.reasons[reason] && data.reasons[reason].contradicts);
-      if (state.ask === "regressions") return isPass(column.before[place]) && !isPass(letter);
-      return true;
-    };
+  function notFound(asked) {
+    const lost = asked.words.filter((word) => !subjectsNamed([word], subjects).length), word = lost[0] || asked.words.join(" ");
+    const near = nearest(lost[0] || asked.words[0], subjects);
+    const words = lost.length ? `Nothing here is called “${word}”.` : `No subject has all of the words “${word}”.`;
+    return reply("unknown", near.length && lost.length ? `${words} Did you mean:` : words, null,
+      lost.length ? near.map((name) => button(name, () => ask(state.q.toLowerCase().replace(lost[0], name)))) : []);
   }
 
-  function isPass(letter) {
-    return letter !== undefined && data.letters[letter] !== undefined && data.letters[letter][0] === "pass";
+  /** Buttons for the dtypes and modes that the subjects do have. */
+  function otherAxes(named) {
+    const found = new Set(named.flatMap((subject) => [...between(subject.first, subject.end)]).map((place) => data.axes[data.axis[place]]));
+    const names = [...new Set([...found].map((axes) => [axes.dtype, axes.mode].filter(Boolean).join(" ")))].filter(Boolean).slice(0, 12);
+    const { words, accelerators } = understood(state.q);
+    return names.map((name) => button(name, () => ask([...words, name, ...accelerators].join(" "))));
   }
 
-  // --- the table -----------------------------------------------------------------------------------------------
-
-  function show() {
-    const chosen = chooser();
-    const narrowed = state.text || state.outcome || state.ask;
-    let number = 0;
-    showColumns();
-    for (const area of areas) {
-      const cells = data.columns.map((column) => sumUp(column, area.first, area.end, chosen));
-      const inside = !state.area || state.area === area.name;
-      const here = inside ? cells.reduce((sum, cell, i) => sum + (isShown(i) ? cell.number : 0), 0) : 0;
-      number += here;
-      area.body.hidden = here === 0;
-      if (!here) continue;
-      fill(area.line, cells, false);
-      const open = opened.has(area.name) || Boolean(narrowed) || state.area === area.name;
-      area.line.querySelector("button").setAttribute("aria-expanded", String(open));
-      // A style hides the rows of a closed area, and has hidden all of them before they were laid out.
-      area.body.classList.toggle("open", open);
-      if (open) for (const subject of area.subjects) showSubject(subject, chosen);
-    }
-    byId("found").textContent = `${number.toLocaleString("en")} results`;
+  function one(found, what, asked) {
+    const { column, counts } = found;
+    const list = facts([["cases", `${counted(counts.pass)} of ${counted(counts.planned)} pass`],
+      ["worst error", found.worst === null ? "" : found.worst === 0 ? "exact" : `${shareWords(found.worst)} the budget`],
+      ["run", column.day], ["driver", column.run.driver], ["answers for it", column.answers]], "facts");
+    const repro = found.kind === "unknown" && counts.planned ? reproOf(column, found.place) : "";
+    return reply(found.kind, sentence(found, what), list, [
+      counts.planned ? button("Open the cases", () => openFrom(found, asked)) : "",
+      data.columns.length > 1 ? button("On every accelerator", () => ask(without(asked.accelerators))) : "",
+      repro ? button("Copy the command that finds out", (pressed) => copyText(repro, pressed)) : "",
+      button("Copy the link", (pressed) => copyText(location.href, pressed))]);
   }
 
-  function showSubject(subject, chosen) {
-    const cells = data.columns.map((column) => sumUp(column, subject.first, subject.end, chosen));
-    subject.line.hidden = !cells.some((cell, i) => cell.number && isShown(i));
-    if (!subject.line.hidden) fill(subject.line, cells, true);
+  function several(answers, what, asked) {
+    const good = answers.filter((found) => found.kind === "yes").map((found) => found.column.title);
+    const lines = answers.map((found) => element("li", {}, element("span", { class: signStyle(found) }, sign(found)), element("b", {}, found.column.title),
+      element("span", {}, found.kind === "yes" ? `${counted(found.counts.pass)} of ${counted(found.counts.planned)} pass${found.worst === null ? "" : found.worst === 0 ? ", exact" : `, worst ${shareWords(found.worst)} budget`}`
+        : `${WORDS[found.kind]} ${sentence(found, what)}`),
+      found.counts.planned ? button("cases", () => openFrom(found, asked), { "aria-label": `cases of ${found.column.title}` }) : ""));
+    const kind = good.length === answers.length ? "yes" : good.length ? "partly" : "no", box = reply("", "", element("ul", { class: "each" }, ...lines),
+      [button("Copy the link", (pressed) => copyText(location.href, pressed))]);
+    box.classList.add(kind);
+    box.querySelector("h2").replaceChildren(element("b", {}, `${good.length} of ${answers.length}`), ` run ${what}${good.length ? `: ${good.join(", ")}` : ""}.`);
+    return box;
   }
 
-  function isShown(index) {
-    return !state.on || data.columns[index].title === state.on;
+  const SIGNS = { yes: "full", partly: "part", no: "refused", fails: "fail", waived: "waived", unknown: "undeclared" };
+  const markShown = (found) => data.marks[found.counts.fail ? (found.counts.crash ? "crash" : "fail") : SIGNS[found.kind]];
+  const sign = (found) => markShown(found)[0];
+  const signStyle = (found) => (found.counts.fail ? "worse" : markShown(found)[1]);
+
+  function without(words) {
+    return state.q.split(/\s+/).filter((word) => !words.includes(word.toLowerCase().replace(/[?!.,()]/g, ""))).join(" ");
   }
 
-  /** Nothing is done until a column was asked for: thousands of rows have nine cells each. */
-  function showColumns() {
-    if (state.on === shownOn) return;
-    shownOn = state.on;
-    for (const line of table.rows)
-      for (let i = 0; i < data.columns.length; i++) line.cells[i + 1].hidden = !isShown(i);
+  function ask(text) {
+    state.q = byId("question").value = text;
+    answer();
+    remember();
+    byId("question").focus();
   }
 
-  function fill(line, cells, asButtons) {
-    cells.forEach((cell, i) => {
-      const place = line.cells[i + 1];
-      place.className = cell.mark;
-      if (!asButtons) { place.textContent = cell.text; return; }
-      const button = place.querySelector("button") || place.appendChild(emptied(place, "button"));
-      button.type = "button";
-      button.textContent = cell.text;
-    });
-  }
-
-  function emptied(place, name) {
-    place.textContent = "";
-    return document.createElement(name);
-  }
-
-  // --- one cell ------------------------------------------------------------------------------------------------
-
-  function findSubject(name) {
-    for (const area of areas)
-      for (const subject of area.subjects) if (`${subject.area}.${subject.name}` === name) return subject;
-    return null;
-  }
-
-  function openCell() {
-    const [title, name] = split(state.cell);
-    const column = data.columns.find((one) => one.title === title), subject = findSubject(name);
-    if (!column || !subject) { state.cell = state.case = ""; return; }
-    byId("cell-title").textContent = `${name} on ${title}`;
-    const rows = dialog.querySelector("tbody");
-    rows.replaceChildren();
-    for (let place = subject.first; place < subject.end; place++) rows.append(caseLine(column, place));
-    const asked = data.ids.indexOf(state.case);
-    showCase(column, asked >= subject.first && asked < subject.end ? asked : worst(column, subject));
-    if (!dialog.open) dialog.showModal();
-  }
-
-  function split(text) {
-    const at = text.indexOf("|");
-    return [text.slice(0, at), text.slice(at + 1)];
-  }
-
-  function worst(column, subject) {
-    for (const wanted of ["fail", "no verdict", "skip"])
-      for (let place = subject.first; place < subject.end; place++)
-        if (outcomeOf(column, place)[0] === wanted) return place;
-    return subject.first;
-  }
-
-  function caseLine(column, place) {
-    const line = document.createElement("tr"), [outcome, reason] = outcomeOf(column, place);
-    const button = document.createElement("button");
-    button.type = "button";
-    button.textContent = data.ids[place];
-    button.addEventListener("click", () => showCase(column, place));
-    const name = line.appendChild(document.createElement("th"));
-    name.scope = "row";
-    name.append(button);
-    line.dataset.place = String(place);
-    const verdict = line.appendChild(document.createElement("td"));
-    verdict.textContent = outcome;
-    verdict.className = outcome === "pass" ? "full" : outcome === "fail" ? "fail" : "nodata";
-    line.appendChild(document.createElement("td")).textContent = reason;
-    return line;
-  }
-
-  function showCase(column, place) {
-    const id = data.ids[place], one = dialog.querySelector(".one"), [outcome, reason] = outcomeOf(column, place);
-    for (const line of dialog.querySelectorAll("tbody tr")) {
-      line.classList.toggle("chosen", line.dataset.place === String(place));
-      if (line.dataset.place === String(place)) line.scrollIntoView({ block: "nearest" });
-    }
-    one.replaceChildren();
-    append(one, "h3", id);
-    append(one, "p", `${outcome}: ${reason}${column.waived.includes(place) ? " (under a waiver)" : ""}`);
-    const message = column.messages[column.message[place]];
-    if (message) append(one, "pre", message.replaceAll("\u0001", id));
-    appendFacts(one, "Numbers", { "share of the error budget": budget(column.shares[place]), ...(column.details[place] || {}) });
-    appendRepro(one, column, place);
-    appendFacts(one, "Environment", column.run);
-    state.case = id;
+  function openFrom(found, asked) {
+    state.cell = "";
+    state.case = `${found.column.title}|${data.ids[found.place]}`;
+    marked = markedBy(asked);
+    openDialog();
     remember();
   }
 
-  /** The command that repeats a case. `publish` has checked and quoted its parts; only the id is added here. */
-  function appendRepro(parent, column, place) {
-    if (!column.repro.length || data.unrepeatable.includes(place)) return;
-    const [head, tail] = column.repro, words = head + shellQuoted(data.ids[place]) + tail;
-    append(parent, "h4", "Repeat it");
-    append(parent, "pre", words);
-    const copy = append(parent, "button", "Copy");
-    copy.type = "button";
-    copy.addEventListener("click", () => copyText(words, copy));
+  // --- the table ---------------------------------------------------------------------------------------------------
+
+  const markedBy = (wanted) => (place) => {
+    const axes = data.axes[data.axis[place]];
+    return (!wanted.dtype || axes.dtype === wanted.dtype) && (!wanted.mode || axes.mode === wanted.mode);
+  };
+
+  /** The question whether a case counts under the present filters. */
+  function chooser() {
+    const text = state.text.trim().toLowerCase(), fits = markedBy(state);
+    return (place) => fits(place) && (!text || data.ids[place].toLowerCase().includes(text));
   }
 
-  /** One word for a POSIX shell, as Python's shlex.quote writes it. */
-  function shellQuoted(word) {
-    return `'${word.replaceAll("'", `'"'"'`)}'`;
+  /** Whether a row is one of those that are asked for. */
+  function isAsked(cells, first, end, chosen) {
+    if (state.show === "fail") return cells.some((cell) => cell.failed);
+    if (state.show === "differ") return new Set(cells.map((cell) => (cell.mark === "part" ? "full" : cell.mark))).size > 1;
+    const asked = { changed: hasChanged, lies: (column, place) => Boolean((data.reasons[endingOf(column, place)[1]] || {}).contradicts) }[state.show];
+    if (!asked) return true;
+    return data.columns.some((column) => [...between(first, end)].some((place) => chosen(place) && asked(column, place)));
   }
 
-  function budget(letter) {
-    if (!letter || letter === ABSENT) return "";
-    if (letter === "0") return "none: exact";
-    const power = letter.charCodeAt(0) - 97 - 10;
-    return power <= 0 ? `at most 1/${2 ** -power}` : `more than ${2 ** (power - 1)} times the budget`;
+  function sums(part, chosen) {
+    return data.columns.map((column) => sumUp(column, between(part.first, part.end), chosen));
   }
 
-  function append(parent, name, text) {
-    const made = parent.appendChild(document.createElement(name));
-    made.textContent = text;
-    return made;
-  }
-
-  function appendFacts(parent, title, facts) {
-    const rows = Object.entries(facts).filter(([, value]) => value !== "");
-    if (!rows.length) return;
-    append(parent, "h4", title);
-    const list = append(parent, "dl", "");
-    for (const [name, value] of rows) {
-      const pair = append(list, "div", "");
-      append(pair, "dt", name);
-      append(pair, "dd", typeof value === "number" ? String(Number(value.toPrecision(6))) : String(value));
+  function show() {
+    const chosen = chooser(), filtered = Boolean(state.text || state.dtype || state.mode || state.show);
+    // The HTML has the cells of an unfiltered table.
+    const fresh = filtered || drawn;
+    let shown = 0;
+    for (const area of areas) {
+      const cells = sums(area, chosen), asked = isAsked(cells, area.first, area.end, chosen);
+      area.body.hidden = !asked || cells.every((cell) => !cell.number);
+      if (area.body.hidden) continue;
+      shown++;
+      fill(area.line, cells, area);
+      const open = opened.has(area.name) || Boolean(state.text);
+      area.line.querySelector("button").setAttribute("aria-expanded", String(open));
+      // A style hides the rows of a closed area, and has hidden all of them before they were laid out.
+      area.body.classList.toggle("open", open);
+      if (open) showSubjects(area, chosen, filtered, fresh);
     }
+    drawn = filtered;
+    byId("found").textContent = shown === areas.length ? plural(shown, "area") : `${shown} of ${plural(areas.length, "area")}`;
+    rove();
   }
 
-  async function copyText(text, button) {
-    try {
-      await navigator.clipboard.writeText(text);
-      button.textContent = "Copied";
-    } catch {
-      button.textContent = "Select the line above and copy it";
+  /** Show the subjects of an area. Of very many, those that fail or differ come first, and a button shows the others. */
+  function showSubjects(area, chosen, filtered, fresh) {
+    const rows = area.subjects.map((subject) => ({ subject, cells: sums(subject, chosen) }))
+      .map((row) => ({ ...row, asked: row.cells.some((cell) => cell.number) && isAsked(row.cells, row.subject.first, row.subject.end, chosen) }));
+    let asked = rows.filter((row) => row.asked);
+    const all = asked.length;
+    if (all > MANY_SUBJECTS && !whole.has(area.name) && !state.text) {
+      const telling = asked.filter(({ cells }) => cells.some((cell) => cell.failed) || new Set(cells.map((cell) => cell.mark)).size > 1);
+      telling.sort((a, b) => b.cells.some((cell) => cell.failed) - a.cells.some((cell) => cell.failed)); // a stable sort
+      asked = (telling.length ? telling : asked).slice(0, SHOWN_SUBJECTS);
     }
-  }
-
-  // --- comparing with a file -----------------------------------------------------------------------------------
-
-  async function compare(file) {
-    if (file.size > LARGEST_FILE) return say(`${file.name} is larger than 128 MiB; no report of this suite is.`, "");
-    let report;
-    try {
-      report = JSON.parse(await file.text());
-    } catch {
-      return say(`${file.name} is not JSON. Drop the report.json of a run.`, "");
+    const kept = new Set(asked);
+    for (const row of rows) {
+      row.subject.line.hidden = !kept.has(row);
+      if (kept.has(row)) fill(row.subject.line, row.cells, row.subject, fresh);
     }
-    const other = endingsIn(report);
-    if (!other) return say(`${file.name} is not a report of this suite. Drop the report.json of a run.`, "");
-    const column = data.columns.find((one) => one.title === state.on)
-      || data.columns.find((one) => one.name === report.accelerator.name) || data.columns[0];
-    return showDifference(column, other, file.name);
+    showRest(area, all - asked.length);
   }
 
-  function endingsIn(report) {
-    if (!report || typeof report !== "object" || !Array.isArray(report.cases) || !report.accelerator) return null;
-    const found = new Map();
-    for (const one of report.cases)
-      if (one && typeof one.id === "string") found.set(one.id, `${one.outcome || "pass"}: ${one.reason || "native"}`);
-    const lost = (report.accounting && report.accounting.unaccounted) || [];
-    for (const one of Array.isArray(lost) ? lost : []) found.set(String(one.id), "no verdict: lost");
-    return found;
+  function showRest(area, number) {
+    area.rest?.remove();
+    area.rest = null;
+    if (!number) return;
+    area.rest = element("tr", { class: "rest" }, element("th", { scope: "row", colSpan: data.columns.length + 1 },
+      button(`Show the other ${plural(number, "subject")}`, () => { whole.add(area.name); show(); })));
+    area.body.append(area.rest);
   }
 
-  function showDifference(column, other, name) {
-    const rows = [], sums = { better: 0, worse: 0, otherwise: 0, here: 0, there: 0 };
-    const known = new Set();
-    data.ids.forEach((id, place) => {
-      if (column.verdicts[place] === ABSENT) return;
-      known.add(id);
-      const mine = outcomeOf(column, place).join(": "), theirs = other.get(id);
-      if (theirs === mine) return;
-      sums[kind(mine, theirs)]++;
-      rows.push([id, mine, theirs || "not in the file"]);
+  /** Fill a row: buttons in its cells, the number of cases and the address behind its name. */
+  function fill(line, cells, part) {
+    const head = line.cells[0], number = Math.max(...cells.map((cell) => cell.number));
+    if (!head.querySelector("button, a")) {
+      const text = head.firstChild;
+      text.replaceWith(part.subjects ? element("button", { type: "button", class: "fold" }, ...breakable(part.name))
+        : element("a", { href: `#${new URLSearchParams({ at: `${part.area}.${part.name}` })}` }, ...breakable(part.name)), " ");
+    }
+    head.querySelector("i").textContent = counted(number);
+    cells.forEach((cell, i) => {
+      const place = line.cells[i + 1];
+      if (cell.filtered) {
+        place.className = "fo";
+        place.replaceChildren(element("span", { class: "unseen" }, "filtered out"));
+        return;
+      }
+      place.className = cell.style;
+      const inside = place.querySelector("button") || element("button", { type: "button" });
+      if (!inside.parentElement) place.replaceChildren(inside);
+      inside.replaceChildren(...(cell.count === null ? [cell.sign, element("i", {}, ` ${cell.words}`)] : [`${cell.sign} ${counted(cell.count)}`]));
     });
-    for (const [id, theirs] of other) if (!known.has(id)) { sums.there++; rows.push([id, "not on this page", theirs]); }
-    say(`${column.title} against ${name}: ${rows.length} cases differ`,
-      `${sums.worse} pass here and not in the file, ${sums.better} pass in the file and not here, ` +
-      `${sums.otherwise} differ in another way, ${sums.here} are only here, ${sums.there} only in the file.` +
-      (rows.length > MOST_ROWS ? ` The first ${MOST_ROWS} are shown.` : ""), rows.slice(0, MOST_ROWS));
   }
 
-  function kind(mine, theirs) {
-    if (theirs === undefined) return "here";
-    const passes = [mine, theirs].map((one) => one.startsWith("pass"));
-    return passes[0] === passes[1] ? "otherwise" : passes[0] ? "worse" : "better";
+  /** One stop of the Tab key for the whole table: arrow keys move inside it. */
+  function rove(chosen) {
+    const stops = [...table.querySelectorAll("tbody button, tbody a")];
+    const now = chosen || stops.find((stop) => stop.tabIndex === 0 && stop.offsetParent) || stops[0];
+    for (const stop of stops) stop.tabIndex = stop === now ? 0 : -1;
   }
 
-  function say(title, text, rows = []) {
-    const section = byId("difference"), body = section.querySelector("tbody");
-    byId("difference-title").textContent = title;
-    section.querySelector("p").textContent = text;
-    section.querySelector(".wide").hidden = rows.length === 0;
-    body.replaceChildren(...rows.map((cells) => {
-      const line = document.createElement("tr");
-      cells.forEach((cell, i) => append(line, i ? "td" : "th", cell));
-      line.cells[0].scope = "row";
-      return line;
-    }));
-    section.hidden = false;
-    section.focus();
+  function press(pressed) {
+    const line = pressed.closest("tr"), cell = pressed.closest("th, td"), area = areas.find((found) => found.body === line.parentElement);
+    if (!area || line === area.rest) return; // the button of the rest has done its work already
+    if (line === area.line) {
+      if (!opened.delete(area.name)) opened.add(area.name);
+      show();
+    } else if (cell.cellIndex > 0) {
+      const subject = area.subjects.find((found) => found.line === line);
+      state.case = "";
+      state.cell = `${data.columns[cell.cellIndex - 1].title}|${subject.area}.${subject.name}`;
+      marked = markedBy(state);
+      openDialog();
+    }
+    remember();
   }
 
-  // --- state, in the address -----------------------------------------------------------------------------------
+  function move(event) {
+    const steps = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1], Home: [0, -999], End: [0, 999] };
+    const from = event.target.closest("button, a"), step = steps[event.key];
+    if (!from || !step) return;
+    event.preventDefault();
+    const lines = [...table.querySelectorAll("tbody:not([hidden]) > tr:not([hidden])")].filter((line) => line.offsetParent);
+    const cell = from.closest("th, td"), stop = (line, across) => line?.cells[across]?.querySelector("button, a");
+    const at = lines.indexOf(cell.parentElement);
+    let next = null;
+    if (Math.abs(step[1]) === 999) next = step[1] < 0 ? stop(lines[at], 0) : [...lines[at].querySelectorAll("button, a")].pop();
+    else for (let y = at + step[0], x = cell.cellIndex + step[1]; lines[y] && x >= 0 && x <= data.columns.length && !next; y += step[0], x += step[1]) next = stop(lines[y], x) || (step[0] && stop(lines[y], 0));
+    if (!next) return;
+    rove(next);
+    next.focus();
+    next.scrollIntoView({ block: "nearest", inline: "nearest" });
+  }
 
-  function remember() {
+  // --- one subject on one accelerator ------------------------------------------------------------------------------
+
+  function split(text) {
+    // An id has no bar before its first dot, and titles may have one.
+    const at = text.lastIndexOf("|", text.indexOf("[") < 0 ? undefined : text.indexOf("["));
+    return [text.slice(0, at), text.slice(at + 1)];
+  }
+
+  function openDialog() {
+    const [title, name] = split(state.case || state.cell), column = data.columns.find((found) => found.title === title);
+    const place = state.case ? data.ids.indexOf(name) : -1;
+    const subject = subjects.find((found) => (place >= 0 ? found.first <= place && place < found.end : `${found.area}.${found.name}` === name));
+    if (!column || !subject || (state.case && place < 0)) { state.cell = state.case = ""; return; }
+    draw(column, subject, place >= 0 ? place : worst(column, subject));
+    if (dialog.open) return;
+    returnTo = document.activeElement;
+    dialog.showModal();
+    dialog.querySelector('[aria-pressed="true"][data-place]')?.focus();
+  }
+
+  function worst(column, subject) {
+    const places = [...between(subject.first, subject.end)], inside = places.filter(marked);
+    for (const wanted of ["fail", "no verdict", "skip"])
+      for (const place of [...inside, ...places]) if (endingOf(column, place)[0] === wanted) return place;
+    return (inside.length ? inside : places)[0];
+  }
+
+  function draw(column, subject, place) {
+    const others = data.columns.map((other) => {
+      const cell = sumUp(other, between(subject.first, subject.end), () => true);
+      return button(`${cell.sign} ${other.title}`, () => choose(other, subject, place), { class: "chip", "aria-pressed": String(other === column) });
+    });
+    const inner = element("div", { class: "inner" }, element("div", { class: "others", role: "group", "aria-label": "accelerator" }, ...(others.length > 1 ? others : [])));
+    const outside = [...between(subject.first, subject.end)].some((other) => !marked(other));
+    if (outside) inner.append(element("p", { class: "quiet" }, "Cases outside the question or the filter are dashed."));
+    inner.append(caseGrid(column, subject, place, marked), caseSection(column, place));
+    const head = element("div", { class: "head" }, element("h2", { id: "cell-title" }, `${subject.area}.${subject.name} on ${column.title}`, element("small", {}, plural(subject.end - subject.first, "case"))),
+      button("Copy the link", (pressed) => copyText(location.href, pressed)), button("✕", () => dialog.close(), { "aria-label": "Close" }));
+    dialog.replaceChildren(head, inner);
+    for (const one of dialog.querySelectorAll("[data-place]")) one.addEventListener("click", () => choose(column, subject, Number(one.dataset.place)));
+  }
+
+  function choose(column, subject, place) {
+    const at = dialog.scrollTop;
+    state.cell = "";
+    state.case = `${column.title}|${data.ids[place]}`;
+    draw(column, subject, place);
+    remember();
+    dialog.scrollTop = at;
+    dialog.querySelector('[aria-pressed="true"][data-place]')?.focus({ preventScroll: true });
+  }
+
+  // --- state, in the address ---------------------------------------------------------------------------------------
+
+  function remember(at = "") {
     const words = new URLSearchParams(Object.entries(state).filter(([, value]) => value));
     if (opened.size) words.set("open", [...opened].join(","));
+    if (at) words.set("at", at);
     history.replaceState(null, "", `#${words}`);
   }
 
   function recall() {
-    const words = new URLSearchParams(location.hash.slice(1));
+    // A plain anchor is the browser's own business.
+    if (location.hash && !location.hash.includes("=")) return drawn ? undefined : show();
+    const words = new URLSearchParams(location.hash.slice(1)), at = words.get("at") || "";
     for (const name of Object.keys(state)) state[name] = words.get(name) || "";
     opened.clear();
     for (const name of (words.get("open") || "").split(",")) if (name) opened.add(name);
-    for (const name of FILTERS) form.elements[name].value = state[name];
-    for (const name of FILTERS) state[name] = form.elements[name].value; // a name that is not there is no filter
+    for (const name of FILTERS) { form.elements[name].value = state[name]; state[name] = form.elements[name].value; } // a name that is not there is no filter
+    byId("question").value = state.q;
+    const area = areas.find((found) => at === found.name || found.subjects.some((subject) => `${subject.area}.${subject.name}` === at));
+    if (area) { opened.add(area.name); whole.add(area.name); }
+    answer();
     show();
-    if (state.cell) openCell();
+    marked = markedBy(state.dtype || state.mode ? state : understood(state.q));
+    if (state.case || state.cell) openDialog();
     else if (dialog.open) dialog.close();
+    if (area) goTo(area, at);
   }
 
-  function offer(name, values) {
-    for (const value of values) form.elements[name].append(new Option(value, value));
+  function goTo(area, at) {
+    const line = at === area.name ? area.line : area.subjects.find((subject) => `${subject.area}.${subject.name}` === at).line;
+    for (const other of table.querySelectorAll(".hit")) other.classList.remove("hit");
+    line.classList.add("hit");
+    const stop = line.querySelector("button, a");
+    rove(stop);
+    line.scrollIntoView({ block: "center" });
+    stop.focus({ preventScroll: true });
   }
 
   function prepare() {
-    const axes = (name) => [...new Set(data.axes.map((one) => one[name]).filter(Boolean))].sort();
-    offer("area", areas.map((area) => area.name));
-    offer("dtype", axes("dtype"));
-    offer("mode", axes("mode"));
-    offer("on", data.columns.map((column) => column.title));
-    const used = new Set(data.columns.flatMap((column) => [...new Set(column.verdicts)]));
-    const endings = [...used].map((letter) => data.letters[letter]).filter(Boolean);
-    offer("outcome", [...new Set([...endings.map((one) => one[0]), ...endings.map((one) => one[1])])].sort());
-    for (const area of areas) {
-      const head = area.line.cells[0], button = emptied(head, "button");
-      button.type = "button";
-      button.textContent = area.name;
-      head.append(button);
+    const axes = (name) => [...new Set(data.axes.map((found) => found[name]).filter(Boolean))].sort();
+    for (const name of ["dtype", "mode"]) for (const value of axes(name)) form.elements[name].append(new Option(value, value));
+    const names = examples();
+    byId("examples").querySelector("span").replaceChildren(...names.map((text) => button(text, () => ask(text))));
+    byId("examples").hidden = !names.length;
+    for (const line of document.querySelectorAll(".state tbody")) {
+      const head = line.rows[0].cells[0], why = line.rows[1], fold = element("button", { type: "button", "aria-expanded": "false" }, head.textContent);
+      fold.addEventListener("click", () => fold.setAttribute("aria-expanded", String(why.classList.toggle("open"))));
+      head.replaceChildren(fold);
     }
-    for (const time of document.querySelectorAll("time.age")) {
-      const days = Math.floor((Date.now() - Date.parse(time.dateTime)) / 86400000);
-      if (days >= 0) time.textContent += `, ${days} ${days === 1 ? "day" : "days"} ago`;
+    for (const list of document.querySelectorAll("details[data-title] li")) {
+      const title = list.closest("details").dataset.title, id = list.textContent;
+      if (data.ids.includes(id)) list.replaceChildren(element("a", { href: `#${new URLSearchParams({ case: `${title}|${id}` })}` }, id));
     }
-    form.hidden = false;
+    byId("ask").hidden = form.hidden = false;
+  }
+
+  /** Questions to try: about a case that fails, if there is one, and about a well-known operator. */
+  function examples() {
+    const known = ["conv2d", "softmax", "layer_norm", "matmul", "linear", "add"], last = (subject) => subject.search.parts[subject.search.parts.length - 1];
+    const rank = (subject) => (known.indexOf(last(subject)) + 1 || (last(subject).startsWith("_") ? 99 : 50));
+    const order = (at) => (KNOWN_DTYPES.indexOf(data.axes[data.axis[at]].dtype) + 99) % 99;
+    const byDtype = (subject) => [...between(subject.first, subject.end)].sort((a, b) => order(a) - order(b));
+    const ranked = [...subjects].sort((a, b) => rank(a) - rank(b)), found = [];
+    for (const wanted of ["fail", "full"]) {
+      for (const subject of ranked) {
+        const place = byDtype(subject).find((at) => data.axes[data.axis[at]].mode === "training"
+          && data.columns.some((column) => markOf(column, at) === wanted));
+        if (place === undefined) continue;
+        const { dtype, mode } = data.axes[data.axis[place]], column = data.columns.find((other) => markOf(other, place) === wanted);
+        const words = [last(subject), Object.keys(DTYPES).find((short) => DTYPES[short] === dtype && /^[bf]+p?\d/.test(short)) || dtype, mode];
+        for (const text of [[...words, column.title].join(" "), words.join(" ")]) if (text && !found.includes(text)) found.push(text);
+        break;
+      }
+    }
+    return found.slice(0, 4);
   }
 
   function listen() {
-    form.addEventListener("input", (event) => {
-      if (event.target.id === "other") return;
-      for (const name of FILTERS) state[name] = form.elements[name].value;
-      show();
-      remember();
+    let wait = 0;
+    byId("question").addEventListener("input", (event) => {
+      clearTimeout(wait);
+      wait = setTimeout(() => { state.q = event.target.value; answer(); remember(); }, 100);
     });
+    byId("ask").addEventListener("submit", (event) => { event.preventDefault(); clearTimeout(wait); state.q = byId("question").value; answer(); remember(); });
+    const read = () => { for (const name of FILTERS) state[name] = form.elements[name].value; show(); remember(); };
+    form.addEventListener("input", read);
     form.addEventListener("submit", (event) => event.preventDefault());
-    form.addEventListener("reset", () => setTimeout(() => { for (const name of FILTERS) state[name] = ""; show(); remember(); }));
-    table.addEventListener("click", (event) => {
-      const button = event.target.closest("button");
-      if (button) press(button);
-    });
+    form.addEventListener("reset", () => setTimeout(read));
+    table.addEventListener("click", (event) => { const pressed = event.target.closest("button"); if (pressed) { rove(pressed); press(pressed); } });
     table.addEventListener("keydown", move);
-    dialog.addEventListener("close", () => { state.cell = state.case = ""; remember(); });
-    window.addEventListener("hashchange", recall);
-    byId("difference").querySelector("button").addEventListener("click", () => { byId("difference").hidden = true; byId("other").value = ""; });
-    byId("other").addEventListener("change", (event) => { if (event.target.files[0]) compare(event.target.files[0]); });
-    document.addEventListener("dragover", (event) => { event.preventDefault(); document.body.classList.add("dropping"); });
-    document.addEventListener("dragleave", () => document.body.classList.remove("dropping"));
-    document.addEventListener("drop", (event) => {
-      event.preventDefault();
-      document.body.classList.remove("dropping");
-      if (event.dataTransfer.files[0]) compare(event.dataTransfer.files[0]);
+    dialog.addEventListener("click", (event) => { if (event.target === dialog) dialog.close(); });
+    dialog.addEventListener("close", () => { state.cell = state.case = ""; remember(); if (returnTo?.isConnected) returnTo.focus(); });
+    document.addEventListener("keydown", (event) => {
+      if (event.key === "/" && !event.target.closest("input, select, dialog")) { event.preventDefault(); byId("question").focus(); }
     });
-  }
-
-  function press(button) {
-    const line = button.closest("tr"), cell = button.closest("th, td");
-    const area = areas.find((one) => one.body === line.parentElement);
-    if (cell.cellIndex === 0) {
-      if (!opened.delete(area.name)) opened.add(area.name);
-      show();
-    } else {
-      const subject = area.subjects.find((one) => one.line === line);
-      state.cell = `${data.columns[cell.cellIndex - 1].title}|${subject.area}.${subject.name}`;
-      openCell();
-    }
-    remember();
-  }
-
-  /** Arrow keys go from cell to cell. */
-  function move(event) {
-    const steps = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
-    const button = event.target.closest("button"), step = steps[event.key];
-    if (!button || !step) return;
-    const lines = [...table.querySelectorAll("tbody:not([hidden]) :is(tr.area, .open > tr:not([hidden]))")];
-    const cell = button.closest("th, td");
-    for (let at = lines.indexOf(cell.parentElement) + step[0], across = cell.cellIndex + step[1];
-      lines[at] && lines[at].cells[across]; at += step[0], across += step[1]) {
-      const next = lines[at].cells[across].querySelector("button");
-      if (next) { event.preventDefault(); next.focus(); return; }
-    }
+    window.addEventListener("hashchange", recall);
+    window.addEventListener("beforeprint", () => { for (const picture of document.querySelectorAll(".picture")) picture.open = true; });
+    listenForFiles();
   }
 
   prepare();

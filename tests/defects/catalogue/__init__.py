@@ -7,6 +7,7 @@ from tests.defects.mutant import Mutant
 from . import (
     claims,
     collectives,
+    compressed,
     devices,
     evoformer,
     generation,
@@ -24,6 +25,8 @@ from . import (
     random_numbers,
     stand_ins,
     streams,
+    tuning,
+    worlds,
 )
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -45,6 +48,9 @@ MUTANTS: tuple[Mutant, ...] = (
     *evoformer.MUTANTS,
     *linear.MUTANTS,
     *generation.MUTANTS,
+    *compressed.MUTANTS,
+    *tuning.MUTANTS,
+    *worlds.MUTANTS,
     *stand_ins.MUTANTS,
 )
 

@@ -6,23 +6,28 @@ check; screenshots go to ``SCREENSHOTS`` if it is set.
 
 from __future__ import annotations
 
+import gzip
 import os
 import shutil
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from conformance.reports.model import Report
 from conformance.reports.page import publish
 from conformance.reports.page.columns import PublishedReport
 from conformance.reports.report_json import to_json
+from conformance.reports.views import packed
 from tests.reports.page import many
+from tests.reports.page.fleet import fleet
 
 READY = "html[data-ready]"
+WIDTHS = (320, 390, 800, 1280)
+CONV = "operators.nn.functional.conv2d"
 
 
 @pytest.fixture(scope="module")
@@ -33,144 +38,360 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="module")
-def index(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Two runs of supa, one of npu."""
-    old, new = many.large("supa", 400, 1), many.large("supa", 400, 2)
-    older = Report(many.report("supa", (), "2026-01-01T00:00:00+00:00").run, old.accelerator, cases=old.cases)
-    folder = tmp_path_factory.mktemp("page")
-    publish.publish(map(PublishedReport, (older, new, many.large("npu", 300, 3))), folder)
-    return (folder / "index.html").as_uri()
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[int, str]:
+    """Addresses of pages with 3 and with 10 accelerators."""
+    found = {}
+    for number in (3, 10):
+        folder = tmp_path_factory.mktemp(f"page{number}")
+        publish.publish(fleet(number, every=3), folder)
+        found[number] = (folder / "index.html").as_uri()
+    return found
+
+
+@contextmanager
+def opened(browser: Browser, address: str, *, width: int = 1280, **options: Any) -> Iterator[Page]:
+    """A page that is ready; afterwards it must have said nothing on the console, and nothing may scroll sideways."""
+    with browser.new_context(viewport={"width": width, "height": 900 if width > 600 else 780}, **options) as context:
+        page = context.new_page()
+        said: list[str] = []
+        page.on("console", lambda message: said.append(message.text))
+        page.on("pageerror", lambda error: said.append(str(error)))
+        page.goto(address)
+        page.wait_for_selector(READY, state="attached")
+        yield page
+        assert said == []
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
 @pytest.fixture
-def page(browser: Browser, index: str, request: pytest.FixtureRequest) -> Iterator[Page]:
-    with browser.new_context(viewport={"width": 1280, "height": 900}) as context:
-        opened = context.new_page()
-        said: list[str] = []
-        opened.on("console", lambda message: said.append(message.text))
-        opened.on("pageerror", lambda error: said.append(str(error)))
-        opened.goto(index)
-        opened.wait_for_selector(READY, state="attached")
-        yield opened
-        _keep(opened, request.node.name)
-        assert said == []
+def page(browser: Browser, pages: dict[int, str]) -> Iterator[Page]:
+    with opened(browser, pages[3]) as page:
+        yield page
 
 
-def _keep(page: Page, name: str) -> None:
+def _keep(page: Page, name: str, **options: Any) -> None:
     if folder := os.environ.get("SCREENSHOTS"):
-        page.screenshot(path=Path(folder) / f"{name}.png")
+        page.screenshot(path=Path(folder) / f"{name}.png", **options)
+
+
+def ask(page: Page, text: str) -> str:
+    """Type a question; the answer's sentence."""
+    page.fill("#question", text)
+    page.keyboard.press("Enter")
+    answer: str = page.inner_text("#answer h2")
+    return " ".join(answer.split())
+
+
+def until(page: Page, condition: str) -> None:
+    """Wait until an expression is true. The page's policy forbids Playwright's own way, which is eval()."""
+    for _ in range(200):
+        if page.evaluate(condition):
+            return
+        page.wait_for_timeout(50)
+    raise AssertionError(condition)
 
 
 def cells(page: Page) -> list[list[str]]:
     """The visible cells of the matrix."""
     found: list[list[str]] = page.evaluate(
-        "[...document.querySelectorAll('#matrix tbody tr')].filter(row => row.offsetParent)"
-        ".map(row => [...row.cells].filter(cell => cell.offsetParent).map(cell => cell.textContent.trim()))"
+        "[...document.querySelectorAll('#table tbody tr')].filter(row => row.offsetParent)"
+        ".map(row => [...row.cells].map(cell => cell.className + ' ' + cell.textContent.trim().replace(/\\s+/g, ' ')))"
     )
     return found
 
 
-def test_the_script_counts_as_the_html_does(browser: Browser, index: str) -> None:
+# --- the three questions ---------------------------------------------------------------------------------------------
+
+
+def test_the_three_questions_and_the_actions_that_each_takes(page: Page) -> None:
+    """Typing counts as one action. A reader's first screen is 900 pixels high."""
+    actions = {}
+    page.fill("#question", "conv2d bf16 training nova")
+    page.wait_for_selector("#answer h2:has-text('fails')")
+    actions["Does X support bf16 training of conv2d?"] = 1
+
+    page.click("nav a[href='#changed']")
+    text = page.inner_text(".change:has(h3:has-text('nova'))")
+    assert "pass → wrong" in text
+    assert "driver" in text
+    actions["What regressed?"] = 1
+
+    page.reload()
+    page.wait_for_selector(READY, state="attached")
+    box = page.locator(".state").bounding_box()
+    assert box is not None
+    assert box["y"] + box["height"] <= 900
+    assert [row.split("\n")[0] for row in page.locator(".state tbody tr:first-child th").all_inner_texts()] == [
+        "cpu (upstream)", "nova", "supa"
+    ]  # fmt: skip
+    actions["How do we stand?"] = 0
+    print("\n| question | actions |\n|---|---|")
+    print("\n".join(f"| {question} | {number} |" for question, number in actions.items()))
+    assert list(actions.values()) == [1, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("question", "answer"),
+    [
+        ("conv2d bf16 training cpu", "Yes. cpu (upstream) runs conv2d in bfloat16 for training, natively"),
+        ("Does nova support bfloat16 training of conv2d?", "No, it fails. conv2d in bfloat16 for training on nova"),
+        ("conv2d nova", "Partly. 2 cases of 19 of conv2d fail on nova: max_ulp 212"),
+        ("cumsum fp16 training supa", "Not yet. cumsum in float16 for training fails on supa, and is waived: not-yet,"),
+        ("conv2d fp64 supa", "Unknown. supa declares nothing about conv2d in float64"),
+        ("conv2d int8 training", "Does not apply. There is no case of conv2d in int8 for training."),
+        ("conv2d bf16 training", "2 of 3 run conv2d in bfloat16 for training: cpu (upstream), supa."),
+        ("cnov2d bf16", "Unknown. Nothing here is called “cnov2d”. Did you mean:"),
+    ],
+)  # fmt: skip
+def test_answers(page: Page, question: str, answer: str) -> None:
+    assert ask(page, question).startswith(answer)
+
+
+def test_a_declared_no_and_what_did_not_run(browser: Browser, pages: dict[int, str]) -> None:
+    with opened(browser, pages[10]) as page:
+        assert ask(page, "conv2d bf16 training orca").startswith("No. orca declares that it does not run conv2d")
+        assert ask(page, "comm.all_reduce orca").startswith("Unknown.")
+        assert "did not run on orca: this machine has 1 device" in ask(page, "comm.all_reduce orca")
+
+
+def test_a_typo_gets_names_that_can_be_clicked(page: Page) -> None:
+    ask(page, "cnov2d bf16 nova")
+    page.click("#answer .acts button:text-is('conv2d')")
+    assert page.inner_text("#answer h2").startswith("No, it fails.")
+    assert page.input_value("#question") == "conv2d bf16 nova"
+
+
+def test_an_answer_has_its_evidence_and_opens_the_cases(page: Page) -> None:
+    ask(page, "conv2d bf16 training nova")
+    assert {"0 of 1 pass", "2026-11-21", "ci@vendor.example"} <= set(page.locator("#answer dd").all_inner_texts())
+    page.click("#answer button:text-is('Open the cases')")
+    assert page.inner_text(".one h3") == f"{CONV}[bfloat16-training]"
+    assert page.locator(".grid button:not(.dim)").count() == 1
+
+
+def test_questions_that_mean_nothing_are_no_error(page: Page) -> None:
+    for text in ("?", "<img src=x onerror=alert(1)>", "a" * 5_000, "[[[", "the of in", "%00", "__proto__ constructor"):
+        page.fill("#question", text)
+        page.keyboard.press("Enter")
+    assert page.locator("img").count() == 0
+
+
+# --- the matrix ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [3, 10])
+def test_the_script_counts_as_the_html_does(browser: Browser, pages: dict[int, str], number: int) -> None:
     """With every area open and no filter, all cells are what they are without JavaScript."""
     with browser.new_context(java_script_enabled=False) as context:
         still = context.new_page()
-        still.goto(index)
-        plain = [row.inner_text().split("\t") for row in still.locator("#matrix tbody tr").all()]
+        still.goto(pages[number])
+        plain = cells(still)
         assert still.locator("noscript p").is_visible()
-    with browser.new_context() as context:
-        alive = context.new_page()
-        alive.goto(f"{index}#open=operators")
-        alive.wait_for_selector(READY, state="attached")
-        assert [[cell.strip() for cell in row] for row in plain] == cells(alive)
+        assert still.locator("#ask").is_hidden()
+    with opened(browser, pages[number]) as page:
+        page.fill("#filters [name=text]", ".")  # every name has a dot: every row is filled by the script
+        assert cells(page) == plain
 
 
 def test_filters_narrow_the_matrix(page: Page) -> None:
-    page.select_option("[name=on]", "supa")
-    page.select_option("[name=dtype]", "float32")
-    page.fill("[name=text]", "operator_7[")
+    page.select_option("#filters [name=dtype]", "bfloat16")
+    page.select_option("#filters [name=mode]", "training")
+    page.fill("#filters [name=text]", "conv2d[")
     rows = cells(page)
-    assert [row[0] for row in rows] == ["operators", "family_0.operator_7"]
-    assert {len(row) for row in rows} == {2}
-    assert rows[1][1].endswith("2")  # inference and training
+    assert [row[0].split()[0] for row in rows] == ["operators", "nn.functional.conv2d"]
+    assert [row[1:] for row in rows] == [["ok ✓ 1", "x3 ✕ 1", "ok ✓ 1"]] * 2
 
 
-def test_failures_alone(page: Page) -> None:
-    page.select_option("[name=outcome]", "fail")
-    assert all("✕" in "".join(row) for row in cells(page))
+def test_filtered_out_is_not_the_same_as_not_run(browser: Browser, pages: dict[int, str]) -> None:
+    with opened(browser, pages[10]) as page:
+        comm = page.locator("#table tr.area:has(th:has-text('comm '))")
+        assert "nr – not run" in comm.evaluate("row => [...row.cells].map(c => c.className + ' ' + c.textContent)")
+        page.select_option("#filters [name=mode]", "training")
+        assert comm.is_hidden()
 
 
-def test_regressions_are_told_by_the_run_before(page: Page) -> None:
-    page.select_option("[name=ask]", "regressions")
-    rows = cells(page)
-    assert len(rows) > 5
-    assert {row[1] for row in rows} == {"–"}  # npu has no earlier run
+@pytest.mark.parametrize("value", ["fail", "differ", "changed"])
+def test_rows_of_one_kind(page: Page, value: str) -> None:
+    before = len(cells(page))
+    page.check(f"#filters [value={value}]", force=True)
+    assert 0 < len(cells(page)) < before
 
 
-def test_a_cell_opens_and_its_address_brings_it_back(page: Page) -> None:
-    page.click("#matrix th button")
-    page.click("tr:has(th:text-is('family_0.operator_0')) td:nth-of-type(2) button")
-    assert page.inner_text("#cell-title") == "operators.family_0.operator_0 on supa"
-    page.click("#cell tbody tr:nth-child(3) button")
-    chosen = page.inner_text(".one h3")
-    assert "--accelerator=supa --case 'operators.family_0.operator_0[" in page.inner_text(".one")
-    page.reload()
-    page.wait_for_selector("#cell[open]")
-    assert page.inner_text(".one h3") == chosen
-    page.keyboard.press("Escape")
-    page.wait_for_selector("#cell[open]", state="detached")
-    page.wait_for_function("!location.hash.includes('cell=')")  # the browser tells of the closing a moment later
-    assert "cell=" not in page.url
+def test_an_area_opens_by_click_and_by_key(page: Page) -> None:
+    assert page.locator("#table tbody tr:not(.area):visible").count() == 0
+    page.click("#table tr.area:has(th:has-text('comm ')) td:nth-of-type(2) button")
+    assert page.locator("#table tbody tr:not(.area):visible").count() > 3
+    page.keyboard.press("Enter")
+    assert page.locator("#table tbody tr:not(.area):visible").count() == 0
+
+
+def test_a_large_area_shows_what_differs_first_and_everything_when_asked(page: Page) -> None:
+    page.click("#table button.fold:text-is('operators')")
+    few = len(cells(page))
+    assert "conv2d" in str(cells(page))
+    page.click("#table tr.rest button")
+    assert len(cells(page)) > few + 100
 
 
 def test_keys_alone(page: Page) -> None:
-    page.focus("#matrix th button")
+    """One stop of the Tab key for the table; arrows, Home and End inside it; a dialog gives the focus back."""
+    page.focus("#found ~ *, #filters button")
+    for _ in range(4):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.closest('#table') !== null"):
+            break
+    assert page.evaluate("document.activeElement.textContent") == "accelerator"
     page.keyboard.press("Enter")
     page.keyboard.press("ArrowDown")
-    page.keyboard.press("ArrowDown")
     page.keyboard.press("ArrowRight")
-    assert page.evaluate("document.activeElement.closest('#matrix') !== null")
+    page.keyboard.press("End")
+    last = page.evaluate("document.activeElement.closest('td').cellIndex")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#cell[open]")
+    page.keyboard.press("Escape")
+    page.wait_for_selector("#cell[open]", state="detached")
+    assert last == 3
+    assert page.evaluate("document.activeElement.closest('td')?.cellIndex") == 3
 
 
-def test_dropping_a_report_compares(page: Page, tmp_path: Path) -> None:
-    other = many.large("supa", 400, 5)
-    file = tmp_path / "report.json"
-    file.write_text(to_json(other), encoding="utf-8")
-    page.set_input_files("#other", file)
-    page.wait_for_selector("#difference")
-    title = page.inner_text("#difference-title")
-    here = {case.id: (case.outcome, case.reason) for case in many.large("supa", 400, 2).cases}
-    different = sum(1 for case in other.cases if here[case.id] != (case.outcome, case.reason))
-    assert title == f"supa against report.json: {different} cases differ"
-    assert page.locator("#difference tbody tr").count() == min(different, 500)
+def test_slash_goes_to_the_question(page: Page) -> None:
+    page.keyboard.press("/")
+    assert page.evaluate("document.activeElement.id") == "question"
 
 
-@pytest.mark.parametrize("text", ["", "[1]", '{"cases": 3}', "\x00"])
-def test_dropping_something_else_is_one_sentence(page: Page, tmp_path: Path, text: str) -> None:
-    file = tmp_path / "other.json"
-    file.write_text(text, encoding="utf-8")
-    page.set_input_files("#other", file)
-    page.wait_for_selector("#difference")
-    assert page.inner_text("#difference-title").endswith("Drop the report.json of a run.")
+@pytest.mark.parametrize("width", [390, 1280])
+def test_every_column_can_be_reached_and_heads_stay(browser: Browser, pages: dict[int, str], width: int) -> None:
+    with opened(browser, f"{pages[10]}#at=operators", width=width) as page:
+        page.wait_for_timeout(200)
+        page.keyboard.press("End")
+        page.wait_for_timeout(200)
+        box = page.evaluate("(b => [b.left, b.right])(document.activeElement.getBoundingClientRect())")
+        heads = page.evaluate(
+            "[...document.querySelectorAll('#table thead th')].map(h => h.getBoundingClientRect().top)"
+        )
+        first = page.evaluate("document.querySelector('#table tr.hit th').getBoundingClientRect().left")
+        assert box[0] >= 0
+        assert box[1] <= width
+        assert 0 <= heads[-1] < 780
+        assert 0 <= first < 40
 
 
-def test_a_wrong_address_is_no_error(page: Page, index: str) -> None:
-    page.goto(f"{index}#cell=nobody|nothing&area=%00&on=x&open=y,z")
+# --- addresses, dialog, comparison -----------------------------------------------------------------------------------
+
+
+def test_a_cell_opens_and_its_address_brings_the_case_back(page: Page) -> None:
+    page.fill("#filters [name=text]", "conv2d[")
+    page.click("tr:has(th a) td:nth-of-type(2) button")
+    assert page.inner_text("#cell-title").startswith(f"{CONV} on nova")
+    page.click(".grid button >> nth=2")
+    chosen = page.inner_text(".one h3")
+    assert f"--accelerator=nova --case '{chosen}'" in page.inner_text(".one")
+    page.reload()
+    page.wait_for_selector("#cell[open]")
+    assert page.inner_text(".one h3") == chosen
+    assert page.locator(".grid [aria-pressed=true]").count() == 1
+    page.keyboard.press("Escape")
+    until(page, "!location.hash.includes('case=')")  # the browser tells of the closing a moment later
+
+
+def test_the_dialog_goes_to_another_accelerator(page: Page) -> None:
+    page.evaluate(f"location.hash = 'case=' + encodeURIComponent('nova|{CONV}[bfloat16-training]')")
+    page.click(".others button:has-text('supa')")
+    assert page.inner_text("#cell-title").startswith(f"{CONV} on supa")
+    assert page.inner_text(".one h3") == f"{CONV}[bfloat16-training]"
+
+
+def test_a_case_shows_its_earlier_runs(page: Page) -> None:
+    page.evaluate(f"location.hash = 'case=' + encodeURIComponent('nova|{CONV}[bfloat16-training]')")
+    runs = page.locator(".runs li").all_inner_texts()
+    assert [run.split()[:2] for run in runs] == [["✓", "pass"], ["wrong", "2026-11-21"]]
+
+
+def test_an_address_scrolls_to_what_it_names(browser: Browser, pages: dict[int, str]) -> None:
+    with opened(browser, f"{pages[3]}#at={CONV}") as page:
+        top = page.evaluate("document.querySelector('tr.hit').getBoundingClientRect().top")
+        assert 0 < top < 900
+        assert page.inner_text("tr.hit th a") == "nn.functional.conv2d"
+
+
+def test_a_wrong_address_is_no_error(page: Page, pages: dict[int, str]) -> None:
+    page.goto(f"{pages[3]}#cell=nobody|nothing&case=%00|&show=x&open=y,z&at=none&dtype=q")
     page.reload()
     page.wait_for_selector(READY, state="attached")
-    assert len(cells(page)) == 1
+    assert len(cells(page)) > 20
+
+
+@pytest.mark.parametrize("form", ["json", "json.gz", "packed.json.gz"])
+def test_choosing_a_report_compares(page: Page, tmp_path: Path, form: str) -> None:
+    other = next(source.report for source in fleet(3, every=3) if source.report.accelerator.name == "nova")
+    text = packed.render(other) if form.startswith("packed") else to_json(other)
+    file = tmp_path / f"report.{form}"
+    file.write_bytes(gzip.compress(text.encode()) if form.endswith("gz") else text.encode())
+    page.set_input_files("#other", file)
+    page.wait_for_selector("#difference")
+    number = page.locator("#difference tbody tr").count()
+    assert number > 3
+    assert page.inner_text("#difference-title") == f"nova against {file.name}: {number} cases differ"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"[1]", b'{"cases": 3}', b"\0", b"\x1f\x8b broken", b'{"accelerator":{},"rows":[1,[]],"shapes":[]}'],
+)
+def test_choosing_something_else_is_one_sentence(page: Page, tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "other.json"
+    file.write_bytes(content)
+    page.set_input_files("#other", file)
+    page.wait_for_selector("#difference")
+    assert page.inner_text("#difference-title").startswith(("other.json is no", "cpu (upstream) against other.json"))
+
+
+def test_a_small_file_that_unpacks_to_gigabytes_is_refused(page: Page, tmp_path: Path) -> None:
+    file = tmp_path / "bomb.json.gz"
+    with gzip.open(file, "wb", 9) as stream:
+        for _ in range(130):
+            stream.write(b" " * 2**20)
+    page.set_input_files("#other", file)
+    page.wait_for_selector("#difference", timeout=60_000)
+    assert "larger than 128 MiB" in page.inner_text("#difference-title")
+
+
+# --- looks -----------------------------------------------------------------------------------------------------------
+
+STATES = {
+    "first": "",
+    "answer": "#q=conv2d+bf16+training+nova",
+    "counted": "#q=conv2d+bf16+training",
+    "unknown": "#q=cnov2d",
+    "open": "#open=accelerator&at=accelerator",
+    "subject": f"#at={CONV}",
+    "filtered": "#dtype=bfloat16&mode=training&open=operators",
+    "case": f"#case=nova|{CONV}[bfloat16-training]",
+}
+
+
+@pytest.mark.parametrize("number", [3, 10])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_nothing_scrolls_sideways_and_nothing_is_said(
+    browser: Browser, pages: dict[int, str], number: int, width: int
+) -> None:
+    for scheme in ("light", "dark"):
+        for state, hash in STATES.items():
+            with opened(browser, pages[number] + hash, width=width, color_scheme=scheme) as page:
+                page.wait_for_timeout(100)
+                _keep(page, f"{number}-{width}-{scheme}-{state}")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_no_barrier(browser: Browser, index: str, scheme: Any) -> None:
-    with browser.new_context(color_scheme=scheme, bypass_csp=True) as context:
-        page = context.new_page()
-        page.goto(f"{index}#open=operators")
-        page.wait_for_selector(READY, state="attached")
-        page.add_script_tag(path=os.environ["AXE"])
-        assert _barriers(page) == []
-        page.goto(f"{index}#cell=supa|operators.family_0.operator_0")
-        page.wait_for_selector("#cell[open]")
-        assert _barriers(page) == []
+@pytest.mark.parametrize("width", [390, 1280])
+def test_no_barrier(browser: Browser, pages: dict[int, str], scheme: Any, width: int) -> None:
+    for hash in STATES.values():
+        with opened(browser, pages[10] + hash, width=width, color_scheme=scheme, bypass_csp=True) as page:
+            page.evaluate(
+                "document.querySelectorAll('details, .why').forEach(d => { d.open = true; d.classList.add('open') })"
+            )
+            page.add_script_tag(path=os.environ["AXE"])
+            assert _barriers(page) == [], hash
 
 
 def _barriers(page: Page) -> list[str]:
@@ -178,16 +399,42 @@ def _barriers(page: Page) -> list[str]:
     return [f"{one['impact']}: {one['id']} {one['nodes'][0]['html'][:200]}" for one in found]
 
 
+@pytest.mark.parametrize("number", [3, 10])
+def test_it_prints(browser: Browser, pages: dict[int, str], number: int, tmp_path: Path) -> None:
+    with opened(browser, pages[number]) as page:
+        page.emulate_media(media="print")
+        assert not page.is_visible("#filters")
+        folder = Path(os.environ.get("SCREENSHOTS") or tmp_path)
+        page.pdf(path=folder / f"{number}.pdf", prefer_css_page_size=True)
+        assert (folder / f"{number}.pdf").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize("kind", ["deuteranopia", "protanopia", "achromatopsia"])
+def test_without_some_colours(browser: Browser, pages: dict[int, str], kind: str) -> None:
+    """Every kind of cell has a symbol of its own, so that colour is never the only sign; a picture to look at."""
+    with opened(browser, f"{pages[10]}#open=accelerator&at=comm") as page:
+        page.context.new_cdp_session(page).send("Emulation.setEmulatedVisionDeficiency", {"type": kind})
+        _keep(page, f"10-1280-{kind}")
+        signs = page.evaluate(
+            "[...new Set([...document.querySelectorAll('#table tr.area td')].map("
+            "c => c.className.replace(/[123]$/, '') + c.textContent.trim()[0]))].sort()"
+        )
+        assert len({sign[:-1] for sign in signs}) == len({sign[-1] for sign in signs}) >= 4
+
+
+# --- hostile reports, old browsers, many cases -----------------------------------------------------------------------
+
+
 def test_markup_in_reports_does_not_run(browser: Browser, tmp_path: Path) -> None:
     publish.publish([PublishedReport(many.hostile())], tmp_path)
-    with browser.new_context() as context:
-        page = context.new_page()
+    with opened(browser, (tmp_path / "index.html").as_uri()) as page:
         asked: list[str] = []
         page.on("dialog", lambda dialog: asked.append(dialog.message))
-        page.goto((tmp_path / "index.html").as_uri())
-        page.wait_for_selector(READY, state="attached")
-        page.select_option("[name=outcome]", "fail")
-        page.click("#matrix td button")
+        page.fill("#question", many.HOSTILE)
+        page.keyboard.press("Enter")
+        page.check("#filters [value=fail]", force=True)
+        page.click("#table tr.area button")
+        page.click("#table tr:not(.area) td button")
         assert "onerror" in page.inner_text(".one")
         assert asked == []
         assert page.locator("img").count() == 0
@@ -204,39 +451,29 @@ def test_twenty_thousand_cases_of_nine_accelerators(browser: Browser, tmp_path: 
         page.wait_for_selector(READY, state="attached")
         ready = time.monotonic() - began
         began = time.monotonic()
-        page.fill("[name=text]", "operator_77")
-        page.wait_for_function("document.getElementById('found').textContent.startsWith('990')")
+        page.fill("#filters [name=text]", "operator_77")
+        until(page, "document.querySelectorAll('#table tbody tr:not([hidden])').length < 200")
         filtered = time.monotonic() - began
-    print(f"\n{size / 1024:,.0f} KiB; interactive after {ready:.2f} s; a filter takes {filtered:.2f} s")
+        began = time.monotonic()
+        page.fill("#question", "operator_77 bf16 training accelerator3")
+        page.wait_for_selector("#answer .reply")
+        answered = time.monotonic() - began
+    print(
+        f"\n{size / 1024:,.0f} KiB; interactive after {ready:.2f} s; filter {filtered:.2f} s; answer {answered:.2f} s"
+    )
     assert size <= 2**20
 
 
 @pytest.mark.parametrize("lost", ["delete window.DecompressionStream", "window.JSON.parse = () => { throw Error() }"])
 def test_a_browser_in_which_the_script_cannot_work_shows_the_whole_matrix(
-    browser: Browser, index: str, lost: str
+    browser: Browser, pages: dict[int, str], lost: str
 ) -> None:
     with browser.new_context() as context:
         page = context.new_page()
         page.add_init_script(lost)
-        page.goto(index)
-        page.wait_for_selector("#matrix tbody.open", state="attached")
+        page.goto(pages[3])
+        page.wait_for_selector("#table tbody.open", state="attached")
 
-        rows = page.locator("#matrix tbody tr")
-        assert all(row.is_visible() for row in rows.all())
-        assert rows.count() > len(page.locator("#matrix tbody").all())
-
-
-def test_rows_that_nobody_has_opened_are_not_laid_out(page: Page) -> None:
-    assert page.locator("#matrix tbody tr.area").first.is_visible()
-    assert page.locator("#matrix tbody tr:not(.area):visible").count() == 0
-
-    page.locator("#matrix tr.area button").first.click()
-
-    assert page.locator("#matrix tbody tr:not(.area):visible").count() > 0
-
-
-def test_it_prints(page: Page, tmp_path: Path) -> None:
-    page.emulate_media(media="print")
-    assert not page.is_visible("#filters")
-    page.pdf(path=tmp_path / "page.pdf")
-    assert (tmp_path / "page.pdf").stat().st_size > 10_000
+        rows = page.locator("#table tbody tr")
+        assert page.evaluate("[...document.querySelectorAll('#table tbody tr')].every(row => row.offsetParent)")
+        assert rows.count() > len(page.locator("#table tbody").all())

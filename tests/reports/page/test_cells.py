@@ -17,15 +17,27 @@ ENVIRONMENT = (Outcome.SKIP, Reason.ENVIRONMENT)
 @pytest.mark.parametrize(
     ("endings", "text"),
     [
-        ([PASS, PASS], "● 2"),
-        ([PASS, UNSUPPORTED, UNDECLARED], "◐ 1/3"),
-        ([PASS, None], "◐ 1/2"),
-        ([PASS, WRONG, UNSUPPORTED], "✕ 1/3"),
-        ([UNSUPPORTED, UNDECLARED], "○"),
-        ([UNDECLARED, ENVIRONMENT], "?"),
-        ([ENVIRONMENT, None], "–"),
-        ([], "–"),
+        ([PASS, PASS], "✓ 2"),
+        ([PASS, UNSUPPORTED, UNDECLARED], "◐ 1"),
+        ([PASS, None], "◐ 1"),
+        ([PASS, WRONG, UNSUPPORTED], "✕ 1"),
+        ([PASS, WRONG, (Outcome.FAIL, Reason.HANG)], "↯ 2"),
+        ([UNSUPPORTED, UNSUPPORTED], "○ no"),
+        ([UNSUPPORTED, None], "– not run"),
+        ([(Outcome.SKIP, Reason.WAIVED), UNSUPPORTED], "△ waived"),
+        ([UNSUPPORTED, UNDECLARED], "? undeclared"),
+        ([UNDECLARED, ENVIRONMENT], "? undeclared"),
+        ([ENVIRONMENT, None], "– not run"),
+        ([], "– not run"),
     ],
 )
 def test_a_cell_says(endings: list[Ending], text: str) -> None:
     assert make_cell(endings).text == text
+
+
+@pytest.mark.parametrize(
+    ("failed", "core", "style"),
+    [(1, False, "x1"), (2, False, "x2"), (9, False, "x2"), (10, False, "x3"), (1, True, "x3")],
+)
+def test_the_fill_shows_the_share_of_failures(failed: int, core: bool, style: str) -> None:
+    assert make_cell([WRONG] * failed + [PASS] * (200 - failed), core=core).style == style

@@ -7,6 +7,8 @@ import hashlib
 import json
 import re
 import zlib
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -14,10 +16,14 @@ from xml.etree import ElementTree
 import pytest
 
 from conformance.errors import UsageError
+from conformance.reports.gate.finding import Decision, reject
 from conformance.reports.model import Accounting, CaseRecord, Report
 from conformance.reports.page import pictures, publish
+from conformance.reports.page.cells import letter_of
+from conformance.reports.page.changes import blocked, changes_of
 from conformance.reports.page.columns import PublishedReport, ReportOrigin, make_columns
 from conformance.reports.page.packing import share
+from conformance.reports.page.states import StateLine
 from conformance.reports.verdict import Outcome, Reason
 from tests.reports.page import many
 
@@ -41,11 +47,11 @@ def data(text: str) -> dict[str, Any]:
 
 def test_the_matrix_is_in_the_html() -> None:
     text = page(many.report("supa", (ADD, MUL)), many.report("npu", (ADD,)))
-    rows = re.findall(r"<th scope=row(?:group)?>([^<]*)<td class=(\w+)>([^<]*)<td class=(\w+)>([^<\n]*)\n", text)
+    rows = re.findall(r"<th scope=row(?:group)?>(\w*) <i>(\d+)</i><td class=(\w+)>(.*?)<td class=(\w+)>(.*?)\n", text)
     assert rows == [
-        ("operators", "full", "● 1", "fail", "✕ 1/2"),
-        ("add", "full", "● 1", "full", "● 1"),
-        ("mul", "nodata", "–", "fail", "✕ 1/1"),
+        ("operators", "2", "ok", "✓ 1", "x3", "✕ 1"),
+        ("add", "1", "ok", "✓ 1", "ok", "✓ 1"),
+        ("mul", "1", "nr", "–<i> not run</i>", "x3", "✕ 1"),
     ]
 
 
@@ -70,9 +76,13 @@ def test_older_runs_are_history() -> None:
     old = many.report("supa", (ADD, SAME_ID), "2026-01-01T00:00:00+00:00")
     (column,) = make_columns([PublishedReport(many.report("supa", (ADD, MUL))), PublishedReport(old)])
     assert column.report.cases[1] is MUL
-    assert pictures.sparkline(column) == "0.0,0.0 96.0,10.0"
+    assert [run.letters for run in column.earlier] == [letter_of((Outcome.PASS, Reason.NATIVE)) * 2]
     found = data(publish.files([column])["index.html"])
-    assert [found["letters"][letter][0] for letter in found["columns"][0]["before"]] == ["pass", "pass"]
+    (before,) = found["columns"][0]["history"]
+    assert before["day"] == "2026-01-01"
+    assert {found["ids"][int(place)]: found["letters"][old] for place, old in before["changed"].items()} == {
+        MUL.id: ["pass", "native"]
+    }
 
 
 def test_runs_by_the_maintainers_are_a_column_of_their_own() -> None:
@@ -111,7 +121,11 @@ def test_only_our_own_script_and_style_may_run() -> None:
 
 
 def test_the_pictures_are_well_formed() -> None:
-    for text in (page(many.hostile()), page(many.large("supa", 500, 1), many.large("npu", 500, 2))):
+    timed = replace(ADD, id="workloads.gpt", area="workloads", metrics={"step_ms_median": 3.5, "max_budget_ratio": 2.0})
+    reports = [
+        many.report("supa", (ADD, timed), day) for day in ("2026-01-01T00:00:00+00:00", "2026-02-01T00:00:00+00:00")
+    ]
+    for text in (page(many.hostile()), page(many.large("supa", 500, 1), many.large("npu", 500, 2)), page(*reports)):
         found = re.findall(r"<svg.*?</svg>", text, re.DOTALL)
         assert found
         for one in found:
@@ -126,7 +140,7 @@ def test_twenty_thousand_cases_of_nine_accelerators_fit_into_a_megabyte() -> Non
 
 @pytest.mark.parametrize(
     ("ratio", "letter"),
-    [(0.0, "0"), (1e-9, "a"), (0.5, "j"), (0.51, "k"), (1.0, "k"), (1.5, "l"), (float("inf"), "z"), ("text", "-")],
+    [(0.0, "0"), (1e-9, "a"), (0.5, "K"), (0.51, "L"), (1.0, "O"), (1.01, "P"), (float("inf"), "9"), ("text", "-")],
 )
 def test_the_share_of_the_budget_is_rounded_up(ratio: Any, letter: str) -> None:
     assert share(CaseRecord("a.b", "a", metrics={"max_budget_ratio": ratio})) == letter
@@ -143,3 +157,85 @@ def test_errors_are_counted_by_powers_of_two() -> None:
 def test_nothing_to_publish(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no report to publish"):
         publish.publish([], tmp_path)
+
+
+def test_the_state_says_who_rejects_and_what_changed() -> None:
+    old = PublishedReport(many.report("supa", (ADD, SAME_ID), "2026-01-01T00:00:00+00:00"))
+    decision = Decision("supa", "full", (reject("G07", "1 case became worse"),), run="r", unchecked=("who made it",))
+    new = PublishedReport(many.report("supa", (ADD, MUL)), signer="ada@supa.example", decision=decision)
+    (column,) = make_columns([old, new])
+    line = StateLine(column, changes_of(column))
+    assert line.gate == ("bad", "✕", "rejected · G07")
+    assert line.since == (("worse", "▼ 1 broke"),)
+    assert (line.column.report.profile_text, line.failing) == ("none · 2 of 2 cases claimed", "1")
+    assert line.sentences[0] == "G07: 1 case became worse"
+    assert "by ada@supa.example" in " ".join(line.sentences)
+    assert line.sentences[-1] == "Not checked: who made it."
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        (PublishedReport(many.report("supa", (ADD,))), "not gated"),
+        (PublishedReport(many.report("supa", (ADD,)), decision=Decision("supa", "full", ())), "unsigned"),
+        (PublishedReport(many.report("supa", (ADD,)), signer="a@b", decision=Decision("supa", "full", ())), "accepted"),
+        (
+            PublishedReport(many.report("supa", (ADD,)), ReportOrigin.UPSTREAM, decision=Decision("supa", "full", ())),
+            "accepted",
+        ),
+    ],
+)
+def test_the_words_of_the_gate(source: PublishedReport, words: str) -> None:
+    (column,) = make_columns([source])
+    assert StateLine(column, None).gate[2] == words
+
+
+def test_changes_are_grouped_by_cause_with_before_and_now() -> None:
+    cases = [
+        replace(ADD, id=f"operators.add[{dtype}]", axes={"dtype": dtype}) for dtype in ("float32", "float16", "int8")
+    ]
+    wrong = [
+        replace(case, outcome=Outcome.FAIL, reason=Reason.WRONG, message=f"max_ulp {n} > 4")
+        for n, case in enumerate(cases[:2])
+    ]
+    accelerators = [replace(many.report("supa", ()).accelerator, driver=driver) for driver in ("4.1", "4.2")]
+    reports = [
+        replace(
+            many.report("supa", (*rows, MUL if number == 0 else SAME_ID), f"2026-0{number + 1}-01T00:00:00+00:00"),
+            accelerator=accelerators[number],
+        )
+        for number, rows in enumerate(((cases), (*wrong, cases[2])))
+    ]
+    (column,) = make_columns(map(PublishedReport, reports))
+    changes = changes_of(column)
+    assert changes is not None
+    (broken,), (mended,) = changes.broken, changes.mended
+    assert (broken.cause, broken.before, broken.now, broken.dtypes) == (
+        "max_ulp 0 > 4",
+        "pass",
+        "wrong",
+        ("float32", "float16"),
+    )
+    assert [case.id for case in broken.cases] == ["operators.add[float32]", "operators.add[float16]"]
+    assert (mended.before, mended.now) == ("stub", "pass")
+    assert [(v.name, v.before, v.now) for v in changes.versions if v.differs] == [("driver", "4.1", "4.2")]
+    text = publish.files([column])["index.html"]
+    assert "<b>4.1 → 4.2</b>" in text
+    assert "pass → wrong" in text
+
+
+def test_the_core_blocks_training_first() -> None:
+    core = replace(MUL, id="accelerator.rng.fork", area="accelerator", level="core", reason=Reason.WRONG)
+    (column,) = make_columns([PublishedReport(many.report("supa", (ADD, MUL, core)))])
+    line = blocked(column)
+    assert line.first == "the core: 1 case of accelerator.rng.fork"
+    assert "operators.mul does nothing" in line.then
+    assert line.failing == 2
+
+
+def test_the_names_in_a_plot_do_not_cover_each_other() -> None:
+    case = replace(ADD, id="workloads.gpt", area="workloads", metrics={"step_ms_median": 3.5})
+    (plot,) = pictures.speed_plots(make_columns([PublishedReport(many.report(name, (case,))) for name in "abc"]))
+    places = [series.label for series in plot.series]
+    assert all(after - before >= 15 for before, after in pairwise(places))
+    assert max(places) < plot.height

@@ -1,0 +1,256 @@
+"""Laws that no single operator shows: draws, large integers, host scalars, sharing, threads, growth over steps."""
+
+from __future__ import annotations
+
+import io
+import threading
+
+import torch
+
+from conformance.accelerators.capabilities import CHECKPOINT, EVENT, MEMORY_STATS, RNG, STREAM, Cell, Mode
+from conformance.case import case
+
+#: Numbers of one draw.
+DRAWN = 1 << 14
+#: Standard deviations by which a statistic of independent draws may differ; once in 500 million draws it is more.
+SIGMAS = 6.0
+#: Large integers that a float of the given width cannot hold.
+INTEGERS = {"int32": 2**24 + 1, "int64": 2**53 + 1}
+
+
+def _computes(*operators: str, dtype: str = "float32", mode: Mode = Mode.INFERENCE) -> list[Cell]:
+    return [Cell(f"operators.{operator}", dtype, mode.value) for operator in operators]
+
+
+DRAWS = {
+    "rand": lambda n, d: torch.rand(n, device=d),
+    "randn": lambda n, d: torch.randn(n, device=d),
+    "uniform": lambda n, d: torch.empty(n, device=d).uniform_(2.0, 5.0),
+    "normal": lambda n, d: torch.empty(n, device=d).normal_(1.0, 3.0),
+    "exponential": lambda n, d: torch.empty(n, device=d).exponential_(0.5),
+    "bernoulli": lambda n, d: torch.empty(n, device=d).bernoulli_(0.3),
+    "randint": lambda n, d: torch.randint(0, 11, (n,), device=d).float(),
+}
+
+
+@case("accelerator.laws.draws", requires=[RNG], axes={"function": sorted(DRAWS)})
+def test_draws(accelerator, device, function, check):
+    """Rows, halves, calls and seeds of a random function are independent, and its numbers have the host's moments."""
+    draw = DRAWS[function]
+    accelerator.manual_seed(5)
+    first, second = draw(DRAWN, device).cpu().double(), draw(DRAWN, device).cpu().double()
+    accelerator.manual_seed(6)
+    other = draw(DRAWN, device).cpu().double()
+    exact = draw(DRAWN * 8, torch.device("cpu")).double()
+
+    half, rows = DRAWN // 2, first.reshape(128, -1)
+    pairs = {
+        "two calls": (first, second),
+        "two seeds": (first, other),
+        "the halves of a call": (first[:half], first[half:]),
+        "neighbours": (first[:-1], first[1:]),
+        "neighbouring rows": (rows[:-1].flatten(), rows[1:].flatten()),
+    }
+    for name, (left, right) in pairs.items():
+        correlation = float(torch.corrcoef(torch.stack([left, right]))[0, 1]) * len(left) ** 0.5
+        check.that(abs(correlation) <= SIGMAS, f"{name} are correlated: {correlation:.1f} standard deviations")
+    for name, part in {"call": first, "first half": first[:half], "last half": first[half:]}.items():
+        distance = float((part.mean() - exact.mean()).abs() / (exact.std() * (1 / len(part) + 1 / len(exact)) ** 0.5))
+        check.that(distance <= SIGMAS, f"the mean of the {name} is off by {distance:.1f} standard deviations")
+        squares = (part - exact.mean()) ** 2, (exact - exact.mean()) ** 2
+        error = float(squares[1].std()) * (1 / len(part) + 1 / len(exact)) ** 0.5
+        distance = abs(float(squares[0].mean() - squares[1].mean())) / error
+        check.that(distance <= SIGMAS, f"the variance of the {name} is off by {distance:.1f} standard deviations")
+    limits = {"rand": (0, 1), "uniform": (2, 5), "bernoulli": (0, 1), "randint": (0, 10), "exponential": (0, 1e9)}
+    low, high = limits.get(function, (-1e9, 1e9))
+    check.that(low <= float(first.min()) and float(first.max()) <= high, f"a number is not from {low} to {high}")
+
+
+@case(
+    "accelerator.laws.large_integers",
+    axes={"dtype": {dtype: _computes("add", "mul", "sum", "eq", dtype=dtype) for dtype in INTEGERS}},
+)
+def test_large_integers(device, dtype, check):
+    """Integers that a float cannot hold keep their last bit, as values and as scalars."""
+    number, kind = INTEGERS[dtype], getattr(torch, dtype)
+    host = torch.arange(number - 3, number + 62, dtype=kind)
+    values = host.to(device)
+
+    found = {
+        "filled": torch.full((65,), number, dtype=kind, device=device),
+        "added": torch.zeros(65, dtype=kind, device=device) + number,
+        "added tensors": values + 1,
+        "multiplied": (values * 3) if dtype == "int64" else values * 1,
+        "compared": (values == number).to(kind),
+        "masked": values.masked_fill(values != number, 7),
+        "clamped": values.clamp(min=number),
+        "summed": (values - number).sum() + number,
+        "largest": values.max(),
+    }
+
+    expected = {
+        "filled": torch.full((65,), number, dtype=kind),
+        "added": torch.full((65,), number, dtype=kind),
+        "added tensors": torch.arange(number - 2, number + 63, dtype=kind),
+        "multiplied": torch.tensor(
+            [value * (3 if dtype == "int64" else 1) for value in range(number - 3, number + 62)]
+        ),
+        "compared": torch.tensor([int(i == 3) for i in range(65)]),
+        "masked": torch.tensor([number if i == 3 else 7 for i in range(65)]),
+        "clamped": torch.tensor([max(number, number - 3 + i) for i in range(65)]),
+        "summed": torch.tensor(sum(range(-3, 62)) + number),
+        "largest": torch.tensor(number + 61),
+    }
+    for name, right in expected.items():
+        # int32: a sum is int64.
+        check.equal(found[name].cpu().to(torch.int64), right.to(torch.int64), name)
+    check.equal(values[3].item(), number, "item()")
+
+
+@case("accelerator.laws.host_scalars", requires=_computes("add", "mul", "where", "pow"))
+def test_host_scalars(device, check):
+    """A tensor without dimensions on the host joins tensors of the device, and the result is on the device."""
+    host, two = torch.arange(1.0, 66.0), torch.tensor(2.0)
+    values = host.to(device)
+
+    found = {
+        "add": values + two,
+        "radd": two + values,
+        "mul": values * two,
+        "pow": values**two,
+        "div": two / values,
+        "where": torch.where(values > 3, values, two),
+        "in place": values.clone().sub_(two),
+    }
+
+    expected = {
+        "add": host + 2,
+        "radd": host + 2,
+        "mul": host * 2,
+        "pow": host * host,
+        "div": 2 / host,
+        "where": torch.tensor([number if number > 3 else 2.0 for number in host.tolist()]),
+        "in place": host - 2,
+    }
+    for name, right in expected.items():
+        check.equal(found[name].device.type, device.type, f"{name}: the device")
+        error = float(((found[name].cpu() - right) / right.abs().clamp(min=1)).abs().max())
+        check.that(error <= 2.0**-22, f"{name} with a scalar on the host is off by {error:.3g}")
+
+
+@case("accelerator.laws.accumulated_gradients", requires=_computes("mul", "sum", mode=Mode.TRAINING))
+def test_accumulated_gradients(device, check):
+    """Gradients add up in the memory that they were given, and a changed saved tensor is refused."""
+    memory = torch.zeros(2, 33, device=device)
+    parameter = torch.arange(33.0, device=device).requires_grad_()
+    parameter.grad = memory[1]
+
+    for factor in (1.0, 2.0, 4.0):
+        (parameter * factor).sum().backward()
+
+    check.equal(memory.cpu(), torch.stack([torch.zeros(33), torch.full((33,), 7.0)]), "the memory of the gradient")
+    saved = parameter.detach().clone()
+    total = (parameter * saved).sum()
+    before = saved._version
+    saved.add_(1.0)
+    check.that(saved._version > before, "add_() did not count a version")
+    try:
+        total.backward()
+    except RuntimeError:
+        refused = True
+    else:
+        refused = False
+    check.that(refused, "backward used a tensor that had been changed in place")
+
+
+@case("accelerator.laws.saved_sharing", requires=[CHECKPOINT])
+def test_saved_sharing(device, check):
+    """Saved views share memory again after loading, and flags of parameters are kept."""
+    base = torch.arange(24.0, device=device).reshape(4, 6)
+    model = {"base": base, "view": base[1:3, ::2], "parameter": torch.nn.Parameter(torch.ones(3, device=device), False)}
+    file = io.BytesIO()
+
+    torch.save(model, file)
+    file.seek(0)
+    loaded = torch.load(file, map_location=device, weights_only=True)
+    loaded["base"][1, 2] = -5.0
+
+    expected = torch.arange(24.0).reshape(4, 6)
+    expected[1, 2] = -5.0
+    check.equal(loaded["base"].cpu(), expected, "the loaded base")
+    check.equal(loaded["view"].cpu(), expected[1:3, ::2], "the loaded view after a change of the base")
+    check.equal(loaded["view"].stride(), (6, 2), "the strides of the view")
+    check.equal(base.cpu(), torch.arange(24.0).reshape(4, 6), "the saved base")
+    check.that(isinstance(loaded["parameter"], torch.nn.Parameter), "the parameter is a plain tensor")
+    check.that(not loaded["parameter"].requires_grad, "the frozen parameter requires a gradient")
+
+
+@case("accelerator.laws.printed", requires=_computes("add"))
+def test_printed(device, check):
+    """A printed tensor has the host's digits, and names its device."""
+    for host in (torch.tensor([1.5, -2.25, 1e-7, float("nan")]), torch.arange(2000), torch.tensor([True, False])):
+        text = str(host.to(device)).replace("\n", "").replace(" ", "")
+
+        plain = str(host).replace("\n", "").replace(" ", "").removesuffix(")")
+        check.that(text.startswith(plain), f"{text[:200]} does not begin with {plain[:200]}")
+        check.that(device.type == "cpu" or f"device='{device.type}" in text, f"{text[-80:]} does not name the device")
+
+
+@case("accelerator.laws.two_threads", requires=_computes("mm", "add", "mul", mode=Mode.TRAINING))
+def test_two_threads(device, check):
+    """Two threads that compute at the same time, forward and backward, get the results of one thread."""
+    found: dict[int, torch.Tensor] = {}
+
+    def work(number: int) -> None:
+        weight = (torch.arange(81.0).reshape(9, 9) % (5 + number)).to(device).requires_grad_()
+        for _ in range(8):
+            (weight @ weight * (number + 1)).sum().backward()
+        found[number] = weight.grad.cpu()
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    for number in range(2):
+        weight = torch.arange(81.0, dtype=torch.float64).reshape(9, 9) % (5 + number)
+        right = 8 * (number + 1) * (weight.sum(1)[None, :] + weight.sum(0)[:, None])
+        check.that(number in found, f"thread {number} ended without a result")
+        check.equal(found[number].double(), right, f"the gradient of thread {number}")
+
+
+@case("accelerator.laws.growth", requires=[MEMORY_STATS, *_computes("mm", "add", mode=Mode.TRAINING)])
+def test_growth(accelerator, device, check):
+    """Allocated memory does not grow over training steps."""
+    layer = torch.nn.Linear(65, 65, device=device)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.01, momentum=0.9)
+    before, after = 0, 0
+    for step in range(24):
+        optimizer.zero_grad()
+        layer(torch.ones(33, 65, device=device)).square().mean().backward()
+        optimizer.step()
+        accelerator.synchronize()
+        if step == 3:
+            before = accelerator.memory_allocated()
+    after = accelerator.memory_allocated()
+
+    check.that(before > 0, f"{before} bytes are allocated with a model of 17,160 bytes")
+    check.that(after <= before, f"allocated memory grew from {before} to {after} bytes in 20 steps")
+
+
+@case("accelerator.laws.query_then_synchronize", requires=[EVENT, STREAM])
+def test_query_then_synchronize(accelerator, device, check):
+    """After query() is True, the results are there without another wait."""
+    source = torch.arange(1 << 16, dtype=torch.float32, device=device)
+    accelerator.synchronize()
+    for factor in range(1, 9):
+        target = source * factor
+        event = accelerator.Event()
+        event.record()
+        while not event.query():
+            pass
+        side = accelerator.Stream()
+        with accelerator.stream(side):
+            arrived = target.cpu()
+        check.equal(arrived, torch.arange(1 << 16, dtype=torch.float32) * factor, f"the product by {factor}")

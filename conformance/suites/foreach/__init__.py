@@ -1,0 +1,1 @@
+"""Foreach cases: functions on lists of tensors."""

@@ -1,0 +1,168 @@
+"""The functions on lists, with the operator that each applies to every tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+Lists = Sequence[torch.Tensor]
+
+
+@dataclass(frozen=True)
+class ListCall:
+    """One overload: the arguments after the first list, and the same arguments for the tensor at a position."""
+
+    label: str
+    arguments: Callable[[Lists], tuple[Any, ...]]
+    options: dict[str, Any]
+    single: Callable[[torch.Tensor, int], Any]
+
+
+@dataclass(frozen=True)
+class Function:
+    """Function on lists: its name without ``_foreach_``, the operator that a claim has to cover, and its overloads."""
+
+    name: str
+    operator: str
+    calls: tuple[ListCall, ...]
+    integers: bool = False
+    in_place: bool = True
+    out_of_place: bool = True
+
+
+_UNARY = (
+    *(
+        "exp",
+        "acos",
+        "asin",
+        "atan",
+        "cos",
+        "cosh",
+        "log",
+        "log10",
+        "log2",
+        "tan",
+        "tanh",
+        "sin",
+        "sinh",
+        "sqrt",
+        "rsqrt",
+    ),
+    *("erf", "erfc", "expm1", "log1p", "frac", "reciprocal", "sigmoid", "lgamma"),
+)
+_UNARY_OF_INTEGERS = ("neg", "ceil", "floor", "round", "trunc", "abs", "sign")
+_NUMBERS = (2, 3, 1, 4, 2, 5, 1, 2, 3)
+
+
+def _other(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a second operand: the same numbers in another order, away from 0 and of another sign."""
+    return -tensor.flatten().flip(0).reshape(tensor.shape) + 2
+
+
+def _unary(name: str, operator: str = "", **flags: Any) -> Function:
+    function = getattr(torch, name)
+    call = ListCall("", lambda first: (), {}, lambda tensor, i: function(tensor))
+    return Function(name, operator or name, (call,), **flags)
+
+
+def _binary(
+    name: str, reference: Callable[..., Any], operator: str, *, tensor: bool, integers: bool = True
+) -> Function:
+    calls = [
+        ListCall("a list", lambda first: ([_other(t) for t in first],), {}, lambda t, i: reference(t, _other(t))),
+        ListCall("a number", lambda first: (3,), {}, lambda t, i: reference(t, 3)),
+        ListCall("numbers", lambda first: (list(_NUMBERS[: len(first)]),), {}, lambda t, i: reference(t, _NUMBERS[i])),
+    ]
+    if tensor:
+        calls.append(ListCall("a tensor", lambda first: (first[0].new_tensor(3),), {}, lambda t, i: reference(t, 3)))
+    if name in ("add", "sub"):
+        calls.append(
+            ListCall(
+                "alpha",
+                lambda first: ([_other(t) for t in first],),
+                {"alpha": 2},
+                lambda t, i: reference(t, 2 * _other(t)),
+            )
+        )
+    return Function(name, operator, tuple(calls), integers=integers)
+
+
+def _pointwise(name: str, reference: Callable[..., Any]) -> Function:
+    def lists(first: Lists) -> tuple[Any, ...]:
+        return [_other(t) for t in first], [_other(t) + 1 for t in first]
+
+    def single(t: torch.Tensor, value: float) -> torch.Tensor:
+        return t + value * reference(_other(t), _other(t) + 1)
+
+    return Function(
+        name,
+        name,
+        (
+            ListCall("a number", lists, {"value": 3}, lambda t, i: single(t, 3)),
+            ListCall(
+                "numbers", lambda f: (*lists(f), list(_NUMBERS[: len(f)])), {}, lambda t, i: single(t, _NUMBERS[i])
+            ),
+        ),
+    )
+
+
+def _lerp() -> Function:
+    def mixed(t: torch.Tensor, weight: Any) -> torch.Tensor:
+        return t + weight * (_other(t) - t)
+
+    calls = (
+        ListCall("a number", lambda f: ([_other(t) for t in f], 0.25), {}, lambda t, i: mixed(t, 0.25)),
+        ListCall("a list", lambda f: ([_other(t) for t in f], [t * t for t in f]), {}, lambda t, i: mixed(t, t * t)),
+    )
+    return Function("lerp", "lerp", calls)
+
+
+def _norms() -> Iterator[ListCall]:
+    for order in (1, 2, float("inf")):
+        yield ListCall(
+            f"order {order}",
+            lambda first: (),
+            {"ord": order},
+            lambda t, i, order=order: torch.linalg.vector_norm(t, order),
+        )
+
+
+def functions() -> dict[str, Function]:
+    """Return every function on lists by name."""
+    found = [_unary(name) for name in _UNARY] + [_unary(name, integers=True) for name in _UNARY_OF_INTEGERS]
+    found += [
+        _binary("add", torch.add, "add", tensor=True),
+        _binary("sub", torch.sub, "sub", tensor=False),
+        _binary("mul", torch.mul, "mul", tensor=True),
+        _binary("div", torch.div, "div.no_rounding_mode", tensor=True, integers=False),
+        _binary("clamp_min", _at_least, "clamp_min", tensor=False),
+        _binary("clamp_max", _at_most, "clamp_max", tensor=False),
+        _binary("maximum", _at_least, "maximum", tensor=False),
+        _binary("minimum", _at_most, "minimum", tensor=False),
+        _binary("pow", torch.pow, "pow", tensor=False, integers=False),
+        _pointwise("addcmul", torch.mul),
+        _pointwise("addcdiv", torch.div),
+        _lerp(),
+        Function(
+            "copy", "clone", (ListCall("", lambda f: ([_other(t) for t in f],), {}, lambda t, i: _other(t)),),
+            integers=True, out_of_place=False,
+        ),
+        Function(
+            "zero", "zeros_like", (ListCall("", lambda f: (), {}, lambda t, i: torch.zeros_like(t)),),
+            integers=True, out_of_place=False,
+        ),
+        Function("norm", "linalg.vector_norm", tuple(_norms()), in_place=False),
+        _unary("max", operator="max.reduction_no_dim", in_place=False),
+    ]  # fmt: skip
+    return {function.name: function for function in found}
+
+
+def _at_least(tensor: torch.Tensor, other: Any) -> torch.Tensor:
+    return torch.maximum(tensor, torch.as_tensor(other, dtype=tensor.dtype))
+
+
+def _at_most(tensor: torch.Tensor, other: Any) -> torch.Tensor:
+    return torch.minimum(tensor, torch.as_tensor(other, dtype=tensor.dtype))

@@ -1,0 +1,178 @@
+"""Cases of functions on lists: every overload, out of place and in place, on lists of unlike tensors."""
+
+from __future__ import annotations
+
+import torch
+
+from conformance.accelerators.capabilities import DTYPE, Cell, Mode
+from conformance.case import Case, case, cases
+from conformance.finding import EnvironmentLacks
+from conformance.numerics.compare import plain
+from conformance.numerics.nearness import Near, bound_of, near
+from conformance.suites.operators.cell import quiet
+
+from .functions import Function, ListCall, functions
+
+#: Reductions that have no value for an empty tensor.
+_WITHOUT_EMPTY = ("max", "norm")
+DTYPES = ("float32", "bfloat16", "int64")
+
+
+def generate() -> list[Case]:
+    """Return a case for each function and dtype."""
+    return [
+        Case(
+            id=f"foreach.{function.name}[{dtype}]",
+            area="foreach",
+            axes=(("dtype", dtype),),
+            requires=(Cell(f"operators.{function.operator}", dtype, Mode.INFERENCE.value),),
+            payload=function.name,
+        )
+        for function in functions().values()
+        for dtype in DTYPES
+        if dtype != "int64" or function.integers
+    ]
+
+
+@cases(generate)
+def test_function(device, case, check):
+    """A function on lists gives the results of its operator on each tensor, also with unlike shapes and strides."""
+    function, dtype = functions()[case.payload], getattr(torch, case.dtype)
+    with quiet():
+        for call in function.calls:
+            for place in ("", "_"):
+                if (function.in_place if place else function.out_of_place) and _exists(function, place):
+                    _check(check, function, call, place, device, dtype)
+
+
+def _exists(function: Function, place: str) -> bool:
+    """Return whether the installed torch has the function."""
+    if hasattr(torch, f"_foreach_{function.name}{place}"):
+        return True
+    raise EnvironmentLacks(f"the installed torch has no _foreach_{function.name}{place}")
+
+
+def _check(check, function: Function, call: ListCall, place: str, device: torch.device, dtype: torch.dtype) -> None:
+    host = _tensors(dtype, without_empty=function.name in _WITHOUT_EMPTY)
+    first = [tensor.to(device, copy=True) if tensor.is_contiguous() else _strided(tensor, device) for tensor in host]
+    exact = [call.single(_wide(tensor), position) for position, tensor in enumerate(host)]
+
+    found = getattr(torch, f"_foreach_{function.name}{place}")(first, *call.arguments(first), **call.options)
+
+    found = first if place else found
+    check.equal(len(found), len(host), f"the number of results of {function.name}{place}")
+    for position, (actual, right) in enumerate(zip(found, exact, strict=True)):
+        label = f"_foreach_{function.name}{place} with {call.label or 'a list'}, tensor {position}"
+        _check_tensor(check, label, actual, right, dtype, device)
+    if place:
+        outside, kept = (tensors[-1].as_strided((4, 5), (10, 2), 0) for tensors in (first, host))
+        check.equal(plain(outside), kept, f"_foreach_{function.name}_: memory between the elements of a strided tensor")
+    if not place:
+        for position, (after, before) in enumerate(zip(first, host, strict=True)):
+            check.equal(plain(after), before, f"_foreach_{function.name}: input {position} after the call")
+
+
+def _check_tensor(check, label: str, actual, right: torch.Tensor, dtype: torch.dtype, device: torch.device) -> None:
+    check.equal(actual.device.type, device.type, f"{label}: the device")
+    check.equal(actual.dtype, dtype, f"{label}: the dtype")
+    check.equal(actual.shape, right.shape, f"{label}: the shape")
+    value = plain(actual)
+    if not dtype.is_floating_point:
+        check.equal(value, right.to(dtype), label)
+        return
+    value = value.double()
+    check.equal(value.isnan(), right.isnan(), f"{label}: where it is NaN")
+    value, right = value.nan_to_num(), right.to(dtype).double().nan_to_num()
+    size = float(right.abs().max()) if right.numel() else 0.0
+    error = float((value - right).abs().max()) / (size or 1.0) if right.numel() else 0.0
+    bound = bound_of(Near.FORWARD, dtype)
+    check.that(error <= bound, f"{label} is off by {error:.3g} of its largest element, allowed {bound:.3g}")
+
+
+def _tensors(dtype: torch.dtype, *, without_empty: bool) -> list[torch.Tensor]:
+    """Return tensors of unlike shapes and strides on the host, one of them longer than a block."""
+    shapes = ((33,), (5, 7), (), (1,), (0,), (7, 3, 4), (4099,))
+    kept = [shape for shape in shapes if not (without_empty and 0 in shape)]
+    found = [_numbers(shape, dtype) for shape in kept]
+    return [*found, _numbers((6, 9), dtype).t(), _numbers((4, 10), dtype)[:, 1::2]]
+
+
+def _numbers(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    if not dtype.is_floating_point:
+        return torch.randint(-9, 10, shape, dtype=dtype)
+    return (torch.rand(shape) * 0.7 + 0.2).to(dtype)
+
+
+def _strided(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Return a copy on the device with the strides of ``tensor``."""
+    length = tensor.untyped_storage().nbytes() // tensor.element_size()
+    memory = tensor.as_strided((length,), (1,), 0).to(device, copy=True)
+    return memory.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+
+
+def _wide(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.double() if tensor.is_floating_point() else tensor
+
+
+def _needs(*operators: str, mode: Mode = Mode.INFERENCE) -> list[Cell]:
+    return [Cell(f"operators.{operator}", "float32", mode.value) for operator in operators]
+
+
+@case("foreach.lists.mixed_dtypes", requires=[*_needs("add", "mul"), DTYPE.on("bfloat16"), DTYPE.on("int64")])
+def test_mixed_dtypes(device, check):
+    """Tensors of several dtypes in one list keep their dtypes and get the results of each dtype."""
+    kinds = (torch.float32, torch.int64, torch.bfloat16, torch.float32)
+    host = [(torch.arange(1, 34 + i) % 7).to(kind) for i, kind in enumerate(kinds)]
+    first = [tensor.to(device, copy=True) for tensor in host]
+
+    sums = torch._foreach_add(first, first)
+    torch._foreach_mul_(first, 3)
+
+    for i, (before, total, product) in enumerate(zip(host, sums, first, strict=True)):
+        check.equal(total.cpu(), before + before, f"_foreach_add, tensor {i} of {before.dtype}")
+        check.equal(product.cpu(), before * 3, f"_foreach_mul_, tensor {i} of {before.dtype}")
+
+
+@case("foreach.lists.lengths", requires=_needs("add"), axes={"function": ["add", "addcmul", "lerp"]})
+def test_lengths(device, function, check):
+    """Lists of unlike lengths are refused, and no tensor is changed."""
+    before = [torch.arange(1.0, 34.0), torch.arange(5.0, 9.0)]
+    first = [tensor.to(device, copy=True) for tensor in before]
+    short = [torch.ones(33, device=device)]
+    arguments = {"add": (short,), "addcmul": (short, short), "lerp": (short, 0.5)}[function]
+
+    try:
+        getattr(torch, f"_foreach_{function}_")(first, *arguments)
+    except RuntimeError:
+        refused = True
+    else:
+        refused = False
+
+    check.that(refused, f"_foreach_{function}_ took lists of 2 and 1 tensors")
+    for i, (after, old) in enumerate(zip(first, before, strict=True)):
+        check.equal(after.cpu(), old, f"tensor {i} after the refusal")
+    total = torch._foreach_add(first, first)
+    for after, old in zip(total, before, strict=True):
+        check.equal(after.cpu(), old + old, "a sum after the refusal")
+
+
+@case("foreach.lists.gradients", requires=_needs("mul", "exp", "addcmul", mode=Mode.TRAINING))
+def test_gradients(device, check):
+    """Gradients flow through functions on lists to each tensor."""
+    host = [torch.rand(7, 3), torch.rand(65), torch.rand(4, 5).t()]
+
+    found, exact = (
+        _gradients([tensor.detach().to(place, dtype).requires_grad_() for tensor in host])
+        for place, dtype in ((device, torch.float32), ("cpu", torch.float64))
+    )
+
+    for i, (actual, right) in enumerate(zip(found, exact, strict=True)):
+        near(check, f"the gradient of tensor {i}", actual, right, Near.GRADIENTS)
+
+
+def _gradients(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    products = torch._foreach_mul(torch._foreach_exp(tensors), tensors)
+    results = torch._foreach_addcmul(products, tensors, products, value=0.5)
+    weights = [torch.arange(1, tensor.numel() + 1).reshape(tensor.shape) for tensor in results]
+    total = sum((result * weight.to(result)).sum() for result, weight in zip(results, weights, strict=True))
+    return list(torch.autograd.grad(total, tensors))

@@ -1,0 +1,1 @@
+"""Module cases: layers of ``torch.nn``, forward and backward, in training and in evaluation."""

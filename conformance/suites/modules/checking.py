@@ -1,0 +1,232 @@
+"""Comparison of one module with its float64 copy on the host: results, gradients and buffers."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import nn
+
+from conformance.finding import EnvironmentLacks
+from conformance.numerics.budgets import load_table
+from conformance.numerics.compare import plain, same_bits
+from conformance.numerics.nearness import METRIC, Near, bound_of
+from conformance.numerics.trees import tensors
+from conformance.suites.operators.execution import reseed
+from conformance.suites.operators.training import cotangents
+
+from . import database, laws
+from .call import HOST, ModuleCall
+from .layouts import Change, layouts
+
+#: Seed of the cotangents, and of modules that draw.
+_SEED = 11
+#: Variant of a call with gradients in which the module is in eval().
+EVALUATED = "in eval()"
+
+
+@functools.cache
+def limits() -> SimpleNamespace:
+    """Return the numbers of limits.toml."""
+    return SimpleNamespace(**load_table(__file__, "limits.toml")["calls"])
+
+
+@dataclass(frozen=True)
+class Run:
+    """Tensors that one call of a module made or changed, on the host, by name."""
+
+    results: dict[str, torch.Tensor | None]
+    gradients: dict[str, torch.Tensor | None]
+    raw: list[torch.Tensor]
+    inputs: list[torch.Tensor]
+    drew: bool
+
+
+def check_module(check: Any, name: str, device: torch.device, dtype: torch.dtype, *, training: bool) -> None:
+    """Check a module in one dtype and mode; raise EnvironmentLacks if the installed torch lacks it."""
+    try:
+        known = database.calls(name, training=training)
+    except KeyError:
+        raise EnvironmentLacks(f"The installed torch has no calls of the module {name}.") from None
+    chosen = _spread(known, limits().plain)
+    refusals = [check_call(check, name, call, device, dtype, training=training) for call in chosen]
+    if all(refusals):
+        raise EnvironmentLacks(f"PyTorch's CPU computes no call of {name} in {dtype} ({refusals[0]}).")
+    largest = max(chosen, key=lambda call: sum(tensor.numel() for tensor in call.tensors))
+    for layout, change in layouts(largest).items():
+        check_call(check, name, largest, device, dtype, training=training, variant=layout, change=change)
+    if training and database.modes_differ(name):
+        check_call(check, name, largest, device, dtype, training=True, variant=EVALUATED)
+
+
+def _spread(calls: tuple[ModuleCall, ...], count: int) -> list[ModuleCall]:
+    if len(calls) <= count:
+        return list(calls)
+    step = (len(calls) - 1) / (count - 1)
+    return [calls[round(i * step)] for i in range(count)]
+
+
+def check_call(
+    check: Any,
+    name: str,
+    call: ModuleCall,
+    device: torch.device,
+    dtype: torch.dtype,
+    *,
+    training: bool,
+    variant: str = "",
+    change: Change | None = None,
+) -> Exception | None:
+    """Compare one call, in train() and with gradients if ``training``, else in eval() without.
+
+    ``variant`` names the layout that ``change`` gives to the inputs, or is ``EVALUATED``, eval() with gradients.
+    Return the host's exception for a call that neither the device nor the host computes in this dtype and layout.
+    """
+    original, given = call.made(dtype).train(training and variant != EVALUATED), call.rounded(dtype)
+    given = given.arranged(change) if change else given
+    label = f"{name}{f' ({call.label})' if call.label else ''}{f', {variant}' if variant else ''}"
+    module = copy.deepcopy(original).to(device=device, dtype=dtype)
+    if variant == "channels last":
+        module = module.to(memory_format=_format(given))
+    exact = host_run(copy.deepcopy(original), given.arranged(torch.Tensor.contiguous), HOST, torch.float64, training)
+    host = functools.cache(lambda: host_run(copy.deepcopy(original).to(dtype), given, HOST, dtype, training))
+    if change is not None:
+        try:
+            host()  # first: a kernel that refuses a layout in a thread of autograd may end a device's process
+        except Exception as refusal:
+            return refusal
+    try:
+        if exact.drew:
+            laws.check(check, label, SimpleNamespace(original=original, call=given, device=device, dtype=dtype))
+            return None
+        found = run(module, given, device, dtype, training)
+    except AssertionError:
+        raise
+    except Exception:
+        try:
+            host()
+        except Exception as refusal:  # the device need not do what the host does not
+            return refusal
+        raise
+    _check_places(check, label, found, device)
+    _check_inputs(check, label, found, exact, given, device, dtype)
+    if variant == "channels last" and database.layout_is_kept(name):
+        _check_format(check, label, found.raw, host().raw)
+    _compare(check, label, found, exact, host, "results", bound_of(Near.FORWARD, dtype))
+    _compare(check, label, found, exact, host, "gradients", bound_of(Near.GRADIENTS, dtype))
+    return None
+
+
+def run(module: nn.Module, call: ModuleCall, device: torch.device, dtype: torch.dtype, training: bool) -> Run:
+    """Call a module on the device under test."""
+    return host_run(module, call, device, dtype, training)
+
+
+def host_run(module: nn.Module, call: ModuleCall, device: torch.device, dtype: torch.dtype, training: bool) -> Run:
+    """Call a module, and run backward from seeded cotangents if ``training``."""
+    inputs, named, wanted = call.on(device, dtype)
+    reseed(_SEED, device)
+    state = torch.get_rng_state()
+    with torch.set_grad_enabled(training):
+        result = module(*inputs, **named)
+    drew = not torch.equal(state, torch.get_rng_state())
+    raw = tensors(result)
+    gradients: dict[str, torch.Tensor | None] = {}
+    outputs = [tensor for tensor in raw if tensor.requires_grad]
+    if training and outputs:
+        torch.autograd.backward(outputs, cotangents(outputs, _SEED))
+        gradients = {f"input {i}": tensor.grad for i, tensor in enumerate(wanted)}
+        gradients |= {key: parameter.grad for key, parameter in module.named_parameters()}
+    results: dict[str, torch.Tensor | None] = {f"result {i}": plain(tensor) for i, tensor in enumerate(raw)}
+    results |= {f"buffer {key}": plain(tensor) for key, tensor in module.named_buffers()}
+    arrived = tensors([inputs, named])
+    return Run(results, {key: None if g is None else plain(g) for key, g in gradients.items()}, raw, arrived, drew)
+
+
+def _check_places(check: Any, label: str, found: Run, device: torch.device) -> None:
+    for tensor in found.raw:
+        check.that(
+            tensor.device.type == device.type, f"{label}: the result is on {tensor.device}, not on {device.type}"
+        )
+
+
+def _check_inputs(check: Any, label: str, found: Run, exact: Run, given: ModuleCall, device, dtype) -> None:
+    """Check that the device left its inputs as they were, if the host did."""
+    before = tensors([*given.on(HOST, torch.float64)[:2]])
+    for i, (after, host, old) in enumerate(zip(found.inputs, exact.inputs, before, strict=True)):
+        if same_bits(plain(host), plain(old)):
+            # Conversions may change the bits of a NaN.
+            kept = torch.equal(plain(after).double().nan_to_num(), plain(old).double().nan_to_num())
+            check.that(kept, f"{label}: input {i} was changed by the call")
+
+
+def _check_format(check: Any, label: str, found: list[torch.Tensor], host: list[torch.Tensor]) -> None:
+    for actual, expected in zip(found, host, strict=True):
+        wanted = {4: torch.channels_last, 5: torch.channels_last_3d}.get(expected.dim())
+        if wanted is not None and expected.is_contiguous(memory_format=wanted):
+            kept = actual.is_contiguous(memory_format=wanted)
+            check.that(kept, f"{label}: the result is not in the channels-last format of input and weights")
+
+
+def _compare(check: Any, label: str, found: Run, exact: Run, host: Any, part: str, bound: float) -> None:
+    """Compare the tensors of one part of two runs; the host's run in the same dtype is made where it is needed."""
+    actual, expected = getattr(found, part), getattr(exact, part)
+    check.that(actual.keys() == expected.keys(), f"{label}: {part} {sorted(actual)}, expected {sorted(expected)}")
+    whole = max((_size(value) for value in expected.values() if value is not None), default=0.0)
+    for name, right in expected.items():
+        value, what = actual[name], f"{label}: {_named(part, name)}"
+        if right is None or value is None:
+            check.that(right is value, f"{what} is {'missing' if value is None else 'there'}, but not on the host")
+            continue
+        check.that(value.shape == right.shape, f"{what} has shape {tuple(value.shape)}, not {tuple(right.shape)}")
+        if not right.is_floating_point():
+            check.equal(value, right, what)
+            continue
+        scale = _size(right)
+        scale = whole if scale <= limits().vanishing * whole else scale
+        error = _error(value, right, scale)
+        if not error <= bound:
+            allowed = max(bound, limits().host * _host_error(host, part, name, right, scale))
+            check.that(error <= allowed, f"{what} is off by {error:.3g} of its largest element, allowed {allowed:.3g}")
+        check.that(True, what)
+        check.metric(METRIC, max(float(check.metrics.get(METRIC, 0.0)), round(error / bound, 6)))
+
+
+def _named(part: str, name: str) -> str:
+    return f"the gradient of {name}" if part == "gradients" else name
+
+
+def _host_error(host: Any, part: str, name: str, right: torch.Tensor, scale: float) -> float:
+    """Return the error of PyTorch's CPU in the same dtype; 0 if it has no kernel."""
+    try:
+        value = getattr(host(), part)[name]
+    except Exception:  # the bound alone judges what the host cannot compute
+        return 0.0
+    return 0.0 if value is None else _error(value, right, scale)
+
+
+def _size(value: torch.Tensor) -> float:
+    """Return the largest finite magnitude."""
+    if not value.is_floating_point() or not value.numel():
+        return 0.0
+    return float(value.abs().nan_to_num(0.0, 0.0, 0.0).max())
+
+
+def _error(value: torch.Tensor, right: torch.Tensor, scale: float) -> float:
+    """Return the largest error over ``scale``; infinity if values that are not finite differ."""
+    if not right.numel():
+        return 0.0
+    wide, finite = value.double(), right.isfinite()
+    if not same_bits(wide[~finite].nan_to_num(), right[~finite].nan_to_num()):
+        return float("inf")
+    worst = float((wide - right)[finite].abs().max()) if finite.any() else 0.0
+    return worst / scale if scale else worst
+
+
+def _format(call: ModuleCall) -> torch.memory_format:
+    has_volume = any(tensor.dim() == 5 for tensor in call.tensors)
+    return torch.channels_last_3d if has_volume else torch.channels_last

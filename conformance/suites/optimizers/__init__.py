@@ -1,0 +1,1 @@
+"""Optimizer cases: every optimizer of ``torch.optim``, with its options, implementations and saved state."""

@@ -1,0 +1,177 @@
+"""Cases of optimizers: their steps, their saved state, and several groups of parameters."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import torch
+
+from conformance.accelerators.capabilities import GRAPH_CAPTURE, Cell, Mode
+from conformance.case import Case, cases
+from conformance.finding import EnvironmentLacks
+from conformance.numerics.nearness import Near, near
+from conformance.suites.operators.cell import quiet
+
+from .options import FUSED, OPTIMIZERS
+
+STEPS = 4
+HOST = torch.device("cpu")
+Parameters = list[torch.nn.Parameter]
+
+
+def ways(name: str) -> list[str]:
+    """Return the implementations of an optimizer."""
+    kind = OPTIMIZERS[name]
+    can_be_captured = not (kind.closure or kind.matrices or kind.sparse or name in ("Adagrad", "Adafactor", "SGD"))
+    return ["loop", *kind.ways, *(["capturable"] if can_be_captured else [])]
+
+
+def generate(subject: str):
+    """Return a function that gives a case for each optimizer and implementation."""
+    return lambda: [_case(subject, name, way) for name in OPTIMIZERS for way in ways(name)]
+
+
+def _case(subject: str, name: str, way: str) -> Case:
+    operators = [FUSED[name]] if way == "fused" else OPTIMIZERS[name].operators
+    cells = [Cell(f"operators.{operator}", "float32", Mode.TRAINING.value) for operator in operators]
+    return Case(
+        id=f"optimizers.{subject}[{name}-{way}]",
+        area="optimizers",
+        axes=(("optimizer", name), ("way", way)),
+        # Without graphs a step with its counters on the device has no purpose, and PyTorch refuses it on most devices.
+        requires=(*cells, *([GRAPH_CAPTURE.cell] if way == "capturable" else [])),
+    )
+
+
+@cases(generate("steps"))
+def test_steps(device, case, check):
+    """Four steps with each set of options move every parameter as the plain loop does in float64."""
+    name, way = dict(case.axes).values()
+    for options in _options(name, way, searched_apart=True):
+        with quiet():
+            found = _trained(name, way, options, device, torch.float32)
+            exact = _trained(name, "loop", options, HOST, torch.float64)
+        for i, (before, actual, right) in enumerate(zip(_start(name), found, exact, strict=True)):
+            moved = (right.detach() - before.double()).abs().max()
+            check.that(bool(moved > 0), f"{name}: parameter {i} does not move in float64")
+            near(check, f"{name}({options}), parameter {i}", actual, right, Near.TRAJECTORY)
+
+
+@cases(generate("state"))
+def test_state(device, case, check):
+    """An optimizer continues from its saved state with the same bits."""
+    name, way = dict(case.axes).values()
+    options = _options(name, way, searched_apart=False)[-1]
+    with quiet():
+        parameters, optimizer = _made(name, way, options, device, torch.float32)
+        for step in range(2):
+            _step(name, optimizer, parameters, step)
+        file = io.BytesIO()
+        torch.save({"state": optimizer.state_dict(), "parameters": [p.detach() for p in parameters]}, file)
+        for step in range(2, STEPS):
+            _step(name, optimizer, parameters, step)
+
+        others, resumed = _made(name, way, options, device, torch.float32)
+        file.seek(0)
+        saved = torch.load(file, map_location=device, weights_only=True)
+        with torch.no_grad():
+            for parameter, value in zip(others, saved["parameters"], strict=True):
+                parameter.copy_(value)
+        resumed.load_state_dict(saved["state"])
+        for step in range(2, STEPS):
+            _step(name, resumed, others, step)
+
+    for i, (actual, expected) in enumerate(zip(others, parameters, strict=True)):
+        moved = not torch.equal(actual.detach().cpu(), _start(name)[i])
+        check.that(moved and bool(actual.detach().cpu().all()), f"{name}: parameter {i} did not move, or has zeros")
+        check.equal(actual.detach().cpu(), expected.detach().cpu(), f"{name}: parameter {i} after loading the state")
+
+
+def _options(name: str, way: str, *, searched_apart: bool) -> list[dict[str, Any]]:
+    """Return the sets of options.
+
+    A capturable step computes 1 - beta^step on the device in float32. With the default of 0.999 that loses ten bits.
+    """
+    if searched_apart and OPTIMIZERS[name].closure:
+        # Roundings may lead the comparisons of a line search elsewhere, so only its repeatability is judged.
+        return list(OPTIMIZERS[name].options[:-1])
+    quick = {"betas": (0.8, 0.9)} if way == "capturable" and name in _WITH_BETAS else {}
+    return [{**quick, **options} for options in OPTIMIZERS[name].options]
+
+
+_WITH_BETAS = ("Adam", "AdamW", "NAdam")
+
+
+def _trained(name: str, way: str, options: dict[str, Any], device: torch.device, dtype: torch.dtype) -> Parameters:
+    parameters, optimizer = _made(name, way, options, device, dtype)
+    # A step with a closure has several iterations of its own.
+    for step in range(1 if OPTIMIZERS[name].closure else STEPS):
+        _step(name, optimizer, parameters, step)
+    return parameters
+
+
+def _made(
+    name: str, way: str, options: dict[str, Any], device: torch.device, dtype: torch.dtype
+) -> tuple[Parameters, torch.optim.Optimizer]:
+    kind = getattr(torch.optim, name, None)
+    if kind is None:
+        raise EnvironmentLacks(f"The installed torch has no torch.optim.{name}.")
+    parameters = [torch.nn.Parameter(value.to(device, dtype, copy=True)) for value in _start(name)]
+    # foreach=False is given for every other way: without it, torch chooses by the type of the device.
+    chosen: dict[str, Any] = {"foreach": way == "foreach"} if OPTIMIZERS[name].ways else {}
+    if way in ("fused", "capturable"):
+        chosen |= {way: True}
+    return parameters, kind(_grouped(name, parameters, options), **options, **chosen)
+
+
+def _grouped(name: str, parameters: Parameters, options: dict[str, Any]) -> Any:
+    """Return two groups of parameters with rates of their own; LBFGS takes one group."""
+    if OPTIMIZERS[name].closure:
+        return parameters
+    rate = options.get("lr", 0.02)
+    return [{"params": parameters[:2], "lr": rate}, {"params": parameters[2:], "lr": rate / 2}]
+
+
+def _start(name: str) -> list[torch.Tensor]:
+    """Return parameters of unlike shapes and strides in float32 on the host, one of them longer than a block."""
+    generator = torch.Generator().manual_seed(7)
+    kind = OPTIMIZERS[name]
+    shapes = ((5, 7), (9, 4), (33, 2)) if kind.matrices or kind.sparse else ((33,), (), (5, 7), (4099,))
+    found = [torch.randn(shape, generator=generator) for shape in shapes]
+    if not kind.sparse and not kind.closure:
+        found.append(torch.randn((6, 9), generator=generator).t())
+    return found
+
+
+def _step(name: str, optimizer: torch.optim.Optimizer, parameters: Parameters, step: int) -> None:
+    """Take one step on a loss with a minimum, whose gradients depend on the parameters."""
+    kind = OPTIMIZERS[name]
+
+    def loss() -> torch.Tensor:
+        optimizer.zero_grad()
+        total = sum((_target(p, 0 if kind.closure else step) * p + 0.5 * _weight(p) * p * p).sum() for p in parameters)
+        total.backward()
+        return total
+
+    if kind.closure:
+        optimizer.step(loss)
+        return
+    if kind.sparse:
+        for parameter in parameters:
+            dense = (_target(parameter, step) + parameter).detach()
+            dense[1::2] = 0  # rows without a gradient
+            parameter.grad = dense.to_sparse(1)
+    else:
+        loss()
+    optimizer.step()
+
+
+def _weight(parameter: torch.Tensor) -> torch.Tensor:
+    """Return unlike curvatures: with equal ones LBFGS ends after one iteration, and then follows rounding errors."""
+    return torch.linspace(0.5, 2.0, parameter.numel()).reshape(parameter.shape).to(parameter)
+
+
+def _target(parameter: torch.Tensor, step: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(1000 * step + parameter.numel())
+    return torch.randn(parameter.shape, generator=generator).to(parameter)

@@ -1,0 +1,1 @@
+"""Models of transformers under parallel engines of PyTorch and transformers, compared with one process in float64."""

@@ -1,0 +1,48 @@
+"""Cases of parallel engines, and the check of losses that several ranks have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from conformance.accelerators.capabilities import Capability, Cell
+from conformance.case import Case, Isolation, Tier, case_id
+
+from .models import STEPS, check_losses
+
+#: Timeout of a case in seconds. One takes 1 to 7 seconds on a free machine.
+DEADLINE = 180.0
+
+
+def planned(
+    subject: str, axes: tuple[tuple[str, str], ...], needs: Sequence[Capability | Cell], ranks: int | None
+) -> Case:
+    """Return the case ``workloads.<subject>[axes]`` on that many ranks."""
+    cells = [need if isinstance(need, Cell) else need.cell for need in needs]
+    return Case(
+        id=case_id(f"workloads.{subject}", axes),
+        area="workloads",
+        tier=Tier.WORKLOAD,
+        axes=axes,
+        requires=tuple(dict.fromkeys(cells)),
+        deadline=DEADLINE,
+        world_size=ranks,
+        # DTensor caches what it has dispatched, with the groups of the mesh. Groups of a later case have other members
+        # under the same names, so warm ranks would use destroyed groups.
+        isolation=Isolation.FORK if ranks else Isolation.REUSE,
+    )
+
+
+def check_mean_losses(
+    check: Any, family: str, run: Sequence[float | None], parts: int, device: torch.device, kind: str = ""
+) -> None:
+    """Check the mean of all losses that ranks have. Each part of the batch is on as many ranks as every other."""
+    row = [0.0] * (STEPS + 1) if run[0] is None else [*run, 1.0]
+    sums = torch.tensor(row, device=device)
+    dist.all_reduce(sums)
+    *losses, holders = sums.tolist()
+    check.that(holders >= parts, f"{holders} ranks have a loss, for {parts} parts of the batch")
+    check_losses(check, family, [loss / holders for loss in losses], kind)

@@ -1,0 +1,44 @@
+"""Cases of compiled families: few graphs, and the gradients of the uncompiled model."""
+
+from __future__ import annotations
+
+import warnings
+
+from conformance.accelerators.capabilities import COMPILE
+from conformance.case import cases
+from conformance.suites.shared_bodies import WatchedBackend
+
+from . import family_checks as checks
+from .families import families
+from .loop import RunDevice
+from .planned import planned_families
+
+#: Families whose graphs the declared backend compiles: each takes some seconds.
+COMPILED = ("llama", "gpt2", "unet")
+
+
+@cases(planned_families("traced", "training", COMPILE, dtypes=["float32"], having=lambda f: not f.sparse))
+def test_traced(accelerator, device, case, check):
+    """A model is traced in few graphs, which give the oracle's gradients as the device runs their operators."""
+    _check(case, accelerator, device, check, "aot_eager")
+
+
+@cases(planned_families("compiled", "training", COMPILE, dtypes=["float32"], having=lambda f: f.name in COMPILED))
+def test_compiled(accelerator, device, case, check):
+    """The declared backend compiles a model in few graphs, which give the oracle's gradients."""
+    _check(case, accelerator, device, check, accelerator.get_compile_backend())
+
+
+def _check(case, accelerator, device, check, name):
+    import torch._dynamo
+
+    backend, family = WatchedBackend(name), families()[case.id.split(".")[1]]
+    torch._dynamo.reset()  # graphs of an earlier case would be reused and not counted
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # compilers warn about their internals; no case depends on that
+            checks.check_compiled(check, family, RunDevice(device, accelerator), case.dtype, backend)
+    finally:
+        torch._dynamo.reset()
+    if name != "aot_eager":  # this one runs the operators one by one, and says so by its name
+        backend.check()

@@ -1,0 +1,102 @@
+// Comparison of a column with a report.json of this machine, compressed or not.
+
+const LARGEST_FILE = 128 * 1024 * 1024, MOST_ROWS = 500;
+
+async function textOf(file) {
+  const start = new Uint8Array(await file.slice(0, 2).arrayBuffer());
+  return start[0] === 0x1f && start[1] === 0x8b ? boundedText(file) : file.text();
+}
+
+/** Text of a compressed file. A few bytes may hold gigabytes, so what comes out is counted. */
+async function boundedText(file) {
+  const reader = file.stream().pipeThrough(new DecompressionStream("gzip")).getReader(), parts = [];
+  for (let size = 0; ;) {
+    const { done, value } = await reader.read();
+    if (done) return new Blob(parts).text();
+    size += value.length;
+    if (size > LARGEST_FILE) { await reader.cancel(); throw new RangeError(); }
+    parts.push(value);
+  }
+}
+
+async function compare(file) {
+  const large = `${file.name} is larger than 128 MiB; no report of this suite is.`;
+  if (file.size > LARGEST_FILE) return say(large, "");
+  let report;
+  try {
+    report = JSON.parse(await textOf(file));
+  } catch (error) {
+    return say(error instanceof RangeError ? large : `${file.name} is no JSON. Choose the report.json of a run.`, "");
+  }
+  const other = endingsIn(report);
+  if (!other) return say(`${file.name} is not a report of this suite. Choose the report.json of a run.`, "");
+  const name = report.accelerator && report.accelerator.name;
+  return showDifference(data.columns.find((column) => column.name === name) || data.columns[0], other, file.name);
+}
+
+/** Verdicts in a report by case, also in a packed one; null if it is no report. */
+function endingsIn(report) {
+  if (!report || typeof report !== "object" || !report.accelerator) return null;
+  const rows = Array.isArray(report.cases) ? report.cases : packedCases(report);
+  if (!rows) return null;
+  const found = new Map();
+  for (const row of rows) if (row && typeof row.id === "string") found.set(row.id, `${row.outcome || "pass"}: ${row.reason || "native"}`);
+  const lost = (report.accounting && report.accounting.unaccounted) || [];
+  for (const row of Array.isArray(lost) ? lost : []) if (row) found.set(String(row.id), "no verdict: lost");
+  return found;
+}
+
+function packedCases(report) {
+  if (!Array.isArray(report.rows) || !Array.isArray(report.shapes)) return null;
+  return report.rows.map((row) => {
+    const shape = Array.isArray(row) && Array.isArray(report.shapes[row[1]]) ? report.shapes[row[1]][0] : null;
+    return shape && { id: row[0], outcome: shape.outcome, reason: shape.reason };
+  });
+}
+
+function showDifference(column, other, name) {
+  const rows = [], known = new Set(), sums = { better: 0, worse: 0, otherwise: 0, here: 0, there: 0 };
+  data.ids.forEach((id, place) => {
+    if (column.verdicts[place] === ABSENT) return;
+    known.add(id);
+    const mine = endingOf(column, place).join(": "), theirs = other.get(id);
+    if (theirs === mine) return;
+    sums[direction(mine, theirs)]++;
+    rows.push([id, mine, theirs || "not in the file"]);
+  });
+  for (const [id, theirs] of other) if (!known.has(id)) { sums.there++; rows.push([id, "not on this page", theirs]); }
+  say(`${column.title} against ${name}: ${rows.length === 1 ? "1 case differs" : `${counted(rows.length)} cases differ`}`,
+    `${sums.worse} pass here and not in the file, ${sums.better} pass in the file and not here, ` +
+    `${sums.otherwise} differ in another way, ${sums.here} are only here, ${sums.there} only in the file.` +
+    (rows.length > MOST_ROWS ? ` The first ${MOST_ROWS} are shown.` : ""), rows.slice(0, MOST_ROWS));
+}
+
+function direction(mine, theirs) {
+  if (theirs === undefined) return "here";
+  const passes = [mine, theirs].map((words) => words.startsWith("pass"));
+  return passes[0] === passes[1] ? "otherwise" : passes[0] ? "worse" : "better";
+}
+
+function say(title, text, rows = []) {
+  const section = byId("difference");
+  byId("difference-title").textContent = title;
+  section.querySelector("p").textContent = text;
+  section.querySelector(".scroll").hidden = rows.length === 0;
+  section.querySelector("tbody").replaceChildren(...rows.map(([id, mine, theirs]) =>
+    element("tr", {}, element("th", { scope: "row" }, id), element("td", {}, mine), element("td", {}, theirs))));
+  section.hidden = false;
+  section.scrollIntoView({ block: "start" });
+  section.focus({ preventScroll: true });
+}
+
+function listenForFiles() {
+  byId("other").addEventListener("change", (event) => { if (event.target.files[0]) compare(event.target.files[0]); });
+  byId("difference").querySelector("button").addEventListener("click", () => { byId("difference").hidden = true; byId("other").value = ""; });
+  document.addEventListener("dragover", (event) => { event.preventDefault(); document.body.classList.add("dropping"); });
+  document.addEventListener("dragleave", () => document.body.classList.remove("dropping"));
+  document.addEventListener("drop", (event) => {
+    event.preventDefault();
+    document.body.classList.remove("dropping");
+    if (event.dataTransfer.files[0]) compare(event.dataTransfer.files[0]);
+  });
+}

@@ -1,0 +1,36 @@
+"""The page of the areas is complete: each area of DeepSpeed has cases here, or a reason, and the page is up to date."""
+
+from __future__ import annotations
+
+import pytest
+
+from conformance.plan import area_names, bundled_cases
+
+from . import areas, known_gaps
+
+FACTS = areas.facts()
+
+
+def test_every_folder_of_deepspeed_is_described():
+    assert set(FACTS) == set(known_gaps.DEEPSPEED_AREAS)
+
+
+@pytest.mark.parametrize("area", sorted(FACTS))
+def test_a_description_says_what_is_missing_and_why(area):
+    known = FACTS[area]
+
+    assert known["functions"] > 0
+    assert known["deepspeed"].endswith(".")
+    assert known["missing"]
+    assert all(len(pair) == 2 and all(pair) for pair in known["missing"])
+
+
+def test_every_area_of_the_mission_has_a_case():
+    there = areas.checks_of([planned.case for planned in bundled_cases()])
+
+    assert set(FACTS) - set(there) == {"sequence"}
+    assert set(area_names()) == set(there)
+
+
+def test_the_page_is_up_to_date():
+    assert areas.PAGE.read_text(encoding="utf-8") == areas.page(), "run python -m tests.docs.renew"

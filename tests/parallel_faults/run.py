@@ -1,0 +1,91 @@
+"""Runs every fault on two forked ranks, and each case without a fault: ``python -m tests.parallel_faults.run [PART]``.
+
+Prints one JSON object with the outcome of every fault whose name contains PART, and of every case that they name.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import pickle
+import signal
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+from typing import Any
+
+from conformance.plan import bundled_cases
+from conformance.suites.workloads.parallel import models
+
+#: Seconds after which a rank is ended: its partner has failed, and it waits in a collective.
+_PATIENCE = 60
+
+
+def main() -> None:
+    part = sys.argv[1] if len(sys.argv) > 1 else ""
+    for name in models.IMPORTS:
+        importlib.import_module(name)
+    import torch
+
+    from tests.parallel_faults.faults import FAULTS
+
+    torch.set_num_threads(1)
+    chosen = [fault for fault in FAULTS if part in fault.name]
+    known = {planned.case.id: planned for planned in bundled_cases(["workloads"])}
+    sound = {case: outcome(known[case], None) for case in dict.fromkeys(fault.case for fault in chosen)}
+    print(json.dumps({"sound": sound, "faults": {f.name: outcome(known[f.case], f.plant) for f in chosen}}, indent=1))
+
+
+def outcome(planned: Any, plant: Any) -> str:
+    """Return ``passed``, or the first error of a rank."""
+    with tempfile.TemporaryDirectory() as folder:
+        pids = [_fork(planned, plant, rank, Path(folder)) for rank in range(2)]
+        for pid in pids:
+            os.waitpid(pid, 0)
+        ends = [Path(folder, f"end-{rank}") for rank in range(2)]
+        said = [pickle.loads(end.read_bytes()) if end.exists() else "no end" for end in ends]
+    wrong = [text for text in said if text.startswith("AssertionError")]
+    return next(iter(wrong), next((text for text in said if text != "passed"), "passed"))
+
+
+def _fork(planned: Any, plant: Any, rank: int, folder: Path) -> int:
+    pid = os.fork()
+    if pid:
+        return pid
+    signal.alarm(_PATIENCE)
+    try:
+        end = _body(planned, plant, rank, folder)
+    except BaseException as error:
+        end = f"{type(error).__name__}: {error}"
+        if not isinstance(error, AssertionError):
+            end += "".join(traceback.format_exc()[-600:])
+    Path(folder, f"end-{rank}").write_bytes(pickle.dumps(end))
+    os._exit(0)
+
+
+def _body(planned: Any, plant: Any, rank: int, folder: Path) -> str:
+    import torch
+    import torch.distributed as dist
+
+    from conformance.checker import Checker
+
+    os.environ.update(RANK=str(rank), WORLD_SIZE="2", LOCAL_RANK="0", LOCAL_WORLD_SIZE="2")
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    shared = folder / "shared"
+    shared.mkdir(exist_ok=True)
+    models.reference(planned.case.subject.split(".")[0])  # the oracle is right: it is made before the fault
+    if plant:
+        plant()
+    own = {
+        "check": Checker(), "device": torch.device("cpu"), "case": planned.case, "rank": rank, "world_size": 2,
+        "group": dist.group.WORLD, "shared_dir": shared,
+    }  # fmt: skip
+    names = planned.function.__code__.co_varnames[: planned.function.__code__.co_argcount]
+    planned.function(**{name: own[name] for name in names})
+    return "passed"
+
+
+if __name__ == "__main__":
+    main()

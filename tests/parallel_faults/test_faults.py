@@ -1,0 +1,29 @@
+"""A workload case goes red for every planted fault, because a number is wrong, and is green without it."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("transformers") is None, reason="needs the extra: pip install transformers"
+)
+def test_every_fault_is_found():
+    finished = subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", "tests.parallel_faults.run"],
+        cwd=ROOT, capture_output=True, text=True, timeout=900, check=True,
+    )  # fmt: skip
+    found = json.loads(finished.stdout)
+
+    assert set(found["sound"].values()) == {"passed"}, found["sound"]
+    missed = {name: text for name, text in found["faults"].items() if not text.startswith("AssertionError")}
+    assert not missed
+    assert len(found["faults"]) >= 25

@@ -1,0 +1,124 @@
+"""The area ``modules``: its list is complete, and defects that no operator cell shows turn its cases red."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from conformance.accelerators.capabilities import DTYPES
+from conformance.checker import Checker
+from conformance.suites.modules import checking, database, planned
+from conformance.suites.operators.catalogue import operators
+from conformance.suites.operators.cell import quiet
+
+HOST = torch.device("cpu")
+#: Bases and containers of other modules, and modules that need several processes.
+WITHOUT_A_CASE = {
+    *("Container", "DataParallel", "Module", "ModuleDict", "ModuleList", "ParameterDict", "ParameterList"),
+    *("RNNBase", "RNNCellBase", "Sequential", "SyncBatchNorm"),
+}
+
+
+def judged(name: str, *, training: bool = True) -> str:
+    """Return the failure of a module's case in float32 on the host, or an empty text."""
+    try:
+        with quiet():
+            checking.check_module(Checker(), name, HOST, torch.float32, training=training)
+    except AssertionError as error:
+        return str(error)
+    return ""
+
+
+def test_every_module_of_torch_has_a_case():
+    modules = {name for name, kind in vars(nn).items() if isinstance(kind, type) and issubclass(kind, nn.Module)}
+
+    cases = {case.payload for case in planned.generate()}
+
+    assert modules - cases - WITHOUT_A_CASE == set()
+
+
+def test_every_planned_module_has_calls():
+    assert {case.payload for case in planned.generate()} <= set(database.names())
+
+
+def test_required_cells_are_operators_of_the_plan():
+    known = {f"operators.{operator.name}" for operator in operators()}
+
+    required = {cell.subject for case in planned.generate() for cell in case.requires}
+
+    assert required <= known
+    assert set(planned.DTYPES) <= set(DTYPES)
+
+
+def _stale_buffer(forward):
+    def called(self, input):
+        mean = self.running_mean.clone() if self.training else None
+        result = forward(self, input)
+        if mean is not None:
+            self.running_mean.data.copy_(mean)
+        return result
+
+    return called
+
+
+def _one_wrong(forward):
+    def called(self, input):
+        result = forward(self, input)
+        return torch.cat([result.flatten()[:-1], result.flatten()[-1:] + 1]).reshape(result.shape)
+
+    return called
+
+
+def _without_strides(forward):
+    def called(self, input):
+        wrong = torch.as_strided(input, input.shape, torch.empty(input.shape).stride())
+        return forward(self, wrong)
+
+    return called
+
+
+def _same_mask(forward):
+    def called(self, input):
+        if not self.training:
+            return input
+        mask = torch.bernoulli(torch.full_like(input[:1], 1 - self.p)).expand_as(input)
+        return input * mask / (1 - self.p)
+
+    return called
+
+
+@pytest.mark.parametrize(
+    ("name", "broken", "said"),
+    [
+        ("BatchNorm1d", _stale_buffer, "running_mean"),
+        ("Linear", _one_wrong, "result 0 is off"),
+        ("Tanh", _without_strides, "strided: result 0"),
+        ("Dropout", _same_mask, "equal to the row before"),
+    ],
+)
+def test_a_defect_is_seen_where_only_the_device_has_it(monkeypatch, name, broken, said):
+    real, run = getattr(nn, name).forward, checking.run
+
+    def on_the_device(module, call, device, dtype, training):
+        with monkeypatch.context() as patch:
+            patch.setattr(getattr(nn, name), "forward", broken(real))
+            return run(module, call, device, dtype, training)
+
+    monkeypatch.setattr(checking, "run", on_the_device)
+    drawn = checking.laws._drawn
+
+    def drawn_with_the_defect(place, seed):
+        with monkeypatch.context() as patch:
+            patch.setattr(getattr(nn, name), "forward", broken(real))
+            return drawn(place, seed)
+
+    monkeypatch.setattr(checking.laws, "_drawn", drawn_with_the_defect)
+
+    assert said in judged(name)
+
+
+@pytest.mark.parametrize("name", ["BatchNorm1d", "Linear", "Tanh", "Dropout", "LSTM", "Embedding"])
+@pytest.mark.parametrize("training", [False, True])
+def test_the_host_is_right(name, training):
+    assert judged(name, training=training) == ""
