@@ -68,6 +68,7 @@ class About(Enum):
     DEVICE = "device"
     PACKAGE = "package"  # this package: it would pass, or fail, on every device alike
     PYTORCH = "pytorch"  # PyTorch's code above the device
+    LIBRARY = "library"  # a library that users may install or not, on the device
 
 
 class Isolation(Enum):

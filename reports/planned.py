@@ -18,7 +18,7 @@ _MANY: int = 50_000
 #: The capability of having collectives at all. Capabilities of single collectives begin with this name and a dot.
 _COMMUNICATION = "comm"
 #: Subjects of cases besides the device, with the words that views show. Such a case counts in no percentage.
-ABOUT = {"device": "the device", "package": "this package", "pytorch": "PyTorch"}
+ABOUT = {"device": "the device", "package": "this package", "pytorch": "PyTorch", "library": "an optional library"}
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,8 @@ class Profile:
     areas: frozenset[str] | None = frozenset()
 
 
+#: Areas that no profile requires in breadth: they read counters of memory and time, and a device may have none.
+_COUNTERS: Final = frozenset({"autotuning", "profiling"})
 #: Share of an area's cases that a profile requires to be claimed, in float32 and without a dtype.
 MINIMUM_SHARE: Final = 0.5
 #: The share of an area with fewer cases than this says nothing.
@@ -170,7 +172,7 @@ def _lacks(profile: Profile, groups: Sequence[tuple[CaseGroup, int]], lost: Sequ
         yield from (f"{capability} is not claimed" for capability in profile.needs if capability not in claimed)
     if profile.areas is None or profile.areas:
         for share in area_shares(groups, lost, profile.own):
-            counts = profile.areas is None or share.area in profile.areas
+            counts = share.area not in _COUNTERS if profile.areas is None else share.area in profile.areas
             if counts and share.planned >= _FEWEST and share.claimed < MINIMUM_SHARE * share.planned:
                 yield f"{share} cases claimed"
 

@@ -188,12 +188,12 @@ def _compare(check: Any, label: str, found: Run, exact: Run, host: Any, part: st
             continue
         scale = _size(right)
         scale = whole if scale <= limits().vanishing * whole else scale
-        error = _error(value, right, scale)
+        error, allowed = _error(value, right, scale), bound
         if not error <= bound:
             allowed = max(bound, limits().host * _host_error(host, part, name, right, scale))
             check.that(error <= allowed, f"{what} is off by {error:.3g} of its largest element, allowed {allowed:.3g}")
         check.that(True, what)
-        check.metric(METRIC, max(float(check.metrics.get(METRIC, 0.0)), round(error / bound, 6)))
+        check.metric(METRIC, max(float(check.metrics.get(METRIC, 0.0)), round(error / allowed, 6)))
 
 
 def _named(part: str, name: str) -> str:

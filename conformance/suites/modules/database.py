@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
+from unittest import mock
 
 import torch
 
 from conformance.suites.operators.database import database as operator_database
+from conformance.suites.operators.sampling import host_only
 
 from .additions import additions
 from .call import HOST, ModuleCall
@@ -18,7 +20,11 @@ _SEED = 20261122
 @functools.cache
 def _entries() -> dict[str, object]:
     operator_database()  # its import switches off what PyTorch's own tests do to a process
-    from torch.testing._internal.common_modules import module_db
+    from torch.testing._internal import common_cuda
+
+    # A vendor's package may answer for CUDA, and the import would then make a CUDA tensor.
+    with mock.patch.object(common_cuda, "TEST_CUDA", False):
+        from torch.testing._internal.common_modules import module_db
 
     return {info.name.removeprefix("nn."): info for info in module_db}
 
@@ -52,7 +58,8 @@ def calls(name: str, *, training: bool) -> tuple[ModuleCall, ...]:
     generate = functools.partial(
         info.module_inputs_func, info, device=HOST, dtype=torch.float64, requires_grad=True, training=training
     )
-    return tuple(_of(info.module_cls, given) for given in _seeded(generate))
+    with host_only():
+        return tuple(_of(info.module_cls, given) for given in _seeded(generate))
 
 
 def _of(kind, given) -> ModuleCall:

@@ -10,7 +10,7 @@ import struct
 import torch
 
 from conformance.accelerators.capabilities import DTYPE, MEMORY
-from conformance.case import Level, case
+from conformance.case import About, case
 from conformance.finding import environment_lacks
 
 FLOATS = ("float32", "float64", "float16", "bfloat16")
@@ -44,7 +44,7 @@ def test_csv(check, device, dtype, tmp_path):
     check.equal(bits(value for _, value in rows), bits(exact.double().tolist()), "bits of the values in the file")
 
 
-@case("monitor.tensorboard", requires=[MEMORY], level=Level.CORE, axes={"kind": ("scalars", "histogram")})
+@case("monitor.tensorboard", requires=[MEMORY], about=About.LIBRARY, axes={"kind": ("scalars", "histogram")})
 def test_tensorboard(check, device, kind, tmp_path):
     """Device tensors that are given to a SummaryWriter are in its event file, in rising steps."""
     if importlib.util.find_spec("tensorboard") is None:

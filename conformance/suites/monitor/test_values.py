@@ -91,7 +91,7 @@ def read(accelerator, value, way):
     return target.tolist()
 
 
-@case("monitor.read", requires=[MEMORY], level=Level.CORE, axes={"way": READS})
+@case("monitor.read", requires=[MEMORY], axes={"way": READS})
 def test_read(accelerator, check, device, way):
     """A value that is logged behind long work is the value after that work, with its fraction."""
     conveyor = Conveyor(accelerator, device)

@@ -30,14 +30,14 @@ def limits() -> SimpleNamespace:
 
 def pick(info, dtype: torch.dtype, *, requires_grad: bool, extent) -> list[OperatorSample]:
     """Return up to ``extent.samples`` of the first ``extent.prefix`` samples, made on the host."""
-    with _nothing_but_the_host():
+    with host_only():
         generated = info.sample_inputs("cpu", dtype, requires_grad=requires_grad, set_seed=False)
         picked = _within_budget(_chosen(_small(_prefix(generated, extent.prefix)), extent.samples))
         return _with_host_arguments(picked, info, dtype, requires_grad=requires_grad)
 
 
 @contextmanager
-def _nothing_but_the_host() -> Iterator[None]:
+def host_only() -> Iterator[None]:
     """Hide CUDA and Metal from the database.
 
     The database adds samples on either if torch says that it is available. The samples must not depend on the machine,

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from conformance.accelerators.capabilities import Capability, Cell
-from conformance.case import Case, Isolation, Tier, case_id
+from conformance.case import About, Case, Isolation, Tier, case_id
 
 from .models import STEPS, check_losses
 
@@ -22,6 +22,7 @@ def planned(
 ) -> Case:
     """Return the case ``workloads.<subject>[axes]`` on that many ranks."""
     cells = [need if isinstance(need, Cell) else need.cell for need in needs]
+    library = subject.partition(".")[0] == "deepspeed"
     return Case(
         id=case_id(f"workloads.{subject}", axes),
         area="workloads",
@@ -29,6 +30,7 @@ def planned(
         axes=axes,
         requires=tuple(dict.fromkeys(cells)),
         deadline=DEADLINE,
+        about=About.LIBRARY if library else About.DEVICE,
         world_size=ranks,
         # DTensor caches what it has dispatched, with the groups of the mesh. Groups of a later case have other members
         # under the same names, so warm ranks would use destroyed groups.
