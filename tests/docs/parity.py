@@ -26,13 +26,13 @@ MODULES = ("test_parallel_", "test_deepspeed_")
 ERRORS = ("weight_error", "loss_error", "gradient_error")
 HEAD = """# Parity of parallel engines
 
+    python -m tests.docs.parity            # runs the cases on this machine's CPU, and prints this table
+    python -m tests.docs.parity --write    # renews this page; with DeepSpeed installed, its rows too
+
 Each engine trains a small llama or mixtral of transformers for {steps} steps of SGD. One process in float64 does the
 same on the host. `weights` is the largest error of a weight over the largest weight of its parameter. `loss` is the
 largest relative error of a loss, and `gradients` the largest error of a gradient over its largest element. The number
 in brackets is the number of ranks.
-
-    python -m tests.docs.parity            # runs the cases on this machine's CPU, and prints this table
-    python -m tests.docs.parity --write    # renews this page; with DeepSpeed installed, its rows too
 
 A case fails if an error is above its bound: weights {weights:.0e}, loss {loss:.0e}, gradients {gradients:.0e}. Other
 bounds hold in 16 bits; all are in `conformance/suites/workloads/parallel/bounds.toml`. `tp.resume[2-fsdp2@4]` means:

@@ -55,6 +55,7 @@ OTHERS = {
     "--fingerprint",
     "--nonce",
     "--again",
+    "--write",
     "--cases",
     "--explain",
     "--key",
