@@ -15,12 +15,17 @@ NEEDS = (COMM, COMM_DTYPE.on("float32"))
 
 #: The device of a rank, and a sum over all ranks on it. Sums of small integers are exact in float32.
 ON_DEVICE = """
+import atexit
 from conformance.accelerators.registry import resolve
 live = resolve(os.environ["JOB_ACCELERATOR"]).load()
 import torch, torch.distributed as dist
 live.set_device(rank % live.device_count())
+def leave():
+    if dist.is_initialized():
+        dist.destroy_process_group()
 def join():
     dist.init_process_group(live.communication_backend_name())
+    atexit.register(leave)  # the threads of a group that is not destroyed abort the process as it ends
 def summed(*terms):
     sums = torch.stack([torch.tensor(numbers, dtype=torch.float32, device=live.current_device_name()).sum()
                         for numbers in terms])
