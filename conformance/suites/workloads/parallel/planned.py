@@ -22,7 +22,9 @@ def planned(
 ) -> Case:
     """Return the case ``workloads.<subject>[axes]`` on that many ranks."""
     cells = [need if isinstance(need, Cell) else need.cell for need in needs]
-    library = subject.partition(".")[0] == "deepspeed"
+    # PyTorch's ring attention knows three attention operators by name; a device with another one cannot have it.
+    special = {"deepspeed": About.LIBRARY, "llama.cp": About.PYTORCH}
+    about = special.get(subject, special.get(subject.partition(".")[0], About.DEVICE))
     return Case(
         id=case_id(f"workloads.{subject}", axes),
         area="workloads",
@@ -30,7 +32,7 @@ def planned(
         axes=axes,
         requires=tuple(dict.fromkeys(cells)),
         deadline=DEADLINE,
-        about=About.LIBRARY if library else About.DEVICE,
+        about=about,
         world_size=ranks,
         # DTensor caches what it has dispatched, with the groups of the mesh. Groups of a later case have other members
         # under the same names, so warm ranks would use destroyed groups.
