@@ -6,8 +6,6 @@ case has that case's verdict settled by the way it died, and another copy goes o
 
 from __future__ import annotations
 
-import gc
-import importlib
 import multiprocessing
 import os
 import signal
@@ -25,6 +23,7 @@ from conformance.accelerators.simulated.faults import armed
 from conformance.reports.verdict import Outcome, Reason, Verdict
 from conformance.run_options import Strictness
 from conformance.verdicts import judge_death
+from tests.faults import forks
 
 from . import bench
 from .measuring import HEALTHY
@@ -61,25 +60,10 @@ class Job:
         return [case for case in self.cases if case not in self.verdicts]
 
 
-#: What cases import when they first need it; a copy would import it again, and take seconds for it.
-_IMPORTED_LATE = (
-    "torch._dynamo",
-    "torch._inductor.compile_fx",
-    "torch._inductor.codegen.cpp",
-    "torch.distributed",
-    "torch.profiler",
-    "torch.utils.flop_counter",
-    "torch.testing._internal.common_methods_invocations",
-)
-
-
 def prepare() -> None:
     """Load everything that copies share, and keep it out of their garbage collections."""
     bench.loaded()
-    for name in _IMPORTED_LATE:
-        importlib.import_module(name)
-    gc.collect()
-    gc.freeze()
+    forks.prepare()
 
 
 def run_all(jobs: Sequence[Job], processes: int, on_done: Callable[[Job], None]) -> None:

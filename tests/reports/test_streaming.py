@@ -20,7 +20,7 @@ from conformance.reports.model import Report, manifest_sha256
 from conformance.reports.report_json import from_json, read_hashed, read_report, to_json
 from conformance.reports.views import packed
 
-from .gate.test_attacks import PUBLISHED, published
+from .gate.honest import PUBLISHED, published
 from .gate.world import honest, plain
 from .test_hostile import FILES
 

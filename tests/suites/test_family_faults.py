@@ -23,6 +23,7 @@ from conformance.finding import EnvironmentLacks
 from conformance.suites.workloads import decoding, family_checks, family_loop, libraries, paged
 from conformance.suites.workloads.families import families
 from conformance.suites.workloads.loop import RunDevice, Trainer
+from tests.defects.catalogue.stand_ins.workloads import Steeper
 
 pytest.importorskip("transformers")
 DECLARED = Declaration.of([(c.cell, supported()) for c in (DETERMINISTIC, RNG_STATE)])
@@ -107,16 +108,6 @@ def _lost_last_key(query: Any, key: Any, value: Any, attn_mask: Any = None, **mo
     return _attention(query, key, torch.cat((value[:, :, :-1], 0 * value[:, :, -1:]), 2), attn_mask=attn_mask, **more)
 
 
-class _Steep(torch.autograd.Function):
-    @staticmethod
-    def forward(_: Any, x: torch.Tensor) -> torch.Tensor:
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(_: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
-        return gradient * 1.08
-
-
 def _drop_tokens(output: torch.Tensor) -> torch.Tensor:
     kept = torch.ones(output.reshape(-1, output.shape[-1]).shape[0], 1)
     kept[-3:] = 0
@@ -194,8 +185,8 @@ FAULTS = (
     Fault("transposed-kernel", "unet", "grow", after(lambda o: o.roll(1, -1))),
     Fault("padding-in-mean", "recommender", "history", within("torch.nn.functional.embedding_bag", _ignore_padding)),
     Fault("stale", "gpt2", "", _stale()),
-    Fault("steep", "llama", "model.layers.1.mlp.act_fn", after(lambda o: _Steep.apply(o)), backward=True),
-    Fault("steep", "bert", "bert.encoder.layer.0.output", after(lambda o: _Steep.apply(o)), backward=True),
+    Fault("steep", "llama", "model.layers.1.mlp.act_fn", after(lambda o: Steeper.apply(o)), backward=True),
+    Fault("steep", "bert", "bert.encoder.layer.0.output", after(lambda o: Steeper.apply(o)), backward=True),
     Fault("scale-16", "llama", "model.layers.1.self_attn", after(lambda o: (1.3 * o[0], *o[1:])), dtype="bfloat16"),
     Fault("norm-in-inference", "llama", "model.layers.0.input_layernorm", after(lambda o: 1.01 * o), "forward"),
     Fault("autocast-leaves", "gpt2", "transformer.h.1.mlp.c_fc", after(lambda o: 1.2 * o), "autocast", "bfloat16"),

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import fnmatch
 from collections import Counter
+from dataclasses import replace
 from functools import cache
 
 import pytest
 
-from . import test_attacks as attacks
+from conformance.reports.model import Report
+
+from . import honest
 from .forgeries import Forgery, forgeries
 
 #: One of so many cases stays in the reports that are forged: the rules see each kind of case, and a run takes seconds.
@@ -55,29 +58,27 @@ ACCEPTED = {
 def judged(who: str, other: str) -> tuple[tuple[Forgery, frozenset[str]], ...]:
     """Return every forgery that differs from the honest report, with the rules that refuse it."""
     report, lender = sampled(who), sampled(other)
-    manifest = attacks.manifest_of(report)
+    manifest = honest.manifest_of(report)
     found = []
     for forgery in forgeries(report, lender):
-        forged = attacks.mended(forgery.report)
+        forged = honest.mended(forgery.report)
         if forged != report:
-            found.append((forgery, frozenset(attacks.rules_of(attacks.judged(forged, manifest)))))
+            found.append((forgery, frozenset(honest.rules_of(honest.judged(forged, manifest)))))
     return tuple(found)
 
 
 @cache
-def sampled(who: str) -> attacks.Report:
+def sampled(who: str) -> Report:
     """Return a published run of a much smaller plan."""
-    cases = attacks.published(who).cases
-    return attacks.mended(
-        attacks.replace(attacks.published(who), cases=tuple(cases[n] for n in range(0, len(cases), SAMPLE)))
-    )
+    cases = honest.published(who).cases
+    return honest.mended(replace(honest.published(who), cases=tuple(cases[n] for n in range(0, len(cases), SAMPLE))))
 
 
 @pytest.mark.parametrize("who", [who for who, _ in PAIRS])
 def test_the_reports_that_are_forged_are_accepted(who: str) -> None:
     report = sampled(who)
 
-    assert attacks.judged(report, attacks.manifest_of(report)).findings == ()
+    assert honest.judged(report, honest.manifest_of(report)).findings == ()
 
 
 @pytest.mark.parametrize(("who", "other"), PAIRS)

@@ -1,0 +1,86 @@
+"""Honest reports, which tests change: the published ones in a smaller plan, and runs like them."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import fields, replace
+from datetime import datetime, timedelta
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from conformance.reports.gate.evidence import GateEvidence
+from conformance.reports.gate.finding import Decision
+from conformance.reports.gate.manifests import Manifest, make_manifest
+from conformance.reports.gate.rules import decide
+from conformance.reports.loading import load
+from conformance.reports.model import Report, WaiverRecord
+from conformance.reports.planned import PlannedCase
+from conformance.reports.profiles import find_policy
+from conformance.reports.verdict import Reason
+
+from .world import consistent
+
+PUBLISHED = Path(__file__).parents[3] / "reports" / "published" / "runs"
+DAY = timedelta(days=1)
+#: One of so many cases stays in the reports that are attacked, so that many attacks are judged in a short time.
+SAMPLE = 8
+
+
+@cache
+def published(name: str) -> Report:
+    return load(PUBLISHED / f"{name}.json.gz")
+
+
+@cache
+def honest(name: str = "sim") -> Report:
+    """Return a published run of a smaller plan: every core case and each eighth other one."""
+    report = published(name)
+    kept = [case for n, case in enumerate(report.cases) if case.level == "core" or n % SAMPLE == 0]
+    return mended(replace(report, cases=tuple(kept)))
+
+
+def mended(report: Report) -> Report:
+    """Return the report with every count, list and hash made to fit."""
+    lists = {
+        name: tuple(case.id for case in report.cases if case.reason is reason)
+        for name, reason in (("used", Reason.WAIVED), ("stale", Reason.WAIVER_STALE))
+    }
+    return consistent(replace(report, waivers=WaiverRecord(**lists)))
+
+
+def manifest_of(report: Report) -> Manifest:
+    names = [field.name for field in fields(PlannedCase)]
+    plan = [PlannedCase(**{name: getattr(case, name) for name in names}) for case in report.cases]
+    # The published reports do not name the number of ranks among the properties of the plan.
+    sized = [
+        replace(planned, world_size=case.ranks) if case.ranks > 1 else planned
+        for planned, case in zip(plan, report.cases, strict=True)
+    ]
+    # The hash of the plan is that of the report's cases.
+    manifest = make_manifest(report.run.suite.version, report.accelerator.torch, sized)
+    return replace(manifest, sha256=make_manifest(report.run.suite.version, report.accelerator.torch, plan).sha256)
+
+
+@cache
+def honest_manifest(name: str = "sim") -> Manifest:
+    return manifest_of(honest(name))
+
+
+def judged(report: Report, manifest: Manifest | None = None, **changes: Any) -> Decision:
+    end = datetime.fromisoformat(published("sim").run.finished)
+    known = {"policy": find_policy("full"), "now": end + DAY, "manifest": manifest or honest_manifest()}
+    return decide(GateEvidence(report, **{**known, **changes}))
+
+
+def rules_of(decision: Decision) -> set[str]:
+    return {finding.rule for finding in decision.rejections}
+
+
+def earlier(report: Report) -> Report:
+    """Return another honest run of the same accelerator, five days before, with durations of its own."""
+    chance = random.Random(0)
+    start, end = (datetime.fromisoformat(text) - 5 * DAY for text in (report.run.started, report.run.finished))
+    cases = tuple(replace(case, seconds=round(case.seconds * chance.uniform(0.9, 0.99), 6)) for case in report.cases)
+    run = replace(report.run, id="earlier", started=start.isoformat(), finished=end.isoformat())
+    return replace(report, run=run, cases=cases)
