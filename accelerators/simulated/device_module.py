@@ -228,8 +228,8 @@ def _random(profile: DeviceProfile, core: ModuleType) -> dict[str, Any]:
         return state
 
     def set_rng_state(new_state: torch.Tensor, device: Device = None) -> None:
-        # The state lives on the host, and a checkpoint may have been loaded onto the device.
-        generators[at(device)].set_state(new_state.cpu())
+        # A checkpoint may have been loaded onto the device. Under FakeTensorMode no operator takes a real tensor.
+        generators[at(device)].set_state(new_state if new_state.is_cpu else new_state.cpu())
 
     def set_rng_state_all(states: list[torch.Tensor]) -> None:
         for index, state in enumerate(states):

@@ -58,9 +58,12 @@ def cells(mode: str) -> list[tuple[str, str]]:
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = sampling.limits()
+    # Large samples repeat the values of small ones; mpmath would need minutes for each.
+    monkeypatch.setattr(limits.large, "elements", 300)
+    monkeypatch.setattr(limits.large, "iterative", 300)
     if ALL_SAMPLES:
         return
-    limits = sampling.limits()
     monkeypatch.setattr(limits.inference, "samples", 2)
     monkeypatch.setattr(limits.training, "samples", 1)
     monkeypatch.setattr(limits.tiers, "sizes", [1, 17])

@@ -22,8 +22,9 @@ _RATE = 0.05
 def default_device(run_device: RunDevice) -> Iterator[str]:
     """Let accelerate choose the device; yield in which way it is found.
 
-    A device that accelerate does not list is named by a variable, which accelerate and Trainer read. accelerate's
-    state is a singleton, which is reset.
+    A device that accelerate does not list is named by a variable, which accelerate and Trainer read. Trainer reads it
+    only where CUDA is not available, and some vendors' packages answer for ``torch.cuda``. accelerate's state is a
+    singleton, which is reset.
     """
     kind, state = run_device.device.type, libraries.member("accelerate", "PartialState")
     # The host is a device under test too, on machines that have another one.
@@ -32,10 +33,16 @@ def default_device(run_device: RunDevice) -> Iterator[str]:
     listed = kind == "cpu" or state().default_device.type == kind
     state._reset_state()
     try:
-        with mock.patch.dict("os.environ", named if kind == "cpu" or not listed else {}):
+        with mock.patch.dict("os.environ", named if kind == "cpu" or not listed else {}), _without_cuda(listed):
             yield "listed by accelerate" if listed else "named by ACCELERATE_TORCH_DEVICE"
     finally:
         libraries.library("accelerate").state.AcceleratorState._reset_state(True)
+
+
+def _without_cuda(listed: bool) -> contextlib.AbstractContextManager[Any]:
+    if listed:
+        return contextlib.nullcontext()
+    return mock.patch.object(torch.cuda, "is_available", lambda: False)
 
 
 def plain_run(family: Family, run_device: RunDevice, dtype: torch.dtype) -> dict[str, torch.Tensor]:
@@ -101,8 +108,15 @@ def trainer_run(family: Family, run_device: RunDevice, check: Any, folder: str) 
             loss = family.kind.loss(output, targets)
             return (loss, output) if return_outputs else loss
 
+    class OneDevice(libraries.member("transformers", "TrainingArguments")):
+        """Settings for one device: Trainer would share each batch among all GPUs."""
+
+        @property
+        def n_gpu(self) -> int:
+            return 1
+
     with default_device(run_device) as way:
-        settings = libraries.member("transformers", "TrainingArguments")(
+        settings = OneDevice(
             output_dir=folder, per_device_train_batch_size=len(task_of(family.name).batches[0][1]),
             max_steps=COMPARED_STEPS, max_grad_norm=0.0, lr_scheduler_type="constant", report_to=[],
             save_strategy="no", disable_tqdm=True, use_cpu=run_device.device.type == "cpu",
