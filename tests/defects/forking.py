@@ -17,8 +17,6 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-import torch
-
 from conformance.accelerators.simulated.faults import armed
 from conformance.reports.verdict import Outcome, Reason, Verdict
 from conformance.run_options import Strictness
@@ -142,8 +140,7 @@ def _death(job: Job, status: int) -> Verdict:
 def _work(batch: list[Job], connection: Connection) -> None:
     """In the copy: run what is left, and leave without tearing anything down."""
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    for stream in (1, 2):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
+    forks.settle()
     for number, job in enumerate(batch):
         try:
             with armed(job.mutant.fault) if job.mutant and not job.stand_in else nullcontext():
@@ -156,7 +153,6 @@ def _work(batch: list[Job], connection: Connection) -> None:
 
 def _bench(job: Job) -> bench.Bench | bench.StandInBench:
     if job.stand_in:
-        torch.set_num_threads(1)  # sums come out in the same order every time
         return bench.StandInBench(job.stand_in, job.mutant)
     return bench.Bench(job.mutant.claims, job.mutant.strictness) if job.mutant else bench.Bench()
 

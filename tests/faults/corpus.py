@@ -65,7 +65,6 @@ def read() -> Corpus | None:
 def find() -> None:
     """Find all calls and keep them. This runs backward passes: do it in a process that forks no others."""
     capture = _Capture()
-    torch.set_num_threads(1)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for work in (_operators, _modules, _optimizers, _foreach):

@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from typing import Any, Generic, TypeVar
 
+import torch
+
 T = TypeVar("T")
 _CONTEXT = multiprocessing.get_context("fork")
 #: What copies import when they first need it; each would take seconds for it.
@@ -114,11 +116,20 @@ class _Broken:
     text: str
 
 
+def settle() -> None:
+    """Prepare this copy: no output, and one thread.
+
+    A copy of a process that has used its threads has none of them, and would wait for them for ever.
+    """
+    for stream in (1, 2):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
+    torch.set_num_threads(1)
+
+
 def _work(task: Any, work: Callable[[Any, Send], None], connection: Connection) -> None:
     for number in (signal.SIGALRM, signal.SIGPROF):
         signal.signal(number, signal.SIG_DFL)
-    for stream in (1, 2):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
+    settle()
     try:
         work(task, connection.send)
     except BaseException:

@@ -49,7 +49,6 @@ def armed(fault: Fault, hit: Hits, device: torch.device) -> AbstractContextManag
 def show(fault: Fault, found: Map, known: corpus.Corpus, accelerator: str, send: forks.Send) -> None:
     """Send a ``Shown`` for a fault; nothing if the process dies on the way."""
     forks.limit(_SECONDS * 2)
-    torch.set_num_threads(1)
     device = str(bench.Bench(accelerator=accelerator).device)
     hits = Hits()
     deadline = time.process_time() + _SECONDS
