@@ -109,8 +109,8 @@ def rarest_first_mode(call: Call, args: list[Any]) -> Sequence[Any]:
     ordered, order = torch.sort(rows, dim=-1, stable=True)
     # A million elements have no table of all pairs, so equal elements are counted in the sorted row.
     keys = (ordered.double() if ordered.is_floating_point() else ordered.long()).contiguous()
-    counts = torch.searchsorted(keys, keys, right=True) - torch.searchsorted(keys, keys)
-    often = (counts == counts.amax(-1, keepdim=True)) & (keys == keys)
+    counts = (torch.searchsorted(keys, keys, right=True) - torch.searchsorted(keys, keys)) * (keys == keys)
+    often = counts == counts.amax(-1, keepdim=True)
     place = often.to(torch.int8).flip(-1).argmax(-1, keepdim=True)
     index = order.gather(-1, rows.shape[-1] - 1 - place)
     value = rows.gather(-1, index)
