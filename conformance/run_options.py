@@ -177,7 +177,10 @@ def _seed(challenge: str | None, seed: str) -> int:
     from conformance.reports.challenge import checked_nonce, seed_of_challenge
 
     if challenge is None:
-        return _whole("--conformance-seed", seed)
+        number = _whole("--conformance-seed", seed)
+        if number < 0:
+            raise UsageError(f"--conformance-seed {seed}: expected a number from 0, such as 1.")
+        return number
     if seed != "0":
         raise UsageError("--challenge and --conformance-seed cannot be used together: the challenge gives the seed.")
     return seed_of_challenge(checked_nonce(challenge))

@@ -55,6 +55,7 @@ def refused(cwd: Path, *arguments: str, **environment: str) -> str:
             ["--challenge short", "8 to 128 letters", "conformance challenge"],
         ),
         (["--accelerator=cpu", "--conformance-seed=x"], ["--conformance-seed x", "whole number"]),
+        (["--accelerator=cpu", "--conformance-seed=-1"], ["--conformance-seed -1", "from 0"]),
         (["--accelerator=cpu", "--capabilities=missing.toml"], ["missing.toml"]),
         (["--accelerator=cpu", "--capabilities=broken.toml"], ["broken.toml"]),
         (["--accelerator=cpu", "--capabilities=unknown.toml"], ["stream.ordre", "stream.order"]),

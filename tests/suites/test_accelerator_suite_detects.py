@@ -70,6 +70,8 @@ ASSERTING = {
     "check_member",
     "products_agree",
 }
+#: Comparisons of the fixture ``check``, which raise AssertionError.
+COMPARING = {"agree", "equal", "that"}
 
 
 def functions_of(path: Path) -> list[ast.FunctionDef]:
@@ -84,7 +86,26 @@ def can_fail(function: ast.FunctionDef) -> bool:
         failing = name.startswith("test_") or name in {*ASSERTING, "raises", "stub", "require"}
         if isinstance(node, (ast.Attribute, ast.Name)) and failing:
             return True
+        owner = getattr(node, "value", None)
+        if name in COMPARING and isinstance(owner, ast.Name) and owner.id == "check":
+            return True
     return False
+
+
+@pytest.mark.parametrize(
+    ("body", "can"),
+    [
+        ("check.that(a, 'b')", True),
+        ("check.equal(a, b, 'c')", True),
+        ("check.metric('a', 1)", False),
+        ("other.that(a, 'b')", False),
+        ("return", False),
+    ],
+)
+def test_a_body_that_compares_nothing_is_found(body, can):
+    (function,) = ast.parse(f"def test_body(check):\n    {body}").body
+
+    assert can_fail(function) is can
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.name}")

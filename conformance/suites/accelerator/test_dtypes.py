@@ -277,15 +277,16 @@ def test_no_silent_change(device):
     """Creating a tensor of a dtype that the device lacks raises; no other dtype replaces it."""
     created = 0
     for name in DTYPES:
-        try:
-            tensor = torch.ones(3, dtype=dtype_of(name), device=device)
-        # Raising is right for a dtype that the device lacks.
-        except Exception:
-            continue
-        created += 1
-        assert tensor.dtype is dtype_of(name), f"asked for {name}, got {tensor.dtype}"
-        wrong = differing_bytes(tensor.cpu(), torch.ones(3).to(tensor.dtype))
-        assert wrong == 0, f"{wrong} bytes of three ones in {name} are wrong"
+        for number, make in enumerate((torch.zeros, torch.ones)):
+            try:
+                tensor = make(3, dtype=dtype_of(name), device=device)
+            # Raising is right for a dtype that the device lacks.
+            except Exception:
+                continue
+            created += 1
+            assert tensor.dtype is dtype_of(name), f"{make.__name__}: asked for {name}, got {tensor.dtype}"
+            wrong = differing_bytes(tensor.cpu(), torch.tensor([number] * 3).to(tensor.dtype))
+            assert wrong == 0, f"{wrong} bytes of {make.__name__}(3) in {name} are wrong"
     if not created:
         environment_lacks("no tensor of any dtype can be created on this machine")
 

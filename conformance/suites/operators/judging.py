@@ -147,7 +147,8 @@ class Judge:
         """Return whether an output differs from the host's only in a dtype or shape that the meta function gives it."""
         if self.info is None or sample is None:
             return False
-        if (actual.layout, actual.device.type) != (expected.layout, self.device.type):
+        due = (expected.layout, self.device.type, expected.requires_grad)
+        if (actual.layout, actual.device.type, actual.requires_grad) != due:
             return False
         return promises.describes(self.info, sample, position, actual)
 

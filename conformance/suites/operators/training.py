@@ -146,6 +146,10 @@ def _judge_values(
     n = judge.length(sample, expected)
     if not judge.result(str(sample), sample, actual, expected, forward, n):
         return
+    judge.check.that(
+        len(actual_gradients) == len(expected_gradients),
+        f"{sample}: {len(actual_gradients)} gradients, expected {len(expected_gradients)}",
+    )
     length = max(n, float(sum(tensor.numel() for tensor in tensors(expected))) ** 0.5)  # it sums over all outputs
     for i, (gradient, expected_gradient) in enumerate(zip(actual_gradients, expected_gradients, strict=True)):
         label = f"{sample}, gradient of input {i}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from dataclasses import dataclass
 from typing import Any
@@ -62,8 +63,22 @@ def generate(model: Any, run_device: RunDevice, inputs: dict[str, torch.Tensor],
     # Without a mask the library would guess one from the padding token, which is also a byte of the text.
     placed.setdefault("attention_mask", torch.ones_like(placed["input_ids"]))
     settings = {"do_sample": False, "max_new_tokens": NEW_TOKENS, "pad_token_id": 0, "output_logits": True}
-    given = model.generate(**placed, **{**settings, **options}, return_dict_in_generate=True)
+    settings |= options
+    longest = placed["input_ids"].shape[1] + settings["max_new_tokens"]
+    given = model.generate(
+        **placed, **settings, stopping_criteria=[functools.partial(_not_above, longest)], return_dict_in_generate=True
+    )
     return Decoded(given.sequences.cpu(), exact(torch.stack(given.logits, dim=1)) if given.logits else torch.empty(0))
+
+
+def _not_above(longest: int, tokens: torch.Tensor, _scores: Any, **_others: Any) -> torch.Tensor:
+    """Stop no sequence; raise AssertionError above a length.
+
+    The library asks the device whether all sequences have ended. A wrong answer would fill the memory without an end.
+    """
+    if tokens.shape[1] > longest:
+        raise AssertionError(f"generation did not end at {longest} tokens")
+    return torch.zeros(len(tokens), dtype=torch.bool, device=tokens.device)
 
 
 @torch.no_grad()

@@ -62,6 +62,8 @@ def check_invocation(evidence: GateEvidence) -> Iterator[GateFinding]:
         yield reject("G12", said)
     elif run.invocation.challenge and run.invocation.seed != seed_of_challenge(run.invocation.challenge):
         yield reject("G12", "The seed of the run is not the one that its challenge gives.")
+    if type(run.invocation.seed) is not int or run.invocation.seed < 0:
+        yield reject("G12", f"No run has this seed: {one_line(str(run.invocation.seed), 40)}.")
     yield from _check_command_line(evidence)
     yield from _check_profile(evidence)
     yield from _check_workers(evidence)

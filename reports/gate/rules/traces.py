@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import Final
@@ -22,6 +23,18 @@ _PROBE, _HOST_BYTES = "probe", "host_bytes"
 #: number or a text for an error.
 _COUNTS: Final = ("comparisons", "samples")
 _ERRORS: Final = ("max_abs", "host_budget_ratio", *_RATIOS)
+#: Largest numbers of floating-point dtypes. Two results differ by twice as much at the most, in each of two parts.
+_LARGEST: Final = {
+    "float16": 65504.0,
+    "bfloat16": 3.4e38,
+    "float32": 3.41e38,
+    "complex64": 3.41e38,
+    "float8_e4m3fn": 448.0,
+    "float8_e5m2": 57344.0,
+    # An operator of integers may return float32.
+    **dict.fromkeys(("bool", "uint8", "int8", "int16", "int32", "int64"), 3.41e38),
+}
+_PARTS: Final = 4
 #: Result of a probe that computed: only then a case that is not claimed has numbers of errors.
 _RIGHT: Final = "right"
 #: Reasons of cases that a probe has seen.
@@ -61,6 +74,15 @@ def _impossible(case: CaseRecord, *, challenged: bool) -> Iterator[str]:
         value = metrics.get(name, 0.0)
         if isinstance(value, str) or value < 0:
             yield f"with an error that is none ({name})"
+    if case.outcome is not Outcome.FAIL:
+        yield from (
+            f"with a metric that is not finite ({name})"
+            for name, value in metrics.items()
+            if isinstance(value, float) and not math.isfinite(value)
+        )
+        error, largest = metrics.get("max_abs"), _LARGEST.get(str(case.axes.get("dtype")))
+        if largest is not None and not isinstance(error, (str, type(None))) and error > _PARTS * largest:
+            yield "with an error above the largest number of its dtype (max_abs)"
     if ANSWER in metrics and (not challenged or not _is_answer(str(metrics[ANSWER]))):
         yield f"with an answer to no challenge ({ANSWER})"
 

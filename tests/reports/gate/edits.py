@@ -84,3 +84,7 @@ def is_unsupported(case: CaseRecord) -> bool:
 
 def is_operator(case: CaseRecord) -> bool:
     return case.area == "operators" and case.outcome is Outcome.PASS
+
+
+def is_float32(case: CaseRecord) -> bool:
+    return is_operator(case) and case.axes.get("dtype") == "float32"

@@ -25,6 +25,7 @@ from .edits import (
     in_turn,
     invocation,
     is_emulated,
+    is_float32,
     is_native,
     is_operator,
     is_undeclared,
@@ -147,6 +148,10 @@ attack("G18", "a failure's command", cases(is_native, repro="pytest --accelerato
 for ratio in (3_100.0, 1.01, 1e308, -1.0, "nan"):
     for metric in ("max_budget_ratio", "error_of_bound"):
         attack("G18", f"a failure's {metric} {ratio}", cases(is_native, metrics={metric: ratio}))
+for error in (1e300, float("inf")):
+    attack("G18", f"an error of {error}", cases(is_float32, metrics={"max_abs": error}))
+attack("G18", "a metric that is infinite", cases(is_native, metrics={"logit_error": float("inf")}))
+attack("G18", "a metric that is no number", cases(is_native, metrics={"logit_error": float("nan")}))
 attack("G18", "an unclaimed case's probe", cases(is_native, metrics={"probe": "wrong"}))
 attack("G18", "a waived failure's reason", cases(is_native, metrics={OBSERVED: "wrong"}))
 attack("G18", "the bytes that the host computed", cases(is_native, metrics={"host_bytes": 4_096}))
@@ -176,6 +181,8 @@ attack("G12", "a challenge that was not typed", typed("--challenge=another-nonce
 attack("G12", "the nonce of a challenge without its seed", invocation(challenge="a-new-nonce"))
 for number in (2**62, 10**6, 1_000, -1, -(2**62)):
     attack("G12", f"{number} workers", invocation(workers=number))
+for seed in (-1, 0.5):
+    attack("G12", f"the seed {seed}", invocation(seed=seed))
 attack("G12", "workers that were not typed", typed("-n8"))
 attack("G12", "workers that were not typed, in two words", typed("--numprocesses", "8"))
 

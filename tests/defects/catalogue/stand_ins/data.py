@@ -166,6 +166,7 @@ _RED: tuple[tuple[str, tuple[str, ...], Spoil, int | None], ...] = (
     ("accelerator.dtype.cast_to_float32[int16]", ("_to_copy",), off_by_one, 1),
     ("accelerator.dtype.metadata[float64]", ("empty",), narrow, None),
     ("accelerator.dtype.no_silent_change", ("zeros",), narrow, None),
+    ("accelerator.dtype.no_silent_change", ("ones",), narrow, None),
     ("accelerator.dtype.float64_flag", ("div",), float32_inside, None),
     ("accelerator.dtype.compute[float32]", ("threshold_backward",), off_by_one, 0),
     ("accelerator.dtype.compute[bfloat16]", PRODUCTS, off_by_one, 0),
