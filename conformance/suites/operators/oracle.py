@@ -158,7 +158,8 @@ class Intermediates(TorchDispatchMode):
     def _changed(self, leaf):
         if not isinstance(leaf, torch.Tensor) or not (leaf.is_floating_point() or leaf.is_complex()):
             return leaf
-        if leaf.layout is not torch.strided:
+        # Autograd's zeros have no memory: a kernel that reads them ends the process.
+        if leaf.layout is not torch.strided or leaf._is_zerotensor():
             return leaf
         # Of different sizes: two terms that change alike would cancel again.
         sizes = torch.rand(leaf.shape, generator=self._generator, dtype=torch.float64) * 4 - 2
