@@ -210,9 +210,12 @@ class TorchTypeSpec(AcceleratorSpec):
         return [f"built-in accelerator {self.type}"] if self.type in builtin_names() else super().declaration_sources
 
     def preflight(self) -> None:
+        self._require_known()
+        self._accelerator.preflight()
+
+    def _require_known(self) -> None:
         if self.type not in torch_types() and not packages_of(self.type):
             raise UnknownName("torch device type", self.type, torch_types(), _no_package(self.type))
-        self._accelerator.preflight()
 
     def _loaded(self) -> Any:
         """Return the accelerator, after the vendor's packages that torch would autoload."""
@@ -225,6 +228,8 @@ class TorchTypeSpec(AcceleratorSpec):
         return self._accelerator
 
     def unloaded(self) -> Any:
+        """Return the accelerator without a load. Raise UnknownName for a device type that nothing registers."""
+        self._require_known()
         return self._accelerator
 
     @property

@@ -106,10 +106,12 @@ def rarest_first_mode(call: Call, args: list[Any]) -> Sequence[Any]:
     if x.dim() == 0 or x.numel() == 0:
         return results
     rows = x.movedim(dim, -1)
-    counts = (rows.unsqueeze(-1) == rows.unsqueeze(-2)).sum(-1)
+    ordered, order = torch.sort(rows, dim=-1, stable=True)
+    # A million elements have no table of all pairs, so equal elements are counted in the sorted row.
+    keys = (ordered.double() if ordered.is_floating_point() else ordered.long()).contiguous()
+    counts = (torch.searchsorted(keys, keys, right=True) - torch.searchsorted(keys, keys)) * (keys == keys)
     often = counts == counts.amax(-1, keepdim=True)
-    order = torch.sort(rows, dim=-1, stable=True).indices
-    place = often.gather(-1, order).to(torch.int8).flip(-1).argmax(-1, keepdim=True)
+    place = often.to(torch.int8).flip(-1).argmax(-1, keepdim=True)
     index = order.gather(-1, rows.shape[-1] - 1 - place)
     value = rows.gather(-1, index)
     results[0].copy_(value.squeeze(-1).reshape(results[0].shape))

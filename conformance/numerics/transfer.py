@@ -83,9 +83,12 @@ class _Copier:
         address = storage_address(source)
         # as_strided, below, knows neither sparse layouts nor lazy bits.
         if source.is_conj():
-            return self._copy(source.conj()).conj()
+            lazy = self._copy(source.conj()).conj()
+            return lazy if lazy.is_conj() else self._copy(source.resolve_conj())
         if source.is_neg():
-            return torch._neg_view(self._copy(torch._neg_view(source)))
+            lazy = torch._neg_view(self._copy(torch._neg_view(source)))
+            # A device without lazy bits, such as one of Python wrappers, gets the values in memory.
+            return lazy if lazy.is_neg() else self._copy(source.resolve_neg())
         strided = source.layout is torch.strided
         if not strided or (address not in self._shared and source.is_contiguous() and source.storage_offset() == 0):
             return source.clone() if self._device.type == "cpu" else source.to(self._device, copy=True)

@@ -277,10 +277,10 @@ def _conclusion(report: Report, width: int) -> str:
     counts = report.counts
     accounted = f"planned {counts.planned}, accounted {counts.planned - counts.lost}"
     outcomes = f"pass {counts.passed}, skip {counts.skipped}, fail {counts.failed}"
-    aside = f"; {_cases(counts.aside)} passed that are not about the device" if counts.aside else ""
     lines = [
         f"{accounted}: {outcomes}",
-        f"cases: {counts.verified} of the claimed cases passed{aside}",
+        f"cases: {counts.verified} of the claimed cases passed",
+        f"also passed, in no percentage: {_cases(counts.aside)} not about the device" if counts.aside else "",
         _claims(report, width),
         f"profile: {_profile(report)}",
         *_narrow(report, width),

@@ -67,3 +67,8 @@ def test_a_missing_capabilities_file_is_one_sentence(
 def test_the_real_linter_finds_no_error_in_the_cpu(capsys: Captured) -> None:
     assert main(["lint", "cpu"]) == 0
     assert " error: " not in capsys.readouterr().out
+
+
+def test_a_device_type_that_nothing_registers_is_one_error(capsys: Captured) -> None:
+    assert main(["lint", "torch:xup"]) == 4
+    assert "torch device type 'xup' is not registered." in capsys.readouterr().err

@@ -94,7 +94,7 @@ def test_a_fault_is_live_and_killed(found: recording.Map, fault: Fault) -> None:
 def test_a_fault_that_no_case_meets_survives_as_never_exercised(found: recording.Map) -> None:
     known = corpus.read()
     assert known is not None
-    late = Fault("C", "tail", "aten::addmm.out", "r0", "20")
+    late = Fault("C", "tail", "aten::addmm.out", "r0", "21")
     absent = Fault("C", "last", "aten::acosh.out", "r0")
 
     first, second = judged([late, absent], "sim", found, known, 1, lambda text: None)

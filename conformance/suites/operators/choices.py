@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import torch
 
-from conformance.numerics.compare import plain
+from conformance.numerics.compare import plain, same_bits
 
 from .execution import OperatorSample
 from .sampling import limits
@@ -25,6 +25,22 @@ def settled(info, sample: OperatorSample, actual: Leaves, expected: Leaves) -> L
         return expected
     found, wanted = [plain(leaf) for leaf in actual], [plain(leaf) for leaf in expected]
     return choice(info.name, sample, found, wanted) or expected
+
+
+def has_choice(info) -> bool:
+    """Return whether the documentation leaves a result of the operator open."""
+    return info.name in _CHOICES or info.name in limits().order.open
+
+
+def agree(info, sample: OperatorSample, actual: Leaves, expected: Leaves) -> bool:
+    """Return whether the device has made the host's choice, so that results that follow from it can be compared.
+
+    This holds for every operator without a choice, also if its results are wrong.
+    """
+    if info.name in limits().order.open:
+        return in_order_of(info, actual, expected)[1]
+    wanted = settled(info, sample, actual, expected)
+    return all(new is old or same_bits(plain(new), plain(old)) for new, old in zip(wanted, expected, strict=True))
 
 
 def gradient(info, sample: OperatorSample, actual: Leaves, cotangent: torch.Tensor) -> torch.Tensor | None:

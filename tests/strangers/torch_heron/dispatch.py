@@ -190,11 +190,20 @@ def _set_tensor(tensor: HeronTensor, other: HeronTensor) -> HeronTensor:
     return tensor
 
 
+def _zeros(size: Any, *, dtype: torch.dtype | None = None, **_: Any) -> HeronTensor:
+    """Return zeros in memory: a kernel that reads PyTorch's zeros without memory ends the process.
+
+    Autograd makes these for the second derivatives and the tangents of many operators.
+    """
+    return HeronTensor(torch.zeros(size, dtype=dtype))
+
+
 _METADATA: dict[Any, Callable[..., Any]] = {
     aten.is_pinned.default: lambda tensor, device=None: False,
     aten.is_contiguous.memory_format: lambda tensor, layout: tensor._held.is_contiguous(memory_format=layout),
     aten.is_strides_like_format.default: lambda tensor, layout: None,
     aten.is_non_overlapping_and_dense.default: lambda tensor: aten.is_non_overlapping_and_dense(tensor._held),
+    aten._efficientzerotensor.default: _zeros,
     aten.set_.source_Storage: _set_storage,
     aten.set_.source_Storage_storage_offset: _set_storage,
     aten.set_.source_Tensor: _set_tensor,
