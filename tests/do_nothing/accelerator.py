@@ -13,7 +13,7 @@ from enum import EnumMeta as EnumType
 from types import SimpleNamespace
 from typing import Any
 
-from conformance.accelerators.capabilities import DTYPES, VOCABULARY, Mode
+from conformance.accelerators.capabilities import DTYPES, VOCABULARY, Cell, Mode
 from conformance.accelerators.claims import accumulates_wide, communicates, dtypes, kernels
 from conformance.accelerators.torch_accelerator import TorchAccelerator
 
@@ -126,5 +126,6 @@ DO_NOTHING = DoNothing(
     | dtypes(*DTYPES)
     | accumulates_wide("float16", "bfloat16")
     | communicates(*DTYPES)
-    | _OTHER_KERNELS,
+    | _OTHER_KERNELS
+    | {Cell("workloads.*", "float16", mode.value) for mode in Mode},
 )
