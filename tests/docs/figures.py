@@ -103,7 +103,7 @@ def session() -> str:
         "…",
         *body["total"],
     ]
-    last = [line for line in lines if line.startswith(("cases:", "claims:", "planned ", "profile:"))]
+    last = [line for line in lines if line.startswith(("cases:", "also passed", "claims:", "planned ", "profile:"))]
     return "\n".join(["```console", "$ pytest --accelerator=cpu", *shown, *last, "```"])
 
 
