@@ -227,7 +227,7 @@ def test_another_timeout_does_not_judge_a_case(folder: Path) -> None:
     (folder / "repaired").touch()
     (folder / "conftest.py").write_text(TIMEOUT)
 
-    finished = run(*HERE, cwd=folder)
+    finished = run(*HERE, "-p", "no:timeout", cwd=folder)
 
     assert {outcome for outcome, _ in finished.verdicts.values()} == {"pass"}
     assert "1 failed, 9 passed" in finished.output, "the plain test keeps its timer"

@@ -1,0 +1,219 @@
+"""The generator of faults: ids, draws, behaviours, direct calls, kills, and neutrality of its seam.
+
+This file needs a process that has run no backward pass: copies of one that has cannot run another.
+``test_faults.py`` starts it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from tests.defects import bench
+from tests.faults import corpus, derivatives, forks, population, recording, run
+from tests.faults.fault import Fault, Hits
+from tests.faults.judging import End, Judged, judged
+from tests.faults.liveness import Shown
+from tests.faults.overloads import kernel_behind, kernels_of_a_device, operator_of
+from tests.faults.overriding import identity
+from tests.faults.scores import over_public, over_reached, wilson
+
+#: Cases with undefined results, numbers in the place of tensors, lists, views, copies and random numbers.
+SAMPLE = (
+    "operators.add[float32-training]",
+    "operators.nn.functional.batch_norm[float32-training]",
+    "operators.nn.functional.layer_norm[float32-training]",
+    "operators.nn.functional.linear[float32-training]",
+    "operators.linalg.matrix_rank[float32-inference]",
+    "operators.clamp_min[int64-inference]",
+    "operators.index_put[float32-training]",
+    "operators.nn.functional.dropout[float32-training]",
+    "operators.clamp_min[error-inputs]",
+    "accelerator.memory.peak_inside_operations",
+    "accelerator.stream.record_lets_go",
+)
+
+
+@pytest.fixture(scope="module")
+def found() -> recording.Map:
+    """The map of a few cases, and the corpus."""
+    bench.loaded()
+    known = [case for case in SAMPLE if case in bench.plan(bench.area_of(case))]
+    assert len(known) >= len(SAMPLE) - 1
+    return recording.recorded(known, "sim", 1, lambda text: None)
+
+
+def test_an_identity_fault_on_every_kernel_fails_no_case(found: recording.Map) -> None:
+    """Recording overrides every kernel, and changes nothing."""
+    assert {case: record.red for case, record in found.cases.items() if record.red} == {}
+    assert len(kernels_of_a_device()) > 800
+
+
+def test_an_identity_around_every_operator_fails_no_case() -> None:
+    def work(case: str, send: forks.Send) -> None:
+        from conformance.accelerators.simulated.simulator import started
+
+        place = bench.Bench()
+        for name in kernels_of_a_device():
+            started().core.set_around(operator_of(name), lambda call, args: call(args))
+        verdict = place.run(case)
+        send((bench.is_red(verdict), verdict.message))
+
+    ends = {copy.task: copy.messages for copy in forks.run(SAMPLE[:9], work, 1)}
+
+    assert {case: messages for case, messages in ends.items() if not messages or messages[0][0]} == {}
+
+
+def test_the_map_knows_what_a_case_calls(found: recording.Map) -> None:
+    record = found.cases["operators.nn.functional.linear[float32-training]"]
+
+    assert "aten::addmm" in record.own
+    assert {"float32", "strided"} <= set(record.reached["aten::addmm.out"]["2"])
+    assert "111" in record.nodes["AddmmBackward0"]
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault("A", "default", "aten::add.out", "2"),
+        Fault("C", "last", "aten::add.out", "r0"),
+        Fault("E", "bfloat16", "aten::addmm.out", "0"),
+        Fault("F", "scaled", "AddBackward0", "0", "always"),
+    ],
+    ids=str,
+)
+def test_a_fault_is_live_and_killed(found: recording.Map, fault: Fault) -> None:
+    known = corpus.read()
+    assert known is not None
+
+    (result,) = judged([fault], "sim", found, known, 1, lambda text: None)
+
+    assert result.shown.live
+    assert result.end is End.KILLED
+    assert result.by
+
+
+def test_a_fault_that_no_case_meets_survives_as_never_exercised(found: recording.Map) -> None:
+    known = corpus.read()
+    assert known is not None
+    late = Fault("C", "tail", "aten::addmm.out", "r0", "21")
+    absent = Fault("C", "last", "aten::acosh.out", "r0")
+
+    first, second = judged([late, absent], "sim", found, known, 1, lambda text: None)
+
+    assert (first.shown.live, first.end) == (True, End.UNEXERCISED)
+    assert (second.shown.live, second.end, second.reached) == (True, End.UNREACHED, False)
+
+
+def test_an_id_depends_on_the_fault_alone() -> None:
+    assert Fault("C", "tail", "aten::add.out", "r0", "20").id == Fault("C", "tail", "aten::add.out", "r0", "20").id
+    assert Fault("C", "tail", "aten::add.out", "r0", "20").id != Fault("C", "tail", "aten::add.out", "r0", "18").id
+
+
+def test_a_seed_draws_the_same_faults_and_another_draws_others(found: recording.Map) -> None:
+    known = corpus.read()
+    assert known is not None
+    first, again, other = (
+        [fault.id for fault in population.drawn(population.families(), 70, seed, found, known.inputs)]
+        for seed in ("a", "a", "b")
+    )
+
+    assert first == again
+    assert first != other
+    assert len(set(first)) == 70
+
+
+def test_every_family_has_a_population(found: recording.Map) -> None:
+    known = corpus.read()
+    assert known is not None
+    sizes = {name: len(population.population(name, found, known.inputs)) for name in population.families()}
+
+    assert min(sizes.values()) > 300, sizes
+
+
+@pytest.mark.parametrize(
+    ("public", "kernel"),
+    [
+        ("aten::add.Tensor", "aten::add.out"),
+        ("aten::add_.Tensor", "aten::add.out"),
+        ("aten::max.dim", "aten::max.dim_max"),
+        ("aten::clamp_min.Tensor", "aten::clamp_min.Tensor_out"),
+        ("aten::softmax.int", None),
+    ],
+)
+def test_the_kernel_behind_a_public_overload(public: str, kernel: str | None) -> None:
+    assert kernel_behind(public) == kernel
+
+
+def test_derivative_faults_name_each_subset_once() -> None:
+    faults = [str(fault) for fault in derivatives.population({"MulBackward0": 2, "ExpBackward0": 1})]
+
+    assert "F.scaled MulBackward0 [0 10]" in faults
+    assert "F.scaled MulBackward0 [0 01]" not in faults
+    assert "F.scaled ExpBackward0 [0 1]" not in faults
+    assert len(faults) == len(set(faults))
+
+
+def test_a_derivative_fault_breaks_its_input_alone() -> None:
+    hit = Hits()
+    rule = derivatives.breaking(Fault("F", "dropped", "MulBackward0", "1", "11"), hit)
+    gradients = tuple(torch.ones(2, device="meta") for _ in range(2))
+
+    # A gradient on the host belongs to the reference.
+    assert rule("MulBackward0", gradients) is None
+    assert hit.count == 0
+
+
+def test_wilson() -> None:
+    assert wilson(180, 272) == (0.6036, 0.7154)
+    assert wilson(284, 300)[0] >= 0.9
+    assert wilson(0, 0) == (0.0, 1.0)
+
+
+def test_an_unreached_kernel_counts_as_survived_in_the_public_score_alone() -> None:
+    def result(end: End, *, reached: bool = True, live: bool = True) -> Judged:
+        return Judged(Fault("A", "default", "x"), end, Shown(live), reached)
+
+    results = [
+        result(End.KILLED),
+        result(End.VAGUE),
+        result(End.UNREACHED, reached=False),
+        result(End.UNEXERCISED, live=False),
+    ]
+
+    assert (over_reached(results).killed, over_reached(results).live) == (1, 2)
+    assert (over_public(results).killed, over_public(results).live) == (1, 3)
+
+
+def test_an_unknown_accelerator_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run.main(["--accelerator", "smi"]) == 4
+    assert "accelerator 'smi' is not registered" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("wrong", [["--draws", "0"], ["--jobs", "-1"], ["--family", "Z"], ["--draws", "many"]])
+def test_wrong_options_are_named(wrong: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        run.main(wrong)
+
+    assert end.value.code == 2
+    assert wrong[0] in capsys.readouterr().err
+
+
+def test_a_fall_of_the_score_is_a_complaint(tmp_path: Any) -> None:
+    measured = tmp_path / "measured.json"
+    measured.write_text('{"public": {"share": 0.66}}')
+
+    assert run.complaint(over_public([Judged(Fault("A", "x", "y"), End.KILLED, Shown(True), True)]), measured) is None
+    text = run.complaint(over_public([Judged(Fault("A", "x", "y"), End.TOLERATED, Shown(True), True)]), measured)
+    assert text is not None
+    assert "66%" in text
+
+
+def test_identity_is_a_call(found: recording.Map) -> None:
+    class Plain:
+        def run(self) -> str:
+            return "result"
+
+    assert identity(Plain()) == "result"  # type: ignore[arg-type]
