@@ -71,6 +71,7 @@ class Collection:
         # Not in pytest_collection_modifyitems: --lf and other plugins leave items out around any hook there.
         self.planned = [(case, item.nodeid) for item in session.items if (case := case_of(item))]
         try:
+            _reject_repeated_cases(session.items)
             if self.planned and self.manifest_path:
                 write_json(self.manifest_path, make_manifest(self.planned))
         except ConformanceError as error:
@@ -88,6 +89,16 @@ class Collection:
         if case is None or not case.adaptive:
             return False
         return self.static.claim(case.requires[0], in_reference=case.in_reference).state is not State.SUPPORTED
+
+
+def _reject_repeated_cases(items: Sequence[pytest.Item]) -> None:
+    """Raise for a case with the mark ``flaky``, by which other plugins repeat a failed test until it passes."""
+    for item in items:
+        if (case := case_of(item)) and item.get_closest_marker("flaky"):
+            raise ConformanceError(
+                f"case {case.id!r} has the mark flaky, which repeats a failed test until it passes; a case gets one "
+                "verdict. Take the mark away from the case, its class and its module."
+            )
 
 
 def reject_unknown_cases(options: RunOptions, ids: Sequence[str]) -> None:

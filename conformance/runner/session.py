@@ -62,6 +62,19 @@ def _reject_options_of_other_plugins(config: pytest.Config) -> None:
         # --count counts the first time too.
         if config.getoption(name, None) not in (None, False, 0, *([1] if name == "count" else [])):
             raise UsageError(f"{reason} Leave it out, also in addopts.")
+    # pytest-rerunfailures reads its number of repeats from the configuration too.
+    if _setting(config, "reruns") not in (None, "", "0"):
+        raise UsageError(
+            "The setting reruns repeats a failed test until it passes, and a case gets one verdict. Remove it."
+        )
+
+
+def _setting(config: pytest.Config, name: str) -> str | None:
+    """Return a setting of pytest's configuration file, or None if no plugin knows it."""
+    try:
+        return str(config.getini(name) or "")
+    except ValueError:
+        return None
 
 
 def activate(config: pytest.Config) -> None:

@@ -187,6 +187,29 @@ def test_an_option_that_loses_verdicts_is_refused(option: str, folder: Path) -> 
     assert not (folder / "conformance-report").exists()
 
 
+@pytest.mark.parametrize("workers", ["-n0", "-n1"])
+def test_a_mark_that_repeats_a_case_is_refused(workers: str, folder: Path) -> None:
+    text = (folder / "test_vendor.py").read_text().replace("@case(", "@pytest.mark.flaky(reruns=3)\n@case(")
+    (folder / "test_vendor.py").write_text(f"import pytest\n{text}")
+    (folder / "pytest.ini").write_text("[pytest]\nmarkers = flaky: of another plugin\n")
+
+    finished = run("--accelerator=cpu", "test_vendor.py", workers, cwd=folder)
+
+    assert finished.status == 4, finished.output
+    assert "case 'vendor.step[0]' has the mark flaky" in finished.output
+    assert "INTERNALERROR" not in finished.output
+
+
+def test_a_setting_that_repeats_cases_is_refused(folder: Path) -> None:
+    (folder / "conftest.py").write_text("def pytest_addoption(parser):\n    parser.addini('reruns', 'repeats')\n")
+    (folder / "pytest.ini").write_text("[pytest]\nreruns = 2\n")
+
+    finished = run(*HERE, cwd=folder)
+
+    assert finished.status == 4, finished.output
+    assert "The setting reruns repeats a failed test" in finished.output
+
+
 def test_a_plugin_that_leaves_tests_out_last_leaves_them_out_of_the_plan(folder: Path) -> None:
     """As pytest-split, --lf and --sw do, around every other hook."""
     (folder / "conftest.py").write_text(
