@@ -63,10 +63,10 @@ def test_distributed_needs_every_collective(missing: str) -> None:
 
 
 def test_an_area_without_claims_keeps_a_run_from_full() -> None:
-    report = with_claims(published("sim"), lambda case: case.area != "module_inject")
+    report = with_claims(published("sim"), lambda case: case.area != "inference")
 
     assert report.badge == "distributed"
-    assert report.profile_results[-1].lacks == ("module_inject 0 of 11 cases claimed",)
+    assert report.profile_results[-1].lacks == ("inference 0 of 17 cases claimed",)
 
 
 def test_what_everybody_can_claim_earns_full() -> None:
