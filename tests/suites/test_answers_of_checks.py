@@ -13,7 +13,8 @@ from conformance.answers import Answers
 from conformance.checker import Checker
 from conformance.cli.main import main
 from conformance.numerics.nearness import Near, near
-from conformance.reports.challenge import parsed
+from conformance.reports.challenge import parsed, written
+from conformance.suites.modules.checking import check_module
 from tests.acceptance.running import run
 
 NONCE, CASE = "a-word-of-today", "area.case"
@@ -95,3 +96,19 @@ def test_cases_on_ranks_answer_and_a_changed_value_is_found(tmp_path: Path, caps
     file.write_text(json.dumps(report), encoding="utf-8")
     assert main(["challenge", str(file), "--nonce", NONCE, "--cases", "all"]) == 1
     assert f"{CASES[0]}: rank " in capsys.readouterr().out
+
+
+def test_a_module_answers_within_its_bound() -> None:
+    def judged(claimed: str | None) -> str:
+        check = Checker(Answers(NONCE, CASE, claimed))
+        torch.manual_seed(0)  # as before each case
+        check_module(check, "Linear", torch.device("cpu"), torch.float32, training=False)
+        check.answer()
+        return str(check.metrics["answer"])
+
+    found = judged(None)
+    (place, value), *rest = parsed(found).items()
+
+    assert judged(found) == found
+    with pytest.raises(AssertionError, match="is off by"):
+        judged(written({**dict(rest), place: repr(float(value) + 1)}))

@@ -186,6 +186,7 @@ def _compare(check: Any, label: str, found: Run, exact: Run, host: Any, part: st
         if not right.is_floating_point():
             check.equal(value, right, what)
             continue
+        value = check.result(value)
         scale = _size(right)
         scale = whole if scale <= limits().vanishing * whole else scale
         error, allowed = _error(value, right, scale), bound
