@@ -38,7 +38,7 @@ def pick(info, dtype: torch.dtype, *, requires_grad: bool, extent) -> list[Opera
 
 @contextmanager
 def host_only() -> Iterator[None]:
-    """Hide CUDA and Metal from the database.
+    """Hide CUDA and Metal from PyTorch's database, and from other libraries that ask for them.
 
     The database adds samples on either if torch says that it is available. The samples must not depend on the machine,
     and some vendors' packages answer for ``torch.cuda`` although they cannot make a CUDA tensor.

@@ -9,6 +9,8 @@ from unittest import mock
 
 import torch
 
+from conformance.suites.operators.sampling import host_only
+
 from . import libraries
 from .comparing import bounds_of, within
 from .families import Family
@@ -33,16 +35,13 @@ def default_device(run_device: RunDevice) -> Iterator[str]:
     listed = kind == "cpu" or state().default_device.type == kind
     state._reset_state()
     try:
-        with mock.patch.dict("os.environ", named if kind == "cpu" or not listed else {}), _without_cuda(listed):
+        with (
+            mock.patch.dict("os.environ", named if kind == "cpu" or not listed else {}),
+            contextlib.nullcontext() if listed else host_only(),
+        ):
             yield "listed by accelerate" if listed else "named by ACCELERATE_TORCH_DEVICE"
     finally:
         libraries.library("accelerate").state.AcceleratorState._reset_state(True)
-
-
-def _without_cuda(listed: bool) -> contextlib.AbstractContextManager[Any]:
-    if listed:
-        return contextlib.nullcontext()
-    return mock.patch.object(torch.cuda, "is_available", lambda: False)
 
 
 def plain_run(family: Family, run_device: RunDevice, dtype: torch.dtype) -> dict[str, torch.Tensor]:
