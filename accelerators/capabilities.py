@@ -174,6 +174,7 @@ AUTOCAST = capability("autocast", "torch.autocast works for this device type.")
 
 # --- software around the device -------------------------------------------------------------------------------------
 RANGES = capability("ranges", "Profiler ranges nest, never raise, and change no result.")
+DLPACK = capability("dlpack", "torch.from_dlpack shares the memory of a tensor on this device, in every layout.")
 LAZY_CALL = capability("lazy-call", "A callback passed to lazy_call runs.")
 TENSOR_TYPES = capability("tensor-types", "The typed constructors build tensors of their dtype on the device.")
 OP_BUILDERS = capability("op-builders", "Operator builders are found by name and load.")
@@ -189,5 +190,6 @@ COMM_COALESCED = capability("comm.coalesced", "Several collectives start as one 
 COMM_DEATH = capability(
     "comm.death", "If a rank dies in a collective, the other ranks get an error within half a minute."
 )
+COMM_TAGS = capability("comm.tags", "A receive with a tag gets the message with that tag, in any order.")
 TRITON = capability("triton", "Triton kernels compile and run.")
 PROFILER = capability("profiler", "torch.profiler records activity on this device.")

@@ -60,19 +60,27 @@ class DeviceGenerators(_Generators):
 
     def generator(self, module: Any, index: int) -> torch.Generator:
         """Return the default generator of device ``index``."""
+        return self._generator(module, index, instead_of="")
+
+    def _generator(self, module: Any, index: int, *, instead_of: str) -> torch.Generator:
+        """Return the generator of device ``index``; the error names the function that ``module`` could have instead."""
         self._initialise(module)
         homes: tuple[Any, ...] = (module, getattr(module, "random", None))
         for home in homes:
             if hasattr(home, "default_generators"):
                 generator: torch.Generator = home.default_generators[index]
                 return generator
-        raise NotImplementedError(f"{module.__name__} has no default_generators")
+        missing = f"neither {instead_of}() nor" if instead_of else "no"
+        raise NotImplementedError(f"{module.__name__} has {missing} default_generators")
 
     def seed(self, module: Any, current: int, seed: int) -> None:
         if hasattr(module, "manual_seed"):
             module.manual_seed(seed)
+        elif hasattr(module, "manual_seed_all") and hasattr(module, "device_count") and module.device_count() == 1:
+            # With one device, the seed of all devices is the seed of this one.
+            module.manual_seed_all(seed)
         else:
-            super().seed(module, current, seed)
+            self._generator(module, current, instead_of="manual_seed").manual_seed(seed)
 
     def seed_all(self, module: Any, count: int, seed: int) -> None:
         if hasattr(module, "manual_seed_all"):
@@ -85,19 +93,19 @@ class DeviceGenerators(_Generators):
     def initial_seed(self, module: Any, current: int) -> int:
         if hasattr(module, "initial_seed"):
             return int(module.initial_seed())
-        return super().initial_seed(module, current)
+        return int(self._generator(module, current, instead_of="initial_seed").initial_seed())
 
     def state(self, module: Any, index: int) -> torch.Tensor:
         if hasattr(module, "get_rng_state"):
             state: torch.Tensor = module.get_rng_state(index)
             return state
-        return super().state(module, index)
+        return self._generator(module, index, instead_of="get_rng_state").get_state()
 
     def set_state(self, module: Any, index: int, state: torch.Tensor) -> None:
         if hasattr(module, "set_rng_state"):
             module.set_rng_state(state, index)
         else:
-            super().set_state(module, index, state)
+            self._generator(module, index, instead_of="set_rng_state").set_state(state)
 
     def _initialise(self, module: Any) -> None:
         # The list is empty until the device is initialised.

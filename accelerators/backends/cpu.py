@@ -51,11 +51,12 @@ CPU = TorchAccelerator(
         can.AUTOCAST,
         can.COMPILE,
         can.PROFILER,
+        can.DLPACK,
     }
     | communicates("float32", "float64", "float16", "bfloat16", "int8", "uint8", "int32", "int64")
     | ALL_COLLECTIVES
     # gloo's connections end with the process at their other end.
-    | {can.COMM_BITWISE, can.COMM_DEATH}
+    | {can.COMM_BITWISE, can.COMM_DEATH, can.COMM_TAGS}
     | lacks(can.COMM_COALESCED, "gloo starts every collective separately", NOT_YET)
     | accumulates_wide("float16", "bfloat16")
     | stores("float8_e4m3fn", "float8_e5m2")

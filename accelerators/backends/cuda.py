@@ -103,6 +103,7 @@ CUDA = TorchAccelerator(
         can.COMPILE,
         can.TRITON,
         can.PROFILER,
+        can.DLPACK,
     }
     | communicates("float32", "float64", "float16", "bfloat16", "int8", "uint8", "int32", "int64")
     | ALL_COLLECTIVES

@@ -49,10 +49,11 @@ SIM = TorchAccelerator(
         can.AUTOCAST,
         can.COMPILE,
         can.PROFILER,
+        can.DLPACK,
     }
     | communicates("float32", "float64", "float16", "bfloat16", "int8", "uint8", "int32", "int64")
     | ALL_COLLECTIVES
-    | {can.COMM_BITWISE, can.COMM_DEATH}
+    | {can.COMM_BITWISE, can.COMM_DEATH, can.COMM_TAGS}
     | lacks(can.COMM_COALESCED, "gloo starts every collective separately", NOT_YET)
     | accumulates_wide("float16", "bfloat16")
     | dtypes(*_DTYPES, *_INTEGERS)

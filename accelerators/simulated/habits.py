@@ -236,10 +236,12 @@ def power(call: Call, args: list[Any]) -> Sequence[Any]:
 
 def other_zero(call: Call, args: list[Any]) -> Sequence[Any]:
     """Return the other one of two zeros, as IEEE 754 allows of maximum and minimum."""
+    left, right, *_ = _tensors(args)
+    both = (left == 0) & (right == 0)  # before the call, which may write in place
     results = call(args)
     for result in results:
         if isinstance(result, torch.Tensor) and result.is_floating_point():
-            result.copy_(torch.where(result == 0, -result, result))
+            result.copy_(torch.where(both, -result, result))
     return results
 
 

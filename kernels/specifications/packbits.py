@@ -77,14 +77,16 @@ def _bytes(
     return {"packed": codes.view(-1, 8).t() if across else codes, "n_bytes": size if taken < 0 else taken, "rank": 0}
 
 
-#: Sizes around one byte and a vector of eight floats; a part of a tensor; a view that is not in memory order.
+#: Sizes around one byte and a vector of eight floats; one that a launch takes in parts; a part of a tensor; a view
+#: that is not in memory order.
 _FLOATS: dict[str, dict[str, Any]] = {
     "1001": {"size": 1001}, "0": {"size": 0}, "1": {"size": 1}, "7": {"size": 7}, "8": {"size": 8}, "9": {"size": 9},
-    "65537": {"size": 65537}, "part": {"size": 48, "taken": 21}, "transposed": {"size": 48, "across": True},
+    "65537": {"size": 65537}, "1048653": {"size": 1048653},
+    "part": {"size": 48, "taken": 21}, "transposed": {"size": 48, "across": True},
 }  # fmt: skip
 _BYTES: dict[str, dict[str, Any]] = {
-    "256": {"size": 256}, "0": {"size": 0}, "1": {"size": 1}, "part": {"size": 33, "taken": 5},
-    "transposed": {"size": 48, "across": True},
+    "256": {"size": 256}, "131083": {"size": 131083}, "0": {"size": 0}, "1": {"size": 1},
+    "part": {"size": 33, "taken": 5}, "transposed": {"size": 48, "across": True},
 }  # fmt: skip
 
 

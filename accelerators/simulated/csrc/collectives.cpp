@@ -68,7 +68,7 @@ class CollectiveWork final : public c10d::Work {
 
  private:
   void order_current_stream() {
-    if (broken(Switch::comm_wait_ignored)) return;
+    if (broken(Switch::comm_wait_ignored, device_)) return;
     Guard lock(simulator_mutex());
     timeline().wait(timeline().state(timeline().current(device_)), done_);
   }

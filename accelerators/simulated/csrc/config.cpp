@@ -43,6 +43,7 @@ bool Switches::set(const std::string& name, double value) {
     if (all[i] == name) {
       values_[i] = value;
       armed_ = armed_ || !std::isnan(value);
+      armed_by_ = std::this_thread::get_id();
       return true;
     }
   }
@@ -52,6 +53,21 @@ bool Switches::set(const std::string& name, double value) {
 void Switches::clear() {
   values_.fill(std::nan(""));
   armed_ = false;
+  for (auto& calls : calls_) calls = 0;
+  hits_ = 0;
+}
+
+bool Switches::applies(Switch s, int device, int64_t stream, int crossing) {
+  auto elsewhere = [this](Switch where, int64_t here) { return here >= 0 && on(where) && static_cast<int64_t>(value(where)) != here; };
+  if (elsewhere(Switch::where_device, device)) return false;
+  if (elsewhere(Switch::where_stream, stream < 0 ? -1 : stream != 0)) return false;
+  if (elsewhere(Switch::where_crossing, crossing)) return false;
+  if (elsewhere(Switch::where_thread, std::this_thread::get_id() != armed_by_)) return false;
+  if (!on(Switch::where_every) && !on(Switch::where_after)) return ++hits_ > 0;
+  auto call = ++calls_[static_cast<size_t>(s)];
+  if (on(Switch::where_every) && call % static_cast<uint64_t>(value(Switch::where_every)) != 0) return false;
+  if (on(Switch::where_after) && call <= static_cast<uint64_t>(value(Switch::where_after))) return false;
+  return ++hits_ > 0;
 }
 
 }  // namespace sim

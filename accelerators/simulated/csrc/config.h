@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
@@ -53,7 +54,11 @@ constexpr int kPoison = 0xFF;
   _(alloc_empty_cache_poisons_live) _(alloc_no_limit) _(alloc_oom_runtime_error) _(alloc_no_poison)           \
   _(alloc_hands_out_live) _(graph_capture_executes) _(graph_replay_nothing) _(graph_replay_stale)            \
   _(graph_replay_once) _(comm_wait_ignored) _(storage_resize_loses_data) _(context_ended)         \
-  _(kernels_give_zeros)
+  _(kernels_give_zeros) _(device_sync_default_stream) _(device_global) _(stream_global)                       \
+  _(event_records_early) _(launch_on_default_stream) _(alloc_leaks) _(alloc_counts_on_device_zero)           \
+  _(alloc_reuse_ignores_stream) _(alloc_stats_of_device_zero) _(alloc_peak_reset_ignored)                     \
+  _(alloc_empty_cache_first_device) _(rng_never_advances) _(rng_state_of_device_zero) _(rng_seed_reaches_all) \
+  _(where_device) _(where_stream) _(where_thread) _(where_crossing) _(where_every) _(where_after)
 
 enum class Switch : int {
 #define SIM_DECLARE(name) name,
@@ -67,6 +72,10 @@ class Switches {
   Switches() { values_.fill(std::nan("")); }
   bool on(Switch s) const { return armed_ && !std::isnan(values_[static_cast<size_t>(s)]); }
   double value(Switch s) const { return values_[static_cast<size_t>(s)]; }
+  // Whether a fault that is on applies in this place. A place that the caller does not know (-1) meets all conditions.
+  bool applies(Switch s, int device, int64_t stream, int crossing);
+  // How often a fault has acted since the switches were cleared.
+  uint64_t hits() const { return hits_; }
   bool set(const std::string& name, double value);
   void clear();
   static std::vector<std::string> names();
@@ -74,10 +83,15 @@ class Switches {
  private:
   bool armed_ = false;
   std::array<double, static_cast<size_t>(Switch::count_)> values_;
+  std::array<std::atomic<uint64_t>, static_cast<size_t>(Switch::count_)> calls_{};
+  std::atomic<uint64_t> hits_{0};
+  std::thread::id armed_by_;
 };
 
 Switches& switches();
-inline bool broken(Switch s) { return switches().on(s); }
+inline bool broken(Switch s, int device = -1, int64_t stream = -1, int crossing = -1) {
+  return switches().on(s) && switches().applies(s, device, stream, crossing);
+}
 
 // Raises if an assertion in a kernel has ended the device's context: no call works after that, until the process ends.
 void require_context();

@@ -47,7 +47,7 @@ struct DeviceGuard final : c10::impl::DeviceGuardImplInterface {
     Guard lock(simulator_mutex());
     refuse_in_capture(stream.device_index(), "querying a stream");
     auto& state = timeline().state(stream);
-    if (broken(Switch::stream_query_true) || state.seq == 0) return true;
+    if (state.seq == 0 || broken(Switch::stream_query_true, state.device, state.id)) return true;
     return timeline().poll(state.clock, state.key, state.seq, state.busy_until);
   }
   void synchronizeStream(const c10::Stream& stream) const override {
@@ -80,9 +80,10 @@ struct DeviceGuard final : c10::impl::DeviceGuardImplInterface {
     timeline().wait(timeline().state(stream), *static_cast<EventState*>(event));
   }
   bool queryEvent(void* event) const override {
-    if (!event || broken(Switch::event_query_true)) return true;
+    if (!event) return true;
     Guard lock(simulator_mutex());
     auto& state = *static_cast<EventState*>(event);
+    if (broken(Switch::event_query_true, state.device, state.stream % kStreamsPerDevice)) return true;
     refuse_in_capture(state.device, "querying an event");
     return timeline().poll(state.clock, state.stream, state.seq, state.time);
   }
@@ -96,8 +97,9 @@ struct DeviceGuard final : c10::impl::DeviceGuardImplInterface {
   void destroyEvent(void* event, const c10::DeviceIndex) const noexcept override { delete static_cast<EventState*>(event); }
   double elapsedTime(void* first, void* second, const c10::DeviceIndex) const override {
     auto ms = static_cast<double>(static_cast<EventState*>(second)->time - static_cast<EventState*>(first)->time) / 1e6;
-    if (broken(Switch::event_elapsed_constant)) return switches().value(Switch::event_elapsed_constant);
-    return broken(Switch::event_elapsed_scale) ? ms * switches().value(Switch::event_elapsed_scale) : ms;
+    auto device = static_cast<EventState*>(first)->device;
+    if (broken(Switch::event_elapsed_constant, device)) return switches().value(Switch::event_elapsed_constant);
+    return broken(Switch::event_elapsed_scale, device) ? ms * switches().value(Switch::event_elapsed_scale) : ms;
   }
   void recordDataPtrOnStream(const c10::DataPtr& ptr, const c10::Stream& stream) const override {
     memory().recordStream(ptr, stream);

@@ -59,8 +59,8 @@ void Graph::end() {
   captures()[device_] = nullptr;
   memory().set_pool(device_, 0);
   for (auto* block : memory().blocks_of_pool(pool_)) hold(block);
-  if (broken(Switch::graph_replay_stale)) keep_replay_inputs();
-  if (!broken(Switch::graph_capture_executes)) {
+  if (broken(Switch::graph_replay_stale, device_)) keep_replay_inputs();
+  if (!broken(Switch::graph_capture_executes, device_)) {
     for (auto& [block, bytes] : undo_) std::memcpy(block->data, bytes.data(), bytes.size());
     for (auto* block : memory().blocks_of_pool(pool_)) poison(block->data, block->size);
     for (int i = 0; i < config().devices; ++i) default_generator(i).unsafeGetGeneratorImpl()->set_state(*generators_[i]);
@@ -78,7 +78,7 @@ void Graph::keep_replay_inputs() {
 void Graph::replay() {
   TORCH_CHECK(captured_, config().device, ": replay of a graph that was not captured");
   refuse_in_capture(device_, "replaying a graph");
-  if (broken(Switch::graph_replay_nothing) || (broken(Switch::graph_replay_once) && replays_++ > 0)) return;
+  if (broken(Switch::graph_replay_nothing, device_) || (broken(Switch::graph_replay_once, device_) && replays_++ > 0)) return;
   for (auto& [block, bytes] : stale_) std::memcpy(block->data, bytes.data(), bytes.size());
   for (const auto& step : steps_) step();
 }

@@ -207,7 +207,7 @@ void copy_to_device(const Tensor& host, const Tensor& dst, bool non_blocking) {
   }
   auto to = launch.write(dst);
   to.copy_(laid_out(host));
-  if (broken(Switch::copy_h2d_poison) && non_blocking && to.numel()) launch.wrote(range_of(dst));
+  if (non_blocking && to.numel() && broken(Switch::copy_h2d_poison, launch.device(), launch.stream().id)) launch.wrote(range_of(dst));
   launch.end();
   ++counters().host_to_device;
   Guard lock(simulator_mutex());

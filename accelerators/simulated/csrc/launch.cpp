@@ -68,7 +68,15 @@ at::Tensor poison_like(const at::Tensor& tensor) {
   return view_over(tensor, std::move(storage), 0);
 }
 
-Launch::Launch(c10::DeviceIndex device) : Launch(device, timeline().state(timeline().current(device))) {}
+namespace {
+StreamState& stream_for(c10::DeviceIndex device) {
+  auto current = timeline().current(device);
+  bool astray = current.id() && broken(Switch::launch_on_default_stream, current.device_index(), current.id());
+  return timeline().state(current.device_index(), astray ? 0 : current.id());
+}
+}  // namespace
+
+Launch::Launch(c10::DeviceIndex device) : Launch(device, stream_for(device)) {}
 
 Launch::Launch(c10::DeviceIndex device, StreamState& stream)
     : device_(device), stream_(&stream), capturing_(capturing(device) != nullptr) {

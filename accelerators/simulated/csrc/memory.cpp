@@ -160,6 +160,13 @@ Block* DeviceMemory::take_cached(Device& device, size_t bytes, int stream) {
   auto matches = [&](const Block& b) {
     return b.pool == device.pool && (b.stream == stream || device.pool) && b.size <= bytes + bytes / 4 + kGranularity;
   };
+  if (broken(Switch::alloc_reuse_ignores_stream, timeline().by_key(stream).device)) {
+    for (auto* block : device.cached) {
+      if (block->pool != device.pool || block->size < bytes || block->size > bytes + bytes / 4 + kGranularity) continue;
+      device.cached.erase(block);
+      return block;
+    }
+  }
   for (auto it = device.cached.lower_bound(&wanted); it != device.cached.end() && matches(**it); ++it) {
     if (!reusable(**it)) continue;
     auto* block = *it;
@@ -233,9 +240,10 @@ c10::DataPtr DeviceMemory::allocate_on(c10::DeviceIndex index, size_t bytes, boo
   c10::Device where(c10::DeviceType::PrivateUse1, index);
   if (bytes == 0) return {nullptr, nullptr, &delete_block, where};
   auto& d = device(index);
+  auto& counted = broken(Switch::alloc_counts_on_device_zero, index) ? device(0) : d;
   auto& stream = timeline().state(timeline().current(index));
   auto rounded = round_up(bytes);
-  Block* block = broken(Switch::alloc_hands_out_live) ? take_live(index, rounded) : nullptr;
+  Block* block = broken(Switch::alloc_hands_out_live, index) ? take_live(index, rounded) : nullptr;
   if (block) return {block->data, nullptr, [](void*) {}, where};
   block = take_cached(d, rounded, stream.key);
   if (!block) block = reserve(index, rounded, stream.key);
@@ -248,10 +256,10 @@ c10::DataPtr DeviceMemory::allocate_on(c10::DeviceIndex index, size_t bytes, boo
   block->stream_uses.clear();
   ++block->generation;
   d.stats.allocation[0].increase(1);
-  d.stats.allocated_bytes[0].increase(rounded);
+  counted.stats.allocated_bytes[0].increase(rounded);
   d.stats.active_bytes[0].increase(rounded);
   d.stats.requested_bytes[0].increase(bytes);
-  if (fill && !broken(Switch::alloc_no_poison)) poison(block->data, rounded);
+  if (fill && !broken(Switch::alloc_no_poison, index)) poison(block->data, rounded);
   return {block->data, block, &delete_block, where};
 }
 
@@ -262,10 +270,12 @@ void DeviceMemory::free(Block* block) {
   block->live = false;
   block->externals.clear();
   held_.erase(block);
+  if (broken(Switch::alloc_leaks, block->device)) return;
   for (int key : block->stream_uses) block->used_by.emplace_back(key, timeline().by_key(key).seq);
-  if (!broken(Switch::alloc_free_uncounted)) {
+  if (!broken(Switch::alloc_free_uncounted, block->device)) {
+    auto& counted = broken(Switch::alloc_counts_on_device_zero, block->device) ? device(0) : d;
     d.stats.allocation[0].decrease(1);
-    d.stats.allocated_bytes[0].decrease(block->requested);
+    counted.stats.allocated_bytes[0].decrease(block->requested);
     d.stats.active_bytes[0].decrease(block->requested);
   }
   d.cached.insert(block);
@@ -311,6 +321,7 @@ Block* DeviceMemory::find(const void* address) {
 void DeviceMemory::emptyCache(c10::MempoolId_t) {
   Guard lock(simulator_mutex());
   for (int i = 0; i < config().devices; ++i) {
+    if (i && broken(Switch::alloc_empty_cache_first_device)) continue;
     timeline().host_sync_device(static_cast<c10::DeviceIndex>(i));
     release_cached(device(static_cast<c10::DeviceIndex>(i)), 0);
   }
@@ -323,19 +334,19 @@ void DeviceMemory::emptyCache(c10::MempoolId_t) {
 void DeviceMemory::recordStream(const c10::DataPtr& ptr, c10::Stream stream) {
   Guard lock(simulator_mutex());
   auto* block = find(ptr);
-  if (!block || broken(Switch::record_stream_ignored)) return;
+  if (!block || broken(Switch::record_stream_ignored, stream.device_index(), stream.id())) return;
   auto key = timeline().state(stream).key;
   if (key != block->stream) block->stream_uses.push_back(key);
 }
 
 c10::CachingDeviceAllocator::DeviceStats DeviceMemory::getDeviceStats(c10::DeviceIndex index) {
   Guard lock(simulator_mutex());
-  auto stats = device(index).stats;
+  auto stats = device(broken(Switch::alloc_stats_of_device_zero, index) ? 0 : index).stats;
   auto& allocated = stats.allocated_bytes[0];
   auto& reserved = stats.reserved_bytes[0];
-  if (broken(Switch::alloc_current_constant)) allocated.current = int64_t(switches().value(Switch::alloc_current_constant));
-  if (broken(Switch::alloc_peak_constant)) allocated.peak = int64_t(switches().value(Switch::alloc_peak_constant));
-  if (broken(Switch::alloc_reserved_constant)) reserved.current = int64_t(switches().value(Switch::alloc_reserved_constant));
+  if (broken(Switch::alloc_current_constant, index)) allocated.current = int64_t(switches().value(Switch::alloc_current_constant));
+  if (broken(Switch::alloc_peak_constant, index)) allocated.peak = int64_t(switches().value(Switch::alloc_peak_constant));
+  if (broken(Switch::alloc_reserved_constant, index)) reserved.current = int64_t(switches().value(Switch::alloc_reserved_constant));
   return stats;
 }
 
@@ -349,6 +360,7 @@ void DeviceMemory::resetAccumulatedStats(c10::DeviceIndex index) {
 
 void DeviceMemory::resetPeakStats(c10::DeviceIndex index) {
   Guard lock(simulator_mutex());
+  if (broken(Switch::alloc_peak_reset_ignored, index)) return;
   auto& s = device(index).stats;
   for (auto* stat : {&s.allocation, &s.segment, &s.allocated_bytes, &s.reserved_bytes, &s.active_bytes, &s.requested_bytes})
     (*stat)[0].reset_peak();

@@ -130,6 +130,7 @@ PYBIND11_MODULE(sim_core, m) {
   m.def("register_collectives", &register_collectives);
   m.def("switch_names", &Switches::names);
   m.def("set_switch", [](const std::string& name, double value) { return switches().set(name, value); });
+  m.def("switch_hits", [] { return switches().hits(); });
   m.def("clear_switches", [] { switches().clear(); });
   m.def("set_around", &set_around);
   m.def("clear_arounds", [] { arounds().clear(); });

@@ -21,8 +21,11 @@ DeviceGenerator::DeviceGenerator(c10::DeviceIndex device, uint64_t seed)
       engine_(c10::make_intrusive<at::CPUGeneratorImpl>(seed)) {}
 
 void DeviceGenerator::set_current_seed(uint64_t seed) {
-  if (broken(Switch::rng_seed_ignored)) return;
+  if (broken(Switch::rng_seed_ignored, device().index())) return;
   engine_->set_current_seed(seed);
+  for (int i = 0; i < config().devices && broken(Switch::rng_seed_reaches_all, device().index()); ++i) {
+    default_generator(static_cast<c10::DeviceIndex>(i)).get<DeviceGenerator>()->engine().set_current_seed(seed);
+  }
   if (broken(Switch::rng_coupled_to_host)) host_default().set_current_seed(seed);
 }
 
@@ -32,11 +35,12 @@ uint64_t DeviceGenerator::current_seed() const { return engine_->current_seed();
 uint64_t DeviceGenerator::seed() { return engine_->seed(); }
 
 void DeviceGenerator::set_state(const c10::TensorImpl& state) {
-  if (!broken(Switch::rng_set_state_ignored)) engine_->set_state(state);
+  if (!broken(Switch::rng_set_state_ignored, device().index())) engine_->set_state(state);
 }
 
 c10::intrusive_ptr<c10::TensorImpl> DeviceGenerator::get_state() const {
-  if (broken(Switch::rng_get_state_advances)) engine_->random();
+  if (broken(Switch::rng_get_state_advances, device().index())) engine_->random();
+  if (broken(Switch::rng_state_of_device_zero, device().index())) return default_generator(0).get<DeviceGenerator>()->engine().get_state();
   return engine_->get_state();
 }
 
@@ -97,7 +101,7 @@ BorrowedHostGenerator::BorrowedHostGenerator(c10::DeviceIndex device)
 }
 
 BorrowedHostGenerator::~BorrowedHostGenerator() {
-  State::take(host_default()).put(device_.engine());
+  if (!broken(Switch::rng_never_advances, device_.device().index())) State::take(host_default()).put(device_.engine());
   host_->put(host_default());
 }
 

@@ -12,6 +12,16 @@ namespace {
 
 thread_local c10::DeviceIndex g_device = 0;
 thread_local std::vector<c10::StreamId> g_streams;
+// Only for the faults in which threads share what each of them should have for itself.
+c10::DeviceIndex g_shared_device = 0;
+std::vector<c10::StreamId> g_shared_streams;
+
+c10::DeviceIndex& device_of_thread() { return broken(Switch::device_global) ? g_shared_device : g_device; }
+std::vector<c10::StreamId>& streams_of_thread() {
+  auto& streams = broken(Switch::stream_global) ? g_shared_streams : g_streams;
+  if (streams.empty()) streams.assign(config().devices, 0);
+  return streams;
+}
 
 constexpr int64_t kFirstTick = 20'000;             // a poll costs 20 us of host time, and each further poll twice as much
 constexpr int64_t kLastTick = 1'000'000'000;
@@ -51,11 +61,11 @@ void check_device(c10::DeviceIndex device) {
       config().devices, " devices");
 }
 
-c10::DeviceIndex current_device() { return g_device; }
+c10::DeviceIndex current_device() { return device_of_thread(); }
 
 void set_current_device(c10::DeviceIndex device) {
   check_device(device);
-  if (!broken(Switch::device_set_ignored)) g_device = device;
+  if (!broken(Switch::device_set_ignored, device)) device_of_thread() = device;
 }
 
 void Timeline::ensure() {
@@ -83,22 +93,21 @@ StreamState& Timeline::state(c10::DeviceIndex device, c10::StreamId id) {
 StreamState& Timeline::state(const c10::Stream& stream) { return state(stream.device_index(), stream.id()); }
 
 c10::Stream Timeline::current(c10::DeviceIndex device) {
-  if (device < 0) device = g_device;
+  if (device < 0) device = current_device();
   check_device(device);
-  if (g_streams.empty()) g_streams.assign(config().devices, 0);
-  return handle(device, g_streams[device]);
+  return handle(device, streams_of_thread()[device]);
 }
 
 c10::Stream Timeline::exchange(const c10::Stream& stream) {
   auto old = current(stream.device_index());
-  g_streams[stream.device_index()] = stream.id();
+  streams_of_thread()[stream.device_index()] = stream.id();
   return old;
 }
 
 c10::Stream Timeline::fresh(c10::DeviceIndex device) {
   Guard lock(simulator_mutex());
   ensure();
-  if (device < 0) device = g_device;
+  if (device < 0) device = current_device();
   check_device(device);
   auto id = config().streams ? 1 + next_[device]++ % kPoolStreams : 0;
   return handle(device, id);
@@ -134,7 +143,10 @@ void Timeline::order(StreamState& later, const StreamState& earlier) {
 }
 
 void Timeline::wait(StreamState& later, const EventState& event) {
-  if (event.stream < 0 || broken(Switch::event_wait_ignored) || broken(Switch::stream_wait_ignored)) return;
+  if (event.stream < 0) return;
+  int crossing = event.device != later.device;
+  if (broken(Switch::event_wait_ignored, later.device, later.id, crossing)) return;
+  if (broken(Switch::stream_wait_ignored, later.device, later.id, crossing)) return;
   later.clock.join(event.clock);
   later.busy_until = std::max(later.busy_until, event.time);
 }
@@ -147,6 +159,8 @@ void Timeline::record(EventState& event, StreamState& stream) {
   event.device = stream.device;
   event.clock = stream.clock;
   event.time = stream.busy_until;
+  // The event misses itself and the last work before it.
+  if (event.seq > 1 && broken(Switch::event_records_early, stream.device, stream.id)) event.clock.seen[stream.key] = event.seq -= 2;
 }
 
 // The device's clock never runs ahead of the wall clock: a host that waits for the device really waits. Kernels usually
@@ -169,20 +183,21 @@ void Timeline::join_host(const Clock& clock, int64_t time) {
 }
 
 void Timeline::host_sync(StreamState& stream) {
-  if (broken(Switch::stream_sync_ignored)) return;
+  if (broken(Switch::stream_sync_ignored, stream.device, stream.id)) return;
   join_host(stream.clock, stream.busy_until);
 }
 
 void Timeline::host_sync(const EventState& event) {
-  if (event.stream < 0 || broken(Switch::event_sync_ignored)) return;
+  if (event.stream < 0 || broken(Switch::event_sync_ignored, event.device, event.stream % kStreamsPerDevice)) return;
   join_host(event.clock, event.time);
 }
 
 void Timeline::host_sync_device(c10::DeviceIndex device) {
-  if (broken(Switch::device_sync_ignored)) return;
+  if (broken(Switch::device_sync_ignored, device)) return;
   check_device(device);
   ensure();
-  for (int i = 0; i < kStreamsPerDevice; ++i) {
+  auto streams = broken(Switch::device_sync_default_stream, device) ? 1 : kStreamsPerDevice;
+  for (int i = 0; i < streams; ++i) {
     auto& stream = streams_[static_cast<size_t>(device) * kStreamsPerDevice + i];
     if (stream.seq) join_host(stream.clock, stream.busy_until);
   }
@@ -203,11 +218,12 @@ bool Timeline::poll(const Clock& clock, int stream, uint64_t seq, int64_t due) {
 void Timeline::defer(PendingCopy copy) { pending_.push_back(std::move(copy)); }
 
 void Timeline::finish_visible_copies() {
-  if (pending_.empty() || broken(Switch::copy_d2h_never)) return;
+  if (pending_.empty()) return;
   // In launch order: after two copies into one buffer, the buffer has the bytes of the later copy.
   std::vector<PendingCopy> left;
   for (auto& copy : pending_) {
-    if (host_.covers(copy.stream, copy.seq)) {
+    auto device = copy.stream / kStreamsPerDevice, id = copy.stream % kStreamsPerDevice;
+    if (host_.covers(copy.stream, copy.seq) && !broken(Switch::copy_d2h_never, device, id)) {
       copy.finish();
     } else {
       left.push_back(std::move(copy));

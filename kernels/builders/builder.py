@@ -1,19 +1,9 @@
-"""Operator builders: classes that report whether an operator is available, and load it.
-
-``find_builder`` never fails and never returns None. For an unknown name it returns ``NotImplementedBuilder``, whose
-``is_compatible()`` is False and whose ``load()`` raises NotImplementedError. In other projects a missing builder may be
-None; both mean "not implemented".
-
-The builder classes are generated from the specifications. The kernels of ``FusedAdamBuilder``, imported from this
-module, run on the device of their tensors. An accelerator's builder also describes what it would load for its device.
-"""
+"""Base classes of operator builders. DeepSpeed does not look for builders in a module of this name."""
 
 from __future__ import annotations
 
 import abc
 import functools
-import re
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -35,6 +25,11 @@ class OpBuilder(abc.ABC):
     declared: ClassVar[frozenset[Declared]] = frozenset()
     #: Shared by all builders: callers create a new builder for each call, and loading may compile.
     _loaded: ClassVar[dict[type, Any]] = {}
+
+    @property
+    def name(self) -> str:
+        """Return NAME, which DeepSpeed reads under this name."""
+        return self.NAME
 
     def is_compatible(self, verbose: bool = False) -> bool:
         """Load the operator, and return whether that succeeds. ``verbose`` prints the chosen implementations."""
@@ -110,7 +105,8 @@ class SpecifiedBuilder(OpBuilder):
 class NotImplementedBuilder(OpBuilder):
     """Builder that stands for every operator without a specification."""
 
-    NAME = "not_implemented"
+    #: DeepSpeed looks up under this name whether a missing operator is available.
+    NAME = "deepspeed_not_implemented"
 
     def is_compatible(self, verbose: bool = False) -> bool:
         return False
@@ -119,7 +115,7 @@ class NotImplementedBuilder(OpBuilder):
         return self._build()
 
     def _build(self) -> Any:
-        raise NotImplementedError(f"this operator has no builder; there are: {', '.join(sorted(BUILDERS))}")
+        raise NotImplementedError(f"this operator has no builder; there are: {', '.join(builder_names())}")
 
 
 @functools.cache
@@ -130,40 +126,3 @@ def _kernels(builder: str, library: str, declared: frozenset[Declared]) -> dict[
         for specification in of_builder(builder)
         for name in specification.attributes
     }
-
-
-def _specified(name: str) -> type[OpBuilder]:
-    """Return the builder class of that name. Its NAME is the name in snake case: ``CPUAdamBuilder``, cpu_adam."""
-    stem = name.removesuffix("Builder")
-    snake = re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", stem).lower()
-    doc = "; ".join(f"{kernel.name}: {kernel.doc.splitlines()[0]}" for kernel in of_builder(name) if kernel.doc)
-    return type(name, (SpecifiedBuilder,), {"NAME": snake, "__doc__": doc, "__module__": __name__})
-
-
-BUILDERS: dict[str, type[OpBuilder]] = {name: _specified(name) for name in builder_names()}
-# Callers import builders by name: ``from conformance.kernels.builders import FusedAdamBuilder``.
-globals().update(BUILDERS)
-
-
-@functools.cache
-def find_builder(
-    class_name: str,
-    device_type: str = "",
-    library: str = "",
-    declares: tuple[tuple[str, Callable[[], bool]], ...] = (),
-) -> type[OpBuilder]:
-    """Return the builder class of that name, or ``NotImplementedBuilder`` if there is none.
-
-    With ``device_type`` or ``library``, return a subclass for that device. ``declares`` lists capabilities that make
-    kernels available there, each with the accelerator's method that returns whether this device has it.
-    """
-    kind = BUILDERS.get(class_name, NotImplementedBuilder)
-    if kind is NotImplementedBuilder or (not device_type and not library):
-        return kind
-    declared = frozenset(Declared(device_type, name, is_there) for name, is_there in declares)
-    # A subclass for each device; the cache makes equal arguments give the same class.
-    own = {
-        "device_type": device_type, "library": library, "declared": declared,
-        "__doc__": kind.__doc__, "__module__": __name__,
-    }  # fmt: skip
-    return type(class_name, (kind,), own)
