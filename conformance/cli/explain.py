@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from conformance.plan import BundledCase
     from conformance.reports.model import CaseRecord, Report
 
+#: Cases of a report that are named for a reason.
+_MOST_CASES = 5
 _LINT_PAGE = "docs/declarations.md#lint"
 SUMMARY = "Describe a case and its verdict in a report, a reason, or a rule of lint or the gate."
 
@@ -24,7 +26,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="a case id, such as accelerator.rng.state_roundtrip; a reason, such as stub; or a rule, such as L05",
     )
-    parser.add_argument("--report", metavar="PATH", type=Path, help="a report; its verdict on the case is printed too")
+    parser.add_argument(
+        "--report",
+        metavar="PATH",
+        type=Path,
+        help="a report; its verdict on the case, or its cases of the reason, are printed too",
+    )
     parser.add_argument(
         "--script",
         action="store_true",
@@ -43,9 +50,10 @@ def run(arguments: argparse.Namespace) -> int:
     from conformance.reports.loading import load
 
     report = load(arguments.report) if arguments.report else None
-    term = [] if arguments.script or report else _term(arguments.case)
+    # A case of a report is never called like a reason or a rule: its id starts with an area and a dot.
+    term = [] if arguments.script or "." in arguments.case else _term(arguments.case)
     if term:
-        print("\n".join(term))
+        print("\n".join([*term, *_of_reason(arguments.case, report)]))
     elif arguments.script:
         print(_script(arguments.case, report, arguments.accelerator))
     else:
@@ -76,6 +84,19 @@ def _term(name: str) -> list[str]:
     outcomes = " or ".join(outcome.value for outcome in reason.facts.outcomes)
     do = [f"  do: {reason.facts.fix}"] if reason.facts.fix else []
     return [f"{reason.value} reason of a {outcomes}", f"  {reason.facts.when}", *do]
+
+
+def _of_reason(name: str, report: Report | None) -> list[str]:
+    """Return a line with the cases of a report that ended with this reason; empty without a report or for a rule."""
+    from conformance.reports.plain_text import one_line
+    from conformance.reports.verdict import Reason
+
+    if report is None or name.lower() not in {reason.value for reason in Reason}:
+        return []
+    found = [case.id for case in report.cases if case.reason.value == name.lower()]
+    shown = ", ".join(map(one_line, found[:_MOST_CASES])) or "none"
+    more = f" and {len(found) - _MOST_CASES} more" if len(found) > _MOST_CASES else ""
+    return [f"  cases of {one_line(report.accelerator.name)} with this reason: {shown}{more}"]
 
 
 def _script(id: str, report: Report | None, accelerator: str) -> str:

@@ -123,7 +123,9 @@ def evidence(arguments: argparse.Namespace) -> GateEvidence:
 def require(path: Path | None) -> None:
     """Raise UsageError if the path does not exist. A missing file is a typing error, not unreadable evidence."""
     if path is not None and not path.exists():
-        raise UsageError(f"there is no {path}.")
+        raise UsageError(
+            f"there is no {path}. Name an existing file, or the folder of a run, such as conformance-report/cpu."
+        )
 
 
 def _fingerprint(text: str) -> str:

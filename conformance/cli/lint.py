@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import argparse
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from conformance.errors import UsageError
+
+if TYPE_CHECKING:
+    from conformance.accelerators.lint import LintFinding
 
 SUMMARY = "Check an accelerator's declaration without a device."
 
@@ -16,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the findings. Exit status 1 means that at least one is an error; warnings do not count."""
+    """Print the findings, errors first, and their counts in the last line. Exit status 1 means at least one error."""
     from conformance.accelerators.lint import LintSeverity, lint
     from conformance.accelerators.registry import resolve
     from conformance.process.trial import try_module
@@ -29,6 +35,17 @@ def run(arguments: argparse.Namespace) -> int:
     findings = lint(resolve(arguments.name), file)
     for finding in findings:
         print(one_line(str(finding)))
-    if not findings:
-        print(f"{arguments.name}: no contradiction found")
+    print(f"{arguments.name}: {_conclusion(findings)}")
     return 1 if any(finding.severity is LintSeverity.ERROR for finding in findings) else 0
+
+
+def _conclusion(findings: Sequence[LintFinding]) -> str:
+    """Return how many findings of each severity there are, and how to read a rule."""
+    from conformance.accelerators.lint import LintSeverity
+
+    if not findings:
+        return "no contradiction found"
+    counts = Counter(finding.severity for finding in findings)
+    parts = [f"{n} {one.value}{'' if n == 1 else 's'}" for one in LintSeverity if (n := counts[one])]
+    head = "" if counts[LintSeverity.ERROR] else "no error; "
+    return f"{head}{', '.join(parts)}; see: conformance explain {findings[0].id}"

@@ -63,8 +63,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from conformance.reports.page.columns import ReportOrigin, make_columns
-    from conformance.reports.page.publish import write
+    # Imported here, so that the help needs none of it.
+    from conformance.reports.json_files import collector_paused
 
     allowed, signers = arguments.allowed_signers, arguments.signers
     for path in (allowed, signers):
@@ -72,6 +72,16 @@ def run(arguments: argparse.Namespace) -> int:
             raise UsageError(f"there is no {path}.")
     if signers is not None and allowed is None:
         raise UsageError("--signers needs --allowed-signers FILE: a signature is verified against allowed signers.")
+    with collector_paused():
+        return _publish(arguments)
+
+
+def _publish(arguments: argparse.Namespace) -> int:
+    """Read the reports, write the page, and say how many accelerators it has."""
+    from conformance.reports.page.columns import ReportOrigin, make_columns
+    from conformance.reports.page.publish import write
+
+    allowed, signers = arguments.allowed_signers, arguments.signers
     origins = [(path, ReportOrigin.VENDOR) for path in arguments.paths]
     origins += [(path, ReportOrigin.UPSTREAM) for path in arguments.upstream]
     refused: list[str] = []

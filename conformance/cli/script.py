@@ -171,7 +171,8 @@ def _named(calls: list[Call], message: str) -> Call | None:
     in_place = [call for call in plain if call.function is not plain[0].function]
     if in_place and ("in-place" in label or "in place" in label):
         return in_place[0]
-    return plain[1] if "non-contiguous" in label and len(plain) > 1 else plain[0]
+    with_gaps = [call for call in plain if not all(tensor.is_contiguous() for tensor in call.sample.tensors)]
+    return with_gaps[0] if with_gaps and "non-contiguous" in label else plain[0]
 
 
 def _vendor(spec: str, report: Report | None) -> tuple[str, str]:

@@ -77,7 +77,17 @@ def budget_of(op_class: OpClass) -> Budget:
 @functools.cache
 def class_of_function(name: str) -> OpClass | None:
     """Return the class of a function that functions.toml names by its operator's name, else None."""
-    for op_class, names in load_table(__file__, "functions.toml")["class"].items():
+    return _class_in("class", name)
+
+
+@functools.cache
+def class_of_generator(name: str) -> OpClass | None:
+    """Return the class of an operator without tensor inputs that functions.toml names, else None."""
+    return _class_in("generator", name)
+
+
+def _class_in(section: str, name: str) -> OpClass | None:
+    for op_class, names in load_table(__file__, "functions.toml")[section].items():
         if name in names:
             return OpClass(op_class)
     return None
@@ -92,6 +102,11 @@ def term_of(name: str, x: float) -> float:
     """Return the size of the largest term by which the function is computed at ``x`` (functions.toml), or 0."""
     size = load_table(__file__, "functions.toml")["term"].get(name, 0.0)
     return abs(x) if size == "input" else float(size)
+
+
+def term_of_generator(name: str) -> float:
+    """Return the size of the largest term of an operator without tensor inputs (functions.toml); 0 if not listed."""
+    return float(load_table(__file__, "functions.toml")["generator_term"].get(name, 0.0))
 
 
 @functools.cache

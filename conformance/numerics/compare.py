@@ -67,7 +67,8 @@ class Exact:
     ``value`` is float64 or complex128. ``response`` is called only where a budget needs it, because it computes the
     operator again. It returns a float64 tensor of the same shape, or None if the response is unknown. ``elements`` has
     values that are better than ``value``. ``scale`` has the sizes relative to which results are rounded where the
-    exact value is smaller. With ``from_host`` there is no oracle, and ``value`` is the host's own result.
+    exact value is smaller. With ``from_host`` there is no oracle, and ``value`` is the host's own result. With
+    ``rounds``, the computation may round also where the host's result is exact by chance.
     """
 
     value: torch.Tensor
@@ -75,6 +76,7 @@ class Exact:
     elements: Elements | None = None
     scale: torch.Tensor | None = None
     from_host: bool = False
+    rounds: bool = False
 
     @classmethod
     def of_host(cls, host: torch.Tensor) -> Exact:
@@ -261,7 +263,7 @@ def host_ratio(host: torch.Tensor, exact: Exact, op_class: OpClass, n: float) ->
 
 def bound_of(host: torch.Tensor, exact: Exact, budget: Budget, op_class: OpClass, n: float) -> torch.Tensor:
     """Return the budget of every element: absolute errors in float64, in the shape of the exact value."""
-    if not exact.from_host and _is_unrounded(host, exact.value):
+    if not (exact.from_host or exact.rounds) and _is_unrounded(host, exact.value):
         return torch.zeros(exact.value.shape, dtype=torch.float64)
     magnitude = torch.where(exact.value.isfinite(), exact.value, 0)
     response = exact.response()

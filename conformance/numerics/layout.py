@@ -7,10 +7,11 @@ from collections.abc import Sequence
 import torch
 
 
-def difference(actual: torch.Tensor, expected: torch.Tensor, device_type: str) -> str:
+def difference(actual: torch.Tensor, expected: torch.Tensor, device: torch.device) -> str:
     """Return the first difference in metadata between device and host result as a phrase; empty if there is none.
 
-    Strides are compared by :func:`stride_difference`.
+    A host result says that the device's has to be on ``device``; without an index, on any one of its type. Strides are
+    compared by :func:`stride_difference`.
     """
     if actual.dtype != expected.dtype:
         return f"dtype is {actual.dtype}, expected {expected.dtype}"
@@ -18,8 +19,11 @@ def difference(actual: torch.Tensor, expected: torch.Tensor, device_type: str) -
         return f"shape is {tuple(actual.shape)}, expected {tuple(expected.shape)}"
     if actual.layout != expected.layout:
         return f"layout is {actual.layout}, expected {expected.layout}"
-    if expected.device.type == "cpu" and actual.device.type != device_type:
-        return f"the result is on {actual.device.type}, expected {device_type}"
+    if expected.device.type == "cpu":
+        if actual.device.type != device.type:
+            return f"the result is on {actual.device.type}, expected {device.type}"
+        if None not in (actual.device.index, device.index) and actual.device.index != device.index:
+            return f"the result is on {actual.device}, expected {device}"
     if actual.requires_grad != expected.requires_grad:
         return f"requires_grad is {actual.requires_grad}, expected {expected.requires_grad}"
     return ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -86,9 +87,12 @@ class _Copier:
             lazy = self._copy(source.conj()).conj()
             return lazy if lazy.is_conj() else self._copy(source.resolve_conj())
         if source.is_neg():
-            lazy = torch._neg_view(self._copy(torch._neg_view(source)))
             # A device without lazy bits, such as one of Python wrappers, gets the values in memory.
-            return lazy if lazy.is_neg() else self._copy(source.resolve_neg())
+            if source.is_complex() or has_lazy_negation(self._device):
+                lazy = torch._neg_view(self._copy(torch._neg_view(source)))
+                if lazy.is_neg():
+                    return lazy
+            return self._copy(source.resolve_neg())
         strided = source.layout is torch.strided
         if not strided or (address not in self._shared and source.is_contiguous() and source.storage_offset() == 0):
             return source.clone() if self._device.type == "cpu" else source.to(self._device, copy=True)
@@ -98,6 +102,18 @@ class _Copier:
         if address:
             self._memory[address, source.dtype] = memory
         return memory.as_strided(source.shape, source.stride(), source.storage_offset()).detach()
+
+
+@functools.cache
+def has_lazy_negation(device: torch.device) -> bool:
+    """Return whether a lazily negated tensor of real numbers can come to exist on the device.
+
+    Only the imaginary part of a conjugated complex tensor is one. PyTorch has no other public function that makes it.
+    """
+    try:
+        return torch.zeros(1, dtype=torch.complex64, device=device).conj().imag.is_neg()
+    except Exception:  # noqa: BLE001  a backend raises what it likes; cases of complex dtypes tell of it
+        return False
 
 
 def _memory_behind(source: torch.Tensor) -> torch.Tensor:

@@ -6,7 +6,9 @@ import functools
 import json
 import os
 import subprocess
+import time
 
+from conformance.process.machine import slowdown
 from conformance.process.python import child_python
 
 #: The garbage collector would take a fifth of torch's import time. These processes live for seconds only.
@@ -28,25 +30,45 @@ def run_python(program: str, spec: str, timeout: float = 100.0, **environment: s
 
     The program knows ``spec``, the accelerator's specification. It calls ``tell(name=value)`` to answer, or
     ``answer(name, function)`` to tell what the function returns or raises. Keyword arguments set environment
-    variables; None removes one. ``timeout`` is in seconds.
+    variables; None removes one. ``timeout`` is in seconds, and extended while the machine is busy. Raises TimeoutError
+    if the process has not ended by then.
 
     The result is cached, so cases that run the same program share one process: importing torch takes seconds.
     """
     variables = {**os.environ, **{name: value for name, value in environment.items() if value is not None}}
     for name in (name for name, value in environment.items() if value is None):
         variables.pop(name, None)
-    finished = subprocess.run(
+    process = subprocess.Popen(
         child_python(_PREAMBLE + program, spec),
         env=variables,
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=timeout,
-        check=False,
     )
-    answers = [line.removeprefix("ANSWERS") for line in finished.stdout.splitlines() if line.startswith("ANSWERS")]
+    output, errors = _ended(process, timeout)
+    answers = [line.removeprefix("ANSWERS") for line in output.splitlines() if line.startswith("ANSWERS")]
     # A process may die at exit, after it has answered. Those answers count, so the exit status is not checked.
-    assert answers, f"the process ended with exit status {finished.returncode}: {finished.stderr.strip()[-800:]}"
+    assert answers, f"the process ended with exit status {process.returncode}: {errors.strip()[-800:]}"
     return {name: value for line in answers for name, value in json.loads(line).items()}
+
+
+def _ended(process: subprocess.Popen, timeout: float) -> tuple[str, str]:
+    """Wait for the end of a process and return its output and its errors; kill it when its time is over."""
+    started = time.monotonic()
+    try:
+        while True:
+            limit = timeout * slowdown()
+            try:
+                return process.communicate(timeout=max(0.0, limit - (time.monotonic() - started)))
+            except subprocess.TimeoutExpired:
+                # The machine may have become busy meanwhile.
+                if time.monotonic() - started >= timeout * slowdown():
+                    raise TimeoutError(
+                        f"a new Python process that loads the accelerator did not end within {limit:.0f} s"
+                    ) from None
+    finally:
+        with process:
+            process.kill()
 
 
 #: Program for a process whose accelerator is set by DS_ACCELERATOR. Nothing is loaded before the first answer.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from conformance.accelerators.capabilities import COPY, DTYPE, DTYPES
+from conformance.accelerators.capabilities import COPY, DEVICE_MULTIPLE, DTYPE, DTYPES
 from conformance.case import case
 
 from .patterns import bytes_of, random_bits
@@ -44,3 +44,56 @@ def test_copy_sizes(check, device, dtype, size):
         target.copy_(previous)
         found, previous = faults(check.bits(buffer), source), target
         assert found == NONE, f"{way}, {size} elements of {dtype}: {found}"
+
+
+#: Routes of a copy, as the places of its source and its target: the host, or the index of a device.
+ROUTES = {"to_device": ("cpu", 0), "to_host": (0, "cpu"), "on_device": (0, 0), "to_peer": (0, -1), "from_peer": (-1, 0)}
+PEERS = {"to_peer", "from_peer"}
+#: Some rows that fit into a page, and some that are more than a mebibyte of one-byte elements.
+SHAPES = ((33, 65), (1031, 1033))
+#: Each returns memory of ones, and a view of the shape in it.
+LAYOUTS = {
+    "contiguous": lambda ones, rows, columns: (m := ones(rows, columns), m),
+    "transposed": lambda ones, rows, columns: (m := ones(columns, rows), m.t()),
+    "strided": lambda ones, rows, columns: (m := ones(rows, 2 * columns), m[:, ::2]),
+    "offset": lambda ones, rows, columns: (m := ones(rows + 3, columns + 5), m[3:, 5:]),
+}
+
+
+@case(
+    "accelerator.dtype.copy_routes",
+    requires=[DTYPE, COPY],
+    axes={
+        "dtype": ("float32", "bfloat16", "float16", "int64", "uint8"),
+        "route": {name: [DEVICE_MULTIPLE] if name in PEERS else [] for name in ROUTES},
+    },
+)
+def test_copy_routes(accelerator, check, device, dtype, route):
+    """A copy between any two layouts, with and without another dtype, writes its elements and no others."""
+    ends = [
+        torch.device("cpu" if end == "cpu" else accelerator.device_name(end % accelerator.device_count()))
+        for end in ROUTES[route]
+    ]
+
+    def ones(place, kind):
+        return lambda *shape: torch.ones(shape, dtype=kind).to(place)
+
+    for rows, columns in SHAPES:
+        # Whole numbers that every dtype here holds.
+        numbers = (torch.arange(rows * columns) % 113).view(rows, columns)
+        for given, read in LAYOUTS.items():
+            for taken, written in LAYOUTS.items():
+                for kind in {torch.float32, getattr(torch, dtype)}:
+                    _, source = read(ones(ends[0], kind), rows, columns)
+                    source.copy_(numbers)
+                    memory, target = written(ones(ends[1], getattr(torch, dtype)), rows, columns)
+                    expected, right = written(ones("cpu", getattr(torch, dtype)), rows, columns)
+
+                    target.copy_(source, non_blocking=(given != taken))
+                    for index in range(accelerator.device_count()):
+                        accelerator.synchronize(index)
+
+                    right.copy_(numbers)
+                    wrong = int((check.bits(memory.cpu()) != expected).sum())
+                    what = f"{rows} x {columns}, {given} {kind} into {taken} {dtype}"
+                    assert wrong == 0, f"{what}: {wrong} elements of the target's memory differ"

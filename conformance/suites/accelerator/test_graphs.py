@@ -9,6 +9,8 @@ from conformance.case import Level, case
 from conformance.finding import require, stub
 from conformance.suites.shared_bodies import warm_up
 
+from .conveyor import SIDE, Conveyor, numbers, stale
+
 
 class Captured:
     """Captured function: each replay sets ``output`` to ``function(source)``.
@@ -275,6 +277,29 @@ def test_pool(accelerator, device):
     expected = [first.expected(), second.expected(), first.expected()]
     for step, (found, right) in enumerate(zip(results, expected, strict=True)):
         assert torch.equal(found, right), f"replay {step} with a shared pool gives wrong values"
+
+
+@case("accelerator.graph.replay_stream", requires=[GRAPH_CAPTURE])
+def test_replay_stream(accelerator, device):
+    """A replay inside the context of a side stream runs after that stream's earlier work and before its later work."""
+    conveyor, side = Conveyor(accelerator, device), accelerator.Stream()
+    source, inner = numbers(device), torch.full((SIDE, SIDE), -1.0, device=device)
+    output, seen = torch.full_like(inner, -2.0), torch.full_like(inner, -3.0)
+    graph = accelerator.create_graph()
+    (inner + 0).cpu()  # one-time set-up must not be captured
+    with accelerator.capture_to_graph(graph):
+        output.copy_(inner + 0)
+    accelerator.synchronize()
+
+    with accelerator.stream(side):
+        conveyor.carry(source, inner)
+        accelerator.replay_graph(graph)
+        seen.copy_(output)
+    accelerator.synchronize()
+
+    assert stale(inner) == 0, "the work before the replay is wrong"
+    assert stale(output) == 0, "the replay did not wait for earlier work of the stream on which it was called"
+    assert stale(seen) == 0, "later work of the stream did not wait for the replay"
 
 
 @case("accelerator.graph.stream", requires=[GRAPH_CAPTURE])

@@ -25,6 +25,16 @@ def settle(accelerator):
     accelerator.empty_cache()
 
 
+def peak_of(accelerator, work):
+    """Return the largest number of bytes by which the work raises allocated memory."""
+    settle(accelerator)
+    accelerator.reset_peak_memory_stats()
+    before = accelerator.memory_allocated()
+    work()
+    accelerator.synchronize()
+    return accelerator.max_memory_allocated() - before
+
+
 def fill(device, size, value=1):
     return torch.full((size,), value, dtype=torch.uint8, device=device)
 

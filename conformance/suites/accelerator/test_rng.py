@@ -41,6 +41,29 @@ def test_seed_repeats(accelerator, device, function):
     assert differing(first, second) == 0, f"{differing(first, second)} of 1023 numbers differ after the same seed"
 
 
+@case("accelerator.rng.seed_forgets", requires=[RNG], axes={"function": sorted(DRAWS)})
+def test_seed_forgets(accelerator, device, function):
+    """After a seed is set, numbers do not depend on how many were drawn before, and by which function."""
+
+    def draw():
+        # A small draw may take a number that an earlier one has left over; a large one may not.
+        return torch.cat([DRAWS[function](count, device) for count in (1, 5, 1023)])
+
+    accelerator.manual_seed(4321)
+    first, following = draw(), draw()
+
+    assert differing(first, following) > 100, "the numbers after the first 1029 are the same again"
+    for seed in (accelerator.manual_seed, accelerator.manual_seed_all):
+        for earlier in ("randn", "rand", function):
+            for count in (1, 2, 3, 5, 1023):
+                DRAWS[earlier](count, device)
+                seed(4321)
+                wrong = differing(draw(), first)
+                assert wrong == 0, (
+                    f"{wrong} of 1029 numbers differ after {seed.__name__}(), if {count} of {earlier} were drawn before"
+                )
+
+
 @case("accelerator.rng.seeds_differ", requires=[RNG], level=Level.CORE, axes={"function": sorted(DRAWS)})
 def test_seeds_differ(accelerator, device, function):
     """Different seeds give different numbers."""

@@ -17,9 +17,13 @@ def overwrite(device, count=8):
     return [torch.full((256, 256), -7.0, device=device) for _ in range(count)]
 
 
-@case("accelerator.stream.record_keeps_memory", requires=[STREAM_RECORD])
-def test_record_keeps_memory(accelerator, device):
-    """A freed tensor keeps its values until the side stream that recorded it has read them."""
+#: The tensor by which memory is recorded: any view stands for all of it.
+RECORDED = {"whole": lambda t: t, "offset": lambda t: t[16:], "strided": lambda t: t[::2, 1::3]}
+
+
+@case("accelerator.stream.record_keeps_memory", requires=[STREAM_RECORD], axes={"recorded": list(RECORDED)})
+def test_record_keeps_memory(accelerator, device, recorded):
+    """A freed tensor keeps its values until the side stream that recorded it, or a view of it, has read them."""
     conveyor, side = Conveyor(accelerator, device), accelerator.Stream()
     read, source = torch.full((256, 256), -1.0, device=device), numbers(device)
     accelerator.synchronize()
@@ -29,7 +33,7 @@ def test_record_keeps_memory(accelerator, device):
         conveyor.carry(numbers(device), torch.empty_like(read))
         read.copy_(source)
     # The allocator knows only the stream that allocated a tensor. Without this call it reuses the memory at once.
-    source.record_stream(side)
+    RECORDED[recorded](source).record_stream(side)
     del source
     new_tensors = overwrite(device)
     side.synchronize()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
+
 import torch
 
-from conformance.accelerators.capabilities import STREAM_ORDER
+from conformance.accelerators.capabilities import MEMORY_PINNED_ASYNC, STREAM, STREAM_ORDER
 from conformance.case import case
 
-from .conveyor import HOST, Conveyor, numbers, stale
+from .conveyor import HOST, SIDE, Conveyor, numbers, stale
 
 DIRECTIONS = ("default-to-side", "side-to-default", "side-to-side")
 
@@ -37,6 +39,35 @@ def test_wait_stream(accelerator, device, direction):
 
     assert stale(copy) == 0, f"{direction}: {stale(copy)} elements were read before they were written"
     accelerator.synchronize()
+
+
+@case("accelerator.stream.kernels_follow", requires=[STREAM, MEMORY_PINNED_ASYNC], axes={"thread": ("main", "other")})
+def test_kernels_follow(accelerator, device, thread):
+    """Kernels and copies run on the current stream: after synchronize() of that stream alone they are complete."""
+    conveyor, source = Conveyor(accelerator, device), numbers(device)
+    target, host = torch.full_like(source, -1.0), accelerator.pin_memory(torch.full((SIDE, SIDE), -2.0))
+    accelerator.synchronize()
+    left = []
+
+    def work():
+        side = accelerator.Stream()
+        for _ in range(3):
+            with accelerator.stream(side):
+                conveyor.carry(source, target)
+                host.copy_(target, non_blocking=True)
+            side.synchronize()
+            left.append(int((host != numbers(HOST)).sum()))
+            host.fill_(-2.0)
+
+    if thread == "main":
+        work()
+    else:
+        worker = threading.Thread(target=work)
+        worker.start()
+        worker.join()
+    accelerator.synchronize()
+
+    assert left == [0, 0, 0], f"after synchronize() of their stream, {left} elements had not arrived"
 
 
 @case("accelerator.stream.wait_event", requires=[STREAM_ORDER], axes={"direction": DIRECTIONS})

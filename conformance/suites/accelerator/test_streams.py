@@ -165,11 +165,17 @@ def test_per_device(accelerator):
     before = accelerator.current_device()
     try:
         accelerator.set_device(1)
-        with accelerator.stream(accelerator.Stream()):
+        side = accelerator.Stream()
+        with accelerator.stream(side):
             assert accelerator.current_stream(0) == here, (
                 "entering a stream of device 1 changed the current stream of device 0"
             )
             assert accelerator.current_stream(1) != there, "the entered stream is not current on its device"
+            accelerator.set_device(0)
+            assert accelerator.current_stream(1) == side, (
+                "current_stream(1) is another stream than the entered one while device 0 is current"
+            )
+            accelerator.set_device(1)
     finally:
         accelerator.set_device(before)
     assert accelerator.current_stream(1) == there

@@ -51,7 +51,7 @@ def test_idle(accelerator, device):
 
 @case("accelerator.synchronize.every_device", requires=[SYNCHRONIZE], level=Level.CORE)
 def test_every_device(accelerator, device):
-    """synchronize(index) completes the work of that device, whichever device is current."""
+    """synchronize(index) completes the work of that device, whichever device is current and stays so."""
     before, count = accelerator.current_device(), accelerator.device_count()
     try:
         for index in range(count):
@@ -65,6 +65,8 @@ def test_every_device(accelerator, device):
             # Make another device current: synchronize(index) must not fall back to the current device.
             accelerator.set_device((index + 1) % count)
             accelerator.synchronize(index)
+            now = accelerator.current_device()
+            assert now == (index + 1) % count, f"synchronize({index}) made device {now} current"
             assert stale(target) == 0, f"synchronize({index}) left work on device {index} undone"
     finally:
         accelerator.set_device(before)

@@ -20,6 +20,7 @@ from conformance.accelerators.capabilities import (
 )
 from conformance.case import Level, case
 from conformance.numerics.nearness import Near, near
+from conformance.process.machine import slowdown
 from conformance.suites.accelerator.test_memory import GRANULARITY, MIB, settle
 
 from .trials import FEATURES, LIMITS, check_results, expected_gradient, expected_losses, factors, run_trial, samples
@@ -94,7 +95,7 @@ def test_parallel(accelerator, check, device):
     before = [accelerator.memory_allocated(index) for index in range(2)]
     for index in range(2):
         accelerator.reset_peak_memory_stats(index)
-    meet, found, errors = threading.Barrier(2, timeout=30), {}, []
+    meet, found, errors = threading.Barrier(2, timeout=30 * slowdown()), {}, []
 
     def trial(index):
         try:

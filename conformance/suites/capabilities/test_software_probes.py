@@ -13,6 +13,7 @@ from conformance.accelerators.capabilities import (
     COMPILE,
     DENORMALS,
     DETERMINISTIC,
+    DLPACK,
     LAZY_CALL,
     MATMUL_FULL,
     OP_BUILDERS,
@@ -24,7 +25,7 @@ from conformance.accelerators.capabilities import (
 from conformance.case import case
 from conformance.finding import Refused, environment_lacks, stub
 from conformance.suites.accelerator import test_autocast as casting
-from conformance.suites.accelerator import test_builders, test_generators, test_precision, test_ranges
+from conformance.suites.accelerator import test_builders, test_dlpack, test_generators, test_precision, test_ranges
 from conformance.suites.accelerator import test_tensor_types as types
 from conformance.suites.shared_bodies import WatchedBackend, differing
 
@@ -219,6 +220,12 @@ def test_triton(accelerator, device):
     accelerator.synchronize()
 
     assert result.tolist() == [number + 1.0 for number in range(1000)], "the kernel's results are wrong"
+
+
+@case("capabilities.dlpack", requires=[DLPACK], adaptive=True)
+def test_exchange(check, device):
+    """torch.from_dlpack shares the memory of a transposed view."""
+    test_dlpack.check_exchange(check, device, test_dlpack.LAYOUTS["transposed"])
 
 
 @case("capabilities.profiler", requires=[PROFILER], adaptive=True)

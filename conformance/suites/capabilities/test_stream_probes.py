@@ -70,7 +70,7 @@ def test_stream_record(accelerator, device):
     """Memory that another stream uses is not allocated again."""
     need_streams(accelerator)
 
-    test_stream_memory.test_record_keeps_memory(accelerator, device)
+    test_stream_memory.test_record_keeps_memory(accelerator, device, "whole")
 
 
 @case("capabilities.event", requires=[EVENT], adaptive=True)

@@ -8,7 +8,15 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from conformance.accelerators.capabilities import COMM, COMM_COALESCED, COMM_DTYPE, COMM_P2P, COMM_ROOTED, DTYPE
+from conformance.accelerators.capabilities import (
+    COMM,
+    COMM_COALESCED,
+    COMM_DTYPE,
+    COMM_P2P,
+    COMM_ROOTED,
+    COMM_TAGS,
+    DTYPE,
+)
 from conformance.case import case
 
 from .payloads import DTYPES, SIZES, WORLDS, payloads
@@ -49,6 +57,37 @@ def test_order(check, device, rank, group):
         received = torch.zeros(3, device=device)
         dist.recv(received, 0)
         check.equal(received.tolist(), [float(number)] * 3, f"message {number}")
+
+
+@case("comm.p2p.tags", requires=[COMM, COMM_P2P, COMM_TAGS], axes={"receive": ("blocking", "asynchronous")},
+      world_size=WORLDS)  # fmt: skip
+def test_tags(check, device, receive, rank, world_size, group):
+    """Messages of several sizes, sent in one order, arrive by their tags in other orders."""
+    sizes = {7: 3, 0: 65539, 11: 1, 5: 1025}
+    after, before = (rank + 1) % world_size, (rank - 1) % world_size
+    orders = ((7, 0, 11, 5), (5, 11, 0, 7), (0, 5, 7, 11))
+
+    def message(sender, tag, turn):
+        return (
+            torch.arange(sizes[tag], dtype=torch.float32) % 1021 + 10_000.0 * sender + 100_000.0 * tag + 2000.0 * turn
+        )
+
+    for turn, order in enumerate(orders):
+        sent = [(message(rank, tag, turn).to(device), tag) for tag in sizes]
+        works = [dist.isend(tensor, after, tag=tag) for tensor, tag in sent]
+        received = {tag: torch.zeros(sizes[tag], device=device) for tag in order}
+        if receive == "blocking":
+            for tag in order:
+                dist.recv(received[tag], before, tag=tag)
+        else:
+            works += [dist.irecv(received[tag], before, tag=tag) for tag in order]
+        for work in works:
+            work.wait()
+
+        for tag in order:
+            check.equal(
+                received[tag].cpu(), message(before, tag, turn), f"the message with tag {tag}, received as {order}"
+            )
 
 
 @case("comm.p2p.batch", requires=[COMM, COMM_P2P], world_size=WORLDS)

@@ -34,6 +34,27 @@ def test_all_reduce(case, check, device, op, dtype, size, rank, world_size, grou
 
 
 @case(
+    "comm.all_reduce.wide",
+    requires=[COMM, DTYPE, COMM_DTYPE],
+    axes={"op": ("sum", "min", "max"), "dtype": ("int32", "int64")},
+    world_size=WORLDS,
+)
+def test_wide(check, device, op, dtype, rank, world_size, group):
+    """Integers that no float of their size holds are reduced exactly."""
+    kind = getattr(torch, dtype)
+    # Above 2^24 in 32 bits and above 2^53 in 64, and odd; four of them do not overflow.
+    largest, steps = (1 << (28 if kind is torch.int32 else 60)), torch.arange(1027, dtype=torch.int64)
+    rows = [(largest + 2 * steps + 1 + 514 * each) * (1 - 2 * (steps % 2)) for each in range(world_size)]
+    right = {"sum": sum(rows), "min": torch.stack(rows).amin(0), "max": torch.stack(rows).amax(0)}[op].to(kind)
+    buffer = rows[rank].to(kind).to(device)
+
+    dist.all_reduce(buffer, OPS[op])
+
+    check.equal(buffer.cpu(), right, f"the {op}")
+    check.same_on_all_ranks(op, buffer)
+
+
+@case(
     "comm.all_reduce.avg",
     requires=[COMM, COMM_AVERAGE, DTYPE, COMM_DTYPE],
     axes={"dtype": FLOATING, "size": tuple(SIZES)},

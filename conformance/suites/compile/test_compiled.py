@@ -23,21 +23,27 @@ def compiling(accelerator):
 
     Fail the case as a stub if the backend runs the operators one by one.
     """
-    import torch._dynamo
-
     backend = WatchedBackend(accelerator.get_compile_backend())
 
     def compiled(function, **options):
         return torch.compile(function, backend=backend, **options)
 
-    # Graphs of an earlier case would be reused and not counted.
+    with fresh_compiler():
+        yield compiled, backend.nodes
+    backend.check()
+
+
+@contextlib.contextmanager
+def fresh_compiler():
+    """Forget compiled graphs before and after the context: those of an earlier case would be used again."""
+    import torch._dynamo
+
     torch._dynamo.reset()
     with warnings.catch_warnings():
         # Compilers and torch's own modules warn about their internals; no case depends on that.
         warnings.simplefilter("ignore")
-        yield compiled, backend.nodes
+        yield
     torch._dynamo.reset()
-    backend.check()
 
 
 class CompiledBlock(nn.Module):

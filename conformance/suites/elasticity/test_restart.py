@@ -5,10 +5,13 @@ The ranks compute on the device and add up over the declared communication backe
 
 from __future__ import annotations
 
+import threading
+import time
 from fractions import Fraction
 
 from conformance.accelerators.capabilities import COMM, COMM_DTYPE
 from conformance.case import case
+from conformance.process.machine import slowdown
 from conformance.suites.launcher.jobs import check_identities, launch, launch_on_hosts, needs_devices
 
 NEEDS = (COMM, COMM_DTYPE.on("float32"))
@@ -109,10 +112,25 @@ def test_restart_inside(accelerator, check, device, pytestconfig, tmp_path):
     check.equal([facts["total"] for facts in second], [sum(sample**2 for sample in range(8))] * 2, "the final sums")
 
 
+#: The third host and its launcher are killed once all ranks have reported; the ranks that are left end themselves.
+LOSES_A_HOST = """
+def lose_the_last_of_three_hosts(begun):
+    host = os.environ["JOB_HOST"]
+    report(begun=begun, host=host)
+    wait_for("0-0.json", "0-1.json", "0-2.json")
+    if host == "2":
+        (folder / "died").touch()
+        os.kill(os.getppid(), signal.SIGKILL)
+        os.kill(os.getpid(), signal.SIGKILL)
+    wait_for("died")
+    sys.exit("a rank does not respond")
+"""
+
 #: Least squares over numbered samples, in exact fractions, so that the order of sums changes nothing. Three hosts take
 #: two steps with two micro-batches each. Then the last host dies, and two hosts continue with three micro-batches each.
 SHRINKS = (
     ON_DEVICE
+    + LOSES_A_HOST
     + """
 from fractions import Fraction
 BATCH, MICRO, STEPS, RATE = 12, 2, 4, Fraction(1, 64)
@@ -126,14 +144,7 @@ begun = done
 join()
 while done < STEPS:
     if world == 3 and done == STEPS // 2:
-        report(begun=begun, host=host)
-        wait_for("0-0.json", "0-1.json", "0-2.json")
-        if host == "2":
-            (folder / "died").touch()
-            os.kill(os.getppid(), signal.SIGKILL)
-            os.kill(os.getpid(), signal.SIGKILL)
-        wait_for("died")
-        sys.exit("a rank does not respond")
+        lose_the_last_of_three_hosts(begun)
     first = BATCH * done + MICRO * accumulation * rank
     inputs = [sample % 7 - 3 for sample in range(first, first + MICRO * accumulation)]
     # The slope of a sample is (weight x - y) x with y = 3 x + 1.
@@ -171,3 +182,96 @@ def test_fewer(accelerator, check, device, pytestconfig, tmp_path):
     check.equal([facts["begun"] for facts in after], [2, 2], "steps done before the second attempt")
     check.equal([facts["accumulation"] for facts in after], [3, 3], "micro-batches of each rank")
     check.equal([facts["weight"] for facts in after], [str(expected_weight())] * 2, "the trained weight")
+
+
+#: The rule of SHRINKS, and a new third host after the first step of two hosts. Then three hosts go on to the end.
+RETURNS = (
+    ON_DEVICE
+    + LOSES_A_HOST
+    + """
+from fractions import Fraction
+BATCH, STEPS, RATE = 12, 4, Fraction(1, 64)
+world, host = int(os.environ["WORLD_SIZE"]), os.environ["JOB_HOST"]
+died, shrunk = (folder / "died").exists(), (folder / "shrunk").exists()
+# torchrun does not count a restart for a host that joins.
+attempt = died + shrunk
+if world == 2 and (shrunk or not died):
+    time.sleep(600)  # another host is late; these ranks are restarted when it joins
+done = max((int(path.stem.split("-")[1]) for path in folder.glob("state-*")), default=0)
+weight = Fraction((folder / f"state-{done}").read_text() if done else "1/2")
+begun = done
+join()
+while done < STEPS:
+    part = BATCH // world
+    inputs = [sample % 7 - 3 for sample in range(BATCH * done + part * rank, BATCH * done + part * (rank + 1))]
+    squares, products = summed([x * x for x in inputs], [(3 * x + 1) * x for x in inputs])
+    weight -= RATE * (weight * squares - products) / BATCH
+    done += 1
+    if rank == 0:
+        write(f"state-{done}", str(weight))
+    wait_for(f"state-{done}")
+    if not died and done == 1:
+        lose_the_last_of_three_hosts(begun)
+    if world == 2 and done == 2:
+        report(begun=begun, host=host)
+        wait_for("1-0.json", "1-1.json")
+        (folder / "shrunk").touch()
+        time.sleep(600)
+report(begun=begun, host=host, weight=str(weight))
+"""
+)
+
+
+@case("elasticity.returns.host", requires=NEEDS, deadline=300)
+def test_host_returns(accelerator, check, device, pytestconfig, tmp_path):
+    """After a host has died and a new one has joined the running job, all three continue and reach the same weight."""
+    needs_devices(accelerator, device, 3)
+    spec = pytestconfig.getoption("--accelerator")
+    job = launch_on_hosts(tmp_path, RETURNS, 2, 4, late={3: "shrunk"}, most=3, JOB_ACCELERATOR=spec)
+
+    phases = [[job.facts.get((phase, rank), {}) for rank in range(number)] for phase, number in enumerate((3, 2, 3))]
+    worlds = [facts.get("WORLD_SIZE") for phase in phases for facts in phase]
+    check.equal(worlds, [*"33322333"], f"WORLD_SIZE of the ranks in the three phases (output: {job.output})")
+    hosts = [sorted(facts["host"] for facts in phase) for phase in phases]
+    check.equal(hosts, [[*"012"], [*"01"], [*"013"]], "hosts in the three phases")
+    check.equal([[facts["begun"] for facts in phase] for phase in phases], [[0] * 3, [1] * 2, [2] * 3],
+                "steps done before each phase")  # fmt: skip
+    check.equal([facts["weight"] for facts in phases[2]], [str(expected_weight())] * 3, "the trained weight")
+
+
+#: Ranks say when they begin, and add up on their devices.
+WAITS = (
+    ON_DEVICE
+    + """
+begun = time.time()
+join()
+(total,) = summed([rank + 1, 10])
+report(begun=begun, total=total)
+"""
+)
+
+
+@case("elasticity.too_few", requires=NEEDS, deadline=300)
+def test_too_few_hosts(accelerator, check, device, pytestconfig, tmp_path):
+    """A job with fewer hosts than it needs starts no rank; it starts all of them when the last host joins."""
+    needs_devices(accelerator, device, 2)
+
+    def join():
+        (tmp_path / "joined").write_text(str(time.time()))
+
+    # Long enough for a rank that is started too soon to say so.
+    second = threading.Timer(3 * slowdown(), join)
+    second.start()
+    try:
+        spec = pytestconfig.getoption("--accelerator")
+        job = launch_on_hosts(tmp_path, WAITS, 2, 2, late={1: "joined"}, JOB_ACCELERATOR=spec)
+    finally:
+        second.cancel()
+
+    check.equal(job.status, 0, f"the job's exit status (output: {job.output})")
+    ranks = [job.facts.get((0, rank), {}) for rank in range(2)]
+    check.equal([facts.get("WORLD_SIZE") for facts in ranks], ["2", "2"], "WORLD_SIZE of the ranks")
+    joined = float((tmp_path / "joined").read_text())
+    early = [rank for rank, facts in enumerate(ranks) if facts["begun"] < joined]
+    check.equal(early, [], "ranks that began before the second host joined")
+    check.equal([facts["total"] for facts in ranks], [23, 23], "the sums over both devices")

@@ -13,12 +13,16 @@ Lists = Sequence[torch.Tensor]
 
 @dataclass(frozen=True)
 class ListCall:
-    """One overload: the arguments after the first list, and the same arguments for the tensor at a position."""
+    """One overload: the arguments after the first list, and the same arguments for the tensor at a position.
+
+    ``only`` is the dtype whose tensors it is for; None is for all.
+    """
 
     label: str
     arguments: Callable[[Lists], tuple[Any, ...]]
     options: dict[str, Any]
     single: Callable[[torch.Tensor, int], Any]
+    only: torch.dtype | None = None
 
 
 @dataclass(frozen=True)
@@ -54,7 +58,11 @@ _UNARY = (
     *("erf", "erfc", "expm1", "log1p", "frac", "reciprocal", "sigmoid", "lgamma"),
 )
 _UNARY_OF_INTEGERS = ("neg", "ceil", "floor", "round", "trunc", "abs", "sign")
-_NUMBERS = (2, 3, 1, 4, 2, 5, 1, 2, 3)
+#: As many as the longest list has tensors, and more.
+_NUMBERS = (2, 3, 1, 4, 2, 5, 1, 2, 3, 4, 2) * 100
+#: Numbers of ten bits and more, among the elements: bfloat16 does not hold them, and bounds of this size act.
+_ODD = 261 / 512
+_ODD_NUMBERS = tuple(number / 8 + 1 / 512 for number in _NUMBERS)
 
 
 def _other(tensor: torch.Tensor) -> torch.Tensor:
@@ -71,13 +79,9 @@ def _unary(name: str, operator: str = "", **flags: Any) -> Function:
 def _binary(
     name: str, reference: Callable[..., Any], operator: str, *, tensor: bool, integers: bool = True
 ) -> Function:
-    calls = [
-        ListCall("a list", lambda first: ([_other(t) for t in first],), {}, lambda t, i: reference(t, _other(t))),
-        ListCall("a number", lambda first: (3,), {}, lambda t, i: reference(t, 3)),
-        ListCall("numbers", lambda first: (list(_NUMBERS[: len(first)]),), {}, lambda t, i: reference(t, _NUMBERS[i])),
-    ]
-    if tensor:
-        calls.append(ListCall("a tensor", lambda first: (first[0].new_tensor(3),), {}, lambda t, i: reference(t, 3)))
+    calls = [ListCall("a list", lambda first: ([_other(t) for t in first],), {}, lambda t, i: reference(t, _other(t)))]
+    calls += _with_numbers("", 3, _NUMBERS, None, reference, tensor=tensor)
+    calls += _with_numbers("odd ", _ODD, _ODD_NUMBERS, torch.float32, reference, tensor=tensor)
     if name in ("add", "sub"):
         calls.append(
             ListCall(
@@ -90,7 +94,28 @@ def _binary(
     return Function(name, operator, tuple(calls), integers=integers)
 
 
-def _pointwise(name: str, reference: Callable[..., Any]) -> Function:
+def _with_numbers(
+    kind: str,
+    one: float,
+    many: Sequence[float],
+    only: torch.dtype | None,
+    reference: Callable[..., Any],
+    *,
+    tensor: bool,
+) -> Iterator[ListCall]:
+    """Yield the overloads with a number, with numbers, and with a tensor of one number."""
+    yield ListCall(
+        f"an {kind}number" if kind else "a number", lambda f: (one,), {}, lambda t, i: reference(t, one), only
+    )
+    yield ListCall(f"{kind}numbers", lambda f: (list(many[: len(f)]),), {}, lambda t, i: reference(t, many[i]), only)
+    if tensor:
+        yield ListCall(
+            f"a tensor of an {kind}number" if kind else "a tensor",
+            lambda f: (f[0].new_tensor(one),), {}, lambda t, i: reference(t, one), only,
+        )  # fmt: skip
+
+
+def _pointwise(name: str, reference: Callable[..., Any], *, integers: bool = False) -> Function:
     def lists(first: Lists) -> tuple[Any, ...]:
         return [_other(t) for t in first], [_other(t) + 1 for t in first]
 
@@ -105,7 +130,9 @@ def _pointwise(name: str, reference: Callable[..., Any]) -> Function:
             ListCall(
                 "numbers", lambda f: (*lists(f), list(_NUMBERS[: len(f)])), {}, lambda t, i: single(t, _NUMBERS[i])
             ),
+            ListCall("an odd number", lists, {"value": _ODD}, lambda t, i: single(t, _ODD), torch.float32),
         ),
+        integers=integers,
     )
 
 
@@ -115,6 +142,9 @@ def _lerp() -> Function:
 
     calls = (
         ListCall("a number", lambda f: ([_other(t) for t in f], 0.25), {}, lambda t, i: mixed(t, 0.25)),
+        ListCall(
+            "an odd number", lambda f: ([_other(t) for t in f], _ODD), {}, lambda t, i: mixed(t, _ODD), torch.float32
+        ),
         ListCall("a list", lambda f: ([_other(t) for t in f], [t * t for t in f]), {}, lambda t, i: mixed(t, t * t)),
     )
     return Function("lerp", "lerp", calls)
@@ -143,7 +173,7 @@ def functions() -> dict[str, Function]:
         _binary("maximum", _at_least, "maximum", tensor=False),
         _binary("minimum", _at_most, "minimum", tensor=False),
         _binary("pow", torch.pow, "pow", tensor=False, integers=False),
-        _pointwise("addcmul", torch.mul),
+        _pointwise("addcmul", torch.mul, integers=True),
         _pointwise("addcdiv", torch.div),
         _lerp(),
         Function(

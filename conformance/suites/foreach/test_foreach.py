@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from conformance.accelerators.capabilities import DTYPE, Cell, Mode
@@ -9,12 +11,19 @@ from conformance.case import Case, case, cases
 from conformance.finding import EnvironmentLacks
 from conformance.numerics.compare import plain
 from conformance.numerics.nearness import Near, bound_of, near
+from conformance.numerics.trees import tensors
 from conformance.suites.operators.cell import quiet
 
+from . import special_lists
 from .functions import Function, ListCall, functions
+from .special_lists import strided as _strided
 
-#: Reductions that have no value for an empty tensor.
-_WITHOUT_EMPTY = ("max", "norm")
+#: Reductions.
+_REDUCING = ("max", "norm")
+#: Multiplies the numbers for functions that take every number.
+_WIDE = 9.0
+#: More elements than one launch of a kernel works on, as in ``limits.toml``, ``large``.
+_LONG = (3, ((1 << 20) + 77) // 3)
 DTYPES = ("float32", "bfloat16", "int64")
 
 
@@ -36,13 +45,20 @@ def generate() -> list[Case]:
 
 @cases(generate)
 def test_function(device, case, check):
-    """A function on lists gives the results of its operator on each tensor, also with unlike shapes and strides."""
+    """A function on lists gives the results of its operator on each tensor, also with unlike shapes and strides.
+
+    It keeps NaN, infinities and zeros with a sign, is exact for large integers, and refuses lists that do not fit.
+    """
     function, dtype = functions()[case.payload], getattr(torch, case.dtype)
     with quiet():
-        for call in function.calls:
+        for call in (call for call in function.calls if call.only in (None, dtype)):
             for place in ("", "_"):
                 if (function.in_place if place else function.out_of_place) and _exists(function, place):
                     _check(check, function, call, place, device, dtype)
+                    special_lists.check_values(check, function, call, place, device, dtype)
+                    special_lists.check_refusals(check, function, call, place, device, dtype)
+                    if call is function.calls[0] and dtype is torch.float32:
+                        special_lists.check_long(check, function, call, place, device)
 
 
 def _exists(function: Function, place: str) -> bool:
@@ -53,11 +69,20 @@ def _exists(function: Function, place: str) -> bool:
 
 
 def _check(check, function: Function, call: ListCall, place: str, device: torch.device, dtype: torch.dtype) -> None:
-    host = _tensors(dtype, without_empty=function.name in _WITHOUT_EMPTY)
-    first = [tensor.to(device, copy=True) if tensor.is_contiguous() else _strided(tensor, device) for tensor in host]
+    # Roundings of numbers below one are zeros, from which a part that nobody wrote does not differ.
+    size = _WIDE if function.integers else 1.0
+    # The largest of no elements does not exist; their sum is zero.
+    is_largest = function.name == "max" or call.options.get("ord") == math.inf
+    host = _tensors(dtype, size, without_empty=is_largest, reducing=function.name in _REDUCING)
+    if not place:
+        # In place, several elements would be one.
+        host[1:1] = [_numbers((5, 1), dtype, size).expand(5, 6), _numbers((40,), dtype, size)[3:36]]
+    first = [_strided(tensor, device) for tensor in host]
     exact = [call.single(_wide(tensor), position) for position, tensor in enumerate(host)]
 
-    found = getattr(torch, f"_foreach_{function.name}{place}")(first, *call.arguments(first), **call.options)
+    arguments = special_lists.arranged(call.arguments(host), host, device)
+    given = [plain(tensor).clone() for tensor in tensors(arguments)]
+    found = getattr(torch, f"_foreach_{function.name}{place}")(first, *arguments, **call.options)
 
     found = first if place else found
     check.equal(len(found), len(host), f"the number of results of {function.name}{place}")
@@ -67,6 +92,8 @@ def _check(check, function: Function, call: ListCall, place: str, device: torch.
     if place:
         outside, kept = (tensors[-1].as_strided((4, 5), (10, 2), 0) for tensors in (first, host))
         check.equal(plain(outside), kept, f"_foreach_{function.name}_: memory between the elements of a strided tensor")
+    for position, (after, before) in enumerate(zip(tensors(arguments), given, strict=True)):
+        check.equal(plain(after), before, f"_foreach_{function.name}{place}: tensor {position} of other lists after it")
     if not place:
         for position, (after, before) in enumerate(zip(first, host, strict=True)):
             check.equal(plain(after), before, f"_foreach_{function.name}: input {position} after the call")
@@ -89,25 +116,27 @@ def _check_tensor(check, label: str, actual, right: torch.Tensor, dtype: torch.d
     check.that(error <= bound, f"{label} is off by {error:.3g} of its largest element, allowed {bound:.3g}")
 
 
-def _tensors(dtype: torch.dtype, *, without_empty: bool) -> list[torch.Tensor]:
-    """Return tensors of unlike shapes and strides on the host, one of them longer than a block."""
-    shapes = ((33,), (5, 7), (), (1,), (0,), (7, 3, 4), (4099,))
+def _tensors(dtype: torch.dtype, size: float, *, without_empty: bool, reducing: bool) -> list[torch.Tensor]:
+    """Return tensors of unlike shapes and strides on the host, the first one longer than a block, or than a launch."""
+    # The error of a sum grows with its length; the other functions have none.
+    shapes = (
+        _LONG if dtype is torch.float32 and not reducing else (3, 1367),
+        (33,),
+        (5, 7),
+        (),
+        (1,),
+        (0,),
+        (7, 3, 4),
+    )
     kept = [shape for shape in shapes if not (without_empty and 0 in shape)]
-    found = [_numbers(shape, dtype) for shape in kept]
-    return [*found, _numbers((6, 9), dtype).t(), _numbers((4, 10), dtype)[:, 1::2]]
+    found = [_numbers(shape, dtype, size) for shape in kept]
+    return [*found, _numbers((6, 9), dtype, size).t(), _numbers((4, 10), dtype, size)[:, 1::2]]
 
 
-def _numbers(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+def _numbers(shape: tuple[int, ...], dtype: torch.dtype, size: float) -> torch.Tensor:
     if not dtype.is_floating_point:
         return torch.randint(-9, 10, shape, dtype=dtype)
-    return (torch.rand(shape) * 0.7 + 0.2).to(dtype)
-
-
-def _strided(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Return a copy on the device with the strides of ``tensor``."""
-    length = tensor.untyped_storage().nbytes() // tensor.element_size()
-    memory = tensor.as_strided((length,), (1,), 0).to(device, copy=True)
-    return memory.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+    return ((torch.rand(shape) * 0.7 + 0.2) * size).to(dtype)
 
 
 def _wide(tensor: torch.Tensor) -> torch.Tensor:

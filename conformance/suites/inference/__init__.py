@@ -1,1 +1,1 @@
-"""Inference cases: a cache, tensor parallelism, quantized weights and padding do not change the logits."""
+"""Inference cases: caches, pages, tensor parallelism, quantized weights, and the choice of tokens."""

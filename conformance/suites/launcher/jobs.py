@@ -11,6 +11,7 @@ import select
 import signal
 import socket
 import subprocess
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,7 +62,7 @@ class Job:
 #: the job is the agents' exit status that is furthest from 0; the case judges whether a killed host is an error.
 _AGENTS = """
 import gc; gc.disable()
-import json, os, signal, sys, traceback
+import json, os, pathlib, signal, sys, time, traceback
 from conformance.process.lifetime import die_with_parent
 from torch.distributed.run import main
 
@@ -74,11 +75,13 @@ def become_agent(job, number):
         os.setsid()
         die_with_parent(signal.SIGTERM, own)  # its ranks end with it
         os.environ.clear()
-        os.environ.update(job["variables"], JOB_HOST=str(number))
+        os.environ.update(job["variables"], JOB_HOST=number)
         output = os.open(job["output"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(output, 1)
         os.dup2(output, 2)
-        main([option.replace("IS_HOST", str(not number)) for option in job["options"]])
+        while number in job["late"] and not pathlib.Path(job["late"][number]).exists():
+            time.sleep(0.01)
+        main([option.replace("IS_HOST", str(number == "0")) for option in job["options"]])
         status = 0
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else 1
@@ -94,7 +97,7 @@ for line in sys.stdin:
     for number in range(job["hosts"]):
         forks.append(os.fork())
         if not forks[-1]:
-            become_agent(job, number)
+            become_agent(job, str(number))
     print("agents", *forks, flush=True)
     ends = [os.waitstatus_to_exitcode(os.waitpid(fork, 0)[1]) for fork in forks]
     print("status", max(ends, key=abs), flush=True)
@@ -164,22 +167,24 @@ def _agents(pid):
     return Agents()
 
 
-def launch(folder, program, ranks, *options, inherited=None, arguments=(), **environment):
+def launch(folder, program, ranks, *options, inherited=None, arguments=(), under=(), **environment):
     """Run ``program`` on ``ranks`` ranks under torchrun and return the Job, or raise TimeoutExpired.
 
-    ``arguments`` are the program's own. ``inherited`` are the environment variables of torchrun, by default those of
-    this process. ``environment`` are further variables.
+    Without a number of ``ranks``, torchrun takes it from its environment. ``arguments`` are the program's own.
+    ``under`` is a command that starts the program in each rank. ``inherited`` are the environment variables of
+    torchrun, by default those of this process. ``environment`` are further variables.
     """
-    options = ["--standalone", f"--nproc-per-node={ranks}", *options]
+    number = [] if ranks is None else [f"--nproc-per-node={ranks}"]
     variables = {**(os.environ if inherited is None else inherited), **environment}
-    return _run(folder, program, variables, 1, *options, arguments=arguments)
+    return _run(folder, program, variables, 1, "--standalone", *number, *options, arguments=arguments, under=under)
 
 
-def launch_on_hosts(folder, program, fewest, hosts, **environment):
+def launch_on_hosts(folder, program, fewest, hosts, late=None, most=None, **environment):
     """Run ``program`` as on several hosts, with one agent and one rank for each, and return the Job.
 
-    The job continues while at least ``fewest`` hosts are alive. JOB_HOST is a host's number. Host 0 has the
-    rendezvous; any other may be killed. ``environment`` are further variables.
+    The job continues while at least ``fewest`` hosts are alive, and has at the ``most`` so many; by default all.
+    JOB_HOST is a host's number. Host 0 has the rendezvous; any other may be killed. ``late`` has the file that a host
+    waits for before it joins, by the host's number. ``environment`` are further variables.
     """
     # Port 0 asks the system for a free port.
     with socket.socket() as probe:
@@ -190,12 +195,12 @@ def launch_on_hosts(folder, program, fewest, hosts, **environment):
     limit = round(slowdown())
     limits = f"last_call_timeout={limit},keep_alive_interval={limit},keep_alive_max_attempt=3"
     rendezvous = f"--rdzv-conf={limits},is_host=IS_HOST"
-    options = [rendezvous, f"--nnodes={fewest}:{hosts}", "--nproc-per-node=1", "--max-restarts=2",
+    options = [rendezvous, f"--nnodes={fewest}:{most or hosts}", "--nproc-per-node=1", "--max-restarts=2",
                "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=job"]  # fmt: skip
-    return _run(folder, program, {**os.environ, **environment}, hosts, *options)
+    return _run(folder, program, {**os.environ, **environment}, hosts, *options, late=late)
 
 
-def _run(folder, program, variables, hosts, *options, arguments=()):
+def _run(folder, program, variables, hosts, *options, arguments=(), under=(), late=None):
     script, output = folder / "program.py", folder / "output.txt"
     script.write_text(_PREAMBLE + program, encoding="utf-8")
     busy = slowdown()
@@ -207,11 +212,14 @@ def _run(folder, program, variables, hosts, *options, arguments=()):
         # after half of the restarts, gloo of torch 2.13 ended with "Connection refused".
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
     }
+    # With --no-python the command of a rank is whatever stands here.
+    command = ["--no-python", *under, sys.executable, str(script)] if under else [str(script)]
     status = _agents(os.getpid()).run({
         "slowdown": busy,
         "variables": {**known, **variables},
-        "options": [*options, "--monitor-interval=0.02", str(script), *arguments],
+        "options": [*options, "--monitor-interval=0.02", *command, *arguments],
         "hosts": hosts,
+        "late": {str(number): str(folder / file) for number, file in (late or {}).items()},
         "output": str(output),
     })  # fmt: skip
     facts = {tuple(map(int, path.stem.split("-"))): json.loads(path.read_text()) for path in folder.glob("*-*.json")}

@@ -16,7 +16,8 @@ from conformance.numerics.budgets import load_table
 from conformance.numerics.compare import plain, same_bits
 from conformance.numerics.nearness import METRIC, Near, bound_of
 from conformance.numerics.trees import tensors
-from conformance.suites.operators.execution import reseed
+from conformance.suites.operators.execution import gradients_twice, reseed
+from conformance.suites.operators.randomness import repeats
 from conformance.suites.operators.training import cotangents
 
 from . import database, laws
@@ -59,6 +60,8 @@ def check_module(check: Any, name: str, device: torch.device, dtype: torch.dtype
     largest = max(chosen, key=lambda call: sum(tensor.numel() for tensor in call.tensors))
     for layout, change in layouts(largest).items():
         check_call(check, name, largest, device, dtype, training=training, variant=layout, change=change)
+    if training:
+        _check_second_backward(check, name, largest, device, dtype)
     if training and database.modes_differ(name):
         check_call(check, name, largest, device, dtype, training=True, variant=EVALUATED)
 
@@ -145,6 +148,30 @@ def host_run(module: nn.Module, call: ModuleCall, device: torch.device, dtype: t
     results |= {f"buffer {key}": plain(tensor) for key, tensor in module.named_buffers()}
     arrived = tensors([inputs, named])
     return Run(results, {key: None if g is None else plain(g) for key, g in gradients.items()}, raw, arrived, drew)
+
+
+def _check_second_backward(check: Any, name: str, call: ModuleCall, device: torch.device, dtype: torch.dtype) -> None:
+    """Check that a second backward over one graph gives the gradients of the first: it keeps what the forward saved."""
+    original, given = call.made(dtype).train(), call.rounded(dtype)
+    try:
+        _backwards(copy.deepcopy(original), given, HOST, dtype)
+    except Exception:  # the host's graph serves one backward
+        return
+    pairs = _backwards(copy.deepcopy(original), given, device, dtype)
+    for order, (first, second) in enumerate(pairs):
+        check.that(repeats([first], [second]), f"{name}: gradient {order} differs in a second backward over the graph")
+
+
+def _backwards(module: nn.Module, call: ModuleCall, device: torch.device, dtype: torch.dtype) -> list[tuple]:
+    """Return the gradients of the parameters and inputs that one graph gives in two backwards."""
+    inputs, named, wanted = call.on(device, dtype)
+    module = module.to(device=device, dtype=dtype)
+    outputs = [tensor for tensor in tensors(module(*inputs, **named)) if tensor.requires_grad]
+    given = [*wanted, *module.parameters()]
+    if not outputs or not given:
+        return []
+    found = gradients_twice(outputs, given, cotangents(outputs, _SEED))
+    return list(zip(found[: len(given)], found[len(given) :], strict=True))
 
 
 def _check_places(check: Any, label: str, found: Run, device: torch.device) -> None:

@@ -1,1 +1,1 @@
-"""Mixture-of-experts cases: gating, dispatch to experts, grouped products, and expert parallelism."""
+"""Mixture-of-experts cases: routers, dropping, dispatch, grouped products, and experts on several ranks."""

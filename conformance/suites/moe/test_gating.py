@@ -12,7 +12,7 @@ from .routing import combine, dispatch, route, route_by_hand
 
 NEEDS = (DTYPE.on("float32"), DTYPE.on("int64"), DTYPE.on("bool"))
 TOKENS, EXPERTS, WIDTH = 23, 5, 7
-CHOICES = ("1", "2")
+CHOICES = ("1", "2", "3", "5")
 #: Capacities that drop nearly all tokens, some tokens, and no token.
 CAPACITIES = ("1", "4", "23")
 

@@ -6,7 +6,7 @@ Memory that belongs to no element is filled with NaN or the largest integer, so 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 import torch
 
@@ -98,15 +98,15 @@ REPETITIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
-def of(info, sample: OperatorSample) -> Iterator[tuple[str, OperatorSample]]:
-    """Yield the name and the sample of every arrangement that differs from the sample's own.
+def of(info, sample: OperatorSample, names: Collection[str] = ()) -> Iterator[tuple[str, OperatorSample]]:
+    """Yield the name and the sample of every arrangement that differs from the sample's own, or of some by name.
 
     Only values are repeated, not indices: writing twice to one place has no defined order.
     """
     for name, change in ARRANGEMENTS.items():
-        if (found := _arranged(sample, change)) is not None:
+        if (not names or name in names) and (found := _arranged(sample, change)) is not None:
             yield name, found
-    if op_class(info) is OpClass.ITERATIVE or info.name in limits().repetition.undefined:
+    if names or op_class(info) is OpClass.ITERATIVE or info.name in limits().repetition.undefined:
         return
     for name, change in REPETITIONS.items():
         if (found := _arranged(sample, change, values_only=True)) is not None:

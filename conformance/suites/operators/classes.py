@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from conformance.numerics.budgets import ELEMENTWISE_CLASSES, OpClass, class_of_function
+from conformance.numerics.budgets import ELEMENTWISE_CLASSES, OpClass, class_of_function, class_of_generator
 
 from .sampling import limits
 
@@ -12,7 +12,8 @@ from .sampling import limits
 def op_class(info) -> OpClass:
     """Return the error-budget class of an operator.
 
-    An OpInfo without a special type may be composed of products and sums, so it is a contraction.
+    An OpInfo without a special type may be composed of products and sums, so it is a contraction. A generator
+    without tensor inputs, such as a window, is rounded like the function of which it consists.
     """
     kinds = {kind.__name__ for kind in type(info).__mro__}
     if "ShapeFuncInfo" in kinds:
@@ -21,6 +22,8 @@ def op_class(info) -> OpClass:
         # Functions with real results, such as exp, turn integers into floats; add and abs keep them.
         usual = OpClass.TRANSCENDENTAL if info.promotes_int_to_float else OpClass.ELEMENTWISE
         return class_of_function(info.name) or usual
+    if generated := class_of_generator(info.name):
+        return generated
     if "ReductionOpInfo" in kinds:
         return OpClass.REDUCTION
     if is_factorisation(info):

@@ -1,4 +1,4 @@
-"""Operator calls. ``execute`` and ``gradients`` are the only functions that compute on the device under test.
+"""Operator calls. ``execute``, ``gradients`` and ``gradients_twice`` alone compute on the device under test.
 
 The host's side uses ``call`` and ``host_gradients``, so that a test can inject a defect into one side alone.
 """
@@ -15,7 +15,7 @@ from torch.utils._device import _device_constructors
 
 from conformance.numerics.modes import with_modes
 from conformance.numerics.transfer import copied, widened
-from conformance.numerics.trees import leaves, tensors
+from conformance.numerics.trees import leaves, mapped, tensors
 
 HOST = torch.device("cpu")
 
@@ -52,6 +52,10 @@ class OperatorSample:
         """Return this sample with other arguments, given as (input, args, kwargs)."""
         first, args, kwargs = arguments
         return replace(self, input=first, args=args, kwargs=kwargs)
+
+    def with_tensor(self, old: torch.Tensor, new: torch.Tensor) -> OperatorSample:
+        """Return this sample with another tensor in every place of ``old``."""
+        return self.with_arguments(mapped(self.arguments, lambda leaf: new if leaf is old else leaf))
 
     @property
     def arguments(self) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
@@ -110,6 +114,15 @@ def gradients(outputs, inputs, cotangents):
     """Run backward on the device under test."""
     with with_modes():
         return host_gradients(outputs, inputs, cotangents)
+
+
+def gradients_twice(outputs, inputs, cotangents):
+    """Run two backwards over one graph, on the device of the tensors; return the gradients of both in one list."""
+    with with_modes():
+        runs = [
+            torch.autograd.grad(outputs, inputs, cotangents, allow_unused=True, retain_graph=True) for _ in range(2)
+        ]
+    return [gradient for run in runs for gradient in run]
 
 
 def processed(sample: OperatorSample, result):

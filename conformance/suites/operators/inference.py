@@ -9,7 +9,21 @@ import torch
 
 from conformance.finding import EnvironmentLacks
 
-from . import execution, large, oracle, promises, randomness, tiers, variants
+from . import (
+    execution,
+    indices,
+    large,
+    lengths,
+    long_draws,
+    oracle,
+    promises,
+    randomness,
+    settings,
+    special_inputs,
+    tiers,
+    variants,
+    wrong_calls,
+)
 from .classes import is_uninitialised, op_class
 from .execution import OperatorSample, call
 from .judging import Judge
@@ -35,12 +49,20 @@ def check_cell(
         # Of the samples for the oracle, ``measured - order`` are left.
         failure = check_samples(info, judge, [sample], measured - order) or failure
     if not probe:
-        for sample in tiers.edge_sizes(info, dtype):
+        for sample in (*tiers.edge_sizes(info, dtype), *lengths.samples(info, dtype, requires_grad=False)):
             check_samples(info, judge, [sample])
-        for sample in large.grown(info, samples, dtype):
+        grown = large.grown(info, samples, dtype)
+        for sample in (*grown, *large.batched(info, samples, dtype)):
             check_samples(info, judge, [sample])
+        long_draws.check(info, judge, samples, dtype)
         check_specials(info, judge, dtype)
+        special_inputs.check(info, judge, samples, dtype)
+        settings.check(info, judge, samples, dtype)
         variants.check(info, judge, samples)
+        indices.check(info, judge, samples, dtype)
+        for sample in grown if judge.values else ():
+            variants.large_forms(info, judge, sample)
+        wrong_calls.check(info, judge, samples, dtype)
     _require_evidence(judge, failure)
     judge.report()
 

@@ -11,6 +11,7 @@ from conformance.finding import Reason, report
 from conformance.numerics import layout
 from conformance.numerics.budgets import OpClass
 from conformance.numerics.compare import Comparison, Exact, compare, host_ratio, plain, same_bits, zero_signs
+from conformance.numerics.transfer import copied
 from conformance.numerics.trees import leaves, tensors
 
 from . import choices, promises
@@ -42,9 +43,11 @@ class Judge:
     drew_on_host: int = 0  # elements other than zero among the drawn results that cannot be compared one by one
     drew_on_device: int = 0
     watches: Watches = field(init=False)
+    _place: torch.device = field(init=False)  # the device with the index that tensors get
 
     def __post_init__(self) -> None:
         self.watches = Watches.on(self.device, self.watched)
+        self._place = copied(torch.zeros(1), self.device).device
 
     def result(
         self,
@@ -136,7 +139,7 @@ class Judge:
                 self.check.that(
                     isinstance(actual_leaf, torch.Tensor), f"{label}: {type(actual_leaf).__name__} instead of a tensor"
                 )
-                difference = layout.difference(actual_leaf, expected_leaf, self.device.type)
+                difference = layout.difference(actual_leaf, expected_leaf, self._place)
                 described = difference and self._is_described(sample, position, actual_leaf, expected_leaf)
                 self.check.that(not difference or described, f"{label}: {difference}")
                 if compared and (difference := layout.stride_difference(actual_leaf, expected_leaf)):

@@ -20,7 +20,14 @@ from .sampling import limits
 
 #: Numbers from 3000 on are no numbers of the database's samples, nor of the tiers.
 _NUMBER = 3000
+#: Numbers of samples with many batches or channels, behind those of all other large samples.
+_BATCHED = 3500
 
+#: Elements of a sample with many batches, in large samples.
+_MOST = 4
+#: Large samples of other overloads, and operators that have a kernel for each number of dimensions.
+_OTHERS = 2
+_OF_ALL_DIMS = ("nn.functional.pad.", "nn.functional.interpolate.", "nn.functional.upsample_")
 #: Dimensions that grow together: for each tensor of the sample the dimension, or None.
 Growth = tuple[int | None, ...]
 
@@ -43,23 +50,91 @@ class Plan:
 
 
 def grown(info, samples: list[OperatorSample], dtype: torch.dtype) -> list[OperatorSample]:
-    """Return up to two large samples: one with a large output, one with the longest reduction.
+    """Return some large samples: one with a large output, one with the longest reduction, and one of another overload.
 
     The list is empty if no sample of the operator can grow, or if the table leaves the dtype out.
     """
-    if str(dtype).removeprefix("torch.") not in limits().large.dtypes or info.name in limits().large.unchecked:
+    if str(dtype).removeprefix("torch.") not in limits().large.dtypes:
         return []
     target = limits().large.iterative if op_class(info) is OpClass.ITERATIVE else limits().large.elements
     plans = list(_plans(info, samples))
     if not plans:
         return []
-    chosen = [max(plans, key=lambda plan: min(plan.outputs / plan.inputs, 1)), max(plans, key=_reduction)]
+    chosen = [max(plans, key=_share), max(plans, key=_reduction)]
     if _reduction(chosen[1]) < 2 * _reduction(chosen[0]):
         del chosen[1]
+    chosen += _of_other_overload(info, samples, chosen[0].sample) if dtype is torch.float32 else []
     return [
-        replace(_extended(info, plan.sample, plan.growth, plan.length(target)), number=_NUMBER + order)
+        replace(extended(info, plan.sample, plan.growth, plan.length(target)), number=_NUMBER + order)
         for order, plan in enumerate(chosen)
     ]
+
+
+def _of_other_overload(info, samples: list[OperatorSample], first: OperatorSample) -> Iterator[Plan]:
+    """Yield plans of samples that another kernel gets: with a tensor for a number, or the reverse, or of other dims."""
+    seen = [first]
+    for sample in sorted(samples, key=_size, reverse=True):
+        if len(seen) > _OTHERS or not all(_is_of_other_overload(info, each, sample) for each in seen):
+            continue
+        if plans := list(_plans(info, [sample])):
+            seen.append(sample)
+            yield max(plans, key=_share)
+
+
+def _is_of_other_overload(info, first: OperatorSample, sample: OperatorSample) -> bool:
+    dims = {each.input.dim() if isinstance(each.input, torch.Tensor) else 0 for each in (first, sample)}
+    if info.name.startswith(_OF_ALL_DIMS) and len(dims) > 1:
+        return True
+    pairs = list(zip(leaves([first.args, first.kwargs]), leaves([sample.args, sample.kwargs]), strict=False))
+    return any(
+        {isinstance(leaf, torch.Tensor) for leaf in pair} == {True, False}
+        for pair in pairs
+        if pair[0] is not None and pair[1] is not None
+    )
+
+
+def _share(plan: Plan) -> float:
+    return min(plan.outputs / plan.inputs, 1)
+
+
+def batched(info, samples: list[OperatorSample], dtype: torch.dtype) -> Iterator[OperatorSample]:
+    """Yield a sample with many batches, and one with many channels; its other dimensions are the smallest.
+
+    A launch takes fewer blocks in y and z than in x, and kernels put batches and channels there. Functions of single
+    elements have no such dimensions.
+    """
+    kinds = {kind.__name__ for kind in type(info).__mro__}
+    if dtype is not torch.float32 or kinds & {"UnaryUfuncInfo", "BinaryUfuncInfo"}:
+        return
+    if info.name in limits().large.unchecked or op_class(info) is OpClass.ITERATIVE:
+        return
+    for dim in (0, 1):
+        found = (_batched(info, sample, dim) for sample in sorted(samples, key=_size, reverse=True) if fits(sample))
+        if (sample := next((sample for sample in found if sample is not None), None)) is not None:
+            yield replace(sample, number=_BATCHED + dim)
+
+
+def _batched(info, sample: OperatorSample, dim: int) -> OperatorSample | None:
+    """Return the sample with many rows along a leading dimension of its input, if that makes few elements."""
+    # Vectors and matrices have no batch: a launch has their rows in x.
+    if not sample.tensors or sample.tensors[0].dim() < 3 or not all(t.numel() for t in sample.tensors):
+        return None
+    candidates = [growth for growth in growths(sample) if growth[0] is not None]
+    for growth in candidates:
+        if growth[0] > dim and _elements(info, smaller := extended(info, sample, growth, 1)) is not None:
+            sample = smaller
+    for growth in candidates:
+        plan = _plan(info, sample, growth) if growth[0] == dim else None
+        if (
+            plan is not None
+            and max(plan.inputs, plan.outputs) * limits().large.leading <= _MOST * limits().large.elements
+        ):
+            return extended(info, sample, growth, limits().large.leading)
+    return None
+
+
+def fits(sample: OperatorSample) -> bool:
+    return not sample.on_host and sample.process is None and all(t.layout is torch.strided for t in sample.tensors)
 
 
 def _reduction(plan: Plan) -> float:
@@ -69,18 +144,25 @@ def _reduction(plan: Plan) -> float:
 def _plans(info, samples: list[OperatorSample]) -> Iterator[Plan]:
     # The largest first: generators begin with simple samples, which often have no dimension to grow.
     for sample in sorted(samples, key=_size, reverse=True)[: limits().large.tried]:
-        if sample.on_host or sample.process is not None or any(t.layout is not torch.strided for t in sample.tensors):
+        if not fits(sample):
             continue
-        for growth in _growths(sample):
-            if (plan := _plan(info, sample, growth)) is not None:
+        for growth in growths(sample):
+            if _is_safe(info, growth) and (plan := _plan(info, sample, growth)) is not None:
                 yield plan
+
+
+def _is_safe(info, growth: Growth) -> bool:
+    """Return whether a kernel that does not check its arguments reads within them: a batch has no partner in others."""
+    if info.name not in limits().large.unchecked:
+        return True
+    return info.name in limits().large.batches and growth[0] == 0 and all(dim is None for dim in growth[1:])
 
 
 def _size(sample: OperatorSample) -> int:
     return max((tensor.numel() for tensor in sample.tensors), default=0)
 
 
-def _growths(sample: OperatorSample) -> Iterator[Growth]:
+def growths(sample: OperatorSample) -> Iterator[Growth]:
     """Yield sets of dimensions that may grow together: those of equal size and place, and each one alone.
 
     Only the first tensor and indices lead, as the sizes of other arguments follow from the first one's.
@@ -104,18 +186,18 @@ def _growths(sample: OperatorSample) -> Iterator[Growth]:
 
 def _plan(info, sample: OperatorSample, growth: Growth) -> Plan | None:
     """Return how the operator grows along these dimensions; None if it does not, or faster than its inputs."""
-    few, many = (_elements(info, _extended(info, sample, growth, length)) for length in (_FEW, 2 * _FEW))
+    few, many = (_elements(info, extended(info, sample, growth, length)) for length in (_FEW, 2 * _FEW))
     if few is None or many is None:
         return None
-    # A result that grows faster than its inputs would not fit into memory.
-    if many[1] > 2.5 * few[1]:
+    # A result that grows faster than its inputs would not fit into memory. Thousands of results say nothing more.
+    if many[1] > 2.5 * few[1] or many[2] > few[2]:
         return None
-    inputs, outputs = ((after - before) / _FEW for before, after in zip(few, many, strict=True))
+    inputs, outputs = ((after - before) / _FEW for before, after in zip(few[:2], many[:2], strict=True))
     return Plan(sample, growth, inputs, outputs) if inputs >= 1 else None
 
 
-def _elements(info, sample: OperatorSample) -> tuple[int, int] | None:
-    """Return the elements of the largest input and of the largest output, or None if the host refuses the sample."""
+def _elements(info, sample: OperatorSample) -> tuple[int, int, int] | None:
+    """Return the elements of the largest input and output, and the number of outputs; None if the host refuses."""
     state = torch.get_rng_state()
     try:
         result = call(info.op, sample.on(HOST))
@@ -123,10 +205,11 @@ def _elements(info, sample: OperatorSample) -> tuple[int, int] | None:
         return None
     if not torch.equal(state, torch.get_rng_state()):
         return None  # drawn numbers cannot be compared one by one
-    return _size(sample), max((leaf.numel() for leaf in tensors(leaves(result))), default=0)
+    made = tensors(leaves(result))
+    return _size(sample), max((leaf.numel() for leaf in made), default=0), len(made)
 
 
-def _extended(info, sample: OperatorSample, growth: Growth, length: int) -> OperatorSample:
+def extended(info, sample: OperatorSample, growth: Growth, length: int) -> OperatorSample:
     """Return the sample with ``length`` rows along the growing dimensions."""
     generator = torch.Generator().manual_seed(length)
     dims = {id(tensor): dim for tensor, dim in zip(sample.tensors, growth, strict=True)}

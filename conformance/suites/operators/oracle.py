@@ -14,7 +14,7 @@ import torch
 from torch._decomp import decomposition_table
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from conformance.numerics.budgets import slope_of, term_of
+from conformance.numerics.budgets import slope_of, term_of, term_of_generator
 from conformance.numerics.compare import Elements, Exact, widen
 from conformance.numerics.functions import FUNCTIONS, exact, exact_derivative, rounded
 from conformance.numerics.trees import mapped
@@ -41,7 +41,8 @@ class Oracle:
     operator without a float64 version has no oracle; then the host's own result is the reference. ``elements`` and
     ``scales`` hold, by output, exact values of single elements, and the sizes relative to which PyTorch's formula
     rounds. With ``apart``, the response is the sum of the responses to each input, as changes of several inputs can
-    cancel. With ``rounds_between``, it is at least the response to changes of all intermediate results.
+    cancel. With ``rounds_between``, it is at least the response to changes of all intermediate results. With
+    ``rounds``, the computation may round also where the host's results are all exact.
     """
 
     def __init__(
@@ -53,7 +54,9 @@ class Oracle:
         scales: dict[int, torch.Tensor] | None = None,
         apart: bool = False,
         rounds_between: bool = False,
+        rounds: bool = False,
     ) -> None:
+        self._rounds = rounds or _repeats(sample)
         self._compute, self._sample, self._apart, self._rounds_between = compute, sample, apart, rounds_between
         self._elements, self._scales = elements or {}, scales or {}
         self._values: list | None = None
@@ -64,7 +67,7 @@ class Oracle:
         if position >= len(values) or not isinstance(values[position], torch.Tensor):
             return None
         elements, scale = self._elements.get(position), self._scales.get(position)
-        return Exact(values[position], lambda: self._response(position), elements, scale)
+        return Exact(values[position], lambda: self._response(position), elements, scale, rounds=self._rounds)
 
     @property
     def values(self) -> list:
@@ -166,6 +169,11 @@ class Intermediates(TorchDispatchMode):
         return leaf * (1 + STEP * sizes)
 
 
+def _repeats(sample: OperatorSample) -> bool:
+    """Return whether an input repeats one number: then all results can be exact by one chance."""
+    return any(t.layout is torch.strided and t.numel() > 1 and 0 in t.stride() for t in sample.tensors)
+
+
 def _as_float(leaf):
     return leaf.double() if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided else leaf
 
@@ -213,12 +221,15 @@ def of_forward(info, sample: OperatorSample) -> Oracle:
     elements: dict[int, Elements] = {}
     if sample.process is None and (function := FunctionElements.of(info, sample)):
         elements[0] = function
+    scales = {0: torch.tensor(term, dtype=torch.float64)} if (term := term_of_generator(info.name)) else {}
     return Oracle(
         lambda wide, _: processed(wide, call(info.op, wide)),
         sample,
         elements=elements,
+        scales=scales,
         apart=is_elementwise(info),
         rounds_between=info.name in limits().composed.projections,
+        rounds=info.name in limits().composed.attention,
     )
 
 

@@ -6,6 +6,7 @@ operator's meta function, which describes every device, agrees with it, or where
 
 from __future__ import annotations
 
+import functools
 import unittest
 
 import torch
@@ -14,7 +15,7 @@ from conformance.numerics import layout
 from conformance.numerics.trees import leaves
 
 from .classes import is_fourier_transform
-from .execution import OperatorSample, call
+from .execution import HOST, OperatorSample, call
 from .sampling import limits
 
 META = torch.device("meta")
@@ -106,6 +107,34 @@ def _meta_outcome(function, sample: OperatorSample, **extra) -> tuple[list | Non
         return leaves(call(function, sample.on(META), **extra)), None
     except Exception as refusal:  # each operator refuses in its own way
         return None, refusal
+
+
+def reference_refuses(info, sample: OperatorSample) -> bool:
+    """Return whether PyTorch's own reference of the operator in Python refuses the call.
+
+    The references (``torch._refs``) are what a backend without a kernel of its own runs. What they refuse, such as
+    ``view_copy`` of a tensor that has no such view, PyTorch promises on no device.
+    """
+    reference = _references().get(info.full_name)
+    if reference is None:
+        return False
+    try:
+        call(reference.op, sample.on(HOST))
+    except Exception:  # each operator refuses in its own way
+        return True
+    return False
+
+
+@functools.cache
+def _references() -> dict[str, object]:
+    """Return the database's entries of references, by the full name of the operator that each describes."""
+    from torch.testing._internal.common_methods_invocations import python_ref_db
+
+    found = {}
+    for entry in python_ref_db:
+        named = (getattr(entry, "torch_opinfo_name", ""), getattr(entry, "torch_opinfo_variant_name", ""))
+        found[".".join(filter(None, named))] = entry
+    return found
 
 
 def promises_zero_signs(info) -> bool:

@@ -43,6 +43,11 @@ def _keywords(info, dtype, tensor):
     return dict(info.sample_kwargs("cpu", dtype, tensor)[0])
 
 
+def has_special_values(info) -> bool:
+    """Return whether ``special_values`` has samples for this operator."""
+    return _builder(info) is not None
+
+
 def special_values(info, dtype: torch.dtype, *, subnormals: bool = True) -> list[OperatorSample]:
     """Return a sample of NaN, infinities, signed zeros, subnormals and largest numbers; of all pairs if binary.
 

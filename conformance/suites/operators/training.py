@@ -8,21 +8,38 @@ from dataclasses import replace
 import torch
 
 from conformance.finding import EnvironmentLacks
+from conformance.numerics.budgets import OpClass
 from conformance.numerics.compare import compare, plain, same_bits
 from conformance.numerics.trees import leaves, tensors
 
-from . import choices, derivatives, execution, large
+from . import choices, derivatives, execution, indices, kernels, large, lengths, sampling, settings, special_inputs
 from .arrangements import dense
 from .classes import is_uninitialised, op_class
 from .execution import HOST, OperatorSample, call, host_gradients, processed
 from .judging import Judge, with_equal_strides
 from .oracle import Oracle, of_forward, of_gradients
 from .passes import Pass, cotangents, differentiable
+from .promises import reference_refuses
+from .randomness import repeats
 from .sampling import limits
 from .variants import representative
 
 #: The backward of an ordinary pass.
 PLAIN = Pass()
+
+
+class InPlace:
+    """An operator's description whose function is the in-place form, on a copy: leaves cannot be written."""
+
+    def __init__(self, info) -> None:
+        self._info = info
+
+    def op(self, first: torch.Tensor, *args, **kwargs):
+        """Return the result that the in-place form wrote into a copy."""
+        return self._info.inplace_variant(first.clone(), *args, **kwargs)
+
+    def __getattr__(self, name: str):
+        return getattr(self._info, name)
 
 
 def check_cell(
@@ -53,11 +70,68 @@ def _check_further(info, judge: Judge, samples: list[OperatorSample], dtype: tor
     if not fixed:
         return
     sample = representative(fixed)
-    for name, arranged, kind in derivatives.passes(info, sample):
+    further = list(derivatives.passes(info, sample))
+    if dtype is torch.float32:
+        # A kernel for some gradients alone may be wrong for other shapes than the first sample's.
+        further += [one for other in fixed if other is not sample for one in derivatives.passes_of_subsets(other)]
+    for name, arranged, kind in further:
         check_sample(info, judge, replace(arranged, tier=name), with_oracle=False, kind=kind, is_further=True)
-    derivatives.check_further(info, judge, sample, int(torch.randint(2**31, ())))
+    if info.inplace_variant is not None and info.supports_inplace_autograd and isinstance(sample.input, torch.Tensor):
+        # It keeps its result for the backward, where the other form keeps its input.
+        in_place = replace(sample, tier="in-place variant")
+        check_sample(InPlace(info), judge, in_place, with_oracle=False, is_further=True)
+    seed = int(torch.randint(2**31, ()))
+    derivatives.check_further(info, judge, sample, seed)
+    special_inputs.check_gradients(info, judge, sample, seed)
+    _check_settings(info, judge, fixed, dtype)
+    kernels.check(info, judge, fixed, dtype, seed)
+    _check_second_backward(info, judge, sample, seed)
+    if settings.is_first_dtype(info, dtype):
+        for repeated in indices.repeated(info, special_inputs.unlike(info, judge, fixed, most=len(fixed))):
+            check_sample(info, judge, repeated, with_oracle=False, is_further=True)
+    for longer in lengths.samples(info, dtype, requires_grad=True):
+        check_sample(info, judge, longer, with_oracle=False)
+    if info.name in limits().large.untrained:
+        return
     for grown in large.grown(info, fixed, dtype):
         check_sample(info, judge, grown, with_oracle=False)
+
+
+def _check_second_backward(info, judge: Judge, sample: OperatorSample, seed: int) -> None:
+    """Check that a second backward over one graph gives the gradients of the first: it keeps what the forward saved."""
+    try:
+        PLAIN.run(info, call, execution.gradients_twice, sample.on(HOST), seed)
+    except Exception:  # the host's graph serves one backward
+        return
+    _, found = PLAIN.run(info, execution.execute, execution.gradients_twice, sample.on(judge.device), seed)
+    first, second = found[: len(found) // 2], found[len(found) // 2 :]
+    judge.check.that(repeats(first, second), f"{sample}: a second backward over the graph gave other gradients")
+
+
+def _check_settings(info, judge: Judge, samples: list[OperatorSample], dtype: torch.dtype) -> None:
+    """Compare gradients of calls with other numbers and other defaults, in one dtype."""
+    if not settings.is_first_dtype(info, dtype) or judge.op_class is OpClass.ITERATIVE:
+        return
+    unlike = special_inputs.unlike(info, judge, samples)
+    with_numbers = [other for each in unlike for other in settings.with_numbers(info, each, dtype)]
+    every_kind = special_inputs.unlike(info, judge, _images(info, samples, dtype), most=limits().inference.samples)
+    with_tuples = [other for each in every_kind for other in settings.with_tuples(info, each)]
+    others = list(settings.with_defaults(info, representative(samples, plain=True)))
+    others += [other for each in samples for other in settings.with_present_index(info, each)]
+    others += [other for each in samples for other in settings.with_images(info, each)]
+    for other in (*with_numbers, *with_tuples, *others):
+        try:
+            check_sample(info, judge, other, with_oracle=False, is_further=True)
+        except NotImplementedError:
+            judge.check.metric("settings", f"not supported: {other.tier}")
+
+
+def _images(info, samples: list[OperatorSample], dtype: torch.dtype) -> list[OperatorSample]:
+    """Return more samples of an operator on images: the few of this cell lack some kinds of its settings."""
+    if not any(isinstance(sample.input, torch.Tensor) and sample.input.dim() > 3 for sample in samples):
+        return []
+    with torch.random.fork_rng(devices=()):  # they must not change later draws
+        return sampling.pick(info, dtype, requires_grad=True, extent=limits().inference)
 
 
 def check_sample(
@@ -87,14 +161,29 @@ def check_sample(
         judge.drew()
     if is_further and not _is_sound(info, judge, sample, kind, (expected, expected_gradients), seed):
         return None
-    with judge.watches.together():
-        actual, actual_gradients = kind.run(info, judge.watches.execute, judge.watches.gradients, device, seed)
+    given: list[torch.Tensor] = []
+
+    def differentiate(outputs, inputs, cotangents_):
+        given.extend(cotangents_)
+        return judge.watches.gradients(outputs, inputs, cotangents_)
+
+    try:
+        with judge.watches.together():
+            actual, actual_gradients = kind.run(info, judge.watches.execute, differentiate, device, seed)
+    except Exception:
+        if is_further and reference_refuses(info, sample):
+            return None
+        raise
     judge.metadata(str(sample), actual, expected, with_equal_strides(device, host), sample)
     judge.samples += 1
     if not judge.values or _drew_differently(judge, actual, expected, seed, info, sample):
         return None
     device_run, host_run = (actual, actual_gradients), (expected, expected_gradients)
     _judge_values(info, judge, sample, device_run, host_run, seed, kind, with_oracle=with_oracle)
+    due = cotangents(differentiable(sample, expected), seed, kind.arrange)
+    for position, (after, before) in enumerate(zip(given, due, strict=False)):
+        kept = same_bits(plain(after), plain(before))
+        judge.check.that(kept, f"{sample}: the backward changed the gradient that it got for output {position}")
     return None
 
 
@@ -197,8 +286,7 @@ def _drew_differently(judge: Judge, actual, expected, seed: int, info, sample: O
         return False
     first = PLAIN.run(info, execution.execute, execution.gradients, sample.on(judge.device), seed)
     again = PLAIN.run(info, execution.execute, execution.gradients, sample.on(judge.device), seed)
-    pairs = zip(tensors(leaves(list(first))), tensors(leaves(list(again))), strict=True)
-    same = all(same_bits(plain(a), plain(b)) for a, b in pairs)
+    same = repeats(leaves(list(first)), leaves(list(again)))
     judge.check.that(same, f"{sample}: the same seed gave different gradients")
     judge.random_result(actual, expected)
     return True

@@ -21,7 +21,7 @@ from . import arrangements, choices, execution
 from .arrangements import poisoned
 from .execution import OperatorSample, call, processed
 from .oracle import of_forward
-from .promises import is_excused, promises_refusal
+from .promises import is_excused, promises_refusal, reference_refuses
 
 
 @dataclass(frozen=True)
@@ -44,17 +44,30 @@ def check(info, judge, samples: list[OperatorSample]) -> None:
     rearranged(info, judge, sample)
     if info.supports_out:
         out_variants(info, judge, sample)
-    if info.inplace_variant is not None:
-        for chosen in {id(candidate): candidate for candidate in (samples[0], sample)}.values():
-            in_place(info, judge, chosen)
+    for chosen in {id(candidate): candidate for candidate in (samples[0], sample)}.values():
+        in_place(info, judge, chosen)
 
 
-def representative(samples: list[OperatorSample]) -> OperatorSample:
-    """Return the first sample whose input is a tensor with several dimensions and elements, or else the first."""
-    for sample in samples:
-        if isinstance(sample.input, torch.Tensor) and sample.input.dim() > 1 and sample.input.numel() > 1:
-            return sample
-    return samples[0]
+def representative(samples: list[OperatorSample], *, plain: bool = False) -> OperatorSample:
+    """Return the sample whose tensors have the most dimensions together; it has elements.
+
+    Of several, it is the one with the most arguments; with ``plain``, the one with the fewest, which leaves the most
+    defaults. If no input has several dimensions, it is the sample with the most elements.
+    """
+    several = [
+        sample
+        for sample in samples
+        if isinstance(sample.input, torch.Tensor) and sample.input.dim() > 1 and sample.input.numel() > 1
+    ]
+    filled = [sample for sample in several if all(tensor.numel() for tensor in sample.tensors)] or several
+    if not filled:
+        return max(samples, key=lambda sample: sum(tensor.numel() for tensor in sample.tensors))
+
+    def breadth(sample: OperatorSample) -> tuple[int, int]:
+        arguments = len(sample.args) + len(sample.kwargs)
+        return sum(tensor.dim() for tensor in sample.tensors), -arguments if plain else arguments
+
+    return max(filled, key=breadth)
 
 
 def attempt(runner, function, sample: OperatorSample, **extra) -> Attempt:
@@ -116,7 +129,7 @@ def rearranged(info, judge, sample: OperatorSample) -> None:
         host_attempt, device_attempt = attempt(call, info.op, host), attempt(execution.execute, info.op, device)
         if excused or host_attempt.error is not None:
             device_attempt = settled(device_attempt)
-        if excused and device_attempt.error is not None:
+        if device_attempt.error is not None and (excused or reference_refuses(info, strided)):
             judge.check.metric("non_contiguous", "refused")  # a note: PyTorch does not ask every device for it
             continue
         label = f"{strided}, {name}"
@@ -157,9 +170,20 @@ def out_variants(info, judge, sample: OperatorSample) -> None:
     if usual.error is not None or not _can_be_out(usual.value):
         return
     _into(info, judge, sample, usual.value, "out= variant", _alike)
+    if not is_excused(info, "test_noncontiguous_samples"):
+        for name, arranged in arrangements.of(info, sample, ("non-contiguous", "with a storage offset")):
+            _into(info, judge, arranged, usual.value, f"out= variant, inputs {name}", _alike)
     _into(info, judge, sample, usual.value, "out= variant with wrong-size outputs", _larger)
     if any(leaf.dtype.is_floating_point or leaf.dtype.is_complex for leaf in leaves(usual.value)):
         _into(info, judge, sample, usual.value, "out= variant with integer outputs", _integers)
+
+
+def large_forms(info, judge, sample: OperatorSample) -> None:
+    """Check the in-place and the ``out=`` form with a large sample: their kernels may be others."""
+    in_place(info, judge, sample)
+    usual = attempt(call, info.op, sample.on(torch.device("cpu"))) if info.supports_out else Attempt()
+    if isinstance(usual.value, torch.Tensor) and _can_be_out(usual.value):
+        _into(info, judge, sample, usual.value, "out= variant", _alike)
 
 
 def _can_be_out(value) -> bool:
@@ -244,8 +268,8 @@ def _rebuilt(out, value):
 
 
 def in_place(info, judge, sample: OperatorSample) -> None:
-    """Check that the in-place variant writes the same values into its own input and returns it."""
-    if not isinstance(sample.input, torch.Tensor):
+    """Check that the in-place variant, if there is one, writes the same values into its own input and returns it."""
+    if info.inplace_variant is None or not isinstance(sample.input, torch.Tensor):
         return
     host, device = sample.on(torch.device("cpu")), sample.on(judge.device)
     address = layout.storage_address(device.input)
@@ -261,8 +285,8 @@ def in_place(info, judge, sample: OperatorSample) -> None:
     judge.effect(label, sample.input, device.input, host.input)
     judge.result(label, sample, device_attempt.value, host_attempt.value, oracle, n)
     judge.result(f"{label}, its input", sample, device.input, host.input, oracle, n)
-    # The device has to keep the input's memory only where the host keeps it.
-    if layout.shares_memory(host_attempt.value, host.input):
+    # The device has to keep the input's memory only where the host keeps it, and does not resize it.
+    if layout.shares_memory(host_attempt.value, host.input) and host.input.shape == sample.input.shape:
         same = layout.shares_memory(device_attempt.value, device.input)
         judge.check.that(same is not False, f"{label}: returned a copy instead of its input")
         judge.check.that(address == layout.storage_address(device.input), f"{label}: the input's memory was replaced")

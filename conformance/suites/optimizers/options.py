@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 _DECAY = {"weight_decay": 0.1}
+#: With so small a second beta the second moment falls again in four steps, and its maximum differs from it.
+_KEPT = {"amsgrad": True, "betas": (0.8, 0.5), **_DECAY}
 _MAXIMIZED = {"weight_decay": 0.1, "maximize": True}
 
 
@@ -32,10 +34,16 @@ OPTIMIZERS: dict[str, Optimizer] = {
         _MOMENTS,
     ),
     "Adam": Optimizer(
-        ({}, _MAXIMIZED, {"amsgrad": True, **_DECAY}, {"betas": (0.8, 0.9)}), _MOMENTS, ("foreach", "fused")
+        ({}, _MAXIMIZED, _KEPT, {"betas": (0.8, 0.9)}),
+        _MOMENTS,
+        ("foreach", "fused"),
     ),
     "Adamax": Optimizer(({}, {"lr": 0.1}, _DECAY, _MAXIMIZED), _MOMENTS),
-    "AdamW": Optimizer(({}, _MAXIMIZED, {"amsgrad": True, **_DECAY}, {"eps": 1e-3}), _MOMENTS, ("foreach", "fused")),
+    "AdamW": Optimizer(
+        ({}, _MAXIMIZED, _KEPT, {"eps": 1e-3}),
+        _MOMENTS,
+        ("foreach", "fused"),
+    ),
     "ASGD": Optimizer(({}, {"lambd": 0.1}, {"t0": 1}, {"lr": 0.02, "alpha": 0.6}, _MAXIMIZED), ("add", "mul")),
     # Few iterations: rounding errors grow with each of them.
     "LBFGS": Optimizer(

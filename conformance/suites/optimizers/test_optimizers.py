@@ -97,7 +97,9 @@ def _options(name: str, way: str, *, searched_apart: bool) -> list[dict[str, Any
         # Roundings may lead the comparisons of a line search elsewhere, so only its repeatability is judged.
         return list(OPTIMIZERS[name].options[:-1])
     quick = {"betas": (0.8, 0.9)} if way == "capturable" and name in _WITH_BETAS else {}
-    return [{**quick, **options} for options in OPTIMIZERS[name].options]
+    # A fused kernel takes its rate as a number or as a tensor, by two overloads.
+    rates = [{"lr": torch.tensor(0.03)}] if way == "fused" else []
+    return [{**quick, **options} for options in (*rates, *OPTIMIZERS[name].options)]
 
 
 _WITH_BETAS = ("Adam", "AdamW", "NAdam")
@@ -145,25 +147,32 @@ def _start(name: str) -> list[torch.Tensor]:
 
 
 def _step(name: str, optimizer: torch.optim.Optimizer, parameters: Parameters, step: int) -> None:
-    """Take one step on a loss with a minimum, whose gradients depend on the parameters."""
+    """Take one step on a loss with a minimum, whose gradients depend on the parameters.
+
+    Gradients are computed on the host, so that the optimizer's kernels are all that the device computes. A closure
+    computes the loss on the device.
+    """
     kind = OPTIMIZERS[name]
 
     def loss() -> torch.Tensor:
         optimizer.zero_grad()
-        total = sum((_target(p, 0 if kind.closure else step) * p + 0.5 * _weight(p) * p * p).sum() for p in parameters)
+        total = sum((_target(p, 0) * p + 0.5 * _weight(p) * p * p).sum() for p in parameters)
         total.backward()
         return total
 
     if kind.closure:
         optimizer.step(loss)
         return
-    if kind.sparse:
-        for parameter in parameters:
-            dense = (_target(parameter, step) + parameter).detach()
+    for parameter in parameters:
+        value = parameter.detach().cpu()
+        if kind.sparse:
+            dense = _target(value, step) + value
             dense[1::2] = 0  # rows without a gradient
-            parameter.grad = dense.to_sparse(1)
-    else:
-        loss()
+            parameter.grad = dense.to(parameter.device).to_sparse(1)
+        else:
+            gradient = torch.empty_like(parameter)
+            gradient.copy_(_target(value, step) + _weight(value) * value)
+            parameter.grad = gradient
     optimizer.step()
 
 

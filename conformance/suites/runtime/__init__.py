@@ -1,1 +1,1 @@
-"""Training engine cases: training on several ranks with torch.distributed agrees with one device."""
+"""Training engine cases: ranks agree with one device, and options of training change what they say."""

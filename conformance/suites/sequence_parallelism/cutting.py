@@ -10,16 +10,22 @@ import torch.distributed as dist
 SIZE = 4
 
 
-def tensors(tokens, heads):
-    """Return random queries, keys and values, each (heads, tokens, SIZE)."""
+def tensors(tokens, heads, key_heads=None):
+    """Return random queries (heads, tokens, SIZE), and keys and values (key heads, tokens, SIZE)."""
     generator = torch.Generator().manual_seed(tokens + heads)
-    return [torch.randn(heads, tokens, SIZE, generator=generator) for _ in "qkv"]
+    counts = (heads, key_heads or heads, key_heads or heads)
+    return [torch.randn(count, tokens, SIZE, generator=generator) for count in counts]
 
 
 def attention(query, key, value, first=0):
     """Return causal attention, (heads, queries, SIZE), where the first query is at position ``first``."""
     scores = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])
     return torch.softmax(scores.masked_fill(later(query, key, first, 0), -math.inf), dim=-1) @ value
+
+
+def heads_for(x, heads):
+    """Repeat each head of ``x`` (…, own heads, tokens, size) for its group of consecutive query heads."""
+    return x.repeat_interleave(heads // x.shape[-3], dim=-3)
 
 
 def later(query, key, query_first, key_first):
@@ -73,22 +79,42 @@ def to_tokens(x, rank, ranks, tokens, heads):
     return _Exchange.apply(rows, given, taken).view(heads, by_token[rank], SIZE)
 
 
+def keys_to_heads(x, rank, ranks, tokens, heads):
+    """Return (own query heads, all tokens, SIZE) of keys that are (key heads, own tokens, SIZE).
+
+    A rank receives each key head once that its query heads share, also where other ranks need the same one. The
+    gradient of a key head is the sum over these ranks.
+    """
+    group, by_token = heads // x.shape[0], shares(tokens, ranks)
+    own = torch.arange(heads, device=x.device).split(shares(heads, ranks))
+    needed = [torch.unique(queries // group) for queries in own]
+    given = [len(keys) * by_token[rank] for keys in needed]
+    taken = [len(needed[rank]) * length for length in by_token]
+    rows = _Exchange.apply(x[torch.cat(needed)].reshape(-1, SIZE), given, taken)
+    keys = torch.cat([part.view(len(needed[rank]), -1, SIZE) for part in rows.split(taken)], dim=1)
+    return keys[own[rank] // group - needed[rank][0]]
+
+
 class _Pass(torch.autograd.Function):
-    """Ring shift: send to the next rank, receive from the previous one; gradients travel in the opposite direction."""
+    """Ring shift: send to the next rank, receive from the previous one; gradients travel in the opposite direction.
+
+    ``shape`` is that of the tensor that comes.
+    """
 
     @staticmethod
-    def forward(ctx, x):
-        return _passed(x, 1)
+    def forward(ctx, x, shape):
+        ctx.given = x.shape
+        return _passed(x, 1, shape)
 
     @staticmethod
     def backward(ctx, gradient):
-        return _passed(gradient, -1)
+        return _passed(gradient, -1, ctx.given), None
 
 
-def _passed(x, step):
-    """Send the tensor ``step`` ranks ahead in the ring and return the tensor from ``step`` ranks behind."""
+def _passed(x, step, shape):
+    """Send the tensor ``step`` ranks ahead in the ring, and return the one of ``shape`` from ``step`` ranks behind."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    sent, received = x.contiguous(), torch.empty_like(x, memory_format=torch.contiguous_format)
+    sent, received = x.contiguous(), x.new_empty(shape)
     calls = [
         dist.P2POp(dist.isend, sent, (rank + step) % ranks),
         dist.P2POp(dist.irecv, received, (rank - step) % ranks),
@@ -98,20 +124,22 @@ def _passed(x, step):
     return received
 
 
-def ring_attention(query, key, value, rank, ranks):
+def ring_attention(query, key, value, rank, ranks, tokens):
     """Return causal attention of own queries to all keys, which travel in blocks around the ring.
 
-    Liu et al., 2023, arXiv:2310.01889.
+    ``query`` is (heads, own tokens, SIZE); ``key`` and ``value`` are (key heads, own tokens, SIZE). The ranks have
+    ``shares(tokens, ranks)`` tokens. Liu et al., 2023, arXiv:2310.01889.
     """
-    length = query.shape[-2]
+    by_token = shares(tokens, ranks)
     both, parts = torch.stack([key, value]), []
     for step in range(ranks):
-        k, v = both
-        hidden = later(query, k, rank * length, (rank - step) % ranks * length)
+        owner = (rank - step) % ranks
+        k, v = (heads_for(block, query.shape[0]) for block in both)
+        hidden = later(query, k, sum(by_token[:rank]), sum(by_token[:owner]))
         scores = (query @ k.transpose(-1, -2) / math.sqrt(query.shape[-1])).masked_fill(hidden, -math.inf)
         parts.append((scores, v))
         if step < ranks - 1:
-            both = _Pass.apply(both)
+            both = _Pass.apply(both, (*both.shape[:2], by_token[(owner - 1) % ranks], SIZE))
     # The softmax over all blocks, with the largest score subtracted so that exp() does not overflow.
     largest = torch.stack([scores.amax(-1) for scores, _ in parts]).amax(0).unsqueeze(-1).detach()
     total = sum(torch.exp(scores - largest).sum(-1, keepdim=True) for scores, _ in parts)

@@ -9,12 +9,14 @@ from conformance.accelerators.capabilities import COMM, COMM_ALL_TO_ALL, COMM_DT
 from conformance.case import case
 from conformance.numerics.nearness import Near, near
 
-from .cutting import attention, ring_attention, shares, tensors, to_heads, to_tokens
+from .cutting import attention, heads_for, keys_to_heads, ring_attention, shares, tensors, to_heads, to_tokens
 
 NEEDS = (COMM, COMM_DTYPE.on("float32"))
 WORLDS = (2, 3)
 #: Tokens and heads: a pair that 2 and 3 ranks divide, and a pair that they do not divide.
 LENGTHS = {"even": (12, 6), "uneven": (13, 5)}
+#: Key heads that several of the six query heads share: fewer than ranks, and a number that cuts a group in two.
+KEY_HEADS = ("1", "2", "3")
 
 
 def own_tokens(tensor, rank, world_size):
@@ -24,7 +26,8 @@ def own_tokens(tensor, rank, world_size):
 def exact_attention(given):
     """Return output and gradients of attention in one process in float64."""
     whole = [tensor.double().requires_grad_() for tensor in given]
-    output = attention(*whole)
+    query, *shared = whole
+    output = attention(query, *(heads_for(tensor, len(query)) for tensor in shared))
     output.square().sum().backward()
     return output.detach(), [tensor.grad for tensor in whole]
 
@@ -68,13 +71,32 @@ def test_ulysses(check, device, lengths, rank, world_size, group):
     check_part(check, output, mine, exact_attention(given), rank, world_size)
 
 
-@case("sequence_parallelism.ring", requires=[*NEEDS, COMM_P2P], world_size=(2, 3, 4))
-def test_ring(check, device, rank, world_size, group):
-    """Ring attention gives the output and gradients of one process."""
-    given = tensors(12, 2)
+@case("sequence_parallelism.ulysses.shared_keys", requires=[*NEEDS, COMM_ALL_TO_ALL], axes={"key_heads": KEY_HEADS},
+      world_size=(2, 4))  # fmt: skip
+def test_ulysses_of_shared_keys(check, device, key_heads, rank, world_size, group):
+    """Ulysses attention is right where query heads share keys: a key head on several ranks adds up its gradients."""
+    tokens, heads = 13, 6
+    given = tensors(tokens, heads, int(key_heads))
+    mine = [own_tokens(tensor, rank, world_size).to(device).requires_grad_() for tensor in given]
+    query, *shared = mine
+
+    by_head = [to_heads(query, rank, world_size, tokens, heads)]
+    by_head += [keys_to_heads(tensor, rank, world_size, tokens, heads) for tensor in shared]
+    output = to_tokens(attention(*by_head), rank, world_size, tokens, heads)
+    output.square().sum().backward()
+
+    check_part(check, output, mine, exact_attention(given), rank, world_size)
+
+
+@case("sequence_parallelism.ring", requires=[*NEEDS, COMM_P2P], axes={"lengths": tuple(LENGTHS)},
+      world_size=(2, 3, 4))  # fmt: skip
+def test_ring(check, device, lengths, rank, world_size, group):
+    """Ring attention gives the output and gradients of one process, also where ranks have blocks of other lengths."""
+    tokens, _ = LENGTHS[lengths]
+    given = tensors(tokens, 4, 2)
     mine = [own_tokens(tensor, rank, world_size).to(device).requires_grad_() for tensor in given]
 
-    output = ring_attention(*mine, rank, world_size)
+    output = ring_attention(*mine, rank, world_size, tokens)
     output.square().sum().backward()
 
     check_part(check, output, mine, exact_attention(given), rank, world_size)

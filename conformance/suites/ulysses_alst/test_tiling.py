@@ -11,7 +11,7 @@ from conformance.accelerators.capabilities import COMM, COMM_DTYPE, DTYPE, MEMOR
 from conformance.case import case
 from conformance.numerics.budgets import load_table
 from conformance.numerics.nearness import Near, near
-from conformance.suites.accelerator.test_memory import settle
+from conformance.suites.accelerator.test_memory import peak_of
 
 from .tiling import IGNORED, Network, loss_sum, tiled, tiled_loss_sum
 
@@ -108,16 +108,6 @@ def loss_pass(device, tile):
     return lambda: tiled_loss_sum(hidden, head, targets, tile or tokens).backward(), 4 * tokens * words
 
 
-def peak(accelerator, work):
-    """Return the largest number of bytes by which the work raises allocated memory."""
-    settle(accelerator)
-    accelerator.reset_peak_memory_stats()
-    before = accelerator.memory_allocated()
-    work()
-    accelerator.synchronize()
-    return accelerator.max_memory_allocated() - before
-
-
 PASSES = {"mlp": network_pass, "loss": loss_pass}
 
 
@@ -128,7 +118,7 @@ def test_peak(accelerator, device, of, check):
     eighth, _ = PASSES[of](device, 2048 // 8)
     limit = load_table(__file__, "limits.toml")["share_of_the_untiled_peak"]
 
-    untiled, in_tiles = peak(accelerator, whole), peak(accelerator, eighth)
+    untiled, in_tiles = peak_of(accelerator, whole), peak_of(accelerator, eighth)
 
     # An untiled pass holds two inner results at once. Lower peaks mean that the statistics are wrong.
     message = f"one tile raised the peak by {untiled} bytes, less than two inner results of {inner} bytes"

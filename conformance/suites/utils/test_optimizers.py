@@ -11,6 +11,10 @@ from conformance.case import Case, case, cases
 
 #: Sizes around tile edges, and one beyond 16-bit indices.
 SIZES = (1, 7, 63, 65, 513, 70001)
+#: Further parameters of the ways that take lists: more in all than the arguments of some launches hold.
+SMALL = (3,) * 1019
+#: Gradients in lists of a scaler: a launch takes as many as its arguments hold, for example 110 or 320.
+LENGTHS = (111, 321, 1025)
 STEPS, RATE, DECAY = 3, 0.01, 0.1
 OPTIMIZERS = {
     "Adam": (torch.optim.Adam, {"betas": (0.9, 0.99)}, "_fused_adam_"),
@@ -52,10 +56,10 @@ def start(size, dtype, device):
     return parameter.to(dtype).to(device).requires_grad_(), [gradient.to(dtype).to(device) for gradient in gradients]
 
 
-def run(name, way, dtype, device):
+def run(name, way, dtype, device, sizes):
     """Return the parameters after each step, float64 on the host."""
     kind, options, _ = OPTIMIZERS[name]
-    groups = [start(size, dtype, device) for size in SIZES]
+    groups = [start(size, dtype, device) for size in sizes]
     # foreach=False is given even for "loop": without it torch chooses foreach by the device type.
     choice = {"foreach": way == "foreach", **({"fused": True} if way == "fused" else {})}
     optimizer = kind([parameter for parameter, _ in groups], lr=RATE, weight_decay=DECAY, **options, **choice)
@@ -72,13 +76,14 @@ def run(name, way, dtype, device):
 def test_step(device, case, check):
     """Three optimizer steps match the host's loop in float64 element by element."""
     axes = dict(case.axes)
+    sizes = SIZES if axes["way"] == "loop" else (*SIZES, *SMALL)
 
-    found = run(axes["optimizer"], axes["way"], torch.float32, device)
+    found = run(axes["optimizer"], axes["way"], torch.float32, device, sizes)
 
-    expected = run(axes["optimizer"], "loop", torch.float64, torch.device("cpu"))
+    expected = run(axes["optimizer"], "loop", torch.float64, torch.device("cpu"), sizes)
     check.equal(len(found), STEPS, "steps taken")
     for step, (actual, exact) in enumerate(zip(found, expected, strict=True)):
-        for size, values, right in zip(SIZES, actual, exact, strict=True):
+        for size, values, right in zip(sizes, actual, exact, strict=True):
             bound = ROUNDINGS * (step + 1) * 2.0**-24 * (right.abs() + 1)
             wrong = int(((values - right).abs() > bound).sum())
             assert wrong == 0, f"step {step + 1}: {wrong} of {size} elements are wrong, {_worst(values, right)}"
@@ -107,3 +112,23 @@ def test_scaler(device, value):
     expected = [1.0 if left_out else 0.0] * 65
     assert weight.tolist() == expected, f"after a gradient of {value} the weights are {weight.unique().tolist()}"
     assert scaler.get_scale() == (512.0 if left_out else 1024.0), f"the scale is {scaler.get_scale()}"
+    for length in LENGTHS:
+        _check_list(device, length, number)
+
+
+def _check_list(device, length, number):
+    """Check a step of the scaler for a list of small gradients, of which the last one alone is unlike the others."""
+    weights = [torch.ones(2, device=device, requires_grad=True) for _ in range(length)]
+    scaler = torch.amp.GradScaler(device.type, init_scale=1024.0)
+    scaler.scale(torch.zeros((), device=device))  # makes the scale
+    for weight in weights:
+        weight.grad = torch.full((2,), 1024.0, device=device)
+    weights[-1].grad[1] = number * 1024.0
+
+    scaler.step(torch.optim.SGD(weights, lr=1.0, foreach=False))
+    scaler.update()
+
+    left_out, found = not math.isfinite(number), torch.stack(weights).unique().tolist()
+    label = f"a list of {length} gradients, the last one {number}"
+    assert found == [1.0 if left_out else 0.0], f"after {label}, the weights are {found}"
+    assert scaler.get_scale() == (512.0 if left_out else 1024.0), f"after {label}, the scale is {scaler.get_scale()}"

@@ -10,6 +10,7 @@ from conformance.accelerators.capabilities import (
     CHECKPOINT,
     COPY,
     DEVICE,
+    DEVICE_MULTIPLE,
     DTYPE,
     DTYPES,
     FLOATING_DTYPES,
@@ -178,6 +179,25 @@ def test_map_location(device, form):
         assert loaded[name].device.type == wanted, f"{name} was loaded to {loaded[name].device}, not to {wanted}"
         same = loaded[name].dtype is tensor.dtype and torch.equal(loaded[name].cpu(), exact[name])
         assert same, f"{name} changed"
+
+
+@case("utils.checkpoint.current_device", requires=[CHECKPOINT, DEVICE_MULTIPLE])
+def test_current_device(accelerator, device):
+    """A device without an index in map_location is the current device, and one with an index is that device."""
+    before, count = accelerator.current_device(), accelerator.device_count()
+    for index in range(count):
+        for location in (device.type, f"{device.type}:{(index + 1) % count}"):
+            buffer = io.BytesIO()
+            torch.save(torch.arange(65.0), buffer)
+            buffer.seek(0)
+            try:
+                accelerator.set_device(index)
+                loaded = torch.load(buffer, map_location=location, weights_only=True)
+            finally:
+                accelerator.set_device(before)
+            wanted = index if ":" not in location else (index + 1) % count
+            assert loaded.device.index == wanted, f"device {index} is current, {location!r} gives {loaded.device}"
+            assert loaded.tolist() == [float(n) for n in range(65)], f"values on {loaded.device} changed"
 
 
 @case("utils.checkpoint.without_map_location", requires=[CHECKPOINT], level=Level.CORE)

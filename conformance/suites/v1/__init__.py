@@ -1,1 +1,1 @@
-"""Offload cases: states and parameters move to files or page-locked memory, and back without a change."""
+"""Offload to files and locked memory, ZeRO levels, half precision, hooks and function transforms."""

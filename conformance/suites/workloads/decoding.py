@@ -206,7 +206,7 @@ def _assistant(model: Any, run_device: RunDevice) -> Any:
 @torch.no_grad()
 def check_long_context(check: Any, family: Family, run_device: RunDevice, dtype: str) -> None:
     """Compare the last logits of a long text that is read at once and in chunks with the oracle's."""
-    length, chunk, last = 2048, 512, 32
+    length, chunk, last = 4096, 512, 32
     text = held_out_text(1, length, seed=22)[0]
     kind, bounds = getattr(torch, dtype), bounds_of(dtype)
     model, host = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from conformance.accelerators.capabilities import DTYPE
 from conformance.case import cases
 
-from . import adapted
+from . import adapted, narrow_products
 from .families import families
 from .loop import RunDevice
 from .planned import planned_families
@@ -51,3 +51,14 @@ def test_int4_weights(accelerator, device, case, check):
 def test_fp8_weights(accelerator, device, case, check):
     """Weights of float8 are within half a step, and give the logits of the same weights on the host."""
     adapted.check_narrow_weights(check, _family(case), RunDevice(device, accelerator), "fp8")
+
+
+@cases(
+    planned_families(
+        "fp8_linear", "training", DTYPE.on("float8_e4m3fn"), DTYPE.on("float8_e5m2"),
+        dtypes=["float32"], having=_of("llama", "qwen3"),
+    )
+)  # fmt: skip
+def test_fp8_linear(accelerator, device, case, check):
+    """Linear layers with operands of float8 compute the products of these operands, forward and backward."""
+    narrow_products.check_float8_training(check, _family(case), RunDevice(device, accelerator))

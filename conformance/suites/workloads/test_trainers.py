@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from conformance.case import cases
+import torch
 
-from . import trainers
+from conformance.accelerators.capabilities import COMM, Cell
+from conformance.case import cases
+from conformance.finding import environment_lacks
+from conformance.suites.launcher.jobs import launch
+
+from . import libraries, trainers
 from .families import families
 from .loop import RunDevice
+from .parallel.planned import planned
 from .planned import planned_families
 
 
@@ -32,3 +38,39 @@ def test_trainer(accelerator, device, case, check, tmp_path):
     found = trainers.trainer_run(family, RunDevice(device, accelerator), check, str(tmp_path))
 
     trainers.check_same_training(check, family, found)
+
+
+#: What each rank of torchrun does. Its weights lie beside its facts.
+RANK = """
+from conformance.suites.workloads import trainers
+report(**trainers.rank_of_two(str(folder / f"weights-{rank}.pt")))
+"""
+
+
+def rank_cases():
+    """Return the case of two ranks on the CPU, ``workloads.llama.accelerate_ranks[2]``."""
+    return [
+        planned(
+            "llama.accelerate_ranks", (("world", "2"),), (COMM, Cell("workloads.llama", "float32", "training")), None
+        )
+    ]
+
+
+@cases(rank_cases)
+def test_accelerate_ranks(device, case, check, tmp_path):
+    """Two ranks that torchrun starts, with accelerate on the CPU, have the weights of a plain loop."""
+    libraries.library("transformers")
+    libraries.library("accelerate")
+    if device.type != "cpu":
+        environment_lacks(
+            f"accelerate starts ranks only on devices in its own list; this case is for the CPU, not {device.type}"
+        )
+    job = launch(tmp_path, RANK, 2)
+
+    check.equal(job.status, 0, f"the exit status of torchrun, which printed: {job.output}")
+    found = [(facts["kind"], facts["processes"]) for facts in job.facts.values()]
+    check.equal(found, [("DistributedType.MULTI_CPU", 2)] * 2, "the ranks that accelerate sees")
+    first, second = (torch.load(tmp_path / f"weights-{rank}.pt", weights_only=True) for rank in range(2))
+    for name, value in first.items():
+        check.equal(second[name], value, f"{name} on both ranks")
+    trainers.check_same_training(check, families()["llama"], first)

@@ -13,7 +13,7 @@ from conformance.suites.operators.sampling import host_only
 
 from . import libraries
 from .comparing import bounds_of, within
-from .families import Family
+from .families import Family, families
 from .family_loop import COMPARED_STEPS, model_on, task_of
 from .loop import HOST, RunDevice, weights_of
 
@@ -72,6 +72,26 @@ def accelerate_run(family: Family, run_device: RunDevice, check: Any) -> dict[st
         found = {name.removeprefix("module."): value for name, value in weights_of(model).items()}
     check.metric("default_device", way)
     return found
+
+
+def rank_of_two(file: str) -> dict[str, Any]:
+    """Train on one rank that torchrun has started, on the CPU; save the weights, and return facts about the ranks.
+
+    A rank has every second row of each batch, so that the mean over ranks is the gradient of the batch.
+    """
+    accelerator = libraries.member("accelerate", "Accelerator")(cpu=True)
+    family = families()["llama"]
+    model = model_on(family, HOST, torch.float32).train()
+    model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=_RATE))
+    for inputs, targets in task_of(family.name).batches:
+        optimizer.zero_grad()
+        part = slice(accelerator.process_index, None, accelerator.num_processes)
+        loss = family.kind.loss(model(**{name: value[part] for name, value in inputs.items()}), targets[part])
+        accelerator.backward(loss)
+        optimizer.step()
+    torch.save({name.removeprefix("module."): value for name, value in weights_of(model).items()}, file)
+    accelerator.end_training()
+    return {"kind": str(accelerator.distributed_type), "processes": accelerator.num_processes}
 
 
 class _Batches(torch.utils.data.Dataset):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -37,7 +39,19 @@ def deepspeed_on(accelerator: Any, device: torch.device, ranks: int) -> Any:
     if not isinstance(accelerator, DeepSpeedAccelerator):
         DeepSpeedAccelerator.register(type(accelerator))
     set_accelerator(accelerator)
+    _use_builders_of(accelerator)
     return deepspeed
+
+
+def _use_builders_of(accelerator: Any) -> None:
+    """Give DeepSpeed's modules the accelerator's own builders.
+
+    They import builders by name while DeepSpeed is imported, and so get those of the accelerator that it detects.
+    """
+    for name, module in list(sys.modules.items()):
+        if name == "deepspeed.ops.op_builder" or name.startswith("deepspeed.runtime.swap_tensor."):
+            for attribute in [each for each in vars(module) if each.endswith("Builder") and each != "OpBuilder"]:
+                setattr(module, attribute, accelerator.get_op_builder(attribute))
 
 
 def config_of(stage: int, dtype: str, ranks: int, **more: Any) -> dict[str, Any]:
@@ -64,12 +78,19 @@ def config_of(stage: int, dtype: str, ranks: int, **more: Any) -> dict[str, Any]
     return config
 
 
-def start(accelerator: Any, device: torch.device, model: nn.Module, config: dict[str, Any], ranks: int) -> Any:
+def start(
+    accelerator: Any,
+    device: torch.device,
+    model: nn.Module,
+    config: dict[str, Any],
+    ranks: int,
+    optimizer_for: Callable[[nn.Module], torch.optim.Optimizer] = optimizer_of,
+) -> Any:
     """Return DeepSpeed's engine around the model."""
     deepspeed = deepspeed_on(accelerator, device, ranks)
     try:
         engine, *_ = deepspeed.initialize(
-            model=model, optimizer=optimizer_of(model), config=config, dist_init_required=False
+            model=model, optimizer=optimizer_for(model), config=config, dist_init_required=False
         )
     except ValueError as error:
         # DeepSpeed asks the accelerator whether it supports a dtype before it builds the engine.

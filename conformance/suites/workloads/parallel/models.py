@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -93,6 +94,11 @@ def optimizer_of(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.SGD(model.parameters(), lr=RATE, momentum=MOMENTUM, foreach=False)
 
 
+def adamw_of(model: nn.Module) -> torch.optim.Optimizer:
+    """Return AdamW, for what needs its states, such as DeepSpeed's universal checkpoints."""
+    return torch.optim.AdamW(model.parameters(), lr=3e-3, eps=1e-4, foreach=False)
+
+
 def loss_of(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """Return the mean cross-entropy of (…, vocabulary) logits, in float32 at least."""
     # The loss itself would be rounded to 8 bits in bfloat16.
@@ -115,11 +121,21 @@ class Reference:
 
 
 @functools.cache
-def reference(family: str) -> Reference:
-    """Return the training of a family on the host. A process computes it once."""
-    model = new_model(family).double()
+def reference(
+    family: str,
+    change: Callable[[nn.Module], object] | None = None,
+    optimizer_for: Callable[[nn.Module], torch.optim.Optimizer] = optimizer_of,
+    **sizes: int,
+) -> Reference:
+    """Return the training of a family on the host, after ``change`` of its model. A process computes it once.
+
+    ``sizes`` change the model's configuration.
+    """
+    model = new_model(family, **sizes).double()
+    if change:
+        change(model)
     initial = {name: value.detach().clone() for name, value in model.named_parameters()}
-    optimizer, losses = optimizer_of(model), []
+    optimizer, losses = optimizer_for(model), []
     for tokens, targets in batches():
         optimizer.zero_grad()
         loss = loss_on(model, tokens, targets)
@@ -129,9 +145,9 @@ def reference(family: str) -> Reference:
     return Reference(tuple(losses), initial, {name: value.detach() for name, value in model.named_parameters()})
 
 
-def check_losses(check: Any, family: str, losses: list[float], kind: str = "") -> None:
+def check_losses(check: Any, family: str, losses: list[float], kind: str = "", known: Reference | None = None) -> None:
     """Check the loss of every step. ``kind`` selects bounds, such as ``"_bfloat16"``."""
-    exact = reference(family).losses[-len(losses) :]
+    exact = (known or reference(family)).losses[-len(losses) :]
     allowed = bound(f"loss{kind}")
     errors = [abs(value - right) / abs(right) for value, right in zip(losses, exact, strict=True)]
     for step, error in enumerate(errors, 1):
@@ -140,10 +156,19 @@ def check_losses(check: Any, family: str, losses: list[float], kind: str = "") -
 
 
 def check_weights(
-    check: Any, family: str, found: dict[str, torch.Tensor], *, every: bool = True, kind: str = ""
+    check: Any,
+    family: str,
+    found: dict[str, torch.Tensor],
+    *,
+    every: bool = True,
+    kind: str = "",
+    known: Reference | None = None,
 ) -> None:
-    """Check weights after all steps. With ``every``, none of the model's weights may be missing."""
-    known = reference(family)
+    """Check weights after all steps against ``known``, by default the family's plain training.
+
+    With ``every``, none of the model's weights may be missing.
+    """
+    known = known or reference(family)
     check.that(bool(found) and (not every or found.keys() == known.weights.keys()), "weights are missing")
     errors = {name: error_of(value, known.weights[name]) for name, value in found.items()}
     allowed = bound(f"weights{kind}")

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from conformance.accelerators.capabilities import Capability, Cell
 from conformance.case import About, Case, Isolation, Tier, case_id
 
-from .models import STEPS, check_losses
+from .models import STEPS, Reference, check_losses
 
 #: Timeout of a case in seconds. One takes 1 to 7 seconds on a free machine.
 DEADLINE = 180.0
@@ -23,7 +23,11 @@ def planned(
     """Return the case ``workloads.<subject>[axes]`` on that many ranks."""
     cells = [need if isinstance(need, Cell) else need.cell for need in needs]
     # PyTorch's ring attention knows three attention operators by name; a device with another one cannot have it.
-    special = {"deepspeed": About.LIBRARY, "llama.cp": About.PYTORCH}
+    special = {
+        "deepspeed": About.LIBRARY,
+        "llama.accelerate_ranks": About.LIBRARY,
+        "llama.cp": About.PYTORCH,
+    }
     about = special.get(subject, special.get(subject.partition(".")[0], About.DEVICE))
     return Case(
         id=case_id(f"workloads.{subject}", axes),
@@ -41,7 +45,13 @@ def planned(
 
 
 def check_mean_losses(
-    check: Any, family: str, run: Sequence[float | None], parts: int, device: torch.device, kind: str = ""
+    check: Any,
+    family: str,
+    run: Sequence[float | None],
+    parts: int,
+    device: torch.device,
+    kind: str = "",
+    known: Reference | None = None,
 ) -> None:
     """Check the mean of all losses that ranks have. Each part of the batch is on as many ranks as every other."""
     row = [0.0] * (STEPS + 1) if run[0] is None else [*run, 1.0]
@@ -49,4 +59,4 @@ def check_mean_losses(
     dist.all_reduce(sums)
     *losses, holders = sums.tolist()
     check.that(holders >= parts, f"{holders} ranks have a loss, for {parts} parts of the batch")
-    check_losses(check, family, [loss / holders for loss in losses], kind)
+    check_losses(check, family, [loss / holders for loss in losses], kind, known)

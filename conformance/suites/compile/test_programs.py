@@ -1,0 +1,272 @@
+"""Compiled programs beyond a block: a llama layer, training steps, collectives, random numbers, batches, mutation."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+
+import torch
+from torch import nn
+
+from conformance.accelerators.capabilities import COMM, COMM_DTYPE, COMPILE, DTYPE
+from conformance.case import case
+from conformance.numerics.nearness import Near, near
+from conformance.suites.module_inject.models import LlamaLayer
+
+from .test_compiled import DEADLINE, compiling, fresh_compiler, results
+
+#: It takes seconds to import. It is imported once, before the ranks are forked.
+RANK_IMPORTS = ("torch._dynamo",)
+
+
+@contextlib.contextmanager
+def plainly(accelerator):
+    """Yield ``compiled(function, **options)`` on the declared backend; the function is run as often as it is called.
+
+    ``compiling`` runs a graph several times to look at its operators, which random numbers and writes would show.
+    """
+    with fresh_compiler():
+        yield lambda function, **options: torch.compile(function, backend=accelerator.get_compile_backend(), **options)
+
+
+@case("compile.llama", requires=[COMPILE, DTYPE.on("float32")], deadline=DEADLINE)
+def test_llama(accelerator, check, device):
+    """A compiled llama layer is one graph, whose output and gradients agree with float64."""
+    model = LlamaLayer()
+    exact = LlamaLayer().double()
+    exact.load_state_dict(model.state_dict())
+    x = torch.randn(2, 5, LlamaLayer.hidden)
+    expected, gradients = results(exact, exact, x.double())
+    model.to(device)
+
+    with compiling(accelerator) as (compiled, graphs):
+        output, found = results(compiled(model), model, x.to(device))
+
+    check.equal(len(graphs), 1, "number of compiled graphs")
+    near(check, "the output", output, expected, Near.FORWARD)
+    for name, gradient in gradients.items():
+        near(check, f"the gradient of {name}", found[name], gradient, Near.GRADIENTS)
+
+
+class Line(nn.Module):
+    """A product and a nonlinearity."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(6, 4)
+
+    def forward(self, x):
+        return torch.tanh(self.layer(x))
+
+
+def rows(count, seed):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(count, 6, generator=generator), torch.randn(count, 4, generator=generator)
+
+
+def adam(parameters):
+    # With a small epsilon, Adam would scale a rounding error up to the size of a step.
+    return torch.optim.AdamW(parameters, lr=0.01, eps=1e-3)
+
+
+@case("compile.step", requires=[COMPILE], deadline=DEADLINE)
+def test_step(accelerator, check, device):
+    """Training with a compiled loss and a compiled optimizer step agrees with float64, step by step."""
+    model, exact = Line(), Line().double()
+    exact.load_state_dict(model.state_dict())
+    alone = adam(exact.parameters())
+    model.to(device)
+    stepping = adam(model.parameters())
+
+    def loss_of(x, target):
+        return nn.functional.mse_loss(model(x), target)
+
+    with plainly(accelerator) as compiled:
+        loss, step = compiled(loss_of), compiled(stepping.step)
+        for number in range(3):
+            x, target = rows(5, number)
+            alone.zero_grad()
+            wanted = nn.functional.mse_loss(exact(x.double()), target.double())
+            wanted.backward()
+            alone.step()
+            stepping.zero_grad()
+            value = loss(x.to(device), target.to(device))
+            value.backward()
+            step()
+            near(check, f"the loss of step {number}", value, wanted.detach(), Near.TRAJECTORY)
+
+    for (name, found), parameter in zip(model.named_parameters(), exact.parameters(), strict=True):
+        near(check, f"'{name}'", found, parameter, Near.TRAJECTORY)
+
+
+@case("compile.batch", requires=[COMPILE], deadline=DEADLINE)
+def test_batch(accelerator, check, device):
+    """Batches of changing size have the outputs and gradients of float64, in at most two graphs."""
+    model, exact = Line(), Line().double()
+    exact.load_state_dict(model.state_dict())
+    model.to(device)
+
+    with compiling(accelerator) as (compiled, graphs):
+        call = compiled(model)
+        for number, size in enumerate((5, 2, 17)):
+            x, _ = rows(size, number)
+            expected, gradients = results(exact, exact, x.double())
+            output, found = results(call, model, x.to(device))
+            near(check, f"the output of {size} rows", output, expected, Near.FORWARD)
+            for name, gradient in gradients.items():
+                near(check, f"the gradient of {name} for {size} rows", found[name], gradient, Near.GRADIENTS)
+
+    # The first size, and a graph for all sizes that follow.
+    check.equal(len(graphs), 2, "number of compiled graphs for three batches")
+
+
+@case("compile.random", requires=[COMPILE], deadline=DEADLINE)
+def test_random(accelerator, check, device):
+    """Random numbers of compiled code repeat with the seed, follow their law, and serve the backward pass too."""
+    count, share, runs = 4000, 0.75, []
+
+    with plainly(accelerator) as compiled:
+        call = compiled(lambda x: nn.functional.dropout(x * 3, 1 - share))
+        for seed in (1, 1, 2):
+            x = torch.ones(count, device=device, requires_grad=True)
+            accelerator.manual_seed(seed)
+            output = call(x)
+            output.sum().backward()
+            runs.append((output.detach().cpu(), x.grad.cpu()))
+
+    (first, gradient), (again, _), (other, _) = runs
+    check.agree(again, first, "the elements of the same seed")
+    check.that(not torch.equal(other, first), "another seed drops the same elements")
+    check.agree(gradient, first, "the gradient, which is dropped where the output is")
+    kept = first[first != 0]
+    near(check, "the elements that are kept", kept, torch.full_like(kept, 4.0, dtype=torch.float64), Near.SUMS)
+    spread = (share * (1 - share) / count) ** 0.5
+    found = len(kept) / count
+    check.that(abs(found - share) <= 6 * spread, f"{found} of the elements are kept, not {share}")
+
+
+def _writes(into, view, copied, out):
+    """Write into an input, into a view of one, and into a copy; return results of each, and a view."""
+    into.add_(1)
+    view[1:3].mul_(5)
+    other = copied.clone()
+    other[0] = 9.0
+    return into * 2, view + 1, other - copied, out.view(2, 3)[1]
+
+
+#: The results of ``_writes`` for 1 to 6 in each input, and what it leaves of the inputs.
+RESULTS = (
+    [4.0, 6.0, 8.0, 10.0, 12.0, 14.0],
+    [2.0, 11.0, 16.0, 5.0, 6.0, 7.0],
+    [8.0, 0.0, 0.0, 0.0, 0.0, 0.0],
+    [4.0, 5.0, 6.0],
+)
+LEFT = (
+    [2.0, 3.0, 4.0, 5.0, 6.0, 7.0],
+    [1.0, 10.0, 15.0, 4.0, 5.0, 6.0],
+    [1.0, 2.0, 3.0, 4.0, 5.0, 6.0],
+    [1.0, 2.0, 3.0, 4.0, 5.0, 6.0],
+)
+
+
+@case("compile.mutation", requires=[COMPILE], deadline=DEADLINE)
+def test_mutation(accelerator, check, device):
+    """Compiled code writes into its inputs exactly what uncompiled code writes, and its views stay views."""
+    with plainly(accelerator) as compiled:
+        call = compiled(_writes, fullgraph=True)
+        for number in range(2):
+            given = [torch.arange(1.0, 7.0, device=device) for _ in LEFT]
+            found = call(*given)
+            for what, result, wanted in zip("abcd", found, RESULTS, strict=True):
+                check.equal(result.cpu(), torch.tensor(wanted), f"result {what} of call {number}")
+            for what, tensor, wanted in zip("abcd", given, LEFT, strict=True):
+                check.equal(tensor.cpu(), torch.tensor(wanted), f"input {what} after call {number}")
+    found[3].fill_(-1)
+    check.equal(given[3].cpu(), torch.tensor([1.0, 2.0, 3.0, -1.0, -1.0, -1.0]), "the input of a view written to")
+
+
+#: Functions that compilers write anew, and not as calls of kernels. The order of their operands matters for NaN.
+_ELEMENTWISE = {
+    "maximum": torch.maximum,
+    "minimum": torch.minimum,
+    "maximum turned": lambda x, y: torch.maximum(y, x),
+    "minimum turned": lambda x, y: torch.minimum(y, x),
+    "fmax": torch.fmax,
+    "fmin": torch.fmin,
+    "clamp": lambda x, y: x.clamp(-0.5, 0.5),
+    "relu": lambda x, y: torch.relu(x),
+    "less": lambda x, y: (x < y).to(x),
+    "equal": lambda x, y: (x == y).to(x),
+    "where": lambda x, y: torch.where(x > y, x, y),
+    "isnan": lambda x, y: x.isnan().to(x),
+    "amax": lambda x, y: x.amax(-1),
+    "amin": lambda x, y: y.amin(-1),
+    "argmax": lambda x, y: x.argmax(-1).to(x),
+}
+
+
+@case("compile.special", requires=[COMPILE, DTYPE.on("float32")], deadline=DEADLINE)
+def test_special(accelerator, check, device):
+    """Compiled comparisons and choices give NaN and infinities where the host's uncompiled code does."""
+    values = torch.tensor([math.nan, math.inf, -math.inf, 0.0, -0.0, 1.5, -2.25, 1e-30, 3e38])
+    left, right = values.repeat_interleave(len(values)).view(9, 9), values.repeat(len(values)).view(9, 9)
+
+    def all_of(x, y):
+        return [function(x, y) for function in _ELEMENTWISE.values()]
+
+    with plainly(accelerator) as compiled:
+        found = compiled(all_of, fullgraph=True)(left.to(device), right.to(device))
+
+    for what, actual, wanted in zip(_ELEMENTWISE, found, all_of(left, right), strict=True):
+        actual = actual.cpu()
+        check.equal(actual.isnan(), wanted.isnan(), f"where {what} is NaN")
+        same = (actual == wanted) | wanted.isnan()  # of two zeros, either one is right
+        check.that(bool(same.all()), f"{what} gives {actual[~same].tolist()}, not {wanted[~same].tolist()}")
+
+
+@case("compile.buffers", requires=[COMPILE], deadline=DEADLINE)
+def test_buffers(accelerator, check, device):
+    """A compiled layer updates its buffers once a call, and uses them in evaluation."""
+    layer, exact = nn.BatchNorm1d(6), nn.BatchNorm1d(6).double()
+    layer.to(device)
+
+    with plainly(accelerator) as compiled:
+        call = compiled(layer)
+        for number in range(3):
+            x, _ = rows(7, number)
+            near(check, f"the output of call {number}", call(x.to(device)), exact(x.double()).detach(), Near.FORWARD)
+        layer.eval()
+        exact.eval()
+        x, _ = rows(2, 9)
+        near(check, "the output in evaluation", call(x.to(device)), exact(x.double()).detach(), Near.FORWARD)
+
+    for name in ("running_mean", "running_var"):
+        near(check, name, getattr(layer, name), getattr(exact, name), Near.FORWARD)
+    check.equal(int(layer.num_batches_tracked), 3, "batches that were counted")
+
+
+def _around(x, group):
+    """Return three collectives between operators of the device."""
+    from torch.distributed import _functional_collectives as functional
+
+    doubled = x * 2
+    total = torch.relu(functional.all_reduce(doubled, "sum", group) + 1)
+    whole = torch.relu(functional.all_gather_tensor(doubled, 0, group) + 1)
+    part = torch.relu(functional.reduce_scatter_tensor(doubled, "sum", 0, group) + 1)
+    return total, whole, part
+
+
+@case("compile.collective", requires=[COMPILE, COMM, COMM_DTYPE.on("float32")], world_size=2, deadline=DEADLINE)
+def test_collective(accelerator, check, device, rank, world_size, group):
+    """Collectives inside a compiled function give the right values, between the operators around them."""
+    parts = [torch.arange(-4.0, 4.0) * (number + 1) + number for number in range(world_size)]
+
+    with plainly(accelerator) as compiled:
+        function = compiled(lambda x: _around(x, group), fullgraph=True)
+        found = [[result.cpu() for result in function(parts[rank].to(device))] for _ in "ab"]
+
+    total = 2 * torch.stack(parts).sum(0)
+    expected = (total, 2 * torch.cat(parts), total.chunk(world_size)[rank])
+    for number, made in enumerate(found):
+        for name, result, wanted in zip(("sum", "gather", "part of the sum"), made, expected, strict=True):
+            check.equal(result, (wanted + 1).clamp(min=0), f"the {name} of call {number}")

@@ -1,0 +1,178 @@
+"""Lists with special values, lists that do not fit, and second lists in other arrangements of memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from conformance.numerics.compare import plain, zero_signs
+from conformance.numerics.nearness import Near, near
+from conformance.suites.operators.sampling import limits
+
+from .functions import Function, ListCall, Lists
+
+#: Functions whose result for infinities depends on the order of their products and sums.
+_OPEN = ("lerp", "addcmul", "addcdiv", "norm")
+#: Large integers come first: the second operand is the list in reverse, and products have to fit.
+_INTEGERS = ((1 << 24) + 1, (1 << 53) + 1, -(1 << 24) - 1, 3, 2, 1, 1)
+_FLOATS = (float("inf"), -0.0, 0.5, -1.5, 0.0, -float("inf"), 2.0)
+#: Tensors in long lists: a launch takes as many as its arguments hold, for example 110 or 320, and chunks of 1,024.
+LENGTHS = (111, 321, 1025)
+_NAN = (float("nan"), 1.0, 0.25, float("nan"), 3.0)
+
+
+def strided(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Return a copy on the device with the strides and the offset of a host tensor."""
+    if tensor.is_contiguous() and not tensor.storage_offset():
+        return tensor.to(device, copy=True)
+    length = tensor.untyped_storage().nbytes() // tensor.element_size()
+    memory = tensor.as_strided((length,), (1,), 0).to(device, copy=True)
+    return memory.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+
+
+def arranged(arguments: tuple[Any, ...], first: Lists, device: torch.device) -> tuple[Any, ...]:
+    """Return host arguments on the device, each list's tensors in the arrangement of the first list's tensors."""
+    return tuple(
+        [strided(_as_arranged(tensor, model), device) for tensor, model in zip(argument, first, strict=True)]
+        if isinstance(argument, list) and isinstance(argument[0], torch.Tensor)
+        else moved(argument, device)
+        for argument in arguments
+    )
+
+
+def moved(argument: Any, device: torch.device) -> Any:
+    """Return a copy of a host argument on the device: a tensor, a list of tensors or numbers, or a number.
+
+    Arguments are computed on the host, so that the function on lists is all that the device computes.
+    """
+    if isinstance(argument, (list, tuple)):
+        return type(argument)(moved(item, device) for item in argument)
+    return argument.to(device, copy=True) if isinstance(argument, torch.Tensor) else argument
+
+
+def _as_arranged(tensor: torch.Tensor, model: torch.Tensor) -> torch.Tensor:
+    """Return equal values with the strides and the offset of another tensor of the same shape."""
+    if model.is_contiguous() and not model.storage_offset():
+        return tensor.contiguous()
+    if 0 in model.stride():
+        return tensor[:, :1].expand(tensor.shape)  # all columns are one
+    length = model.untyped_storage().nbytes() // model.element_size()
+    memory = torch.ones(length, dtype=tensor.dtype)
+    view = memory.as_strided(model.shape, model.stride(), model.storage_offset())
+    return view.copy_(tensor)
+
+
+# --- values -----------------------------------------------------------------------------------------------------------
+
+
+def check_values(
+    check, function: Function, call: ListCall, place: str, device: torch.device, dtype: torch.dtype
+) -> None:
+    """Check that special values give what the operator gives for them."""
+    host = _special(function, dtype)
+    first, arguments = moved(host, device), moved(call.arguments(host), device)
+    found = getattr(torch, f"_foreach_{function.name}{place}")(first, *arguments, **call.options)
+    found = first if place else found
+    for position, (actual, tensor) in enumerate(zip(found, host, strict=True)):
+        right = call.single(tensor.double() if tensor.is_floating_point() else tensor, position).to(dtype)
+        label = f"_foreach_{function.name}{place} with {call.label or 'a list'} of {tensor.tolist()}"
+        _check_special(check, function, label, plain(actual), right)
+
+
+def _special(function: Function, dtype: torch.dtype) -> list[torch.Tensor]:
+    if not dtype.is_floating_point:
+        return [torch.tensor(_INTEGERS, dtype=dtype), torch.tensor(_INTEGERS[3:], dtype=dtype)]
+    found = [] if function.name in _OPEN else [torch.tensor(_FLOATS, dtype=dtype)]
+    if function.operator not in limits().specials.nan:
+        found.append(torch.tensor(_NAN, dtype=dtype))
+    return found
+
+
+def _check_special(check, function: Function, label: str, actual: torch.Tensor, right: torch.Tensor) -> None:
+    if not right.dtype.is_floating_point:
+        check.equal(actual, right, label)
+        return
+    check.equal(actual.isnan(), right.isnan(), f"{label}: where it is NaN")
+    check.equal(actual.isposinf(), right.isposinf(), f"{label}: where it is infinite")
+    check.equal(actual.isneginf(), right.isneginf(), f"{label}: where it is negatively infinite")
+    if function.operator.partition(".")[0] in limits().zeros.signed:
+        signs = zero_signs(actual, right)
+        check.that(signs.right, f"{label}: {signs}")
+
+
+# --- long lists -------------------------------------------------------------------------------------------------------
+
+
+def check_long(check, function: Function, call: ListCall, place: str, device: torch.device) -> None:
+    """Check the results of lists with more tensors than the arguments of one launch hold."""
+    for length in LENGTHS:
+        numbers = torch.rand(length, 3) * 0.7 + 0.2
+        first = list(numbers.to(device, copy=True).unbind())
+        arguments = [
+            list(torch.stack(argument).to(device).unbind())
+            if isinstance(argument, list) and isinstance(argument[0], torch.Tensor)
+            else moved(argument, device)
+            for argument in call.arguments(list(numbers.unbind()))
+        ]
+        found = getattr(torch, f"_foreach_{function.name}{place}")(first, *arguments, **call.options)
+        right = torch.stack([call.single(row, position) for position, row in enumerate(numbers.double())])
+        label = f"_foreach_{function.name}{place} with {call.label or 'a list'}"
+        actual = plain(torch.stack(first if place else list(found)))
+        near(check, f"{label}, {length} tensors", actual, right, Near.FORWARD)
+
+
+# --- refusals ---------------------------------------------------------------------------------------------------------
+
+
+def check_refusals(
+    check, function: Function, call: ListCall, place: str, device: torch.device, dtype: torch.dtype
+) -> None:
+    """Check that the function refuses what it refuses on the host and on meta: it has no meaning on any device."""
+    run = getattr(torch, f"_foreach_{function.name}{place}")
+    for name, first, arguments in _wrong(call, dtype):
+        if _refuses(run, first, arguments, call, torch.device("meta")) and _refuses(
+            run, first, arguments, call, torch.device("cpu")
+        ):
+            refused = _refuses(run, first, arguments, call, device)
+            label = f"_foreach_{function.name}{place} with {call.label or 'a list'}"
+            check.that(refused, f"{label} took {name}, which PyTorch refuses")
+
+
+def _wrong(call: ListCall, dtype: torch.dtype) -> Iterator[tuple[str, list[torch.Tensor], tuple[Any, ...]]]:
+    first = [torch.ones(6, dtype=dtype), torch.ones(2, 3, dtype=dtype)]
+    arguments = call.arguments(first)
+    for place, argument in enumerate(arguments):
+        for name, wrong in _others(argument):
+            yield f"{name} as argument {place + 1}", first, (*arguments[:place], wrong, *arguments[place + 1 :])
+    yield "a list without tensors", [], arguments
+    if not dtype.is_floating_point:
+        return
+    # A result of this dtype cannot be written into integers.
+    yield "integers in the first list alone", [tensor.to(torch.int64) for tensor in first], arguments
+
+
+def _others(argument: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(argument, list):
+        yield "a shorter list", argument[:1]
+        if isinstance(argument[0], torch.Tensor):
+            yield "a tensor of another shape", [argument[0][:4], argument[1]]
+            yield "a complex tensor", [argument[0].to(torch.complex64), argument[1]]
+        else:
+            yield "complex numbers", [1j, 2j]
+    elif isinstance(argument, torch.Tensor):
+        yield "a tensor with several elements", argument.expand(5)
+    else:
+        yield "a complex number", 1j
+
+
+def _refuses(run, first: Lists, arguments: Sequence[Any], call: ListCall, device: torch.device) -> bool:
+    try:
+        result = run(moved(list(first), device), *moved(tuple(arguments), device), **call.options)
+        for tensor in result or ():
+            if tensor.device.type != "meta":
+                plain(tensor)  # a device may refuse late
+    except (RuntimeError, TypeError, ValueError, IndexError):
+        return True
+    return False

@@ -1,0 +1,77 @@
+"""Integer arguments in 32 bits, and indices that are equal: kernels have a path of their own for each index dtype."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+
+from . import execution, settings, special_inputs
+from .execution import HOST, OperatorSample, call
+from .oracle import of_forward
+from .sampling import limits
+from .variants import attempt
+
+#: Dtypes of indices.
+_KINDS = (torch.int64, torch.int32)
+
+
+def check(info, judge, samples: list[OperatorSample], dtype: torch.dtype) -> None:
+    """Compare results for indices of 32 and 64 bits, some of which are equal, with the host's; in one dtype."""
+    if not judge.values or not settings.is_first_dtype(info, dtype):
+        return
+    for sample in special_inputs.unlike(info, judge, samples):
+        for number, tensor in enumerate(sample.tensors):
+            if tensor.dtype is not torch.int64 or tensor is sample.input or number in sample.on_host:
+                continue
+            for kind in _KINDS:
+                _check_kind(info, judge, sample, tensor, kind)
+
+
+def repeated(info, samples: list[OperatorSample]) -> Iterator[OperatorSample]:
+    """Yield the samples with equal indices in one row, and in two rows, for operators that are defined for these."""
+    for sample in samples:
+        for tensor in sample.tensors:
+            if tensor.dtype is torch.int64 and tensor is not sample.input and _may_repeat(info, tensor):
+                yield from _repeated(sample, tensor)
+
+
+def _repeated(sample: OperatorSample, tensor: torch.Tensor) -> Iterator[OperatorSample]:
+    equal = _with_equal_ends(tensor)
+    for tier, index in (("equal indices", equal), ("equal indices in two rows", torch.stack([equal, equal.flip(-1)]))):
+        yield replace(sample.with_tensor(tensor, index), tier=tier)
+
+
+def _may_repeat(info, tensor: torch.Tensor) -> bool:
+    """Return whether the result is defined for equal indices in this tensor, which has several."""
+    return info.name in limits().indices.repeated and tensor.dim() > 0 and tensor.shape[-1] > 1
+
+
+def _with_equal_ends(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a copy in which the last index of each row is the first one."""
+    index = tensor.clone(memory_format=torch.contiguous_format)
+    index[..., -1] = index[..., 0]
+    return index
+
+
+def _check_kind(info, judge, sample: OperatorSample, tensor: torch.Tensor, kind: torch.dtype) -> None:
+    """Compare one call with an index in this dtype; the last index is the first one where the result is defined."""
+    repeats = _may_repeat(info, tensor)
+    if kind is torch.int64 and not repeats:
+        return  # the plain results show it
+    index = _with_equal_ends(tensor) if repeats else tensor.clone(memory_format=torch.contiguous_format)
+    changed = sample.with_tensor(tensor, index.to(kind))
+    label = f"{sample}, {'equal ' if repeats else ''}indices in {str(kind).removeprefix('torch.')}"
+    host, device = changed.on(HOST), changed.on(judge.device)
+    expected = attempt(call, info.op, host)
+    if expected.error is not None:
+        return
+    found = attempt(execution.execute, info.op, device)
+    if found.error is not None:
+        if kind is torch.int64 or info.name in limits().indices.documented:
+            raise found.error
+        judge.check.metric("indices", "refused in 32 bits")  # a note: the documentation names 64 bits alone
+        return
+    n = judge.length(host, expected.value)
+    judge.result(label, changed, found.value, expected.value, of_forward(info, changed), n)

@@ -1,0 +1,160 @@
+"""Kernels behind an operator that no public function names: those of its backward, and helpers of its forward.
+
+The host computes forward and backward under a dispatch mode, which shows the overloads that PyTorch calls with their
+arguments. The device then gets the same calls, and some with other arguments that no public function gives: special
+values, other numbers, shapes that do not fit. A device that has other kernels refuses the plain call and is left alone.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from conformance.numerics.budgets import OpClass
+from conformance.numerics.trees import leaves, mapped
+
+from . import execution, special_inputs, tiny_inputs, wrong_calls
+from .execution import HOST, OperatorSample, call, host_gradients
+from .oracle import Oracle
+from .passes import Pass
+from .promises import promises_refusal
+from .sampling import elements, limits
+from .variants import attempt, settled
+
+#: Numbers from 5000 on are no numbers of other samples.
+_NUMBER = 5000
+_PLAIN = Pass()
+#: Spreads real numbers before they are rounded to integers.
+_SPREAD = 1000
+#: The key under which PyTorch registers kernels whose checks are those of the meta function, on every device.
+_STRUCTURED = "CompositeExplicitAutogradNonFunctional"
+
+
+def check(info, judge, samples: list[OperatorSample], dtype: torch.dtype, seed: int) -> None:
+    """Compare the kernels behind some samples with the host's, in float32."""
+    if dtype is not torch.float32 or judge.op_class is OpClass.ITERATIVE:
+        return
+    # A kernel of a backward is a composition, also where the forward is a function.
+    loose = replace(judge, op_class=OpClass.CONTRACTION, watched=0)
+    for order, (function, sample) in enumerate(_calls(info, samples, seed).items()):
+        _check(info, loose, function, replace(sample, number=_NUMBER + order, tier=str(function)))
+
+
+# --- the calls --------------------------------------------------------------------------------------------------------
+
+
+def _calls(info, samples: list[OperatorSample], seed: int) -> dict[Any, OperatorSample]:
+    """Return the largest call of each overload that no operator of the database names."""
+    found = _Calls()
+    for sample in samples:
+        if sample.process is not None or elements(sample) > limits().generation.elements:
+            continue
+        try:
+            _PLAIN.run(info, _under(found, call), _under(found, host_gradients), sample.on(HOST), seed)
+        except Exception:  # the plain results show it
+            continue
+    return found.largest
+
+
+def _under(mode: TorchDispatchMode, function):
+    def run(*args, **kwargs):
+        with mode:
+            return function(*args, **kwargs)
+
+    return run
+
+
+class _Calls(TorchDispatchMode):
+    """Keeps copies of the arguments of the largest call of each overload."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.largest: dict[Any, OperatorSample] = {}
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        """Run the call, and keep its arguments as they were before."""
+        kwargs = kwargs or {}
+        if args and _is_of_interest(func):
+            given = OperatorSample(0, args[0], tuple(args[1:]), kwargs)
+            known = self.largest.get(func)
+            if known is None or elements(known) < elements(given) <= limits().generation.elements:
+                self.largest[func] = given.with_arguments(mapped(given.arguments, _copied))
+        return func(*args, **kwargs)
+
+
+def _copied(leaf):
+    return leaf.detach().clone() if isinstance(leaf, torch.Tensor) else leaf
+
+
+@functools.cache
+def _is_of_interest(function) -> bool:
+    """Return whether an overload computes new tensors by a rule, and no operator of the database has its name."""
+    schema, name = function._schema, function._schema.name.partition("::")[2]
+    if function.namespace != "aten" or function.is_view or schema.is_mutable or name in _public_names():
+        return False
+    if torch.Tag.nondeterministic_seeded in function.tags or name in limits().kernels.private:
+        return False
+    if any(part in name for part in limits().kernels.foreign):
+        return False
+    return not any(argument.name == "device" for argument in schema.arguments)
+
+
+@functools.cache
+def _public_names() -> frozenset[str]:
+    from torch.testing._internal.common_methods_invocations import op_db
+
+    names = {name for info in op_db for name in (info.name, info.aten_name or "")}
+    return frozenset(
+        {*names, *(name.replace(".", "_") for name in names), *(name.rpartition(".")[2] for name in names)}
+    )
+
+
+# --- checks -----------------------------------------------------------------------------------------------------------
+
+
+def _check(info, judge, function, sample: OperatorSample) -> None:
+    if any(tensor.layout is not torch.strided for tensor in sample.tensors):
+        return
+    plain_call = settled(attempt(execution.execute, function, sample.on(judge.device)))
+    if plain_call.error is not None or attempt(call, function, sample.on(HOST)).error is not None:
+        judge.check.metric("kernels", f"not computed: {function}")
+        return
+    kernel = _Kernel(info, function)
+    judge = replace(judge, info=kernel, watched=0)
+    device, host = sample.on(judge.device), sample.on(HOST)
+    pairs = (execution.execute(function, device), device), (call(function, host), host)
+    # A kernel of a backward sums several terms, which may cancel.
+    oracle = Oracle(lambda wide, _: leaves(call(function, wide)), sample, rounds_between=True)
+    judge.outcome(sample, *pairs, oracle)
+    special_inputs.check_kernel(kernel, judge, sample)
+    tiny_inputs.check(kernel, judge, [sample])
+    if info.name in limits().large.unchecked:
+        return
+    # No other arrangements in memory: some kernels get contiguous indices alone, and write where others point.
+    for wrong in wrong_calls.shapes(function, sample) if _is_structured(function) else ():
+        if promises_refusal(function, wrong.sample):
+            wrong_calls.check_one(judge, wrong)
+    # Gradients are small: factors below one hide most of them.
+    wrong_calls.check_more(judge, function, sample, spread=_SPREAD)
+
+
+class _Kernel:
+    """A kernel in the place of an operator's description, for checks that need its function alone."""
+
+    name, full_name, aten_name, supports_out, inplace_variant = "", "", "", False, None
+
+    def __init__(self, info, function) -> None:
+        self._info, self.op = info, function
+
+    def __getattr__(self, name: str):
+        return getattr(self._info, name)
+
+
+def _is_structured(function) -> bool:
+    """Return whether every device checks the arguments as the meta function does."""
+    name = function._schema.name + (f".{function._overloadname}" if function._overloadname != "default" else "")
+    return torch._C._dispatch_has_kernel_for_dispatch_key(name, _STRUCTURED)

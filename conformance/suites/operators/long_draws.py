@@ -1,0 +1,108 @@
+"""One long draw of an operator that draws random numbers: more than one block or one launch of a kernel draws.
+
+The database's samples have a hundred elements, from which no law of a block's end or of a launch's end shows. Numbers
+at these places must have the moments that they have on the host.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import torch
+
+from conformance.numerics.budgets import OpClass
+from conformance.numerics.compare import plain
+from conformance.numerics.trees import tensors
+
+from . import execution, large, randomness
+from .execution import HOST, OperatorSample, call
+from .sampling import limits
+
+#: Elements of a long draw. A launch of 2^20 elements leaves so many that their mean tells something.
+_ELEMENTS = (1 << 20) + (1 << 16) + 77
+#: Most rows of the input to one of the result.
+_MOST = 4.0
+#: Rows for which growth is measured.
+_FEW = 16
+#: Parts of some places. The spread of their means gives the standard error, also where neighbours are dropped together.
+_PARTS = 16
+#: Standard errors by which means may differ: of Student's distribution with as many degrees of freedom as parts.
+_SIGMAS = 12.0
+#: Elements that one block works on, of which the first and the last are compared.
+_BLOCK = 256
+_SHORTEST = 10
+
+
+def check(info, judge, samples: list[OperatorSample], dtype: torch.dtype) -> None:
+    """Compare the moments of a long draw with the host's at the ends of blocks and launches, in float32."""
+    if dtype is not torch.float32 or not judge.drawn or judge.op_class is OpClass.ITERATIVE:
+        return
+    sample = next((found for each in samples if (found := _long(info, judge, each)) is not None), None)
+    if sample is None:
+        return
+    device, host = (
+        plain(tensors(randomness.draw(run, info, sample, place, seed=11))[0])
+        for run, place in ((execution.execute, judge.device), (call, HOST))
+    )
+    label = f"{sample}, a long draw"
+    judge.check.equal(device.shape, host.shape, f"{label}: the shape")
+    for name, places in _places(host.numel()):
+        found, wanted = (values.reshape(-1)[places].double() for values in (device, host))
+        for statistic, moment in _MOMENTS.items():
+            distance = _distance(moment(found), moment(wanted))
+            message = f"{label}: {statistic} of {name} differs by {distance:.1f} standard errors"
+            judge.check.that(distance <= _SIGMAS, f"{message}, allowed {_SIGMAS}")
+
+
+def _long(info, judge, sample: OperatorSample) -> OperatorSample | None:
+    """Return the sample grown along the dimensions by which its result grows; None if it does not draw or grow."""
+    if sample.number not in judge.drawn or not large.fits(sample) or info.name in limits().random.short:
+        return None
+    for growth in large.growths(sample):
+        few, many = (_elements(info, large.extended(info, sample, growth, length)) for length in (_FEW, 2 * _FEW))
+        rate = (many[1] - few[1]) / _FEW
+        if rate >= 1 and (many[0] - few[0]) / _FEW <= _MOST * rate and many[1] <= 2.5 * few[1]:
+            return large.extended(info, sample, growth, int(_ELEMENTS / rate) | 1)
+    return None
+
+
+def _elements(info, sample: OperatorSample) -> tuple[int, int]:
+    """Return the elements of the largest input and of the first result; zeros if the host refuses."""
+    try:
+        made = tensors(randomness.draw(call, info, sample, HOST, seed=11))
+    except Exception:  # this dimension cannot grow
+        return 0, 0
+    inputs = max((tensor.numel() for tensor in sample.tensors), default=0)
+    return inputs, made[0].numel() if made and not made[0].is_complex() else 0
+
+
+def _places(elements: int) -> Iterator[tuple[str, slice]]:
+    """Yield the places of elements that have the same law as all others."""
+    for power in range(_SHORTEST, elements.bit_length()):
+        yield f"elements from 2^{power}", slice(1 << power, min(2 << power, elements))
+    yield "the first elements of blocks", slice(_BLOCK, None, _BLOCK)
+    yield "the last elements of blocks", slice(_BLOCK - 1, None, _BLOCK)
+
+
+#: Bounded functions of the numbers, as a mean of Cauchy's distribution does not exist.
+_MOMENTS = {
+    "the share of zeros": lambda values: (values == 0).double(),
+    "the mean arc tangent": torch.atan,
+    "the mean arc tangent of the square": lambda values: torch.atan(values * values),
+}
+
+
+def _distance(found: torch.Tensor, wanted: torch.Tensor) -> float:
+    """Return the difference of two means in standard errors."""
+    ours, theirs = (_parts(values) for values in (found, wanted))
+    if not theirs.var() > 0:
+        return 0.0  # on the host, one choice decides about all of these places, as it does for a channel
+    error = math.sqrt(float(ours.var() + theirs.var()) / _PARTS)
+    return abs(float(ours.mean() - theirs.mean())) / error
+
+
+def _parts(values: torch.Tensor) -> torch.Tensor:
+    """Return the means of equal parts of the numbers."""
+    length = values.numel() // _PARTS
+    return values[: length * _PARTS].reshape(_PARTS, length).mean(1)

@@ -1,0 +1,295 @@
+"""Other settings of an operator call: numbers that low precision cannot hold, and defaults that no sample changes.
+
+PyTorch's database gives most arguments that are no tensors their default, or a number of few bits. A kernel that
+ignores such an argument, takes its neighbour, or rounds it, is right for these.
+"""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from conformance.numerics.trees import leaves, mapped
+
+from . import execution, special_inputs
+from .classes import is_elementwise
+from .execution import HOST, OperatorSample, call
+from .oracle import of_forward
+from .sampling import limits
+from .variants import attempt, in_place, representative
+
+#: Numbers from 4000 on are no numbers of the database's samples, tiers or large samples.
+_NUMBER = 4000
+#: Factors of eleven bits or more: the product of a number of bfloat16 and a factor is no number of bfloat16. They are
+#: unlike, so that two arguments differ.
+_FACTORS = tuple(1 + bits / 1024 for bits in (3, 5, 11, 13, 19, 21))
+#: Factors of a number for each dimension: so unlike that results of few elements show which dimension has which.
+_APART = (1.0, 1.53, 0.71)
+#: Integers that neither 8 bits nor the steps of bfloat16 hold.
+_INTEGERS = (257, 259, 517, 521)
+#: Dtypes that show a number rounded to 8 bits.
+_OF_NUMBERS = (torch.float32, torch.float64, torch.complex64, torch.int64)
+#: What stands for None, by the type of the argument in the schema. A transform of one number is no transform, and few
+#: tensors have a dimension 3.
+_FOR_NONE = {"Optional[float]": (0.7,), "Optional[number]": (1.3,), "Optional[int]": (3, 1)}
+
+
+def check(info, judge, samples: list[OperatorSample], dtype: torch.dtype) -> None:
+    """Compare results for other settings with the host's: other numbers in some dtypes, other defaults in one.
+
+    The in-place form gets them too: its kernel may be another one.
+    """
+    if not judge.values or not samples:
+        return
+    for other in _chosen(info, judge, samples, dtype):
+        host, device = other.on(HOST), other.on(judge.device)
+        expected = call(info.op, host)
+        found = attempt(execution.execute, info.op, device)
+        if isinstance(found.error, NotImplementedError):
+            judge.check.metric("settings", f"not supported: {other.tier}")
+        elif found.error is not None:
+            raise found.error
+        else:
+            judge.outcome(other, (found.value, device), (expected, host), of_forward(info, other))
+            if is_first_dtype(info, dtype):
+                in_place(info, judge, other)
+
+
+def _chosen(info, judge, samples: list[OperatorSample], dtype: torch.dtype) -> Iterator[OperatorSample]:
+    if dtype in _OF_NUMBERS:
+        for sample in special_inputs.unlike(info, judge, samples):
+            yield from with_numbers(info, sample, dtype)
+        for sample in special_inputs.unlike(info, judge, samples, most=len(samples)):
+            yield from with_tuples(info, sample)
+    fixed = [sample for sample in samples if sample.number not in judge.drawn]
+    if fixed and is_first_dtype(info, dtype):
+        yield from with_defaults(info, representative(fixed, plain=True))
+        for sample in special_inputs.unlike(info, judge, samples):
+            yield from with_rows(info, sample)
+        for sample in fixed:
+            yield from with_images(info, sample)
+            yield from with_present_index(info, sample)
+    # Among integers some are equal, which is where the side of a search and the order of a sort matter.
+    if fixed and dtype in (torch.float32, torch.int64):
+        yield from with_words(info, representative(fixed, plain=True))
+
+
+def is_first_dtype(info, dtype: torch.dtype) -> bool:
+    """Return whether this is the one dtype of further calls: float32, or else int64, or else the first by name."""
+    usual = [kind for kind in (torch.float32, torch.int64) if kind in info.dtypes]
+    return dtype is (usual or sorted(info.dtypes, key=str))[0]
+
+
+# --- numbers ----------------------------------------------------------------------------------------------------------
+
+
+def with_numbers(info, sample: OperatorSample, dtype: torch.dtype) -> Iterator[OperatorSample]:
+    """Yield the sample with all numbers changed, or with each one where the host refuses that."""
+    places = [place for place, leaf in enumerate(_plain(sample)) if _is_number(leaf)]
+    places = [place for place in places if _takes_any_number(info, sample, place)]
+    if not places:
+        return
+    together = _replaced(
+        sample, {place: _odd(_plain(sample)[place], order, dtype) for order, place in enumerate(places)}
+    )
+    if _computes(info, together):
+        yield _named(together, "other numbers", sample.number)
+        return
+    for order, place in enumerate(places):
+        alone = _replaced(sample, {place: _odd(_plain(sample)[place], order, dtype)})
+        if _computes(info, alone):
+            yield _named(alone, f"another number {place}", sample.number)
+
+
+def _named(sample: OperatorSample, name: str, order: int) -> OperatorSample:
+    return replace(sample, number=_NUMBER + order, tier=name)
+
+
+def with_tuples(info, sample: OperatorSample) -> Iterator[OperatorSample]:
+    """Yield an image's sample with a number for each dimension in the place of one for all, such as a scale."""
+    dims = sample.input.dim() - 2 if isinstance(sample.input, torch.Tensor) else 0
+    if dims not in (2, 3):
+        return
+    for place, value in enumerate(_plain(sample)):
+        if not _is_number(value) or value <= 0:
+            continue
+        unlike = [value * factor for factor in _APART] if type(value) is float else [value, value + 1, value + 2]
+        # Of two dimensions, each may be the one whose number a kernel takes for both.
+        for name, numbers in (("", unlike[:dims]), (" in reverse", unlike[dims - 1 :: -1])):
+            several = _replaced(sample, {place: tuple(numbers)})
+            if _computes(info, several):
+                yield _named(several, f"number {place} for each dimension{name}", sample.number)
+
+
+def _is_number(leaf: Any) -> bool:
+    return type(leaf) in (int, float) and leaf == leaf and abs(leaf) < 1e6
+
+
+def _takes_any_number(info, sample: OperatorSample, place: int) -> bool:
+    """Return whether an argument is a number by its schema: a dimension or a size is an integer, and takes no float."""
+    value = _plain(sample)[place]
+    if type(value) is float:
+        return True
+    try:
+        call(info.op, _replaced(sample, {place: value + 0.5}).on(HOST))
+    except RuntimeError as refusal:
+        # Integer tensors take no such number, but they take others.
+        return "floating" in str(refusal)
+    except Exception:  # most often a TypeError: this is no number
+        return False
+    return True
+
+
+def _odd(value: float, order: int, dtype: torch.dtype) -> float:
+    """Return a number near the value that bfloat16 does not hold."""
+    if type(value) is int and dtype is torch.int64:
+        return _INTEGERS[order % len(_INTEGERS)]
+    return (value or 1.0) * _FACTORS[order % len(_FACTORS)]
+
+
+def _plain(sample: OperatorSample) -> list[Any]:
+    """Return the leaves of the arguments behind the first one."""
+    return leaves([sample.args, sample.kwargs])
+
+
+def _replaced(sample: OperatorSample, values: dict[int, Any]) -> OperatorSample:
+    seen = iter(range(10_000))
+
+    def change(leaf: Any) -> Any:
+        place = next(seen)
+        return values.get(place, leaf)
+
+    args, kwargs = mapped([sample.args, sample.kwargs], change)
+    return replace(sample, args=args, kwargs=kwargs)
+
+
+# --- defaults ---------------------------------------------------------------------------------------------------------
+
+
+def with_defaults(info, sample: OperatorSample) -> Iterator[OperatorSample]:
+    """Yield the sample with each default in turn set to something else that the host computes."""
+    for name, default, kind in _defaults(info, sample):
+        for value in _others(default, kind):
+            other = replace(sample, kwargs={**sample.kwargs, name: value})
+            if _computes(info, other):
+                yield _named(other, f"{name}={value}", sample.number)
+                break
+
+
+def with_words(info, sample: OperatorSample) -> Iterator[OperatorSample]:
+    """Yield the sample with each word of a table in turn, for the arguments that take words and are not given."""
+    words = vars(limits().words)
+    names = dict.fromkeys(name for name, _, _ in _defaults(info, sample) if name in words)
+    for name in names:
+        for word in words[name]:
+            other = replace(sample, kwargs={**sample.kwargs, name: word})
+            if _computes(info, other):
+                yield _named(other, f"{name}={word!r}", sample.number)
+
+
+def with_rows(info, sample: OperatorSample) -> Iterator[OperatorSample]:
+    """Yield the sample with only the first row of each tensor in turn, where it broadcasts to the result's shape."""
+    if info.name in {*limits().large.unchecked, *limits().settings.resizing}:
+        return
+    shape = _shape(info, sample) if len(sample.tensors) > 1 else None
+    for number, tensor in enumerate(sample.tensors if shape else ()):
+        if tensor.layout is torch.strided and tensor.dim() and tensor.shape == shape and shape[0] > 1:
+            other = sample.with_tensor(tensor, tensor.detach()[:1].clone())
+            if _shape(info, other) == shape:
+                yield _named(other, f"one row of input {number}", sample.number)
+
+
+def with_present_index(info, sample: OperatorSample) -> Iterator[OperatorSample]:
+    """Yield the sample with one of its own indices for each argument of that kind, such as the one a loss ignores."""
+    known = next((int(t.flatten()[0]) for t in sample.tensors if t.dtype is torch.int64 and t.numel()), None)
+    names = dict.fromkeys([*sample.kwargs, *(name for name, _, _ in _defaults(info, sample))])
+    for name in names if known is not None else ():
+        if name.endswith(("_index", "_idx")):
+            other = replace(sample, kwargs={**sample.kwargs, name: known})
+            if _computes(info, other):
+                yield _named(other, f"{name}={known}", sample.number)
+
+
+def with_images(info, sample: OperatorSample) -> Iterator[OperatorSample]:
+    """Yield the sample with an image of channels_last memory in the place of an input of three dimensions."""
+    x = sample.input
+    if is_elementwise(info) or not isinstance(x, torch.Tensor) or x.dim() != 3 or not x.is_floating_point():
+        return
+    if info.name in limits().large.unchecked or x.layout is not torch.strided:
+        return
+    image = torch.stack([x.detach(), x.detach().flip(-1), x.detach().flip(1)], -1).to(memory_format=torch.channels_last)
+    image.requires_grad_(x.requires_grad)
+    other = sample.with_tensor(x, image)
+    if _computes(info, other):
+        yield _named(other, "an image in channels_last", sample.number)
+
+
+def _defaults(info, sample: OperatorSample) -> Iterator[tuple[str, Any, str]]:
+    """Yield name, default and type of the arguments that a sample does not give."""
+    given, seen = 1 + len(sample.args), set(sample.kwargs) | set(limits().settings.kept)
+    for name, default, kind in (*_of_signature(info, given), *_of_schemas(info, given)):
+        if name not in seen:
+            seen.add(name)
+            yield name, default, kind
+
+
+def _of_signature(info, given: int) -> Iterator[tuple[str, Any, str]]:
+    function = info.op
+    if "<lambda>" in getattr(function, "__qualname__", ""):
+        # The database calls some functions of torch.nn with their arguments in another order; their names stay.
+        function = getattr(torch.nn.functional, info.name.removeprefix("nn.functional."), None)
+    if not isinstance(function, types.FunctionType):
+        return
+    for place, parameter in enumerate(inspect.signature(function).parameters.values()):
+        is_named = parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+        if place >= given and is_named and parameter.default is not parameter.empty:
+            yield parameter.name, parameter.default, ""
+
+
+def _of_schemas(info, given: int) -> Iterator[tuple[str, Any, str]]:
+    for schema in torch._C._jit_get_schemas_for_operator(f"aten::{info.aten_name or info.name}"):
+        for place, argument in enumerate(schema.arguments):
+            if place >= given and argument.has_default_value():
+                yield argument.name, argument.default_value, str(argument.type.annotation_str)
+
+
+def _others(default: Any, kind: str) -> Iterator[Any]:
+    if type(default) is bool:
+        yield not default
+    elif type(default) is int:
+        yield from ((1 + _FACTORS[0], default + 1) if kind == "number" else (default + 1, default - 1))
+    elif type(default) is float:
+        yield (default or 1.0) * 1.5 * _FACTORS[1]
+        yield 0.7 * _FACTORS[1]
+    elif default is None and kind in _FOR_NONE:
+        yield from _FOR_NONE[kind]
+
+
+def _shape(info, sample: OperatorSample) -> torch.Size | None:
+    """Return the shape of the host's result; None if it is no tensor, or if the host does not compute the call."""
+    result = _result(info, sample)
+    return result[0].shape if result is not None and isinstance(result[0], torch.Tensor) else None
+
+
+def _computes(info, sample: OperatorSample) -> bool:
+    """Return whether the host computes the call, and draws no random numbers for it."""
+    return _result(info, sample) is not None
+
+
+def _result(info, sample: OperatorSample) -> tuple[Any] | None:
+    """Return the host's result, as the one element of a tuple; None if it refuses, draws, or makes many elements."""
+    state = torch.get_rng_state()
+    try:
+        found = call(info.op, sample.on(HOST))
+    except Exception:  # the argument does not exist, or has no such value
+        return None
+    if not torch.equal(state, torch.get_rng_state()):
+        torch.set_rng_state(state)
+        return None
+    made = sum(leaf.numel() for leaf in leaves(found) if isinstance(leaf, torch.Tensor))
+    return (found,) if made <= limits().generation.elements else None

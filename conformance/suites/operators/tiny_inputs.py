@@ -1,0 +1,152 @@
+"""Subnormal numbers and negative zeros in the inputs of every operator.
+
+Budgets allow one smallest normal number, so a result that is flushed to zero shows in no comparison of values. Two
+things show it: an operator that selects elements keeps their bits, and a result of many steps is not lost as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from conformance.numerics.compare import plain, same_bits
+from conformance.numerics.trees import leaves
+
+from . import execution, sampling
+from .execution import HOST, OperatorSample, call
+
+#: Dtypes in which subnormal numbers have digits enough for formulas of some steps.
+_DTYPES = (torch.float32, torch.float64)
+#: Steps of the smallest subnormal number above which a result is more than roundings.
+_STEPS = 16
+#: Elements of a sample below which nothing shows that the operator selects.
+_FEW = 3
+#: Tensors of a sample that are changed in turn.
+_TENSORS = 4
+
+
+def check(info, judge, samples: list[OperatorSample]) -> None:
+    """Compare results for subnormal numbers and negative zeros with the host's."""
+    if not samples:
+        return
+    if all(_selects(info, sample) for sample in samples) and sampling.elements(samples[0]) > _FEW:
+        for sample in samples:
+            for name, changed in _with_tiny(sample, subnormals=judge.check.subnormals):
+                _compare_bits(info, judge, name, changed)
+    if judge.check.subnormals:
+        for name, changed in _scaled(samples[0]):
+            _compare_losses(info, judge, name, changed)
+
+
+def _outputs(info, run, sample: OperatorSample) -> list[torch.Tensor] | None:
+    """Return the floating-point outputs; None where the call is refused or draws random numbers."""
+    state = torch.get_rng_state()
+    try:
+        made = leaves(run(info.op, sample))
+    except Exception:  # such values are outside of the operator's domain
+        return None
+    if not torch.equal(state, torch.get_rng_state()):
+        return None
+    made = [leaf for leaf in made if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()]
+    return made if all(leaf.layout is torch.strided for leaf in made) else None
+
+
+def _of_values(sample: OperatorSample) -> Iterator[tuple[int, torch.Tensor]]:
+    for number, tensor in enumerate(sample.tensors[:_TENSORS]):
+        if (
+            tensor.dtype in _DTYPES
+            and tensor.layout is torch.strided
+            and tensor.numel()
+            and number not in sample.on_host
+        ):
+            yield number, tensor.detach()
+
+
+def _with(sample: OperatorSample, number: int, new: torch.Tensor) -> OperatorSample:
+    return sample.with_tensor(sample.tensors[number], new)
+
+
+# --- operators that select elements -----------------------------------------------------------------------------------
+
+
+def _selects(info, sample: OperatorSample) -> bool:
+    """Return whether all elements of the results are elements of the inputs, none of which is zero."""
+    given = [tensor for _, tensor in _of_values(sample)]
+    if not given or any((tensor == 0).any() for tensor in given):
+        return False
+    made = _outputs(info, call, sample.on(HOST))
+    return bool(made) and _are_among(made, given)
+
+
+def _are_among(made: list[torch.Tensor], given: list[torch.Tensor]) -> bool:
+    """Return whether the bits of all elements are bits of some element that was given."""
+    if any(leaf.dtype is not given[0].dtype for leaf in (*made, *given)):
+        return False
+    kind = torch.int32 if given[0].dtype is torch.float32 else torch.int64
+    known = torch.cat([_flat(tensor).view(kind) for tensor in given])
+    return all(bool(torch.isin(_flat(leaf).view(kind), known).all()) for leaf in made)
+
+
+def _flat(tensor: torch.Tensor) -> torch.Tensor:
+    return plain(tensor).clone(memory_format=torch.contiguous_format).reshape(-1)
+
+
+def _with_tiny(sample: OperatorSample, *, subnormals: bool) -> Iterator[tuple[str, OperatorSample]]:
+    for number, tensor in _of_values(sample):
+        limit = torch.finfo(tensor.dtype)
+        tiny = limit.smallest_normal * (limit.eps * 3 if subnormals else 1)
+        flat = _flat(tensor)
+        # Between -0 and a bound of 0, any choice is right.
+        values = (tiny, -tiny) if _has_zero(sample) else (tiny, -0.0, -tiny)
+        for order, value in enumerate(values):
+            flat[order * 2 :: len(values) * 2] = value
+        yield f"negative zeros and tiny numbers in input {number}", _with(sample, number, flat.reshape(tensor.shape))
+
+
+def _has_zero(sample: OperatorSample) -> bool:
+    return any(type(leaf) in (int, float) and leaf == 0 for leaf in leaves([sample.args, sample.kwargs]))
+
+
+def _compare_bits(info, judge, name: str, sample: OperatorSample) -> None:
+    due = _outputs(info, call, sample.on(HOST))
+    # Where the host itself returns other bits, it did more than to select.
+    if due is None or not _are_among(due, [tensor for _, tensor in _of_values(sample)]):
+        return
+    found = _outputs(info, execution.execute, sample.on(judge.device)) or []
+    for actual, wanted in zip(found, due, strict=False):
+        if actual.shape == wanted.shape and actual.dtype is wanted.dtype:
+            same = same_bits(plain(actual), plain(wanted))
+            judge.check.that(same, f"{sample}, {name}: the operator selects elements, and bits of some have changed")
+
+
+# --- results that are lost as a whole ---------------------------------------------------------------------------------
+
+
+def _scaled(sample: OperatorSample) -> Iterator[tuple[str, OperatorSample]]:
+    for number, tensor in _of_values(sample):
+        largest = tensor.nan_to_num(0.0, 0.0, 0.0).abs().max()
+        if largest > 0:
+            tiny = torch.finfo(tensor.dtype).smallest_normal / 2
+            yield f"subnormal numbers in input {number}", _with(sample, number, tensor / largest * tiny)
+
+
+def _compare_losses(info, judge, name: str, sample: OperatorSample) -> None:
+    """Check that no result is zero which is a subnormal number both on the host and in float64."""
+    due, exact = _outputs(info, call, sample.on(HOST)), _outputs(info, call, sample.wide(_same))
+    if not due or exact is None or len(due) != len(exact):
+        return
+    limits = [torch.finfo(leaf.dtype) for leaf in due]
+    least = [limit.smallest_normal * limit.eps * _STEPS for limit in limits]
+    if not any(bool((leaf.abs() >= bound).any()) for leaf, bound in zip(due, least, strict=True)):
+        return
+    found = _outputs(info, execution.execute, sample.on(judge.device)) or []
+    for actual, wanted, wide, bound in zip(found, due, exact, least, strict=False):
+        if actual.shape == wanted.shape == wide.shape:
+            is_there = (wanted.abs() >= bound) & (wide.abs() >= bound)
+            lost = (plain(actual) == 0) & plain(is_there)
+            judge.check.that(not lost.any(), f"{sample}, {name}: {int(lost.sum())} results are zero, and none is due")
+
+
+def _same(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor

@@ -1,0 +1,211 @@
+"""Wrong calls of an operator, made of a right one: shapes, numbers and outputs that do not fit.
+
+PyTorch's database has error inputs for a third of the operators. These calls are for all of them. A call is wrong if
+the meta function, which describes every device, and the host refuse it. A device may refuse when results are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from conformance.numerics.compare import plain
+from conformance.numerics.transfer import copied
+from conformance.numerics.trees import leaves, mapped
+
+from . import execution, settings, special_inputs
+from .arrangements import poisoned
+from .execution import HOST, OperatorSample, call
+from .promises import promises_refusal
+from .sampling import limits
+from .variants import attempt, representative, settled
+
+#: Numbers that fit hardly any argument.
+_NUMBERS = (-7, 99)
+#: Dtypes of outputs that do not fit most results.
+_OUT_DTYPES = (torch.int64, torch.bool, torch.float32)
+#: Spreads real numbers before they are rounded to integers.
+_SPREAD = 8
+#: Errors that a refused call may still have in the device's queue.
+_LATE_ERRORS = 8
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """A wrong call: how the arguments were changed, the function, and outputs for ``out=``, made on the host."""
+
+    name: str
+    sample: OperatorSample
+    function: Any
+    out: Any = None
+
+    def __str__(self) -> str:
+        return f"{self.sample}, {self.name}"
+
+    def extra(self, device: torch.device) -> dict[str, Any]:
+        """Return the keyword arguments for a call on a device."""
+        return {} if self.out is None else {"out": copied(self.out, device)}
+
+
+def check(info, judge, samples: list[OperatorSample], dtype: torch.dtype) -> None:
+    """Check that the device refuses wrong calls, in one dtype of each operator."""
+    if not settings.is_first_dtype(info, dtype) or not samples or info.name in limits().large.unchecked:
+        return
+    chosen = {id(sample): sample for sample in (representative(samples), *special_inputs.unlike(info, judge, samples))}
+    for sample in chosen.values():
+        for wrong in _wrong_calls(info, sample):
+            # The meta function comes first: it has no memory that a wrong call could read.
+            if _is_wrong_everywhere(wrong):
+                check_one(judge, wrong)
+    for sample in special_inputs.unlike(info, judge, samples) if judge.values else ():
+        check_more(judge, info.op, sample, with_out=info.supports_out)
+
+
+def _is_wrong_everywhere(wrong: Wrong) -> bool:
+    """Return whether the meta function refuses the call, or refuses it without its outputs."""
+    if promises_refusal(wrong.function, wrong.sample, **wrong.extra(torch.device("meta"))):
+        return True
+    return wrong.out is not None and promises_refusal(wrong.function, wrong.sample)
+
+
+def check_more(judge, function, sample: OperatorSample, *, with_out: bool = False, spread: int = _SPREAD) -> None:
+    """Check that a device computes what the operator means where it accepts another dtype than the host does.
+
+    Whether it accepts the call is its choice. But an answer of old memory or of zeros is none, as it comes from a
+    kernel that loses an exception. Most elements must be near the results for the same numbers in float64.
+    """
+    for number, tensor in enumerate(sample.tensors[: limits().special_inputs.tensors]):
+        if tensor.layout is not torch.strided or tensor.is_quantized or number in sample.on_host or tensor.is_complex():
+            continue
+        is_real = tensor.is_floating_point()
+        changed = (tensor.detach() * spread).to(torch.int64) if is_real else tensor.detach().to(torch.float32)
+        other, same_numbers = (sample.with_tensor(tensor, new) for new in (changed, changed.to(tensor.dtype)))
+        name = f"input {number} in {changed.dtype}"
+        _check_meaning(judge, Wrong(name, other, function), same_numbers)
+        if with_out:
+            usual = attempt(call, function, same_numbers.on(HOST)).value
+            if isinstance(usual, torch.Tensor) and usual.layout is torch.strided:
+                out = poisoned(usual.shape, changed.dtype if usual.dtype is tensor.dtype else usual.dtype)
+                _check_meaning(judge, Wrong(f"{name}, out=", other, function, out), same_numbers)
+    usual = attempt(call, function, sample.on(HOST)).value if with_out else None
+    if isinstance(usual, torch.Tensor) and usual.layout is torch.strided:
+        for dtype in (dtype for dtype in _OUT_DTYPES if dtype is not usual.dtype):
+            _check_meaning(judge, Wrong(f"out= of {dtype}", sample, function, poisoned(usual.shape, dtype)), sample)
+
+
+def _check_meaning(judge, wrong: Wrong, same_numbers: OperatorSample) -> None:
+    """Check a call that the host refuses; ``same_numbers`` is one that it computes."""
+    if attempt(call, wrong.function, wrong.sample.on(HOST), **wrong.extra(HOST)).error is None:
+        return
+    device = judge.device
+    found = settled(attempt(execution.execute, wrong.function, wrong.sample.on(device), **wrong.extra(device)))
+    if found.error is not None:
+        _take_late_errors(device)
+        return
+    due = attempt(call, wrong.function, same_numbers.wide(_same))
+    ours, theirs = _tensors(found.value), _tensors(due.value)
+    is_near = due.error is not None or (
+        len(ours) == len(theirs) and all(_is_near(plain(a), plain(w)) for a, w in zip(ours, theirs, strict=True))
+    )
+    judge.check.that(is_near, f"{wrong}: accepted, and most elements are not what the operator means")
+
+
+def _same(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in leaves(value) if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided]
+
+
+def _is_near(actual: torch.Tensor, wanted: torch.Tensor) -> bool:
+    """Return whether at least half of the elements are right but for one unit and a tenth, as integers round."""
+    if actual.shape != wanted.shape or not wanted.numel():
+        return actual.shape == wanted.shape
+    if wanted.dtype is torch.bool:
+        wanted = wanted.double()
+    difference = (actual.to(wanted.dtype) - wanted).abs()
+    near = (difference <= 1 + wanted.abs() / 10) | wanted.isnan()
+    return bool(near.double().mean() >= 0.5) and bool(actual.any() or (wanted.abs() < 1).double().mean() > 0.5)
+
+
+def shapes(function, sample: OperatorSample) -> Iterator[Wrong]:
+    """Yield calls of any function with a row or a column too few in one tensor."""
+    for name, other in _changed(sample):
+        yield Wrong(name, other, function)
+
+
+def check_one(judge, wrong: Wrong) -> None:
+    """Check that the device refuses what the host refuses."""
+    if attempt(call, wrong.function, wrong.sample.on(HOST), **wrong.extra(HOST)).error is None:
+        return
+    device = judge.device
+    found = settled(attempt(execution.execute, wrong.function, wrong.sample.on(device), **wrong.extra(device)))
+    refused = found.error is not None or found.value is NotImplemented
+    if found.error is not None:
+        _take_late_errors(device)
+    judge.check.that(refused, f"{wrong}: accepted, although PyTorch refuses it on every device")
+
+
+def _take_late_errors(device: torch.device) -> None:
+    """Read from the device until it answers: a device that queues its work may refuse each step of a wrong call."""
+    for _ in range(_LATE_ERRORS):
+        try:
+            torch.zeros(1, device=device).cpu()
+        except Exception:  # another step of the same call
+            continue
+        return
+
+
+def _wrong_calls(info, sample: OperatorSample) -> Iterator[Wrong]:
+    changed = list(_changed(sample))
+    for name, other in changed:
+        yield Wrong(name, other, info.op)
+    if info.inplace_variant is not None and isinstance(sample.input, torch.Tensor):
+        for name, other in changed:
+            yield Wrong(f"{name}, in place", other, info.inplace_variant)
+    if info.supports_out:
+        usual = attempt(call, info.op, sample.on(HOST)).value
+        if isinstance(usual, torch.Tensor) and usual.layout is torch.strided:
+            yield from _wrong_outputs(info, sample, usual, changed)
+
+
+def _wrong_outputs(info, sample: OperatorSample, usual: torch.Tensor, changed) -> Iterator[Wrong]:
+    for name, other in changed:
+        yield Wrong(f"{name}, out=", other, info.op, poisoned(usual.shape, usual.dtype))
+    for dtype in _OUT_DTYPES:
+        if dtype is not usual.dtype:
+            yield Wrong(f"out= of {dtype}", sample, info.op, poisoned(usual.shape, dtype))
+
+
+def _changed(sample: OperatorSample) -> Iterator[tuple[str, OperatorSample]]:
+    """Yield the sample with one argument that may not fit."""
+    for number, tensor in enumerate(sample.tensors[: limits().special_inputs.tensors]):
+        if tensor.layout is not torch.strided or tensor.is_quantized:
+            continue
+        for name, other in _others(tensor.detach()):
+            yield f"input {number} {name}", sample.with_tensor(tensor, other)
+    numbers = [leaf for leaf in leaves([sample.args, sample.kwargs]) if type(leaf) in (int, float)]
+    for number, old in enumerate(numbers):
+        for value in map(type(old), _NUMBERS):
+            yield f"number {number} is {value}", _with_number(sample, number, value)
+
+
+def _others(tensor: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
+    if tensor.dim() and tensor.shape[-1] > 1:
+        yield "without its last column", tensor[..., :-1].contiguous()
+    if tensor.dim() and tensor.shape[0] > 1:
+        yield "without its first row", tensor[1:].clone()
+
+
+def _with_number(sample: OperatorSample, position: int, value: float) -> OperatorSample:
+    seen = iter(range(1000))
+
+    def change(leaf):
+        return value if type(leaf) in (int, float) and next(seen) == position else leaf
+
+    args, kwargs = mapped([sample.args, sample.kwargs], change)
+    return replace(sample, args=args, kwargs=kwargs)

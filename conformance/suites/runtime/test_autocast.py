@@ -1,0 +1,142 @@
+"""Autocast cases, operator by operator: those that PyTorch documents in one list for the CPU, for CUDA and for XPU.
+
+https://docs.pytorch.org/docs/stable/amp.html#autocast-op-reference; a device of another type that claims autocast is
+held to what these lists have in common.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch.nn import functional as F
+
+from conformance.accelerators.capabilities import AUTOCAST, DTYPE
+from conformance.case import case
+from conformance.numerics.nearness import Near, near
+from conformance.suites.accelerator.test_autocast import SIXTEEN_BITS, autocast_to
+
+
+def filled(*shape):
+    """Return numbers of several sizes that are not symmetric and that every 16-bit dtype represents exactly."""
+    count = 1
+    for size in shape:
+        count *= size
+    return ((torch.arange(count) * 37 % 23 - 9) / 8).view(shape)
+
+
+#: Operators in the 16-bit dtype: a function of the inputs, and the inputs.
+LOWER = {
+    "mm": (torch.mm, (5, 7), (7, 3)),
+    "matmul": (torch.matmul, (2, 5, 7), (7, 3)),
+    "bmm": (torch.bmm, (2, 5, 7), (2, 7, 3)),
+    "addmm": (torch.addmm, (5, 3), (5, 7), (7, 3)),
+    "addbmm": (torch.addbmm, (5, 3), (2, 5, 7), (2, 7, 3)),
+    "baddbmm": (torch.baddbmm, (2, 5, 3), (2, 5, 7), (2, 7, 3)),
+    "linear": (F.linear, (5, 7), (3, 7), (3,)),
+    "conv1d": (F.conv1d, (2, 3, 9), (4, 3, 3)),
+    "conv2d": (F.conv2d, (2, 3, 6, 5), (4, 3, 3, 3)),
+    "conv3d": (F.conv3d, (1, 2, 4, 4, 4), (3, 2, 2, 2, 2)),
+    "conv_transpose1d": (F.conv_transpose1d, (2, 3, 5), (3, 4, 3)),
+    "conv_transpose2d": (F.conv_transpose2d, (2, 3, 4, 4), (3, 4, 3, 3)),
+    "conv_transpose3d": (F.conv_transpose3d, (1, 2, 3, 3, 3), (2, 3, 2, 2, 2)),
+    "scaled_dot_product_attention": (F.scaled_dot_product_attention, (1, 2, 5, 4), (1, 2, 6, 4), (1, 2, 6, 4)),
+}
+
+
+#: Operators in float32: a function of 16-bit inputs. Labels stand inside the functions.
+FULL = {
+    "mse_loss": (F.mse_loss, (5, 7), (5, 7)),
+    "l1_loss": (F.l1_loss, (5, 7), (5, 7)),
+    "smooth_l1_loss": (F.smooth_l1_loss, (5, 7), (5, 7)),
+    "huber_loss": (F.huber_loss, (5, 7), (5, 7)),
+    "kl_div": (lambda x, y: F.kl_div(x, y.abs() + 0.5, reduction="sum"), (5, 7), (5, 7)),
+    "nll_loss": (lambda x: F.nll_loss(x, labels(x)), (5, 7)),
+    "cosine_embedding_loss": (lambda x, y: F.cosine_embedding_loss(x, y, signs(x)), (5, 7), (5, 7)),
+    "hinge_embedding_loss": (lambda x: F.hinge_embedding_loss(x, signs(x).view(-1, 1)), (5, 7)),
+    "poisson_nll_loss": (F.poisson_nll_loss, (5, 7), (5, 7)),
+    "margin_ranking_loss": (lambda x, y: F.margin_ranking_loss(x, y, signs(x)), (5,), (5,)),
+    "soft_margin_loss": (lambda x: F.soft_margin_loss(x, signs(x).view(-1, 1).expand_as(x)), (5, 7)),
+    "triplet_margin_loss": (F.triplet_margin_loss, (5, 7), (5, 7), (5, 7)),
+    "multi_margin_loss": (lambda x: F.multi_margin_loss(x, labels(x)), (5, 7)),
+    "binary_cross_entropy_with_logits": (F.binary_cross_entropy_with_logits, (5, 7), (5, 7)),
+    "cdist": (lambda x, y: torch.cdist(x, y + 4), (5, 7), (3, 7)),
+    "prod": (lambda x: torch.prod(x + 3), (7,)),
+}
+#: Operators of no list: they keep the dtype that their inputs have.
+UNLISTED = {
+    "relu": (torch.relu, (5, 7)),
+    "add": (torch.add, (5, 7), (5, 7)),
+    "maximum": (torch.maximum, (5, 7), (5, 7)),
+    "transpose": (lambda x: x.t().contiguous(), (5, 7)),
+}
+
+
+def labels(x):
+    """Return a class of each row."""
+    return (torch.arange(len(x)) * 3 % x.shape[-1]).to(x.device)
+
+
+def signs(x):
+    """Return plus and minus one in turn, for each row, in the dtype of ``x``."""
+    return (1 - 2 * (torch.arange(len(x)) % 2)).to(x.device, x.dtype)
+
+
+def check_dtype(check, result, wanted, what):
+    check.equal(result.dtype, wanted, f"the dtype of {what}")
+
+
+@case("runtime.autocast", requires=[AUTOCAST, DTYPE], axes={"operator": tuple(LOWER), "dtype": SIXTEEN_BITS})
+def test_lower(accelerator, check, device, operator, dtype):
+    """Inside autocast, an operator of the lower list takes float32 inputs and computes in the 16-bit dtype."""
+    call, *shapes = LOWER[operator]
+    given = [filled(*shape) for shape in shapes]
+
+    with autocast_to(accelerator, device, dtype):
+        result = call(*(tensor.to(device) for tensor in given))
+
+    check_dtype(check, result, getattr(torch, dtype), operator)
+    near(check, operator, result, call(*(tensor.double() for tensor in given)), Near.FORWARD)
+
+
+@case("runtime.autocast.full", requires=[AUTOCAST, DTYPE], axes={"operator": tuple(FULL), "dtype": SIXTEEN_BITS})
+def test_full(accelerator, check, device, operator, dtype):
+    """Inside autocast, an operator of the float32 list takes 16-bit inputs and computes in float32."""
+    call, *shapes = FULL[operator]
+    kind = getattr(torch, dtype)
+    given = [filled(*shape).roll(number).to(kind) for number, shape in enumerate(shapes)]
+
+    with autocast_to(accelerator, device, dtype):
+        result = call(*(tensor.to(device) for tensor in given))
+
+    check_dtype(check, result, torch.float32, operator)
+    near(check, operator, result, call(*(tensor.double() for tensor in given)), Near.FORWARD)
+
+
+@case("runtime.autocast.unlisted", requires=[AUTOCAST, DTYPE],
+      axes={"operator": tuple(UNLISTED), "dtype": SIXTEEN_BITS})  # fmt: skip
+def test_unlisted(accelerator, check, device, operator, dtype):
+    """Inside autocast, an operator of no list keeps the dtype of its inputs, float32 or 16 bits."""
+    call, *shapes = UNLISTED[operator]
+    for kind in (torch.float32, getattr(torch, dtype)):
+        given = [filled(*shape).roll(number).to(kind) for number, shape in enumerate(shapes)]
+        with autocast_to(accelerator, device, dtype):
+            result = call(*(tensor.to(device) for tensor in given))
+        check_dtype(check, result, kind, f"{operator} of {kind}")
+        near(check, operator, result, call(*(tensor.double() for tensor in given)), Near.SUMS)
+
+
+@case("runtime.autocast.in_place", requires=[AUTOCAST, DTYPE], axes={"way": ("out", "in-place"), "dtype": SIXTEEN_BITS})
+def test_in_place(accelerator, check, device, way, dtype):
+    """Products into a given float32 tensor are not cast, as PyTorch documents for out= and in-place forms."""
+    base, left, right = filled(5, 3), filled(5, 7) + 2.0**-12, filled(7, 3)
+    target = base.to(device, copy=True)
+
+    with autocast_to(accelerator, device, dtype):
+        if way == "out":
+            torch.mm(left.to(device), right.to(device), out=target)
+        else:
+            target.addmm_(left.to(device), right.to(device))
+
+    exact = left.double() @ right.double() + (0 if way == "out" else base.double())
+    check_dtype(check, target, torch.float32, "the tensor")
+    # The fraction of 2^-12 is lost in 16 bits, and shows in float32.
+    near(check, "the product", target, exact, Near.FORWARD)
