@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Any, Final
@@ -119,23 +119,50 @@ _NOTHING: Final = "–"
 _MOST_ROWS: Final = 2_000
 
 
+#: Changes in the order in which a reader acts on them.
+_TO_ACT: Final = (Change.WORSE, Change.GONE, Change.OTHER, Change.BETTER, Change.NEW)
+
+
 def text(found: ReportDiff) -> str:
-    """Return a line for each difference, and counts at the end."""
+    """Return a line for each kind of difference of a subject, what to act on first, and counts at the end."""
     return "\n".join(_lines(found)) + "\n"
 
 
 def _lines(found: ReportDiff) -> Iterator[str]:
-    """Yield the lines of the text form, at most ``_MOST_ROWS`` cases and claims."""
+    """Yield the lines of the text form, at most ``_MOST_ROWS`` of cases and of claims."""
     yield f"before: {one_line(found.before)}"
     yield f"now:    {one_line(found.now)}"
-    for case in found.cases[:_MOST_ROWS]:
-        yield f"{case.change.value:<9} {one_line(case.id)}: {case.before or _NOTHING} → {case.now or _NOTHING}"
-    yield from _more(len(found.cases))
+    groups = _alike(found.cases)
+    for cases in groups[:_MOST_ROWS]:
+        first = cases[0]
+        many = f" ({len(cases)} cases, such as {one_line(first.id)})"
+        name = one_line(first.id) if len(cases) == 1 else one_line(_subject(first)) + many
+        yield f"{first.change.value:<9} {name}: {first.before or _NOTHING} → {first.now or _NOTHING}"
+    yield from _more(len(groups))
     for claim in found.claims[:_MOST_ROWS]:
         before, now = one_line(claim.before) or _NOTHING, one_line(claim.now) or _NOTHING
         yield f"claim     {one_line(claim.cell)}: {before} → {now}"
     yield from _more(len(found.claims))
     yield summary(found)
+
+
+def _subject(case: CaseChange) -> str:
+    """Return the id of the case without its axes."""
+    return case.id.partition("[")[0]
+
+
+def _alike(cases: Sequence[CaseChange]) -> list[list[CaseChange]]:
+    """Return the cases of one subject that changed alike, new failures and the largest groups first."""
+    groups: dict[tuple[str, ...], list[CaseChange]] = {}
+    for case in cases:
+        groups.setdefault((case.change.value, _subject(case), case.before, case.now), []).append(case)
+
+    def order(alike: list[CaseChange]) -> tuple[int, bool, int, str]:
+        first = alike[0]
+        fails = first.now.startswith(Outcome.FAIL.value)
+        return _TO_ACT.index(first.change), not fails, -len(alike), first.id
+
+    return sorted(groups.values(), key=order)
 
 
 def _more(number: int) -> Iterator[str]:
@@ -144,9 +171,9 @@ def _more(number: int) -> Iterator[str]:
 
 
 def summary(found: ReportDiff) -> str:
-    """Return the counts of all changes in a sentence."""
+    """Return the counts of all changes in a sentence. It begins with the worse ones, also if there are none."""
     counts = Counter(case.change for case in found.cases)
-    parts = [f"{counts[change]} {change.value}" for change in Change if counts[change]]
+    parts = [f"{counts[change]} {change.value}" for change in Change if counts[change] or change is Change.WORSE]
     claims = f"{len(found.claims)} claim{'' if len(found.claims) == 1 else 's'} changed"
     return ", ".join([*parts, f"{found.same} the same", claims])
 

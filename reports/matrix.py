@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final
 
 from conformance.reports.model import CaseRecord, Fact, Report
-from conformance.reports.planned import PlannedCase
 from conformance.reports.totals import Counts, count, total
 from conformance.reports.verdict import Outcome, Reason
 
@@ -78,6 +78,10 @@ TERMINAL_LAYOUTS: Final = (
 OTHER: Final = "other"
 
 
+#: Area, dtype and mode, outcome, reason, and whether the case is about the device.
+_Alike = tuple[str, tuple[str | None, str | None], Outcome | None, Reason | None, bool]
+
+
 @dataclass(frozen=True)
 class MatrixRow:
     """Counts of one area by column title. Columns without cases are absent."""
@@ -109,22 +113,21 @@ class Difference:
 def make_matrix(report: Report, columns: Sequence[MatrixColumn]) -> Matrix:
     """Return the matrix. It counts every planned case once, in its area's row and the first column that holds it."""
     sums: dict[str, dict[str, Counts]] = defaultdict(lambda: defaultdict(Counts))
-    titles: dict[tuple[str | None, str | None], str] = {}
-    for planned, counts in planned_counts(report):
-        title = titles.setdefault(planned.dtype_and_mode, _title(planned.dtype_and_mode, columns))
-        sums[planned.area][title] += counts
+    for (area, place, outcome, reason, of_device), number in _alike(report).items():
+        sums[area][_title(place, columns)] += count(outcome, reason, of_device=of_device).times(number)
     rows = tuple(MatrixRow(area, dict(cells), total(cells.values())) for area, cells in sorted(sums.items()))
     used = {title for row in rows for title in row.cells}
     order = [column.title for column in columns] + [OTHER]
     return Matrix(tuple(title for title in order if title in used), rows, _totals(rows))
 
 
-def planned_counts(report: Report) -> Iterator[tuple[PlannedCase, Counts]]:
-    """Yield every planned case with the counts that it adds."""
-    for case in report.cases:
-        yield case, count(case.outcome, case.reason, of_device=case.of_device)
-    for planned in report.accounting.unaccounted:
-        yield planned, count(None, None, of_device=planned.of_device)
+def _alike(report: Report) -> Counter[_Alike]:
+    """Return how many planned cases share area, dtype, mode, verdict, and whether they are about the device."""
+    found: Counter[_Alike] = Counter(
+        (case.area, case.dtype_and_mode, case.outcome, case.reason, case.of_device) for case in report.cases
+    )
+    found.update((case.area, case.dtype_and_mode, None, None, case.of_device) for case in report.accounting.unaccounted)
+    return found
 
 
 def _title(place: tuple[str | None, str | None], columns: Sequence[MatrixColumn]) -> str:
@@ -139,7 +142,7 @@ def _totals(rows: Sequence[MatrixRow]) -> MatrixRow:
 
 def full_columns(report: Report) -> tuple[MatrixColumn, ...]:
     """Return a column for every dtype and mode of the report, in the order of the vocabulary."""
-    places = {planned.dtype_and_mode for planned, _ in planned_counts(report)}
+    places = {case.dtype_and_mode for case in chain(report.cases, report.accounting.unaccounted)}
     ordered = sorted(places, key=lambda place: (_rank(place[0]), place[0] or "", place[1] or ""))
     return tuple(MatrixColumn(_name(d, m), frozenset({d}), frozenset({m})) for d, m in ordered)
 

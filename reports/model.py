@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import ClassVar
 
 from conformance.reports import profiles
 from conformance.reports.breadth import Breadth, breadth, kernel_origins
@@ -126,6 +127,9 @@ class CaseRecord(PlannedCase):
     ranks: int = 1
     repro: str = ""
 
+    #: Members that ``__post_init__`` checks, and nothing else: readers of many cases check each combination once.
+    checked_together: ClassVar = ("outcome", "reason")
+
     def __post_init__(self) -> None:
         check_pair(self.outcome, self.reason)
 
@@ -194,7 +198,7 @@ class Report:
         """Return the profile with the breadth, which every place that names the profile shows."""
         return f"{self.badge or 'none'} · {self.breadth}"
 
-    @property
+    @cached_property
     def badge(self) -> str | None:
         """Return the largest profile that is fully green. A run that left cases out, or lost one, earns none.
 
@@ -206,9 +210,13 @@ class Report:
         inside = profiles.contained(asked) if asked in profiles.PROFILES else ()
         return profiles.badge(result for result in self.profile_results if result.name in inside)
 
+    @cached_property
+    def _reasons(self) -> frozenset[Reason]:
+        return frozenset(case.reason for case in self.cases)
+
     def exit_status(self) -> ExitStatus:
         disordered = bool(self.accounting.duplicates or self.accounting.unknown)
-        internal = any(case.reason.facts.is_internal for case in self.cases)
+        internal = any(reason.facts.is_internal for reason in self._reasons)
         return exit_status(self.counts, disordered=disordered, idle=bool(self.idle_areas), internal=internal)
 
 

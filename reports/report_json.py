@@ -85,17 +85,20 @@ def read_planned(value: Any, where: str) -> tuple[PlannedCase, ...]:
 
 def _repeated_id(planned: Iterable[PlannedCase]) -> str | None:
     """Return the first id that occurs twice, or None."""
+    ids: list[str] = [case.id for case in planned]
+    if len(set(ids)) == len(ids):
+        return None
     seen: set[str] = set()
-    for case in planned:
-        if case.id in seen:
-            return case.id
-        seen.add(case.id)
+    for id in ids:
+        if id in seen:
+            return id
+        seen.add(id)
     return None
 
 
 def read_report(path: Path) -> Report:
     """Return the report in a ``report.json``, compressed or not."""
-    return read_hashed(path)[0]()
+    return _read_once(path)[0]()
 
 
 def read_hashed(path: Path) -> tuple[Callable[[], Report], str]:
@@ -103,6 +106,12 @@ def read_hashed(path: Path) -> tuple[Callable[[], Report], str]:
 
     A small file is parsed when the function is called, a large one now, because it is not kept.
     """
+    report, sha256 = _read_once(path)
+    return report, sha256()
+
+
+def _read_once(path: Path) -> tuple[Callable[[], Report], Callable[[], str]]:
+    """Read a file once. Return functions that return its report, and the SHA-256 of its bytes."""
     where = str(path)
     with opened(path) as file:
         if os.fstat(file.fileno()).st_size > json_files.MAX_REPORT_BYTES:
@@ -112,8 +121,8 @@ def read_hashed(path: Path) -> tuple[Callable[[], Report], str]:
         data = file.read(json_files.LARGE + 1)
         if len(data) > json_files.LARGE:
             report, sha256 = _large(data, file, where)
-            return (lambda: report), sha256
-    return (lambda: parse_report(data, where)), hashlib.sha256(data).hexdigest()
+            return (lambda: report), lambda: sha256
+    return (lambda: parse_report(data, where)), lambda: hashlib.sha256(data).hexdigest()
 
 
 def parse_report(data: bytes, where: str) -> Report:

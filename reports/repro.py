@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any, Final
 
 from conformance.accelerator_name import is_accelerator_name
@@ -123,12 +124,25 @@ def repro_line_of(report: Report) -> ReproLine:
 
 def with_own_repro_lines(report: Report) -> Report:
     """Return the report with lines of :func:`repro_line_of` in place of every repro line that it came with."""
-    if not any(case.repro or SAYS_REPRO.search(case.message) for case in report.cases):
+    is_table = hasattr(report.cases, "with_texts")
+    if not (_one_by_one if is_table else _together)(report.cases):
         return report
     line = repro_line_of(report)
-    if hasattr(report.cases, "with_texts"):  # a table of many cases, which are not all made at once
-        return replace(report, cases=report.cases.with_texts(lambda case: _with_own(case, line)))
+    if is_table:
+        table: Any = report.cases
+        return replace(report, cases=table.with_texts(lambda case: _with_own(case, line)))
     return replace(report, cases=tuple(_with_own(case, line) for case in report.cases))
+
+
+def _one_by_one(cases: Iterable[CaseRecord]) -> bool:
+    """Return whether a case has a repro line. A table of many cases does not make them all at once."""
+    return any(case.repro or SAYS_REPRO.search(case.message) for case in cases)
+
+
+def _together(cases: Sequence[CaseRecord]) -> bool:
+    """Return whether a case may have a repro line: one search for all of them."""
+    texts = "\n".join(map(attrgetter("message"), cases))
+    return any(map(attrgetter("repro"), cases)) or "repro" in texts.lower()
 
 
 def _with_own(case: CaseRecord, line: ReproLine) -> CaseRecord:

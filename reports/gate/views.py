@@ -62,15 +62,20 @@ def _line(finding: GateFinding) -> str:
 
 
 def _conclusion(decision: Decision) -> str:
-    """Return the decision in one line, with the ids of the rules that reject."""
+    """Return the decision in one line. It begins with the decision, and ends with the rules that reject."""
     name, rejected = one_line(decision.accelerator, 100), len(decision.rejections)
     sentence = (
-        f"{name}, profile {decision.profile} · {decision.breadth}: {_WORDS[decision.status]}; "
-        f"{decision.met} of {decision.due} due cases"
+        f"{_WORDS[decision.status]}: {name}, profile {decision.profile} · {decision.breadth}; "
+        f"{decision.met:,} of {decision.due:,} due cases passed or are waived"
     )
-    reasons = ", ".join(decision.rejecting)
-    more = f"; {rejected} finding{'s' if rejected != 1 else ''} ({reasons}); see: conformance gate --explain ID"
-    return sentence + (more if rejected else "")
+    reasons = decision.rejecting
+    more = (
+        f"; {rejected:,} finding{'s' if rejected != 1 else ''} ({', '.join(reasons)}); "
+        f"see: conformance gate --explain {reasons[0]}"
+        if reasons
+        else ""
+    )
+    return sentence + more
 
 
 def as_json(decision: Decision) -> str:

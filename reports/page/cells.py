@@ -6,6 +6,7 @@ import string
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from operator import attrgetter
 from typing import Final
 
 from conformance.reports.model import Report
@@ -63,6 +64,9 @@ LETTERS: Final[Mapping[tuple[Outcome, Reason], str]] = dict(zip(_PAIRS, string.a
 LOST: Final = "."
 ABSENT: Final = "-"
 ENDING_OF: Final[Mapping[str, Ending]] = {letter: pair for pair, letter in LETTERS.items()} | {LOST: None}
+_LETTER_OF: Final[Mapping[Ending, str]] = {ending: letter for letter, ending in ENDING_OF.items()}
+
+_ID, _VERDICT = attrgetter("id"), attrgetter("outcome", "reason")
 
 #: Verdicts after which the process had to be replaced.
 SEVERE: Final = frozenset({Reason.CRASH, Reason.HANG, Reason.POISONED})
@@ -71,7 +75,12 @@ FILLS: Final = (0.01, 0.05)
 
 
 def letter_of(ending: Ending) -> str:
-    return LOST if ending is None else LETTERS[ending]
+    return _LETTER_OF[ending]
+
+
+def letters_of(endings: Iterable[Ending]) -> str:
+    """Return the letters of many verdicts as one text."""
+    return "".join(map(_LETTER_OF.__getitem__, endings))
 
 
 @dataclass(frozen=True)
@@ -133,4 +142,5 @@ def _mark(rows: list[Ending], passed: int, failed: int) -> Mark:
 def endings_of(report: Report) -> dict[str, Ending]:
     """Return every planned case of a report with its verdict."""
     lost: dict[str, Ending] = {planned.id: None for planned in report.accounting.unaccounted}
-    return lost | {case.id: (case.outcome, case.reason) for case in report.cases}
+    # Columns of attributes, without a step of Python for each case.
+    return lost | dict(zip(map(_ID, report.cases), map(_VERDICT, report.cases), strict=True))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from conformance.reports.gate.finding import Decision
 from conformance.reports.model import AcceleratorRecord, CaseRecord, Report, Run
-from conformance.reports.page.cells import ENDING_OF, Ending, endings_of, letter_of
+from conformance.reports.page.cells import ENDING_OF, Ending, endings_of, letters_of
 from conformance.reports.profiles import PROFILES, ProfileResult
 from conformance.reports.verdict import Outcome
 
@@ -130,7 +130,7 @@ def shortened(report: Report, plans: dict[tuple[str, ...], tuple[str, ...]]) -> 
         report.run,
         report.accelerator,
         plans.setdefault(ids, ids),
-        "".join(map(letter_of, endings.values())),
+        letters_of(endings.values()),
         counts.of_device / counts.claimed if counts.claimed else 0.0,
         step_medians(report),
     )

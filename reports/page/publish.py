@@ -7,10 +7,11 @@ import gzip
 import io
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import quote_plus
 
 from conformance.errors import UsageError
 from conformance.reports.page.cells import Ending, PageCell
@@ -44,10 +45,12 @@ def write(columns: Sequence[PageColumn], folder: Path) -> tuple[Path, ...]:
     for name, text in files(columns).items():
         write_text(folder / name, text)
         paths.append(folder / name)
+    # Columns have most ids in common.
+    quoted = cache(_quoted)
     for name, column in zip(_names(columns), columns, strict=True):
         path = folder / CASES / f"{name}.json.gz"
         # No time in the file: equal reports give equal bytes.
-        path.write_bytes(gzip.compress(cases_json(column).encode("utf-8", errors="replace"), 9, mtime=0))
+        path.write_bytes(gzip.compress(cases_json(column, quoted).encode("utf-8", errors="replace"), 9, mtime=0))
         paths.append(path)
     return tuple(paths)
 
@@ -85,20 +88,21 @@ def _names(columns: Sequence[PageColumn]) -> Iterator[str]:
         yield name
 
 
-def cases_json(column: PageColumn) -> str:
+def _quoted(text: str) -> str:
+    """Return a text as a part of an address."""
+    return quote_plus(text, errors="replace")
+
+
+def cases_json(column: PageColumn, quoted: Callable[[str], str] = _quoted) -> str:
     """Return every planned case of a column with its verdict, the verdict before, and its address on the page."""
     before = column.earlier[-1].endings if column.earlier else {}
-    rows = [
-        json.dumps(
-            {
-                "id": id,
-                "verdict": _verdict(ending),
-                **({"before": _verdict(before[id])} if before.get(id, ending) != ending else {}),
-                "link": f"index.html#{urlencode({'case': f'{column.title}|{id}'}, errors='replace')}",
-            }
-        )
-        for id, ending in column.endings.items()
-    ]
+    link, verdict = f"index.html#case={quoted(f'{column.title}|')}", cache(lambda ending: json.dumps(_verdict(ending)))
+    rows = []
+    for id, ending in column.endings.items():
+        old = before.get(id, ending)
+        changed = f'"before": {verdict(old)}, ' if old != ending else ""
+        address = json.dumps(link + quoted(id))
+        rows.append(f'{{"id": {json.dumps(id)}, "verdict": {verdict(ending)}, {changed}"link": {address}}}')
     run = column.report.run
     head = {"schema": 1, "accelerator": column.name, "origin": column.source.origin.name.lower(), "run": run.id}
     return json.dumps({**head, "started": run.started})[:-1] + ', "cases": [\n' + ",\n".join(rows) + "\n]}\n"

@@ -28,6 +28,7 @@ from conformance.reports.matrix import (
 from conformance.reports.model import Report
 from conformance.reports.plain_text import one_line, plain
 from conformance.reports.planned import PlannedCase
+from conformance.reports.profiles import PROFILES, contained
 from conformance.reports.totals import Counts
 
 SUMMARY = "for terminals"
@@ -185,8 +186,10 @@ def _differences(found: Sequence[Difference], width: int) -> str:
 
 def _difference_line(difference: Difference, width: int) -> str:
     """Return a difference in one line that is cut to ``width`` columns."""
+    # Most messages begin with the cell, which then stands there once.
+    about = "" if difference.message.startswith(difference.cell) else f"{difference.cell}: "
     # The two columns of the indent are taken from the width before the line is cut.
-    return "  " + one_line(f"{difference.reason.value} · {difference.cell}: {difference.message}", width - 2)
+    return "  " + one_line(f"{difference.reason.value} · {about}{difference.message}", width - 2)
 
 
 def _failures(found: Sequence[Cause], width: int, shown: int) -> str:
@@ -265,8 +268,8 @@ def _claims(report: Report, width: int) -> str:
         return ""
     asked = f" in a run of profile {one_line(report.run.profile)}" if report.run.profile else ""
     headline = f"claims: {len(check.verified)} of {check.total} declared claims have a passing case{asked}"
-    if not check.unverified:
-        return headline
+    if not check.unverified or report.run.profile not in ("", "full"):
+        return headline  # only a full run has a case for each claim
     rest = len(check.unverified) - MAX_IDS
     shown = [*map(one_line, check.unverified[:MAX_IDS]), *([f"… and {rest} more"] if rest > 0 else [])]
     return "\n".join([headline, _wrapped("  not verified: ", shown, width)])
@@ -296,11 +299,21 @@ def _profile(report: Report) -> str:
 
 
 def _narrow(report: Report, width: int) -> Iterator[str]:
-    """Yield what the next profile lacks in breadth, if the run has not reached it for that reason alone."""
+    """Yield what the next profile lacks in breadth, if the run has not reached it for that reason alone.
+
+    A run of one profile has no cases of larger ones, and says nothing about them.
+    """
     if report.run.invocation.selection:
         return
+    asked = contained(report.run.profile) if report.run.profile in PROFILES else PROFILES
     for result in report.profile_results:
-        if result.lacks and not result.failed and result.verified == result.claimed and not result.green:
+        if (
+            result.name in asked
+            and result.lacks
+            and not result.failed
+            and result.verified == result.claimed
+            and not result.green
+        ):
             shown = [one_line(text) for text in result.lacks[:_MAX_LACKS]]
             more = [f"{len(result.lacks) - _MAX_LACKS} more"] if len(result.lacks) > _MAX_LACKS else []
             yield _wrapped(f"  {result.name} needs more claims: ", [*shown, *more], width)

@@ -124,7 +124,8 @@ RULES = (
         "device and the name are of one accelerator, and of the required one if the gate is given --accelerator.",
         why="A report is believed for the accelerator that it names. A name that only looks right moves the trust to "
         "another device.",
-        fix="Send the file as the run wrote it. Give the accelerator a name of its own, in ASCII.",
+        fix="Send the report of the required accelerator, as the run wrote it. "
+        "Give an accelerator a name of its own, in ASCII.",
         check=check_names,
     ),
 )

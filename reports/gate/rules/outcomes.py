@@ -58,7 +58,7 @@ def _check_something_passed(evidence: GateEvidence) -> Iterator[GateFinding]:
         return
     for name in contained(evidence.profile):
         if not any(PROFILES[name].own(group.first) for group in passed):
-            yield reject("G06", f"No case of profile {name}'s own passed, so the run does not verify it.")
+            yield reject("G06", f"No case passed that the profile {name} adds, so the run does not verify it.")
 
 
 def check_flaky(evidence: GateEvidence) -> Iterator[GateFinding]:
@@ -77,7 +77,7 @@ RULES = (
     Rule(
         "G06",
         requirement="Every case of the core and every claimed case passed, or failed as a valid waiver of the gate "
-        "says. At least one case of the profile's own passed.",
+        "says. At least one case passed that the profile adds.",
         why="This is what conformance means. A run that skips everything has no failures either.",
         fix="Fix the failure, withdraw the claim, or ask for a waiver. A waiver that only the run knew does not "
         "count here.",

@@ -35,8 +35,8 @@ _LARGEST: Final = {
     **dict.fromkeys(("bool", "uint8", "int8", "int16", "int32", "int64"), 3.41e38),
 }
 _PARTS: Final = 4
-#: Result of a probe that computed: only then a case that is not claimed has numbers of errors.
-_RIGHT: Final = "right"
+#: Results of a probe that computed, on the device or on the host: such a case has numbers of errors.
+_COMPUTED: Final = frozenset({"right", "fallback"})
 #: Reasons of cases that a probe has seen.
 _PROBED: Final = frozenset({Reason.UNSUPPORTED, Reason.UNDECLARED, Reason.UNDER_DECLARED})
 
@@ -127,8 +127,11 @@ def _of_other_skips(case: CaseRecord) -> Iterator[str]:
     if probe is not None and case.reason not in _PROBED and not case.reason.facts.made_by_waiver:
         yield f"skipped as {case.reason.value}, with the metric of a case that is not claimed (probe)"
     numbers = [name for name in _RATIOS if name in case.metrics]
-    if probe != _RIGHT and numbers and not case.reason.facts.made_by_waiver:
-        yield f"skipped as {case.reason.value}, with errors of a case that was judged ({numbers[0]})"
+    # A case that is declared unsupported and works was judged like a claimed one, so it has no probe.
+    computed = probe in _COMPUTED or case.reason is Reason.UNDER_DECLARED or case.reason.facts.made_by_waiver
+    judged = [name for name in _ERRORS if name in case.metrics]
+    if judged and not computed:
+        yield f"skipped as {case.reason.value}, with errors of a case that was judged ({judged[0]})"
     elif not all(_is_within(case.metrics[name]) for name in numbers):
         yield f"skipped as {case.reason.value}, with an error outside the budget"
     if case.reason is Reason.UNSUPPORTED and probe in ("right", "wrong", "fallback"):

@@ -16,10 +16,11 @@ const FILLERS = new Set(("a an the on of in for with and or does do is are can w
   + "supported run runs running work works accelerator accelerators operator device to by it").split(" "));
 const MOST_NAMES = 6;
 
-/** The words of a question: dtype, mode, columns, and the rest, which names subjects. */
+/** The words of a question: dtype, mode, columns, and the rest, which names subjects and keeps its capital letters. */
 function understood(text) {
   const found = { dtype: "", mode: "", columns: null, words: [], accelerators: [] };
-  for (const raw of text.toLowerCase().split(/[\s,;?!()[\]]+/)) for (const word of pieces(raw)) {
+  for (const raw of text.split(/[\s,;?!()[\]]+/)) for (const typed of pieces(raw)) {
+    const word = typed.toLowerCase();
     if (!word || FILLERS.has(word)) continue;
     const dtype = DTYPES[word] || (KNOWN_DTYPES.includes(word) ? word : ""), mode = MODES[word], columns = columnsNamed(word);
     if (dtype) found.dtype = dtype;
@@ -28,7 +29,7 @@ function understood(text) {
       const both = (found.columns || []).filter((column) => columns.includes(column));
       found.columns = both.length ? both : [...new Set([...(found.columns || []), ...columns])];
       found.accelerators.push(word);
-    } else found.words.push(word);
+    } else found.words.push(typed);
   }
   return found;
 }
@@ -36,7 +37,8 @@ function understood(text) {
 /** Parts of a word such as `bfloat16-training`; a word of other parts stays whole. */
 function pieces(raw) {
   const word = raw.replace(/^[."'`:]+|[."'`:]+$/g, ""), parts = word.split("-");
-  return parts.length > 1 && parts.some((part) => DTYPES[part] || KNOWN_DTYPES.includes(part) || MODES[part]) ? parts : [word];
+  const known = (part) => DTYPES[part] || KNOWN_DTYPES.includes(part) || MODES[part];
+  return parts.length > 1 && parts.some((part) => known(part.toLowerCase())) ? parts : [word];
 }
 
 const titleWords = (title) => title.toLowerCase().split(/[\s()]+/).filter(Boolean);
@@ -45,26 +47,36 @@ function columnsNamed(word) {
   return data.columns.filter((column) => titleWords(column.title).includes(word));
 }
 
-/** Subjects that match every word, only the best kind of match: the whole name, its last part, another part, some letters. */
+/** Subjects that match every word, only the best kind of match. */
 function subjectsNamed(words, subjects) {
-  let best = 4, found = [];
+  let best = NO_MATCH, found = [];
   for (const subject of subjects) {
-    const kind = Math.max(...words.map((word) => match(subject, word)));
+    const kind = matchOfAll(subject, words);
     if (kind < best) { best = kind; found = []; }
-    if (kind === best && kind < 4) found.push(subject);
+    if (kind === best && kind < NO_MATCH) found.push(subject);
   }
   return found;
 }
 
-function match(subject, word) {
-  const { full, name, parts } = subject.search;
-  if (full === word || name === word || name === `nn.functional.${word}`) return 0;
-  return parts[parts.length - 1] === word ? 1 : parts.includes(word) ? 2 : full.includes(word) ? 3 : 4;
+/** Subjects of the same name with other capital letters: Conv2d is a layer, conv2d a function. */
+function namesakes(words, subjects, named) {
+  return words.length ? subjects.filter((subject) => matchOfAll(subject, words) <= 1 && !named.includes(subject)) : [];
+}
+
+const NO_MATCH = 5;
+const matchOfAll = (subject, words) => Math.max(...words.map((word) => match(subject, word)));
+
+/** Kind of match: 0 the whole name, 1 with other capital letters, 2 its last part, 3 another part, 4 some letters. */
+function match(subject, typed) {
+  const { full, name, parts, area, shown } = subject.search, word = typed.toLowerCase();
+  if ([`${area}.${shown}`, shown].includes(typed) || shown === `nn.functional.${typed}`) return 0;
+  if (full === word || name === word || name === `nn.functional.${word}`) return 1;
+  return parts[parts.length - 1] === word ? 2 : parts.includes(word) ? 3 : full.includes(word) ? 4 : NO_MATCH;
 }
 
 function searchable(area, name) {
   const full = `${area}.${name}`.toLowerCase();
-  return { full, name: name.toLowerCase(), parts: full.split(/[. ]/) };
+  return { full, area, shown: name, name: name.toLowerCase(), parts: full.split(/[. ]/), short: name.split(/[. ]/).pop() };
 }
 
 /** Nearest known names: by the number of changed, missing or swapped letters. */
@@ -72,8 +84,8 @@ function nearest(word, subjects) {
   const names = new Map();
   for (const subject of subjects) names.set(subject.search.parts[subject.search.parts.length - 1], subject);
   const all = [...names.keys(), ...data.columns.flatMap((column) => titleWords(column.title)), ...KNOWN_DTYPES, ...Object.keys(DTYPES)];
-  const most = Math.max(1, Math.floor(word.length / 3));
-  return [...new Set(all)].map((name) => [distance(word, name), name]).filter(([far]) => far <= most)
+  const lower = word.toLowerCase(), most = Math.max(1, Math.floor(word.length / 3));
+  return [...new Set(all)].map((name) => [distance(lower, name), name]).filter(([far]) => far <= most)
     .sort((a, b) => a[0] - b[0] || (a[1] < b[1] ? -1 : 1)).slice(0, MOST_NAMES).map(([, name]) => name);
 }
 
@@ -156,7 +168,7 @@ function sentence(answer, what) {
 
 /** The words for what was asked about. */
 function subjectWords(asked, subjects) {
-  const short = subjects.length === 1 ? subjects[0].search.parts[subjects[0].search.parts.length - 1] : "";
+  const short = subjects.length === 1 ? subjects[0].search.short : "";
   const name = !asked.words.length ? "everything" : subjects.length === 1 ? (asked.words.length === 1 ? short : asked.words.join(" ")) : `“${asked.words.join(" ")}” (${plural(subjects.length, "subject")})`;
   return [name, asked.dtype && `in ${asked.dtype}`, asked.mode && `for ${asked.mode}`].filter(Boolean).join(" ");
 }

@@ -45,7 +45,7 @@ function caseGrid(column, subject, chosen, marked) {
 function caseSection(column, place) {
   const id = data.ids[place], [outcome, reason] = endingOf(column, place), known = data.reasons[reason] || {};
   const message = column.messages[column.message[place]], share = shareOf(column, place), mark = data.marks[markOf(column, place)];
-  const section = element("section", { class: "one", "aria-live": "polite" }, element("h3", {}, id),
+  const section = element("section", { class: "one", "aria-live": "polite" }, element("h3", {}, ...breakable(id)),
     element("p", { class: mark[1] }, element("b", {}, `${mark[0]} ${outcome}: ${reason}`), column.waived.includes(place) ? " (under a waiver)" : ""),
     known.when ? element("p", { class: "quiet" }, `${known.when} ${outcome === "fail" ? known.fix : ""}`) : "");
   if (message) section.append(element("pre", {}, message.replaceAll("\u0001", id)));

@@ -41,6 +41,13 @@
     if (!places.length) return box.replaceChildren(reply("apply", `There is no case of ${what}.`, null, otherAxes(named)));
     const answers = (asked.columns || data.columns).map((column) => judged(column, places));
     box.replaceChildren(answers.length === 1 ? one(answers[0], what, asked) : several(answers, what, asked));
+    box.querySelector(".acts").append(...also(asked, named));
+  }
+
+  /** Buttons for subjects of the same name in other areas. */
+  function also(asked, named) {
+    return namesakes(asked.words, subjects, named).slice(0, 3).map(({ area, name }) =>
+      button(`See also ${area}.${name}`, () => ask(state.q.replace(asked.words[0], `${area}.${name}`))));
   }
 
   function reply(kind, words, list, acts) {
@@ -52,7 +59,7 @@
     const near = nearest(lost[0] || asked.words[0], subjects);
     const words = lost.length ? `Nothing here is called “${word}”.` : `No subject has all of the words “${word}”.`;
     return reply("unknown", near.length && lost.length ? `${words} Did you mean:` : words, null,
-      lost.length ? near.map((name) => button(name, () => ask(state.q.toLowerCase().replace(lost[0], name)))) : []);
+      lost.length ? near.map((name) => button(name, () => ask(state.q.replace(lost[0], name)))) : []);
   }
 
   /** Buttons for the dtypes and modes that the subjects do have. */
@@ -78,14 +85,15 @@
 
   function several(answers, what, asked) {
     const good = answers.filter((found) => found.kind === "yes").map((found) => found.column.title);
-    const lines = answers.map((found) => element("li", {}, element("span", { class: signStyle(found) }, sign(found)), element("b", {}, found.column.title),
+    const some = answers.filter((found) => found.kind === "partly").length;
+    const lines = answers.map((found) => element("li", found.kind === "yes" ? {} : { class: "long" }, element("span", { class: signStyle(found) }, sign(found)), element("b", {}, found.column.title),
       element("span", {}, found.kind === "yes" ? `${counted(found.counts.pass)} of ${counted(found.counts.planned)} pass${found.worst === null ? "" : found.worst === 0 ? ", exact" : `, worst ${shareWords(found.worst)} budget`}`
         : `${WORDS[found.kind]} ${sentence(found, what)}`),
       found.counts.planned ? button("cases", () => openFrom(found, asked), { "aria-label": `cases of ${found.column.title}` }) : ""));
     const kind = good.length === answers.length ? "yes" : good.length ? "partly" : "no", box = reply("", "", element("ul", { class: "each" }, ...lines),
       [button("Copy the link", (pressed) => copyText(location.href, pressed))]);
     box.classList.add(kind);
-    box.querySelector("h2").replaceChildren(element("b", {}, `${good.length} of ${answers.length}`), ` run ${what}${good.length ? `: ${good.join(", ")}` : ""}.`);
+    box.querySelector("h2").replaceChildren(element("b", {}, `${good.length} of ${answers.length}`), ` run ${what}${good.length ? `: ${good.join(", ")}` : ""}${some ? `; ${some} in part` : ""}.`);
     return box;
   }
 
@@ -288,7 +296,7 @@
     const outside = [...between(subject.first, subject.end)].some((other) => !marked(other));
     if (outside) inner.append(element("p", { class: "quiet" }, "Cases outside the question or the filter are dashed."));
     inner.append(caseGrid(column, subject, place, marked), caseSection(column, place));
-    const head = element("div", { class: "head" }, element("h2", { id: "cell-title" }, `${subject.area}.${subject.name} on ${column.title}`, element("small", {}, plural(subject.end - subject.first, "case"))),
+    const head = element("div", { class: "head" }, element("h2", { id: "cell-title" }, ...breakable(`${subject.area}.${subject.name}`), ` on ${column.title}`, element("small", {}, plural(subject.end - subject.first, "case"))),
       button("Copy the link", (pressed) => copyText(location.href, pressed)), button("✕", () => dialog.close(), { "aria-label": "Close" }));
     dialog.replaceChildren(head, inner);
     for (const one of dialog.querySelectorAll("[data-place]")) one.addEventListener("click", () => choose(column, subject, Number(one.dataset.place)));
