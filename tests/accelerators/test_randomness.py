@@ -66,6 +66,33 @@ def test_one_device_needs_no_function_for_all():
     assert seeds == [9]
 
 
+@pytest.mark.parametrize("devices", [1, 2])
+def test_the_seed_of_all_devices_is_the_seed_of_one(devices):
+    """tinygrad's module has manual_seed_all() only."""
+    seeds = []
+    module = SimpleNamespace(__name__="torch.quiet", manual_seed_all=seeds.append, device_count=lambda: devices)
+
+    if devices == 1:
+        DeviceGenerators().seed(module, 0, 9)
+        assert seeds == [9]
+    else:
+        with pytest.raises(NotImplementedError, match=r"^torch\.quiet has neither manual_seed\(\) nor default"):
+            DeviceGenerators().seed(module, 0, 9)
+        assert seeds == []
+
+
 def test_without_function_and_generators_the_module_is_named():
+    module, numbers = SimpleNamespace(__name__="torch.quiet"), DeviceGenerators()
+
+    for function, call in {
+        "manual_seed": lambda: numbers.seed(module, 0, 9),
+        "initial_seed": lambda: numbers.initial_seed(module, 0),
+        "get_rng_state": lambda: numbers.state(module, 0),
+        "set_rng_state": lambda: numbers.set_state(module, 0, torch.zeros(1)),
+    }.items():
+        with pytest.raises(
+            NotImplementedError, match=rf"^torch\.quiet has neither {function}\(\) nor default_generators$"
+        ):
+            call()
     with pytest.raises(NotImplementedError, match=r"^torch\.quiet has no default_generators$"):
-        DeviceGenerators().seed(SimpleNamespace(__name__="torch.quiet"), 0, 9)
+        numbers.generator(module, 0)

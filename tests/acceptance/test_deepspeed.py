@@ -27,3 +27,18 @@ def test_the_real_defects_of_deepspeeds_cpu_are_reported(tmp_path: Path) -> None
         assert finished.verdicts[case][0] == "fail", finished.output
         assert sentence in finished.messages[case]
     assert finished.verdicts["accelerator.rng.fork"] == ("pass", "native")
+
+
+@pytest.mark.skipif(
+    any(importlib.util.find_spec(name) is None for name in ("deepspeed", "transformers")),
+    reason="needs the extras: pip install deepspeed transformers",
+)
+def test_the_engine_runs_on_an_accelerator_of_this_project(tmp_path: Path) -> None:
+    ways = ("hooks[1]", "nvme[3]", "universal[1-1]", "auto_tp[2]", "gathered[2]", "one_bit[OneBitAdam]")
+    chosen = [f"--case=workloads.deepspeed.{way}" for way in ways]
+    finished = run("--accelerator=cpu", *chosen, "-n0", cwd=tmp_path, name="cpu")
+
+    assert finished.status == 0, finished.output
+    verdicts = {way: finished.verdicts[f"workloads.deepspeed.{way}"] for way in ways}
+    assert verdicts.pop("one_bit[OneBitAdam]") == ("skip", "environment")
+    assert set(verdicts.values()) == {("pass", "native")}, finished.output

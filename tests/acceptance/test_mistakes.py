@@ -16,7 +16,7 @@ from .running import environment, run
 USAGE = 4
 #: Seconds until the sentence, on an idle machine. The limit for one step is shorter here, so that the tests are.
 WITHIN = 60.0
-SHORT_LIMIT = "5"
+SHORT_LIMIT = "12"
 #: Any case whose set-up needs the device.
 CASE = "accelerator.device.available"
 MAIN = "import sys; from conformance.cli.main import main; sys.exit(main())"

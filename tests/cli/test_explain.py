@@ -93,6 +93,17 @@ def test_rules_and_reasons_are_explained(capsys: Captured, name: str, words: lis
         assert word in shown
 
 
+def test_a_report_adds_the_cases_of_a_reason(tmp_path: Path, capsys: Captured) -> None:
+    write_sample(tmp_path)
+
+    shown = explained(capsys, "wrong", "--report", str(tmp_path))
+
+    assert "wrong reason of a fail" in shown
+    assert "cases of supa with this reason: operators.add[float32-training]" in shown
+    assert "cases of supa with this reason: none" in explained(capsys, "hang", "--report", str(tmp_path))
+    assert "with this reason" not in explained(capsys, "G03", "--report", str(tmp_path))
+
+
 def test_a_broken_report_is_one_sentence(tmp_path: Path, capsys: Captured) -> None:
     (tmp_path / "report.json").write_text("{")
 

@@ -41,7 +41,7 @@ def fail(files: Files, id: str = ADD) -> None:
 def test_acceptance_is_status_0(files: Files, tmp_path: Path, capsys: Captured) -> None:
     assert main(files.write(tmp_path)) == 0
     assert capsys.readouterr().out.splitlines()[-1] == (
-        "acme, profile training · 9 of 12 cases claimed: accepted; 6 of 6 due cases"
+        "accepted: acme, profile training · 9 of 12 cases claimed; 6 of 6 due cases passed or are waived"
     )
 
 
@@ -53,8 +53,9 @@ def test_rejection_is_status_1_and_a_line_each(files: Files, tmp_path: Path, cap
     lines = capsys.readouterr().out.splitlines()
     assert [line[:10] for line in lines[:3]] == ["G05 reject", "G06 reject", "G07 reject"]
     assert lines[-1].startswith(
-        "acme, profile training · 9 of 12 cases claimed: rejected; 5 of 6 due cases; 3 findings (G05, G06, G07); "
+        "rejected: acme, profile training · 9 of 12 cases claimed; 5 of 6 due cases passed or are waived; 3 findings"
     )
+    assert lines[-1].endswith("(G05, G06, G07); see: conformance gate --explain G05")
 
 
 def test_the_folder_of_a_run_is_judged_too(files: Files, tmp_path: Path, capsys: Captured) -> None:
@@ -309,7 +310,7 @@ def test_with_signers_the_signed_bytes_are_read_and_no_journal(
         assert main([command, str(tmp_path), *(words[2:] if command == "gate" else [signers])]) == 0
         shown = capsys.readouterr().out
         assert (
-            "acme, profile training · 9 of 12 cases claimed: accepted"
+            "accepted: acme, profile training · 9 of 12 cases claimed"
             if command == "gate"
             else "signed by ada@acme.example"
         ) in shown

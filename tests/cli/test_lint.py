@@ -29,13 +29,19 @@ def test_a_warning_is_printed_and_does_not_fail(findings: list[LintFinding], cap
     findings.append(LintFinding("L11", LintSeverity.WARNING, "is_fp16_supported() is a\nconstant\x1b[0m."))
 
     assert main(["lint", "cpu"]) == 0
-    assert capsys.readouterr().out == "L11 warning: is_fp16_supported() is a constant.\n"
+    assert capsys.readouterr().out == (
+        "L11 warning: is_fp16_supported() is a constant.\ncpu: no error; 1 warning; see: conformance explain L11\n"
+    )
 
 
 def test_an_error_fails(findings: list[LintFinding], capsys: Captured) -> None:
     findings.append(LintFinding("L01", LintSeverity.ERROR, "float16 is listed, but is_fp16_supported() is false."))
 
+    findings.append(LintFinding("L11", LintSeverity.WARNING, "is_fp16_supported() is a constant."))
+
     assert main(["lint", "cpu"]) == 1
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == "cpu: 1 error, 1 warning; see: conformance explain L01"
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,8 @@ import pytest
 
 from conformance.accelerators.simulated.faults import SWITCHES
 from conformance.selection import matches
+from tests.faults.pairs import order, state
+from tests.faults.pairs.pair import CALLS, PLACES
 
 from . import bench, table
 from .catalogue import MUTANTS
@@ -52,6 +54,9 @@ def test_a_mutant_breaks_something_that_exists(mutant: Mutant):
 
 def test_every_switch_has_a_mutant():
     used = {switch for mutant in MUTANTS for switch in mutant.fault.switches}
+    # Generated faults use switches too, and say where a switch acts.
+    used |= {switch for part in (*order.PARTS, *state.PARTS) for switch in part.switches}
+    used |= {switch for table in (PLACES, CALLS) for switches in table.values() for switch in switches}
 
     assert set(SWITCHES) - used == set(NO_DEFECTS)
 

@@ -64,6 +64,12 @@ def _section(area: str, checks: list[str], known: Mapping[str, Any]) -> Iterator
     else:
         yield "**Here**: no area of this name."
     yield ""
+    if covered := known.get("covered"):
+        yield "| subject | cases |"
+        yield "|---|---|"
+        for subject, ids in covered:
+            yield f"| {subject} | {', '.join(f'`{id}`' for id in ids)} |"
+        yield ""
     yield "| not tested | why |"
     yield "|---|---|"
     for what, why in known["missing"]:

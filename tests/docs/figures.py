@@ -7,6 +7,7 @@ writes all of them.
 from __future__ import annotations
 
 import importlib
+import json
 from collections import Counter
 from collections.abc import Mapping
 from functools import cache
@@ -27,11 +28,14 @@ from conformance.reports.model import Report
 from conformance.reports.planned import PlannedCase
 from conformance.reports.profiles import PROFILES
 from conformance.reports.views import all_views, text
+from tests.faults.fault import FAMILIES as FAULT_FAMILIES
 
 ROOT: Final = Path(__file__).parents[2]
 DOCS: Final = ROOT / "docs"
 #: The published run of the CPU: the README's terminal and docs/matrix.md show it.
 RUN: Final = ROOT / "reports" / "published" / "runs" / "cpu.json.gz"
+#: Scores of generated faults: of kernels and derivatives, and of time, state and collectives.
+MEASURED_FAULTS: Final = tuple(ROOT / "tests" / "faults" / name for name in ("measured.json", "measured_pairs.json"))
 WIDTH: Final = 86
 #: Areas in the README's terminal; the others are in docs/matrix.md.
 SHOWN: Final = ("accelerator", "operators", "total")
@@ -157,6 +161,30 @@ def measurements() -> str:
     return "\n".join([str(table), "", *dict.fromkeys(row["machine"] for row in rows)])
 
 
+def generated_faults() -> str:
+    """Return the scores of generated faults by family, from the committed measurements."""
+    rows = []
+    for file in MEASURED_FAULTS:
+        measured = json.loads(file.read_text(encoding="utf-8"))
+        for family, found in measured["families"].items():
+            drawn = found["public"]["live"] + found["unproven"]
+            rows.append(
+                (
+                    f"{family} {FAULT_FAMILIES[family]}",
+                    drawn,
+                    found["unproven"],
+                    _share(found["reached"]),
+                    _share(found["public"]),
+                )
+            )
+    return tabulate(rows, ("family", "drawn", "unproven", "over reached", "over the public API"), tablefmt="github")
+
+
+def _share(score: dict[str, float]) -> str:
+    interval = f"{score['low']:.0%} to {score['high']:.0%}"
+    return f"{score['killed']} of {score['live']}: {score['share']:.0%} ({interval})"
+
+
 #: Page, name of a generated part, and the function that makes it.
 PARTS: Final = (
     (ROOT / "README.md", "figures", counts),
@@ -168,4 +196,5 @@ PARTS: Final = (
     (DOCS / "running.md", "areas", areas),
     (DOCS / "verdicts.md", "profiles", profiles),
     (DOCS / "benchmarks.md", "benchmarks", measurements),
+    (DOCS / "detection.md", "faults", generated_faults),
 )

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ast
+import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -21,6 +22,8 @@ BEGIN, END = "<!-- gaps:begin -->", "<!-- gaps:end -->"
 PROBES = "capabilities"
 ROOT = Path(__file__).parents[2]
 KERNELS = "conformance.kernels"
+#: What `conformance coverage --accelerator sim --format json` printed.
+COVERAGE = Path(__file__).with_name("coverage.json")
 #: Folders of DeepSpeed's tests/unit at commit edaa7221.
 DEEPSPEED_AREAS = frozenset(
     {
@@ -53,6 +56,8 @@ def table(cases: Iterable[Case], areas: Iterable[str]) -> str:
             f"Parts of `conformance.kernels` that no case uses: {_named(unused_kernels())}. Only its own tests do.",
             "",
             *kernels(),
+            "",
+            *overloads(),
         ]
     )
 
@@ -103,6 +108,34 @@ def kernels() -> list[str]:
         "| builder | entry points | why |",
         "|---|---|---|",
         *(f"| `{builder}` | {', '.join(f'`{name}`' for name in names)} | {why} |" for builder, names, why in missing),
+    ]
+
+
+def overloads() -> list[str]:
+    """Return the lines about PyTorch's overloads that no case exercises, from the committed coverage."""
+    data = json.loads(COVERAGE.read_text(encoding="utf-8"))
+    counts, missing = data["overloads"], data["overloads"]["missing"]
+    by_reason: dict[str, list[str]] = {}
+    for name, why in missing.items():
+        by_reason.setdefault(why, []).append(name.removeprefix("aten::"))
+    arguments, layouts, rules = data["arguments"], data["layouts"], data["derivatives"]
+    sizes = ", ".join(f"{count} with {size} elements" for size, count in layouts["sizes"].items())
+    share = f"{len(missing) / counts['public']:.1%}; {data['cases']:,} cases on `{data['accelerator']}`"
+    first = f"{len(missing)} of the {counts['public']:,} overloads that PyTorch's databases reach are not exercised"
+    last = (
+        f"{len(arguments['never set'])} of {arguments['with a default']:,} arguments with a default are never set to "
+        f"another value. Of {rules['subsets']:,} sets of inputs for which a gradient can be asked, "
+        f"{len(rules['never asked'])} never are. Of {layouts['inputs']:,} tensor inputs, "
+        f"{layouts['seen']['strided']} are seen strided and {layouts['seen']['expanded']} expanded; {sizes}."
+    )
+    return [
+        f"{first} ({share}). `conformance coverage` measures this:",
+        "",
+        "| overloads | why |",
+        "|---|---|",
+        *(f"| {', '.join(f'`{name}`' for name in names)} | {why} |" for why, names in sorted(by_reason.items())),
+        "",
+        last,
     ]
 
 

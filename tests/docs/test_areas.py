@@ -25,6 +25,17 @@ def test_a_description_says_what_is_missing_and_why(area):
     assert all(len(pair) == 2 and all(pair) for pair in known["missing"])
 
 
+@pytest.mark.parametrize("area", [area for area in sorted(FACTS) if "covered" in FACTS[area]])
+def test_a_subject_names_cases_of_its_area(area):
+    ids = [planned.case.id for planned in bundled_cases()]
+
+    # A subject may be covered by another area.
+    for subject, named in FACTS[area]["covered"]:
+        assert subject
+        for name in named:
+            assert any(id == name or id.startswith(f"{name}[") for id in ids), f"{name} is no case"
+
+
 def test_every_area_of_the_mission_has_a_case():
     there = areas.checks_of([planned.case for planned in bundled_cases()])
 

@@ -22,3 +22,11 @@ def test_a_skipped_case_says_why():
 def test_a_missing_report_is_one_sentence(tmp_path, capsys):
     assert parity.main(["--report", str(tmp_path / "none.json")]) == 4
     assert "there is no report" in capsys.readouterr().err
+
+
+def test_a_report_leaves_out_that_a_case_passed(tmp_path):
+    """A report has an outcome only for a case that did not pass."""
+    report = tmp_path / "report.json"
+    report.write_text('{"cases": [{"id": "workloads.llama.tp[2]", "metrics": {"weight_error": 2e-7}}]}')
+
+    assert "| `llama.tp[2]` | 2.0e-07 | – | – |" in parity.page(parity.cases(report))

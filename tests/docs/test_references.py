@@ -80,6 +80,8 @@ OTHERS = {
     "--family",
     "--narrow",
     "--seed",
+    # that of conformance coverage
+    "--at-most",
     # the benchmarks' and pip's
     "--record",
     "--deepspeed",

@@ -42,6 +42,8 @@ class ExactDevice:
             yield
 
     def execute(self, function: Any, sample: OperatorSample, **extra: Any) -> Any:
+        if isinstance(function, torch._ops.OpOverload):
+            return execution.call(function, sample, **extra)  # a kernel of the backward is another function
         self._last = arguments = self._arguments(sample)
         result = execution.call(function, sample, **extra)
         if arguments is not None and isinstance(result, torch.Tensor):
@@ -65,7 +67,8 @@ class ExactDevice:
 
             def value(at: Any, keywords: Any, by: int = by, seed: Iterator[float] = seed) -> Any:
                 slope, factor = exact_derivative(self.name, at, keywords, by), next(seed)
-                return None if slope is None else slope * factor
+                # mpmath computes finite numbers only: what NaN and infinities give is the host's.
+                return None if slope is None or not math.isfinite(factor) else slope * factor
 
             self._replace(gradient, self._last, value)
         return found

@@ -49,6 +49,7 @@ def test_normalisations_of_one_and_two_elements(
     """What is left of two normalised elements is rounding, of the terms and not of the difference."""
 
     def execute(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+        execution.call(function, sample, **extra)  # PyTorch's own checks of arguments refuse on every device
         return execution.call(formula, sample)
 
     monkeypatch.setattr(execution, "execute", execute)
@@ -154,3 +155,41 @@ def test_gradients_from_an_output_that_is_one_ulp_off(name: str, monkeypatch: py
 
     for base in range(3):
         run(f"operators.{name}[float64-training]", base)
+
+
+#: Windows that are sums of cosines, and those that are one function of the position.
+SUMS = ("blackman", "cosine", "general_cosine", "general_hamming", "hamming", "hann", "nuttall")
+FUNCTIONS = ("exponential", "gaussian")
+
+
+def moved_by(units: float, *, of_largest: bool) -> Any:
+    """Return an ``execute`` whose results are wrong by some unit roundoffs, alternately up and down."""
+
+    def execute(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+        result = execution.call(function, sample, **extra)
+        if extra or not result.numel():
+            return result
+        signs = torch.ones_like(result)
+        signs[::2] = -1
+        size = result.abs().max() if of_largest else result.abs()
+        step = torch.finfo(result.dtype).eps / 2 * units * size * signs
+        return result + torch.where(result == 0, 0, step)
+
+    return execute
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("name", "units", "of_largest"), [
+    *((name, 6, True) for name in SUMS),  # cosines within two ulp, and the sum
+    *((name, 9, False) for name in FUNCTIONS),  # exp within two ulp
+    ("kaiser", 28, False),  # a quotient of Bessel functions
+])  # fmt: skip
+def test_windows_are_rounded_like_their_functions(
+    name: str, units: float, of_largest: bool, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(execution, "execute", moved_by(units, of_largest=of_largest))
+    run(f"operators.signal.windows.{name}[{dtype}-inference]")
+
+    monkeypatch.setattr(execution, "execute", moved_by(units * 8, of_largest=of_largest))
+    with pytest.raises(AssertionError, match="elements differ"):
+        run(f"operators.signal.windows.{name}[{dtype}-inference]")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -70,12 +69,3 @@ def elements(value: Any) -> int:
     if is_tensor(value):
         return functools.reduce(int.__mul__, value[2], 1)
     return sum(elements(item) for item in value) if isinstance(value, list) else 0
-
-
-def tensors_of(value: Any) -> Iterator[torch.Tensor]:
-    """Yield the tensors of a decoded value, in order."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from tensors_of(item)

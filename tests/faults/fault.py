@@ -69,6 +69,9 @@ FAMILIES = {
     "E": "arithmetic",
     "F": "derivative",
     "G": "refusal swallowed",
+    "T": "time and order",
+    "S": "state",
+    "K": "collectives",
 }
 
 

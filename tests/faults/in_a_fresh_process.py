@@ -14,10 +14,13 @@ import torch
 from tests.defects import bench
 from tests.faults import corpus, derivatives, forks, population, recording, run
 from tests.faults.fault import Fault, Hits
-from tests.faults.judging import End, Judged, judged
+from tests.faults.judging import End, Judged, candidates, judged
 from tests.faults.liveness import Shown
 from tests.faults.overloads import kernel_behind, kernels_of_a_device, operator_of
 from tests.faults.overriding import identity
+from tests.faults.pairs import judging as pairs_judging
+from tests.faults.pairs import order, state
+from tests.faults.pairs.pair import Pair
 from tests.faults.scores import over_public, over_reached, wilson
 
 #: Cases with undefined results, numbers in the place of tensors, lists, views, copies and random numbers.
@@ -107,6 +110,29 @@ def test_a_fault_that_no_case_meets_survives_as_never_exercised(found: recording
     assert (second.shown.live, second.end, second.reached) == (True, End.UNREACHED, False)
 
 
+@pytest.mark.parametrize(("kernel", "live"), [("aten::neg.out", True), ("aten::max_pool2d_with_indices.out", False)])
+def test_a_zero_with_another_sign_is_a_fault_where_something_defines_it(
+    found: recording.Map, kernel: str, live: bool
+) -> None:
+    known = corpus.read()
+    assert known is not None
+
+    (result,) = judged([Fault("E", "negative zero", kernel, "0")], "sim", found, known, 1, lambda text: None)
+
+    assert result.shown.live is live
+
+
+def test_cases_of_a_kernel_come_first_and_then_the_shortest_of_each_operator() -> None:
+    record = lambda seconds: recording.Record({"aten::add.out": {"0": ["float32"]}}, ["aten::add"], {}, seconds)  # noqa: E731
+    seconds = {"operators.sum[a]": 1.0, "operators.sum[b]": 2.0, "operators.norm[a]": 5.0, "operators.add[a]": 9.0}
+    map_of_cases = recording.Map({id: record(value) for id, value in seconds.items()})
+
+    own, others, reached = candidates(Fault("D", "overwritten", "aten::add.out", "0"), map_of_cases)
+
+    assert own == ["operators.add[a]", "operators.sum[a]", "operators.norm[a]", "operators.sum[b]"]
+    assert (others, reached) == ([], True)
+
+
 def test_an_id_depends_on_the_fault_alone() -> None:
     assert Fault("C", "tail", "aten::add.out", "r0", "20").id == Fault("C", "tail", "aten::add.out", "r0", "20").id
     assert Fault("C", "tail", "aten::add.out", "r0", "20").id != Fault("C", "tail", "aten::add.out", "r0", "18").id
@@ -164,6 +190,21 @@ def test_a_derivative_fault_breaks_its_input_alone() -> None:
     # A gradient on the host belongs to the reference.
     assert rule("MulBackward0", gradients) is None
     assert hit.count == 0
+
+
+@pytest.mark.parametrize(
+    ("pair", "end"),
+    [
+        (Pair("T", order.PARTS[4], "device 1", "always"), End.KILLED),
+        (Pair("S", state.PARTS[3], "device 1", "always"), End.KILLED),
+    ],
+    ids=lambda value: str(getattr(value, "fault", value)),
+)
+def test_a_fault_of_a_pair_is_live_and_killed(pair: Pair, end: End) -> None:
+    (result,) = pairs_judging.judged([pair], 1, lambda text: None)
+
+    assert (result.end, result.shown.live) == (end, True)
+    assert result.hits > 0
 
 
 def test_wilson() -> None:

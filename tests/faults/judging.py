@@ -13,11 +13,12 @@ from tests.defects import bench
 from . import corpus, derivatives, forks
 from .fault import Fault, Hits
 from .liveness import Shown, armed, show
+from .overloads import operator_of
 from .population import kind_of
 from .recording import Map
 
 #: Cases that a fault goes through, and seconds of processor time for all of them and for one.
-MOST, _SECONDS, _DEADLINE = 40, 15.0, 20.0
+MOST, _SECONDS, _DEADLINE = 80, 40.0, 20.0
 #: Cases that are not on the subject, tried after all that are.
 _VAGUE = 5
 
@@ -66,7 +67,11 @@ class Judged:
 
 
 def candidates(fault: Fault, found: Map) -> tuple[list[str], list[str], bool]:
-    """Return the cases on the subject and some others, the most promising and shortest first, and if any reach it."""
+    """Return the cases on the subject and some others, the most promising first, and if any reach it.
+
+    Cases named after the kernel come first. Of the others, the shortest of each operator come before any second one:
+    a fault in a kernel of many operators may show in few of them.
+    """
     own, others, reached = [], [], False
     callers = found.callers(fault.target)
     for id, record in found.cases.items():
@@ -88,7 +93,23 @@ def candidates(fault: Fault, found: Map) -> tuple[list[str], list[str], bool]:
         reached = True
         if meets:
             (own if is_own else others).append((record.seconds, id))
-    return [id for _, id in sorted(own)], [id for _, id in sorted(others)][:_VAGUE], reached
+    return _promising(own, fault.target), [id for _, id in sorted(others)][:_VAGUE], reached
+
+
+def _promising(cases: list[tuple[float, str]], target: str) -> list[str]:
+    """Return cases with their seconds in the order in which they are tried."""
+    name = operator_of(target).partition("::")[2]
+    named = [id for _, id in sorted(cases) if name in _subject(id).split(".")]
+    ranks: dict[str, int] = {}
+    ranked = []
+    for seconds, id in sorted(cases):
+        ranks[_subject(id)] = rank = ranks.get(_subject(id), 0) + 1
+        ranked.append((rank, seconds, id))
+    return list(dict.fromkeys([*named, *(id for _, _, id in sorted(ranked))]))
+
+
+def _subject(id: str) -> str:
+    return id.partition("[")[0]
 
 
 def judged(

@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from .encoding import tensors_of
+from conformance.coverage.databases import tensors_of
+
 from .fault import Fault, Flags, Hits, Kind, Target, size_class
 from .overloads import is_written, kind_of, schema
 from .overriding import Behaviour, Call

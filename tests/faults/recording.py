@@ -25,10 +25,12 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from conformance.accelerators.capabilities import COMPILE
+from conformance.coverage import backward, databases
+from conformance.coverage.flags import flags_of
 from conformance.suites.operators import execution
 from tests.defects import bench
 
-from . import corpus, derivatives, encoding, forks
+from . import corpus, encoding, forks
 from .overloads import kernels_of_a_device, operator_of, overload
 from .overriding import Call, overridden
 
@@ -36,11 +38,11 @@ from .overriding import Call, overridden
 FOLDER = Path(__file__).parent / ".cache"
 #: A body that calls more operators than this has no operator of its own.
 _OWN = 8
+#: Operators that copy tensors or make them.
+_COPIES = frozenset(f"aten::{name}" for name in ("_to_copy", "copy", "clone", "contiguous", "empty_like", "zeros_like"))
 #: Cases of a copy; a new one starts with clean memory.
 _BATCH = 120
 _DEADLINE = 300.0
-#: Flags of an argument: ``int`` values and names that are kept as themselves.
-_PLAIN = (bool, str, type(None), torch.dtype)
 
 #: Kernel -> place of an argument ("r" for results) -> flags.
 Reached = dict[str, dict[str, list[str]]]
@@ -75,44 +77,11 @@ class Map:
         return {own} if own in public or not public else public
 
 
-def flags_of(value: Any) -> Iterator[str]:
-    """Yield what is worth knowing of an argument."""
-    if isinstance(value, torch.Tensor):
-        yield from _flags_of_tensor(value)
-    elif isinstance(value, (list, tuple)):
-        if any(isinstance(item, torch.Tensor) for item in value):
-            yield "list"
-            yield from {flag for item in value[:4] for flag in flags_of(item)}
-        else:
-            yield f"={value}"[:40]
-    elif isinstance(value, _PLAIN) or (isinstance(value, int) and abs(value) < 10):
-        yield f"={value}"
-    elif isinstance(value, (int, float, complex)):
-        yield "number"
-
-
-def _flags_of_tensor(tensor: torch.Tensor) -> Iterator[str]:
-    yield str(tensor.dtype).removeprefix("torch.")
-    elements = tensor.numel()
-    yield f"n{elements.bit_length()}"
-    if not elements:
-        yield "empty"
-    elif tensor.dim() == 0:
-        yield "0-dim"
-    if tensor.storage_offset():
-        yield "offset"
-    if elements > 1 and not tensor.is_contiguous():
-        yield "strided"
-        if any(stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True)):
-            yield "expanded"
-        if tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last):
-            yield "channels_last"
-
-
 class Recorder:
     """Records kernels, their arguments, and the public overloads through which they are called."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
         self.kernels: dict[str, dict[str, set[str]]] = {}
         self.public: set[str] = set()
         self.behaviours = {name: self._behaviour(name) for name in kernels_of_a_device()}
@@ -136,17 +105,31 @@ class Recorder:
         self.kernels, self.public = {}, set()
 
     def mode(self) -> TorchDispatchMode:
-        return _Mode(self.public)
+        return _Mode(self.public, self._device.type)
 
 
 class _Mode(TorchDispatchMode):
-    def __init__(self, names: set[str]) -> None:
+    def __init__(self, names: set[str], device_type: str) -> None:
         super().__init__()
-        self._names = names
+        self._names, self._device_type = names, device_type
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self._names.add(func.name())
-        return func(*args, **(kwargs or {}))
+        # What a case computes on the host, such as its reference, is not what it is about.
+        self._keep(func, [*args, *(kwargs or {}).values()])
+        result = func(*args, **(kwargs or {}))
+        self._keep(func, result)
+        return result
+
+    def _keep(self, func: Any, values: Any) -> None:
+        if any(tensor.device.type == self._device_type for tensor in databases.tensors_of(values)):
+            self._names.add(func.name())
+
+
+def _arranges(operator: str) -> bool:
+    """Return whether an operator gives access to memory, or copies it. Every case uses some of these."""
+    forms = [getattr(torch.ops.aten, operator.removeprefix("aten::"), None)] if operator.startswith("aten::") else []
+    views = any(getattr(form, name).is_view for form in forms if form is not None for name in form.overloads())
+    return views or operator in _COPIES
 
 
 @contextlib.contextmanager
@@ -234,12 +217,13 @@ def recorded(cases: Sequence[str], accelerator: str, processes: int, say: Callab
 
 
 def _record(batch: list[str] | None, accelerator: str, known: corpus.Corpus, send: forks.Send) -> None:
-    place, recorder = bench.Bench(accelerator=accelerator), Recorder()
+    place = bench.Bench(accelerator=accelerator)
+    recorder = Recorder(place.device)
     with overridden(recorder.behaviours, key_of(place.device)):
         if batch is None:
             send(("public", *_public(known, recorder, place.device)))
             return
-        with derivatives.recording() as nodes, _seams(recorder):
+        with backward.recording() as nodes, _seams(recorder):
             for case in batch:
                 send(("begin", case))
                 signal.setitimer(signal.ITIMER_REAL, _DEADLINE)
@@ -269,7 +253,7 @@ def _record_case(place: bench.Bench, recorder: Recorder, nodes: dict[str, set[st
     seconds = time.perf_counter() - started
     own = {operator_of(name) for name in recorder.public}
     # A body that calls many operators has none of its own.
-    is_own = is_operator or 0 < len(own) <= _OWN
+    is_own = is_operator or (bool(own) and sum(not _arranges(name) for name in own) <= _OWN)
     return {
         "reached": _sorted(recorder.kernels),
         "own": sorted(own) if is_own else [],

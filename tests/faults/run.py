@@ -15,7 +15,9 @@ from tests.defects import bench
 
 from . import corpus, forks, population, recording, scores
 from .fault import FAMILIES
-from .judging import judged
+from .judging import Judged, judged
+from .pairs import families as pairs
+from .recording import Map
 
 #: The figures by which CI judges a draw, and how far below them the score may fall.
 MEASURED = Path(__file__).parent / "measured.json"
@@ -32,19 +34,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 4
     forks.prepare()
-    found = recording.kept(
-        accelerator=options.accelerator,
-        narrow=options.narrow,
-        processes=options.jobs,
-        only_new=options.only_new,
-        say=_say,
-    )
-    known = corpus.read()
-    assert known is not None
     families = options.family or population.families()
-    faults = population.drawn(families, options.draws, options.seed, found, known.inputs)
-    _say(f"{len(faults)} faults drawn; {len(found.cases)} cases in the map; {time.perf_counter() - started:.0f} s")
-    results = judged(faults, options.accelerator, found, known, options.jobs, _say)
+    of_pairs = [family for family in families if family in pairs.FAMILIES]
+    if of_pairs and options.accelerator != "sim":
+        print("families T, S and K break the simulated accelerator; leave --accelerator out", file=sys.stderr)
+        return 4
+    of_kernels = [family for family in families if family not in of_pairs]
+    found, results = Map(), []
+    if of_kernels:
+        found, results = _of_kernels(of_kernels, options, len(of_kernels) / len(families), started)
+    if of_pairs:
+        share = options.draws - len(results)
+        results += pairs.drawn_and_judged(of_pairs, share, options.seed, options.jobs, _say)
     seconds = round(time.perf_counter() - started, 1)
     facts = {"seed": options.seed, "cases": len(found.cases), "seconds": seconds}
     options.out.mkdir(parents=True, exist_ok=True)
@@ -57,6 +58,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for text in filter(None, (*healthy, fallen)):
         print(text, file=sys.stderr)
     return 1 if healthy or fallen else 0
+
+
+def _of_kernels(
+    families: Sequence[str], options: argparse.Namespace, part: float, started: float
+) -> tuple[Map, list[Judged]]:
+    """Draw and judge faults of kernels and derivative rules; ``part`` of the draws is theirs."""
+    found = recording.kept(
+        accelerator=options.accelerator,
+        narrow=options.narrow,
+        processes=options.jobs,
+        only_new=options.only_new,
+        say=_say,
+    )
+    known = corpus.read()
+    assert known is not None
+    faults = population.drawn(families, round(options.draws * part), options.seed, found, known.inputs)
+    _say(f"{len(faults)} faults drawn; {len(found.cases)} cases in the map; {time.perf_counter() - started:.0f} s")
+    return found, judged(faults, options.accelerator, found, known, options.jobs, _say)
 
 
 def complaint(score: scores.Score, measured: Path) -> str | None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
+
 import pytest
 import torch
 
+from conformance.accelerators.registry import resolve
 from conformance.kernels.builders import BUILDERS, NotImplementedBuilder, find_builder
 
 
@@ -81,3 +85,21 @@ def test_sixteen_bit_parameters_are_updated_in_float32():
 
     assert mean.tolist() == pytest.approx([0.01] * 5, rel=2**-8)
     assert parameter.tolist() == [254.0] * 5  # 254.5 rounds to even among bfloat16's steps of one
+
+
+def test_deepspeed_finds_every_builder_in_the_package():
+    """DeepSpeed imports each module of the package but two, and creates every name that ends in Builder."""
+    accelerator = resolve("cpu").load()
+    folder = importlib.import_module(accelerator.op_builder_dir()).__path__
+    modules = [
+        importlib.import_module(f"{accelerator.op_builder_dir()}.{module.name}")
+        for module in pkgutil.iter_modules(folder)
+        if module.name not in ("all_ops", "builder")
+    ]
+    names = {name for module in modules for name in vars(module) if name.endswith("Builder")}
+
+    found = {name: accelerator.create_op_builder(name) for name in names}
+
+    assert names == set(BUILDERS)
+    assert {builder.name for builder in found.values()} == {kind.NAME for kind in BUILDERS.values()}
+    assert all(type(builder.is_compatible()) is bool for builder in found.values())

@@ -255,7 +255,7 @@ def test_bits_tell_signed_zeros_apart_and_equal_nans():
     ],
 )
 def test_metadata_differences_are_named(actual, word):
-    assert word in layout.difference(actual, torch.zeros(2, 3), "cpu")
+    assert word in layout.difference(actual, torch.zeros(2, 3), torch.device("cpu"))
 
 
 def test_a_difference_in_strides_is_named():
@@ -264,7 +264,7 @@ def test_a_difference_in_strides_is_named():
 
 
 def test_equal_metadata_has_no_difference():
-    assert layout.difference(torch.ones(2, 3), torch.zeros(2, 3), "cpu") == ""
+    assert layout.difference(torch.ones(2, 3), torch.zeros(2, 3), torch.device("cpu")) == ""
 
 
 def test_copies_keep_strides_overlap_and_sharing():

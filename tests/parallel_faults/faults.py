@@ -11,16 +11,24 @@ import torch
 import torch.distributed as dist
 from torch.distributed import _functional_collectives as functional
 
-LLAMA, MIXTRAL = "workloads.llama.", "workloads.mixtral."
+LLAMA, MIXTRAL, DEEPSPEED = "workloads.llama.", "workloads.mixtral.", "workloads.deepspeed."
 
 
 @dataclass(frozen=True)
 class Fault:
-    """Fault of a name. ``plant`` is called on every rank before the case; the case has to fail as wrong."""
+    """Fault of a name. ``plant`` is called on every rank before the case; the case has to fail as wrong.
+
+    With ``hangs``, one rank leaves the others alone in a collective, so that the case has no end.
+    """
 
     name: str
     case: str
     plant: Callable[[], None]
+    hangs: bool = False
+
+    def is_found(self, outcome: str) -> bool:
+        """Tell whether the outcome of the case is what the fault has to cause."""
+        return outcome == "no end" if self.hangs else outcome.startswith("AssertionError")
 
 
 def around(owner: Any, name: str, change: Callable[..., Any]) -> None:
@@ -272,6 +280,60 @@ def _half_of_norms() -> None:
     around(torch.optim.SGD, "step", step)
 
 
+def _missed_overflow() -> None:
+    """Let every rank keep its own maximum: a scaler then misses the overflow of another rank."""
+
+    def keep(original: Any, tensor: torch.Tensor, op: Any = dist.ReduceOp.SUM, *args: Any, **kwargs: Any) -> Any:
+        return None if op == dist.ReduceOp.MAX else original(tensor, op, *args, **kwargs)
+
+    around(dist, "all_reduce", keep)
+
+
+def _reduced(change: Callable[[torch.Tensor], Any]) -> Callable[[], None]:
+    """Return a planter that changes the sums of floating-point numbers over ranks."""
+
+    def plant() -> None:
+        def reduce(original: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+            kwargs["async_op"] = False
+            work = original(tensor, *args, **kwargs)
+            if tensor.is_floating_point() and tensor.numel() > 64:
+                change(tensor)
+            return work
+
+        around(dist, "all_reduce", reduce)
+
+    return plant
+
+
+def _stale_file() -> None:
+    """Let a file keep what was written into it first."""
+    from conformance.kernels.async_io.handle import Handle
+
+    first: dict[str, torch.Tensor] = {}
+
+    def write(original: Any, self: Any, buffer: torch.Tensor, name: Any, *args: Any, **kwargs: Any) -> Any:
+        kept = first.setdefault(str(name), buffer.detach().clone())
+        return original(self, kept, name, *args, **kwargs)
+
+    for name in ("sync_pwrite", "async_pwrite"):
+        around(Handle, name, write)
+
+
+def _moments(change: Callable[[torch.Tensor], Any]) -> Callable[[], None]:
+    """Return a planter that changes the moments in a universal checkpoint."""
+
+    def plant() -> None:
+        def load(original: Any, path: Any, *args: Any, **kwargs: Any) -> Any:
+            found = original(path, *args, **kwargs)
+            if str(path).endswith("exp_avg.pt"):
+                change(found["param"] if isinstance(found, dict) else found)
+            return found
+
+        around(torch, "load", load)
+
+    return plant
+
+
 FAULTS = (
     Fault("ddp reduces no gradient", LLAMA + "ddp[2]", _ddp(lambda b: b)),
     Fault("ddp sums gradients instead of averaging", LLAMA + "ddp[2]", _ddp(_sum)),
@@ -318,4 +380,22 @@ FAULTS = (
     Fault("two layers are swapped on resume", LLAMA + "1f1b.resume[2-fsdp2@2]", _loaded(_layers_swapped)),
     Fault("an exchange of tokens loses the last one", MIXTRAL + "ep[2]", _experts(_tokens_lost)),
     Fault("an exchange of tokens turns them round", MIXTRAL + "ep[2]", _experts(lambda t: t.flip(0))),
+)  # fmt: skip
+#: Faults that a case of DeepSpeed's engine has to find; they need DeepSpeed.
+UNDER_DEEPSPEED = (
+    Fault("a scaler misses the overflow of another rank", DEEPSPEED + "overflow[2]", _missed_overflow, hangs=True),
+    Fault("zero reduces half of the gradients", DEEPSPEED + "user_backward[1]", _reduced(lambda t: t[::2].div_(2))),
+    Fault("zero reduces half of the gradients in bfloat16", DEEPSPEED + "zero[1-bfloat16-2]",
+          _reduced(lambda t: t[::2].div_(2))),
+    Fault("zero reduces half of the gradients in float16", DEEPSPEED + "zero[1-float16-2]",
+          _reduced(lambda t: t[::2].div_(2))),
+    Fault("hooked gradients are summed instead of averaged", DEEPSPEED + "hooks[1]", _reduced(lambda t: t.mul_(2))),
+    Fault("automatic tensor parallelism halves its sums", DEEPSPEED + "auto_tp[2]", _reduced(lambda t: t.div_(2))),
+    Fault("a compiled engine loses the end of a sum", DEEPSPEED + "compiled[1]",
+          _reduced(lambda t: t.flatten()[-512:].zero_())),
+    Fault("a gathered parameter has its parts swapped", DEEPSPEED + "gathered[2]",
+          _after(dist, "all_gather_into_tensor", _swapped)),
+    Fault("a file keeps what was written first", DEEPSPEED + "nvme[3]", _stale_file),
+    Fault("a universal checkpoint loses its moments", DEEPSPEED + "universal[1-1]", _moments(lambda t: t.zero_())),
+    Fault("a universal checkpoint scales its moments", DEEPSPEED + "universal[3-1]", _moments(lambda t: t.mul_(1.05))),
 )  # fmt: skip

@@ -5,7 +5,7 @@ Prints one JSON object with the outcome of every fault whose name contains PART,
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import json
 import os
 import pickle
@@ -19,8 +19,9 @@ from typing import Any
 from conformance.plan import bundled_cases
 from conformance.suites.workloads.parallel import models
 
-#: Seconds after which a rank is ended: its partner has failed, and it waits in a collective.
-_PATIENCE = 60
+#: Seconds after which a rank is ended: its partner has failed, and it waits in a collective. The second number is for
+#: faults that are known to end so.
+_PATIENCE, _SHORT = 180, 45
 
 
 def main() -> None:
@@ -29,19 +30,27 @@ def main() -> None:
         importlib.import_module(name)
     import torch
 
-    from tests.parallel_faults.faults import FAULTS
+    from tests.parallel_faults.faults import FAULTS, UNDER_DEEPSPEED
 
     torch.set_num_threads(1)
-    chosen = [fault for fault in FAULTS if part in fault.name]
+    faults = (*FAULTS, *(UNDER_DEEPSPEED if importlib.util.find_spec("deepspeed") else ()))
+    chosen = [fault for fault in faults if part in fault.name]
     known = {planned.case.id: planned for planned in bundled_cases(["workloads"])}
     sound = {case: outcome(known[case], None) for case in dict.fromkeys(fault.case for fault in chosen)}
-    print(json.dumps({"sound": sound, "faults": {f.name: outcome(known[f.case], f.plant) for f in chosen}}, indent=1))
+    found = {
+        fault.name: outcome(known[fault.case], fault.plant, _SHORT if fault.hangs else _PATIENCE) for fault in chosen
+    }
+    print(json.dumps({
+        "sound": sound,
+        "faults": found,
+        "killed": sorted(fault.name for fault in chosen if fault.is_found(found[fault.name])),
+    }, indent=1))  # fmt: skip
 
 
-def outcome(planned: Any, plant: Any) -> str:
+def outcome(planned: Any, plant: Any, patience: int = _PATIENCE) -> str:
     """Return ``passed``, or the first error of a rank."""
     with tempfile.TemporaryDirectory() as folder:
-        pids = [_fork(planned, plant, rank, Path(folder)) for rank in range(2)]
+        pids = [_fork(planned, plant, rank, Path(folder), patience) for rank in range(2)]
         for pid in pids:
             os.waitpid(pid, 0)
         ends = [Path(folder, f"end-{rank}") for rank in range(2)]
@@ -50,11 +59,12 @@ def outcome(planned: Any, plant: Any) -> str:
     return next(iter(wrong), next((text for text in said if text != "passed"), "passed"))
 
 
-def _fork(planned: Any, plant: Any, rank: int, folder: Path) -> int:
+def _fork(planned: Any, plant: Any, rank: int, folder: Path, patience: int) -> int:
     pid = os.fork()
     if pid:
         return pid
-    signal.alarm(_PATIENCE)
+    signal.alarm(patience)
+    os.dup2(2, 1)  # libraries print, and the output of this program is JSON
     try:
         end = _body(planned, plant, rank, folder)
     except BaseException as error:
@@ -69,18 +79,20 @@ def _body(planned: Any, plant: Any, rank: int, folder: Path) -> str:
     import torch
     import torch.distributed as dist
 
+    from conformance.accelerators.registry import resolve
     from conformance.checker import Checker
 
     os.environ.update(RANK=str(rank), WORLD_SIZE="2", LOCAL_RANK="0", LOCAL_WORLD_SIZE="2")
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
     shared = folder / "shared"
     shared.mkdir(exist_ok=True)
-    models.reference(planned.case.subject.split(".")[0])  # the oracle is right: it is made before the fault
+    family = planned.case.subject.split(".")[0]
+    models.reference("mixtral" if family == "mixtral" else "llama")  # the oracle is right: it is made before the fault
     if plant:
         plant()
     own = {
         "check": Checker(), "device": torch.device("cpu"), "case": planned.case, "rank": rank, "world_size": 2,
-        "group": dist.group.WORLD, "shared_dir": shared,
+        "group": dist.group.WORLD, "shared_dir": shared, "accelerator": resolve("cpu").load(),
     }  # fmt: skip
     names = planned.function.__code__.co_varnames[: planned.function.__code__.co_argcount]
     planned.function(**{name: own[name] for name in names})

@@ -135,6 +135,16 @@ def test_every_place_with_a_profile_shows_the_breadth() -> None:
     assert json.loads(gate_views.as_json(decision))["breadth"] == {"claimed": 11, "planned": 16}
 
 
+@pytest.mark.parametrize(("profile", "said"), [("core", False), ("distributed", True), ("full", True), ("", True)])
+def test_a_run_says_what_larger_profiles_need_only_if_it_has_their_cases(profile: str, said: bool) -> None:
+    """A run of the core has no case about collectives, whatever is declared about them."""
+    alone = tuple(case for case in honest().cases if case.outcome is Outcome.PASS)
+    report = consistent(replace(honest(), cases=alone))
+    report = replace(report, run=replace(report.run, profile=profile))
+
+    assert ("distributed needs more claims: comm is not claimed" in text.render(report)) is said
+
+
 def test_whose_kernels_ran_is_shown_in_columns() -> None:
     report = with_kernels()
     decision = decision_of(report)

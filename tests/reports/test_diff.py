@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from conformance.cli.main import main
-from conformance.reports.diff import Change, as_json, as_markdown, compare, text
+from conformance.reports.diff import CaseChange, Change, ReportDiff, as_json, as_markdown, compare, text
 from conformance.reports.model import DeclaredCell, Report
 from conformance.reports.report_json import to_json
 from conformance.reports.verdict import Outcome, Reason
@@ -55,6 +55,33 @@ def test_views() -> None:
     assert text(found).endswith("1 worse, 1 better, 1 otherwise, 1 gone, 1 new, 8 the same, 2 claims changed\n")
     assert json.loads(as_json(found))["cases"][0]["change"] == "worse"
     assert "| claim | &lt;b&gt; | – | supported |" in as_markdown(found)
+
+
+def test_cases_that_changed_alike_are_one_line_and_new_failures_come_first() -> None:
+    def change(id: str, now: str, kind: Change = Change.WORSE) -> CaseChange:
+        return CaseChange(id, kind, "pass (native)", now)
+
+    found = ReportDiff(
+        "a", "b", same=7, claims=(),
+        cases=(
+            change("a.new", "pass (native)", Change.NEW),
+            change("comm.all_reduce[2]", "", Change.GONE),
+            *(change(f"operators.add[{n}]", "skip (undeclared)") for n in range(3)),
+            change("operators.zeta[0]", "fail (wrong)"),
+        ),
+    )  # fmt: skip
+
+    assert text(found).splitlines()[2:] == [
+        "worse     operators.zeta[0]: pass (native) → fail (wrong)",
+        "worse     operators.add (3 cases, such as operators.add[0]): pass (native) → skip (undeclared)",
+        "gone      comm.all_reduce[2]: pass (native) → –",
+        "new       a.new: pass (native) → pass (native)",
+        "4 worse, 1 gone, 1 new, 7 the same, 0 claims changed",
+    ]
+
+
+def test_nothing_became_worse_is_said() -> None:
+    assert text(compare(honest("old"), honest("old"))).endswith("\n0 worse, 12 the same, 0 claims changed\n")
 
 
 def test_the_command_ends_as_diff_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,6 +6,7 @@ import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from enum import Enum
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +14,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from conformance.errors import JournalError
+from conformance.reports import reading
+from conformance.reports.model import CaseRecord
 from conformance.reports.reading import InvalidValue, _reader_of, read
+from conformance.reports.verdict import Outcome, Reason
 
 
 class Colour(Enum):
@@ -89,6 +93,10 @@ def tables(draw: st.DrawFn) -> list[Any]:
 @example(rows=[{"id": "a", "colour": "red", "metrics": {"m": True}}])
 @example(rows=[{"id": "a", "colour": "red", "metrics": {"m": 2**64, "n": 1}}])
 @example(rows=[{"id": "a", "colour": "red", "metrics": {"m": -(2**64), "n": 1}}])
+@example(rows=[{"id": "a", "colour": "red", "metrics": {"m": float("nan"), "n": 2**64}}])
+@example(rows=[{"id": "a", "colour": "red", "metrics": {"m": float("inf"), "n": 1}}])
+@example(rows=[{"id": "a", "colour": "red", "metrics": {"m": 1e308, "n": 1.5e308}}])
+@example(rows=[{"id": "a", "colour": "red", "metrics": {"m": 10**400, "n": 1.5}}])
 @example(rows=[{"id": "a", "colour": "red", "seconds": float("inf")}])
 @example(rows=[{"id": "a", "colour": "red", "metrics": {"x" * 20_001: 1}}])
 @example(rows=[{"id": "a", "colour": "red", "axes": {str(n): "x" for n in range(257)}}])
@@ -100,6 +108,37 @@ def test_a_column_is_read_as_its_values_are(rows: list[Any]) -> None:
     assert (together, other_sentence) == (singly, sentence)
     assert _types(together) == _types(singly)
     assert repr(rows) == repr(untouched), "what was given to be read was changed"
+
+
+@settings(max_examples=200, deadline=None)
+@given(rows=tables())
+@example(rows=[*[{"id": "a", "colour": "red"}] * 4, {"id": "a", "colour": "green"}])
+def test_a_long_list_is_read_in_parts(rows: list[Any]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reading, "_TOGETHER", 2)
+
+        assert _together(rows) == _one_by_one(rows)
+
+
+@pytest.mark.parametrize("place", [0, 3, 7])
+def test_an_impossible_verdict_is_found_among_possible_ones(place: int) -> None:
+    rows: list[Any] = [{"id": f"{n}", "area": "a", "outcome": "skip", "reason": "unsupported"} for n in range(8)]
+    rows[place]["outcome"] = "pass"
+
+    with pytest.raises(JournalError, match=rf"^t\[{place}\]: a verdict cannot be pass with reason unsupported\.$"):
+        read(tuple[CaseRecord, ...], rows, "t")
+
+
+def test_a_verdict_that_is_half_left_out_is_checked_with_its_default() -> None:
+    with pytest.raises(JournalError, match=r"^t\[1\]: a verdict cannot be fail with reason native\.$"):
+        read(tuple[CaseRecord, ...], [{"id": "a", "area": "a"}, {"id": "b", "area": "a", "outcome": "fail"}], "t")
+
+
+def test_the_check_of_a_case_reads_no_member_but_those_it_names() -> None:
+    fake = SimpleNamespace(outcome=Outcome.PASS, reason=Reason.NATIVE)
+    assert set(vars(fake)) == set(CaseRecord.checked_together)
+
+    CaseRecord.__post_init__(fake)  # type: ignore[arg-type]
 
 
 def _one_by_one(rows: list[Any]) -> tuple[list[Row], str]:

@@ -26,7 +26,8 @@ class Backend:
     """One backend. ``packages`` are installed without their dependencies, so that torch is not replaced.
 
     ``cells`` is the number of operator cells of a seeded sample, for a backend that cannot finish all in the time
-    limit; None runs all.
+    limit; None runs all. ``checkout`` is the environment variable that names the folder of its source, for a backend
+    that no package has.
     """
 
     name: str
@@ -39,12 +40,18 @@ class Backend:
     environment: dict[str, str] = field(default_factory=dict)
     server: tuple[str, ...] = ()
     cells: int | None = None
+    checkout: str = ""
 
     def install(self, folder: Path) -> dict[str, str]:
         """Install the backend into ``folder``; return the environment for its run, or raise NotHere."""
         if self.needs is not None and not self.needs.exists():
             raise NotHere(f"{self.needs} does not exist; {self.advice}")
         paths = [str(HERE / "declarations"), str(HERE)]
+        if self.checkout:
+            source = Path(os.environ.get(self.checkout, ""))
+            if not os.environ.get(self.checkout) or not source.is_dir():
+                raise NotHere(f"{self.checkout} names no folder; {self.advice}")
+            paths.insert(0, str(source.resolve()))
         if self.packages:
             _pip(folder, self.dependencies, with_dependencies=True)
             _pip(folder, self.packages, with_dependencies=False)
@@ -148,5 +155,15 @@ BACKENDS = (
         imports="torchax",
         environment={"JAX_PLATFORMS": "cpu"},
         cells=100,
+    ),
+    # tinygrad compiles each kernel, which takes seconds.
+    Backend(
+        "tinygrad",
+        "tiny_accelerator:TINY",
+        imports="extra.torch_backend.backend",
+        advice="clone tinygrad's repository, install clang, and set TINYGRAD to the clone",
+        environment={"DEV": "CPU"},
+        cells=150,
+        checkout="TINYGRAD",
     ),
 )

@@ -33,6 +33,8 @@ RUNS = {
     "workloads": (["--area", "workloads", "--dtype", "float32"], 600),
 }
 SAMPLE, SEED = 100, 14
+#: Exit statuses of runs that came to their end, without and with failures.
+ENDED = (0, 1)
 
 
 @dataclass
@@ -106,9 +108,15 @@ def _run_areas(
         *("-p", "no:cacheprovider", f"--conformance-report={folder}", *options),
     ]
     folder.mkdir(parents=True, exist_ok=True)
+    # A project of its own: the settings of this checkout turn warnings of other people's packages into errors.
+    (folder / "pytest.ini").write_text("[pytest]\n")
     with (folder / "output.txt").open("w") as output:
         try:
-            subprocess.run(words, env=environment, cwd=folder, stdout=output, stderr=output, timeout=limit, check=False)
+            ran = subprocess.run(
+                words, env=environment, cwd=folder, stdout=output, stderr=output, timeout=limit, check=False
+            )
+            if ran.returncode not in ENDED:
+                found.cut.append(f"{name} with exit status {ran.returncode}: see {folder / 'output.txt'}")
         except subprocess.TimeoutExpired:
             found.cut.append(f"{name} after {limit} s")
     for journal in folder.glob("*/journal.jsonl"):

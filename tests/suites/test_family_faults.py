@@ -204,6 +204,12 @@ def _one_thread() -> Iterator[None]:
 
 
 @pytest.fixture
+def planted(request: pytest.FixtureRequest, record_property: Callable[[str, object], None]) -> None:
+    """Tell ``python -m tests.workload_faults`` that the test plants a fault."""
+    record_property("fault", request.node.name)
+
+
+@pytest.fixture
 def place() -> RunDevice:
     return RunDevice(torch.device("cpu"), resolve("cpu").load())
 
@@ -225,19 +231,25 @@ def afflicted(module: str, surgery: Surgery) -> Iterator[None]:
         yield
 
 
+@pytest.mark.usefixtures("planted")
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: f"{fault.family}-{fault.name}-{fault.body}")
-def test_a_fault_of_a_layer_is_found_and_named(fault: Fault, place: RunDevice) -> None:
+def test_a_fault_of_a_layer_is_found_and_named(
+    fault: Fault, place: RunDevice, record_property: Callable[[str, object], None]
+) -> None:
     family, check = families()[fault.family], Checker()
     body = getattr(family_checks, f"check_{fault.body}")
 
     with afflicted(fault.module, fault.surgery), pytest.raises(AssertionError) as failure:
         body(check, family, place, fault.dtype)
 
+    record_property("killed", True)
     if fault.module:
+        record_property("layer", fault.named or fault.module)
         said = "wrong layer of the backward pass is" if fault.backward else "first wrong layer is"
         assert f"{said} {fault.named or fault.module}:" in str(failure.value), str(failure.value)
 
 
+@pytest.mark.usefixtures("planted")
 @pytest.mark.parametrize("lost", ["optimizer", "rng", "taken", "model"])
 @pytest.mark.parametrize("name", ["llama", "gpt2"])
 def test_a_restart_that_loses_something_is_found(
@@ -262,6 +274,7 @@ def test_a_restart_that_loses_something_is_found(
         family_checks.check_restart(Checker(), family, place, "float32", DECLARED, tmp_path, monkeypatch)
 
 
+@pytest.mark.usefixtures("planted")
 def test_running_statistics_that_a_restart_loses_are_found(
     place: RunDevice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -277,6 +290,7 @@ def test_running_statistics_that_a_restart_loses_are_found(
         family_checks.check_restart(Checker(), families()["resnet"], place, "float32", DECLARED, tmp_path, monkeypatch)
 
 
+@pytest.mark.usefixtures("planted")
 def test_gradients_that_overwrite_those_of_the_micro_batch_before_are_found(
     place: RunDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -293,6 +307,7 @@ def test_gradients_that_overwrite_those_of_the_micro_batch_before_are_found(
         family_checks.check_accumulation(Checker(), families()["bloom"], place, "float32")
 
 
+@pytest.mark.usefixtures("planted")
 def test_checkpointing_that_does_nothing_is_found(place: RunDevice, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(family_checks, "_enable_checkpointing", lambda model: None)
 
@@ -300,6 +315,7 @@ def test_checkpointing_that_does_nothing_is_found(place: RunDevice, monkeypatch:
         family_checks.check_checkpointing(Checker(), families()["llama"], place, "float32")
 
 
+@pytest.mark.usefixtures("planted")
 def test_autocast_that_does_nothing_is_found(place: RunDevice, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(family_loop.FamilyTrainer, "autocast", lambda self: contextlib.nullcontext())
 
@@ -307,6 +323,7 @@ def test_autocast_that_does_nothing_is_found(place: RunDevice, monkeypatch: pyte
         family_checks.check_autocast(Checker(), families()["llama"], place, "bfloat16")
 
 
+@pytest.mark.usefixtures("planted")
 def test_a_run_with_noise_is_found(place: RunDevice, monkeypatch: pytest.MonkeyPatch) -> None:
     noisy = after(lambda output: output * (1 + 1e-6 * torch.rand_like(output)))
 
@@ -314,6 +331,7 @@ def test_a_run_with_noise_is_found(place: RunDevice, monkeypatch: pytest.MonkeyP
         family_checks.check_rerun(Checker(), families()["qwen3"], place, "float32", monkeypatch)
 
 
+@pytest.mark.usefixtures("planted")
 @pytest.mark.parametrize(
     ("fault", "surgery", "module", "layer"),
     [
@@ -336,6 +354,7 @@ def _decode(place: RunDevice, name: str, **options: Any) -> None:
     decoding.check_decoded(Checker(), family, place, "float32", inputs, decoded)
 
 
+@pytest.mark.usefixtures("planted")
 @pytest.mark.parametrize("name", ["llama", "qwen3", "gpt2"])
 def test_a_cache_that_gives_pages_of_another_request_is_found(place: RunDevice, name: str) -> None:
     from transformers.cache_utils import DynamicLayer
@@ -352,6 +371,7 @@ def test_a_cache_that_gives_pages_of_another_request_is_found(place: RunDevice, 
         _decode(place, name)
 
 
+@pytest.mark.usefixtures("planted")
 def test_a_cache_that_loses_its_oldest_position_is_found(place: RunDevice) -> None:
     from transformers.cache_utils import DynamicLayer
 
@@ -365,6 +385,7 @@ def test_a_cache_that_loses_its_oldest_position_is_found(place: RunDevice) -> No
         _decode(place, "llama")
 
 
+@pytest.mark.usefixtures("planted")
 def test_a_window_of_another_length_is_found_in_decoding(place: RunDevice) -> None:
     def shorten(model: nn.Module) -> None:
         model.config.sliding_window = 15
@@ -417,6 +438,7 @@ def test_a_broken_library_shows_its_own_error(monkeypatch: pytest.MonkeyPatch) -
         libraries.library("transformers")
 
 
+@pytest.mark.usefixtures("planted")
 def test_a_server_that_gives_the_page_of_an_earlier_request_is_found(place: RunDevice) -> None:
     sound = paged.Server._advance
 
@@ -432,6 +454,7 @@ def test_a_server_that_gives_the_page_of_an_earlier_request_is_found(place: RunD
         paged.check_continuous_batching(Checker(), families()["llama"], place)
 
 
+@pytest.mark.usefixtures("planted")
 def test_a_server_that_loses_positions_is_found(place: RunDevice) -> None:
     surgery = given(lambda args, kwargs: (args, {**kwargs, "position_ids": kwargs["position_ids"] * 0 + 3}))
 

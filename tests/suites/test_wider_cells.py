@@ -99,13 +99,28 @@ def test_a_wrong_element_in_a_large_result_is_found(cell: str, monkeypatch: pyte
         run(f"operators.{cell}")
 
 
-@pytest.mark.parametrize("name", ["native_batch_norm", "nn.functional.ctc_loss", "_segment_reduce.lengths"])
-def test_kernels_that_check_no_arguments_do_not_grow(name: str) -> None:
+def grown(name: str) -> list[OperatorSample]:
     info = database.find(name)
     samples = list(info.sample_inputs("cpu", torch.float32))
+    return large.grown(
+        info, [OperatorSample(i, each.input, each.args, each.kwargs) for i, each in enumerate(samples)], torch.float32
+    )
 
-    given = [OperatorSample(i, each.input, each.args, each.kwargs) for i, each in enumerate(samples)]
-    assert large.grown(info, given, torch.float32) == []
+
+@pytest.mark.parametrize("name", ["nn.functional.ctc_loss", "_segment_reduce.lengths"])
+def test_kernels_that_check_no_arguments_do_not_grow(name: str) -> None:
+    assert grown(name) == []
+
+
+def test_a_batch_norm_that_checks_no_arguments_grows_along_its_batch_alone() -> None:
+    """Its other tensors have an element for each channel; a kernel would read beyond them."""
+    found = grown("native_batch_norm")
+
+    assert found
+    for sample in found:
+        channels = sample.input.shape[1]
+        assert sample.input.shape[0] > 1000
+        assert {tensor.numel() for tensor in sample.tensors[1:]} == {channels}
 
 
 # --- gradients ------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -123,3 +124,29 @@ def test_a_context_is_entered_while_armed_and_left_when_arming_fails(sim: Any) -
         pass
 
     assert inside == ["entered", "left", "entered", "left"]
+
+
+@pytest.mark.parametrize(
+    ("where", "expected"),
+    [
+        ({}, [1, 1, 1, 1]),
+        ({"where_device": 1}, [0, 0, 1, 1]),
+        ({"where_every": 2}, [0, 1, 0, 1]),
+        ({"where_after": 3}, [0, 0, 0, 1]),
+        ({"where_thread": 1}, [0, 0, 0, 0]),
+    ],
+)
+def test_a_switch_acts_at_its_place_alone(sim: Any, where: dict[str, float], expected: list[int]) -> None:
+    """Counters of live memory stay where the fault does not act."""
+    found = []
+    gc.collect()  # garbage of other tests would be freed under the fault
+    with armed(fault(switches={"alloc_free_uncounted": 1, **where})):
+        for index in (0, 0, 1, 1):
+            before = torch.accelerator.memory_allocated(index)
+            torch.empty(4096, device=f"sim:{index}")
+            found.append(int(torch.accelerator.memory_allocated(index) > before))
+        acted = started().core.switch_hits()
+
+    assert found == expected
+    assert acted == sum(expected)
+    assert started().core.switch_hits() == 0

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
 from conformance.accelerators.simulated.faults import Fault, Where
 from conformance.kernels.linear import FrozenLinear, LoRALinear
 from conformance.kernels.specification import Arguments
 from tests.defects.mutant import Mutant
-from tests.defects.spoiling import constant, replaced
+from tests.defects.spoiling import Spoil, constant, on_device, replaced, spoiled
 
 from .kernels import around
 from .parallel import broken, method
@@ -24,7 +24,8 @@ _UPSTREAM = "DeepSpeed deepspeed/linear"
 def layers(name: str, caught_by: str, context: Any, *also: str) -> Mutant:
     touch = ("linear.*", *also)
     # Cases on ranks go through runs of their own.
-    ran = tuple(f"linear.{one}" for one in ("lora*", "merged*", "frozen*", "quantized*", "saved*", "dtype*", "refuses"))
+    ran = tuple(f"linear.{one}" for one in ("lora*", "merged*", "frozen*", "quantized*", "saved*", "dtype*", "refuses",
+                                            "waiting*"))  # fmt: skip
     return Mutant(Fault(name, FAMILY, _UPSTREAM, Where.KERNEL, f"linear.{caught_by}", context=context), touch, ran)
 
 
@@ -130,6 +131,33 @@ def _backwards(old: Any) -> Any:
     return gathered
 
 
+def _first_copies() -> Spoil:
+    """A copy of host memory is kept by its address, and given again when the host has written there."""
+    kept: dict[int, Tensor] = {}
+
+    def spoil(call: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        result, source = call(*args, **kwargs), args[0]
+        if source.device.type != "cpu" or not on_device(result) or not 1000 < source.numel() < 1100:
+            return result
+        return kept.setdefault(source.data_ptr(), result).clone()
+
+    return spoil
+
+
+def _held_copies() -> Spoil:
+    """Memory of the last copies from the host is not given back."""
+    held: list[Tensor] = []
+
+    def spoil(call: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        result = call(*args, **kwargs)
+        if on_device(result) and args[0].device.type == "cpu":
+            held.append(result)
+            del held[:-3]
+        return result
+
+    return spoil
+
+
 _QUANTIZERS = ("ops.fp_*", "ops.dequantize*", "ops.quantize*", "compression.weights*")
 _STORAGE = "conformance.kernels.linear.storage"
 
@@ -147,6 +175,8 @@ MUTANTS = (
     layers("bytes are converted with the layer", "dtype[fp8]", replaced(FrozenLinear, _apply=_half_of_the_bytes)),
     layers("a checkpoint is taken as it comes", "saved[int8]",
            replaced(FrozenLinear, _load_from_state_dict=_as_they_come)),
+    layers("a weight that waits is copied once", "waiting[float32-pageable]", spoiled(_to_copy=_first_copies())),
+    layers("copies of weights that wait are held", "waiting.memory", spoiled(_to_copy=_held_copies())),
     broken("parts of a weight in another order", FAMILY, _UPSTREAM, "linear.sharded[whole]",
            method(_STORAGE, "Shards", gathered=_backwards)),
 )  # fmt: skip

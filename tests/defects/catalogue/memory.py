@@ -224,7 +224,7 @@ ALLOCATOR = (
            "accelerator.memory.*", *NUMBERS, context=accelerator(memory_reserved=lambda old: _Growing())),
     memory("record_stream does nothing", "stream order ignored",
            "DeepSpeed dac1525b3: record_stream missing in overlap_comm, NaN at step 3",
-           "accelerator.stream.record_keeps_memory", "accelerator.stream.record_*", "capabilities.stream.record",
+           "accelerator.stream.record_keeps_memory[whole]", "accelerator.stream.record_*", "capabilities.stream.record",
            where=Where.STREAM, also_run=(), switches={"record_stream_ignored": 1}),
     memory("recorded memory is never released", "memory statistics negative or constant", "DeepSpeed cd20a3bbc",
            "accelerator.stream.record_lets_go", "accelerator.stream.record_*", "capabilities.stream.record",

@@ -13,7 +13,7 @@ from unittest import mock
 import torch
 import torch.distributed as dist
 
-from conformance.accelerators.simulated.faults import Fault, Where
+from conformance.accelerators.simulated.faults import Call, Fault, Where
 from tests.defects.catalogue.collectives import INNOCENT, Context, after
 from tests.defects.mutant import How, Mutant
 from tests.defects.spoiling import replaced
@@ -223,6 +223,11 @@ def _half_of_it(old: Any) -> Any:
     return call
 
 
+def _keeps_the_last(call: Call, args: list[Any]) -> list[Any]:
+    """Of values for one index the last is written, where all are to be added."""
+    return call([*args[:3], False, *args[4:]])
+
+
 def _as_long_as_the_first(old: Any) -> Any:
     """A buffer is as large as the first message was: what is longer is cut."""
     sizes: list[int] = []
@@ -326,7 +331,22 @@ MUTANTS = (
     broken("of equal scores the last expert wins", PARTS, "DeepSpeed MoE: ties in top-k gating",
            "moe.gating[1-4-ties]", replaced(torch, argsort=_unstable)),
     broken("messages come half", PARTS, "DeepSpeed pipe engine: partial activations",
-           "sequence_parallelism.ring[2]", replaced(dist, batch_isend_irecv=_half_of_it)),
+           "sequence_parallelism.ring[even-2]", replaced(dist, batch_isend_irecv=_half_of_it)),
+    broken("blocks of a ring are cut to the first one's length", PARTS, "buffers of a ring that all have one length",
+           "sequence_parallelism.ring[uneven-2]", replaced(dist, batch_isend_irecv=_as_long_as_the_first)),
+    Mutant(
+        Fault(
+            "gradients of repeated indices are the last one's",
+            PARTS,
+            "PyTorch's index_put: accumulate is ignored",
+            Where.OPERATOR,
+            "sequence_parallelism.ulysses.shared_keys[1-2]",
+            operators=dict.fromkeys(("aten::index_put", "aten::index_put_", "aten::_index_put_impl_"), _keeps_the_last),
+        ),
+        (),
+        ("sequence_parallelism.ulysses.shared_keys[1-2]", INNOCENT),
+        how=How.PYTEST,
+    ),
     broken("activations come half", PARTS, "DeepSpeed pipe engine: partial activations",
            "pipe.schedule[1f1b-2]", replaced(dist, batch_isend_irecv=_half_of_it)),
     broken("messages are cut to the first one's length", PARTS, "DeepSpeed pipe engine: buffers of the first shape",

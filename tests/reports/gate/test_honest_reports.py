@@ -63,6 +63,24 @@ def test_the_baseline_itself_is_accepted_with_a_note() -> None:
     assert rules_of(judged(honest(), baseline=honest())) == set()
 
 
+@pytest.mark.parametrize(
+    ("reason", "metrics"),
+    [
+        (Reason.UNDER_DECLARED, {"max_budget_ratio": 0.1}),
+        (Reason.UNDER_DECLARED, {"max_budget_ratio": 0.1, "probe": "fallback"}),
+        (Reason.UNDECLARED, {"max_budget_ratio": 0.1, "probe": "fallback"}),
+    ],
+)
+def test_a_case_that_works_and_is_not_claimed_has_numbers(reason: Reason, metrics: dict[str, float | str]) -> None:
+    """So does a run write it: the cell is declared unsupported, or computes on the host (conformance.verdicts)."""
+    report = honest()
+    place = next(n for n, case in enumerate(report.cases) if is_undeclared(case) and case.area == "operators")
+    case = replace(report.cases[place], reason=reason, metrics=metrics)
+    changed = mended(replace(report, cases=(*report.cases[:place], case, *report.cases[place + 1 :])))
+
+    assert "G18" not in rules_of(judged(changed))
+
+
 def test_merged_shards_are_accepted() -> None:
     """Two shards on two machines: the merged run has the processes of both."""
     halves = []

@@ -23,7 +23,7 @@ def test_rejections_come_after_notes_and_the_answer_is_last() -> None:
     assert lines[4] == "run r-1, ended 2026-11-21T09:00:00+00:00; signed by ada@supa.example; 3 cases waived"
     assert lines[5].startswith("first: Fix the failure, withdraw the claim, or ask for a waiver.")
     assert lines[6].startswith(
-        "supa, profile training · 8 of 12 cases claimed: rejected; 8 of 10 due cases; 2 findings (G06, G10)"
+        "rejected: supa, profile training · 8 of 12 cases claimed; 8 of 10 due cases passed or are waived; 2 findings"
     )
     assert len(lines) == 7
 

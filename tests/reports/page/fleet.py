@@ -134,7 +134,7 @@ def fleet(number: int, every: int = 1) -> list[PublishedReport]:
     kept = tuple(
         case
         for place, case in enumerate(whole.cases)
-        if place % every == 0 or any(name in case.id for name in ("conv2d", ".cumsum"))
+        if place % every == 0 or any(name in case.id for name in ("conv2d", "modules.Conv2d[", ".cumsum"))
     )
     base = replace(whole, cases=kept)
     found = []

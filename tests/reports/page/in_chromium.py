@@ -39,9 +39,9 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[int, str]:
-    """Addresses of pages with 3 and with 10 accelerators."""
+    """Addresses of pages with 3, 7 and 10 accelerators."""
     found = {}
-    for number in (3, 10):
+    for number in (3, 7, 10):
         folder = tmp_path_factory.mktemp(f"page{number}")
         publish.publish(fleet(number, every=3), folder)
         found[number] = (folder / "index.html").as_uri()
@@ -140,6 +140,7 @@ def test_the_three_questions_and_the_actions_that_each_takes(page: Page) -> None
         ("conv2d fp64 supa", "Unknown. supa declares nothing about conv2d in float64"),
         ("conv2d int8 training", "Does not apply. There is no case of conv2d in int8 for training."),
         ("conv2d bf16 training", "2 of 3 run conv2d in bfloat16 for training: cpu (upstream), supa."),
+        ("conv2d", "0 of 3 run conv2d; 3 in part."),
         ("cnov2d bf16", "Unknown. Nothing here is called “cnov2d”. Did you mean:"),
     ],
 )  # fmt: skip
@@ -159,6 +160,17 @@ def test_a_typo_gets_names_that_can_be_clicked(page: Page) -> None:
     page.click("#answer .acts button:text-is('conv2d')")
     assert page.inner_text("#answer h2").startswith("No, it fails.")
     assert page.input_value("#question") == "conv2d bf16 nova"
+
+
+def test_capital_letters_tell_a_layer_from_a_function(page: Page) -> None:
+    """Conv2d is a layer, conv2d a function; the answer about one leads to the other."""
+    assert ask(page, "conv2d bf16 training cpu").startswith("Yes. cpu (upstream) runs conv2d in bfloat16")
+    page.click("#answer .acts button:text-is('See also modules.Conv2d')")
+    assert page.input_value("#question") == "modules.Conv2d bf16 training cpu"
+    assert page.inner_text("#answer h2").startswith("Yes. cpu (upstream) runs Conv2d in bfloat16")
+    assert ask(page, "CONV2D BF16 Training CPU").startswith(
+        "Yes. cpu (upstream) runs “CONV2D” (2 subjects) in bfloat16"
+    )
 
 
 def test_an_answer_has_its_evidence_and_opens_the_cases(page: Page) -> None:
@@ -196,7 +208,7 @@ def test_the_script_counts_as_the_html_does(browser: Browser, pages: dict[int, s
 def test_filters_narrow_the_matrix(page: Page) -> None:
     page.select_option("#filters [name=dtype]", "bfloat16")
     page.select_option("#filters [name=mode]", "training")
-    page.fill("#filters [name=text]", "conv2d[")
+    page.fill("#filters [name=text]", "functional.conv2d[")
     rows = cells(page)
     assert [row[0].split()[0] for row in rows] == ["operators", "nn.functional.conv2d"]
     assert [row[1:] for row in rows] == [["ok ✓ 1", "x3 ✕ 1", "ok ✓ 1"]] * 2
@@ -276,11 +288,27 @@ def test_every_column_can_be_reached_and_heads_stay(browser: Browser, pages: dic
         assert 0 <= first < 40
 
 
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("number", [3, 7, 10])
+def test_no_words_leave_their_cell(browser: Browser, pages: dict[int, str], number: int, width: int) -> None:
+    """A cell without a number has words, such as "? undeclared": in a narrow column they ran into the next one."""
+    for hash in ("#open=operators,comm&at=operators", f"#case=nova|{CONV}[bfloat16-training]"):
+        with opened(browser, pages[number] + hash, width=width) as page:
+            wide = page.evaluate(
+                "[...document.querySelectorAll('#table td, #table th, #table td button, .grid td, .grid button')]"
+                ".filter(box => box.offsetParent && box.scrollWidth > box.clientWidth + 1).map(box => box.textContent)"
+            )
+            assert wide == []
+            assert page.evaluate(
+                "[...document.querySelectorAll('.inner, .inner *')].every(b => b.scrollWidth <= innerWidth)"
+            )
+
+
 # --- addresses, dialog, comparison -----------------------------------------------------------------------------------
 
 
 def test_a_cell_opens_and_its_address_brings_the_case_back(page: Page) -> None:
-    page.fill("#filters [name=text]", "conv2d[")
+    page.fill("#filters [name=text]", "functional.conv2d[")
     page.click("tr:has(th a) td:nth-of-type(2) button")
     assert page.inner_text("#cell-title").startswith(f"{CONV} on nova")
     page.click(".grid button >> nth=2")
@@ -409,7 +437,7 @@ def test_it_prints(browser: Browser, pages: dict[int, str], number: int, tmp_pat
         assert (folder / f"{number}.pdf").stat().st_size > 10_000
 
 
-@pytest.mark.parametrize("kind", ["deuteranopia", "protanopia", "achromatopsia"])
+@pytest.mark.parametrize("kind", ["deuteranopia", "protanopia", "tritanopia", "achromatopsia"])
 def test_without_some_colours(browser: Browser, pages: dict[int, str], kind: str) -> None:
     """Every kind of cell has a symbol of its own, so that colour is never the only sign; a picture to look at."""
     with opened(browser, f"{pages[10]}#open=accelerator&at=comm") as page:

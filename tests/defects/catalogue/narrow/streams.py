@@ -309,7 +309,7 @@ MUTANTS = (
     stream("synchronize waits for the last side stream only", OFFLOAD, "accelerator.stream.device_synchronize", *ORDER,
            "accelerator.synchronize.*", "capabilities.synchronize", family="stale or missing sync",
            context=lambda: _last_stream_only()()),
-    stream("record_stream is for written memory only", DAC, "accelerator.stream.record_keeps_memory", *ORDER,
+    stream("record_stream is for written memory only", DAC, "accelerator.stream.record_keeps_memory[whole]", *ORDER,
            "capabilities.memory.*", context=lambda: _recorded_only(written=True)()),
     stream("record_stream is for read memory only", DAC, "accelerator.stream.record_keeps_written_memory", *ORDER,
            "capabilities.memory.*", context=lambda: _recorded_only(written=False)()),

@@ -1,0 +1,90 @@
+"""Shows that faults of time and of state are live, and runs the cases on their subject."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from tests.defects import bench
+from tests.faults import forks
+from tests.faults.judging import End, Judged
+from tests.faults.liveness import Shown
+
+from .pair import MEMBER_CALLS, Pair, hits
+
+#: Seconds of processor time for a direct call, for one case, and for all cases of a fault.
+_PROBE, _CASE, _ALL = 60.0, 30.0, 120.0
+
+
+def subjects(pair: Pair) -> list[str]:
+    """Return the cases on the subject of a fault that run in one process."""
+    ordered = dict.fromkeys(case for pattern in pair.part.cases for case in bench.select([pattern]))
+    return [case for case in ordered if bench.planned(case).case.world_size is None]
+
+
+def judged(pairs: Sequence[Pair], processes: int, say: Callable[[str], None]) -> list[Judged]:
+    """Judge every fault in a copy of its own: the direct call first, then the cases."""
+    order = {pair.fault: place for place, pair in enumerate(pairs)}
+    results = []
+    for copy in forks.run(pairs, _judge, processes):
+        result = _result(copy)
+        results.append(result)
+        say(f"{len(results)} of {len(pairs)}  {result.fault}: {result.end.value} {result.by}")
+    return sorted(results, key=lambda result: order[result.fault])
+
+
+def _judge(pair: Pair, send: forks.Send) -> None:
+    place = bench.Bench()
+    forks.limit(_PROBE)
+    right, again = _observed(pair), _observed(pair)
+    with pair.armed():
+        wrong = _observed(pair)
+    send(("live", right == again and right != wrong, right == again))
+    if right != again or right == wrong:
+        return
+    started = time.process_time()
+    for case in subjects(pair):
+        if time.process_time() - started > _ALL:
+            break
+        send(("begin", case))
+        forks.limit(_CASE)
+        before = MEMBER_CALLS[0]
+        with pair.armed():
+            verdict = place.run(case)
+            acted = hits() - before
+        forks.limit(0)
+        # A case in which the fault did not act is red for another reason.
+        red = acted > 0 and bench.is_red(verdict)
+        send(("end", case, red, verdict.reason.value, acted))
+        if red:
+            return
+
+
+def _observed(pair: Pair) -> Any:
+    torch.manual_seed(7)
+    return pair.part.probe()
+
+
+def _result(copy: forks.Copy[Pair]) -> Judged:
+    """Return what came of a fault. A direct call that ends the process, or never ends, has shown it."""
+    pair, live, begun, red, reason, ran, acted = copy.task, None, "", "", "", 0, 0
+    for kind, *what in copy.messages:
+        if kind == "live":
+            live = what[0]
+        elif kind == "begin":
+            begun = what[0]
+        else:
+            begun, ran, acted = "", ran + 1, acted + what[3]
+            red, reason = (what[0], what[2]) if what[1] else ("", "")
+    if live is None or copy.error:
+        return Judged(pair.fault, End.UNPROVEN, Shown(False, copy.error[-200:]), True)
+    if not live:
+        return Judged(pair.fault, End.UNPROVEN, Shown(False), True)
+    if begun:  # the copy died in it
+        red, reason = begun, f"crash or hang ({copy.status})"
+    end = End.TOLERATED if acted else End.UNEXERCISED
+    shown = Shown(True, "a direct call")
+    return Judged(pair.fault, End.KILLED if red else end, shown, True, red, reason, ran, acted, ran)

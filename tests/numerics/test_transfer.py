@@ -1,0 +1,49 @@
+"""Copies to a device keep lazy bits where the device can have them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch.overrides import TorchFunctionMode
+
+from conformance.numerics import transfer
+
+HOST = torch.device("cpu")
+
+
+class WithoutComplexTensors(TorchFunctionMode):
+    """Mode in which no complex tensor can be made."""
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if (kwargs or {}).get("dtype") is torch.complex64:
+            raise TypeError("no complex tensors here")
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.fixture(autouse=True)
+def forget():
+    transfer.has_lazy_negation.cache_clear()
+    yield
+    transfer.has_lazy_negation.cache_clear()
+
+
+def test_a_device_with_complex_tensors_gets_the_lazy_bit():
+    lazy = torch._neg_view(torch.arange(6.0))
+
+    copy = transfer.copied(lazy, HOST)
+
+    assert copy.is_neg()
+    assert torch.equal(copy, -torch.arange(6.0))
+
+
+def test_a_device_without_complex_tensors_gets_the_values_in_memory():
+    """No public function makes such a tensor there. tinygrad's gradients of it were called wrong."""
+    lazy = torch._neg_view(torch.arange(6.0))
+
+    with WithoutComplexTensors():
+        copy = transfer.copied(lazy, HOST)
+
+    assert not copy.is_neg()
+    assert torch.equal(copy, -torch.arange(6.0))

@@ -1,0 +1,178 @@
+"""What operator cells call beyond the database: odd numbers, other defaults, tiny inputs, forms, kernels of backwards.
+
+Each defect shows for these calls alone. What PyTorch leaves open accuses nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from conformance.checker import Checker
+from conformance.numerics.trees import mapped
+from conformance.suites.foreach import functions, test_foreach
+from conformance.suites.operators import execution
+from conformance.suites.operators.execution import OperatorSample, call
+
+from .test_operators_detect import run
+from .test_special_inputs import reads, without_nan, without_negative_zero, without_subnormals
+
+Execute = Callable[..., Any]
+
+
+def with_narrow_numbers(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+    """Round each number through bfloat16."""
+
+    def narrow(leaf: Any) -> Any:
+        return float(torch.tensor(leaf, dtype=torch.float64).bfloat16()) if type(leaf) is float else leaf
+
+    return call(function, sample.with_arguments((sample.input, *mapped([sample.args, sample.kwargs], narrow))), **extra)
+
+
+def without(name: str) -> Execute:
+    """Return a device that ignores an argument."""
+
+    def execute(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+        kept = {key: value for key, value in sample.kwargs.items() if key != name}
+        return call(function, sample.with_arguments((sample.input, sample.args, kept)), **extra)
+
+    return execute
+
+
+def only_in(form: Callable[[Any, dict[str, Any]], bool], broken: Execute) -> Execute:
+    """Return a device that is broken in one form of the call."""
+
+    def execute(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+        return (broken if form(function, extra) else call)(function, sample, **extra)
+
+    return execute
+
+
+def in_place(function: Any, extra: dict[str, Any]) -> bool:
+    return getattr(function, "__name__", "") == "addbmm_"
+
+
+def into(function: Any, extra: dict[str, Any]) -> bool:
+    return "out" in extra
+
+
+def kernel(name: str) -> Callable[[Any, dict[str, Any]], bool]:
+    return lambda function, extra: isinstance(function, torch._ops.OpOverload) and name in function._schema.name
+
+
+def swallowing(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+    """Return zeros where the call is refused."""
+    try:
+        return call(function, sample, **extra)
+    except (RuntimeError, IndexError):
+        return extra.get("out", torch.zeros_like(sample.tensors[0]))
+
+
+@pytest.mark.parametrize(
+    ("broken", "cell", "message"),
+    [
+        (with_narrow_numbers, "masked_fill[float32-inference]", "other numbers"),
+        (with_narrow_numbers, "cdist[float32-inference]", "other numbers"),
+        (with_narrow_numbers, "nn.functional.leaky_relu[float32-inference]", "negative_slope="),
+        (without("antialias"), "nn.functional.interpolate.bilinear[float32-inference]", "antialias=True"),
+        (without("keepdim"), "kthvalue[float32-inference]", "keepdim=True"),
+        (without("label_smoothing"), "nn.functional.cross_entropy[float32-inference]", "label_smoothing="),
+        (reads(without_negative_zero), "maximum[float32-inference]", "selects elements"),
+        (reads(without_subnormals), "nn.functional.interpolate.nearest[float32-inference]", "selects elements"),
+        (reads(without_subnormals), "mean[float32-inference]", "results are zero, and none is due"),
+        (only_in(in_place, reads(without_nan)), "addbmm[float32-inference]", "in-place variant"),
+        (only_in(into, reads(without_nan)), "addr[float32-inference]", "NaN in input .*out= variant"),
+        (only_in(kernel("elu_backward"), reads(without_nan)), "nn.functional.elu[float32-training]", "NaN in"),
+        (only_in(kernel("_backward"), swallowing), "cdist[float32-training]", "accepted"),
+        (only_in(into, swallowing), "isin[float32-inference]", "accepted"),
+    ],
+)  # fmt: skip
+def test_a_defect_of_odd_calls_is_found(
+    broken: Execute, cell: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run(f"operators.{cell}").count > 10
+    monkeypatch.setattr(execution, "execute", broken)
+
+    with pytest.raises(AssertionError, match=message):
+        run(f"operators.{cell}")
+
+
+def without_own_kernels(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+    """Refuse the overloads of a backward: the device differentiates in another way."""
+    if isinstance(function, torch._ops.OpOverload):
+        raise NotImplementedError("no such kernel")
+    return call(function, sample, **extra)
+
+
+def in_more_dtypes(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+    """Compute in float64 what the host refuses in its dtype, and round the result."""
+    try:
+        return call(function, sample, **extra)
+    except NotImplementedError:
+        if extra:
+            raise
+        arguments = mapped(sample.arguments, lambda leaf: leaf.double() if isinstance(leaf, torch.Tensor) else leaf)
+        return mapped(call(function, sample.with_arguments(arguments)), lambda leaf: leaf.round().to(torch.int64))
+
+
+def zero_without_sign(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+    """Give 0 for -0 where the operator has a bound of 0."""
+    result = call(function, sample, **extra)
+    return result + 0.0 if function is torch.clamp_min and isinstance(result, torch.Tensor) else result
+
+
+@pytest.mark.parametrize(
+    ("habit", "cell"),
+    [
+        (without_own_kernels, "nn.functional.hardtanh[float32-training]"),
+        (without_own_kernels, "nn.functional.pad.reflect[float32-training]"),
+        (in_more_dtypes, "cdist[float32-training]"),
+        (in_more_dtypes, "nn.functional.logsigmoid[float32-inference]"),
+        (zero_without_sign, "nn.functional.relu[float32-inference]"),
+    ],
+)
+def test_what_pytorch_leaves_open_is_right(habit: Execute, cell: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(execution, "execute", habit)
+
+    assert run(f"operators.{cell}").count > 10
+
+
+# --- lists and random numbers -----------------------------------------------------------------------------------------
+
+
+def on_lists(name: str) -> None:
+    function = functions.functions()[name]
+    for one in function.calls:
+        test_foreach._check(Checker(), function, one, "", torch.device("cpu"), torch.float32)
+
+
+@pytest.mark.parametrize("name", ["div", "clamp_max"])
+def test_a_function_on_lists_that_rounds_numbers_is_wrong(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    on_lists(name)
+    right = getattr(torch, f"_foreach_{name}")
+
+    def narrow(leaf: Any) -> Any:
+        return float(torch.tensor(leaf, dtype=torch.float64).bfloat16()) if type(leaf) in (int, float) else leaf
+
+    monkeypatch.setattr(torch, f"_foreach_{name}", lambda given, *others: right(given, *mapped(list(others), narrow)))
+
+    with pytest.raises(AssertionError, match="odd number"):
+        on_lists(name)
+
+
+def test_a_draw_that_changes_its_input_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    def execute(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+        result = call(function, sample, **extra)
+        with torch.no_grad():
+            sample.tensors[0].view(-1)[-1:].mul_(0.5)
+        return result
+
+    cell = "operators.bernoulli[float32-inference]"
+    assert run(cell).count > 0
+    monkeypatch.setattr(execution, "execute", execute)
+
+    with pytest.raises(AssertionError, match="input 0 was changed"):
+        run(cell)

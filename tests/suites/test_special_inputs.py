@@ -1,0 +1,228 @@
+"""What operator cells read beyond ordinary values: special values, integers behind 2^53, wrong calls, cotangents.
+
+Each defect shows for these inputs alone. Devices that differ from the host where PyTorch promises nothing are right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from conformance.checker import Checker
+from conformance.numerics.trees import mapped
+from conformance.suites.foreach import functions, special_lists
+from conformance.suites.operators import execution, special_inputs
+from conformance.suites.operators.execution import OperatorSample, call
+
+from .test_operators_detect import run
+
+Reading = Callable[[torch.Tensor], torch.Tensor]
+HOST = torch.device("cpu")
+
+
+def is_real(tensor: torch.Tensor) -> bool:
+    return tensor.is_floating_point() and tensor.dtype is not torch.float64
+
+
+def without_nan(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.where(tensor.isnan(), torch.zeros_like(tensor), tensor) if is_real(tensor) else tensor
+
+
+def without_infinity(tensor: torch.Tensor) -> torch.Tensor:
+    limit = torch.finfo(tensor.dtype).max if is_real(tensor) else 0
+    return tensor.clamp(-limit, limit) if is_real(tensor) else tensor
+
+
+def without_negative_zero(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor + 0.0 if is_real(tensor) else tensor
+
+
+def without_subnormals(tensor: torch.Tensor) -> torch.Tensor:
+    if not is_real(tensor):
+        return tensor
+    return torch.where(tensor.abs() < torch.finfo(tensor.dtype).smallest_normal, torch.zeros_like(tensor), tensor)
+
+
+def through_double(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.double().to(torch.int64) if tensor.dtype is torch.int64 else tensor
+
+
+def reads(reading: Reading) -> Callable[..., Any]:
+    """Return a device that reads its tensors in this way."""
+
+    def execute(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+        def changed(leaf: Any) -> Any:
+            return reading(leaf) if isinstance(leaf, torch.Tensor) and not leaf.requires_grad else leaf
+
+        return call(function, sample.with_arguments(mapped(sample.arguments, changed)), **extra)
+
+    return execute
+
+
+@pytest.mark.parametrize(
+    ("reading", "cell", "message"),
+    [
+        (without_nan, "mm[float32-inference]", "NaN in input 0"),
+        (without_nan, "nn.functional.conv2d[float32-inference]", "NaN in input 0"),
+        (without_infinity, "sum[float32-inference]", "infinities in input 0"),
+        (without_infinity, "clamp[float32-inference]", "infinities in input"),
+        (without_infinity, "gather[float32-inference]", "bits of some have changed"),
+        (without_negative_zero, "index_select[float32-inference]", "bits of some have changed"),
+        (without_subnormals, "flip[float32-inference]", "bits of some have changed"),
+        (without_subnormals, "mm[float32-inference]", "subnormal numbers in input"),
+        (through_double, "trunc[int64-inference]", "integers times 9007199254740993"),
+        (through_double, "addbmm[int64-inference]", "integers times 9007199254740993"),
+    ],
+)
+def test_a_lost_special_value_is_wrong(
+    reading: Reading, cell: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_plain = run(f"operators.{cell}")
+    assert run_plain.count > 10
+    monkeypatch.setattr(execution, "execute", reads(reading))
+
+    with pytest.raises(AssertionError, match=message):
+        run(f"operators.{cell}")
+
+
+def reads_cotangents(reading: Reading) -> Callable[..., Any]:
+    """Return a backward that reads its cotangents in this way."""
+
+    def gradients(outputs: Any, inputs: Any, cotangents: Any) -> Any:
+        return execution.host_gradients(outputs, inputs, [reading(each) for each in cotangents])
+
+    return gradients
+
+
+def through_bfloat16(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.bfloat16().to(tensor.dtype) if is_real(tensor) else tensor
+
+
+def overwritten(tensor: torch.Tensor) -> torch.Tensor:
+    result = tensor.clone()
+    tensor.zero_() if 0 not in tensor.stride() else None
+    return result
+
+
+@pytest.mark.parametrize(
+    ("reading", "message"),
+    [
+        (without_nan, "NaN in the cotangents"),
+        (without_infinity, "infinities in the cotangents"),
+        (through_bfloat16, "cotangents with gaps"),
+        (overwritten, "the backward changed the gradient that it got"),
+    ],
+)
+def test_a_backward_that_changes_its_cotangents_is_wrong(
+    reading: Reading, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(execution, "gradients", reads_cotangents(reading))
+
+    with pytest.raises(AssertionError, match=message):
+        run("operators.mm[float32-training]")
+
+
+# --- right devices ----------------------------------------------------------------------------------------------------
+
+
+def test_a_device_that_spreads_nan_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Convolutions by transforms give NaN for every output of an image that contains one."""
+
+    def execute(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+        result = call(function, sample, **extra)
+        if isinstance(result, torch.Tensor) and not all(t.isfinite().all() for t in sample.tensors):
+            return torch.full_like(result, float("nan"))
+        return result
+
+    monkeypatch.setattr(execution, "execute", execute)
+
+    assert run("operators.nn.functional.conv2d[float32-inference]").count > 10
+
+
+def test_a_place_that_depends_on_no_special_value_may_be_finite() -> None:
+    """0 times NaN is NaN on the host. A kernel that does not read what it does not need gives 0."""
+    actual, wanted = torch.tensor([0.0, 0.0, 2.0]), torch.tensor([float("nan"), float("nan"), 2.0])
+
+    judged = special_inputs._with_losses_alone(actual, wanted, lambda number: torch.tensor([0.0, number, 2.0]))
+
+    assert judged.isnan().tolist() == [True, False, False]
+
+
+# --- wrong calls ------------------------------------------------------------------------------------------------------
+
+
+def swallows(kept: Callable[[OperatorSample], Any]) -> Callable[..., Any]:
+    """Return a device that gives something where it has to refuse."""
+
+    def execute(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+        try:
+            return call(function, sample, **extra)
+        except Exception:
+            return kept(sample)
+
+    return execute
+
+
+@pytest.mark.parametrize("name", ["dot", "median", "nn.functional.max_pool3d", "nn.functional.conv2d"])
+def test_an_operator_that_refuses_nothing_is_wrong(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(execution, "execute", swallows(lambda sample: torch.zeros_like(sample.tensors[0])))
+
+    with pytest.raises(AssertionError, match="accepted, although PyTorch"):
+        run(f"operators.{name}[float32-inference]")
+
+
+# --- lists ------------------------------------------------------------------------------------------------------------
+
+
+def list_check(name: str, dtype: torch.dtype, check: Callable[..., None]) -> None:
+    function = functions.functions()[name]
+    for one in function.calls:
+        check(Checker(), function, one, "", HOST, dtype)
+
+
+def test_a_function_on_lists_that_loses_special_values_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    list_check("neg", torch.float32, special_lists.check_values)
+    right = torch._foreach_neg
+    monkeypatch.setattr(torch, "_foreach_neg", lambda given: right([without_negative_zero(each) for each in given]))
+
+    with pytest.raises(AssertionError, match="wrong sign"):
+        list_check("neg", torch.float32, special_lists.check_values)
+
+
+def test_a_function_on_lists_that_rounds_integers_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = torch._foreach_neg
+    monkeypatch.setattr(torch, "_foreach_neg", lambda given: right([through_double(each) for each in given]))
+
+    with pytest.raises(AssertionError, match="_foreach_neg"):
+        list_check("neg", torch.int64, special_lists.check_values)
+
+
+def test_a_function_on_lists_that_refuses_nothing_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    list_check("add", torch.float32, special_lists.check_refusals)
+    right = torch._foreach_add
+
+    def add(given: Any, *others: Any, **options: Any) -> Any:
+        try:
+            return right(given, *others, **options)
+        except RuntimeError:
+            if any(each.is_meta for each in given) or reference:
+                raise
+            return given
+
+    reference: list[bool] = []
+    monkeypatch.setattr(torch, "_foreach_add", add)
+    calls = iter(range(10**6))
+
+    def refuses(run: Any, first: Any, arguments: Any, one: Any, device: torch.device) -> bool:
+        # The host is the device here: the second of its calls is the device's.
+        reference[:] = [True] if device.type == "meta" or next(calls) % 2 == 0 else []
+        return original(run, first, arguments, one, device)
+
+    original = special_lists._refuses
+    monkeypatch.setattr(special_lists, "_refuses", refuses)
+
+    with pytest.raises(AssertionError, match="which PyTorch refuses"):
+        list_check("add", torch.float32, special_lists.check_refusals)

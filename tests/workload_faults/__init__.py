@@ -1,0 +1,1 @@
+"""Count of the planted faults that only a model shows."""
