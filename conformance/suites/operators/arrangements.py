@@ -63,6 +63,15 @@ def expanded_last(leaf: torch.Tensor) -> torch.Tensor:
     return _expanded(leaf, -1)
 
 
+def expanded_in_place(leaf: torch.Tensor) -> torch.Tensor:
+    """Return ``expanded_first`` with memory for all entries behind it: a kernel that reads too far reads NaN."""
+    if leaf.dim() == 0 or leaf.shape[0] < 2 or not leaf.numel():
+        return leaf
+    memory = poisoned((leaf.numel(),), leaf.dtype)
+    row = memory[: leaf[0].numel()].view(leaf.shape[1:])
+    return _filled(row, leaf[0]).expand(leaf.shape)
+
+
 def lazily_negated(leaf: torch.Tensor) -> torch.Tensor:
     """Return a view with PyTorch's lazy bit: conjugation of a complex tensor, negation of a real floating one."""
     if leaf.is_complex():
@@ -98,18 +107,47 @@ REPETITIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
-def of(info, sample: OperatorSample, names: Collection[str] = ()) -> Iterator[tuple[str, OperatorSample]]:
+#: Arrangements for the ``out=`` and the in-place form. These forms copy lazy bits first.
+OF_FORMS = ("non-contiguous", "with a storage offset", *REPETITIONS)
+
+
+def of(
+    info, sample: OperatorSample, names: Collection[str] = (), *, operands_only: bool = False
+) -> Iterator[tuple[str, OperatorSample]]:
     """Yield the name and the sample of every arrangement that differs from the sample's own, or of some by name.
 
-    Only values are repeated, not indices: writing twice to one place has no defined order.
+    Only values are repeated, not indices: writing twice to one place has no defined order. With ``operands_only``, the
+    first tensor stays as it is.
     """
+    fixed = sample.input if operands_only else None
     for name, change in ARRANGEMENTS.items():
-        if (not names or name in names) and (found := _arranged(sample, change)) is not None:
+        if (not names or name in names) and (found := _arranged(sample, change, lambda leaf: leaf is not fixed)):
             yield name, found
-    if names or op_class(info) is OpClass.ITERATIVE or info.name in limits().repetition.undefined:
+    if op_class(info) is OpClass.ITERATIVE or info.name in limits().repetition.undefined:
         return
     for name, change in REPETITIONS.items():
-        if (found := _arranged(sample, change, values_only=True)) is not None:
+        repeats = lambda leaf: leaf is not fixed and _is_value(info, sample, leaf)  # noqa: E731
+        if (not names or name in names) and (found := _arranged(sample, change, repeats)):
+            yield name, found
+
+
+def _is_value(info, sample: OperatorSample, leaf: torch.Tensor) -> bool:
+    """Return whether a tensor holds values or a mask, and no indices."""
+    if leaf is sample.input or leaf.is_floating_point() or leaf.is_complex() or leaf.dtype is torch.bool:
+        return True
+    return any(kind.__name__ == "BinaryUfuncInfo" for kind in type(info).__mro__)
+
+
+def for_kernels(sample: OperatorSample) -> Iterator[tuple[str, OperatorSample]]:
+    """Yield arrangements for kernels that check no argument: what they read or write stays in a tensor's memory.
+
+    Indices keep their arrangement, but for an offset, because such a kernel writes where they point.
+    """
+    changes = {"with a storage offset": with_offset, "transposed in memory": transposed, "expanded": expanded_in_place}
+    for name, change in changes.items():
+        takes_all = change is with_offset
+        takes = lambda leaf, takes_all=takes_all: takes_all or leaf.is_floating_point()  # noqa: E731
+        if (found := _arranged(sample, change, takes)) is not None:
             yield name, found
 
 
@@ -126,16 +164,18 @@ def _dense(leaf):
 
 
 def _arranged(
-    sample: OperatorSample, change: Callable[[torch.Tensor], torch.Tensor], *, values_only: bool = False
+    sample: OperatorSample,
+    change: Callable[[torch.Tensor], torch.Tensor],
+    takes: Callable[[torch.Tensor], bool],
 ) -> OperatorSample | None:
-    """Return the sample with its strided tensors in another arrangement, or None if none changes."""
+    """Return the sample with the strided tensors that ``takes`` names in another arrangement; None if none changes."""
     changed = []
     memo: dict[int, torch.Tensor] = {}  # a tensor that is passed twice stays one tensor
 
     def arrange(leaf):
         if not isinstance(leaf, torch.Tensor) or leaf.layout is not torch.strided or leaf.is_quantized:
             return leaf
-        if values_only and leaf is not sample.input and not (leaf.is_floating_point() or leaf.is_complex()):
+        if not takes(leaf):
             return leaf
         if id(leaf) not in memo:
             found = change(leaf.detach().resolve_conj().resolve_neg())

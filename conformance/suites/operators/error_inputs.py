@@ -47,7 +47,7 @@ def check_refusals(info, dtype: torch.dtype, device: torch.device, check) -> Non
     by_values = [invalid for invalid in calls if invalid.depends_on_values]
     for position, invalid in enumerate(by_values):
         _check_refusal(info, device, check, invalid)
-        if device.type != HOST.type and not _computes(device):
+        if device.type != HOST.type and not computes(device):
             check.context_ended_by = str(invalid)
             check.metric("context_ended_by", str(invalid))
             check.metric("not_run", len(by_values) - position - 1)
@@ -102,7 +102,7 @@ def _must_be_refused(info, invalid: Invalid) -> bool:
     return is_meaningless(info, invalid.sample) and (has_index or not invalid.depends_on_values)
 
 
-def _computes(device: torch.device) -> bool:
+def computes(device: torch.device) -> bool:
     """Return whether the device still adds two numbers."""
     try:
         return (torch.ones(2, device=device) + 1).sum().item() == 4

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import torch
 
-from . import execution, settings, special_inputs
+from . import execution, sampling, special_inputs
 from .execution import HOST, OperatorSample, call
 from .oracle import of_forward
 from .sampling import limits
@@ -19,7 +19,7 @@ _KINDS = (torch.int64, torch.int32)
 
 def check(info, judge, samples: list[OperatorSample], dtype: torch.dtype) -> None:
     """Compare results for indices of 32 and 64 bits, some of which are equal, with the host's; in one dtype."""
-    if not judge.values or not settings.is_first_dtype(info, dtype):
+    if not judge.values or not sampling.is_first_dtype(info, dtype):
         return
     for sample in special_inputs.unlike(info, judge, samples):
         for number, tensor in enumerate(sample.tensors):

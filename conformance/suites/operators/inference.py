@@ -10,6 +10,7 @@ import torch
 from conformance.finding import EnvironmentLacks
 
 from . import (
+    bounds,
     execution,
     indices,
     large,
@@ -58,13 +59,15 @@ def check_cell(
         check_specials(info, judge, dtype)
         special_inputs.check(info, judge, samples, dtype)
         settings.check(info, judge, samples, dtype)
-        variants.check(info, judge, samples)
+        variants.check(info, judge, samples, dtype)
         indices.check(info, judge, samples, dtype)
         for sample in grown if judge.values else ():
-            variants.large_forms(info, judge, sample)
+            variants.forms(info, judge, sample)
         wrong_calls.check(info, judge, samples, dtype)
     _require_evidence(judge, failure)
     judge.report()
+    if not probe:
+        bounds.check(info, device, check, samples, dtype)
 
 
 def _require_evidence(judge: Judge, failure: Exception | None) -> None:
@@ -161,7 +164,10 @@ def check_specials(info, judge: Judge, dtype: torch.dtype) -> None:
     for sample in tiers.special_values(info, dtype, subnormals=judge.check.subnormals):
         host, device = sample.on(torch.device("cpu")), sample.on(judge.device)
         state = torch.get_rng_state()
-        expected = call(info.op, host)
+        try:
+            expected = call(info.op, host)
+        except TypeError:  # the operator takes no number in the place of its second tensor
+            continue
         if not torch.equal(state, torch.get_rng_state()):
             return  # drawn numbers cannot be compared element by element
         actual = execution.execute(info.op, device)
@@ -169,3 +175,4 @@ def check_specials(info, judge: Judge, dtype: torch.dtype) -> None:
         judge.outcome(sample, (actual, device), (expected, host), exact)
         if promises.promises_zero_signs(info):
             judge.signs(str(sample), actual, expected, exact)
+        variants.forms(info, judge, sample)

@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from conformance.numerics.budgets import OpClass
 from conformance.numerics.trees import leaves, mapped
 
-from . import execution, special_inputs, tiny_inputs, wrong_calls
+from . import arrangements, execution, special_inputs, tiny_inputs, variants, wrong_calls
 from .execution import HOST, OperatorSample, call, host_gradients
 from .oracle import Oracle
 from .passes import Pass
@@ -127,19 +127,37 @@ def _check(info, judge, function, sample: OperatorSample) -> None:
     judge = replace(judge, info=kernel, watched=0)
     device, host = sample.on(judge.device), sample.on(HOST)
     pairs = (execution.execute(function, device), device), (call(function, host), host)
-    # A kernel of a backward sums several terms, which may cancel.
-    oracle = Oracle(lambda wide, _: leaves(call(function, wide)), sample, rounds_between=True)
-    judge.outcome(sample, *pairs, oracle)
+    judge.outcome(sample, *pairs, _oracle(function, sample))
     special_inputs.check_kernel(kernel, judge, sample)
     tiny_inputs.check(kernel, judge, [sample])
     if info.name in limits().large.unchecked:
         return
-    # No other arrangements in memory: some kernels get contiguous indices alone, and write where others point.
+    _check_arrangements(kernel, judge, sample)
     for wrong in wrong_calls.shapes(function, sample) if _is_structured(function) else ():
         if promises_refusal(function, wrong.sample):
             wrong_calls.check_one(judge, wrong)
     # Gradients are small: factors below one hide most of them.
     wrong_calls.check_more(judge, function, sample, spread=_SPREAD)
+
+
+def _check_arrangements(kernel: _Kernel, judge, sample: OperatorSample) -> None:
+    """Compare results for inputs in other arrangements of memory, where the host's kernel takes these."""
+    for name, arranged in arrangements.for_kernels(sample):
+        found = settled(attempt(execution.execute, kernel.op, arranged.on(judge.device)))
+        expected = attempt(call, kernel.op, arranged.on(HOST))
+        if expected.error is not None or not variants.is_sound(kernel, judge, arranged, expected.value):
+            continue
+        if found.error is not None:
+            # A note: PyTorch promises no arrangement for a kernel that no public function names.
+            judge.check.metric("kernels", f"refused, {name}: {kernel.op}")
+            continue
+        oracle, n = _oracle(kernel.op, arranged), judge.length(arranged, expected.value)
+        judge.result(f"{arranged}, {name}", arranged, found.value, expected.value, oracle, n)
+
+
+def _oracle(function, sample: OperatorSample) -> Oracle:
+    """Return the function in float64. A kernel of a backward sums several terms, which may cancel."""
+    return Oracle(lambda wide, _: leaves(call(function, wide)), sample, rounds_between=True)
 
 
 class _Kernel:

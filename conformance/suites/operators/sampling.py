@@ -146,3 +146,9 @@ def _within_budget(samples: list[OperatorSample]) -> list[OperatorSample]:
 def elements(sample: OperatorSample) -> int:
     """Return how many elements the sample's tensors have together."""
     return sum(tensor.numel() for tensor in sample.tensors)
+
+
+def is_first_dtype(info, dtype: torch.dtype) -> bool:
+    """Return whether this is the one dtype of further calls: float32, or else int64, or else the first by name."""
+    usual = [kind for kind in (torch.float32, torch.int64) if kind in info.dtypes]
+    return dtype is (usual or sorted(info.dtypes, key=str))[0]

@@ -20,8 +20,8 @@ from . import execution, special_inputs
 from .classes import is_elementwise
 from .execution import HOST, OperatorSample, call
 from .oracle import of_forward
-from .sampling import limits
-from .variants import attempt, in_place, representative
+from .sampling import is_first_dtype, limits
+from .variants import attempt, forms, representative
 
 #: Numbers from 4000 on are no numbers of the database's samples, tiers or large samples.
 _NUMBER = 4000
@@ -42,7 +42,7 @@ _FOR_NONE = {"Optional[float]": (0.7,), "Optional[number]": (1.3,), "Optional[in
 def check(info, judge, samples: list[OperatorSample], dtype: torch.dtype) -> None:
     """Compare results for other settings with the host's: other numbers in some dtypes, other defaults in one.
 
-    The in-place form gets them too: its kernel may be another one.
+    The in-place and the ``out=`` form get them too: their kernels may be others.
     """
     if not judge.values or not samples:
         return
@@ -57,7 +57,7 @@ def check(info, judge, samples: list[OperatorSample], dtype: torch.dtype) -> Non
         else:
             judge.outcome(other, (found.value, device), (expected, host), of_forward(info, other))
             if is_first_dtype(info, dtype):
-                in_place(info, judge, other)
+                forms(info, judge, other)
 
 
 def _chosen(info, judge, samples: list[OperatorSample], dtype: torch.dtype) -> Iterator[OperatorSample]:
@@ -68,8 +68,11 @@ def _chosen(info, judge, samples: list[OperatorSample], dtype: torch.dtype) -> I
             yield from with_tuples(info, sample)
     fixed = [sample for sample in samples if sample.number not in judge.drawn]
     if fixed and is_first_dtype(info, dtype):
-        yield from with_defaults(info, representative(fixed, plain=True))
-        for sample in special_inputs.unlike(info, judge, samples):
+        unlike = special_inputs.unlike(info, judge, samples)
+        # A sample with other kinds of arguments may reach another overload.
+        for sample in {id(sample): sample for sample in (representative(fixed, plain=True), *unlike)}.values():
+            yield from with_defaults(info, sample)
+        for sample in unlike:
             yield from with_rows(info, sample)
         for sample in fixed:
             yield from with_images(info, sample)
@@ -77,12 +80,6 @@ def _chosen(info, judge, samples: list[OperatorSample], dtype: torch.dtype) -> I
     # Among integers some are equal, which is where the side of a search and the order of a sort matter.
     if fixed and dtype in (torch.float32, torch.int64):
         yield from with_words(info, representative(fixed, plain=True))
-
-
-def is_first_dtype(info, dtype: torch.dtype) -> bool:
-    """Return whether this is the one dtype of further calls: float32, or else int64, or else the first by name."""
-    usual = [kind for kind in (torch.float32, torch.int64) if kind in info.dtypes]
-    return dtype is (usual or sorted(info.dtypes, key=str))[0]
 
 
 # --- numbers ----------------------------------------------------------------------------------------------------------
@@ -193,15 +190,20 @@ def with_words(info, sample: OperatorSample) -> Iterator[OperatorSample]:
 
 
 def with_rows(info, sample: OperatorSample) -> Iterator[OperatorSample]:
-    """Yield the sample with only the first row of each tensor in turn, where it broadcasts to the result's shape."""
+    """Yield the sample with the first row, or one element, of each tensor in turn, where it broadcasts to the result.
+
+    The element is a tensor of no dimensions, which kernels take for a number.
+    """
     if info.name in {*limits().large.unchecked, *limits().settings.resizing}:
         return
     shape = _shape(info, sample) if len(sample.tensors) > 1 else None
     for number, tensor in enumerate(sample.tensors if shape else ()):
         if tensor.layout is torch.strided and tensor.dim() and tensor.shape == shape and shape[0] > 1:
-            other = sample.with_tensor(tensor, tensor.detach()[:1].clone())
-            if _shape(info, other) == shape:
-                yield _named(other, f"one row of input {number}", sample.number)
+            row = tensor.detach()[:1].clone()
+            for name, part in (("row", row), ("element", row.flatten()[0].clone())):
+                other = sample.with_tensor(tensor, part)
+                if _shape(info, other) == shape:
+                    yield _named(other, f"one {name} of input {number}", sample.number)
 
 
 def with_present_index(info, sample: OperatorSample) -> Iterator[OperatorSample]:

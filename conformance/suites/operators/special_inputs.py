@@ -97,11 +97,12 @@ def unlike(info, judge, samples: list[OperatorSample], most: int = _SAMPLES) -> 
     for sample in sorted(samples, key=sampling.elements, reverse=True):
         fits = sample.number not in judge.drawn and sample.process is None
         if fits and all(tensor.layout is torch.strided and tensor.numel() for tensor in sample.tensors):
-            found.setdefault(_kinds(sample), sample)
+            found.setdefault(kinds(sample), sample)
     return list(found.values())[:most]
 
 
-def _kinds(sample: OperatorSample) -> tuple:
+def kinds(sample: OperatorSample) -> tuple:
+    """Return the types of the arguments and their names: samples with others may reach another overload."""
     arguments = [type(leaf) for leaf in leaves([sample.input, *sample.args])]
     return (*arguments, *sample.kwargs, *(value for value in sample.kwargs.values() if type(value) is bool))
 
@@ -260,7 +261,9 @@ def _values_among(info, sample: OperatorSample, dtype: torch.dtype) -> set[int]:
     """Return the positions of tensors that hold values, not indices: in float32 they are floating-point numbers."""
     if torch.float32 not in info.dtypes:
         kinds = {kind.__name__ for kind in type(info).__mro__}
-        return {0} if kinds & {"UnaryUfuncInfo", "BinaryUfuncInfo"} else set()
+        # A shift by a large number is undefined.
+        is_pair = "BinaryUfuncInfo" in kinds and "shift" not in info.name
+        return {0, 1} if is_pair else {0} if kinds & {"UnaryUfuncInfo", "BinaryUfuncInfo"} else set()
     with torch.random.fork_rng(devices=()):
         twins = sampling.pick(info, torch.float32, requires_grad=False, extent=limits().inference)
     shapes = [tensor.shape for tensor in sample.tensors]

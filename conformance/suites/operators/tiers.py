@@ -7,6 +7,9 @@ import torch
 from .execution import OperatorSample
 from .sampling import limits
 
+#: A number in the place of a second tensor, for which no kernel has a rule of its own, as for a power of one half.
+_NUMBER = 0.7
+
 
 def edge_sizes(info, dtype: torch.dtype) -> list[OperatorSample]:
     """Return samples for unary and binary operators: vectors whose sizes lie around the edges of a tile."""
@@ -60,7 +63,12 @@ def special_values(info, dtype: torch.dtype, *, subnormals: bool = True) -> list
     if build is _unary:
         return [OperatorSample(2000, values, (), _keywords(info, dtype, values), tier="special values")]
     left, right = (grid.reshape(-1) for grid in torch.meshgrid(values, values, indexing="ij"))
-    return [OperatorSample(2000, left, (right,), _keywords(info, dtype, left), tier="special values")]
+    pairs = OperatorSample(2000, left, (right,), _keywords(info, dtype, left), tier="special values")
+    # Most functions of two tensors have another kernel for a tensor and a number.
+    number = OperatorSample(
+        2001, values, (_NUMBER,), _keywords(info, dtype, values), tier="special values and a number"
+    )
+    return [pairs, number]
 
 
 def _judged(info, values: torch.Tensor) -> torch.Tensor:

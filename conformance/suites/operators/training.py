@@ -86,7 +86,7 @@ def _check_further(info, judge: Judge, samples: list[OperatorSample], dtype: tor
     _check_settings(info, judge, fixed, dtype)
     kernels.check(info, judge, fixed, dtype, seed)
     _check_second_backward(info, judge, sample, seed)
-    if settings.is_first_dtype(info, dtype):
+    if sampling.is_first_dtype(info, dtype):
         for repeated in indices.repeated(info, special_inputs.unlike(info, judge, fixed, most=len(fixed))):
             check_sample(info, judge, repeated, with_oracle=False, is_further=True)
     for longer in lengths.samples(info, dtype, requires_grad=True):
@@ -110,7 +110,7 @@ def _check_second_backward(info, judge: Judge, sample: OperatorSample, seed: int
 
 def _check_settings(info, judge: Judge, samples: list[OperatorSample], dtype: torch.dtype) -> None:
     """Compare gradients of calls with other numbers and other defaults, in one dtype."""
-    if not settings.is_first_dtype(info, dtype) or judge.op_class is OpClass.ITERATIVE:
+    if not sampling.is_first_dtype(info, dtype) or judge.op_class is OpClass.ITERATIVE:
         return
     unlike = special_inputs.unlike(info, judge, samples)
     with_numbers = [other for each in unlike for other in settings.with_numbers(info, each, dtype)]

@@ -7,6 +7,7 @@ meta function does not, the device may raise too, or give the values of the oper
 from __future__ import annotations
 
 import functools
+import itertools
 import warnings
 from dataclasses import dataclass
 
@@ -17,7 +18,7 @@ from conformance.numerics.compare import compare, plain
 from conformance.numerics.transfer import copied
 from conformance.numerics.trees import leaves, tensors
 
-from . import arrangements, choices, execution
+from . import arrangements, choices, execution, sampling, special_inputs
 from .arrangements import poisoned
 from .execution import OperatorSample, call, processed
 from .oracle import of_forward
@@ -33,8 +34,11 @@ class Attempt:
     resized: bool = False
 
 
-def check(info, judge, samples: list[OperatorSample]) -> None:
-    """Compare the variants of an operator that the database lists, on one or two of the samples."""
+def check(info, judge, samples: list[OperatorSample], dtype: torch.dtype) -> None:
+    """Compare the variants of an operator that the database lists, on one or two of the samples; in one dtype on more.
+
+    The others have other kinds of arguments, or a tensor of no dimensions: they may reach other kernels.
+    """
     if not judge.values:
         return
     samples = [sample for sample in samples if sample.number not in judge.drawn]
@@ -46,6 +50,22 @@ def check(info, judge, samples: list[OperatorSample]) -> None:
         out_variants(info, judge, sample)
     for chosen in {id(candidate): candidate for candidate in (samples[0], sample)}.values():
         in_place(info, judge, chosen)
+    if not sampling.is_first_dtype(info, dtype):
+        return
+    _in_place_rearranged(info, judge, sample)
+    for other in _unlike(info, judge, samples, sample):
+        rearranged(info, judge, other)
+        if info.supports_out:
+            out_variants(info, judge, other)
+        in_place(info, judge, other)
+        _in_place_rearranged(info, judge, other)
+
+
+def _unlike(info, judge, samples: list[OperatorSample], first: OperatorSample) -> list[OperatorSample]:
+    """Return samples with other kinds of arguments than ``first``, and one with a tensor of no dimensions."""
+    without_dims = (sample for sample in samples if any(tensor.dim() == 0 for tensor in sample.tensors))
+    found = [*special_inputs.unlike(info, judge, samples), *itertools.islice(without_dims, 1)]
+    return [sample for sample in {id(sample): sample for sample in found}.values() if sample is not first]
 
 
 def representative(samples: list[OperatorSample], *, plain: bool = False) -> OperatorSample:
@@ -134,15 +154,15 @@ def rearranged(info, judge, sample: OperatorSample) -> None:
             continue
         label = f"{strided}, {name}"
         if both_answered(judge, label, strided, info.op, device_attempt, host_attempt):
-            oracle = of_forward(info, strided)
-            if _reads_arrangements(info, judge, strided, host_attempt.value, oracle):
+            if is_sound(info, judge, strided, host_attempt.value):
+                oracle = of_forward(info, strided)
                 pairs = (device_attempt.value, device), (host_attempt.value, host)
                 judge.outcome(strided, *pairs, oracle, variant=name)
         elif device_attempt.error is None:
             accepted_more(info, judge, label, arrangements.dense(strided), device_attempt.value)
 
 
-def _reads_arrangements(info, judge, strided: OperatorSample, value, oracle) -> bool:
+def is_sound(info, judge, strided: OperatorSample, value) -> bool:
     """Return whether PyTorch's CPU gives the same values for the arrangement as for contiguous inputs.
 
     Kernels that PyTorch calls with contiguous inputs alone, such as native_group_norm, read other memory. Then the host
@@ -151,6 +171,7 @@ def _reads_arrangements(info, judge, strided: OperatorSample, value, oracle) -> 
     plain_attempt = attempt(call, info.op, arrangements.dense(strided).on(torch.device("cpu")))
     if plain_attempt.error is not None:
         return True
+    oracle = of_forward(info, strided)
     found_leaves, due = processed(strided, value), processed(strided, plain_attempt.value)
     pairs = zip(found_leaves, choices.settled(info, strided, found_leaves, due), strict=True)
     n = judge.length(strided, value)
@@ -171,15 +192,18 @@ def out_variants(info, judge, sample: OperatorSample) -> None:
         return
     _into(info, judge, sample, usual.value, "out= variant", _alike)
     if not is_excused(info, "test_noncontiguous_samples"):
-        for name, arranged in arrangements.of(info, sample, ("non-contiguous", "with a storage offset")):
-            _into(info, judge, arranged, usual.value, f"out= variant, inputs {name}", _alike)
+        for name, arranged in arrangements.of(info, sample, arrangements.OF_FORMS):
+            # Repeated values may give a result of another size.
+            usual_of = attempt(call, info.op, arranged.on(torch.device("cpu")))
+            if usual_of.error is None and is_sound(info, judge, arranged, usual_of.value):
+                _into(info, judge, arranged, usual_of.value, f"out= variant, inputs {name}", _alike)
     _into(info, judge, sample, usual.value, "out= variant with wrong-size outputs", _larger)
     if any(leaf.dtype.is_floating_point or leaf.dtype.is_complex for leaf in leaves(usual.value)):
         _into(info, judge, sample, usual.value, "out= variant with integer outputs", _integers)
 
 
-def large_forms(info, judge, sample: OperatorSample) -> None:
-    """Check the in-place and the ``out=`` form with a large sample: their kernels may be others."""
+def forms(info, judge, sample: OperatorSample) -> None:
+    """Check the in-place and the ``out=`` form with one sample: their kernels may be others."""
     in_place(info, judge, sample)
     usual = attempt(call, info.op, sample.on(torch.device("cpu"))) if info.supports_out else Attempt()
     if isinstance(usual.value, torch.Tensor) and _can_be_out(usual.value):
@@ -269,15 +293,27 @@ def _rebuilt(out, value):
 
 def in_place(info, judge, sample: OperatorSample) -> None:
     """Check that the in-place variant, if there is one, writes the same values into its own input and returns it."""
+    if info.inplace_variant is not None and isinstance(sample.input, torch.Tensor):
+        _in_place(info, judge, sample, "in-place variant")
+
+
+def _in_place_rearranged(info, judge, sample: OperatorSample) -> None:
+    """Check the in-place variant with its other operands in other arrangements of memory."""
     if info.inplace_variant is None or not isinstance(sample.input, torch.Tensor):
         return
+    if not is_excused(info, "test_noncontiguous_samples"):
+        for name, arranged in arrangements.of(info, sample, arrangements.OF_FORMS, operands_only=True):
+            _in_place(info, judge, arranged, f"in-place variant, operands {name}")
+
+
+def _in_place(info, judge, sample: OperatorSample, variant: str) -> None:
     host, device = sample.on(torch.device("cpu")), sample.on(judge.device)
     address = layout.storage_address(device.input)
     host_attempt = attempt(call, info.inplace_variant, host)
     device_attempt = attempt(execution.execute, info.inplace_variant, device)
     if host_attempt.error is not None:
         device_attempt = settled(device_attempt)
-    label = f"{sample}, in-place variant"
+    label = f"{sample}, {variant}"
     if not both_answered(judge, label, sample, info.inplace_variant, device_attempt, host_attempt):
         return
     oracle, n = of_forward(info, sample), judge.length(host, host_attempt.value)

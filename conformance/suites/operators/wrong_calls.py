@@ -16,7 +16,7 @@ from conformance.numerics.compare import plain
 from conformance.numerics.transfer import copied
 from conformance.numerics.trees import leaves, mapped
 
-from . import execution, settings, special_inputs
+from . import execution, sampling, special_inputs
 from .arrangements import poisoned
 from .execution import HOST, OperatorSample, call
 from .promises import promises_refusal
@@ -52,7 +52,7 @@ class Wrong:
 
 def check(info, judge, samples: list[OperatorSample], dtype: torch.dtype) -> None:
     """Check that the device refuses wrong calls, in one dtype of each operator."""
-    if not settings.is_first_dtype(info, dtype) or not samples or info.name in limits().large.unchecked:
+    if not sampling.is_first_dtype(info, dtype) or not samples or info.name in limits().large.unchecked:
         return
     chosen = {id(sample): sample for sample in (representative(samples), *special_inputs.unlike(info, judge, samples))}
     for sample in chosen.values():
@@ -78,10 +78,9 @@ def check_more(judge, function, sample: OperatorSample, *, with_out: bool = Fals
     kernel that loses an exception. Most elements must be near the results for the same numbers in float64.
     """
     for number, tensor in enumerate(sample.tensors[: limits().special_inputs.tensors]):
-        if tensor.layout is not torch.strided or tensor.is_quantized or number in sample.on_host or tensor.is_complex():
+        if tensor.layout is not torch.strided or tensor.is_quantized or number in sample.on_host:
             continue
-        is_real = tensor.is_floating_point()
-        changed = (tensor.detach() * spread).to(torch.int64) if is_real else tensor.detach().to(torch.float32)
+        changed = _in_another_dtype(tensor.detach(), spread)
         other, same_numbers = (sample.with_tensor(tensor, new) for new in (changed, changed.to(tensor.dtype)))
         name = f"input {number} in {changed.dtype}"
         _check_meaning(judge, Wrong(name, other, function), same_numbers)
@@ -94,6 +93,13 @@ def check_more(judge, function, sample: OperatorSample, *, with_out: bool = Fals
     if isinstance(usual, torch.Tensor) and usual.layout is torch.strided:
         for dtype in (dtype for dtype in _OUT_DTYPES if dtype is not usual.dtype):
             _check_meaning(judge, Wrong(f"out= of {dtype}", sample, function, poisoned(usual.shape, dtype)), sample)
+
+
+def _in_another_dtype(tensor: torch.Tensor, spread: int) -> torch.Tensor:
+    """Return real parts of complex numbers, rounded real numbers, or integers as real numbers."""
+    if tensor.is_complex():
+        return tensor.real.clone()
+    return (tensor * spread).to(torch.int64) if tensor.is_floating_point() else tensor.to(torch.float32)
 
 
 def _check_meaning(judge, wrong: Wrong, same_numbers: OperatorSample) -> None:

@@ -1,0 +1,82 @@
+"""Indices beyond the end: an operator that reads or writes where they point refuses them, at once or later.
+
+The database has such a call for few operators, and none with ``out=`` or in place, whose kernels may be others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from conformance.numerics.transfer import copied
+
+from . import execution, sampling, special_inputs
+from .arrangements import poisoned
+from .error_inputs import computes
+from .execution import HOST, OperatorSample, call
+from .sampling import limits
+from .variants import Attempt, attempt, settled
+
+
+def check(info, device: torch.device, check, samples: list[OperatorSample], dtype: torch.dtype) -> None:
+    """Check that the device refuses an index beyond the end, in one dtype.
+
+    A device may refuse by an assertion in its kernel, which ends its context. So this is the last check of a cell.
+    """
+    if info.name not in limits().indices.bounded or not sampling.is_first_dtype(info, dtype):
+        return
+    for sample in _unlike(samples):
+        for name, beyond in _beyond(info, sample):
+            for form, run in _forms(info, sample):
+                if run(call, beyond.on(HOST)).error is None:
+                    continue
+                label = f"{beyond}, {name}{form}"
+                found = settled(run(execution.execute, beyond.on(device)))
+                check.that(found.error is not None, f"{label}: accepted, and it names memory outside of the tensor")
+                if device.type != HOST.type and not computes(device):
+                    check.context_ended_by = label
+                    check.metric("context_ended_by", label)
+                    return
+
+
+def _unlike(samples: list[OperatorSample]) -> list[OperatorSample]:
+    """Return one sample for each kind of arguments, the largest one."""
+    found: dict[tuple, OperatorSample] = {}
+    for sample in sorted(samples, key=sampling.elements, reverse=True):
+        if sample.process is None and all(tensor.numel() for tensor in sample.tensors):
+            found.setdefault(special_inputs.kinds(sample), sample)
+    return list(found.values())
+
+
+def _beyond(info, sample: OperatorSample) -> Iterator[tuple[str, OperatorSample]]:
+    """Yield the sample with the last index one beyond the end, or before the beginning."""
+    for number, index in enumerate(sample.tensors):
+        if index.dtype is not torch.int64 or index.layout is not torch.strided:
+            continue
+        others = [tensor for tensor in sample.tensors if tensor is not index]
+        is_flat = info.name in limits().indices.flat
+        end = max((t.numel() if is_flat else max(t.shape, default=1) for t in others), default=1)
+        for name, value in (("beyond the end", end), ("before the beginning", -end - 1)):
+            changed = index.clone(memory_format=torch.contiguous_format).reshape(-1)
+            changed[-1] = value
+            yield f"input {number} {name}", sample.with_tensor(index, changed.reshape(index.shape))
+
+
+def _forms(info, sample: OperatorSample):
+    """Yield the plain call, and the ``out=`` and the in-place form if there is one."""
+
+    def plain(runner, beyond: OperatorSample) -> Attempt:
+        return attempt(runner, info.op, beyond)
+
+    yield "", plain
+    usual = plain(call, sample.on(HOST)).value
+    if info.supports_out and isinstance(usual, torch.Tensor):
+
+        def into(runner, beyond: OperatorSample) -> Attempt:
+            out = copied(poisoned(usual.shape, usual.dtype), beyond.device)
+            return attempt(runner, info.op, beyond, out=out)
+
+        yield ", out= variant", into
+    if info.inplace_variant is not None:
+        yield ", in-place variant", lambda runner, beyond: attempt(runner, info.inplace_variant, beyond)
