@@ -71,6 +71,52 @@ def swallowing(function: Any, sample: OperatorSample, **extra: Any) -> Any:
         return extra.get("out", torch.zeros_like(sample.tensors[0]))
 
 
+def clamping(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+    """Clamp an index to the tensor where the call is refused."""
+    try:
+        return call(function, sample, **extra)
+    except (RuntimeError, IndexError):
+        clamp = lambda leaf: leaf.clamp(0, 0) if isinstance(leaf, torch.Tensor) and leaf.dtype is torch.int64 else leaf  # noqa: E731
+        return call(function, sample.with_arguments(mapped(sample.arguments, clamp)), **extra)
+
+
+def _without_expansion(tensor: torch.Tensor) -> torch.Tensor:
+    """Return numbers from behind the one row that an expanded tensor has."""
+    repeats = 0 in tensor.stride() and tensor.numel() > 1 and tensor.is_floating_point()
+    return tensor.clone() + torch.arange(tensor.numel()).reshape(tensor.shape) if repeats else tensor
+
+
+def _without_offset(tensor: torch.Tensor) -> torch.Tensor:
+    """Return what the memory holds from its beginning."""
+    return tensor.as_strided(tensor.shape, tensor.stride(), 0) if tensor.storage_offset() else tensor
+
+
+def _times_three(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor of no dimensions times three."""
+    return tensor * 3 if tensor.dim() == 0 and tensor.is_floating_point() else tensor
+
+
+def of_operands(change: Callable[[torch.Tensor], torch.Tensor]) -> Execute:
+    """Return a device that reads the operands behind the first one by a change."""
+
+    def execute(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+        read = lambda leaf: change(leaf) if isinstance(leaf, torch.Tensor) else leaf  # noqa: E731
+        args, kwargs = mapped([sample.args, sample.kwargs], read)
+        return call(function, sample.with_arguments((sample.input, args, kwargs)), **extra)
+
+    return execute
+
+
+def with_number(function: Any, extra: dict[str, Any]) -> bool:
+    return function is torch.fmod
+
+
+def lost_for_numbers(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+    """Lose infinities where the second operand is a number."""
+    broken = reads(lambda t: t.nan_to_num(7.0, 7.0, 7.0)) if sample.args and type(sample.args[0]) is float else call
+    return broken(function, sample, **extra)
+
+
 @pytest.mark.parametrize(
     ("broken", "cell", "message"),
     [
@@ -88,6 +134,15 @@ def swallowing(function: Any, sample: OperatorSample, **extra: Any) -> Any:
         (only_in(kernel("elu_backward"), reads(without_nan)), "nn.functional.elu[float32-training]", "NaN in"),
         (only_in(kernel("_backward"), swallowing), "cdist[float32-training]", "accepted"),
         (only_in(into, swallowing), "isin[float32-inference]", "accepted"),
+        (only_in(into, clamping), "index_select[float32-inference]", "beyond the end, out= variant: accepted"),
+        (clamping, "index_fill[float32-inference]", "beyond the end: accepted"),
+        (clamping, "take[float32-inference]", "beyond the end: accepted"),
+        (only_in(into, of_operands(_without_expansion)), "fmax[float32-inference]", "out= variant, inputs expanded"),
+        (only_in(into, of_operands(_times_three)), "where[float32-inference]", "one element of input .* out= variant"),
+        (only_in(kernel("elu_backward"), reads(_without_expansion)), "nn.functional.elu[float32-training]", "expanded"),
+        (only_in(kernel("elu_backward"), reads(_without_offset)), "nn.functional.elu[float32-training]", "storage offset"),
+        (only_in(with_number, lost_for_numbers), "fmod[float32-inference]", "special values and a number"),
+        (only_in(kernel("_fft_c2r"), swallowing), "fft.irfft[float32-training]", "accepted"),
     ],
 )  # fmt: skip
 def test_a_defect_of_odd_calls_is_found(

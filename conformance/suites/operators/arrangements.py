@@ -132,8 +132,10 @@ def of(
 
 
 def _is_value(info, sample: OperatorSample, leaf: torch.Tensor) -> bool:
-    """Return whether a tensor holds values or a mask, and no indices."""
+    """Return whether a tensor holds values or a mask, or indices that may repeat."""
     if leaf is sample.input or leaf.is_floating_point() or leaf.is_complex() or leaf.dtype is torch.bool:
+        return True
+    if leaf.dtype is torch.int64 and info.name in limits().indices.repeated:
         return True
     return any(kind.__name__ == "BinaryUfuncInfo" for kind in type(info).__mro__)
 

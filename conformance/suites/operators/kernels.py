@@ -8,6 +8,7 @@ values, other numbers, shapes that do not fit. A device that has other kernels r
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -137,7 +138,8 @@ def _check(info, judge, function, sample: OperatorSample) -> None:
         if promises_refusal(function, wrong.sample):
             wrong_calls.check_one(judge, wrong)
     # Gradients are small: factors below one hide most of them.
-    wrong_calls.check_more(judge, function, sample, spread=_SPREAD)
+    into = _with_out(function)
+    wrong_calls.check_more(judge, into or function, sample, with_out=into is not None, spread=_SPREAD)
 
 
 def _check_arrangements(kernel: _Kernel, judge, sample: OperatorSample) -> None:
@@ -170,6 +172,23 @@ class _Kernel:
 
     def __getattr__(self, name: str):
         return getattr(self._info, name)
+
+
+def _with_out(function) -> Callable | None:
+    """Return a function that calls the overload, or with ``out=`` its sibling that writes one result into a tensor."""
+    given = [argument.name for argument in function._schema.arguments]
+    packet = function.overloadpacket
+    for name in packet.overloads():
+        sibling = getattr(packet, name)
+        added = [argument for argument in sibling._schema.arguments if argument.name not in given]
+        if len(added) != 1 or not added[0].is_out or len(sibling._schema.arguments) != len(given) + 1:
+            continue
+
+        def call_either(*args, out=None, sibling=sibling, place=added[0].name, **kwargs):
+            return function(*args, **kwargs) if out is None else sibling(*args, **{place: out}, **kwargs)
+
+        return call_either
+    return None
 
 
 def _is_structured(function) -> bool:

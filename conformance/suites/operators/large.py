@@ -83,7 +83,7 @@ def _of_other_overload(info, samples: list[OperatorSample], first: OperatorSampl
 
 def _is_of_other_overload(info, first: OperatorSample, sample: OperatorSample) -> bool:
     dims = {each.input.dim() if isinstance(each.input, torch.Tensor) else 0 for each in (first, sample)}
-    if info.name.startswith(_OF_ALL_DIMS) and len(dims) > 1:
+    if info.full_name.startswith(_OF_ALL_DIMS) and len(dims) > 1:
         return True
     pairs = list(zip(leaves([first.args, first.kwargs]), leaves([sample.args, sample.kwargs]), strict=False))
     return any(

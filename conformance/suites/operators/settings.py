@@ -64,7 +64,7 @@ def _chosen(info, judge, samples: list[OperatorSample], dtype: torch.dtype) -> I
     if dtype in _OF_NUMBERS:
         for sample in special_inputs.unlike(info, judge, samples):
             yield from with_numbers(info, sample, dtype)
-        for sample in special_inputs.unlike(info, judge, samples, most=len(samples)):
+        for sample in special_inputs.unlike(info, judge, samples, most=len(samples), by_dims=True):
             yield from with_tuples(info, sample)
     fixed = [sample for sample in samples if sample.number not in judge.drawn]
     if fixed and is_first_dtype(info, dtype):
@@ -110,7 +110,7 @@ def _named(sample: OperatorSample, name: str, order: int) -> OperatorSample:
 def with_tuples(info, sample: OperatorSample) -> Iterator[OperatorSample]:
     """Yield an image's sample with a number for each dimension in the place of one for all, such as a scale."""
     dims = sample.input.dim() - 2 if isinstance(sample.input, torch.Tensor) else 0
-    if dims not in (2, 3):
+    if dims not in (1, 2, 3):
         return
     for place, value in enumerate(_plain(sample)):
         if not _is_number(value) or value <= 0:

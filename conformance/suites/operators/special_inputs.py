@@ -91,13 +91,19 @@ def check_kernel(kernel, judge, sample: OperatorSample) -> None:
             _compare(kernel, judge, change)
 
 
-def unlike(info, judge, samples: list[OperatorSample], most: int = _SAMPLES) -> list[OperatorSample]:
-    """Return some samples with other kinds of arguments each, the largest first; none of an operator that draws."""
+def unlike(
+    info, judge, samples: list[OperatorSample], most: int = _SAMPLES, *, by_dims: bool = False
+) -> list[OperatorSample]:
+    """Return some samples with other kinds of arguments each, the largest first; none of an operator that draws.
+
+    With ``by_dims``, an input with another number of dimensions is of another kind.
+    """
     found: dict[tuple, OperatorSample] = {}
     for sample in sorted(samples, key=sampling.elements, reverse=True):
         fits = sample.number not in judge.drawn and sample.process is None
         if fits and all(tensor.layout is torch.strided and tensor.numel() for tensor in sample.tensors):
-            found.setdefault(kinds(sample), sample)
+            dims = sample.input.dim() if by_dims and isinstance(sample.input, torch.Tensor) else 0
+            found.setdefault((dims, *kinds(sample)), sample)
     return list(found.values())[:most]
 
 

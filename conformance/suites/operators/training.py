@@ -114,7 +114,8 @@ def _check_settings(info, judge: Judge, samples: list[OperatorSample], dtype: to
         return
     unlike = special_inputs.unlike(info, judge, samples)
     with_numbers = [other for each in unlike for other in settings.with_numbers(info, each, dtype)]
-    every_kind = special_inputs.unlike(info, judge, _images(info, samples, dtype), most=limits().inference.samples)
+    most = limits().inference.samples
+    every_kind = special_inputs.unlike(info, judge, _images(info, samples, dtype), most, by_dims=True)
     with_tuples = [other for each in every_kind for other in settings.with_tuples(info, each)]
     others = list(settings.with_defaults(info, representative(samples, plain=True)))
     others += [other for each in samples for other in settings.with_present_index(info, each)]
