@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -191,15 +192,23 @@ def out_variants(info, judge, sample: OperatorSample) -> None:
     if usual.error is not None or not _can_be_out(usual.value):
         return
     _into(info, judge, sample, usual.value, "out= variant", _alike)
-    if not is_excused(info, "test_noncontiguous_samples"):
-        for name, arranged in arrangements.of(info, sample, arrangements.OF_FORMS):
-            # Repeated values may give a result of another size.
-            usual_of = attempt(call, info.op, arranged.on(torch.device("cpu")))
-            if usual_of.error is None and is_sound(info, judge, arranged, usual_of.value):
-                _into(info, judge, arranged, usual_of.value, f"out= variant, inputs {name}", _alike)
+    for name, arranged in _for_forms(info, sample):
+        # Repeated values may give a result of another size.
+        usual_of = attempt(call, info.op, arranged.on(torch.device("cpu")))
+        if usual_of.error is None and is_sound(info, judge, arranged, usual_of.value):
+            _into(info, judge, arranged, usual_of.value, f"out= variant, inputs {name}", _alike)
     _into(info, judge, sample, usual.value, "out= variant with wrong-size outputs", _larger)
     if any(leaf.dtype.is_floating_point or leaf.dtype.is_complex for leaf in leaves(usual.value)):
         _into(info, judge, sample, usual.value, "out= variant with integer outputs", _integers)
+
+
+def _for_forms(info, sample: OperatorSample, *, operands_only: bool = False) -> Iterator[tuple[str, OperatorSample]]:
+    """Yield the arrangements that PyTorch asks every device to take."""
+    if is_excused(info, "test_noncontiguous_samples"):
+        return
+    for name, arranged in arrangements.of(info, sample, arrangements.OF_FORMS, operands_only=operands_only):
+        if not reference_refuses(info, arranged):
+            yield name, arranged
 
 
 def forms(info, judge, sample: OperatorSample) -> None:
@@ -301,9 +310,8 @@ def _in_place_rearranged(info, judge, sample: OperatorSample) -> None:
     """Check the in-place variant with its other operands in other arrangements of memory."""
     if info.inplace_variant is None or not isinstance(sample.input, torch.Tensor):
         return
-    if not is_excused(info, "test_noncontiguous_samples"):
-        for name, arranged in arrangements.of(info, sample, arrangements.OF_FORMS, operands_only=True):
-            _in_place(info, judge, arranged, f"in-place variant, operands {name}")
+    for name, arranged in _for_forms(info, sample, operands_only=True):
+        _in_place(info, judge, arranged, f"in-place variant, operands {name}")
 
 
 def _in_place(info, judge, sample: OperatorSample, variant: str) -> None:
