@@ -101,21 +101,8 @@ def _binary(
     calls += _with_numbers("", 3, _NUMBERS, None, reference, tensor=tensor)
     calls += _with_numbers("odd ", _ODD_BOUND, _ODD_NUMBERS, torch.float32, reference, tensor=tensor)
     if name in ("add", "sub"):
-        calls.append(
-            ListCall(
-                "alpha",
-                lambda first: ([_other(t) for t in first],),
-                {"alpha": 2},
-                lambda t, i: reference(t, 2 * _other(t)),
-            )
-        )
-    if name == "add":
-        calls.append(
-            ListCall(
-                "a tensor and alpha", lambda f: (f[0].new_tensor(3),), {"alpha": 2}, lambda t, i: t + 6,
-                overload="Tensor",
-            )
-        )  # fmt: skip
+        calls += _with_alpha("alpha", 2, None, reference, tensor=tensor)
+        calls += _with_alpha("odd alpha", _ODD, torch.float32, reference, tensor=tensor)
     return Function(name, operator, tuple(calls), integers=integers)
 
 
@@ -137,6 +124,21 @@ def _with_numbers(
         yield ListCall(
             f"a tensor of an {kind}number" if kind else "a tensor",
             lambda f: (f[0].new_tensor(one),), {}, lambda t, i: reference(t, one), only, "Tensor",
+        )  # fmt: skip
+
+
+def _with_alpha(
+    label: str, alpha: float, only: torch.dtype | None, reference: Callable[..., Any], *, tensor: bool
+) -> Iterator[ListCall]:
+    """Yield the overloads with a factor of the second operand."""
+    options = {"alpha": alpha}
+    yield ListCall(
+        label, lambda f: ([_other(t) for t in f],), options, lambda t, i: reference(t, alpha * _other(t)), only
+    )
+    if tensor:
+        yield ListCall(
+            f"a tensor and {label}", lambda f: (f[0].new_tensor(3),), options, lambda t, i: reference(t, alpha * 3),
+            only, "Tensor",
         )  # fmt: skip
 
 
@@ -212,7 +214,8 @@ def functions() -> dict[str, Function]:
         _lerp(),
         Function(
             "copy", "clone", (ListCall("", lambda f: ([_other(t) for t in f],), {}, lambda t, i: _other(t)),),
-            integers=True, out_of_place=False, kin=(Function("clone", "clone", (clone,), integers=True, in_place=False),),
+            integers=True, out_of_place=False,
+            kin=(Function("clone", "clone", (clone,), integers=True, in_place=False),),
         ),
         Function(
             "zero", "zeros_like", (ListCall("", lambda f: (), {}, lambda t, i: torch.zeros_like(t)),),

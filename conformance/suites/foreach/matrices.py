@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import torch
 
-from conformance.numerics.compare import plain
+from conformance.numerics.compare import plain, same_bits
 from conformance.numerics.nearness import Near, near
 
 from .special_lists import strided
 
 #: Rows, inner length and columns of each product; one has more elements than one launch of a kernel works on.
-_SHAPES = ((5, 7, 3), (33, 9, 65), (1, 4, 1), (7, 3, 5), (6, 4, 6), (8, 5, 9))
+_SHAPES = ((33, 9, 65), (5, 7, 3), (7, 3, 5), (6, 4, 6), (1, 4, 1), (8, 5, 9))
 _LONG = (1031, 3, 1031)
 _LARGE = 2.0**60
 #: Numbers that neither float32 nor float64 holds.
 _INTEGERS = ((1 << 24) + 1, (1 << 53) + 1)
-_HOST = torch.device("cpu")
 
 
 def check_products(check, device: torch.device, dtype: torch.dtype) -> None:
@@ -25,7 +24,7 @@ def check_products(check, device: torch.device, dtype: torch.dtype) -> None:
         return
     left, right = _matrices(dtype)
     try:
-        found = _products(function, left, right, device)
+        found = _products(check, function, left, right, device)
     except NotImplementedError:  # mm is another operator than the one that the case needs
         check.metric("foreach", "not computed: _foreach_mm")
         return
@@ -40,18 +39,23 @@ def check_products(check, device: torch.device, dtype: torch.dtype) -> None:
         _check_special(check, function, device, dtype)
 
 
-def _products(function, left: list[torch.Tensor], right: list[torch.Tensor], device: torch.device):
-    """Return the products, and check nothing: operands are copied with their strides and offsets."""
-    found = function([strided(tensor, device) for tensor in left], [strided(tensor, device) for tensor in right])
-    return [plain(tensor) for tensor in found]
+def _products(check, function, *lists_and_device) -> list[torch.Tensor]:
+    """Return the products of two lists, and check that neither list has changed."""
+    *lists, device = lists_and_device
+    given = [[strided(tensor, device) for tensor in each] for each in lists]
+    found = [plain(tensor) for tensor in function(*given)]
+    for name, after, before in zip(("first", "second"), given, lists, strict=True):
+        same = all(same_bits(plain(new), old) for new, old in zip(after, before, strict=True))
+        check.that(same, f"_foreach_mm: the {name} list after the call")
+    return found
 
 
 def _matrices(dtype: torch.dtype) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """Return pairs of matrices: contiguous, transposed, with gaps, with an offset and expanded."""
-    shapes = [*_SHAPES, *([_LONG] if dtype is torch.float32 else [])]
-    left = [_arranged(_numbers((rows, inner), dtype), number) for number, (rows, inner, _) in enumerate(shapes)]
+    shapes = [*([_LONG] if dtype is torch.float32 else []), *_SHAPES]
+    left = [_arranged(_numbers((rows, inner), dtype), number + 1) for number, (rows, inner, _) in enumerate(shapes)]
     right = [
-        _arranged(_numbers((inner, columns), dtype), number + 2) for number, (_, inner, columns) in enumerate(shapes)
+        _arranged(_numbers((inner, columns), dtype), number + 3) for number, (_, inner, columns) in enumerate(shapes)
     ]
     return left, right
 
@@ -83,11 +87,11 @@ def _check_special(check, function, device: torch.device, dtype: torch.dtype) ->
         special = plainly.clone()
         special[1, 2] = value
         for left, right in ((special, plainly.t()), (plainly, special.t())):
-            (actual,) = _products(function, [left], [right], device)
+            (actual,) = _products(check, function, [left], [right], device)
             lost = actual.isfinite() & ~(left.double() @ right.double()).isfinite()
             check.that(not lost.any(), f"_foreach_mm: {value} in a matrix, and {int(lost.sum())} products are finite")
     if check.subnormals and dtype is torch.float32:
         tiny, large = plainly * torch.finfo(dtype).smallest_normal / 16, plainly * _LARGE
         for left, right in ((tiny, large.t()), (large, tiny.t())):
-            (actual,) = _products(function, [left], [right], device)
+            (actual,) = _products(check, function, [left], [right], device)
             near(check, "_foreach_mm of subnormal numbers", actual, left.double() @ right.double(), Near.FORWARD)
