@@ -34,7 +34,7 @@ def check(info, judge, sample: OperatorSample, expected) -> None:
     arguments = sample.on(judge.device)
     execution.reseed(1, judge.device)
     first = judge.watches.execute(info.op, arguments)
-    _check_inputs(info, judge, sample, arguments)
+    _check_inputs(info, judge, sample, arguments, str(sample))
     judge.metadata(label, first, expected, with_equal_strides(sample.on(judge.device), sample))
     again = draw(execution.execute, info, sample, judge.device, seed=1)
     judge.check.that(repeats(first, again), f"{label}: the same seed gave different numbers")
@@ -57,13 +57,14 @@ def _check_out(info, judge, sample: OperatorSample, expected: torch.Tensor) -> N
 
     PyTorch does not promise that both forms draw the same numbers under one seed.
     """
-    runs = {runner: functools.partial(_drawn_into, runner, expected) for runner in (call, execution.execute)}
-    try:
-        draw(runs[call], info, sample, torch.device("cpu"), seed=1)
-    except Exception:  # the host has no such form of this call
+    if not has_out(info, sample, expected):
         return
-    label, run = f"{sample}, out= variant", runs[execution.execute]
-    first, again = (draw(run, info, sample, judge.device, seed=1) for _ in range(2))
+    label, run = f"{sample}, out= variant", functools.partial(drawn_into, execution.execute, expected)
+    arguments = sample.on(judge.device)
+    execution.reseed(1, judge.device)
+    first = run(info.op, arguments)
+    _check_inputs(info, judge, sample, arguments, label)
+    again = draw(run, info, sample, judge.device, seed=1)
     judge.check.that(repeats(first[0], again[0]), f"{label}: the same seed gave different numbers")
     returned, out = first
     judge.check.that(returned.shape == out.shape and _same(returned, out), f"{label}: the result is not the output")
@@ -72,13 +73,22 @@ def _check_out(info, judge, sample: OperatorSample, expected: torch.Tensor) -> N
         check_statistics(info, judge, sample, lambda *given: run(*given)[1], "out= variant")
 
 
-def _drawn_into(runner, like: torch.Tensor, function, sample: OperatorSample) -> tuple[torch.Tensor, torch.Tensor]:
+def has_out(info, sample: OperatorSample, like: torch.Tensor) -> bool:
+    """Return whether the host takes an output for this call."""
+    try:
+        draw(functools.partial(drawn_into, call, like), info, sample, torch.device("cpu"), seed=1)
+    except Exception:  # the host has no such form of this call
+        return False
+    return True
+
+
+def drawn_into(runner, like: torch.Tensor, function, sample: OperatorSample) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the result of a call with an output, and the output, whose old contents no draw gives."""
     out = copied(poisoned(like.shape, like.dtype), sample.device)
     return runner(function, sample, out=out), out
 
 
-def _check_inputs(info, judge, sample: OperatorSample, arguments: OperatorSample) -> None:
+def _check_inputs(info, judge, sample: OperatorSample, arguments: OperatorSample, label: str) -> None:
     """Check that the call has changed no input but those that it fills with random numbers on the host too."""
     host = sample.on(torch.device("cpu"))
     call(info.op, host)
@@ -87,7 +97,7 @@ def _check_inputs(info, judge, sample: OperatorSample, arguments: OperatorSample
     ):
         if same_bits(plain(written), plain(before)):
             kept = same_bits(plain(after), plain(before))
-            judge.check.that(kept, f"{sample}: input {number} was changed by an out-of-place operation")
+            judge.check.that(kept, f"{label}: input {number} was changed by an out-of-place operation")
 
 
 def _host_repeats(info, sample: OperatorSample) -> bool:
