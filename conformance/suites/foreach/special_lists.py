@@ -15,8 +15,8 @@ from .functions import Function, ListCall, Lists
 
 #: Functions whose result for infinities depends on the order of their products and sums.
 OPEN = ("lerp", "addcmul", "addcdiv", "norm")
-#: Large integers come first: the second operand is the list in reverse, and products have to fit.
-_INTEGERS = ((1 << 24) + 1, (1 << 53) + 1, -(1 << 24) - 1, 3, 2, 1, 1)
+#: Large integers come first: the second operand is two less the list in reverse, and products have to fit.
+_INTEGERS = ((1 << 24) + 3, (1 << 53) + 3, -(1 << 24) - 1, 3, 2, 1, 1)
 _FLOATS = (float("inf"), -0.0, 0.5, -1.5, 0.0, -float("inf"), 2.0)
 META = torch.device("meta")
 #: Tensors in long lists: a launch takes as many as its arguments hold, for example 110 or 320, and chunks of 1,024.
