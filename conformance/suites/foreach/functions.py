@@ -15,7 +15,8 @@ Lists = Sequence[torch.Tensor]
 class ListCall:
     """One overload: the arguments after the first list, and the same arguments for the tensor at a position.
 
-    ``only`` is the dtype whose tensors it is for; None is for all.
+    ``only`` is the dtype whose tensors it is for; None is for all. ``overload`` is the name of the overload where the
+    arguments alone do not choose it: PyTorch takes a tensor of one number for a number.
     """
 
     label: str
@@ -23,11 +24,15 @@ class ListCall:
     options: dict[str, Any]
     single: Callable[[torch.Tensor, int], Any]
     only: torch.dtype | None = None
+    overload: str = ""
 
 
 @dataclass(frozen=True)
 class Function:
-    """Function on lists: its name without ``_foreach_``, the operator that a claim has to cover, and its overloads."""
+    """Function on lists: its name without ``_foreach_``, the operator that a claim has to cover, and its overloads.
+
+    ``kin`` are functions of the same operator that have no case of their own.
+    """
 
     name: str
     operator: str
@@ -35,6 +40,16 @@ class Function:
     integers: bool = False
     in_place: bool = True
     out_of_place: bool = True
+    kin: tuple[Function, ...] = ()
+
+    def exists(self, place: str) -> bool:
+        """Return whether the installed torch has the function, out of place ("") or in place ("_")."""
+        return hasattr(torch, f"_foreach_{self.name}{place}")
+
+    def run(self, call: ListCall, place: str) -> Callable[..., Any] | None:
+        """Return what runs an overload; None if the installed torch does not have it."""
+        name = f"_foreach_{self.name}{place}"
+        return getattr(getattr(torch.ops.aten, name), call.overload, None) if call.overload else getattr(torch, name)
 
 
 _UNARY = (
@@ -62,7 +77,10 @@ _UNARY_OF_INTEGERS = ("neg", "ceil", "floor", "round", "trunc", "abs", "sign")
 _NUMBERS = (2, 3, 1, 4, 2, 5, 1, 2, 3, 4, 2) * 100
 #: Numbers of ten bits and more, among the elements: bfloat16 does not hold them, and bounds of this size act.
 _ODD = 261 / 512
-_ODD_NUMBERS = tuple(number / 8 + 1 / 512 for number in _NUMBERS)
+_ODD_BOUND = 4 + 5 / 128
+_ODD_NUMBERS = tuple(number + 5 / 512 for number in _NUMBERS)
+#: An order of a norm that bfloat16 does not hold.
+_ODD_ORDER = 1 + 3 / 512
 
 
 def _other(tensor: torch.Tensor) -> torch.Tensor:
@@ -81,16 +99,10 @@ def _binary(
 ) -> Function:
     calls = [ListCall("a list", lambda first: ([_other(t) for t in first],), {}, lambda t, i: reference(t, _other(t)))]
     calls += _with_numbers("", 3, _NUMBERS, None, reference, tensor=tensor)
-    calls += _with_numbers("odd ", _ODD, _ODD_NUMBERS, torch.float32, reference, tensor=tensor)
+    calls += _with_numbers("odd ", _ODD_BOUND, _ODD_NUMBERS, torch.float32, reference, tensor=tensor)
     if name in ("add", "sub"):
-        calls.append(
-            ListCall(
-                "alpha",
-                lambda first: ([_other(t) for t in first],),
-                {"alpha": 2},
-                lambda t, i: reference(t, 2 * _other(t)),
-            )
-        )
+        calls += _with_alpha("alpha", 2, None, reference, tensor=tensor)
+        calls += _with_alpha("odd alpha", _ODD, torch.float32, reference, tensor=tensor)
     return Function(name, operator, tuple(calls), integers=integers)
 
 
@@ -111,7 +123,22 @@ def _with_numbers(
     if tensor:
         yield ListCall(
             f"a tensor of an {kind}number" if kind else "a tensor",
-            lambda f: (f[0].new_tensor(one),), {}, lambda t, i: reference(t, one), only,
+            lambda f: (f[0].new_tensor(one),), {}, lambda t, i: reference(t, one), only, "Tensor",
+        )  # fmt: skip
+
+
+def _with_alpha(
+    label: str, alpha: float, only: torch.dtype | None, reference: Callable[..., Any], *, tensor: bool
+) -> Iterator[ListCall]:
+    """Yield the overloads with a factor of the second operand."""
+    options = {"alpha": alpha}
+    yield ListCall(
+        label, lambda f: ([_other(t) for t in f],), options, lambda t, i: reference(t, alpha * _other(t)), only
+    )
+    if tensor:
+        yield ListCall(
+            f"a tensor and {label}", lambda f: (f[0].new_tensor(3),), options, lambda t, i: reference(t, alpha * 3),
+            only, "Tensor",
         )  # fmt: skip
 
 
@@ -146,22 +173,31 @@ def _lerp() -> Function:
             "an odd number", lambda f: ([_other(t) for t in f], _ODD), {}, lambda t, i: mixed(t, _ODD), torch.float32
         ),
         ListCall("a list", lambda f: ([_other(t) for t in f], [t * t for t in f]), {}, lambda t, i: mixed(t, t * t)),
+        ListCall(
+            "numbers",
+            lambda f: ([_other(t) for t in f], [number / 8 for number in _NUMBERS[: len(f)]]),
+            {},
+            lambda t, i: mixed(t, _NUMBERS[i] / 8),
+            overload="ScalarList",
+        ),
     )
     return Function("lerp", "lerp", calls)
 
 
 def _norms() -> Iterator[ListCall]:
-    for order in (1, 2, float("inf")):
+    for order in (1, 2, float("inf"), _ODD_ORDER):
         yield ListCall(
             f"order {order}",
             lambda first: (),
             {"ord": order},
             lambda t, i, order=order: torch.linalg.vector_norm(t, order),
+            torch.float32 if order == _ODD_ORDER else None,
         )
 
 
 def functions() -> dict[str, Function]:
     """Return every function on lists by name."""
+    clone = ListCall("", lambda f: (), {}, lambda t, i: t)
     found = [_unary(name) for name in _UNARY] + [_unary(name, integers=True) for name in _UNARY_OF_INTEGERS]
     found += [
         _binary("add", torch.add, "add", tensor=True),
@@ -179,6 +215,7 @@ def functions() -> dict[str, Function]:
         Function(
             "copy", "clone", (ListCall("", lambda f: ([_other(t) for t in f],), {}, lambda t, i: _other(t)),),
             integers=True, out_of_place=False,
+            kin=(Function("clone", "clone", (clone,), integers=True, in_place=False),),
         ),
         Function(
             "zero", "zeros_like", (ListCall("", lambda f: (), {}, lambda t, i: torch.zeros_like(t)),),

@@ -14,10 +14,11 @@ from conformance.suites.operators.sampling import limits
 from .functions import Function, ListCall, Lists
 
 #: Functions whose result for infinities depends on the order of their products and sums.
-_OPEN = ("lerp", "addcmul", "addcdiv", "norm")
-#: Large integers come first: the second operand is the list in reverse, and products have to fit.
-_INTEGERS = ((1 << 24) + 1, (1 << 53) + 1, -(1 << 24) - 1, 3, 2, 1, 1)
+OPEN = ("lerp", "addcmul", "addcdiv", "norm")
+#: Large integers come first: the second operand is two less the list in reverse, and products have to fit.
+_INTEGERS = ((1 << 24) + 3, (1 << 53) + 3, -(1 << 24) - 1, 3, 2, 1, 1)
 _FLOATS = (float("inf"), -0.0, 0.5, -1.5, 0.0, -float("inf"), 2.0)
+META = torch.device("meta")
 #: Tensors in long lists: a launch takes as many as its arguments hold, for example 110 or 320, and chunks of 1,024.
 LENGTHS = (111, 321, 1025)
 _NAN = (float("nan"), 1.0, 0.25, float("nan"), 3.0)
@@ -73,7 +74,7 @@ def check_values(
     """Check that special values give what the operator gives for them."""
     host = _special(function, dtype)
     first, arguments = moved(host, device), moved(call.arguments(host), device)
-    found = getattr(torch, f"_foreach_{function.name}{place}")(first, *arguments, **call.options)
+    found = function.run(call, place)(first, *arguments, **call.options)
     found = first if place else found
     for position, (actual, tensor) in enumerate(zip(found, host, strict=True)):
         right = call.single(tensor.double() if tensor.is_floating_point() else tensor, position).to(dtype)
@@ -84,7 +85,9 @@ def check_values(
 def _special(function: Function, dtype: torch.dtype) -> list[torch.Tensor]:
     if not dtype.is_floating_point:
         return [torch.tensor(_INTEGERS, dtype=dtype), torch.tensor(_INTEGERS[3:], dtype=dtype)]
-    found = [] if function.name in _OPEN else [torch.tensor(_FLOATS, dtype=dtype)]
+    values = torch.tensor(_FLOATS, dtype=dtype)
+    # Twice: each of several numbers meets them.
+    found = [] if function.name in OPEN else [values, values.clone()]
     if function.operator not in limits().specials.nan:
         found.append(torch.tensor(_NAN, dtype=dtype))
     return found
@@ -116,7 +119,7 @@ def check_long(check, function: Function, call: ListCall, place: str, device: to
             else moved(argument, device)
             for argument in call.arguments(list(numbers.unbind()))
         ]
-        found = getattr(torch, f"_foreach_{function.name}{place}")(first, *arguments, **call.options)
+        found = function.run(call, place)(first, *arguments, **call.options)
         right = torch.stack([call.single(row, position) for position, row in enumerate(numbers.double())])
         label = f"_foreach_{function.name}{place} with {call.label or 'a list'}"
         actual = plain(torch.stack(first if place else list(found)))
@@ -129,15 +132,28 @@ def check_long(check, function: Function, call: ListCall, place: str, device: to
 def check_refusals(
     check, function: Function, call: ListCall, place: str, device: torch.device, dtype: torch.dtype
 ) -> None:
-    """Check that the function refuses what it refuses on the host and on meta: it has no meaning on any device."""
-    run = getattr(torch, f"_foreach_{function.name}{place}")
+    """Check that the function refuses what has no meaning on any device.
+
+    The host refuses it, and so does meta, or a result would not fit the dtype of the list that it is written to.
+    """
+    run = function.run(call, place)
     for name, first, arguments in _wrong(call, dtype):
-        if _refuses(run, first, arguments, call, torch.device("meta")) and _refuses(
-            run, first, arguments, call, torch.device("cpu")
-        ):
+        has_meaning = not _refuses(run, first, arguments, call, META)
+        if has_meaning and not (place and _is_wider(function, call, first, arguments)):
+            continue
+        if _refuses(run, first, arguments, call, torch.device("cpu")):
             refused = _refuses(run, first, arguments, call, device)
             label = f"_foreach_{function.name}{place} with {call.label or 'a list'}"
             check.that(refused, f"{label} took {name}, which PyTorch refuses")
+
+
+def _is_wider(function: Function, call: ListCall, first: Lists, arguments: Sequence[Any]) -> bool:
+    """Return whether results have a dtype that PyTorch does not cast to that of the first list."""
+    try:
+        found = function.run(call, "")(moved(list(first), META), *moved(tuple(arguments), META), **call.options)
+    except (RuntimeError, TypeError, ValueError, IndexError, AttributeError):
+        return False
+    return any(not torch.can_cast(new.dtype, old.dtype) for new, old in zip(found, first, strict=True))
 
 
 def _wrong(call: ListCall, dtype: torch.dtype) -> Iterator[tuple[str, list[torch.Tensor], tuple[Any, ...]]]:
@@ -161,10 +177,12 @@ def _others(argument: Any) -> Iterator[tuple[str, Any]]:
             yield "a complex tensor", [argument[0].to(torch.complex64), argument[1]]
         else:
             yield "complex numbers", [1j, 2j]
+            yield "fractions", [0.5, 1.5]
     elif isinstance(argument, torch.Tensor):
         yield "a tensor with several elements", argument.expand(5)
     else:
         yield "a complex number", 1j
+        yield "a fraction", 1.5
 
 
 def _refuses(run, first: Lists, arguments: Sequence[Any], call: ListCall, device: torch.device) -> bool:

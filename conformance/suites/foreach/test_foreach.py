@@ -14,7 +14,7 @@ from conformance.numerics.nearness import Near, bound_of, near
 from conformance.numerics.trees import tensors
 from conformance.suites.operators.cell import quiet
 
-from . import special_lists
+from . import matrices, special_lists, special_operands
 from .functions import Function, ListCall, functions
 from .special_lists import strided as _strided
 
@@ -50,22 +50,33 @@ def test_function(device, case, check):
     It keeps NaN, infinities and zeros with a sign, is exact for large integers, and refuses lists that do not fit.
     """
     function, dtype = functions()[case.payload], getattr(torch, case.dtype)
+    for place in _places(function):
+        if not function.exists(place):
+            raise EnvironmentLacks(f"the installed torch has no _foreach_{function.name}{place}")
     with quiet():
-        for call in (call for call in function.calls if call.only in (None, dtype)):
-            for place in ("", "_"):
-                if (function.in_place if place else function.out_of_place) and _exists(function, place):
-                    _check(check, function, call, place, device, dtype)
-                    special_lists.check_values(check, function, call, place, device, dtype)
-                    special_lists.check_refusals(check, function, call, place, device, dtype)
-                    if call is function.calls[0] and dtype is torch.float32:
-                        special_lists.check_long(check, function, call, place, device)
+        for each in (function, *function.kin):
+            for call in (call for call in each.calls if call.only in (None, dtype)):
+                for place in _places(each):
+                    if each.exists(place) and each.run(call, place) is not None:
+                        _check_call(check, each, call, place, device, dtype)
+        if function.name == "mul":
+            matrices.check_products(check, device, dtype)
 
 
-def _exists(function: Function, place: str) -> bool:
-    """Return whether the installed torch has the function."""
-    if hasattr(torch, f"_foreach_{function.name}{place}"):
-        return True
-    raise EnvironmentLacks(f"the installed torch has no _foreach_{function.name}{place}")
+def _places(function: Function) -> list[str]:
+    return [*([""] if function.out_of_place else []), *(["_"] if function.in_place else [])]
+
+
+def _check_call(
+    check, function: Function, call: ListCall, place: str, device: torch.device, dtype: torch.dtype
+) -> None:
+    _check(check, function, call, place, device, dtype)
+    special_lists.check_values(check, function, call, place, device, dtype)
+    special_lists.check_refusals(check, function, call, place, device, dtype)
+    if dtype.is_floating_point:
+        special_operands.check_operands(check, function, call, place, device, dtype)
+    if call is function.calls[0] and dtype is torch.float32:
+        special_lists.check_long(check, function, call, place, device)
 
 
 def _check(check, function: Function, call: ListCall, place: str, device: torch.device, dtype: torch.dtype) -> None:
@@ -74,15 +85,16 @@ def _check(check, function: Function, call: ListCall, place: str, device: torch.
     # The largest of no elements does not exist; their sum is zero.
     is_largest = function.name == "max" or call.options.get("ord") == math.inf
     host = _tensors(dtype, size, without_empty=is_largest, reducing=function.name in _REDUCING)
+    host[1:1] = [_numbers((40,), dtype, size)[3:36]]
     if not place:
         # In place, several elements would be one.
-        host[1:1] = [_numbers((5, 1), dtype, size).expand(5, 6), _numbers((40,), dtype, size)[3:36]]
+        host[1:1] = [_numbers((5, 1), dtype, size).expand(5, 6)]
     first = [_strided(tensor, device) for tensor in host]
     exact = [call.single(_wide(tensor), position) for position, tensor in enumerate(host)]
 
     arguments = special_lists.arranged(call.arguments(host), host, device)
     given = [plain(tensor).clone() for tensor in tensors(arguments)]
-    found = getattr(torch, f"_foreach_{function.name}{place}")(first, *arguments, **call.options)
+    found = function.run(call, place)(first, *arguments, **call.options)
 
     found = first if place else found
     check.equal(len(found), len(host), f"the number of results of {function.name}{place}")

@@ -41,11 +41,16 @@ def check(info, judge, samples: list[OperatorSample], dtype: torch.dtype) -> Non
     sample = next((found for each in samples if (found := _long(info, judge, each)) is not None), None)
     if sample is None:
         return
-    device, host = (
-        plain(tensors(randomness.draw(run, info, sample, place, seed=11))[0])
-        for run, place in ((execution.execute, judge.device), (call, HOST))
-    )
-    label = f"{sample}, a long draw"
+    host = plain(tensors(randomness.draw(call, info, sample, HOST, seed=11))[0])
+    runs = {"": execution.execute}
+    if info.supports_out and randomness.has_out(info, sample, host):
+        runs[", out= variant"] = lambda *given: randomness.drawn_into(execution.execute, host, *given)[1]
+    for variant, run in runs.items():
+        device = plain(tensors(randomness.draw(run, info, sample, judge.device, seed=11))[0])
+        _compare(judge, f"{sample}, a long draw{variant}", device, host)
+
+
+def _compare(judge, label: str, device: torch.Tensor, host: torch.Tensor) -> None:
     judge.check.equal(device.shape, host.shape, f"{label}: the shape")
     for name, places in _places(host.numel()):
         found, wanted = (values.reshape(-1)[places].double() for values in (device, host))

@@ -1,21 +1,31 @@
-"""Checks of operators that draw random numbers: repeatability under a seed, variation between seeds, distribution."""
+"""Checks of operators that draw random numbers: repeatability under a seed, variation between seeds, distribution.
+
+The ``out=`` form has to write its output. It may draw other numbers than the plain call, of the same distribution.
+"""
 
 from __future__ import annotations
 
+import functools
 import math
 
 import torch
 
 from conformance.numerics.compare import plain, same_bits, widen
+from conformance.numerics.transfer import copied
 from conformance.numerics.trees import tensors
 
 from . import execution
+from .arrangements import poisoned
 from .execution import OperatorSample, call
 from .judging import with_equal_strides
 from .sampling import limits
 
 #: Several seeds, because pooling over random windows may choose the same maxima twice.
 OTHER_SEEDS = (2, 3, 4)
+#: Elements of one result from which two seeds cannot give the same numbers by chance.
+_INFORMATIVE = 16
+#: Elements of the smallest result whose statistics are compared.
+_FEWEST = 3
 
 
 def check(info, judge, sample: OperatorSample, expected) -> None:
@@ -24,7 +34,7 @@ def check(info, judge, sample: OperatorSample, expected) -> None:
     arguments = sample.on(judge.device)
     execution.reseed(1, judge.device)
     first = judge.watches.execute(info.op, arguments)
-    _check_inputs(info, judge, sample, arguments)
+    _check_inputs(info, judge, sample, arguments, str(sample))
     judge.metadata(label, first, expected, with_equal_strides(sample.on(judge.device), sample))
     again = draw(execution.execute, info, sample, judge.device, seed=1)
     judge.check.that(repeats(first, again), f"{label}: the same seed gave different numbers")
@@ -36,9 +46,49 @@ def check(info, judge, sample: OperatorSample, expected) -> None:
         judge.check.that(differ, f"{label}: another seed gave the same numbers")
         if len(judge.drawn) <= limits().random.samples:
             check_statistics(info, judge, sample)
+    elif any(tensor.numel() >= _FEWEST for tensor in tensors(expected)):
+        check_statistics(info, judge, sample)
+    if info.supports_out and isinstance(expected, torch.Tensor) and expected.layout is torch.strided:
+        _check_out(info, judge, sample, expected)
 
 
-def _check_inputs(info, judge, sample: OperatorSample, arguments: OperatorSample) -> None:
+def _check_out(info, judge, sample: OperatorSample, expected: torch.Tensor) -> None:
+    """Check that the ``out=`` form writes and returns its output: the numbers of the plain call, or others like them.
+
+    PyTorch does not promise that both forms draw the same numbers under one seed.
+    """
+    if not has_out(info, sample, expected):
+        return
+    label, run = f"{sample}, out= variant", functools.partial(drawn_into, execution.execute, expected)
+    arguments = sample.on(judge.device)
+    execution.reseed(1, judge.device)
+    first = run(info.op, arguments)
+    _check_inputs(info, judge, sample, arguments, label)
+    again = draw(run, info, sample, judge.device, seed=1)
+    judge.check.that(repeats(first[0], again[0]), f"{label}: the same seed gave different numbers")
+    returned, out = first
+    judge.check.that(returned.shape == out.shape and _same(returned, out), f"{label}: the result is not the output")
+    judge.metadata(label, out, expected)
+    if not repeats(draw(execution.execute, info, sample, judge.device, seed=1), out):
+        check_statistics(info, judge, sample, lambda *given: run(*given)[1], "out= variant")
+
+
+def has_out(info, sample: OperatorSample, like: torch.Tensor) -> bool:
+    """Return whether the host takes an output for this call."""
+    try:
+        draw(functools.partial(drawn_into, call, like), info, sample, torch.device("cpu"), seed=1)
+    except Exception:  # the host has no such form of this call
+        return False
+    return True
+
+
+def drawn_into(runner, like: torch.Tensor, function, sample: OperatorSample) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the result of a call with an output, and the output, whose old contents no draw gives."""
+    out = copied(poisoned(like.shape, like.dtype), sample.device)
+    return runner(function, sample, out=out), out
+
+
+def _check_inputs(info, judge, sample: OperatorSample, arguments: OperatorSample, label: str) -> None:
     """Check that the call has changed no input but those that it fills with random numbers on the host too."""
     host = sample.on(torch.device("cpu"))
     call(info.op, host)
@@ -47,7 +97,7 @@ def _check_inputs(info, judge, sample: OperatorSample, arguments: OperatorSample
     ):
         if same_bits(plain(written), plain(before)):
             kept = same_bits(plain(after), plain(before))
-            judge.check.that(kept, f"{sample}: input {number} was changed by an out-of-place operation")
+            judge.check.that(kept, f"{label}: input {number} was changed by an out-of-place operation")
 
 
 def _host_repeats(info, sample: OperatorSample) -> bool:
@@ -91,29 +141,31 @@ def _equal_but_for_rounding(left: torch.Tensor, right: torch.Tensor) -> bool:
 
 def _is_informative(expected) -> bool:
     """Return whether there are enough numbers that two seeds cannot agree by chance."""
-    return any(tensor.numel() >= 16 for tensor in tensors(expected))
+    return any(tensor.numel() >= _INFORMATIVE for tensor in tensors(expected))
 
 
-def check_statistics(info, judge, sample: OperatorSample) -> None:
-    """Compare the share of zeros (dropout rates), the mean and the mean square of the first output.
+def check_statistics(info, judge, sample: OperatorSample, run=None, variant: str = "") -> None:
+    """Compare statistics of the first output: a device that draws other numbers draws them from the same distribution.
 
-    Both sides make many calls; the means may differ by a number of standard errors (limits.toml, ``random``).
+    Both sides make many calls; the means may differ by a number of standard errors (limits.toml, ``random``). ``run``
+    is another form of the call on the device, and ``variant`` its name.
     """
     repeats, allowed = range(limits().random.calls), limits().random.sigmas
+    run = run or execution.execute
     # Disjoint seeds: two generators that are the same algorithm must not agree by drawing the same numbers.
-    device_statistics = [
-        _statistics(draw(execution.execute, info, sample, judge.device, seed=100 + i)) for i in repeats
-    ]
+    device_statistics = [_statistics(draw(run, info, sample, judge.device, seed=100 + i)) for i in repeats]
     host_statistics = [_statistics(draw(call, info, sample, torch.device("cpu"), seed=5000 + i)) for i in repeats]
+    label = f"{sample}, {variant}" if variant else str(sample)
     for name, device_values, host_values in zip(
         STATISTICS, torch.stack(device_statistics).T, torch.stack(host_statistics).T, strict=True
     ):
         distance = _distance(device_values, host_values)
         close = distance <= allowed
-        judge.check.that(close, f"{sample}: {name} differs by {distance:.1f} standard errors, allowed {allowed}")
+        judge.check.that(close, f"{label}: {name} differs by {distance:.1f} standard errors, allowed {allowed}")
 
 
-STATISTICS = ("the share of zeros", "the mean", "the mean square")
+#: The mean of some distributions does not exist; that of the arc tangent always does.
+STATISTICS = ("the share of zeros", "the mean", "the mean square", "the mean arc tangent", "the share of repetitions")
 
 
 def _statistics(result) -> torch.Tensor:
@@ -122,9 +174,19 @@ def _statistics(result) -> torch.Tensor:
     They are averaged per call because numbers within a call may depend on each other: dropout may drop whole channels.
     """
     tensor = plain(tensors(result)[0])
+    repeated = _repeated(tensor)
     tensor = torch.view_as_real(tensor) if tensor.is_complex() else tensor
     numbers = tensor.to(torch.float64).nan_to_num(0, 0, 0)
-    return torch.stack([(numbers == 0).double().mean(), numbers.mean(), (numbers * numbers).mean()])
+    means = [(numbers == 0).double(), numbers, numbers * numbers, numbers.atan()]
+    return torch.stack([*(values.mean() for values in means), repeated])
+
+
+def _repeated(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the share of integers that are equal to another one of their row: choices may be without replacement."""
+    if tensor.is_floating_point() or tensor.is_complex() or not tensor.dim() or not tensor.numel():
+        return torch.zeros((), dtype=torch.float64)
+    ordered = tensor.long().sort(-1).values
+    return (ordered[..., 1:] == ordered[..., :-1]).double().sum() / tensor.numel()
 
 
 def _distance(device_statistics: torch.Tensor, host_statistics: torch.Tensor) -> float:

@@ -86,3 +86,8 @@ OPTIMIZERS: dict[str, Optimizer] = {
 }
 #: Overloads of their own, for which a claim of the plain operators does not count.
 FUSED = {"Adam": "_fused_adam_", "AdamW": "_fused_adamw_", "SGD": "_fused_sgd_"}
+#: Optimizers with a fused kernel that a device may lack: the case of another way runs it where there is one.
+FUSED_IN = {"Adagrad": "foreach"}
+#: Options for steps after many others. Their number is in the state, in float32, and bfloat16 does not hold it.
+LATE = {"lr": 0.5, "weight_decay": 0.3, "eps": 0.1}
+LATE_STEP = 298

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import io
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -13,7 +15,8 @@ from conformance.finding import EnvironmentLacks
 from conformance.numerics.nearness import Near, near
 from conformance.suites.operators.cell import quiet
 
-from .options import FUSED, OPTIMIZERS
+from . import fused
+from .options import FUSED, FUSED_IN, LATE, LATE_STEP, OPTIMIZERS
 
 STEPS = 4
 HOST = torch.device("cpu")
@@ -48,10 +51,31 @@ def _case(subject: str, name: str, way: str) -> Case:
 def test_steps(device, case, check):
     """Four steps with each set of options move every parameter as the plain loop does in float64."""
     name, way = dict(case.axes).values()
-    for options in _options(name, way, searched_apart=True):
+    _check_steps(check, name, way, device)
+    if FUSED_IN.get(name) == way and _runs(name, "fused", device):
+        _check_steps(check, name, "fused", device)
+
+
+def _runs(name: str, way: str, device: torch.device) -> bool:
+    """Return whether the device and the installed torch have this implementation."""
+    try:
         with quiet():
-            found = _trained(name, way, options, device, torch.float32)
-            exact = _trained(name, "loop", options, HOST, torch.float64)
+            _trained(name, way, {"lr": torch.tensor(0.03)}, device, torch.float32)
+    except (RuntimeError, TypeError, ValueError):
+        return False
+    return True
+
+
+def _check_steps(check, name: str, way: str, device: torch.device) -> None:
+    late = _late(name) if way == "fused" else []
+    for options in (*_options(name, way, searched_apart=True), *late):
+        steps_before = LATE_STEP if options in late else 0
+        with quiet():
+            with fused.Kept() if steps_before else nullcontext() as kept:
+                found = _trained(name, way, options, device, torch.float32, steps_before)
+            exact = _trained(name, "loop", options, HOST, torch.float64, steps_before)
+            if kept is not None:
+                fused.check_other_gradients(check, name, kept)
         for i, (before, actual, right) in enumerate(zip(_start(name), found, exact, strict=True)):
             moved = (right.detach() - before.double()).abs().max()
             check.that(bool(moved > 0), f"{name}: parameter {i} does not move in float64")
@@ -98,15 +122,30 @@ def _options(name: str, way: str, *, searched_apart: bool) -> list[dict[str, Any
         return list(OPTIMIZERS[name].options[:-1])
     quick = {"betas": (0.8, 0.9)} if way == "capturable" and name in _WITH_BETAS else {}
     # A fused kernel takes its rate as a number or as a tensor, by two overloads.
-    rates = [{"lr": torch.tensor(0.03)}] if way == "fused" else []
-    return [{**quick, **options} for options in (*rates, *OPTIMIZERS[name].options)]
+    plain = OPTIMIZERS[name].options
+    rates = [{**options, "lr": torch.tensor(0.03)} for options in plain] if way == "fused" else []
+    return [{**quick, **options} for options in (*rates, *plain)]
+
+
+def _late(name: str) -> list[dict[str, Any]]:
+    """Return the options of steps after many others, with the rate as a number and as a tensor."""
+    taken = inspect.signature(getattr(torch.optim, name)).parameters
+    options = {key: value for key, value in LATE.items() if key in taken}
+    return [options, {**options, "lr": torch.tensor(LATE["lr"])}]
 
 
 _WITH_BETAS = ("Adam", "AdamW", "NAdam")
 
 
-def _trained(name: str, way: str, options: dict[str, Any], device: torch.device, dtype: torch.dtype) -> Parameters:
+def _trained(
+    name: str, way: str, options: dict[str, Any], device: torch.device, dtype: torch.dtype, steps_before: int = 0
+) -> Parameters:
     parameters, optimizer = _made(name, way, options, device, dtype)
+    if steps_before:
+        _step(name, optimizer, parameters, STEPS)
+        for state in optimizer.state.values():
+            if isinstance(state.get("step"), torch.Tensor):
+                state["step"].fill_(steps_before)
     # A step with a closure has several iterations of its own.
     for step in range(1 if OPTIMIZERS[name].closure else STEPS):
         _step(name, optimizer, parameters, step)

@@ -1,0 +1,154 @@
+"""Special values in one operand of a function on lists at a time, and in all: the host's function is the reference.
+
+It runs in float64. Numbers that are special to a dtype are special to it alone, so a lost one shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from conformance.numerics.compare import plain, zero_signs
+from conformance.numerics.trees import mapped
+from conformance.suites.operators.sampling import limits
+
+from .functions import Function, ListCall
+from .special_lists import OPEN, moved
+
+_ORDINARY = (0.5, -1.5, 2.0, 0.25, 3.0, -0.5, 1.25, 0.75, -2.0)
+#: Lists that are so long meet several of the numbers of an overload.
+_TENSORS = 4
+#: Of so many elements, one is special.
+_EVERY = 3
+#: Steps of the smallest subnormal number above which a result is more than roundings.
+_STEPS = 16
+_ERRORS = (RuntimeError, TypeError, ValueError, IndexError)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Special values by their name, and whether all operands have them at once too."""
+
+    name: str
+    values: tuple[float, ...]
+    together: bool = False
+
+
+def _kinds(dtype: torch.dtype, *, subnormals: bool) -> Iterator[Kind]:
+    yield Kind("NaN", (float("nan"),))
+    yield Kind("infinities", (float("inf"), -float("inf")))
+    yield Kind("negative zeros", (-0.0,), together=True)
+    if subnormals and dtype is torch.float32:
+        tiny = torch.finfo(dtype).smallest_normal / 8
+        yield Kind("subnormal numbers", (tiny, 5 * tiny), together=True)
+
+
+def check_operands(
+    check, function: Function, call: ListCall, place: str, device: torch.device, dtype: torch.dtype
+) -> None:
+    """Check that a special value in any operand gives what the function gives for it on the host in float64."""
+    first = [torch.tensor(_ORDINARY, dtype=dtype).roll(number * _EVERY) for number in range(_TENSORS)]
+    operands = [first, *call.arguments(first)]
+    run = function.run(call, place)
+    tensors = [number for number, operand in enumerate(operands) if _has_tensors(operand)]
+    for kind in _kinds(dtype, subnormals=check.subnormals):
+        for chosen in [[number] for number in tensors] + ([tensors] if kind.together and len(tensors) > 1 else []):
+            for given in _with(operands, chosen, kind):
+                label = f"_foreach_{function.name}{place} with {call.label or 'a list'}"
+                _check_one(check, function, f"{label}, {kind.name} in operands {chosen}", kind, _Call(
+                    run, given, call.options, bool(place)), device)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Call:
+    run: Callable[..., Any]
+    operands: list[Any]
+    options: dict[str, Any]
+    in_place: bool
+
+    def on(self, device: torch.device) -> list[torch.Tensor]:
+        """Return the results on the host of a call on a device."""
+        first, *arguments = (moved(operand, device) for operand in self.operands)
+        found = self.run(first, *arguments, **self.options)
+        return [plain(tensor) for tensor in (first if self.in_place else found)]
+
+    def wide(self) -> _Call:
+        """Return the call in float64."""
+        return _Call(self.run, mapped(self.operands, _double), self.options, self.in_place)
+
+
+def _double(leaf: Any) -> Any:
+    return leaf.double() if isinstance(leaf, torch.Tensor) else leaf
+
+
+def _has_tensors(operand: Any) -> bool:
+    return isinstance(operand, torch.Tensor) or (isinstance(operand, list) and isinstance(operand[0], torch.Tensor))
+
+
+def _with(operands: list[Any], chosen: list[int], kind: Kind) -> Iterator[list[Any]]:
+    """Yield the operands with special values in those that are chosen; a tensor of one number has one at a time."""
+    for turn, value in enumerate(kind.values):
+        given = list(operands)
+        for order, number in enumerate(chosen):
+            operand = operands[number]
+            if isinstance(operand, torch.Tensor):
+                given[number] = torch.full_like(operand, value)
+            else:
+                given[number] = [_spread(tensor, kind.values, turn + order) for tensor in operand]
+        yield given
+
+
+def _spread(tensor: torch.Tensor, values: tuple[float, ...], turn: int) -> torch.Tensor:
+    """Return the tensor with special values in turn at some places, the same ones in every operand."""
+    changed = tensor.clone()
+    for place in range(1, tensor.numel(), _EVERY):
+        changed[place] = values[(place // _EVERY + turn) % len(values)]
+    return changed
+
+
+def _check_one(check, function: Function, label: str, kind: Kind, call: _Call, device: torch.device) -> None:
+    try:
+        exact, host = call.wide().on(torch.device("cpu")), call.on(torch.device("cpu"))
+    except _ERRORS:  # the host has no such call
+        return
+    for position, (actual, wide, usual) in enumerate(zip(call.on(device), exact, host, strict=True)):
+        right = wide.to(usual.dtype)
+        if actual.shape != right.shape or actual.dtype != right.dtype:
+            continue  # the plain results show it
+        what = f"{label}, tensor {position}"
+        if kind.name == "subnormal numbers":
+            _check_subnormals(check, what, actual, wide, usual)
+            continue
+        _check_not_finite(check, function, what, actual, right)
+        if function.name not in OPEN and kind.name == "infinities":
+            check.that(not ((right == 0) & (actual != 0) & _is_special(right)).any(), f"{what}: what has to be zero")
+        if function.operator.partition(".")[0] in limits().zeros.signed:
+            signs = zero_signs(actual, right)
+            check.that(signs.right, f"{what}: {signs}")
+
+
+def _is_special(tensor: torch.Tensor) -> torch.Tensor:
+    places = torch.arange(max(1, tensor.numel())).reshape(tensor.shape) if tensor.dim() else torch.ones(())
+    return places % _EVERY == 1
+
+
+def _check_not_finite(check, function: Function, what: str, actual: torch.Tensor, right: torch.Tensor) -> None:
+    if function.operator in limits().specials.nan:
+        return
+    lost = actual.isfinite() & ~right.isfinite()
+    check.that(not lost.any(), f"{what}: {int(lost.sum())} results are finite that are not")
+    if function.name not in OPEN:
+        check.equal(actual.isnan(), right.isnan(), f"{what}: where it is NaN")
+        check.equal(actual.isposinf(), right.isposinf(), f"{what}: where it is infinite")
+        check.equal(actual.isneginf(), right.isneginf(), f"{what}: where it is negatively infinite")
+
+
+def _check_subnormals(check, what: str, actual: torch.Tensor, exact: torch.Tensor, usual: torch.Tensor) -> None:
+    """Check that no result has lost half of what it is both in float64 and on the host."""
+    limit = torch.finfo(usual.dtype)
+    least = (exact.abs() / 2).clamp_min(limit.smallest_normal * limit.eps * _STEPS)
+    lost = (actual.double().abs() < least) & (usual.double().abs() >= least)
+    check.that(not lost.any(), f"{what}: {int(lost.sum())} results have lost a subnormal number")
