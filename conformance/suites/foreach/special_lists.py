@@ -84,7 +84,8 @@ def check_values(
 
 def _special(function: Function, dtype: torch.dtype) -> list[torch.Tensor]:
     if not dtype.is_floating_point:
-        return [torch.tensor(_INTEGERS, dtype=dtype), torch.tensor(_INTEGERS[3:], dtype=dtype)]
+        values = torch.tensor(_INTEGERS, dtype=dtype)
+        return [values, values[3:].clone(), -values]  # either list has the larger numbers once
     values = torch.tensor(_FLOATS, dtype=dtype)
     # Twice: each of several numbers meets them.
     found = [] if function.name in OPEN else [values, values.clone()]
