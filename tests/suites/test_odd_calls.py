@@ -140,7 +140,7 @@ def lost_for_numbers(function: Any, sample: OperatorSample, **extra: Any) -> Any
         (only_in(into, of_operands(_without_expansion)), "fmax[float32-inference]", "out= variant, inputs expanded"),
         (only_in(into, of_operands(_times_three)), "where[float32-inference]", "one element of input .* out= variant"),
         (only_in(kernel("elu_backward"), reads(_without_expansion)), "nn.functional.elu[float32-training]", "expanded"),
-        (only_in(kernel("elu_backward"), reads(_without_offset)), "nn.functional.elu[float32-training]", "storage offset"),
+        (only_in(kernel("elu_backward"), reads(_without_offset)), "nn.functional.elu[float32-training]", "offset"),
         (only_in(with_number, lost_for_numbers), "fmod[float32-inference]", "special values and a number"),
         (only_in(kernel("_fft_c2r"), swallowing), "fft.irfft[float32-training]", "accepted"),
     ],
