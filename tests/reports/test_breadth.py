@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -51,7 +52,8 @@ def test_three_cells_earn_no_profile_beyond_the_core() -> None:
     assert report.badge == "core"
     lacks = {result.name: result.lacks for result in report.profile_results}
     assert "operators 0 of 915 cases claimed" in lacks["inference"]
-    assert {"comm.average is not claimed", "pipe 0 of 16 cases claimed"} <= {*lacks["distributed"]}
+    assert "comm.average is not claimed" in lacks["distributed"]
+    assert any(re.fullmatch(r"pipe 0 of \d+ cases claimed", lack) for lack in lacks["distributed"])
 
 
 @pytest.mark.parametrize("missing", PROFILES["distributed"].needs[1:])
@@ -66,7 +68,8 @@ def test_an_area_without_claims_keeps_a_run_from_full() -> None:
     report = with_claims(published("sim"), lambda case: case.area != "inference")
 
     assert report.badge == "distributed"
-    assert report.profile_results[-1].lacks == ("inference 0 of 17 cases claimed",)
+    (lack,) = report.profile_results[-1].lacks
+    assert re.fullmatch(r"inference 0 of \d+ cases claimed", lack)
 
 
 def test_what_everybody_can_claim_earns_full() -> None:

@@ -138,8 +138,7 @@ def _check(info, judge, function, sample: OperatorSample) -> None:
         if promises_refusal(function, wrong.sample):
             wrong_calls.check_one(judge, wrong)
     # Gradients are small: factors below one hide most of them.
-    into = _with_out(function)
-    wrong_calls.check_more(judge, into or function, sample, with_out=into is not None, spread=_SPREAD)
+    wrong_calls.check_more(judge, function, sample, into=_with_out(function), spread=_SPREAD)
 
 
 def _check_arrangements(kernel: _Kernel, judge, sample: OperatorSample) -> None:
@@ -175,7 +174,7 @@ class _Kernel:
 
 
 def _with_out(function) -> Callable | None:
-    """Return a function that calls the overload, or with ``out=`` its sibling that writes one result into a tensor."""
+    """Return a function with the keyword ``out``: it calls the overload's sibling that writes one result there."""
     given = [argument.name for argument in function._schema.arguments]
     packet = function.overloadpacket
     for name in packet.overloads():
@@ -184,10 +183,10 @@ def _with_out(function) -> Callable | None:
         if len(added) != 1 or not added[0].is_out or len(sibling._schema.arguments) != len(given) + 1:
             continue
 
-        def call_either(*args, out=None, sibling=sibling, place=added[0].name, **kwargs):
-            return function(*args, **kwargs) if out is None else sibling(*args, **{place: out}, **kwargs)
+        def into(*args, out, sibling=sibling, place=added[0].name, **kwargs):
+            return sibling(*args, **{place: out}, **kwargs)
 
-        return call_either
+        return into
     return None
 
 

@@ -61,7 +61,7 @@ def check(info, judge, samples: list[OperatorSample], dtype: torch.dtype) -> Non
             if _is_wrong_everywhere(wrong):
                 check_one(judge, wrong)
     for sample in special_inputs.unlike(info, judge, samples) if judge.values else ():
-        check_more(judge, info.op, sample, with_out=info.supports_out)
+        check_more(judge, info.op, sample, into=info.op if info.supports_out else None)
 
 
 def _is_wrong_everywhere(wrong: Wrong) -> bool:
@@ -71,9 +71,10 @@ def _is_wrong_everywhere(wrong: Wrong) -> bool:
     return wrong.out is not None and promises_refusal(wrong.function, wrong.sample)
 
 
-def check_more(judge, function, sample: OperatorSample, *, with_out: bool = False, spread: int = _SPREAD) -> None:
+def check_more(judge, function, sample: OperatorSample, *, into: Any = None, spread: int = _SPREAD) -> None:
     """Check that a device computes what the operator means where it accepts another dtype than the host does.
 
+    ``into`` is the function that takes ``out=``, if there is one.
     Whether it accepts the call is its choice. But an answer of old memory or of zeros is none, as it comes from a
     kernel that loses an exception. Most elements must be near the results for the same numbers in float64.
     """
@@ -83,16 +84,17 @@ def check_more(judge, function, sample: OperatorSample, *, with_out: bool = Fals
         changed = _in_another_dtype(tensor.detach(), spread)
         other, same_numbers = (sample.with_tensor(tensor, new) for new in (changed, changed.to(tensor.dtype)))
         name = f"input {number} in {changed.dtype}"
-        _check_meaning(judge, Wrong(name, other, function), same_numbers)
-        if with_out:
+        _check_meaning(judge, Wrong(name, other, function), function, same_numbers)
+        if into is not None:
             usual = attempt(call, function, same_numbers.on(HOST)).value
             if isinstance(usual, torch.Tensor) and usual.layout is torch.strided:
                 out = poisoned(usual.shape, changed.dtype if usual.dtype is tensor.dtype else usual.dtype)
-                _check_meaning(judge, Wrong(f"{name}, out=", other, function, out), same_numbers)
-    usual = attempt(call, function, sample.on(HOST)).value if with_out else None
+                _check_meaning(judge, Wrong(f"{name}, out=", other, into, out), function, same_numbers)
+    usual = attempt(call, function, sample.on(HOST)).value if into is not None else None
     if isinstance(usual, torch.Tensor) and usual.layout is torch.strided:
         for dtype in (dtype for dtype in _OUT_DTYPES if dtype is not usual.dtype):
-            _check_meaning(judge, Wrong(f"out= of {dtype}", sample, function, poisoned(usual.shape, dtype)), sample)
+            wrong = Wrong(f"out= of {dtype}", sample, into, poisoned(usual.shape, dtype))
+            _check_meaning(judge, wrong, function, sample)
 
 
 def _in_another_dtype(tensor: torch.Tensor, spread: int) -> torch.Tensor:
@@ -102,8 +104,8 @@ def _in_another_dtype(tensor: torch.Tensor, spread: int) -> torch.Tensor:
     return (tensor * spread).to(torch.int64) if tensor.is_floating_point() else tensor.to(torch.float32)
 
 
-def _check_meaning(judge, wrong: Wrong, same_numbers: OperatorSample) -> None:
-    """Check a call that the host refuses; ``same_numbers`` is one that it computes."""
+def _check_meaning(judge, wrong: Wrong, function, same_numbers: OperatorSample) -> None:
+    """Check a call that the host refuses; it computes the function for ``same_numbers``."""
     if attempt(call, wrong.function, wrong.sample.on(HOST), **wrong.extra(HOST)).error is None:
         return
     device = judge.device
@@ -111,7 +113,7 @@ def _check_meaning(judge, wrong: Wrong, same_numbers: OperatorSample) -> None:
     if found.error is not None:
         _take_late_errors(device)
         return
-    due = attempt(call, wrong.function, same_numbers.wide(_same))
+    due = attempt(call, function, same_numbers.wide(_same))
     ours, theirs = _tensors(found.value), _tensors(due.value)
     is_near = due.error is not None or (
         len(ours) == len(theirs) and all(_is_near(plain(a), plain(w)) for a, w in zip(ours, theirs, strict=True))

@@ -54,6 +54,7 @@ ACCEPTED = {
     # Cases.
     "* case that is *: seconds *": "durations are checked together",
     "* case that is *: world_size of *": "the same number, or that of a case in one process",
+    "* case that is *: max_abs 1e+300": "a number of float64, in which a case may have such an error",
     "* case that is *: metrics of *": "numbers that another case of the report could have; a challenge checks them",
     "* case that is *: metrics removed": "few areas have numbers in every case",
     "* case that is *: an_invented_metric *": "shown as it is; no rule reads it",
