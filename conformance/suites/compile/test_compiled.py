@@ -67,14 +67,8 @@ def results(call, model, x):
     return output, {"input": inputs.grad, **{name: value.grad for name, value in model.named_parameters()}}
 
 
-@case("compile.parity", requires=[COMPILE, DTYPE], axes={"dtype": ("float32", "bfloat16")}, deadline=DEADLINE)
-def test_parity(accelerator, check, device, dtype):
-    """The output and gradients of a compiled block agree with float64 on the host within rounding error."""
-    kind = getattr(torch, dtype)
-    model = CompiledBlock().to(kind)
-    exact = CompiledBlock().double()
-    exact.load_state_dict(model.state_dict())
-    x = torch.randn(6, 24).to(kind)
+def check_one_graph(accelerator, check, device, model, exact, x):
+    """Check that the compiled model is one graph, whose output and gradients agree with ``exact`` in float64."""
     expected, gradients = results(exact, exact, x.double())
     model.to(device)
 
@@ -85,6 +79,17 @@ def test_parity(accelerator, check, device, dtype):
     near(check, "the output", output, expected, Near.FORWARD)
     for name, gradient in gradients.items():
         near(check, f"the gradient of {name}", found[name], gradient, Near.GRADIENTS)
+
+
+@case("compile.parity", requires=[COMPILE, DTYPE], axes={"dtype": ("float32", "bfloat16")}, deadline=DEADLINE)
+def test_parity(accelerator, check, device, dtype):
+    """The output and gradients of a compiled block agree with float64 on the host within rounding error."""
+    kind = getattr(torch, dtype)
+    model = CompiledBlock().to(kind)
+    exact = CompiledBlock().double()
+    exact.load_state_dict(model.state_dict())
+    x = torch.randn(6, 24).to(kind)
+    check_one_graph(accelerator, check, device, model, exact, x)
 
 
 @case("compile.dynamic", requires=[COMPILE], deadline=DEADLINE)

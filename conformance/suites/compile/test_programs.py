@@ -13,7 +13,7 @@ from conformance.case import case
 from conformance.numerics.nearness import Near, near
 from conformance.suites.module_inject.models import LlamaLayer
 
-from .test_compiled import DEADLINE, compiling, fresh_compiler, results
+from .test_compiled import DEADLINE, check_one_graph, compiling, fresh_compiler, results
 
 #: It takes seconds to import. It is imported once, before the ranks are forked.
 RANK_IMPORTS = ("torch._dynamo",)
@@ -36,16 +36,7 @@ def test_llama(accelerator, check, device):
     exact = LlamaLayer().double()
     exact.load_state_dict(model.state_dict())
     x = torch.randn(2, 5, LlamaLayer.hidden)
-    expected, gradients = results(exact, exact, x.double())
-    model.to(device)
-
-    with compiling(accelerator) as (compiled, graphs):
-        output, found = results(compiled(model), model, x.to(device))
-
-    check.equal(len(graphs), 1, "number of compiled graphs")
-    near(check, "the output", output, expected, Near.FORWARD)
-    for name, gradient in gradients.items():
-        near(check, f"the gradient of {name}", found[name], gradient, Near.GRADIENTS)
+    check_one_graph(accelerator, check, device, model, exact, x)
 
 
 class Line(nn.Module):

@@ -19,14 +19,15 @@ from .sampling import limits
 from .variants import Attempt, attempt, settled
 
 
-def check(info, device: torch.device, check, samples: list[OperatorSample], dtype: torch.dtype) -> None:
+def check(info, judge, samples: list[OperatorSample], dtype: torch.dtype) -> None:
     """Check that the device refuses an index beyond the end, in one dtype.
 
     A device may refuse by an assertion in its kernel, which ends its context. So this is the last check of a cell.
     """
     if info.name not in limits().indices.bounded or not sampling.is_first_dtype(info, dtype):
         return
-    for sample in _unlike(samples):
+    device, check = judge.device, judge.check
+    for sample in special_inputs.unlike(info, judge, samples, most=len(samples)):
         for name, beyond in _beyond(info, sample):
             for form, run in _forms(info, sample):
                 if run(call, beyond.on(HOST)).error is None:
@@ -38,15 +39,6 @@ def check(info, device: torch.device, check, samples: list[OperatorSample], dtyp
                     check.context_ended_by = label
                     check.metric("context_ended_by", label)
                     return
-
-
-def _unlike(samples: list[OperatorSample]) -> list[OperatorSample]:
-    """Return one sample for each kind of arguments, the largest one."""
-    found: dict[tuple, OperatorSample] = {}
-    for sample in sorted(samples, key=sampling.elements, reverse=True):
-        if sample.process is None and all(tensor.numel() for tensor in sample.tensors):
-            found.setdefault(special_inputs.kinds(sample), sample)
-    return list(found.values())
 
 
 def _beyond(info, sample: OperatorSample) -> Iterator[tuple[str, OperatorSample]]:

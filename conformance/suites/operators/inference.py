@@ -67,7 +67,7 @@ def check_cell(
     _require_evidence(judge, failure)
     judge.report()
     if not probe:
-        bounds.check(info, device, check, samples, dtype)
+        bounds.check(info, judge, samples, dtype)
 
 
 def _require_evidence(judge: Judge, failure: Exception | None) -> None:

@@ -103,11 +103,11 @@ def unlike(
         fits = sample.number not in judge.drawn and sample.process is None
         if fits and all(tensor.layout is torch.strided and tensor.numel() for tensor in sample.tensors):
             dims = sample.input.dim() if by_dims and isinstance(sample.input, torch.Tensor) else 0
-            found.setdefault((dims, *kinds(sample)), sample)
+            found.setdefault((dims, *_kinds(sample)), sample)
     return list(found.values())[:most]
 
 
-def kinds(sample: OperatorSample) -> tuple:
+def _kinds(sample: OperatorSample) -> tuple:
     """Return the types of the arguments and their names: samples with others may reach another overload."""
     arguments = [type(leaf) for leaf in leaves([sample.input, *sample.args])]
     return (*arguments, *sample.kwargs, *(value for value in sample.kwargs.values() if type(value) is bool))
