@@ -135,7 +135,7 @@ class LowLatencyAllReduce:
         timeout = int(self._timeout * 1e9)
         try:
             status = library.low_latency_all_reduce(handle, dense.data_ptr(), dense.numel(), dtype, code, timeout)
-            # Between two calls Python runs the handlers of the signal that interrupted the first; they may raise.
+            # The library returns at intervals. Then Python runs the handlers of signals; they may raise.
             while status == CallStatus.INTERRUPTED.value:
                 status = library.low_latency_resume(handle)
         except BaseException:

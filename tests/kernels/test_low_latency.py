@@ -196,8 +196,11 @@ def test_a_rank_that_goes_or_differs_is_one_sentence_soon(how, kind, sentence):
     assert seconds < 10
 
 
-def signalled(rank: int, size: int, folder: Path) -> int:
-    """A signal that a handler takes care of leaves the call going; one that raises ends it."""
+def signalled(rank: int, size: int, folder: Path, to_main: bool) -> int:
+    """A signal that a handler takes care of leaves the call going; one that raises ends it.
+
+    The system gives a signal to any thread. Python runs the handler in the main thread, which then waits undisturbed.
+    """
     handled, ended = folder / "handled", folder / "ended"
     communicator, given = LowLatencyAllReduce(), torch.ones(5)
     if rank == 1:
@@ -208,19 +211,22 @@ def signalled(rank: int, size: int, folder: Path) -> int:
             communicator.all_reduce(given)
         return 1
     signal.signal(signal.SIGUSR1, lambda *_: handled.touch())
-    _signal_soon()
+    _signal_soon(to_main=to_main)
     assert (communicator.all_reduce(given) == 2).all()
     signal.signal(signal.SIGUSR1, signal.default_int_handler)
-    _signal_soon()
+    _signal_soon(to_main=to_main)
     with pytest.raises(KeyboardInterrupt):
         communicator.all_reduce(given)
     ended.touch()
     return 1
 
 
-def _signal_soon() -> None:
-    main = threading.main_thread().ident
-    threading.Timer(0.2, lambda: signal.pthread_kill(main, signal.SIGUSR1)).start()
+def _signal_soon(*, to_main: bool) -> None:
+    def send() -> None:
+        thread = threading.main_thread() if to_main else threading.current_thread()
+        signal.pthread_kill(thread.ident, signal.SIGUSR1)
+
+    threading.Timer(0.2, send).start()
 
 
 def _wait_for(path: Path) -> None:
@@ -231,8 +237,9 @@ def _wait_for(path: Path) -> None:
         time.sleep(0.01)
 
 
-def test_signals_are_handled_while_it_waits(tmp_path):
-    assert run_ranks(signalled, 2, tmp_path) == [1, 1]
+@pytest.mark.parametrize("to_main", [True, False])
+def test_signals_are_handled_while_it_waits(to_main, tmp_path):
+    assert run_ranks(signalled, 2, tmp_path, to_main) == [1, 1]
 
 
 def refusals(rank: int, size: int) -> list[str]:

@@ -160,7 +160,7 @@ struct Typed {
     copy_in(1);
   }
 
-  // Runs the call from its current progress, which a signal may have interrupted.
+  // Runs the call from its current progress.
   Status advance() const {
     for (; p.chunk < p.chunks; ++p.chunk, p.computed = false) {
       if (!p.computed) {
@@ -234,8 +234,9 @@ EXPORT Communicator* low_latency_open(void* base, int rank, int ranks, uint64_t 
   return c;
 }
 
-// Reduces count elements at data in place, and returns a Status. After interrupted, low_latency_resume continues the
-// call. After any other failure the communicator cannot be used again, and the other ranks fail in this call too.
+// Reduces count elements at data in place, and returns a Status. While it waits, it is interrupted at intervals, so that
+// the caller can run handlers of signals; low_latency_resume continues the call. After any other failure the
+// communicator cannot be used again, and the other ranks fail in this call too.
 EXPORT int low_latency_resume(Communicator* c) { return settled(*c, dispatch(*c, false)); }
 
 EXPORT int low_latency_all_reduce(Communicator* c, void* data, uint64_t count, uint32_t dtype, uint32_t operation,

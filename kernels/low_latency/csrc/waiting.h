@@ -9,7 +9,6 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <cerrno>
 #include <climits>
 #include <cstdint>
 
@@ -60,17 +59,16 @@ inline bool has_ended(int process) {
 inline Status sleep_until_reached(Word& word, uint32_t target, int64_t deadline, int process,
                                   const std::atomic<uint32_t>& gone) {
   constexpr int64_t slice = 20000000;  // 20 ms: interval of the checks whether the peer lives
-  for (;;) {
-    const uint32_t seen = word.value.load(std::memory_order_seq_cst);
-    if (reached(word, target)) return Status::done;
-    const int64_t left = deadline - now();
-    const Status bad = gone.load() ? Status::left : has_ended(process) ? Status::died : Status::timed_out;
-    // The word is read once more: the peer may have published and then ended.
-    if (bad != Status::timed_out || left <= 0) return reached(word, target) ? Status::done : bad;
-    const timespec time{0, long(left < slice ? left : slice)};
-    if (syscall(SYS_futex, &word.value, FUTEX_WAIT, seen, &time, nullptr, 0) == -1 && errno == EINTR)
-      return reached(word, target) ? Status::done : Status::interrupted;
-  }
+  const uint32_t seen = word.value.load(std::memory_order_seq_cst);
+  if (reached(word, target)) return Status::done;
+  const int64_t left = deadline - now();
+  const Status bad = gone.load() ? Status::left : has_ended(process) ? Status::died : Status::timed_out;
+  // The word is read once more: the peer may have published and then ended.
+  if (bad != Status::timed_out || left <= 0) return reached(word, target) ? Status::done : bad;
+  const timespec time{0, long(left < slice ? left : slice)};
+  syscall(SYS_futex, &word.value, FUTEX_WAIT, seen, &time, nullptr, 0);
+  // After each interval, not for EINTR alone: a signal may have come to another thread, or just before the wait.
+  return reached(word, target) ? Status::done : Status::interrupted;
 }
 
 inline Status wait_for(Word& word, uint32_t target, const Patience& patience, int process,
