@@ -23,6 +23,8 @@ class Checker:
         self.metrics: dict[str, Number] = {}
         #: Whether subnormal inputs are judged: the device declares that it keeps them.
         self.subnormals = True
+        #: Dtypes in which the device declares the case's operator; None where nothing is declared.
+        self.dtypes: frozenset[str] | None = None
         #: Digests of values that must be the same on all ranks, by name.
         self.digests: dict[str, str] = {}
         self._has_answered = False

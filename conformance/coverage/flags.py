@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+#: Tensors of a list that are looked at; a list of a thousand tensors has equal ones.
+_OF_LIST = 16
 #: Types of arguments whose value is kept.
 _PLAIN = (bool, str, type(None), torch.dtype)
 #: Layouts of inputs, as flags name them.
@@ -20,7 +22,7 @@ def flags_of(value: Any) -> Iterator[str]:
     elif isinstance(value, (list, tuple)):
         if any(isinstance(item, torch.Tensor) for item in value):
             yield "list"
-            yield from {flag for item in value[:4] for flag in flags_of(item)}
+            yield from {flag for item in value[:_OF_LIST] for flag in flags_of(item)}
         else:
             yield f"={value}"[:40]
     elif isinstance(value, _PLAIN) or (isinstance(value, int) and abs(value) < 10):

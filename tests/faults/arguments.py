@@ -91,9 +91,7 @@ def _set_somewhere(fault: Fault, flags: Flags) -> bool:
         return bool(seen)
     argument = schema(fault.target).arguments[int(fault.place)]
     other = argument.default_value if fault.kind == "default" else _CONSTANTS.get(kind_of(argument))
-    return bool(
-        seen - {f"={other}", f"={float(other)}" if type(other) is int else "", "number" if other is None else ""}
-    )
+    return bool(seen - {f"={other}", f"={float(other)}" if type(other) is int else ""})
 
 
 def _variants(fault: Fault, values: dict[str, Any]) -> Iterator[dict[str, Any]]:

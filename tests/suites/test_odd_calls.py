@@ -71,6 +71,19 @@ def swallowing(function: Any, sample: OperatorSample, **extra: Any) -> Any:
         return extra.get("out", torch.zeros_like(sample.tensors[0]))
 
 
+def swallowing_one_dimension_more(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+    """Return zeros for a refused call with a tensor that has one dimension more than the database's."""
+    is_more = any(tensor.dim() > 3 and tensor.shape[0] == 1 for tensor in sample.tensors)
+    return (swallowing if is_more else call)(function, sample, **extra)
+
+
+def swallowing_long_lists(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+    """Return zeros for a refused call with a list of more numbers than dimensions."""
+    lists = [value for value in (*sample.args, *sample.kwargs.values()) if isinstance(value, (list, tuple))]
+    is_long = any(len(value) > sample.tensors[0].dim() for value in lists)
+    return (swallowing if is_long else call)(function, sample, **extra)
+
+
 def clamping(function: Any, sample: OperatorSample, **extra: Any) -> Any:
     """Clamp an index to the tensor where the call is refused."""
     try:
@@ -117,10 +130,66 @@ def lost_for_numbers(function: Any, sample: OperatorSample, **extra: Any) -> Any
     return broken(function, sample, **extra)
 
 
+def in_narrow_integers(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+    """Add up more than 512 integers in 32 bits."""
+    found = call(function, sample, **extra)
+    return found.to(torch.int32).to(found.dtype) if found.dtype is torch.int64 and sample.input.numel() > 512 else found
+
+
+def through_float64(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+    """Compare integers as floating-point numbers."""
+    if extra or sample.input.dtype is not torch.int64 or not sample.input.dim():
+        return call(function, sample, **extra)
+    order = call(function, sample.with_arguments((sample.input.double(), sample.args, sample.kwargs))).indices
+    given = [*sample.args, *sample.kwargs.values()]
+    dim = given[1] if len(given) > 1 else -1
+    return torch.return_types.topk((sample.input.gather(dim, order), order))
+
+
+def of_unsigned_bytes(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+    """Read signed bytes as unsigned ones."""
+    read = lambda t: t.view(torch.uint8) if isinstance(t, torch.Tensor) and t.dtype is torch.int8 else t  # noqa: E731
+    return call(function, sample.with_arguments(mapped(sample.arguments, read)), **extra)
+
+
+def few_of_an_index(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+    """Leave out what is written to an index more than 256 times."""
+    if True not in sample.kwargs.values() or len(sample.tensors) != 3 or sample.tensors[2].dim() == 0:
+        return call(function, sample, **extra)
+    (index,), values = sample.args[0], sample.args[1]
+    if index.dtype is not torch.int64 or index.numel() <= 256:
+        return call(function, sample, **extra)
+    return call(function, sample.with_arguments((sample.input, ((index[:256],), values[:256]), sample.kwargs)), **extra)
+
+
+def unstable(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+    """Return equal elements of long rows in reverse order."""
+    if extra or not sample.input.dim() or sample.input.shape[-1] <= 1024:
+        return call(function, sample, **extra)
+    found = call(function, sample.with_arguments((sample.input.flip(-1), sample.args, sample.kwargs)), **extra)
+    return torch.return_types.sort((found.values, sample.input.shape[-1] - 1 - found.indices))
+
+
+def with_head_of_queries(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+    """Scale by the size of the values."""
+    query, value = sample.input, sample.args[1]
+    scale = (value.shape[-1] / query.shape[-1]) ** 0.5
+    return call(function, sample.with_arguments((query / scale, sample.args, sample.kwargs)), **extra)
+
+
+def in_memory_order(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+    """Write into a transposed matrix in the order of its memory."""
+    if not function.__name__.endswith("_") or sample.input.is_contiguous():
+        return call(function, sample, **extra)
+    given = sample.input.clone(memory_format=torch.contiguous_format)
+    due = call(function, sample.with_arguments((given, sample.args, sample.kwargs)), **extra)
+    return sample.input.copy_(due.flip(-1))
+
+
 @pytest.mark.parametrize(
     ("broken", "cell", "message"),
     [
-        (with_narrow_numbers, "masked_fill[float32-inference]", "other numbers"),
+        (with_narrow_numbers, "masked_fill[float32-inference]", "sample 7001|other numbers"),
         (with_narrow_numbers, "cdist[float32-inference]", "other numbers"),
         (with_narrow_numbers, "nn.functional.leaky_relu[float32-inference]", "negative_slope="),
         (without("antialias"), "nn.functional.interpolate.bilinear[float32-inference]", "antialias=True"),
@@ -132,9 +201,22 @@ def lost_for_numbers(function: Any, sample: OperatorSample, **extra: Any) -> Any
         (only_in(in_place, reads(without_nan)), "addbmm[float32-inference]", "in-place variant"),
         (only_in(into, reads(without_nan)), "addr[float32-inference]", "NaN in input .*out= variant"),
         (only_in(kernel("elu_backward"), reads(without_nan)), "nn.functional.elu[float32-training]", "NaN in"),
+        (reads(without_nan), "linalg.solve[float32-inference]", "NaN in input 0"),
+        (reads(without_nan), "linalg.det[float32-inference]", "NaN in input 0"),
+        (only_in(into, reads(without_nan)), "ormqr[float32-inference]", "NaN in input 0, out= variant"),
         (only_in(kernel("_backward"), swallowing), "cdist[float32-training]", "accepted"),
         (only_in(into, swallowing), "isin[float32-inference]", "accepted"),
         (only_in(into, clamping), "index_select[float32-inference]", "beyond the end, out= variant: accepted"),
+        (swallowing_one_dimension_more, "bmm[float32-inference]", "with one dimension more: accepted"),
+        (swallowing_long_lists, "flip[float32-inference]", "has . numbers: accepted"),
+        (in_narrow_integers, "cumsum[int64-inference]", "integers (times|plus)"),
+        (through_float64, "topk[int64-inference]", "integers plus"),
+        (of_unsigned_bytes, "eq[float32-inference]", "uint8 and int8|int8 and uint8"),
+        (without("dtype"), "sum[float32-inference]", "dtype=torch.float64"),
+        (few_of_an_index, "index_put[float32-inference]", "600 equal indices"),
+        (unstable, "sort[float32-inference]", "long rows of equal elements"),
+        (with_head_of_queries, "nn.functional.scaled_dot_product_attention[float32-inference]", "input 2 longer"),
+        (in_memory_order, "masked_scatter[float32-inference]", "in-place variant, inputs non-contiguous"),
         (clamping, "index_fill[float32-inference]", "beyond the end: accepted"),
         (clamping, "take[float32-inference]", "beyond the end: accepted"),
         (only_in(into, of_operands(_without_expansion)), "fmax[float32-inference]", "out= variant, inputs expanded"),

@@ -98,6 +98,14 @@ def _binary(
     name: str, reference: Callable[..., Any], operator: str, *, tensor: bool, integers: bool = True
 ) -> Function:
     calls = [ListCall("a list", lambda first: ([_other(t) for t in first],), {}, lambda t, i: reference(t, _other(t)))]
+    calls.append(
+        ListCall(
+            "tensors without dimensions",
+            lambda first: ([tensor.new_tensor(number) for tensor, number in zip(first, _NUMBERS, strict=False)],),
+            {},
+            lambda t, i: reference(t, _NUMBERS[i]),
+        )
+    )
     calls += _with_numbers("", 3, _NUMBERS, None, reference, tensor=tensor)
     calls += _with_numbers("odd ", _ODD_BOUND, _ODD_NUMBERS, torch.float32, reference, tensor=tensor)
     if name in ("add", "sub"):

@@ -55,7 +55,7 @@ def moved(argument: Any, device: torch.device) -> Any:
 
 def _as_arranged(tensor: torch.Tensor, model: torch.Tensor) -> torch.Tensor:
     """Return equal values with the strides and the offset of another tensor of the same shape."""
-    if model.is_contiguous() and not model.storage_offset():
+    if (model.is_contiguous() and not model.storage_offset()) or tensor.shape != model.shape:
         return tensor.contiguous()
     if 0 in model.stride():
         return tensor[:, :1].expand(tensor.shape)  # all columns are one
@@ -174,7 +174,8 @@ def _others(argument: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(argument, list):
         yield "a shorter list", argument[:1]
         if isinstance(argument[0], torch.Tensor):
-            yield "a tensor of another shape", [argument[0][:4], argument[1]]
+            shorter = argument[0][:4] if argument[0].dim() else argument[0].expand(5)
+            yield "a tensor of another shape", [shorter, argument[1]]
             yield "a complex tensor", [argument[0].to(torch.complex64), argument[1]]
         else:
             yield "complex numbers", [1j, 2j]

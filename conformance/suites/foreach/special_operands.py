@@ -103,6 +103,8 @@ def _with(operands: list[Any], chosen: list[int], kind: Kind) -> Iterator[list[A
 
 def _spread(tensor: torch.Tensor, values: tuple[float, ...], turn: int) -> torch.Tensor:
     """Return the tensor with special values in turn at some places, the same ones in every operand."""
+    if tensor.numel() == 1:
+        return torch.full_like(tensor, values[turn % len(values)])
     changed = tensor.clone()
     for place in range(1, tensor.numel(), _EVERY):
         changed[place] = values[(place // _EVERY + turn) % len(values)]

@@ -6,7 +6,8 @@ import math
 
 import torch
 
-from conformance.accelerators.capabilities import DTYPE, Cell, Mode
+from conformance.accelerators.capabilities import DENORMALS, DTYPE, Cell, Mode
+from conformance.accelerators.declaration import State
 from conformance.case import Case, case, cases
 from conformance.finding import EnvironmentLacks
 from conformance.numerics.compare import plain
@@ -44,11 +45,12 @@ def generate() -> list[Case]:
 
 
 @cases(generate)
-def test_function(device, case, check):
+def test_function(device, declaration, case, check):
     """A function on lists gives the results of its operator on each tensor, also with unlike shapes and strides.
 
     It keeps NaN, infinities and zeros with a sign, is exact for large integers, and refuses lists that do not fit.
     """
+    check.subnormals = declaration.claim(DENORMALS.cell).state is State.SUPPORTED
     function, dtype = functions()[case.payload], getattr(torch, case.dtype)
     for place in _places(function):
         if not function.exists(place):
@@ -86,10 +88,9 @@ def _check(check, function: Function, call: ListCall, place: str, device: torch.
     is_largest = function.name == "max" or call.options.get("ord") == math.inf
     host = _tensors(dtype, size, without_empty=is_largest, reducing=function.name in _REDUCING)
     host[1:1] = [_numbers((40,), dtype, size)[3:36]]
-    if not place:
-        # In place, several elements would be one.
-        host[1:1] = [_numbers((5, 1), dtype, size).expand(5, 6)]
-    first = [_strided(tensor, device) for tensor in host]
+    host[1:1] = [_numbers((5, 1), dtype, size).expand(5, 6)]
+    # In place, several elements would be one: the other lists alone have an expanded tensor.
+    first = [_strided(tensor.contiguous() if place and 0 in tensor.stride() else tensor, device) for tensor in host]
     exact = [call.single(_wide(tensor), position) for position, tensor in enumerate(host)]
 
     arguments = special_lists.arranged(call.arguments(host), host, device)

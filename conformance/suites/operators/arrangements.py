@@ -109,6 +109,8 @@ REPETITIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 #: Arrangements for the ``out=`` and the in-place form. These forms copy lazy bits first.
 OF_FORMS = ("non-contiguous", "with a storage offset", *REPETITIONS)
+#: Arrangements of an input that the in-place form writes: each element has a place of its own.
+OF_INPUTS = ("non-contiguous", "with a storage offset", "transposed in memory")
 
 
 def of(
@@ -123,10 +125,11 @@ def of(
     for name, change in ARRANGEMENTS.items():
         if (not names or name in names) and (found := _arranged(sample, change, lambda leaf: leaf is not fixed)):
             yield name, found
-    if op_class(info) is OpClass.ITERATIVE or info.name in limits().repetition.undefined:
+    if info.name in limits().repetition.undefined:
         return
+    may_repeat = _of_products if op_class(info) is OpClass.ITERATIVE else _is_value
     for name, change in REPETITIONS.items():
-        repeats = lambda leaf: leaf is not fixed and _is_value(info, sample, leaf)  # noqa: E731
+        repeats = lambda leaf: leaf is not fixed and may_repeat(info, sample, leaf)  # noqa: E731
         if (not names or name in names) and (found := _arranged(sample, change, repeats)):
             yield name, found
 
@@ -140,12 +143,23 @@ def _is_value(info, sample: OperatorSample, leaf: torch.Tensor) -> bool:
     return any(kind.__name__ == "BinaryUfuncInfo" for kind in type(info).__mro__)
 
 
+def _of_products(info, sample: OperatorSample, leaf: torch.Tensor) -> bool:
+    """Return whether a solver only computes with a tensor: a matrix whose rows are equal would be singular."""
+    places = limits().special_inputs.in_products.get(info.name, ())
+    return any(place in places and tensor is leaf for place, tensor in enumerate(sample.tensors))
+
+
 def for_kernels(sample: OperatorSample) -> Iterator[tuple[str, OperatorSample]]:
     """Yield arrangements for kernels that check no argument: what they read or write stays in a tensor's memory.
 
     Indices keep their arrangement, but for an offset, because such a kernel writes where they point.
     """
-    changes = {"with a storage offset": with_offset, "transposed in memory": transposed, "expanded": expanded_in_place}
+    changes = {
+        "with a storage offset": with_offset,
+        "non-contiguous": with_gaps,
+        "transposed in memory": transposed,
+        "expanded": expanded_in_place,
+    }
     for name, change in changes.items():
         takes_all = change is with_offset
         takes = lambda leaf, takes_all=takes_all: takes_all or leaf.is_floating_point()  # noqa: E731

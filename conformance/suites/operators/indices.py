@@ -7,12 +7,16 @@ from dataclasses import replace
 
 import torch
 
-from . import execution, sampling, special_inputs
+from . import execution, large, sampling, special_inputs
 from .execution import HOST, OperatorSample, call
 from .oracle import of_forward
 from .sampling import limits
 from .variants import attempt
 
+#: Numbers from 9000 on are no numbers of other samples.
+_NUMBER = 9000
+#: Equal indices: more than eight bits count.
+_OFTEN = 600
 #: Dtypes of indices.
 _KINDS = (torch.int64, torch.int32)
 
@@ -27,14 +31,58 @@ def check(info, judge, samples: list[OperatorSample], dtype: torch.dtype) -> Non
                 continue
             for kind in _KINDS:
                 _check_kind(info, judge, sample, tensor, kind)
+            for often in _often(info, sample, tensor):
+                _check_often(info, judge, often)
 
 
 def repeated(info, samples: list[OperatorSample]) -> Iterator[OperatorSample]:
-    """Yield the samples with equal indices in one row, and in two rows, for operators that are defined for these."""
+    """Yield the samples with equal indices in one row, in two rows, and of one index that occurs very often.
+
+    The operator has to be defined for these.
+    """
     for sample in samples:
         for tensor in sample.tensors:
-            if tensor.dtype is torch.int64 and tensor is not sample.input and _may_repeat(info, tensor):
-                yield from _repeated(sample, tensor)
+            if tensor.dtype is torch.int64 and tensor is not sample.input:
+                if _may_repeat(info, tensor):
+                    yield from _repeated(sample, tensor)
+                yield from _often(info, sample, tensor)
+
+
+def _often(info, sample: OperatorSample, tensor: torch.Tensor) -> Iterator[OperatorSample]:
+    """Yield the sample with so many equal indices that a counter of eight bits or one group of threads has fewer."""
+    if not tensor.dim() or not (info.name in limits().indices.repeated or _accumulates(info, sample)):
+        return
+    place = next(number for number, other in enumerate(sample.tensors) if other is tensor)
+    size = tensor.shape[0]
+    # What is written has a row for each index.
+    with_rows = tuple(
+        0 if number and other.dim() and other.shape[0] == size else None for number, other in enumerate(sample.tensors)
+    )
+    for growth in (with_rows, *large.growths(sample)):
+        if growth[place] is None:
+            continue
+        longer = large.extended(info, sample, growth, _OFTEN + tensor.shape[growth[place]])
+        index = longer.tensors[place].clone()
+        index.narrow(growth[place], 0, _OFTEN).copy_(index.select(growth[place], 0).unsqueeze(growth[place]).clone())
+        found = replace(
+            longer.with_tensor(longer.tensors[place], index), number=_NUMBER, tier=f"{_OFTEN} equal indices"
+        )
+        if attempt(call, info.op, found.on(HOST)).error is None:
+            yield found
+            return
+
+
+def _accumulates(info, sample: OperatorSample) -> bool:
+    """Return whether what is written to one place is added up, because an argument says so."""
+    return info.name in limits().indices.accumulating and any(
+        value is True for value in (*sample.args, *sample.kwargs.values())
+    )
+
+
+def _check_often(info, judge, sample: OperatorSample) -> None:
+    expected = call(info.op, sample.on(HOST))
+    found = execution.execute(info.op, sample.on(judge.device))
+    judge.result(str(sample), sample, found, expected, of_forward(info, sample), judge.length(sample, expected))
 
 
 def _repeated(sample: OperatorSample, tensor: torch.Tensor) -> Iterator[OperatorSample]:

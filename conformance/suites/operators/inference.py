@@ -16,6 +16,7 @@ from . import (
     large,
     lengths,
     long_draws,
+    mixed_dtypes,
     oracle,
     promises,
     randomness,
@@ -53,8 +54,11 @@ def check_cell(
         for sample in (*tiers.edge_sizes(info, dtype), *lengths.samples(info, dtype, requires_grad=False)):
             check_samples(info, judge, [sample])
         grown = large.grown(info, samples, dtype)
-        for sample in (*grown, *large.batched(info, samples, dtype)):
+        for sample in (*grown, *large.batched(info, samples, dtype), *large.with_ties(info, dtype)):
             check_samples(info, judge, [sample])
+        for sample in grown:
+            special_inputs.check_integers(info, judge, sample, dtype)
+        mixed_dtypes.check(info, judge, dtype)
         long_draws.check(info, judge, samples, dtype)
         check_specials(info, judge, dtype)
         special_inputs.check(info, judge, samples, dtype)

@@ -8,7 +8,7 @@ values, other numbers, shapes that do not fit. A device that has other kernels r
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +16,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from conformance.numerics.budgets import OpClass
+from conformance.numerics.transfer import copied
 from conformance.numerics.trees import leaves, mapped
 
 from . import arrangements, execution, special_inputs, tiny_inputs, variants, wrong_calls
@@ -41,15 +42,15 @@ def check(info, judge, samples: list[OperatorSample], dtype: torch.dtype, seed: 
         return
     # A kernel of a backward is a composition, also where the forward is a function.
     loose = replace(judge, op_class=OpClass.CONTRACTION, watched=0)
-    for order, (function, sample) in enumerate(_calls(info, samples, seed).items()):
+    for order, (function, sample) in enumerate(_calls(info, samples, seed)):
         _check(info, loose, function, replace(sample, number=_NUMBER + order, tier=str(function)))
 
 
 # --- the calls --------------------------------------------------------------------------------------------------------
 
 
-def _calls(info, samples: list[OperatorSample], seed: int) -> dict[Any, OperatorSample]:
-    """Return the largest call of each overload that no operator of the database names."""
+def _calls(info, samples: list[OperatorSample], seed: int) -> list[tuple[Any, OperatorSample]]:
+    """Return calls of each overload that no operator of the database names, the largest with each set of arguments."""
     found = _Calls()
     for sample in samples:
         if sample.process is not None or elements(sample) > limits().generation.elements:
@@ -58,7 +59,7 @@ def _calls(info, samples: list[OperatorSample], seed: int) -> dict[Any, Operator
             _PLAIN.run(info, _under(found, call), _under(found, host_gradients), sample.on(HOST), seed)
         except Exception:  # the plain results show it
             continue
-    return found.largest
+    return [(function, sample) for (function, _), sample in found.largest.items()]
 
 
 def _under(mode: TorchDispatchMode, function):
@@ -70,20 +71,21 @@ def _under(mode: TorchDispatchMode, function):
 
 
 class _Calls(TorchDispatchMode):
-    """Keeps copies of the arguments of the largest call of each overload."""
+    """Keeps copies of the arguments of each overload's largest call with each set of flags and optional arguments."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.largest: dict[Any, OperatorSample] = {}
+        self.largest: dict[tuple[Any, tuple[Any, ...]], OperatorSample] = {}
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         """Run the call, and keep its arguments as they were before."""
         kwargs = kwargs or {}
         if args and _is_of_interest(func):
             given = OperatorSample(0, args[0], tuple(args[1:]), kwargs)
-            known = self.largest.get(func)
+            key = func, tuple(argument if isinstance(argument, bool | None) else 0 for argument in args)
+            known = self.largest.get(key)
             if known is None or elements(known) < elements(given) <= limits().generation.elements:
-                self.largest[func] = given.with_arguments(mapped(given.arguments, _copied))
+                self.largest[key] = given.with_arguments(mapped(given.arguments, _copied))
         return func(*args, **kwargs)
 
 
@@ -129,16 +131,32 @@ def _check(info, judge, function, sample: OperatorSample) -> None:
     device, host = sample.on(judge.device), sample.on(HOST)
     pairs = (execution.execute(function, device), device), (call(function, host), host)
     judge.outcome(sample, *pairs, _oracle(function, sample))
-    special_inputs.check_kernel(kernel, judge, sample)
+    into = _with_out(function)
+    if into is not None:
+        _check_into(kernel, judge, sample, into, pairs[1][0])
+    if not any(part in function._schema.name for part in limits().kernels.finite):
+        special_inputs.check_kernel(kernel, judge, sample)
     tiny_inputs.check(kernel, judge, [sample])
     if info.name in limits().large.unchecked:
         return
     _check_arrangements(kernel, judge, sample)
-    for wrong in wrong_calls.shapes(function, sample) if _is_structured(function) else ():
+    for wrong in _wrong(function, sample, pairs[1][0]):
         if promises_refusal(function, wrong.sample):
             wrong_calls.check_one(judge, wrong)
     # Gradients are small: factors below one hide most of them.
-    wrong_calls.check_more(judge, function, sample, into=_with_out(function), spread=_SPREAD)
+    wrong_calls.check_more(judge, function, sample, into=into, spread=_SPREAD)
+
+
+def _check_into(kernel: _Kernel, judge, sample: OperatorSample, into, expected) -> None:
+    """Compare what the overload's sibling with ``out=`` writes with the host's plain result."""
+    if not isinstance(expected, torch.Tensor) or expected.layout is not torch.strided:
+        return
+    out = copied(arrangements.poisoned(expected.shape, expected.dtype), judge.device)
+    found = settled(attempt(execution.execute, into, sample.on(judge.device), out=out))
+    if found.error is not None:
+        judge.check.metric("kernels", f"not computed with out=: {kernel.op}")
+        return
+    judge.result(f"{sample}, out=", sample, out, expected, _oracle(kernel.op, sample), judge.length(sample, expected))
 
 
 def _check_arrangements(kernel: _Kernel, judge, sample: OperatorSample) -> None:
@@ -188,6 +206,15 @@ def _with_out(function) -> Callable | None:
 
         return into
     return None
+
+
+def _wrong(function, sample: OperatorSample, expected) -> Iterator[wrong_calls.Wrong]:
+    """Yield wrong calls that no host answers by reading other memory: of kernels that check their arguments."""
+    if _is_structured(function):
+        yield from wrong_calls.changed(function, sample)
+    elif isinstance(expected, torch.Tensor) and {tensor.shape for tensor in sample.tensors} == {expected.shape}:
+        # A function of single elements finds the common shape of its tensors first.
+        yield from wrong_calls.shapes(function, sample)
 
 
 def _is_structured(function) -> bool:

@@ -6,6 +6,8 @@ million. Its rows are drawn again from the sample's own rows, so that indices an
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -23,6 +25,8 @@ _NUMBER = 3000
 #: Numbers of samples with many batches or channels, behind those of all other large samples.
 _BATCHED = 3500
 
+#: Numbers of samples of equal elements.
+_WITH_TIES = 3700
 #: Elements of a sample with many batches, in large samples.
 _MOST = 4
 #: Large samples of other overloads, and operators that have a kernel for each number of dimensions.
@@ -68,6 +72,16 @@ def grown(info, samples: list[OperatorSample], dtype: torch.dtype) -> list[Opera
         replace(extended(info, plan.sample, plan.growth, plan.length(target)), number=_NUMBER + order)
         for order, plan in enumerate(chosen)
     ]
+
+
+def with_ties(info, dtype: torch.dtype) -> Iterator[OperatorSample]:
+    """Yield long rows of few values for sorts that keep the order of equal elements: ``stable=True`` of torch.sort."""
+    if info.name not in limits().choices.stable or dtype is not torch.float32:
+        return
+    for order, (shape, descending) in enumerate(itertools.product(((4099,), (3, 1537)), (False, True))):
+        values = (torch.arange(math.prod(shape)) * 7 % 11).reshape(shape).to(dtype)
+        given = {"dim": -1, "stable": True, "descending": descending}
+        yield OperatorSample(_WITH_TIES + order, values, (), given, tier="long rows of equal elements")
 
 
 def _of_other_overload(info, samples: list[OperatorSample], first: OperatorSample) -> Iterator[Plan]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import types
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -32,6 +32,8 @@ _FACTORS = tuple(1 + bits / 1024 for bits in (3, 5, 11, 13, 19, 21))
 _APART = (1.0, 1.53, 0.71)
 #: Integers that neither 8 bits nor the steps of bfloat16 hold.
 _INTEGERS = (257, 259, 517, 521)
+#: Wider dtypes, for arguments that name the dtype of the result.
+_WIDER = {torch.float32: torch.float64, torch.int32: torch.int64}
 #: Dtypes that show a number rounded to 8 bits.
 _OF_NUMBERS = (torch.float32, torch.float64, torch.complex64, torch.int64)
 #: What stands for None, by the type of the argument in the schema. A transform of one number is no transform, and few
@@ -72,6 +74,8 @@ def _chosen(info, judge, samples: list[OperatorSample], dtype: torch.dtype) -> I
         # A sample with other kinds of arguments may reach another overload.
         for sample in {id(sample): sample for sample in (representative(fixed, plain=True), *unlike)}.values():
             yield from with_defaults(info, sample)
+            yield from with_dtype(info, sample, judge.check.dtypes)
+            yield from with_unequal_sizes(info, sample)
         for sample in unlike:
             yield from with_rows(info, sample)
         for sample in fixed:
@@ -176,6 +180,34 @@ def with_defaults(info, sample: OperatorSample) -> Iterator[OperatorSample]:
             if _computes(info, other):
                 yield _named(other, f"{name}={value}", sample.number)
                 break
+
+
+def with_dtype(info, sample: OperatorSample, declared: Collection[str] | None) -> Iterator[OperatorSample]:
+    """Yield the sample with a wider ``dtype=``, in which the operator has to compute, of those that are declared."""
+    given = sample.input.dtype if isinstance(sample.input, torch.Tensor) else None
+    wider = _WIDER.get(given)
+    if wider is None or (declared is not None and str(wider).removeprefix("torch.") not in declared):
+        return
+    if "dtype" not in {name for name, _, _ in (*_of_signature(info, 1), *_of_schemas(info, 1))}:
+        return
+    other = replace(sample, kwargs={**sample.kwargs, "dtype": wider})
+    if _computes(info, other):
+        yield _named(other, f"dtype={wider}", sample.number)
+
+
+def with_unequal_sizes(info, sample: OperatorSample) -> Iterator[OperatorSample]:
+    """Yield the sample with one dimension of one tensor longer, which the documentation lets differ from another one.
+
+    Sizes that are most often equal, such as those of keys and values, may be taken for each other.
+    """
+    for number, dim in limits().settings.unequal.get(info.name, ()):
+        if number < len(sample.tensors):
+            tensor = sample.tensors[number].detach()
+            rows = torch.arange(tensor.shape[dim] + 2) % tensor.shape[dim]
+            longer = tensor.index_select(dim, rows).requires_grad_(sample.tensors[number].requires_grad)
+            other = sample.with_tensor(sample.tensors[number], longer)
+            if _computes(info, other):
+                yield _named(other, f"dimension {dim} of input {number} longer", sample.number)
 
 
 def with_words(info, sample: OperatorSample) -> Iterator[OperatorSample]:

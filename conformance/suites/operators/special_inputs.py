@@ -13,11 +13,9 @@ import torch
 
 from conformance.numerics.budgets import OpClass
 from conformance.numerics.compare import Exact, plain, same_bits
-from conformance.numerics.transfer import copied
 from conformance.numerics.trees import leaves, mapped, tensors
 
-from . import choices, execution, sampling, tiers, tiny_inputs
-from .arrangements import poisoned
+from . import choices, execution, forms, sampling, tiers, tiny_inputs
 from .execution import HOST, OperatorSample, call, host_gradients
 from .oracle import Oracle, of_forward
 from .passes import Pass
@@ -42,6 +40,8 @@ _FINITE = (20.0, -30.0)
 _SMALL = 0.75
 #: Samples of a cell that get special values, each with other kinds of arguments.
 _SAMPLES = 3
+#: Stands in the place of a tensor; no number that the database has. Such samples count from 7000 on.
+_A_NUMBER, _NUMBERED = 0.7, 7000
 
 
 @dataclass(frozen=True)
@@ -65,11 +65,11 @@ class Change:
 
 def check(info, judge, samples: list[OperatorSample], dtype: torch.dtype) -> None:
     """Compare results for special values in each tensor of some samples with the host's."""
-    # LAPACK ends the process for some matrices with NaN, and functions of one or two numbers have their own samples.
     has_samples = dtype.is_floating_point and tiers.has_special_values(info)
-    if not judge.values or judge.op_class is OpClass.ITERATIVE:
+    if not judge.values or (dtype.is_floating_point and info.name in limits().special_inputs.undefined):
         return
-    if info.name in limits().special_inputs.undefined:
+    if judge.op_class is OpClass.ITERATIVE:
+        _check_solved(info, judge, samples, dtype)
         return
     if not (dtype.is_floating_point or dtype in _FACTORS):
         return
@@ -82,6 +82,29 @@ def check(info, judge, samples: list[OperatorSample], dtype: torch.dtype) -> Non
         changes = _integers(info, sample, dtype) if dtype in _FACTORS else _floats(info, judge, sample)
         for change in changes:
             _compare(info, judge, change)
+
+
+def _check_solved(info, judge, samples: list[OperatorSample], dtype: torch.dtype) -> None:
+    """Compare results for NaN and infinities in the inputs of linear algebra that no iteration reads.
+
+    Iterations may end the process for a matrix with NaN. An elimination ends, and an infinity has no defined pivot.
+    """
+    table = limits().special_inputs
+    in_products, eliminated = (part.get(info.name, ()) for part in (table.in_products, table.eliminated))
+    for sample in unlike(info, judge, samples) if dtype.is_floating_point else ():
+        tiny_inputs.check_losses(info, judge, sample, (*in_products, *eliminated))
+        for number, tensor in _of_values(sample):
+            if number in (*in_products, *eliminated):
+                for change in _not_finite(sample, number, tensor):
+                    if number in in_products or change.name.startswith("NaN"):
+                        _compare(info, judge, change)
+
+
+def check_integers(info, judge, sample: OperatorSample, dtype: torch.dtype) -> None:
+    """Compare results of a long sample for integers that float32 does not hold."""
+    if dtype in _FACTORS and judge.values and info.name not in limits().special_inputs.undefined:
+        for change in _integers(info, sample, dtype):
+            _compare(info, judge, replace(change, in_forms=False))
 
 
 def check_kernel(kernel, judge, sample: OperatorSample) -> None:
@@ -104,7 +127,40 @@ def unlike(
         if fits and all(tensor.layout is torch.strided and tensor.numel() for tensor in sample.tensors):
             dims = sample.input.dim() if by_dims and isinstance(sample.input, torch.Tensor) else 0
             found.setdefault((dims, *_kinds(sample)), sample)
-    return list(found.values())[:most]
+    chosen = list(found.values())[:most]
+    numbers = _with_a_number(info, chosen[0]) if chosen else None
+    known = {_kinds(sample) for sample in found.values() if sampling.elements(sample) > 1}
+    return [*chosen, *([numbers] if numbers is not None and _kinds(numbers) not in known else [])]
+
+
+def _with_a_number(info, sample: OperatorSample) -> OperatorSample | None:
+    """Return the sample with a number in the place of its last tensor of values; None if the host takes none there.
+
+    That is another overload of most functions. The database has it for few of them, or for one element alone.
+    """
+    places = [place for place, value in enumerate(sample.args) if isinstance(value, torch.Tensor) and _is_real(value)]
+    if not places:
+        return None
+    changed, other = (
+        replace(sample, number=sample.number + _NUMBERED, args=_with_argument(sample.args, places[-1], number))
+        for number in (_A_NUMBER, -_A_NUMBER)
+    )
+    first, second = (_tensor_or_none(info, numbered) for numbered in (changed, other))
+    # A number that does not count stands for something else: ``to`` takes a tensor for its dtype.
+    return None if first is None or second is None or torch.equal(first, second) else changed
+
+
+def _with_argument(args: tuple, place: int, value: float) -> tuple:
+    return (*args[:place], value, *args[place + 1 :])
+
+
+def _tensor_or_none(info, sample: OperatorSample) -> torch.Tensor | None:
+    """Return the host's result if it is one tensor."""
+    try:
+        made = call(info.op, sample.on(HOST))
+    except Exception:  # each operator refuses in its own way
+        return None
+    return plain(made) if isinstance(made, torch.Tensor) and made.layout is torch.strided else None
 
 
 def _kinds(sample: OperatorSample) -> tuple:
@@ -143,6 +199,7 @@ def _floats(info, judge, sample: OperatorSample) -> Iterator[Change]:
             yield Change(f"special values {name}", _with(sample, tensor, values), moves=True, in_forms=True)
             continue
         yield from _not_finite(sample, number, tensor)
+        yield _nothing_else(sample, number, tensor)
         if choices.has_choice(info):
             # A choice of few elements, such as a median, meets infinities where most elements are infinite.
             yield Change(f"infinities alone {name}", _with(sample, tensor, torch.full_like(tensor, torch.inf)))
@@ -161,6 +218,15 @@ def _not_finite(sample: OperatorSample, number: int, tensor: torch.Tensor) -> It
 
         finite = lambda value, placed=placed: (placed(value), _PLAIN)  # noqa: E731
         yield Change(f"{kind} in input {number}", placed(None), finite, in_forms=True)
+
+
+def _nothing_else(sample: OperatorSample, number: int, tensor: torch.Tensor) -> Change:
+    """Return the sample with NaN alone in one tensor: an operator may read other places than every third."""
+
+    def filled(value: float) -> OperatorSample:
+        return _with(sample, tensor, torch.full_like(tensor, value, requires_grad=False))
+
+    return Change(f"NaN alone in input {number}", filled(float("nan")), lambda value: (filled(value), _PLAIN))
 
 
 def _below_one(sample: OperatorSample, tensor: torch.Tensor) -> OperatorSample:
@@ -248,11 +314,13 @@ def _integers(info, sample: OperatorSample, dtype: torch.dtype) -> Iterator[Chan
         return
     values = _values_among(info, sample, dtype)
     for number, tensor in enumerate(sample.tensors[: limits().special_inputs.tensors]):
-        if tensor.dtype is not dtype or number not in values or tensor.abs().max() > 99:
+        if tensor.dtype is not dtype or number not in values or not tensor.numel() or tensor.abs().max() > 99:
             continue
         for factor in _FACTORS[dtype]:
             changed = _with(sample, tensor, tensor.detach() * factor)
             yield Change(f"integers times {factor} in input {number}", changed, in_forms=True)
+            near = _with(sample, tensor, tensor.detach() + factor)
+            yield Change(f"integers plus {factor} in input {number}", near, in_forms=True)
 
 
 def _gives_integers(info, sample: OperatorSample) -> bool:
@@ -306,24 +374,13 @@ def _compare(info, judge, change: Change) -> None:
     if not torch.equal(state, torch.get_rng_state()):
         return
     _compare_form(info, judge, change, expected, execution.execute(info.op, change.sample.on(judge.device)))
-    for name, run in _other_forms(info, expected) if change.in_forms else ():
+    for name, run in forms.others(info, expected) if change.in_forms else ():
         try:
             expected = run(call, change.sample.on(HOST))
         except Exception:  # the host has no such form of this call
             continue
         given = replace(change, name=f"{change.name}, {name}")
         _compare_form(info, judge, given, expected, run(execution.execute, change.sample.on(judge.device)))
-
-
-def _other_forms(info, usual) -> Iterator[tuple[str, Callable]]:
-    """Yield the ``out=`` and the in-place form of an operator: their kernels may be others."""
-    if info.supports_out and isinstance(usual, torch.Tensor) and usual.layout is torch.strided:
-        yield (
-            "out= variant",
-            lambda run, sample: run(info.op, sample, out=copied(poisoned(usual.shape, usual.dtype), sample.device)),
-        )
-    if info.inplace_variant is not None:
-        yield "in-place variant", lambda run, sample: run(info.inplace_variant, sample)
 
 
 def _compare_form(info, judge, change: Change, expected, actual) -> None:

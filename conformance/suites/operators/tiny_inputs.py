@@ -6,14 +6,14 @@ things show it: an operator that selects elements keeps their bits, and a result
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import torch
 
 from conformance.numerics.compare import plain, same_bits
 from conformance.numerics.trees import leaves
 
-from . import execution, sampling
+from . import execution, forms, sampling
 from .execution import HOST, OperatorSample, call
 
 #: Dtypes in which subnormal numbers have digits enough for formulas of some steps.
@@ -34,16 +34,22 @@ def check(info, judge, samples: list[OperatorSample]) -> None:
         for sample in samples:
             for name, changed in _with_tiny(sample, subnormals=judge.check.subnormals):
                 _compare_bits(info, judge, name, changed)
+    check_losses(info, judge, samples[0], range(_TENSORS))
+
+
+def check_losses(info, judge, sample: OperatorSample, numbers: Collection[int]) -> None:
+    """Check that results are not lost for subnormal numbers in each tensor of some, given by their positions."""
     if judge.check.subnormals:
-        for name, changed in _scaled(samples[0]):
-            _compare_losses(info, judge, name, changed)
+        for number, name, changed in _scaled(sample):
+            if number in numbers:
+                _compare_losses(info, judge, name, changed)
 
 
-def _outputs(info, run, sample: OperatorSample) -> list[torch.Tensor] | None:
+def _outputs(info, run, sample: OperatorSample, form=None) -> list[torch.Tensor] | None:
     """Return the floating-point outputs; None where the call is refused or draws random numbers."""
     state = torch.get_rng_state()
     try:
-        made = leaves(run(info.op, sample))
+        made = leaves(run(info.op, sample) if form is None else form(run, sample))
     except Exception:  # such values are outside of the operator's domain
         return None
     if not torch.equal(state, torch.get_rng_state()):
@@ -113,22 +119,31 @@ def _compare_bits(info, judge, name: str, sample: OperatorSample) -> None:
     # Where the host itself returns other bits, it did more than to select.
     if due is None or not _are_among(due, [tensor for _, tensor in _of_values(sample)]):
         return
-    found = _outputs(info, execution.execute, sample.on(judge.device)) or []
-    for actual, wanted in zip(found, due, strict=False):
-        if actual.shape == wanted.shape and actual.dtype is wanted.dtype:
-            same = same_bits(plain(actual), plain(wanted))
-            judge.check.that(same, f"{sample}, {name}: the operator selects elements, and bits of some have changed")
+    for name_of_form, found in _in_forms(info, judge, sample, due):
+        for actual, wanted in zip(found, due, strict=False):
+            if actual.shape == wanted.shape and actual.dtype is wanted.dtype:
+                same = same_bits(plain(actual), plain(wanted))
+                label = f"{sample}, {name}{name_of_form}"
+                judge.check.that(same, f"{label}: the operator selects elements, and bits of some have changed")
+
+
+def _in_forms(info, judge, sample: OperatorSample, due: list[torch.Tensor]) -> Iterator[tuple[str, list[torch.Tensor]]]:
+    """Yield the device's outputs of the plain call, and of each other form that the host takes."""
+    yield "", _outputs(info, execution.execute, sample.on(judge.device)) or []
+    for name, form in forms.others(info, due[0] if len(due) == 1 else tuple(due)):
+        if _outputs(info, call, sample.on(HOST), form) is not None:
+            yield f", {name}", _outputs(info, execution.execute, sample.on(judge.device), form) or []
 
 
 # --- results that are lost as a whole ---------------------------------------------------------------------------------
 
 
-def _scaled(sample: OperatorSample) -> Iterator[tuple[str, OperatorSample]]:
+def _scaled(sample: OperatorSample) -> Iterator[tuple[int, str, OperatorSample]]:
     for number, tensor in _of_values(sample):
         largest = tensor.nan_to_num(0.0, 0.0, 0.0).abs().max()
         if largest > 0:
             tiny = torch.finfo(tensor.dtype).smallest_normal / 2
-            yield f"subnormal numbers in input {number}", _with(sample, number, tensor / largest * tiny)
+            yield number, f"subnormal numbers in input {number}", _with(sample, number, tensor / largest * tiny)
 
 
 def _compare_losses(info, judge, name: str, sample: OperatorSample) -> None:
@@ -140,12 +155,13 @@ def _compare_losses(info, judge, name: str, sample: OperatorSample) -> None:
     least = [limit.smallest_normal * limit.eps * _STEPS for limit in limits]
     if not any(bool((leaf.abs() >= bound).any()) for leaf, bound in zip(due, least, strict=True)):
         return
-    found = _outputs(info, execution.execute, sample.on(judge.device)) or []
-    for actual, wanted, wide, bound in zip(found, due, exact, least, strict=False):
-        if actual.shape == wanted.shape == wide.shape:
-            is_there = (wanted.abs() >= bound) & (wide.abs() >= bound)
-            lost = (plain(actual) == 0) & plain(is_there)
-            judge.check.that(not lost.any(), f"{sample}, {name}: {int(lost.sum())} results are zero, and none is due")
+    for name_of_form, found in _in_forms(info, judge, sample, due):
+        for actual, wanted, wide, bound in zip(found, due, exact, least, strict=False):
+            if actual.shape == wanted.shape == wide.shape:
+                is_there = (wanted.abs() >= bound) & (wide.abs() >= bound)
+                lost = (plain(actual) == 0) & plain(is_there)
+                label = f"{sample}, {name}{name_of_form}"
+                judge.check.that(not lost.any(), f"{label}: {int(lost.sum())} results are zero, and none is due")
 
 
 def _same(tensor: torch.Tensor) -> torch.Tensor:

@@ -84,17 +84,25 @@ def _check_further(info, judge: Judge, samples: list[OperatorSample], dtype: tor
     derivatives.check_further(info, judge, sample, seed)
     special_inputs.check_gradients(info, judge, sample, seed)
     _check_settings(info, judge, fixed, dtype)
-    kernels.check(info, judge, fixed, dtype, seed)
+    kernels.check(info, judge, [*fixed, *_images_with_tuples(info, judge, fixed, dtype)], dtype, seed)
     _check_second_backward(info, judge, sample, seed)
     if sampling.is_first_dtype(info, dtype):
-        for repeated in indices.repeated(info, special_inputs.unlike(info, judge, fixed, most=len(fixed))):
-            check_sample(info, judge, repeated, with_oracle=False, is_further=True)
+        _check_equal_indices(info, judge, fixed)
     for longer in lengths.samples(info, dtype, requires_grad=True):
         check_sample(info, judge, longer, with_oracle=False)
     if info.name in limits().large.untrained:
         return
     for grown in large.grown(info, fixed, dtype):
         check_sample(info, judge, grown, with_oracle=False)
+
+
+def _check_equal_indices(info, judge: Judge, samples: list[OperatorSample]) -> None:
+    """Compare gradients for equal indices, also with other defaults such as a scale by their frequency."""
+    with_indices = special_inputs.unlike(info, judge, samples, most=len(samples))
+    if info.name in limits().indices.repeated:
+        with_indices += settings.with_defaults(info, representative(samples, plain=True))
+    for repeated in indices.repeated(info, with_indices):
+        check_sample(info, judge, repeated, with_oracle=False, is_further=True)
 
 
 def _check_second_backward(info, judge: Judge, sample: OperatorSample, seed: int) -> None:
@@ -114,9 +122,7 @@ def _check_settings(info, judge: Judge, samples: list[OperatorSample], dtype: to
         return
     unlike = special_inputs.unlike(info, judge, samples)
     with_numbers = [other for each in unlike for other in settings.with_numbers(info, each, dtype)]
-    most = limits().inference.samples
-    every_kind = special_inputs.unlike(info, judge, _images(info, samples, dtype), most, by_dims=True)
-    with_tuples = [other for each in every_kind for other in settings.with_tuples(info, each)]
+    with_tuples = _images_with_tuples(info, judge, samples, dtype)
     others = list(settings.with_defaults(info, representative(samples, plain=True)))
     others += [other for each in samples for other in settings.with_present_index(info, each)]
     others += [other for each in samples for other in settings.with_images(info, each)]
@@ -125,6 +131,13 @@ def _check_settings(info, judge: Judge, samples: list[OperatorSample], dtype: to
             check_sample(info, judge, other, with_oracle=False, is_further=True)
         except NotImplementedError:
             judge.check.metric("settings", f"not supported: {other.tier}")
+
+
+def _images_with_tuples(info, judge: Judge, samples: list[OperatorSample], dtype: torch.dtype) -> list[OperatorSample]:
+    """Return samples of images of every number of dimensions, with a number for each dimension."""
+    most = limits().inference.samples
+    every_kind = special_inputs.unlike(info, judge, _images(info, samples, dtype), most, by_dims=True)
+    return [other for each in every_kind for other in settings.with_tuples(info, each)]
 
 
 def _images(info, samples: list[OperatorSample], dtype: torch.dtype) -> list[OperatorSample]:

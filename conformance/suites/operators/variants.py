@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 import warnings
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -192,21 +192,22 @@ def out_variants(info, judge, sample: OperatorSample) -> None:
     if usual.error is not None or not _can_be_out(usual.value):
         return
     _into(info, judge, sample, usual.value, "out= variant", _alike)
+    may_refuse = is_excused(info, "test_noncontiguous_samples")
     for name, arranged in _for_forms(info, sample):
         # Repeated values may give a result of another size.
         usual_of = attempt(call, info.op, arranged.on(torch.device("cpu")))
         if usual_of.error is None and is_sound(info, judge, arranged, usual_of.value):
-            _into(info, judge, arranged, usual_of.value, f"out= variant, inputs {name}", _alike)
+            _into(info, judge, arranged, usual_of.value, f"out= variant, inputs {name}", _alike, may_refuse=may_refuse)
     _into(info, judge, sample, usual.value, "out= variant with wrong-size outputs", _larger)
     if any(leaf.dtype.is_floating_point or leaf.dtype.is_complex for leaf in leaves(usual.value)):
         _into(info, judge, sample, usual.value, "out= variant with integer outputs", _integers)
 
 
-def _for_forms(info, sample: OperatorSample, *, operands_only: bool = False) -> Iterator[tuple[str, OperatorSample]]:
-    """Yield the arrangements that PyTorch asks every device to take."""
-    if is_excused(info, "test_noncontiguous_samples"):
-        return
-    for name, arranged in arrangements.of(info, sample, arrangements.OF_FORMS, operands_only=operands_only):
+def _for_forms(
+    info, sample: OperatorSample, names: Collection[str] = arrangements.OF_FORMS, *, operands_only: bool = False
+) -> Iterator[tuple[str, OperatorSample]]:
+    """Yield the arrangements that PyTorch asks every device to take, or that its own tests excuse a device from."""
+    for name, arranged in arrangements.of(info, sample, names, operands_only=operands_only):
         if not reference_refuses(info, arranged):
             yield name, arranged
 
@@ -236,7 +237,7 @@ def _integers(leaf):
     return poisoned(leaf.shape, dtype)
 
 
-def _into(info, judge, sample: OperatorSample, value, variant: str, build) -> None:
+def _into(info, judge, sample: OperatorSample, value, variant: str, build, *, may_refuse: bool = False) -> None:
     host, device = sample.on(torch.device("cpu")), sample.on(judge.device)
     host_out, device_out = _outputs(value, build, torch.device("cpu")), _outputs(value, build, judge.device)
     addresses, strides = _addresses(device_out), _strides(device_out)
@@ -245,8 +246,11 @@ def _into(info, judge, sample: OperatorSample, value, variant: str, build) -> No
         attempt(execution.execute, info.op, device, out=device_out),
     )
     label = f"{sample}, {variant}"
-    if host_attempt.error is not None or build is _larger:
+    if host_attempt.error is not None or build is _larger or may_refuse:
         device_attempt = settled(device_attempt)
+    if may_refuse and device_attempt.error is not None:
+        judge.check.metric("non_contiguous", "refused")  # a note, as in rearranged()
+        return
     if build is _larger and device_attempt.error is not None and host_attempt.error is None:
         judge.check.metric("resize", "refused")  # a note: PyTorch deprecates that outputs with elements are resized
         return
@@ -307,20 +311,27 @@ def in_place(info, judge, sample: OperatorSample) -> None:
 
 
 def _in_place_rearranged(info, judge, sample: OperatorSample) -> None:
-    """Check the in-place variant with its other operands in other arrangements of memory."""
+    """Check the in-place variant with its operands, and with its own input, in other arrangements of memory."""
     if info.inplace_variant is None or not isinstance(sample.input, torch.Tensor):
         return
+    for name, arranged in _for_forms(info, sample, arrangements.OF_INPUTS):
+        if attempt(call, info.inplace_variant, arranged.on(torch.device("cpu"))).error is None:
+            _in_place(info, judge, arranged, f"in-place variant, inputs {name}", may_refuse=True)
+    may_refuse = is_excused(info, "test_noncontiguous_samples")
     for name, arranged in _for_forms(info, sample, operands_only=True):
-        _in_place(info, judge, arranged, f"in-place variant, operands {name}")
+        _in_place(info, judge, arranged, f"in-place variant, operands {name}", may_refuse=may_refuse)
 
 
-def _in_place(info, judge, sample: OperatorSample, variant: str) -> None:
+def _in_place(info, judge, sample: OperatorSample, variant: str, *, may_refuse: bool = False) -> None:
     host, device = sample.on(torch.device("cpu")), sample.on(judge.device)
     address = layout.storage_address(device.input)
     host_attempt = attempt(call, info.inplace_variant, host)
     device_attempt = attempt(execution.execute, info.inplace_variant, device)
-    if host_attempt.error is not None:
+    if host_attempt.error is not None or may_refuse:
         device_attempt = settled(device_attempt)
+    if may_refuse and device_attempt.error is not None:
+        judge.check.metric("non_contiguous", "refused")  # a note, as in rearranged()
+        return
     label = f"{sample}, {variant}"
     if not both_answered(judge, label, sample, info.inplace_variant, device_attempt, host_attempt):
         return

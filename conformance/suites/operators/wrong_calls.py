@@ -24,7 +24,9 @@ from .sampling import limits
 from .variants import attempt, representative, settled
 
 #: Numbers that fit hardly any argument.
-_NUMBERS = (-7, 99)
+_NUMBERS = (-7, 99, 0)
+#: What is appended to a list of sizes or dimensions.
+_TAIL = (1, 1, 1)
 #: Dtypes of outputs that do not fit most results.
 _OUT_DTYPES = (torch.int64, torch.bool, torch.float32)
 #: Spreads real numbers before they are rounded to integers.
@@ -61,7 +63,8 @@ def check(info, judge, samples: list[OperatorSample], dtype: torch.dtype) -> Non
             if _is_wrong_everywhere(wrong):
                 check_one(judge, wrong)
     for sample in special_inputs.unlike(info, judge, samples) if judge.values else ():
-        check_more(judge, info.op, sample, into=info.op if info.supports_out else None)
+        into = info.op if info.supports_out else None
+        check_more(judge, info.op, sample, into=into, in_place=info.inplace_variant)
 
 
 def _is_wrong_everywhere(wrong: Wrong) -> bool:
@@ -71,20 +74,23 @@ def _is_wrong_everywhere(wrong: Wrong) -> bool:
     return wrong.out is not None and promises_refusal(wrong.function, wrong.sample)
 
 
-def check_more(judge, function, sample: OperatorSample, *, into: Any = None, spread: int = _SPREAD) -> None:
+def check_more(
+    judge, function, sample: OperatorSample, *, into: Any = None, in_place: Any = None, spread: int = _SPREAD
+) -> None:
     """Check that a device computes what the operator means where it accepts another dtype than the host does.
 
-    ``into`` is the function that takes ``out=``, if there is one.
+    ``into`` is the function that takes ``out=``, if there is one, and ``in_place`` the one that writes its input.
     Whether it accepts the call is its choice. But an answer of old memory or of zeros is none, as it comes from a
     kernel that loses an exception. Most elements must be near the results for the same numbers in float64.
     """
     for number, tensor in enumerate(sample.tensors[: limits().special_inputs.tensors]):
         if tensor.layout is not torch.strided or tensor.is_quantized or number in sample.on_host:
             continue
-        changed = _in_another_dtype(tensor.detach(), spread)
-        other, same_numbers = (sample.with_tensor(tensor, new) for new in (changed, changed.to(tensor.dtype)))
+        changed, other, same_numbers = _with_another_dtype(function, sample, tensor, spread)
         name = f"input {number} in {changed.dtype}"
         _check_meaning(judge, Wrong(name, other, function), function, same_numbers)
+        if in_place is not None:
+            _check_meaning(judge, Wrong(f"{name}, in place", other, in_place), function, same_numbers)
         if into is not None:
             usual = attempt(call, function, same_numbers.on(HOST)).value
             if isinstance(usual, torch.Tensor) and usual.layout is torch.strided:
@@ -95,6 +101,21 @@ def check_more(judge, function, sample: OperatorSample, *, into: Any = None, spr
         for dtype in (dtype for dtype in _OUT_DTYPES if dtype is not usual.dtype):
             wrong = Wrong(f"out= of {dtype}", sample, into, poisoned(usual.shape, dtype))
             _check_meaning(judge, wrong, function, sample)
+
+
+def _with_another_dtype(
+    function, sample: OperatorSample, tensor: torch.Tensor, spread: int
+) -> tuple[torch.Tensor, OperatorSample, OperatorSample]:
+    """Return the tensor in another dtype, the sample with it, and the sample with the same numbers in the old dtype.
+
+    Where the operator is not defined for numbers that are spread out, they stay as near to zero as they are.
+    """
+    for factor in (spread, 1):
+        changed = _in_another_dtype(tensor.detach(), factor)
+        other, same_numbers = (sample.with_tensor(tensor, new) for new in (changed, changed.to(tensor.dtype)))
+        if attempt(call, function, same_numbers.on(HOST)).error is None:
+            break
+    return changed, other, same_numbers
 
 
 def _in_another_dtype(tensor: torch.Tensor, spread: int) -> torch.Tensor:
@@ -141,7 +162,13 @@ def _is_near(actual: torch.Tensor, wanted: torch.Tensor) -> bool:
 
 
 def shapes(function, sample: OperatorSample) -> Iterator[Wrong]:
-    """Yield calls of any function with a row or a column too few in one tensor."""
+    """Yield calls of any function with another shape of one tensor."""
+    for name, other in _shapes(sample):
+        yield Wrong(name, other, function)
+
+
+def changed(function, sample: OperatorSample) -> Iterator[Wrong]:
+    """Yield calls of any function with one argument that may not fit: a tensor, a number or a list of numbers."""
     for name, other in _changed(sample):
         yield Wrong(name, other, function)
 
@@ -189,17 +216,25 @@ def _wrong_outputs(info, sample: OperatorSample, usual: torch.Tensor, changed) -
             yield Wrong(f"out= of {dtype}", sample, info.op, poisoned(usual.shape, dtype))
 
 
-def _changed(sample: OperatorSample) -> Iterator[tuple[str, OperatorSample]]:
-    """Yield the sample with one argument that may not fit."""
+def _shapes(sample: OperatorSample) -> Iterator[tuple[str, OperatorSample]]:
+    """Yield the sample with one tensor of another shape."""
     for number, tensor in enumerate(sample.tensors[: limits().special_inputs.tensors]):
         if tensor.layout is not torch.strided or tensor.is_quantized:
             continue
         for name, other in _others(tensor.detach()):
             yield f"input {number} {name}", sample.with_tensor(tensor, other)
-    numbers = [leaf for leaf in leaves([sample.args, sample.kwargs]) if type(leaf) in (int, float)]
+
+
+def _changed(sample: OperatorSample) -> Iterator[tuple[str, OperatorSample]]:
+    """Yield the sample with one argument that may not fit."""
+    yield from _shapes(sample)
+    numbers = [leaf for leaf in leaves(list(sample.arguments)) if type(leaf) in (int, float)]
     for number, old in enumerate(numbers):
         for value in map(type(old), _NUMBERS):
-            yield f"number {number} is {value}", _with_number(sample, number, value)
+            if value != old:
+                yield f"number {number} is {value}", _with_number(sample, number, value)
+    for place, name, listed in _lists(sample):
+        yield f"{name} has {len(listed) + len(_TAIL)} numbers", _with_argument(sample, place, (*listed, *_TAIL))
 
 
 def _others(tensor: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
@@ -207,6 +242,20 @@ def _others(tensor: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
         yield "without its last column", tensor[..., :-1].contiguous()
     if tensor.dim() and tensor.shape[0] > 1:
         yield "without its first row", tensor[1:].clone()
+    yield "with one dimension more", tensor.unsqueeze(0).clone()
+
+
+def _lists(sample: OperatorSample) -> Iterator[tuple[int | str, str, tuple[int, ...]]]:
+    """Yield the place, the name for messages and the value of each argument that is a list of integers."""
+    for place, value in (*enumerate(sample.args), *sample.kwargs.items()):
+        if isinstance(value, (list, tuple)) and value and all(type(item) is int for item in value):
+            yield place, f"list {place}", tuple(value)
+
+
+def _with_argument(sample: OperatorSample, place: int | str, value: Any) -> OperatorSample:
+    if isinstance(place, str):
+        return replace(sample, kwargs={**sample.kwargs, place: value})
+    return replace(sample, args=tuple(value if order == place else old for order, old in enumerate(sample.args)))
 
 
 def _with_number(sample: OperatorSample, position: int, value: float) -> OperatorSample:
@@ -215,5 +264,4 @@ def _with_number(sample: OperatorSample, position: int, value: float) -> Operato
     def change(leaf):
         return value if type(leaf) in (int, float) and next(seen) == position else leaf
 
-    args, kwargs = mapped([sample.args, sample.kwargs], change)
-    return replace(sample, args=args, kwargs=kwargs)
+    return sample.with_arguments(mapped(list(sample.arguments), change))
