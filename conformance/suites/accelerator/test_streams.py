@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+
 import pytest
 import torch
 
@@ -156,9 +159,74 @@ def test_device_synchronize(accelerator, device):
         assert stale(target, start) == 0, f"stream {start} is not complete after synchronize()"
 
 
+def _current(accelerator) -> dict[str, object]:
+    """Return the current device, and the current stream of each device."""
+    streams = {f"the current stream of device {at}": accelerator.current_stream(at) for at in _some(accelerator)}
+    return {"the current device": accelerator.current_device(), **streams}
+
+
+def _some(accelerator) -> range:
+    return range(min(3, accelerator.device_count()))
+
+
+def _streams(accelerator) -> list:
+    """Return a new stream of each device, and leave the current device as it was."""
+    before, made = accelerator.current_device(), []
+    try:
+        for index in _some(accelerator):
+            accelerator.set_device(index)
+            made.append(accelerator.Stream())
+    finally:
+        accelerator.set_device(before)
+    return made
+
+
+def _put_back(accelerator, kept) -> None:
+    """Enter again what was current: otherwise later cases run on another stream."""
+    for index in _some(accelerator):
+        stream = kept[f"the current stream of device {index}"]
+        if accelerator.current_stream(index) != stream:
+            accelerator.set_device(index)
+            accelerator.stream(stream).__enter__()
+    accelerator.set_device(kept["the current device"])
+
+
+def _contexts(accelerator, device, streams, at) -> dict:
+    """Return contexts that set a stream of device ``at``, or that device, as functions that enter and leave them."""
+
+    def within(*contexts):
+        def run():
+            with contextlib.ExitStack() as stack:
+                for context in contexts:
+                    stack.enter_context(context())
+
+        return run
+
+    def raising(context):
+        def run():
+            with contextlib.suppress(Stop), context():
+                raise Stop
+
+        return run
+
+    entries = [lambda stream=stream: accelerator.stream(stream) for stream in streams]
+    ways = {
+        "stream()": within(entries[at]),
+        "stream() with an exception": raising(entries[at]),
+        "stream() in stream() of each device": within(*entries, entries[at]),
+    }
+    chosen = getattr(torch.accelerator, "current_accelerator", lambda: None)()
+    if chosen is not None and chosen.type == device.type and hasattr(torch.accelerator, "device_index"):
+        ways["torch.accelerator.device_index()"] = within(lambda: torch.accelerator.device_index(at))
+        ways["stream() in torch.accelerator.device_index()"] = within(
+            lambda: torch.accelerator.device_index(at), entries[at - 1]
+        )
+    return ways
+
+
 @case("accelerator.stream.per_device", requires=[STREAM])
-def test_per_device(accelerator):
-    """Entering a stream of one device leaves the current stream of another device unchanged."""
+def test_per_device(accelerator, device):
+    """A stream context changes one device's current stream, and restores it and the current device at its end."""
     if accelerator.device_count() < 2:
         environment_lacks("this machine shows one device, and the case needs two")
     here, there = accelerator.current_stream(0), accelerator.current_stream(1)
@@ -179,6 +247,20 @@ def test_per_device(accelerator):
     finally:
         accelerator.set_device(before)
     assert accelerator.current_stream(1) == there
+
+    streams = _streams(accelerator)
+    first = _current(accelerator)
+    try:
+        for now, at in itertools.product(_some(accelerator), repeat=2):
+            for name, enter_and_leave in _contexts(accelerator, device, streams, at).items():
+                accelerator.set_device(now)
+                kept = _current(accelerator)
+                enter_and_leave()
+                after = _current(accelerator)
+                changed = {what: after[what] for what in kept if kept[what] != after[what]}
+                assert not changed, f"device {now} was current; after {name} of device {at}, {changed} is left"
+    finally:
+        _put_back(accelerator, first)
 
 
 @case("accelerator.stream.program_order_without", requires=[DEVICE], level=Level.CORE)
