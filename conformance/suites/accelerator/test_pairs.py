@@ -413,14 +413,24 @@ def _modes(accelerator, device) -> dict[str, object]:
 
 @case("accelerator.pairs.modes", requires=[DEVICE])
 def test_modes(accelerator, device, check):
-    """A member that only answers or waits leaves the modes of its thread and the host's generator as they were."""
-    for member in ANSWERS:
-        before = _modes(accelerator, device)
-        for _ in range(3):
-            with contextlib.suppress(Exception):
-                getattr(accelerator, member)()
-        after = _modes(accelerator, device)
-        changed = [name for name in before if before[name] != after.get(name)]
-        check.equal(changed, [], f"modes that {member}() has changed")
-        kept = torch.arange(1.0, 6.0).to(device).cpu()
-        check.equal(kept, torch.arange(1.0, 6.0), f"a tensor that is moved after {member}()")
+    """A member that only answers or waits, of any device, leaves the modes of its thread and the host's generator."""
+    indices = range(accelerator.device_count())
+    asked = [{}] * 3 + [{"device_index": index} for index in indices]
+
+    def with_device(current):
+        for member in ANSWERS:
+            before = _modes(accelerator, device)
+            for arguments in asked:
+                with contextlib.suppress(Exception):
+                    getattr(accelerator, member)(**arguments)
+                after = _modes(accelerator, device)
+                changed = [name for name in before if before[name] != after.get(name)]
+                check.equal(
+                    changed, [], f"modes that {member}({arguments or ''}) has changed, device {current} current"
+                )
+                if changed:
+                    accelerator.set_device(current)
+            kept = torch.arange(1.0, 6.0).to(device).cpu()
+            check.equal(kept, torch.arange(1.0, 6.0), f"a tensor that is moved after {member}()")
+
+    _on_each_device(accelerator, with_device)

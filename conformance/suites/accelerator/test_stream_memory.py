@@ -12,9 +12,9 @@ from conformance.case import case
 from .conveyor import HOST, Conveyor, numbers
 
 
-def overwrite(device, count=8):
+def overwrite(device, dtype=torch.float32, count=8):
     """Return new tensors of the conveyor's size that are filled with -7; they take over freed memory."""
-    return [torch.full((256, 256), -7.0, device=device) for _ in range(count)]
+    return [torch.full((256, 256), -7.0, dtype=dtype, device=device) for _ in range(count)]
 
 
 #: The tensor by which memory is recorded: any view stands for all of it.
@@ -23,24 +23,28 @@ RECORDED = {"whole": lambda t: t, "offset": lambda t: t[16:], "strided": lambda 
 
 @case("accelerator.stream.record_keeps_memory", requires=[STREAM_RECORD], axes={"recorded": list(RECORDED)})
 def test_record_keeps_memory(accelerator, device, recorded):
-    """A freed tensor keeps its values until the side stream that recorded it, or a view of it, has read them."""
-    conveyor, side = Conveyor(accelerator, device), accelerator.Stream()
-    read, source = torch.full((256, 256), -1.0, device=device), numbers(device)
-    accelerator.synchronize()
+    """A freed tensor of any dtype keeps its values until the side stream that recorded a part of it has read them."""
+    conveyor, late = Conveyor(accelerator, device), torch.empty(256, 256, device=device)
+    # An allocation knows nothing of what its bytes mean: each dtype in which the device computes is served.
+    for dtype in accelerator.supported_dtypes():
+        # Whole numbers that every dtype holds.
+        exact, side = (numbers(HOST) % 13).to(dtype), accelerator.Stream()
+        read, source = torch.ones(256, 256).to(dtype).to(device), exact.to(device, copy=True)
+        accelerator.synchronize()
 
-    with accelerator.stream(side):
-        # The chain delays the read, so the host frees the tensor first.
-        conveyor.carry(numbers(device), torch.empty_like(read))
-        read.copy_(source)
-    # The allocator knows only the stream that allocated a tensor. Without this call it reuses the memory at once.
-    RECORDED[recorded](source).record_stream(side)
-    del source
-    new_tensors = overwrite(device)
-    side.synchronize()
+        with accelerator.stream(side):
+            # The chain delays the read, so the host frees the tensor first.
+            conveyor.carry(numbers(device), late)
+            read.copy_(source)
+        # The allocator knows only the stream that allocated a tensor. Without this call it reuses the memory at once.
+        RECORDED[recorded](source).record_stream(side)
+        del source
+        new_tensors = overwrite(device, dtype)
+        side.synchronize()
 
-    wrong = int((read.cpu() != numbers(HOST)).sum())
-    assert wrong == 0, f"{wrong} elements were overwritten while the side stream still had to read them"
-    assert all(bool((tensor == -7.0).all()) for tensor in new_tensors)
+        wrong = int((read.cpu() != exact).sum())
+        assert wrong == 0, f"{wrong} elements of {dtype} were overwritten while the side stream still had to read them"
+        assert all(bool((tensor.cpu() == -7).all()) for tensor in new_tensors)
 
 
 @case("accelerator.stream.record_keeps_written_memory", requires=[STREAM_RECORD])
