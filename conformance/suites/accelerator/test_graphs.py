@@ -122,6 +122,51 @@ def test_capture_runs_nothing(accelerator, device):
     assert torch.equal(after, captured.expected()), "the first replay gives wrong values"
 
 
+def _inputs(number):
+    """Return inputs of READERS that differ in each round: vectors, and tensors without dimensions."""
+    ramp = torch.arange(257)
+    return {
+        "x": (ramp % 97 - 11.0 * number),
+        "integers": (ramp * (number + 2)) % 53 - 20,
+        "index": (ramp * (number + 2) + number) % 257,
+        "mask": (ramp + number) % (number + 2) == 0,
+        "scale": torch.tensor(2.0 ** (number - 2)),
+        "integer": torch.tensor(3 - 5 * number),
+        "flag": torch.tensor(number % 2 == 0),
+    }
+
+
+#: Functions that each read another kind of input. Every result is a float32 number that is exact.
+READERS = {
+    "a product with a tensor without dimensions": lambda x, scale, **_: x * scale,
+    "a tensor without dimensions times a vector": lambda x, scale, **_: scale * x,
+    "a sum with a tensor without dimensions": lambda x, scale, **_: x + scale,
+    "a difference from a tensor without dimensions": lambda x, scale, **_: scale - x,
+    "a quotient by a tensor without dimensions": lambda x, scale, **_: x / scale,
+    "a product with an integer without dimensions": lambda x, integer, **_: x * integer,
+    "a product of integers": lambda integers, integer, **_: (integers * integer + integer).float(),
+    "a sum with integers": lambda x, integers, **_: x + integers,
+    "a comparison with a tensor without dimensions": lambda x, integer, **_: (x > integer).float(),
+    "a choice by a mask": lambda x, mask, **_: torch.where(mask, x, -x - 1),
+    "a choice by a mask without dimensions": lambda x, flag, **_: torch.where(flag, x, -x - 1),
+    "a choice of a tensor without dimensions": lambda x, mask, scale, **_: torch.where(mask, x, scale),
+    "an index": lambda x, index, **_: x[index],
+    "index_select": lambda x, index, **_: x.index_select(0, index),
+    "gather": lambda x, index, **_: x.gather(0, index),
+    "scatter": lambda x, index, **_: torch.zeros_like(x).scatter(0, index, x),
+}
+
+
+def _capture(accelerator, work):
+    """Return a graph of ``work``, which has run three times before on a side stream."""
+    warm_up(accelerator, work, times=3)
+    graph = accelerator.create_graph()
+    with accelerator.capture_to_graph(graph):
+        work()
+    accelerator.synchronize()
+    return graph
+
+
 @case("accelerator.graph.replay_reads_inputs", requires=[GRAPH_CAPTURE])
 def test_replay_reads_inputs(accelerator, device):
     """Each replay works on the values that its inputs hold at that time."""
@@ -134,6 +179,23 @@ def test_replay_reads_inputs(accelerator, device):
         found = captured.replay()
         wrong = int((found != expected).sum())
         assert wrong == 0, f"with inputs from {start}, {wrong} of 257 outputs belong to other inputs"
+
+    given, output = _inputs(0), torch.full((len(READERS), 257), -1.0, device=device)
+    held = {name: tensor.to(device, copy=True) for name, tensor in given.items()}
+
+    def read():
+        for row, reader in enumerate(READERS.values()):
+            output[row].copy_(reader(**held))
+
+    graph = _capture(accelerator, read)
+    for number in (1, 2, 3):
+        for name, tensor in _inputs(number).items():
+            held[name].copy_(tensor)
+        accelerator.replay_graph(graph)
+        accelerator.synchronize()
+        for row, (name, reader) in enumerate(READERS.items()):
+            wrong = int((output[row].cpu() != reader(**_inputs(number))).sum())
+            assert wrong == 0, f"replay {number} of {name}: {wrong} of 257 outputs belong to other inputs"
 
 
 @case("accelerator.graph.replay_is_idempotent", requires=[GRAPH_CAPTURE])
@@ -223,9 +285,19 @@ def test_two_graphs(accelerator, device):
         assert torch.equal(found, right), f"replay {step} ran another graph's work"
 
 
+#: Draws of several distributions, from a tensor of ones.
+DRAWS = {
+    "uniform_": lambda ones: ones.uniform_(),
+    "normal_": lambda ones: ones.normal_(),
+    "bernoulli_": lambda ones: ones.bernoulli_(0.5),
+    "exponential_": lambda ones: ones.exponential_(),
+    "dropout": lambda ones: torch.nn.functional.dropout(ones, 0.5),
+}
+
+
 @case("accelerator.graph.random_numbers", requires=[GRAPH_CAPTURE, RNG_STATE])
 def test_random_numbers(accelerator, device):
-    """Random numbers inside a graph change with each replay and repeat with the seed."""
+    """Draws inside a graph are independent of each other, change with each replay, and repeat with the seed."""
     captured = Captured(accelerator, device, torch.rand_like)
 
     accelerator.manual_seed(3)
@@ -237,6 +309,28 @@ def test_random_numbers(accelerator, device):
     assert int((first == second).sum()) < 20, "every replay draws the same numbers"
     assert torch.equal(first, again), "replays do not repeat after the same seed"
     assert first.min() >= 0 and first.max() < 1
+
+    names = [f"{kind}, {which} draw" for kind in DRAWS for which in ("first", "second")]
+    empty = torch.empty(4096, device=device)
+    output = torch.zeros(len(names), len(empty), device=device)
+
+    def draw():
+        for row, function in enumerate(function for function in DRAWS.values() for _ in range(2)):
+            output[row].copy_(function(torch.ones_like(empty)))
+
+    graph, rounds = _capture(accelerator, draw), []
+    accelerator.manual_seed(5)
+    for _ in range(3):
+        accelerator.replay_graph(graph)
+        accelerator.synchronize()
+        rounds.append(output.cpu().double())
+    # The correlation of two independent draws of 4,096 numbers has a standard deviation of 1/64.
+    rows, labels = torch.cat(rounds), [f"{name} of replay {number}" for number in (1, 2, 3) for name in names]
+    assert bool((rows.std(dim=1) > 0).all()), "a draw in a replay consists of equal numbers"
+    related = torch.corrcoef(rows).abs().fill_diagonal_(0.0)
+    worst = int(related.argmax())
+    left, right = labels[worst // len(rows)], labels[worst % len(rows)]
+    assert float(related.max()) < 8 / 64, f"{left} and {right} are related: correlation {float(related.max()):.3f}"
 
 
 @case("accelerator.graph.capturing_flag", requires=[GRAPH_CAPTURE])
