@@ -60,6 +60,32 @@ LAYOUTS = {
 }
 
 
+#: Values at the limits of narrower numbers, fractions on both sides of a half, and the same values below zero.
+EDGES = (0.25, 0.5, 0.75, 1, 1.5, 2.5, 2.75, 100.5, 127, 128, 200, 255, 255.5, 2**11 + 1, 2**15, 2**16 - 32, 2**16,
+         2**24 - 1, 2**24 + 1, 2**31 - 256, 2**31 - 128, 2**31 - 1, 2**31, 2**31 + 1, 2**31 + 256, 2**32 - 1, 2**32,
+         2**32 + 512, 2**40, 2**40 + 1, 2**53 - 1, 2**53 + 1, 2**62, 2**62 + 1)  # fmt: skip
+
+
+def holds(dtype, number):
+    """Return whether ``number`` has an exact value in ``dtype``."""
+    if dtype.is_floating_point:
+        return float(number) == number and torch.tensor(float(number), dtype=torch.float64).to(dtype).item() == number
+    return number == int(number) and torch.iinfo(dtype).min <= number <= torch.iinfo(dtype).max
+
+
+def converted(given, taken):
+    """Return the edge values that ``given`` holds, and their values in ``taken``, where the conversion is defined.
+
+    A conversion to integers drops the fraction, and one to floating point is taken if it rounds nothing.
+    """
+    numbers = [number for number in (0, *EDGES, *(-edge for edge in EDGES)) if holds(given, number)]
+    results = [number if taken.is_floating_point else int(number) for number in numbers]
+    # Nothing is promised for numbers below an unsigned zero.
+    signed = taken.is_signed
+    pairs = [(n, r) for n, r in zip(numbers, results, strict=True) if holds(taken, r) and (n >= 0 or signed)]
+    return torch.tensor([n for n, _ in pairs], dtype=given), torch.tensor([r for _, r in pairs], dtype=taken)
+
+
 @case(
     "accelerator.dtype.copy_routes",
     requires=[DTYPE, COPY],
@@ -69,7 +95,10 @@ LAYOUTS = {
     },
 )
 def test_copy_routes(accelerator, check, device, dtype, route):
-    """A copy between any two layouts, with and without another dtype, writes its elements and no others."""
+    """A copy between any two layouts, with and without another dtype, writes its elements and no others.
+
+    Numbers that both dtypes of a copy hold keep their value, and a copy to integers drops fractions.
+    """
     ends = [
         torch.device("cpu" if end == "cpu" else accelerator.device_name(end % accelerator.device_count()))
         for end in ROUTES[route]
@@ -97,3 +126,14 @@ def test_copy_routes(accelerator, check, device, dtype, route):
                     wrong = int((check.bits(memory.cpu()) != expected).sum())
                     what = f"{rows} x {columns}, {given} {kind} into {taken} {dtype}"
                     assert wrong == 0, f"{what}: {wrong} elements of the target's memory differ"
+
+    kind = getattr(torch, dtype)
+    for other in dict.fromkeys((torch.float32, *accelerator.supported_dtypes())):
+        for given, taken in ((other, kind), (kind, other)):
+            values, expected = (tensor.repeat(33) for tensor in converted(given, taken))
+            source, target = values.to(ends[0]), torch.ones(len(values), dtype=taken).to(ends[1])
+            target.copy_(source)
+            for name, found in {"copy_()": target, "to()": source.to(ends[1], taken)}.items():
+                differ = (check.bits(found.cpu()) != expected).nonzero().flatten().tolist()
+                wrong = [(values[at].item(), found[at].item()) for at in differ[:3]]
+                assert not wrong, f"{name} from {given} to {taken}: numbers and what arrived {wrong}"
