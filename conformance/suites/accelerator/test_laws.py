@@ -33,6 +33,20 @@ DRAWS = {
 }
 
 
+def _half_open(accelerator, device, check) -> None:
+    """Check that torch.rand stays below one in each dtype of the device, as it documents."""
+    for dtype in accelerator.supported_dtypes():
+        like = torch.empty(1 << 17, dtype=dtype, device=device)
+        draws = {"rand": torch.rand(len(like), dtype=dtype, device=device), "rand_like": torch.rand_like(like)}
+        for name, numbers in draws.items():
+            drawn = numbers.cpu().double()
+            check.that(float(drawn.min()) >= 0, f"{name} gives {float(drawn.min())} in {dtype}")
+            outside = int((drawn >= 1).sum())
+            check.equal(outside, 0, f"numbers of {name} in {dtype} that are not below one")
+            # A 16-bit dtype that drops bits has a mean of a little less than a half.
+            check.that(abs(float(drawn.mean()) - 0.5) < 0.02, f"the mean of {name} in {dtype} is {drawn.mean():.4f}")
+
+
 @case("accelerator.laws.draws", requires=[RNG], axes={"function": sorted(DRAWS)})
 def test_draws(accelerator, device, function, check):
     """Rows, halves, calls and seeds of a random function are independent, and its numbers have the host's moments."""
@@ -40,6 +54,8 @@ def test_draws(accelerator, device, function, check):
     limits = {"rand": (0, 1), "uniform": (2, 5), "bernoulli": (0, 1), "randint": (0, 10), "exponential": (0, 1e9)}
     low, high = limits.get(function, (-1e9, 1e9))
     check.that(low <= float(first.min()) and float(first.max()) <= high, f"a number is not from {low} to {high}")
+    if function == "rand":
+        _half_open(accelerator, device, check)
 
 
 @case(

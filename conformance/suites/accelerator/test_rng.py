@@ -66,7 +66,7 @@ def test_seed_forgets(accelerator, device, function):
 
 @case("accelerator.rng.seeds_differ", requires=[RNG], level=Level.CORE, axes={"function": sorted(DRAWS)})
 def test_seeds_differ(accelerator, device, function):
-    """Different seeds give different numbers."""
+    """Different seeds give different numbers, also if they differ in one bit of the low 32."""
     draw = DRAWS[function]
 
     accelerator.manual_seed(1)
@@ -76,6 +76,12 @@ def test_seeds_differ(accelerator, device, function):
 
     # Not all of them: half of the values of bernoulli and dropout agree by chance.
     assert differing(first, second) > 100, f"only {differing(first, second)} of 1023 numbers differ for seeds 1 and 2"
+
+    # A seed is a whole number of 64 bits, and every generator of PyTorch takes at least the low 32 of them in.
+    for bit in range(32):
+        accelerator.manual_seed(1 ^ (1 << bit))
+        other = draw(1023, device)
+        assert differing(first, other) > 100, f"seeds 1 and {1 ^ (1 << bit)}: {differing(first, other)} numbers differ"
 
 
 @case("accelerator.rng.advances", requires=[RNG], level=Level.CORE, axes={"function": sorted(DRAWS)})
@@ -256,7 +262,7 @@ def test_state_not_consumed(accelerator, device):
 
 @case("accelerator.rng.state_of_another_seed", requires=[RNG_STATE])
 def test_state_of_another_seed(accelerator, device):
-    """A restored state overrides a later seed."""
+    """A restored state overrides a later seed, for draws and for initial_seed()."""
     accelerator.manual_seed(11)
     state, expected = accelerator.get_rng_state(), torch.randn(65, device=device)
 
@@ -266,6 +272,14 @@ def test_state_of_another_seed(accelerator, device):
     assert differing(torch.randn(65, device=device), expected) == 0, (
         "after set_rng_state() the seed that was set before it is still in effect"
     )
+
+    # The state holds "all the necessary bits to restore a Generator to a specific point in time", as PyTorch documents.
+    # The seed is one of its bits on the host.
+    host = torch.Generator().manual_seed(11)
+    restored = torch.Generator().manual_seed(99).set_state(host.get_state())
+    if restored.initial_seed() == 11:
+        answer = accelerator.initial_seed()
+        assert answer == 11, f"the restored state has seed 11, but initial_seed() is {answer} after set_rng_state()"
 
 
 @case("accelerator.rng.bad_state", requires=[RNG_STATE])
