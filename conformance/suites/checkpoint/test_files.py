@@ -89,6 +89,12 @@ def test_places(check, device, dtype):
         # The row was saved as a view of the base, so a write to the base has to change it.
         loaded["base"][2] = 1
         check.equal(loaded["row"].cpu(), torch.ones(6, dtype=source.dtype), f"a row after a write to its base, {route}")
+        # Numbers of bytes that are no multiple of the words in which a device may copy.
+        odd, buffer = {str(n): (torch.arange(n, 0, -1) % 113).to(source.dtype) for n in (1, 3, 65, 4099)}, io.BytesIO()
+        torch.save({name: values.to(start) for name, values in odd.items()}, buffer)
+        buffer.seek(0)
+        for name, values in torch.load(buffer, map_location=end, weights_only=True).items():
+            check.equal(values.cpu(), odd[name], f"{name} elements, {route}")
 
 
 @case("checkpoint.weights_only", requires=[CHECKPOINT], about=About.PYTORCH)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import io
+import itertools
 
 import torch
 
@@ -183,7 +185,10 @@ def test_map_location(device, form):
 
 @case("utils.checkpoint.current_device", requires=[CHECKPOINT, DEVICE_MULTIPLE])
 def test_current_device(accelerator, device):
-    """A device without an index in map_location is the current device, and one with an index is that device."""
+    """A checkpoint loads to the device of map_location, or to the one it was saved on, whichever device is current.
+
+    A device without an index in map_location is the current device.
+    """
     before, count = accelerator.current_device(), accelerator.device_count()
     for index in range(count):
         for location in (device.type, f"{device.type}:{(index + 1) % count}"):
@@ -198,6 +203,21 @@ def test_current_device(accelerator, device):
             wanted = index if ":" not in location else (index + 1) % count
             assert loaded.device.index == wanted, f"device {index} is current, {location!r} gives {loaded.device}"
             assert loaded.tolist() == [float(n) for n in range(65)], f"values on {loaded.device} changed"
+
+    for saved, current, at_load in itertools.product(range(min(count, 3)), repeat=3):
+        buffer, source = io.BytesIO(), torch.arange(65.0).to(accelerator.device_name(saved))
+        try:
+            accelerator.set_device(current)
+            torch.save([source, {"part": source[3:]}], buffer)
+            buffer.seek(0)
+            accelerator.set_device(at_load)
+            whole, rest = torch.load(buffer, weights_only=True)
+        finally:
+            accelerator.set_device(before)
+        found = [tensor.device.index for tensor in (whole, rest["part"])]
+        how = f"saved on device {saved} while {current} is current, and loaded while {at_load} is"
+        assert found == [saved] * 2, f"a checkpoint {how} gives tensors on {found}"
+        assert whole.tolist() == [float(n) for n in range(65)], f"values changed: {how}"
 
 
 @case("utils.checkpoint.without_map_location", requires=[CHECKPOINT], level=Level.CORE)
@@ -219,7 +239,7 @@ def test_without_map_location(device):
     axes={"dtype": SAVED},
 )
 def test_checkpoint_dtypes(device, dtype):
-    """A checkpoint keeps dtypes, shapes, strides and shared storage."""
+    """A checkpoint keeps dtypes, shapes, strides, shared storage, and every element of an odd number of bytes."""
     exact, buffer = (torch.arange(24) % 2).to(getattr(torch, dtype)).view(4, 6), io.BytesIO()
     base = exact.to(device)
     torch.save({"base": base, "view": base.t()[1:]}, buffer)
@@ -232,6 +252,18 @@ def test_checkpoint_dtypes(device, dtype):
     assert loaded["view"].untyped_storage().data_ptr() == loaded["base"].untyped_storage().data_ptr(), (
         "the base and its view no longer share storage"
     )
+
+    # Sizes in bytes that are no multiple of the words in which a device may copy.
+    sizes = (1, 3, 65, 4099, (1 << 20) + 3)
+    lengths = {f"{size} elements": (torch.arange(size, 0, -1) % 113).to(base.dtype) for size in sizes}
+    for start, location in ((device, None), (device, device), ("cpu", device), (device, "cpu")):
+        buffer = io.BytesIO()
+        torch.save({name: values.to(start) for name, values in lengths.items()}, buffer)
+        buffer.seek(0)
+        loaded = torch.load(buffer, map_location=location, weights_only=True)
+        for name, values in lengths.items():
+            differing = int((loaded[name].cpu() != values).sum())
+            assert differing == 0, f"{differing} of {name} changed, saved on {start}, loaded to {location}"
 
 
 @case("utils.checkpoint.view_is_small", requires=[CHECKPOINT], level=Level.CORE)
@@ -286,11 +318,33 @@ def test_ranges_decorated(accelerator, device):
     assert found.tolist() == [64.0] * 3, f"six doublings inside ranges give {found.tolist()}"
 
 
+def _check_sharing(device) -> None:
+    """Check that views which share memory share it in their deep copy, on the host and on the device.
+
+    PyTorch names device types of which its own deep copy clones each tensor alone, and does so without a storage.
+    """
+    code = torch.Tensor.__deepcopy__.__code__
+    alone = any(isinstance(const, tuple) and device.type in const for const in code.co_consts)
+    if not torch._C._has_storage(torch.zeros(1, device=device)):
+        alone = True
+    names = ("the base", "a part", "a transposed view", "the base in a list", "a strided view")
+    for place in ["cpu"] if alone else ["cpu", device]:
+        base, expected = torch.arange(24.0, device=place), torch.arange(24.0)
+        copied = copy.deepcopy([base, base[2:4], base.view(4, 6).t(), [base, base[::5]]])
+        found = [*copied[:3], *copied[3]]
+        for _ in range(2):
+            wanted = [expected, expected[2:4], expected.view(4, 6).t(), expected, expected[::5]]
+            for name, tensor, right in zip(names, found, wanted, strict=True):
+                assert tensor.device == base.device, f"copy.deepcopy() moved {name} to {tensor.device}"
+                assert torch.equal(tensor.cpu(), right), f"in a deep copy, {name} does not share memory with the base"
+            found[0].mul_(-3.0)
+            expected = expected * -3.0
+        assert base.tolist() == [float(n) for n in range(24)], "a deep copy shares memory with its original"
+
+
 @case("utils.placement.deep_copy", requires=[MEMORY], level=Level.CORE)
 def test_deep_copy(device):
-    """A deep copy of a module is on the device and independent of the original."""
-    import copy
-
+    """A deep copy is on the device, is independent of its original, and its parts share memory as the original's do."""
     module = net(device=device)
     twin = copy.deepcopy(module)
     with torch.no_grad():
@@ -300,3 +354,12 @@ def test_deep_copy(device):
     assert bool((twin[0].weight == 9).all()), "a deep copy does not hold the written values"
     assert not bool((module[0].weight == 9).any()), "a deep copy shares memory with its original"
     assert twin.shared is twin[0].weight, "a deep copy lost the shared weight"
+
+    state = module.state_dict()
+    with torch.no_grad():
+        module[0].weight.fill_(5.0)
+    for name in ("0.weight", "shared"):
+        assert bool((state[name] == 5).all()), (
+            f"{name} of state_dict() does not share the memory of the module's weight"
+        )
+    _check_sharing(device)
