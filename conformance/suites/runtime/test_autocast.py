@@ -61,6 +61,25 @@ FULL = {
     "cdist": (lambda x, y: torch.cdist(x, y + 4), (5, 7), (3, 7)),
     "prod": (lambda x: torch.prod(x + 3), (7,)),
 }
+#: Other forms of the operators, and their nearest relatives, that stand in all of the lists as well.
+LOWER_FORMS = {
+    "matmul": {"@": (lambda x, y: x @ y, (2, 5, 7), (7, 3)), "of vectors": (torch.matmul, (7,), (7, 3))},
+    "linear": {"without a bias": (F.linear, (5, 7), (3, 7)), "prelu": (F.prelu, (5, 7), (7,))},
+    "conv1d": {"with a bias": (F.conv1d, (2, 3, 9), (4, 3, 3), (4,))},
+    "conv2d": {"with a bias": (F.conv2d, (2, 3, 6, 5), (4, 3, 3, 3), (4,))},
+}
+FULL_FORMS = {
+    "mse_loss": {"sum": (lambda x, y: F.mse_loss(x, y, reduction="sum"), (5, 7), (5, 7)),
+                 "none": (lambda x, y: F.mse_loss(x, y, reduction="none"), (5, 7), (5, 7))},
+    "l1_loss": {"none": (lambda x, y: F.l1_loss(x, y, reduction="none"), (5, 7), (5, 7))},
+    "smooth_l1_loss": {"none": (lambda x, y: F.smooth_l1_loss(x, y, reduction="none"), (5, 7), (5, 7))},
+    "nll_loss": {"none": (lambda x: F.nll_loss(x, labels(x), reduction="none"), (5, 7)),
+                 "of images": (lambda x: F.nll_loss(x, labels(x).view(-1, 1, 1).expand(5, 2, 3)), (5, 7, 2, 3))},
+    "multi_margin_loss": {"multilabel": (lambda x: F.multilabel_margin_loss(x, marks(x)), (5, 7))},
+    "binary_cross_entropy_with_logits": {
+        "none": (lambda x, y: F.binary_cross_entropy_with_logits(x, y, reduction="none"), (5, 7), (5, 7))},
+    "prod": {"of a dimension": (lambda x: torch.prod(x[:, :5] + 3, 1), (5, 7))},
+}  # fmt: skip
 #: Operators of no list: they keep the dtype that their inputs have.
 UNLISTED = {
     "relu": (torch.relu, (5, 7)),
@@ -75,6 +94,11 @@ def labels(x):
     return (torch.arange(len(x)) * 3 % x.shape[-1]).to(x.device)
 
 
+def marks(x):
+    """Return two classes of each row, and the end of its list."""
+    return torch.tensor([[3, 0, -1] + [0] * (x.shape[-1] - 3)] * len(x)).to(x.device)
+
+
 def signs(x):
     """Return plus and minus one in turn, for each row, in the dtype of ``x``."""
     return (1 - 2 * (torch.arange(len(x)) % 2)).to(x.device, x.dtype)
@@ -87,28 +111,28 @@ def check_dtype(check, result, wanted, what):
 @case("runtime.autocast", requires=[AUTOCAST, DTYPE], axes={"operator": tuple(LOWER), "dtype": SIXTEEN_BITS})
 def test_lower(accelerator, check, device, operator, dtype):
     """Inside autocast, an operator of the lower list takes float32 inputs and computes in the 16-bit dtype."""
-    call, *shapes = LOWER[operator]
-    given = [filled(*shape) for shape in shapes]
+    for form, (call, *shapes) in {operator: LOWER[operator], **LOWER_FORMS.get(operator, {})}.items():
+        given = [filled(*shape) for shape in shapes]
 
-    with autocast_to(accelerator, device, dtype):
-        result = call(*(tensor.to(device) for tensor in given))
+        with autocast_to(accelerator, device, dtype):
+            result = call(*(tensor.to(device) for tensor in given))
 
-    check_dtype(check, result, getattr(torch, dtype), operator)
-    near(check, operator, result, call(*(tensor.double() for tensor in given)), Near.FORWARD)
+        check_dtype(check, result, getattr(torch, dtype), form)
+        near(check, form, result, call(*(tensor.double() for tensor in given)), Near.FORWARD)
 
 
 @case("runtime.autocast.full", requires=[AUTOCAST, DTYPE], axes={"operator": tuple(FULL), "dtype": SIXTEEN_BITS})
 def test_full(accelerator, check, device, operator, dtype):
     """Inside autocast, an operator of the float32 list takes 16-bit inputs and computes in float32."""
-    call, *shapes = FULL[operator]
     kind = getattr(torch, dtype)
-    given = [filled(*shape).roll(number).to(kind) for number, shape in enumerate(shapes)]
+    for form, (call, *shapes) in {operator: FULL[operator], **FULL_FORMS.get(operator, {})}.items():
+        given = [filled(*shape).roll(number).to(kind) for number, shape in enumerate(shapes)]
 
-    with autocast_to(accelerator, device, dtype):
-        result = call(*(tensor.to(device) for tensor in given))
+        with autocast_to(accelerator, device, dtype):
+            result = call(*(tensor.to(device) for tensor in given))
 
-    check_dtype(check, result, torch.float32, operator)
-    near(check, operator, result, call(*(tensor.double() for tensor in given)), Near.FORWARD)
+        check_dtype(check, result, torch.float32, form)
+        near(check, form, result, call(*(tensor.double() for tensor in given)), Near.FORWARD)
 
 
 @case("runtime.autocast.unlisted", requires=[AUTOCAST, DTYPE],
