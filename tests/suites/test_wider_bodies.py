@@ -1,0 +1,107 @@
+"""Faults that a case finds only in the further part of its body: other seeds, dtypes, sizes, views and draws."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+
+from conformance.reports.verdict import Outcome, Reason
+from tests.defects.late_device import LateDevice
+from tests.defects.mutant import StandIn
+from tests.defects.stand_ins import Altered, verdict_on
+
+_load, _rand, _copy = torch.load, torch.rand, torch.Tensor.__deepcopy__
+
+
+def _cut_seed() -> Altered:
+    return Altered(manual_seed=lambda seed: torch.manual_seed(int(seed) & 0x7FFFFFFF))
+
+
+def _seed_of_last_call() -> Altered:
+    kept: dict[str, int] = {}
+
+    def manual_seed(seed: int) -> None:
+        kept["seed"] = int(seed)
+        torch.manual_seed(seed)
+
+    return Altered(manual_seed=manual_seed, initial_seed=lambda: kept.get("seed", 0))
+
+
+def _changes_modes() -> Altered:
+    """Return a device of which a question about an index changes the default dtype."""
+
+    def available_memory(device_index: int | None = None) -> int:
+        if device_index is not None:
+            torch.set_default_dtype(torch.float64)
+        return 1 << 30
+
+    return Altered(available_memory=available_memory)
+
+
+class OneDrawForAll(LateDevice):
+    """Device whose replays start each draw at the same number, and advance between replays."""
+
+    def replay_graph(self, graph: Any) -> None:
+        torch.rand(1)
+        state = torch.get_rng_state()
+        for work in graph.queue:
+            torch.set_rng_state(state)
+            work()
+
+
+def _reaches_one(*size: Any, **arguments: Any) -> torch.Tensor:
+    drawn = _rand(*size, **arguments)
+    if drawn.dtype is torch.bfloat16:
+        drawn[-1] = 1.0
+    return drawn
+
+
+def _cut_last_byte(*arguments: Any, **named: Any) -> Any:
+    loaded = _load(*arguments, **named)
+    for tensor in loaded.values() if isinstance(loaded, dict) else []:
+        if tensor.nbytes % 4 and tensor.nbytes > 64:
+            tensor[-1] = 0
+    return loaded
+
+
+def _clone_views(self: torch.Tensor, memo: dict[int, Any]) -> torch.Tensor:
+    return self.detach().clone() if self._is_view() else _copy(self, memo)
+
+
+@pytest.mark.parametrize(
+    ("case", "device"),
+    [
+        ("accelerator.rng.seeds_differ[rand]", _cut_seed),
+        ("accelerator.rng.state_of_another_seed", _seed_of_last_call),
+        ("accelerator.pairs.modes", _changes_modes),
+        ("accelerator.graph.random_numbers", OneDrawForAll),
+    ],
+)
+def test_a_device_is_found(case: str, device: Callable[[], Any]) -> None:
+    try:
+        verdict = verdict_on(case, StandIn("a device with a fault", device))
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+    assert (verdict.outcome, verdict.reason) == (Outcome.FAIL, Reason.WRONG), verdict.message
+
+
+@pytest.mark.parametrize(
+    ("case", "target", "fault"),
+    [
+        ("accelerator.laws.draws[rand]", "torch.rand", _reaches_one),
+        ("utils.checkpoint.dtypes[bool]", "torch.load", _cut_last_byte),
+        ("utils.placement.deep_copy", "torch.Tensor.__deepcopy__", _clone_views),
+    ],
+)
+def test_a_function_of_torch_is_found(case: str, target: str, fault: Callable[..., Any]) -> None:
+    sound = verdict_on(case, StandIn("a host", Altered))
+    with mock.patch(target, fault):
+        found = verdict_on(case, StandIn("a host", Altered))
+
+    assert sound.outcome is Outcome.PASS, sound.message
+    assert (found.outcome, found.reason) == (Outcome.FAIL, Reason.WRONG), found.message
