@@ -32,21 +32,36 @@ OPS = {
 }
 
 
-def payload(case: Case, rank: int, size: int, dtype: torch.dtype) -> torch.Tensor:
+def payload(case: Case, rank: int, size: int, dtype: torch.dtype, op: str = "") -> torch.Tensor:
     """Return the input of one rank on the host, with ``size`` elements.
 
-    No sum or product of four payloads overflows its dtype. A payload is a slice of one block of random numbers and
-    starts at another index for every case and rank. Drawing new numbers for every rank took longer than the
-    collectives.
+    Integers have the whole range of their dtype, without 0 and FILLING. Signed ones are smaller for a sum or a product,
+    and four payloads do not overflow: no library documents signed overflow. Unsigned sums and products wrap.
+    A payload is a slice of one block of random numbers and starts at another index for every case and rank. Drawing new
+    numbers for every rank took longer than the collectives.
     """
     if size > LONGEST:
         raise ValueError(f"a payload has at most {LONGEST} elements, not {size}")
     start = seed_of(f"{case.id}/{rank}") % (_BLOCK - size)
-    stretch = (_floats() if dtype.is_floating_point else _integers())[start : start + size]
-    # uint8 has no negative numbers; a payload is a copy, so that in-place collectives do not change the block.
-    return stretch.abs().to(dtype) if dtype is torch.uint8 else stretch.to(dtype, copy=True)
+    if dtype.is_floating_point:
+        return _floats()[start : start + size].to(dtype, copy=True)  # in-place collectives do not change the block
+    return _ranged(_integers()[start : start + size], dtype, op)
 
 
+def _ranged(bits: torch.Tensor, dtype: torch.dtype, op: str) -> torch.Tensor:
+    """Return random integers of 64 bits as integers of a dtype, in the range for an operation."""
+    limits = torch.iinfo(dtype)
+    numbers = bits >> (64 - limits.bits)
+    if limits.min < 0 and op == "sum":
+        numbers = numbers >> 2
+    if limits.min < 0 and op == "product":
+        numbers = (bits.remainder(int(limits.max**0.25)) + 1) * (1 - 2 * ((bits >> 40) & 1))
+    numbers = numbers.to(dtype)
+    return numbers.masked_fill_(numbers == 0, 1).masked_fill_(numbers == FILLING, FILLING + 1)
+
+
+#: Fills memory that a collective writes to. No payload has this number.
+FILLING = 77
 #: Elements of the longest payload: four parts of the largest size.
 LONGEST = 4 * ((1 << 18) + 3)
 #: Elements of the block: twice the longest payload, so that even that one can start at many indices.
@@ -63,22 +78,22 @@ def _floats() -> torch.Tensor:
 
 @functools.cache
 def _integers() -> torch.Tensor:
-    """Return random integers from -3 to 3 without 0, so that no product, minimum or maximum of them is 0."""
+    """Return random integers of 64 bits."""
     generator = torch.Generator().manual_seed(_BLOCK)
-    magnitude = torch.randint(1, 4, (_BLOCK,), generator=generator)
-    return magnitude * (2 * torch.randint(0, 2, (_BLOCK,), generator=generator) - 1)
+    limits = torch.iinfo(torch.int64)
+    return torch.randint(limits.min, limits.max, (_BLOCK,), generator=generator)
 
 
-def payloads(case: Case, world_size: int, size: int, dtype: torch.dtype) -> torch.Tensor:
-    """Return the inputs of all ranks: shape (world_size, size), one row per rank."""
-    return torch.stack([payload(case, rank, size, dtype) for rank in range(world_size)])
+def payloads(case: Case, world_size: int, size: int, dtype: torch.dtype, op: str = "") -> torch.Tensor:
+    """Return the inputs of all ranks for an operation: shape (world_size, size), one row per rank."""
+    return torch.stack([payload(case, rank, size, dtype, op) for rank in range(world_size)])
 
 
 def reduced(inputs: torch.Tensor, op: str) -> torch.Tensor:
     """Return the reduction of the rows: float64 for floating inputs, exact int64 otherwise."""
     wide = inputs.double() if inputs.is_floating_point() else inputs.long()
     if op in ("sum", "avg"):
-        return wide.sum(0) / (inputs.shape[0] if op == "avg" else 1)
+        return wide.sum(0) / inputs.shape[0] if op == "avg" else wide.sum(0)
     if op == "product":
         return wide.prod(0)
     if op in ("min", "max"):

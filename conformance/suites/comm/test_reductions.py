@@ -13,7 +13,7 @@ from .payloads import DTYPES, FLOATING, HUGE, INTEGER, OPS, SIZES, WORLDS, check
 
 def all_reduced(case, check, device, dtype, size, op, rank, world_size):
     """Reduce this rank's input and compare the result with the host's and between the ranks."""
-    inputs = payloads(case, world_size, SIZES[size], getattr(torch, dtype))
+    inputs = payloads(case, world_size, SIZES[size], getattr(torch, dtype), op)
     buffer = inputs[rank].to(device, copy=True)  # without copy .to() returns the row itself on the host
 
     dist.all_reduce(buffer, OPS[op])
@@ -119,7 +119,9 @@ def test_special(check, device, op, dtype, rank, world_size, group):
     expected = {"sum": [inf, -inf, every], "min": [0.5, -inf, -world_size], "max": [inf, 0.5, -1.0]}[op]
     check.equal(buffer[:3].cpu(), torch.tensor(expected, dtype=buffer.dtype), op)
     # Only a sum has to be NaN; min and max may drop a NaN, if all ranks have the same bits.
-    check.that(op != "sum" or bool(buffer[3].isnan().cpu()), "the sum with a NaN is not NaN")
+    keeps_nan = bool(buffer[3].isnan().cpu())
+    check.metric("nan", "kept" if keeps_nan else "dropped")
+    check.that(op != "sum" or keeps_nan, "the sum with a NaN is not NaN")
 
 
 @case("comm.all_reduce.layout", requires=[COMM], axes={"layout": ("slice", "transposed")}, world_size=WORLDS)
@@ -140,7 +142,7 @@ def test_layout(check, device, layout, rank, world_size, group):
       world_size=WORLDS)  # fmt: skip
 def test_reduce(case, check, device, op, dtype, rank, world_size, group):
     """A reduce gives any root the host's reduction."""
-    inputs = payloads(case, world_size, SIZES["13"], getattr(torch, dtype))
+    inputs = payloads(case, world_size, SIZES["13"], getattr(torch, dtype), op)
 
     for root in range(world_size):
         buffer = inputs[rank].to(device, copy=True)
@@ -155,7 +157,7 @@ def test_reduce(case, check, device, op, dtype, rank, world_size, group):
 def test_reduce_scatter_tensor(case, check, device, dtype, size, rank, world_size, group):
     """reduce_scatter_tensor gives every rank its slice of the sum and does not change the input."""
     kind, length = getattr(torch, dtype), SIZES[size]
-    inputs = payloads(case, world_size, length * world_size, kind)
+    inputs = payloads(case, world_size, length * world_size, kind, "sum")
     mine, source = torch.zeros(length, dtype=kind, device=device), inputs[rank].to(device)
 
     dist.reduce_scatter_tensor(mine, source)

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from conformance.accelerators.capabilities import COMM, COMM_ALL_TO_ALL, COMM_DTYPE, COMM_ROOTED, DTYPE
+from conformance.accelerators.capabilities import (
+    COMM,
+    COMM_ALL_TO_ALL,
+    COMM_AVERAGE,
+    COMM_BITWISE,
+    COMM_DTYPE,
+    COMM_ROOTED,
+    DTYPE,
+)
 from conformance.case import case
 
-from .payloads import DTYPES, OPS, check_reduced, payloads
+from .payloads import DTYPES, FILLING, OPS, check_reduced, payloads
 
 #: Elements of a part: a few, and more than a small buffer, with a remainder.
 LENGTHS = (7, (1 << 14) + 5)
@@ -28,6 +38,13 @@ class _Call:
     me: int
     inputs: torch.Tensor
     options: dict[str, Any]
+    ops: list[str]
+    drawn: Callable[[str], torch.Tensor]
+
+    def of_each_op(self) -> Iterator[tuple[str, _Call]]:
+        """Yield each operation that the device claims, with the call that has inputs for it."""
+        for op in self.ops:
+            yield op, replace(self, inputs=self.drawn(op))
 
     @property
     def size(self) -> int:
@@ -43,7 +60,7 @@ class _Call:
 
     def empty(self, rows: int) -> torch.Tensor:
         """Return memory for parts, filled with a number that no payload has."""
-        return torch.full_like(self.inputs[0, :1].expand(rows, -1), 77, device=self.device).contiguous()
+        return torch.full_like(self.inputs[0, :1].expand(rows, -1), FILLING, device=self.device).contiguous()
 
     def run(self, function: Any, *args: Any, **more: Any) -> None:
         """Run a collective, and wait for it if it is asynchronous."""
@@ -52,8 +69,8 @@ class _Call:
             work.wait()
 
 
-def _all_reduce(call: _Call) -> None:
-    for op in ("sum", "max"):
+def _all_reduce(all_ops: _Call) -> None:
+    for op, call in all_ops.of_each_op():
         buffer = call.mine()
         call.run(dist.all_reduce, buffer, OPS[op])
         check_reduced(call.check, buffer, call.inputs[:, 0], op)
@@ -74,8 +91,8 @@ def _all_gather(call: _Call) -> None:
     call.check.equal(whole.cpu(), call.inputs[:, 0], "all_gather_into_tensor")
 
 
-def _reduce_scatter(call: _Call) -> None:
-    for op in ("sum", "max"):
+def _reduce_scatter(all_ops: _Call) -> None:
+    for op, call in all_ops.of_each_op():
         listed, whole = call.empty(1)[0], call.empty(1)[0]
         call.run(dist.reduce_scatter, listed, list(call.given()), OPS[op])
         call.run(dist.reduce_scatter_tensor, whole, call.given().view(-1), OPS[op])
@@ -83,9 +100,9 @@ def _reduce_scatter(call: _Call) -> None:
             check_reduced(call.check, result, call.inputs[:, call.me], op)
 
 
-def _reduce(call: _Call) -> None:
-    for place, root in enumerate(call.members):
-        for op in ("sum", "max"):
+def _reduce(all_ops: _Call) -> None:
+    for op, call in all_ops.of_each_op():
+        for place, root in enumerate(call.members):
             buffer = call.mine()
             call.run(dist.reduce, buffer, root, OPS[op])
             if place == call.me:
@@ -128,16 +145,41 @@ KINDS = {
     axes={"kind": {kind: needed for kind, (needed, _) in KINDS.items()}, "way": WAYS, "dtype": DTYPES},
     world_size=3,
 )
-def test_ways(case, check, device, kind, way, dtype, rank, world_size, group):
-    """Collectives give the host's values for any root, also asynchronously and in a group of the last two ranks."""
-    members = [1, 2] if way == "group" else list(range(world_size))
-    # Every rank makes the group, whether it belongs to it or not.
-    options = {"group": dist.new_group(members)} if way == "group" else {"async_op": way == "asynchronous"}
-    if rank in members:
+def test_ways(case, check, device, declaration, kind, way, dtype, rank, world_size, group):
+    """Collectives give the host's values for any root and operation, also asynchronously and in groups of two ranks."""
+    groups = [({"async_op": way == "asynchronous"}, list(range(world_size)))]
+    if way == "group":
+        # Every rank makes each group, whether it belongs to it or not.
+        groups = [
+            ({"group": _made(ranks), "async_op": first}, ranks) for first, ranks in ((False, [1, 2]), (True, [2, 0]))
+        ]
+    wanted = getattr(torch, dtype)
+    for options, members in groups:
+        if rank not in members:
+            continue
         for length in LENGTHS:
-            rows = payloads(case, len(members), length * len(members), getattr(torch, dtype))
-            inputs = rows.view(len(members), len(members), length)
-            call = _Call(check, device, members, members.index(rank), inputs, options)
+
+            def drawn(op, members=members, length=length):
+                rows = payloads(case, len(members), length * len(members), wanted, op)
+                return rows.view(len(members), len(members), length)
+
+            me = members.index(rank)
+            call = _Call(check, device, members, me, drawn(""), options, _ops(declaration, wanted), drawn)
             for collective in KINDS[kind][1]:
                 collective(call)
     check.that(True, "took part")
+
+
+def _made(ranks: list[int]) -> Any:
+    """Return a group of these ranks; sort them if the installed torch cannot keep their order."""
+    if "sort_ranks" in inspect.signature(dist.new_group).parameters:
+        return dist.new_group(ranks, sort_ranks=False)
+    ranks.sort()
+    return dist.new_group(ranks)
+
+
+def _ops(declaration: Any, dtype: torch.dtype) -> list[str]:
+    """Return the operations that the device claims for a dtype."""
+    averages = ["avg"] if dtype.is_floating_point and declaration.supports(COMM_AVERAGE.cell) else []
+    bits = [] if dtype.is_floating_point or not declaration.supports(COMM_BITWISE.cell) else ["band", "bor", "bxor"]
+    return ["sum", "product", "min", "max", *averages, *bits]
