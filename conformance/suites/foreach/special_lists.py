@@ -21,6 +21,8 @@ _FLOATS = (float("inf"), -0.0, 0.5, -1.5, 0.0, -float("inf"), 2.0)
 META = torch.device("meta")
 #: Tensors in long lists: a launch takes as many as its arguments hold, for example 110 or 320, and chunks of 1,024.
 LENGTHS = (111, 321, 1025)
+#: Tensors in the long list of every other overload: more than the arguments of any common launch hold.
+ONE_LENGTH = (331,)
 _NAN = (float("nan"), 1.0, 0.25, float("nan"), 3.0)
 
 
@@ -109,22 +111,25 @@ def _check_special(check, function: Function, label: str, actual: torch.Tensor, 
 # --- long lists -------------------------------------------------------------------------------------------------------
 
 
-def check_long(check, function: Function, call: ListCall, place: str, device: torch.device) -> None:
+def check_long(check, function: Function, call: ListCall, place: str, device: torch.device, host: Lists) -> None:
     """Check the results of lists with more tensors than the arguments of one launch hold."""
-    for length in LENGTHS:
-        numbers = torch.rand(length, 3) * 0.7 + 0.2
-        first = list(numbers.to(device, copy=True).unbind())
-        arguments = [
-            list(torch.stack(argument).to(device).unbind())
-            if isinstance(argument, list) and isinstance(argument[0], torch.Tensor)
-            else moved(argument, device)
-            for argument in call.arguments(list(numbers.unbind()))
-        ]
-        found = function.run(call, place)(first, *arguments, **call.options)
-        right = torch.stack([call.single(row, position) for position, row in enumerate(numbers.double())])
-        label = f"_foreach_{function.name}{place} with {call.label or 'a list'}"
-        actual = plain(torch.stack(first if place else list(found)))
-        near(check, f"{label}, {length} tensors", actual, right, Near.FORWARD)
+    first = list(torch.stack(host).to(device).unbind())
+    arguments = [
+        list(torch.stack(argument).to(device).unbind())
+        if isinstance(argument, list) and isinstance(argument[0], torch.Tensor)
+        else moved(argument, device)
+        for argument in call.arguments(host)
+    ]
+    found = function.run(call, place)(first, *arguments, **call.options)
+    is_floating = host[0].is_floating_point()
+    wide = [tensor.double() if is_floating else tensor for tensor in host]
+    right = torch.stack([call.single(tensor, position) for position, tensor in enumerate(wide)])
+    label = f"_foreach_{function.name}{place} with {call.label or 'a list'}, {len(host)} tensors"
+    actual = plain(torch.stack(first if place else list(found)))
+    if is_floating:
+        near(check, label, actual, right, Near.FORWARD)
+    else:
+        check.equal(actual, right.to(actual.dtype), label)
 
 
 # --- refusals ---------------------------------------------------------------------------------------------------------

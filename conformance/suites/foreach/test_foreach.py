@@ -77,8 +77,10 @@ def _check_call(
     special_lists.check_refusals(check, function, call, place, device, dtype)
     if dtype.is_floating_point:
         special_operands.check_operands(check, function, call, place, device, dtype)
-    if call is function.calls[0] and dtype is torch.float32:
-        special_lists.check_long(check, function, call, place, device)
+    is_first = call is function.calls[0] and dtype is torch.float32
+    for length in special_lists.LENGTHS if is_first else special_lists.ONE_LENGTH:
+        host = list(_numbers((length, 3), dtype, 1.0).unbind())
+        special_lists.check_long(check, function, call, place, device, host)
 
 
 def _check(check, function: Function, call: ListCall, place: str, device: torch.device, dtype: torch.dtype) -> None:
