@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import io
+from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -19,6 +20,8 @@ from . import fused
 from .options import FUSED, FUSED_IN, LATE, LATE_STEP, OPTIMIZERS
 
 STEPS = 4
+#: Parameters of a long list: a launch takes as many as its arguments hold, for example 110 or 320.
+MANY = 331
 HOST = torch.device("cpu")
 Parameters = list[torch.nn.Parameter]
 
@@ -80,6 +83,20 @@ def _check_steps(check, name: str, way: str, device: torch.device) -> None:
             moved = (right.detach() - before.double()).abs().max()
             check.that(bool(moved > 0), f"{name}: parameter {i} does not move in float64")
             near(check, f"{name}({options}), parameter {i}", actual, right, Near.TRAJECTORY)
+    if way in ("foreach", "fused"):
+        _check_many(check, name, way, device)
+
+
+def _check_many(check, name: str, way: str, device: torch.device) -> None:
+    """Check the steps of more parameters than the arguments of one launch hold."""
+    options = _options(name, way, searched_apart=True)[-1]
+    start = list(torch.randn((MANY, 3), generator=torch.Generator().manual_seed(7)).unbind())
+    with quiet():
+        found = _trained(name, way, options, device, torch.float32, start=start)
+        exact = _trained(name, "loop", options, HOST, torch.float64, start=start)
+    label = f"{name}({options}), {MANY} parameters"
+    actual, right = (torch.stack([parameter.detach() for parameter in some]) for some in (found, exact))
+    near(check, label, actual, right, Near.TRAJECTORY)
 
 
 @cases(generate("state"))
@@ -138,9 +155,15 @@ _WITH_BETAS = ("Adam", "AdamW", "NAdam")
 
 
 def _trained(
-    name: str, way: str, options: dict[str, Any], device: torch.device, dtype: torch.dtype, steps_before: int = 0
+    name: str,
+    way: str,
+    options: dict[str, Any],
+    device: torch.device,
+    dtype: torch.dtype,
+    steps_before: int = 0,
+    start: Sequence[torch.Tensor] = (),
 ) -> Parameters:
-    parameters, optimizer = _made(name, way, options, device, dtype)
+    parameters, optimizer = _made(name, way, options, device, dtype, start)
     if steps_before:
         _step(name, optimizer, parameters, STEPS)
         for state in optimizer.state.values():
@@ -153,12 +176,17 @@ def _trained(
 
 
 def _made(
-    name: str, way: str, options: dict[str, Any], device: torch.device, dtype: torch.dtype
+    name: str,
+    way: str,
+    options: dict[str, Any],
+    device: torch.device,
+    dtype: torch.dtype,
+    start: Sequence[torch.Tensor] = (),
 ) -> tuple[Parameters, torch.optim.Optimizer]:
     kind = getattr(torch.optim, name, None)
     if kind is None:
         raise EnvironmentLacks(f"The installed torch has no torch.optim.{name}.")
-    parameters = [torch.nn.Parameter(value.to(device, dtype, copy=True)) for value in _start(name)]
+    parameters = [torch.nn.Parameter(value.to(device, dtype, copy=True)) for value in start or _start(name)]
     # foreach=False is given for every other way: without it, torch chooses by the type of the device.
     chosen: dict[str, Any] = {"foreach": way == "foreach"} if OPTIMIZERS[name].ways else {}
     if way in ("fused", "capturable"):
