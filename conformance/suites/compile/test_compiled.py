@@ -13,6 +13,8 @@ from conformance.case import case
 from conformance.numerics.nearness import Near, near
 from conformance.suites.shared_bodies import WatchedBackend
 
+from . import tables
+
 #: Seconds. Compilers are slow, most of all in their first compilation.
 DEADLINE = 300
 
@@ -93,8 +95,8 @@ def test_parity(accelerator, check, device, dtype):
 
 
 @case("compile.dynamic", requires=[COMPILE], deadline=DEADLINE)
-def test_dynamic(accelerator, check, device):
-    """One dynamic graph serves every length with the results of uncompiled code."""
+def test_dynamic(accelerator, declaration, check, device):
+    """Dynamic graphs serve every length with the results of uncompiled code, and as one graph where that is simple."""
 
     def function(x):
         return (x * x + 1).sum(dim=-1) / x.shape[0]
@@ -106,6 +108,16 @@ def test_dynamic(accelerator, check, device):
             near(check, f"length {length}", run(x.to(device)), function(x.double()), Near.SUMS)
 
     check.equal(len(graphs), 1, "number of compiled graphs for three lengths")
+    chosen = [(name, run) for name, operator, run in tables.SIZED if tables.claimed(declaration, operator, "float32")]
+    with fresh_compiler():
+        # A backend may make further graphs of functions this complex.
+        run = torch.compile(
+            lambda x: [one(x) for _, one in chosen], backend=accelerator.get_compile_backend(), dynamic=True
+        )
+        for shape in ((6, 9), (11, 4), (17, 23)):
+            x = torch.randn(shape)
+            for (what, alone), actual in zip(chosen, run(x.to(device)), strict=True):
+                near(check, f"{what} of {shape}", actual, alone(x.double()), Near.FORWARD)
 
 
 @case("compile.breaks", requires=[COMPILE], deadline=DEADLINE)

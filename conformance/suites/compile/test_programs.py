@@ -13,6 +13,7 @@ from conformance.case import case
 from conformance.numerics.nearness import Near, near
 from conformance.suites.module_inject.models import LlamaLayer
 
+from . import tables
 from .test_compiled import DEADLINE, check_one_graph, compiling, fresh_compiler, results
 
 #: It takes seconds to import. It is imported once, before the ranks are forked.
@@ -197,8 +198,8 @@ _ELEMENTWISE = {
 
 
 @case("compile.special", requires=[COMPILE, DTYPE.on("float32")], deadline=DEADLINE)
-def test_special(accelerator, check, device):
-    """Compiled comparisons and choices give NaN and infinities where the host's uncompiled code does."""
+def test_special(accelerator, declaration, check, device):
+    """Compiled functions give the host's uncompiled results for NaN, infinities, halves, indices and integers."""
     values = torch.tensor([math.nan, math.inf, -math.inf, 0.0, -0.0, 1.5, -2.25, 1e-30, 3e38])
     left, right = values.repeat_interleave(len(values)).view(9, 9), values.repeat(len(values)).view(9, 9)
 
@@ -212,6 +213,31 @@ def test_special(accelerator, check, device):
         actual = actual.cpu()
         check.equal(actual.isnan(), wanted.isnan(), f"where {what} is NaN")
         same = (actual == wanted) | wanted.isnan()  # of two zeros, either one is right
+        check.that(bool(same.all()), f"{what} gives {actual[~same].tolist()}, not {wanted[~same].tolist()}")
+    for table in (tables.EXACT, tables.WRITING):
+        _check_exact(accelerator, declaration, check, device, table)
+
+
+def _check_exact(accelerator, declaration, check, device, table) -> None:
+    """Check one graph of all exact functions of a table that the device claims."""
+    chosen = [(name, run) for name, operator, dtype, run in table if tables.claimed(declaration, operator, dtype)]
+    if not chosen:
+        return
+    given = tables.operands()
+
+    def all_of(*operands):
+        return [run(tables.Operands(*operands)) for _, run in chosen]
+
+    with plainly(accelerator) as compiled:
+        found = compiled(all_of, fullgraph=True)(*(tensor.to(device) for tensor in given))
+
+    for (what, _), actual, wanted in zip(chosen, found, all_of(*given), strict=True):
+        actual = actual.cpu()
+        check.equal((actual.dtype, actual.shape), (wanted.dtype, wanted.shape), f"dtype and shape of {what}")
+        check.equal(actual.isnan(), wanted.isnan(), f"where {what} is NaN")
+        same = (actual == wanted) | wanted.isnan()
+        if what in tables.SIGNED:
+            same &= (actual.signbit() == wanted.signbit()) | wanted.isnan()
         check.that(bool(same.all()), f"{what} gives {actual[~same].tolist()}, not {wanted[~same].tolist()}")
 
 

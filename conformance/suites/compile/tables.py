@@ -1,0 +1,155 @@
+"""Functions that compilers write anew: halves, signs, negative indices, integers, and sizes that change.
+
+Each has the operator and the dtype that a device has to claim. ``EXACT`` and ``WRITING`` have exact results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+
+from conformance.accelerators.capabilities import Cell, Mode
+
+
+class Operands(NamedTuple):
+    """Inputs of the exact functions, each but the index with nine rows of nine elements."""
+
+    special: torch.Tensor
+    halves: torch.Tensor
+    integers: torch.Tensor
+    divisors: torch.Tensor
+    bytes: torch.Tensor
+    index: torch.Tensor
+
+
+def operands() -> Operands:
+    """Return the inputs on the host. No divisor is zero, and no signed result overflows."""
+    steps = torch.arange(-40, 41).view(9, 9)
+    values = torch.tensor([float("nan"), float("inf"), -float("inf"), 0.0, -0.0, 1.5, -2.25, 1e-30, 3e38])
+    divisors = steps % 7 - 3
+    return Operands(
+        special=values.repeat(9).view(9, 9).t().contiguous(),
+        halves=steps / 4,
+        integers=steps + (steps.sign() << 24),  # float32 does not hold the odd ones
+        divisors=torch.where(divisors == 0, -5, divisors),
+        bytes=(steps * 3 + 128).to(torch.uint8),
+        index=torch.tensor([-1, 3, -9, 0, 8, -4, 2, -2, -7]),
+    )
+
+
+Function = Callable[[Operands], torch.Tensor]
+
+
+def _written(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    """Return a copy with rows and elements written at negative indices."""
+    found = x.clone()
+    found[index[:3]] = 0.5
+    found[:, -2] = 7.0
+    found[index, index.flip(0)] = -1.0
+    return found
+
+
+#: (name, operator, dtype, function)
+EXACT: tuple[tuple[str, str, str, Function], ...] = (
+    ("round", "round", "float32", lambda o: torch.round(o.halves)),
+    ("floor", "floor", "float32", lambda o: torch.floor(o.halves)),
+    ("ceil", "ceil", "float32", lambda o: torch.ceil(o.halves)),
+    ("trunc", "trunc", "float32", lambda o: torch.trunc(o.halves)),
+    ("frac", "frac", "float32", lambda o: torch.frac(o.halves)),
+    ("fmod", "fmod", "float32", lambda o: torch.fmod(o.halves, 1.5)),
+    ("remainder", "remainder", "float32", lambda o: torch.remainder(o.halves, -1.5)),
+    ("floor division", "div.floor_rounding", "float32", lambda o: torch.div(o.halves, 0.75, rounding_mode="floor")),
+    ("truncated division", "div.trunc_rounding", "float32",
+     lambda o: torch.div(o.halves, 0.75, rounding_mode="trunc")),
+    ("cast to integers", "trunc", "int64", lambda o: o.halves.to(torch.int64)),
+    ("round of special values", "round", "float32", lambda o: torch.round(o.special)),
+    ("abs", "abs", "float32", lambda o: torch.abs(o.special)),
+    ("neg", "neg", "float32", lambda o: -o.special),
+    ("where", "where", "float32", lambda o: torch.where(o.halves > 0, o.special, o.special.t())),
+    ("copysign", "copysign", "float32", lambda o: torch.copysign(o.halves, o.special)),
+    ("signbit", "signbit", "float32", lambda o: torch.signbit(torch.where(o.special.isnan(), 1.0, o.special))),
+    ("sign", "sign", "float32", lambda o: torch.sign(torch.where(o.special.isnan(), 1.0, o.special))),
+    ("clamp with a tensor", "clamp", "float32", lambda o: torch.clamp(o.special, o.halves - 1, o.halves)),
+    ("clamp_min", "clamp_min", "float32", lambda o: torch.clamp_min(o.special, 0.25)),
+    ("isfinite", "isfinite", "float32", lambda o: torch.isfinite(o.special)),
+    ("nan_to_num", "nan_to_num", "float32", lambda o: torch.nan_to_num(o.special, 2.0, 3.0, -4.0)),
+    ("rows at negative indices", "__getitem__", "float32", lambda o: o.halves[o.index]),
+    ("columns at negative indices", "__getitem__", "float32", lambda o: o.halves[:, o.index]),
+    ("elements at negative indices", "__getitem__", "float32", lambda o: o.halves[o.index, o.index.flip(0)]),
+    ("a negative row", "__getitem__", "float32", lambda o: o.halves[-2] + 1),
+    ("roll", "roll", "float32", lambda o: torch.roll(o.halves, -2, -1)),
+    ("flip", "flip", "float32", lambda o: torch.flip(o.halves, (-1,))),
+    ("argmax of ties", "argmax", "float32", lambda o: torch.argmax(o.halves.abs().floor(), -1)),
+    ("argmin of ties", "argmin", "float32", lambda o: torch.argmin(o.halves.abs().floor(), -1)),
+    ("// of integers", "floor_divide", "int64", lambda o: o.integers // o.divisors),
+    ("truncated division of integers", "div.trunc_rounding", "int64",
+     lambda o: torch.div(o.integers, o.divisors, rounding_mode="trunc")),
+    ("% of integers", "remainder", "int64", lambda o: o.integers % o.divisors),
+    ("fmod of integers", "fmod", "int64", lambda o: torch.fmod(o.integers, o.divisors)),
+    (">> of integers", "bitwise_right_shift", "int64", lambda o: o.integers >> 3),
+    ("~ of integers", "bitwise_not", "int64", lambda o: ~o.integers),
+    ("& of integers", "bitwise_and", "int64", lambda o: o.integers & o.divisors),
+    ("product of integers", "mul", "int64", lambda o: o.integers * (o.integers + 1)),
+    ("largest integer", "amax", "int64", lambda o: torch.amax(o.integers * o.integers.abs() + o.divisors, -1)),
+    ("sum of integers", "sum", "int64", lambda o: (o.integers * o.integers).sum(-1)),
+    ("sum of int32", "sum", "int32", lambda o: o.integers.to(torch.int32).sum(0)),
+    ("% of int32", "remainder", "int32", lambda o: o.integers.to(torch.int32) % o.divisors.to(torch.int32)),
+    ("// of int32", "floor_divide", "int32", lambda o: o.integers.to(torch.int32) // o.divisors.to(torch.int32)),
+    ("sum of bools", "sum", "bool", lambda o: (o.halves > 0).sum(-1)),
+    ("bytes that wrap", "add", "uint8", lambda o: o.bytes + o.bytes),
+    ("bytes with int8", "add", "int8", lambda o: o.bytes + o.divisors.to(torch.int8)),
+    ("bytes and a number", "mul", "uint8", lambda o: o.bytes * 3),
+    ("less of bytes", "lt", "uint8", lambda o: o.bytes < o.bytes.t()),
+    ("integers and a half", "add", "int64", lambda o: o.divisors + 0.5),
+    ("integers and floats", "mul", "int64", lambda o: o.divisors * o.halves),
+    ("integers over a power of two", "true_divide", "int64", lambda o: o.divisors / 4),
+    ("int32 and int64", "add", "int32", lambda o: o.divisors.to(torch.int32) + o.integers),
+    ("clamp of integers", "clamp", "int64", lambda o: torch.clamp(o.integers, -3, (1 << 24) + 5)),
+)  # fmt: skip
+
+#: Exact functions that write. They have a graph of their own: beside fifty others inductor 2.13 corrupts host memory.
+WRITING: tuple[tuple[str, str, str, Function], ...] = (
+    ("writes at negative indices", "index_put", "float32", lambda o: _written(o.halves, o.index)),
+    ("sums at negative indices", "index_put", "float32",
+     lambda o: o.halves.index_put((o.index,), o.halves, accumulate=True)),
+)  # fmt: skip
+
+#: Exact functions whose zeros have a sign that PyTorch defines: it is copied or taken from the other operand.
+SIGNED = ("neg", "where", "copysign")
+
+#: Functions of a matrix whose sizes change from call to call: (name, operator, function).
+SIZED: tuple[tuple[str, str, Callable[[torch.Tensor], torch.Tensor]], ...] = (
+    ("mean of columns", "mean", lambda x: x.mean(0)),
+    ("mean of rows", "mean", lambda x: x.mean(-1, keepdim=True)),
+    ("mean", "mean", lambda x: x.mean()),
+    ("var", "var", lambda x: x.var(0)),
+    ("std", "std", lambda x: x.std(-1, correction=0)),
+    ("layer_norm", "nn.functional.layer_norm", lambda x: F.layer_norm(x, x.shape[-1:])),
+    ("softmax", "softmax", lambda x: torch.softmax(x, 0)),
+    ("log_softmax", "log_softmax", lambda x: torch.log_softmax(x, -1)),
+    ("logsumexp", "logsumexp", lambda x: torch.logsumexp(x, 0)),
+    ("avg_pool1d", "nn.functional.avg_pool1d", lambda x: F.avg_pool1d(x[None], 3, 1, 1, count_include_pad=False)),
+    ("mse_loss", "nn.functional.mse_loss", lambda x: F.mse_loss(x, x.flip(0))),
+    ("l1_loss", "nn.functional.l1_loss", lambda x: F.l1_loss(x, x * 0.5)),
+    ("cross_entropy", "nn.functional.cross_entropy",
+     lambda x: F.cross_entropy(x, torch.arange(x.shape[0], device=x.device) % x.shape[1])),
+    ("kl_div", "nn.functional.kl_div", lambda x: F.kl_div(x, x.softmax(-1), reduction="batchmean")),
+    ("arange", "arange", lambda x: torch.arange(x.shape[0], device=x.device)[:, None] * x),
+    ("cumsum", "cumsum", lambda x: torch.cumsum(x, 0)),
+    ("norm", "linalg.vector_norm", lambda x: torch.linalg.vector_norm(x, dim=0)),
+    ("normalize", "nn.functional.normalize", lambda x: F.normalize(x, dim=-1)),
+    ("numel", "div.no_rounding_mode", lambda x: x / x.numel()),
+    ("tril", "tril", lambda x: torch.tril(x)),
+    ("roll", "roll", lambda x: torch.roll(x, 1, 0)),
+    ("a half", "__getitem__", lambda x: x[: x.shape[0] // 2] + x[-1]),
+    ("cat", "cat", lambda x: torch.cat([x, x * 2]).sum(0)),
+    ("pad", "constant_pad_nd", lambda x: F.pad(x, (1, 2), value=3.0)),
+)  # fmt: skip
+
+
+def claimed(declaration: Any, operator: str, dtype: str) -> bool:
+    """Return whether the device claims the operator for a dtype."""
+    return bool(declaration.supports(Cell(f"operators.{operator}", dtype, Mode.INFERENCE.value)))
