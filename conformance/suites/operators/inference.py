@@ -56,8 +56,7 @@ def check_cell(
         grown = large.grown(info, samples, dtype)
         for sample in (*grown, *large.batched(info, samples, dtype), *large.with_ties(info, dtype)):
             check_samples(info, judge, [sample])
-        for sample in grown:
-            special_inputs.check_integers(info, judge, sample, dtype)
+        special_inputs.check_long_integers(info, judge, samples, dtype)
         mixed_dtypes.check(info, judge, dtype)
         long_draws.check(info, judge, samples, dtype)
         check_specials(info, judge, dtype)

@@ -53,14 +53,16 @@ class Plan:
         return int(target / max(self.inputs, self.outputs)) | 1
 
 
-def grown(info, samples: list[OperatorSample], dtype: torch.dtype) -> list[OperatorSample]:
+def grown(info, samples: list[OperatorSample], dtype: torch.dtype, elements: int | None = None) -> list[OperatorSample]:
     """Return some large samples: one with a large output, one with the longest reduction, and one of another overload.
 
-    The list is empty if no sample of the operator can grow, or if the table leaves the dtype out.
+    They have about so many ``elements``, or as many as the table says. The list is empty if no sample of the operator
+    can grow, or if the table leaves the dtype out.
     """
     if str(dtype).removeprefix("torch.") not in limits().large.dtypes:
         return []
-    target = limits().large.iterative if op_class(info) is OpClass.ITERATIVE else limits().large.elements
+    most = limits().large.iterative if op_class(info) is OpClass.ITERATIVE else limits().large.elements
+    target = elements or most
     plans = list(_plans(info, samples))
     if not plans:
         return []

@@ -15,12 +15,14 @@ from conformance.numerics.budgets import OpClass
 from conformance.numerics.compare import Exact, plain, same_bits
 from conformance.numerics.trees import leaves, mapped, tensors
 
-from . import choices, execution, forms, sampling, tiers, tiny_inputs
+from . import choices, execution, forms, large, sampling, tiers, tiny_inputs
 from .execution import HOST, OperatorSample, call, host_gradients
 from .oracle import Oracle, of_forward
 from .passes import Pass
 from .sampling import limits
 
+#: Elements of a long sample of wide integers.
+_LONG = 4099
 #: Of so many elements, one is special.
 _EVERY = 3
 #: Numbers by which integers are multiplied. The products are not numbers of float32; the last ones not of float64.
@@ -100,9 +102,11 @@ def _check_solved(info, judge, samples: list[OperatorSample], dtype: torch.dtype
                         _compare(info, judge, change)
 
 
-def check_integers(info, judge, sample: OperatorSample, dtype: torch.dtype) -> None:
-    """Compare results of a long sample for integers that float32 does not hold."""
-    if dtype in _FACTORS and judge.values and info.name not in limits().special_inputs.undefined:
+def check_long_integers(info, judge, samples: list[OperatorSample], dtype: torch.dtype) -> None:
+    """Compare results of long samples for integers that float32 does not hold, whose sums 32 bits do not hold."""
+    if dtype not in _FACTORS or not judge.values or info.name in limits().special_inputs.undefined:
+        return
+    for sample in large.grown(info, samples, dtype, _LONG):
         for change in _integers(info, sample, dtype):
             _compare(info, judge, replace(change, in_forms=False))
 
