@@ -44,8 +44,19 @@ def payload(case: Case, rank: int, size: int, dtype: torch.dtype, op: str = "") 
         raise ValueError(f"a payload has at most {LONGEST} elements, not {size}")
     start = seed_of(f"{case.id}/{rank}") % (_BLOCK - size)
     if dtype.is_floating_point:
-        return _floats()[start : start + size].to(dtype, copy=True)  # in-place collectives do not change the block
+        floats = _floats()[start : start + size].to(dtype, copy=True)  # in-place collectives do not change the block
+        return _with_special(floats) if op == MOVED else floats
     return _ranged(_integers()[start : start + size], dtype, op)
+
+
+def _with_special(floats: torch.Tensor) -> torch.Tensor:
+    """Write values with bits of their own to some places: what only moves keeps its bits."""
+    values = torch.tensor(
+        [-0.0, float("inf"), float("nan"), torch.finfo(floats.dtype).max, -float("inf")], dtype=torch.float64
+    )
+    places = torch.arange(1, len(floats), 5)
+    floats[places] = values.to(floats.dtype)[torch.arange(len(places)) % len(values)]
+    return floats
 
 
 def _ranged(bits: torch.Tensor, dtype: torch.dtype, op: str) -> torch.Tensor:
@@ -60,6 +71,8 @@ def _ranged(bits: torch.Tensor, dtype: torch.dtype, op: str) -> torch.Tensor:
     return numbers.masked_fill_(numbers == 0, 1).masked_fill_(numbers == FILLING, FILLING + 1)
 
 
+#: The operation of a payload that is moved and not reduced.
+MOVED = "moved"
 #: Fills memory that a collective writes to. No payload has this number.
 FILLING = 77
 #: Elements of the longest payload: four parts of the largest size.

@@ -19,14 +19,14 @@ from conformance.accelerators.capabilities import (
 )
 from conformance.case import case
 
-from .payloads import DTYPES, SIZES, WORLDS, payloads
+from .payloads import DTYPES, MOVED, SIZES, WORLDS, payloads
 
 
 @case("comm.p2p.ring", requires=[COMM, COMM_P2P, DTYPE, COMM_DTYPE], axes={"dtype": DTYPES, "size": ("1", "256k3")},
       world_size=WORLDS)  # fmt: skip
 def test_ring(case, check, device, dtype, size, rank, world_size, group):
     """Each step around a ring delivers the previous rank's tensor."""
-    inputs = payloads(case, world_size, SIZES[size], getattr(torch, dtype))
+    inputs = payloads(case, world_size, SIZES[size], getattr(torch, dtype), MOVED)
     after, before = (rank + 1) % world_size, (rank - 1) % world_size
     mine = inputs[rank].to(device)
 

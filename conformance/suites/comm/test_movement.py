@@ -8,7 +8,7 @@ import torch.distributed as dist
 from conformance.accelerators.capabilities import COMM, COMM_ALL_TO_ALL, COMM_DTYPE, COMM_ROOTED, DTYPE
 from conformance.case import case
 
-from .payloads import DTYPES, HUGE, SIZES, WORLDS, payloads
+from .payloads import DTYPES, HUGE, MOVED, SIZES, WORLDS, payloads
 
 TWO_SIZES = ("1", "256k3")
 
@@ -18,7 +18,7 @@ TWO_SIZES = ("1", "256k3")
 )
 def test_broadcast(case, check, device, dtype, size, rank, world_size, group):
     """A broadcast from any root gives every rank the root's bits."""
-    inputs = payloads(case, world_size, SIZES[size], getattr(torch, dtype))
+    inputs = payloads(case, world_size, SIZES[size], getattr(torch, dtype), MOVED)
 
     for root in range(world_size):
         buffer = inputs[rank].to(device, copy=True)
@@ -42,7 +42,7 @@ def test_broadcast_huge(check, device, rank, world_size, group):
 )
 def test_all_gather(case, check, device, dtype, size, rank, world_size, group):
     """all_gather gives every rank the bits of all ranks in rank order."""
-    inputs = payloads(case, world_size, SIZES[size], getattr(torch, dtype))
+    inputs = payloads(case, world_size, SIZES[size], getattr(torch, dtype), MOVED)
     gathered = [torch.zeros_like(inputs[0], device=device) for _ in range(world_size)]
 
     dist.all_gather(gathered, inputs[rank].to(device))
@@ -56,7 +56,7 @@ def test_all_gather(case, check, device, dtype, size, rank, world_size, group):
 def test_all_gather_into_tensor(case, check, device, dtype, size, rank, world_size, group):
     """all_gather_into_tensor concatenates all parts in rank order, also if the input is a slice of the output."""
     length = SIZES[size]
-    inputs = payloads(case, world_size, length, getattr(torch, dtype))
+    inputs = payloads(case, world_size, length, getattr(torch, dtype), MOVED)
     whole = torch.zeros_like(inputs.flatten(), device=device)
     mine = whole[rank * length : (rank + 1) * length]
     mine.copy_(inputs[rank])
@@ -100,7 +100,7 @@ def test_empty(check, device, call, rank, world_size, group):
 @case("comm.gather", requires=[COMM, COMM_ROOTED, DTYPE, COMM_DTYPE], axes={"dtype": DTYPES}, world_size=WORLDS)
 def test_gather(case, check, device, dtype, rank, world_size, group):
     """A gather gives any root every part in rank order."""
-    inputs = payloads(case, world_size, SIZES["13"], getattr(torch, dtype))
+    inputs = payloads(case, world_size, SIZES["13"], getattr(torch, dtype), MOVED)
 
     for root in range(world_size):
         parts = [torch.zeros_like(inputs[0], device=device) for _ in range(world_size)] if rank == root else None
@@ -113,7 +113,7 @@ def test_gather(case, check, device, dtype, rank, world_size, group):
 @case("comm.scatter", requires=[COMM, COMM_ROOTED, DTYPE, COMM_DTYPE], axes={"dtype": DTYPES}, world_size=WORLDS)
 def test_scatter(case, check, device, dtype, rank, world_size, group):
     """A scatter from any root gives every rank its part."""
-    inputs = payloads(case, world_size * world_size, SIZES["13"], getattr(torch, dtype))
+    inputs = payloads(case, world_size * world_size, SIZES["13"], getattr(torch, dtype), MOVED)
 
     for root in range(world_size):
         mine = torch.zeros_like(inputs[0], device=device)
@@ -127,7 +127,7 @@ def test_scatter(case, check, device, dtype, rank, world_size, group):
 def test_all_to_all(case, check, device, dtype, size, rank, world_size, group):
     """all_to_all_single moves part j of rank i to part i of rank j."""
     length = SIZES[size]
-    inputs = payloads(case, world_size, length * world_size, getattr(torch, dtype))
+    inputs = payloads(case, world_size, length * world_size, getattr(torch, dtype), MOVED)
     mine = torch.zeros_like(inputs[0], device=device)
 
     dist.all_to_all_single(mine, inputs[rank].to(device))

@@ -21,7 +21,7 @@ from conformance.accelerators.capabilities import (
 )
 from conformance.case import case
 
-from .payloads import DTYPES, FILLING, OPS, check_reduced, payloads
+from .payloads import DTYPES, FILLING, MOVED, OPS, check_reduced, payloads
 
 #: Elements of a part: a few, and more than a small buffer, with a remainder.
 LENGTHS = (7, (1 << 14) + 5)
@@ -164,7 +164,7 @@ def test_ways(case, check, device, declaration, kind, way, dtype, rank, world_si
                 return rows.view(len(members), len(members), length)
 
             me = members.index(rank)
-            call = _Call(check, device, members, me, drawn(""), options, _ops(declaration, wanted), drawn)
+            call = _Call(check, device, members, me, drawn(MOVED), options, _ops(declaration, wanted), drawn)
             for collective in KINDS[kind][1]:
                 collective(call)
     check.that(True, "took part")
