@@ -74,7 +74,7 @@ FULL_FORMS = {
     "l1_loss": {"none": (lambda x, y: F.l1_loss(x, y, reduction="none"), (5, 7), (5, 7))},
     "smooth_l1_loss": {"none": (lambda x, y: F.smooth_l1_loss(x, y, reduction="none"), (5, 7), (5, 7))},
     "nll_loss": {"none": (lambda x: F.nll_loss(x, labels(x), reduction="none"), (5, 7)),
-                 "of images": (lambda x: F.nll_loss(x, labels(x).view(-1, 1, 1).expand(5, 2, 3)), (5, 7, 2, 3))},
+                 "of images": (lambda x: F.nll_loss(x, labels(x).view(-1, 1, 1).repeat(1, 2, 3)), (5, 7, 2, 3))},
     "multi_margin_loss": {"multilabel": (lambda x: F.multilabel_margin_loss(x, marks(x)), (5, 7))},
     "binary_cross_entropy_with_logits": {
         "none": (lambda x, y: F.binary_cross_entropy_with_logits(x, y, reduction="none"), (5, 7), (5, 7))},

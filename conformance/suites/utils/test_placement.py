@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import io
 import itertools
 
@@ -323,8 +324,8 @@ def _check_sharing(device) -> None:
 
     PyTorch names device types of which its own deep copy clones each tensor alone, and does so without a storage.
     """
-    code = torch.Tensor.__deepcopy__.__code__
-    alone = any(isinstance(const, tuple) and device.type in const for const in code.co_consts)
+    code = getattr(inspect.unwrap(torch.Tensor.__deepcopy__), "__code__", None)
+    alone = any(isinstance(const, tuple) and device.type in const for const in getattr(code, "co_consts", ()))
     if not torch._C._has_storage(torch.zeros(1, device=device)):
         alone = True
     names = ("the base", "a part", "a transposed view", "the base in a list", "a strided view")
