@@ -14,7 +14,8 @@ from tests.defects.late_device import LateDevice
 from tests.defects.mutant import StandIn
 from tests.defects.stand_ins import Altered, verdict_on
 
-_load, _rand, _copy = torch.load, torch.rand, torch.Tensor.__deepcopy__
+_load, _rand = torch.load, torch.rand
+_copy: Any = torch.Tensor.__deepcopy__
 
 
 def _cut_seed() -> Altered:
