@@ -110,8 +110,8 @@ EXACT: tuple[tuple[str, str, str, Function], ...] = (
     ("clamp of integers", "clamp", "int64", lambda o: torch.clamp(o.integers, -3, (1 << 24) + 5)),
 )  # fmt: skip
 
-#: Exact functions that write. They have a graph of their own: beside fifty others, inductor 2.13 once ended the process on the
-#: host, and once gave wrong sums there.
+#: Exact functions that write. They have a graph of their own: beside fifty others, inductor 2.13 once ended the process
+#: on the host, and once gave wrong sums there.
 WRITING: tuple[tuple[str, str, str, Function], ...] = (
     ("writes at negative indices", "index_put", "float32", lambda o: _written(o.halves, o.index)),
     ("sums at negative indices", "index_put", "float32",
