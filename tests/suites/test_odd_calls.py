@@ -313,3 +313,16 @@ def test_a_draw_that_changes_its_input_is_wrong(monkeypatch: pytest.MonkeyPatch)
 
     with pytest.raises(AssertionError, match="input 0 was changed"):
         run(cell)
+
+
+def test_a_solver_may_call_a_matrix_with_nan_singular(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refusing(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+        if sample.tensors[0].isnan().any():
+            raise torch.linalg.LinAlgError("the matrix is singular")
+        return call(function, sample, **extra)
+
+    monkeypatch.setattr(execution, "execute", refusing)
+
+    check = run("operators.linalg.solve[float32-inference]")
+
+    assert check.metrics["special_inputs"] == "refused: NaN in input 0"
