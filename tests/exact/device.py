@@ -12,7 +12,7 @@ from unittest import mock
 import torch
 
 from conformance.numerics.functions import FUNCTIONS, exact, exact_derivative, rounded
-from conformance.suites.operators import execution
+from conformance.suites.operators import execution, kernels
 from conformance.suites.operators.execution import OperatorSample
 
 #: Significant bits and exponent of the smallest subnormal number.
@@ -42,7 +42,7 @@ class ExactDevice:
             yield
 
     def execute(self, function: Any, sample: OperatorSample, **extra: Any) -> Any:
-        if isinstance(function, torch._ops.OpOverload):
+        if isinstance(function, (torch._ops.OpOverload, kernels.Into)):
             return execution.call(function, sample, **extra)  # a kernel of the backward is another function
         self._last = arguments = self._arguments(sample)
         result = execution.call(function, sample, **extra)

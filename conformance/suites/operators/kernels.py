@@ -8,8 +8,8 @@ values, other numbers, shapes that do not fit. A device that has other kernels r
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -191,8 +191,20 @@ class _Kernel:
         return getattr(self._info, name)
 
 
-def _with_out(function) -> Callable | None:
-    """Return a function with the keyword ``out``: it calls the overload's sibling that writes one result there."""
+@dataclass(frozen=True)
+class Into:
+    """A function with the keyword ``out``: an overload that writes its one result to the argument ``place``."""
+
+    overload: Any
+    place: str
+
+    def __call__(self, *args, out: torch.Tensor, **kwargs) -> Any:
+        """Call the overload."""
+        return self.overload(*args, **{self.place: out}, **kwargs)
+
+
+def _with_out(function) -> Into | None:
+    """Return the overload's sibling that writes one result to an output."""
     given = [argument.name for argument in function._schema.arguments]
     packet = function.overloadpacket
     for name in packet.overloads():
@@ -201,10 +213,7 @@ def _with_out(function) -> Callable | None:
         if len(added) != 1 or not added[0].is_out or len(sibling._schema.arguments) != len(given) + 1:
             continue
 
-        def into(*args, out, sibling=sibling, place=added[0].name, **kwargs):
-            return sibling(*args, **{place: out}, **kwargs)
-
-        return into
+        return Into(sibling, added[0].name)
     return None
 
 
