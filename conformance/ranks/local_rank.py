@@ -34,6 +34,8 @@ class LocalRank:
     recorder: CollectiveRecorder
     ready: bool = False
     cases: int = 0
+    #: Its rank in the cases that it has run. Libraries keep what they compute for a rank, as the shape of its shard.
+    place: int | None = None
     last_case: str = ""
     exit_status: int | None = None
     exited: bool = False

@@ -165,9 +165,12 @@ class Pool:
             ranks: list[LocalRank] = []
             try:
                 self._import(start.imports)
-                if start.isolation is Isolation.REUSE:
-                    ranks, self._idle = self._idle[:count], self._idle[count:]
-                ranks += self._fork(count - len(ranks), start)
+                reuses = start.isolation is Isolation.REUSE
+                found = [self._idle_rank(place) if reuses else None for place in range(count)]
+                new = iter(self._fork(found.count(None), start))
+                ranks = [rank or next(new) for rank in found]
+                for place, rank in enumerate(ranks):
+                    rank.place = place
                 self._wait_until_ready(ranks)
             except Closed:
                 continue  # the fork server has died, and its ranks with it
@@ -178,6 +181,13 @@ class Pool:
             f"{count} ranks could not be started: they, or the fork server, died three times in a row. "
             "Look at the last lines of their output, and at the system's log for killed processes."
         )
+
+    def _idle_rank(self, place: int) -> LocalRank | None:
+        """Return the idle process that has run as rank ``place``, which is then not idle; None if there is none."""
+        rank = next((rank for rank in self._idle if rank.place == place), None)
+        if rank is not None:
+            self._idle.remove(rank)
+        return rank
 
     def _import(self, names: frozenset[str]) -> None:
         """Let the fork server import modules that it has not imported, and discard the ranks forked without them."""

@@ -139,6 +139,21 @@ def test_ranks_are_recycled(warm: Pool, monkeypatch: pytest.MonkeyPatch) -> None
     assert len(set(seen)) >= 4
 
 
+def test_a_process_keeps_its_rank(warm: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Libraries keep what they compute for a rank: as another rank, the process would give another rank's shards."""
+    warm._discard(list(warm._idle))
+    monkeypatch.setattr(pools, "_MOST_CASES", 3)
+    rank_0(warm, 3)
+    third = warm._idle[2]
+
+    seen = {rank_0(warm, 2) for _ in range(4)}
+
+    assert len(seen) == 2, "the first ranks were not replaced"
+    assert (third.cases, third.place) == (1, 2), "the third rank served in the place of another"
+    rank_0(warm, 3)
+    assert third.cases == 2
+
+
 def test_what_takes_long_to_import_is_imported_once_for_all_ranks_from_then_on(warm: Pool) -> None:
     wanted = RankStart(imports=frozenset({"colorsys", "no_such_module"}))
 
