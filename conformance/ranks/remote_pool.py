@@ -65,6 +65,8 @@ class RemoteRank:
 
     number: int
     agent: AgentConnection
+    #: Its rank in the cases that it runs, as for a ``LocalRank``.
+    place: int
     ready: bool = False
     cases: int = 0
     last_case: str = ""
@@ -189,7 +191,10 @@ class RemotePool(Pool):
             for agent in self._agents if new else ():
                 agent.send({"kind": "import", "names": sorted(new)})
                 agent.rank = None  # it was forked without these modules
-            ranks = [self._warm_rank(agent, start) or self._forked(agent, start) for agent in agents]
+            ranks = [
+                self._warm_rank(agent, start, place) or self._forked(agent, start, place)
+                for place, agent in enumerate(agents)
+            ]
             self._wait_until_ready(ranks)
             if not any(rank.gone for rank in ranks):
                 return ranks
@@ -214,13 +219,19 @@ class RemotePool(Pool):
         chosen = [agent for _, _, agent in sorted(order, key=lambda entry: entry[:2])[:count]]
         return sorted(chosen, key=lambda agent: agent.address.rank)
 
-    def _warm_rank(self, agent: AgentConnection, start: RankStart) -> RemoteRank | None:
+    def _warm_rank(self, agent: AgentConnection, start: RankStart, place: int) -> RemoteRank | None:
+        """Return the agent's idle process if it has run as rank ``place``; end a process that has run as another."""
         rank = agent.rank
-        return rank if rank and not rank.gone and start.isolation is Isolation.REUSE else None
+        if rank is None or rank.gone or start.isolation is not Isolation.REUSE:
+            return None
+        if rank.place == place:
+            return rank
+        self._discard([rank])
+        return None
 
-    def _forked(self, agent: AgentConnection, start: RankStart) -> RemoteRank:
-        """Ask the agent to fork a rank, and return that rank, which is not ready yet."""
-        agent.rank = RemoteRank(next(self._numbers), agent)
+    def _forked(self, agent: AgentConnection, start: RankStart, place: int) -> RemoteRank:
+        """Ask the agent to fork rank ``place``, and return that rank, which is not ready yet."""
+        agent.rank = RemoteRank(next(self._numbers), agent, place)
         hello = encode(replace(self._hello, module_path=list(sys.path)))
         variables = None if start.variables is None else dict(start.variables)
         agent.send({"kind": "fork", "number": agent.rank.number, "hello": hello, "environment": variables})
