@@ -210,10 +210,7 @@ def test_special(accelerator, declaration, check, device):
         found = compiled(all_of, fullgraph=True)(left.to(device), right.to(device))
 
     for what, actual, wanted in zip(_ELEMENTWISE, found, all_of(left, right), strict=True):
-        actual = actual.cpu()
-        check.equal(actual.isnan(), wanted.isnan(), f"where {what} is NaN")
-        same = (actual == wanted) | wanted.isnan()  # of two zeros, either one is right
-        check.that(bool(same.all()), f"{what} gives {actual[~same].tolist()}, not {wanted[~same].tolist()}")
+        _check_same(check, what, actual.cpu(), wanted)
     for table in (tables.EXACT, tables.WRITING):
         _check_exact(accelerator, declaration, check, device, table)
 
@@ -234,11 +231,17 @@ def _check_exact(accelerator, declaration, check, device, table) -> None:
     for (what, _), actual, wanted in zip(chosen, found, all_of(*given), strict=True):
         actual = actual.cpu()
         check.equal((actual.dtype, actual.shape), (wanted.dtype, wanted.shape), f"dtype and shape of {what}")
-        check.equal(actual.isnan(), wanted.isnan(), f"where {what} is NaN")
-        same = (actual == wanted) | wanted.isnan()
-        if what in tables.SIGNED:
-            same &= (actual.signbit() == wanted.signbit()) | wanted.isnan()
-        check.that(bool(same.all()), f"{what} gives {actual[~same].tolist()}, not {wanted[~same].tolist()}")
+        _check_same(check, what, actual, wanted, signed=what in tables.SIGNED)
+
+
+def _check_same(check, what: str, actual: torch.Tensor, wanted: torch.Tensor, *, signed: bool = False) -> None:
+    """Check two results on the host for equal numbers. NaN equals NaN, and, unless ``signed``, -0 equals 0."""
+    check.equal(actual.isnan(), wanted.isnan(), f"where {what} is NaN")
+    same = actual == wanted
+    if signed:
+        same &= actual.signbit() == wanted.signbit()
+    same |= wanted.isnan()
+    check.that(bool(same.all()), f"{what} gives {actual[~same].tolist()}, not {wanted[~same].tolist()}")
 
 
 @case("compile.buffers", requires=[COMPILE], deadline=DEADLINE)

@@ -7,7 +7,6 @@ import math
 import torch
 
 from conformance.accelerators.capabilities import DENORMALS, DTYPE, Cell, Mode
-from conformance.accelerators.declaration import State
 from conformance.case import Case, case, cases
 from conformance.finding import EnvironmentLacks
 from conformance.numerics.compare import plain
@@ -50,7 +49,7 @@ def test_function(device, declaration, case, check):
 
     It keeps NaN, infinities and zeros with a sign, is exact for large integers, and refuses lists that do not fit.
     """
-    check.subnormals = declaration.claim(DENORMALS.cell).state is State.SUPPORTED
+    check.subnormals = declaration.supports(DENORMALS.cell)
     function, dtype = functions()[case.payload], getattr(torch, case.dtype)
     for place in _places(function):
         if not function.exists(place):

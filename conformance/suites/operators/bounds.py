@@ -5,18 +5,15 @@ The database has such a call for few operators, and none with ``out=`` or in pla
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 
-from conformance.numerics.transfer import copied
-
-from . import execution, sampling, special_inputs
-from .arrangements import poisoned
+from . import execution, forms, sampling, special_inputs
 from .error_inputs import computes
 from .execution import HOST, OperatorSample, call
 from .sampling import limits
-from .variants import Attempt, attempt, settled
+from .variants import attempt, settled
 
 
 def check(info, judge, samples: list[OperatorSample], dtype: torch.dtype) -> None:
@@ -30,10 +27,10 @@ def check(info, judge, samples: list[OperatorSample], dtype: torch.dtype) -> Non
     for sample in special_inputs.unlike(info, judge, samples, most=len(samples)):
         for name, beyond in _beyond(info, sample):
             for form, run in _forms(info, sample):
-                if run(call, beyond.on(HOST)).error is None:
+                if attempt(run, call, beyond.on(HOST)).error is None:
                     continue
                 label = f"{beyond}, {name}{form}"
-                found = settled(run(execution.execute, beyond.on(device)))
+                found = settled(attempt(run, execution.execute, beyond.on(device)))
                 check.that(found.error is not None, f"{label}: accepted, and it names memory outside of the tensor")
                 if device.type != HOST.type and not computes(device):
                     check.context_ended_by = label
@@ -55,20 +52,9 @@ def _beyond(info, sample: OperatorSample) -> Iterator[tuple[str, OperatorSample]
             yield f"input {number} {name}", sample.with_tensor(index, changed.reshape(index.shape))
 
 
-def _forms(info, sample: OperatorSample):
+def _forms(info, sample: OperatorSample) -> Iterator[tuple[str, Callable]]:
     """Yield the plain call, and the ``out=`` and the in-place form if there is one."""
-
-    def plain(runner, beyond: OperatorSample) -> Attempt:
-        return attempt(runner, info.op, beyond)
-
-    yield "", plain
-    usual = plain(call, sample.on(HOST)).value
-    if info.supports_out and isinstance(usual, torch.Tensor):
-
-        def into(runner, beyond: OperatorSample) -> Attempt:
-            out = copied(poisoned(usual.shape, usual.dtype), beyond.device)
-            return attempt(runner, info.op, beyond, out=out)
-
-        yield ", out= variant", into
-    if info.inplace_variant is not None:
-        yield ", in-place variant", lambda runner, beyond: attempt(runner, info.inplace_variant, beyond)
+    yield "", lambda run, beyond: run(info.op, beyond)
+    usual = attempt(call, info.op, sample.on(HOST)).value
+    for name, form in forms.others(info, usual):
+        yield f", {name}", form

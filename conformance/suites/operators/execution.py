@@ -53,6 +53,12 @@ class OperatorSample:
         first, args, kwargs = arguments
         return replace(self, input=first, args=args, kwargs=kwargs)
 
+    def with_argument(self, place: int | str, value: Any) -> OperatorSample:
+        """Return this sample with another argument after the first one, given by its place or its name."""
+        if isinstance(place, str):
+            return replace(self, kwargs={**self.kwargs, place: value})
+        return replace(self, args=(*self.args[:place], value, *self.args[place + 1 :]))
+
     def with_tensor(self, old: torch.Tensor, new: torch.Tensor) -> OperatorSample:
         """Return this sample with another tensor in every place of ``old``."""
         return self.with_arguments(mapped(self.arguments, lambda leaf: new if leaf is old else leaf))

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 
 import torch
@@ -98,13 +98,11 @@ def _check_solved(info, judge, samples: list[OperatorSample], dtype: torch.dtype
     for sample in unlike(info, judge, samples) if dtype.is_floating_point else ():
         tiny_inputs.check_losses(info, judge, sample, (*in_products, *eliminated))
         for number, tensor in _of_values(sample):
-            if number in (*in_products, *eliminated):
-                for change in _not_finite(sample, number, tensor):
-                    if number in in_products:
-                        _compare(info, judge, change)
-                    elif change.name.startswith("NaN"):
-                        # A library may find no pivot in such a matrix, and say that it is singular.
-                        _compare(info, judge, replace(change, may_refuse=True))
+            for change in _not_finite(sample, number, tensor) if number in in_products else ():
+                _compare(info, judge, change)
+            for change in _not_finite(sample, number, tensor, ("NaN",)) if number in eliminated else ():
+                # A library may find no pivot in such a matrix, and say that it is singular.
+                _compare(info, judge, replace(change, may_refuse=True))
 
 
 def check_long_integers(info, judge, samples: list[OperatorSample], dtype: torch.dtype) -> None:
@@ -137,13 +135,15 @@ def unlike(
             dims = sample.input.dim() if by_dims and isinstance(sample.input, torch.Tensor) else 0
             found.setdefault((dims, *_kinds(sample)), sample)
     chosen = list(found.values())[:most]
-    numbers = _with_a_number(info, chosen[0]) if chosen else None
     known = {_kinds(sample) for sample in found.values() if sampling.elements(sample) > 1}
-    return [*chosen, *([numbers] if numbers is not None and _kinds(numbers) not in known else [])]
+    numbers = _with_a_number(info, chosen[0], known) if chosen else None
+    return [*chosen, numbers] if numbers is not None else chosen
 
 
-def _with_a_number(info, sample: OperatorSample) -> OperatorSample | None:
-    """Return the sample with a number in the place of its last tensor of values; None if the host takes none there.
+def _with_a_number(info, sample: OperatorSample, known: set[tuple]) -> OperatorSample | None:
+    """Return the sample with a number in the place of its last tensor of values.
+
+    None if there already is such a sample among the ``known`` kinds, or if the host takes no number there.
 
     That is another overload of most functions. The database has it for few of them, or for one element alone.
     """
@@ -151,16 +151,14 @@ def _with_a_number(info, sample: OperatorSample) -> OperatorSample | None:
     if not places:
         return None
     changed, other = (
-        replace(sample, number=sample.number + _NUMBERED, args=_with_argument(sample.args, places[-1], number))
+        replace(sample.with_argument(places[-1], number), number=sample.number + _NUMBERED)
         for number in (_A_NUMBER, -_A_NUMBER)
     )
+    if _kinds(changed) in known:
+        return None
     first, second = (_tensor_or_none(info, numbered) for numbered in (changed, other))
     # A number that does not count stands for something else: ``to`` takes a tensor for its dtype.
     return None if first is None or second is None or torch.equal(first, second) else changed
-
-
-def _with_argument(args: tuple, place: int, value: float) -> tuple:
-    return (*args[:place], value, *args[place + 1 :])
 
 
 def _tensor_or_none(info, sample: OperatorSample) -> torch.Tensor | None:
@@ -217,8 +215,10 @@ def _floats(info, judge, sample: OperatorSample) -> Iterator[Change]:
             yield Change(f"subnormal numbers {name}", _with_subnormals(sample, tensor))
 
 
-def _not_finite(sample: OperatorSample, number: int, tensor: torch.Tensor) -> Iterator[Change]:
-    for kind, values in _NOT_FINITE.items():
+def _not_finite(
+    sample: OperatorSample, number: int, tensor: torch.Tensor, kinds: Collection[str] = tuple(_NOT_FINITE)
+) -> Iterator[Change]:
+    for kind, values in ((kind, _NOT_FINITE[kind]) for kind in kinds):
         # Beside factors above one, the largest number overflows, and cannot be told from an infinity.
         others = sample if kind == "NaN" else _below_one(sample, tensor)
 

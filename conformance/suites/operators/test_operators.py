@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from conformance.accelerators.capabilities import DENORMALS, DTYPES
-from conformance.accelerators.declaration import State
 from conformance.case import cases
 
 from . import catalogue
@@ -16,7 +15,7 @@ def test_operator(accelerator, declaration, device, case, check):
     """An operator has the right results, gradients, metadata and refusals in this dtype and mode."""
     from . import cell  # imports torch, which a plan does not need
 
-    check.subnormals = declaration.claim(DENORMALS.cell).state is State.SUPPORTED
-    claims = {dtype: declaration.claim(replace(case.requires[0], dtype=dtype)) for dtype in DTYPES}
-    check.dtypes = frozenset(dtype for dtype, claim in claims.items() if claim.state is State.SUPPORTED)
+    check.subnormals = declaration.supports(DENORMALS.cell)
+    operator = case.requires[0]
+    check.dtypes = frozenset(dtype for dtype in DTYPES if declaration.supports(replace(operator, dtype=dtype)))
     cell.run(case, device, check)

@@ -7,7 +7,7 @@ the meta function, which describes every device, and the host refuse it. A devic
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -234,7 +234,7 @@ def _changed(sample: OperatorSample) -> Iterator[tuple[str, OperatorSample]]:
             if value != old:
                 yield f"number {number} is {value}", _with_number(sample, number, value)
     for place, name, listed in _lists(sample):
-        yield f"{name} has {len(listed) + len(_TAIL)} numbers", _with_argument(sample, place, (*listed, *_TAIL))
+        yield f"{name} has {len(listed) + len(_TAIL)} numbers", sample.with_argument(place, (*listed, *_TAIL))
 
 
 def _others(tensor: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
@@ -250,12 +250,6 @@ def _lists(sample: OperatorSample) -> Iterator[tuple[int | str, str, tuple[int, 
     for place, value in (*enumerate(sample.args), *sample.kwargs.items()):
         if isinstance(value, (list, tuple)) and value and all(type(item) is int for item in value):
             yield place, f"list {place}", tuple(value)
-
-
-def _with_argument(sample: OperatorSample, place: int | str, value: Any) -> OperatorSample:
-    if isinstance(place, str):
-        return replace(sample, kwargs={**sample.kwargs, place: value})
-    return replace(sample, args=tuple(value if order == place else old for order, old in enumerate(sample.args)))
 
 
 def _with_number(sample: OperatorSample, position: int, value: float) -> OperatorSample:

@@ -56,7 +56,7 @@ inline bool has_ended(int process) {
   return poll(&ended, 1, 0) == 1;
 }
 
-inline Status sleep_until_reached(Word& word, uint32_t target, int64_t deadline, int process,
+inline Status sleep_once(Word& word, uint32_t target, int64_t deadline, int process,
                                   const std::atomic<uint32_t>& gone) {
   constexpr int64_t slice = 20000000;  // 20 ms: interval of the checks whether the peer lives
   const uint32_t seen = word.value.load(std::memory_order_seq_cst);
@@ -82,7 +82,7 @@ inline Status wait_for(Word& word, uint32_t target, const Patience& patience, in
     sched_yield();
   }
   word.sleepers.fetch_add(1);
-  const Status status = sleep_until_reached(word, target, patience.deadline, process, gone);
+  const Status status = sleep_once(word, target, patience.deadline, process, gone);
   word.sleepers.fetch_sub(1);
   return status;
 }
