@@ -14,7 +14,7 @@ import torch
 from conformance.checker import Checker
 from conformance.numerics.trees import mapped
 from conformance.suites.foreach import functions, test_foreach
-from conformance.suites.operators import execution
+from conformance.suites.operators import execution, kernels
 from conformance.suites.operators.execution import OperatorSample, call
 
 from .test_operators_detect import run
@@ -61,6 +61,15 @@ def into(function: Any, extra: dict[str, Any]) -> bool:
 
 def kernel(name: str) -> Callable[[Any, dict[str, Any]], bool]:
     return lambda function, extra: isinstance(function, torch._ops.OpOverload) and name in function._schema.name
+
+
+def by_out(function: Any, extra: dict[str, Any]) -> bool:
+    return isinstance(function, kernels.Into)
+
+
+def of_no_values(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+    """Write nothing but zeros."""
+    return call(function, sample, **extra).zero_()
 
 
 def swallowing(function: Any, sample: OperatorSample, **extra: Any) -> Any:
@@ -209,6 +218,8 @@ def in_memory_order(function: Any, sample: OperatorSample, **extra: Any) -> Any:
         (only_in(into, clamping), "index_select[float32-inference]", "beyond the end, out= variant: accepted"),
         (swallowing_one_dimension_more, "bmm[float32-inference]", "with one dimension more: accepted"),
         (swallowing_long_lists, "flip[float32-inference]", "has . numbers: accepted"),
+        (reads(without_nan), "trace[float32-inference]", "NaN alone in input 0"),
+        (only_in(by_out, of_no_values), "nn.functional.elu[float32-training]", "elu_backward.*, out="),
         (in_narrow_integers, "cumsum[int64-inference]", "integers (times|plus)"),
         (through_float64, "topk[int64-inference]", "integers plus"),
         (of_unsigned_bytes, "eq[float32-inference]", "uint8 and int8|int8 and uint8"),
@@ -298,6 +309,20 @@ def test_a_function_on_lists_that_rounds_numbers_is_wrong(name: str, monkeypatch
 
     with pytest.raises(AssertionError, match="odd number"):
         on_lists(name)
+
+
+def test_a_tensor_without_dimensions_in_a_list_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    on_lists("mul")
+    right = torch._foreach_mul
+
+    def misread(given: Any, other: Any) -> Any:
+        is_number = isinstance(other, list) and isinstance(other[0], torch.Tensor) and all(t.dim() == 0 for t in other)
+        return right(given, 1.0 if is_number else other)
+
+    monkeypatch.setattr(torch, "_foreach_mul", misread)
+
+    with pytest.raises(AssertionError, match="tensors without dimensions"):
+        on_lists("mul")
 
 
 def test_a_draw_that_changes_its_input_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
