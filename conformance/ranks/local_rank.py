@@ -34,8 +34,9 @@ class LocalRank:
     recorder: CollectiveRecorder
     ready: bool = False
     cases: int = 0
-    #: Its rank in the cases that it has run. Libraries keep what they compute for a rank, as the shape of its shard.
-    place: int | None = None
+    #: Its rank and its device's index in the cases that it has run. Libraries keep what they compute for a rank and for
+    #: a device, as the shape of a shard and its place. The index is None where ranks share devices.
+    place: tuple[int, int | None] | None = None
     last_case: str = ""
     exit_status: int | None = None
     exited: bool = False

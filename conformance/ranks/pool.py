@@ -30,6 +30,8 @@ _RANK_TIMEOUT = 180.0
 START_TIMEOUT = _FORK_SERVER_TIMEOUT + _RANK_TIMEOUT
 #: Number of cases after which a rank is replaced, even if it is healthy.
 _MOST_CASES = 500
+#: Number of idle ranks that are kept where the last case had fewer. Each may hold memory of a device.
+_MOST_IDLE = 8
 
 
 class PoolFailed(Exception):
@@ -105,8 +107,11 @@ class Pool:
         work = replace(work, world_size=world_size)
         execution, outcomes = self._execute(work, start, devices)
         # An idle rank may be killed from outside at the moment when it gets work. Then no other rank has joined the
-        # group and no body has begun, so the case runs once more.
-        if any(outcome.never_began for outcome in outcomes):
+        # group and no body has begun, so the case runs once more. The same where the fork server's death, which ends
+        # all ranks, came before the body.
+        if any(outcome.never_began for outcome in outcomes) or (
+            self._fork_server_died and all(outcome.died_before_the_body for outcome in outcomes)
+        ):
             execution, outcomes = self._execute(work, start, devices)
         ends = [outcome.end for outcome in outcomes if outcome.end]
         leaked = execution.leaked()
@@ -122,7 +127,7 @@ class Pool:
         self, work: Work, start: RankStart, devices: LockedDevices | None
     ) -> tuple[Execution, list[RankOutcome]]:
         """Run the case once on warm ranks and return the execution with one outcome for each rank."""
-        ranks = self._take(work.world_size, start)
+        ranks = self._take(work.world_size, start, devices)
         # A new nonce for each execution, so that late messages of an earlier one cannot be mistaken for this one's.
         work = replace(work, nonce=uuid.uuid4().hex)
         execution = Execution(work.nonce, ranks, self)
@@ -146,17 +151,24 @@ class Pool:
         """Largest possible world size, or None where the pool forks as many ranks as a case needs."""
         return None
 
+    @property
+    def _fork_server_died(self) -> bool:
+        """Tell whether the fork server of the last case's ranks is dead."""
+        return self._fork_server is not None and self._fork_server.dead
+
     def _slot(self, number: int, ranks: Sequence[Any], devices: LockedDevices | None) -> RankSlot:
         """Return the slot of rank ``number`` of an execution."""
         del ranks
         return RankSlot(*devices.of_rank(number)) if devices else RankSlot()
 
     def _keep(self, ranks: Sequence[Any]) -> None:
-        """Keep ranks for the next case, which gets the ranks first that ran last."""
+        """Keep ranks for the next case, which gets the ranks first that ran last; discard those idle for longest."""
         self._idle[:0] = ranks
+        self._discard(self._idle[max(_MOST_IDLE, len(ranks)) :])
 
-    def _take(self, count: int, start: RankStart) -> list[Any]:
+    def _take(self, count: int, start: RankStart, devices: LockedDevices | None) -> list[Any]:
         """Return ranks that are ready, in place of those that died while they were idle."""
+        places = [(number, devices.devices[number] if devices else None) for number in range(count)]
         for _ in range(3):
             while self.listen(0):
                 pass
@@ -166,10 +178,10 @@ class Pool:
             try:
                 self._import(start.imports)
                 reuses = start.isolation is Isolation.REUSE
-                found = [self._idle_rank(place) if reuses else None for place in range(count)]
+                found = [self._idle_rank(place) if reuses else None for place in places]
                 new = iter(self._fork(found.count(None), start))
                 ranks = [rank or next(new) for rank in found]
-                for place, rank in enumerate(ranks):
+                for place, rank in zip(places, ranks, strict=True):
                     rank.place = place
                 self._wait_until_ready(ranks)
             except Closed:
@@ -182,8 +194,8 @@ class Pool:
             "Look at the last lines of their output, and at the system's log for killed processes."
         )
 
-    def _idle_rank(self, place: int) -> LocalRank | None:
-        """Return the idle process that has run as rank ``place``, which is then not idle; None if there is none."""
+    def _idle_rank(self, place: tuple[int, int | None]) -> LocalRank | None:
+        """Return the idle process of this rank and device, which is then not idle; None if there is none."""
         rank = next((rank for rank in self._idle if rank.place == place), None)
         if rank is not None:
             self._idle.remove(rank)

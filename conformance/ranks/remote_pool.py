@@ -179,8 +179,9 @@ class RemotePool(Pool):
 
     # --- ranks ------------------------------------------------------------------------------------------------------
 
-    def _take(self, count: int, start: RankStart) -> list[Any]:
+    def _take(self, count: int, start: RankStart, devices: LockedDevices | None) -> list[Any]:
         """Return ``count`` ready ranks, warm or newly forked. Raises ``PoolFailed`` when ranks die three times."""
+        del devices  # an agent's ranks keep the device that torchrun gave it
         for _ in range(3):
             # Hear all news first: an agent or a rank may have died since the last case.
             while self.listen(0):

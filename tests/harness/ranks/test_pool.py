@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import signal
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,8 @@ from conformance.observation import Seen
 from conformance.ranks import fork_server_client
 from conformance.ranks import pool as pools
 from conformance.ranks.channel import Hello, Work
+from conformance.ranks.collective_recorder import ARRIVING
+from conformance.ranks.device_locks import LockedDevices
 from conformance.ranks.pool import Pool, PoolFailed, RankStart
 
 BODIES = Path(__file__).with_name("pool_bodies.py")
@@ -96,8 +100,8 @@ def test_a_rank_that_dies_as_it_gets_work_costs_no_case(warm: Pool, monkeypatch:
     victims = [rank_0(warm)]
     take = warm._take
 
-    def take_and_kill(count: int, start: RankStart) -> Any:
-        taken = take(count, start)
+    def take_and_kill(*arguments: Any) -> Any:
+        taken = take(*arguments)
         if victims:
             os.kill(victims.pop(), signal.SIGKILL)
         return taken
@@ -122,6 +126,35 @@ def test_who_forks_ranks_is_replaced_and_takes_along_what_they_started(warm: Poo
     assert fork_server(warm).pid != guard
     assert not alive(rank)
     assert not alive(child)
+
+
+def test_a_case_whose_ranks_died_with_their_fork_server_before_its_body_runs_again(
+    warm: Pool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """On a busy machine the ranks take up the next case before they die with the fork server."""
+    flag = tmp_path / "wait"
+    flag.touch()
+    bodies = tmp_path / "slow_bodies.py"
+    bodies.write_text(
+        "import pathlib, time\n"
+        f"while pathlib.Path({str(flag)!r}).exists():\n    time.sleep(0.01)\n" + BODIES.read_text()
+    )
+    rank_0(warm)
+    follow = pools.Execution.follow
+
+    def kill_and_follow(execution: Any, deadline: float) -> Any:
+        ranks = [participant.process for participant in execution._participants]
+        while flag.exists() and not all(rank.position().stage == ARRIVING for rank in ranks):
+            time.sleep(0.01)
+        if flag.exists():
+            kill(fork_server(warm).pid)
+            flag.unlink()
+        return follow(execution, deadline)
+
+    monkeypatch.setattr(pools.Execution, "follow", kill_and_follow)
+    ended = warm.run(replace(work(), module="slow_bodies", file=str(bodies)), 2)
+
+    assert ended.outcome.observation.seen is Seen.RIGHT, ended.outcome
 
 
 def test_a_rank_uses_pytorch_as_it_is(warm: Pool) -> None:
@@ -149,9 +182,36 @@ def test_a_process_keeps_its_rank(warm: Pool, monkeypatch: pytest.MonkeyPatch) -
     seen = {rank_0(warm, 2) for _ in range(4)}
 
     assert len(seen) == 2, "the first ranks were not replaced"
-    assert (third.cases, third.place) == (1, 2), "the third rank served in the place of another"
+    assert (third.cases, third.place) == (1, (2, None)), "the third rank served in the place of another"
     rank_0(warm, 3)
     assert third.cases == 2
+
+
+def test_a_process_keeps_its_device(warm: Pool) -> None:
+    """Libraries keep what they compute for a device: with another one, they would use the device of before."""
+
+    def on(*devices: int) -> int:
+        with contextlib.ExitStack() as opened:
+            locks = tuple(opened.enter_context(open(os.devnull)).fileno() for _ in devices)
+            ended = warm.run(work(), len(devices), devices=LockedDevices(devices, locks))
+        assert ended.outcome.observation.seen is Seen.RIGHT, ended.outcome
+        return int(ended.metrics["pid"])
+
+    first, second = on(0, 1), on(2, 3)
+
+    assert first != second, "one process ran on two devices"
+    assert [on(0, 1), on(2, 3), on(0, 3)] == [first, second, first]
+
+
+def test_few_idle_ranks_are_kept(warm: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each may hold memory of a device."""
+    monkeypatch.setattr(pools, "_MOST_IDLE", 2)
+    rank_0(warm, 4)
+    assert len(warm._idle) == 4, "as many as the last case had"
+
+    rank_0(warm, 2)
+
+    assert [rank.place for rank in warm._idle] == [(0, None), (1, None)]
 
 
 def test_what_takes_long_to_import_is_imported_once_for_all_ranks_from_then_on(warm: Pool) -> None:
