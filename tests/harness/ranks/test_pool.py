@@ -192,7 +192,7 @@ def test_a_process_keeps_its_device(warm: Pool) -> None:
 
     def on(*devices: int) -> int:
         with contextlib.ExitStack() as opened:
-            locks = tuple(opened.enter_context(open(os.devnull)).fileno() for _ in devices)
+            locks = tuple(opened.enter_context(Path(os.devnull).open()).fileno() for _ in devices)
             ended = warm.run(work(), len(devices), devices=LockedDevices(devices, locks))
         assert ended.outcome.observation.seen is Seen.RIGHT, ended.outcome
         return int(ended.metrics["pid"])
