@@ -6,6 +6,7 @@ Each defect shows for these inputs alone. Devices that differ from the host wher
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ import torch
 
 from conformance.checker import Checker
 from conformance.numerics.trees import mapped
-from conformance.suites.foreach import functions, special_lists
+from conformance.suites.foreach import functions, special_lists, special_operands
 from conformance.suites.operators import execution, special_inputs
 from conformance.suites.operators.execution import OperatorSample, call
 
@@ -73,6 +74,11 @@ def reads(reading: Reading) -> Callable[..., Any]:
         (without_negative_zero, "index_select[float32-inference]", "bits of some have changed"),
         (without_subnormals, "flip[float32-inference]", "bits of some have changed"),
         (without_subnormals, "mm[float32-inference]", "subnormal numbers in input"),
+        (without_subnormals, "addcmul[float32-inference]", "zeros in input .* are lost"),
+        (without_subnormals, "nn.functional.binary_cross_entropy[float32-inference]", "subnormal numbers in input 0"),
+        (without_nan, "nonzero[float32-inference]", "NaN in input 0, output 0: the shape"),
+        (without_nan, "prod[float32-inference]", r"shape \(5, 5, 5\)\), NaN in input 0"),
+        (through_double, "sort[int64-inference]", r"\(4099,\), large\), integers (times|plus) 9007199254740993"),
         (through_double, "trunc[int64-inference]", "integers times 9007199254740993"),
         (through_double, "addbmm[int64-inference]", "integers times 9007199254740993"),
     ],
@@ -86,6 +92,19 @@ def test_a_lost_special_value_is_wrong(
 
     with pytest.raises(AssertionError, match=message):
         run(f"operators.{cell}")
+
+
+def test_a_comparison_with_zero_that_loses_subnormal_numbers_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels for a tensor and a number are others than those for two tensors."""
+
+    def execute(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+        beside_zero = len(sample.args) == 1 and type(sample.args[0]) is int
+        return (reads(without_subnormals) if beside_zero else call)(function, sample, **extra)
+
+    monkeypatch.setattr(execution, "execute", execute)
+
+    with pytest.raises(AssertionError, match="special values and zero"):
+        run("operators.gt[float32-inference]")
 
 
 def reads_cotangents(reading: Reading) -> Callable[..., Any]:
@@ -190,6 +209,46 @@ def test_a_function_on_lists_that_loses_special_values_is_wrong(monkeypatch: pyt
 
     with pytest.raises(AssertionError, match="wrong sign"):
         list_check("neg", torch.float32, special_lists.check_values)
+
+
+def test_a_function_on_lists_that_loses_infinity_beside_a_number_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three times the largest number is infinite too, so the number has to be below one."""
+    list_check("mul", torch.float32, special_lists.check_values)
+    right = torch._foreach_mul
+
+    def mul(given: Any, other: Any) -> Any:
+        return right([without_infinity(each) for each in given] if type(other) is float else given, other)
+
+    monkeypatch.setattr(torch, "_foreach_mul", mul)
+
+    with pytest.raises(AssertionError, match=r"an odd number .*: where it is infinite"):
+        list_check("mul", torch.float32, special_lists.check_values)
+
+
+@pytest.mark.parametrize(
+    ("name", "reading", "message"),
+    [
+        ("addcdiv", without_negative_zero, "where it is infinite, and its sign"),
+        ("log10", without_subnormals, "lost a subnormal number"),
+    ],
+)
+def test_a_misread_operand_of_a_function_on_lists_is_wrong(
+    name: str, reading: Reading, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    list_check(name, torch.float32, special_operands.check_operands)
+    right, calls = special_operands._Call.on, iter(range(10**6))
+
+    def on(given: Any, device: torch.device) -> Any:
+        # The host is the device here: the reference in float64 and the host come first, and then the device.
+        return right(replace(given, operands=mapped(given.operands, read)) if next(calls) % 3 == 2 else given, device)
+
+    def read(leaf: Any) -> Any:
+        return reading(leaf) if isinstance(leaf, torch.Tensor) else leaf
+
+    monkeypatch.setattr(special_operands._Call, "on", on)
+
+    with pytest.raises(AssertionError, match=message):
+        list_check(name, torch.float32, special_operands.check_operands)
 
 
 def test_a_function_on_lists_that_rounds_integers_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:

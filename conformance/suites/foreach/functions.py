@@ -107,7 +107,9 @@ def _binary(
         )
     )
     calls += _with_numbers("", 3, _NUMBERS, None, reference, tensor=tensor)
-    calls += _with_numbers("odd ", _ODD_BOUND, _ODD_NUMBERS, torch.float32, reference, tensor=tensor)
+    # Times a number below one, the largest number stays finite, and infinity does not.
+    odd = _ODD if name == "mul" else _ODD_BOUND
+    calls += _with_numbers("odd ", odd, _ODD_NUMBERS, torch.float32, reference, tensor=tensor)
     if name in ("add", "sub"):
         calls += _with_alpha("alpha", 2, None, reference, tensor=tensor)
         calls += _with_alpha("odd alpha", _ODD, torch.float32, reference, tensor=tensor)

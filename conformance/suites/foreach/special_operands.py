@@ -125,6 +125,10 @@ def _check_one(check, function: Function, label: str, kind: Kind, call: _Call, d
             _check_subnormals(check, what, actual, wide, usual)
             continue
         _check_not_finite(check, function, what, actual, right)
+        if kind.name == "negative zeros":
+            # Nothing overflows, so the order of products and sums does not matter: a division by -0 has one sign.
+            agreed = torch.where(right.isinf() & (right == usual), right, torch.zeros_like(right))
+            check.that(not ((agreed != 0) & (actual != agreed)).any(), f"{what}: where it is infinite, and its sign")
         if function.name not in OPEN and kind.name == "infinities":
             check.that(not ((right == 0) & (actual != 0) & _is_special(right)).any(), f"{what}: what has to be zero")
         if function.operator.partition(".")[0] in limits().zeros.signed:
@@ -149,8 +153,9 @@ def _check_not_finite(check, function: Function, what: str, actual: torch.Tensor
 
 
 def _check_subnormals(check, what: str, actual: torch.Tensor, exact: torch.Tensor, usual: torch.Tensor) -> None:
-    """Check that no result has lost half of what it is both in float64 and on the host."""
+    """Check that no result has lost half of what it is both in float64 and on the host, and none is infinite alone."""
     limit = torch.finfo(usual.dtype)
     least = (exact.abs() / 2).clamp_min(limit.smallest_normal * limit.eps * _STEPS)
     lost = (actual.double().abs() < least) & (usual.double().abs() >= least)
+    lost |= ~actual.isfinite() & exact.isfinite() & usual.isfinite()
     check.that(not lost.any(), f"{what}: {int(lost.sum())} results have lost a subnormal number")

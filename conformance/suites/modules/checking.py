@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import math
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -187,7 +188,7 @@ def _check_inputs(check: Any, label: str, found: Run, exact: Run, given: ModuleC
     for i, (after, host, old) in enumerate(zip(found.inputs, exact.inputs, before, strict=True)):
         if same_bits(plain(host), plain(old)):
             # Conversions may change the bits of a NaN.
-            kept = torch.equal(plain(after).double().nan_to_num(), plain(old).double().nan_to_num())
+            kept = torch.equal(*(_with_one_nan(plain(each).double()) for each in (after, old)))
             check.that(kept, f"{label}: input {i} was changed by the call")
 
 
@@ -244,12 +245,17 @@ def _size(value: torch.Tensor) -> float:
     return float(value.abs().nan_to_num(0.0, 0.0, 0.0).max())
 
 
+def _with_one_nan(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the tensor with 0 for each NaN; infinities stay, so they differ from the largest number."""
+    return tensor.nan_to_num(0.0, math.inf, -math.inf)
+
+
 def _error(value: torch.Tensor, right: torch.Tensor, scale: float) -> float:
     """Return the largest error over ``scale``; infinity if values that are not finite differ."""
     if not right.numel():
         return 0.0
     wide, finite = value.double(), right.isfinite()
-    if not same_bits(wide[~finite].nan_to_num(), right[~finite].nan_to_num()):
+    if not same_bits(_with_one_nan(wide[~finite]), _with_one_nan(right[~finite])):
         return float("inf")
     worst = float((wide - right)[finite].abs().max()) if finite.any() else 0.0
     return worst / scale if scale else worst

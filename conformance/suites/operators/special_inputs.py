@@ -27,6 +27,8 @@ _LONG = 4099
 _EVERY = 3
 #: Numbers by which integers are multiplied. The products are not numbers of float32; the last ones not of float64.
 _FACTORS = {torch.int32: ((1 << 24) + 1,), torch.int64: ((1 << 24) + 1, (1 << 53) + 1)}
+#: Integers are multiplied if no absolute value is larger.
+_MOST = 99
 #: Results of this size may have overflowed.
 _OVERFLOW = {torch.int32: 2.0**30, torch.int64: 2.0**62}
 #: Multiplies the other tensors beside subnormal ones, so that products are normal numbers.
@@ -41,7 +43,7 @@ _FINITE = (20.0, -30.0)
 #: The largest number in the other tensors beside infinities.
 _SMALL = 0.75
 #: Samples of a cell that get special values, each with other kinds of arguments.
-_SAMPLES = 3
+_SAMPLES = 4
 #: Stands in the place of a tensor; no number that the database has. Such samples count from 7000 on.
 _A_NUMBER, _NUMBERED = 0.7, 7000
 
@@ -82,7 +84,9 @@ def check(info, judge, samples: list[OperatorSample], dtype: torch.dtype) -> Non
     if dtype.is_floating_point:
         for sample in chosen[:1]:
             _check_ignored(info, judge, sample)
-    for sample in () if has_samples else chosen:
+    for sample in chosen:
+        if has_samples and tiers.is_usual(info, sample, dtype):
+            continue
         changes = _integers(info, sample, dtype) if dtype in _FACTORS else _floats(info, judge, sample)
         for change in changes:
             _compare(info, judge, change)
@@ -212,7 +216,7 @@ def _floats(info, judge, sample: OperatorSample) -> Iterator[Change]:
             yield Change(f"infinities alone {name}", _with(sample, tensor, torch.full_like(tensor, torch.inf)))
         # In 16 bits, subnormal numbers have few digits, and each step of a formula may lose them all.
         if judge.check.subnormals and tensor.dtype in (torch.float32, torch.float64):
-            yield Change(f"subnormal numbers {name}", _with_subnormals(sample, tensor))
+            yield Change(f"subnormal numbers {name}", _with_subnormals(info, sample, tensor))
 
 
 def _not_finite(
@@ -275,8 +279,8 @@ def _all_kinds(tensor: torch.Tensor, *, subnormals: bool) -> torch.Tensor:
     return flat.reshape(tensor.shape)
 
 
-def _with_subnormals(sample: OperatorSample, tensor: torch.Tensor) -> OperatorSample:
-    """Return the sample with subnormal numbers in one tensor, and large ones in the others."""
+def _with_subnormals(info, sample: OperatorSample, tensor: torch.Tensor) -> OperatorSample:
+    """Return the sample with subnormal numbers in one tensor, and large ones in the others if the host takes them."""
     tiny = torch.finfo(tensor.dtype).smallest_normal / 8
 
     def scaled(leaf):
@@ -284,7 +288,12 @@ def _with_subnormals(sample: OperatorSample, tensor: torch.Tensor) -> OperatorSa
             return leaf
         return leaf.detach() * (tiny if leaf is tensor else min(_LARGE, torch.finfo(leaf.dtype).max ** 0.5))
 
-    return sample.with_arguments(mapped(sample.arguments, scaled))
+    changed = sample.with_arguments(mapped(sample.arguments, scaled))
+    try:
+        call(info.op, changed.on(HOST))
+    except Exception:  # some inputs have bounds, as probabilities have
+        return _with(sample, tensor, tensor.detach() * tiny)
+    return changed
 
 
 def _of_values(sample: OperatorSample) -> Iterator[tuple[int, torch.Tensor]]:
@@ -311,7 +320,10 @@ def _moves(info, sample: OperatorSample) -> bool:
     if not given or not made or any(tensor.dtype != given[0].dtype for tensor in (*given, *made)):
         return False
     known = torch.cat([*(tensor.detach().reshape(-1) for tensor in given), given[0].new_zeros(1)])
-    return sampling.elements(sample) > _EVERY and all(bool(torch.isin(leaf, known).all()) for leaf in made)
+    # A long product may be zero without having moved anything.
+    has_moved = any(bool((leaf != 0).any()) for leaf in made)
+    is_made_of_them = has_moved and all(bool(torch.isin(leaf, known).all()) for leaf in made)
+    return sampling.elements(sample) > _EVERY and is_made_of_them
 
 
 # --- integers ---------------------------------------------------------------------------------------------------------
@@ -323,12 +335,14 @@ def _integers(info, sample: OperatorSample, dtype: torch.dtype) -> Iterator[Chan
         return
     values = _values_among(info, sample, dtype)
     for number, tensor in enumerate(sample.tensors[: limits().special_inputs.tensors]):
-        if tensor.dtype is not dtype or number not in values or not tensor.numel() or tensor.abs().max() > 99:
+        if tensor.dtype is not dtype or number not in values or not tensor.numel():
             continue
+        # Products of two stay within the dtype for numbers of this size. A division keeps their order.
+        small = tensor.detach().div(int(tensor.abs().max()) // _MOST + 1, rounding_mode="floor")
         for factor in _FACTORS[dtype]:
-            changed = _with(sample, tensor, tensor.detach() * factor)
+            changed = _with(sample, tensor, small * factor)
             yield Change(f"integers times {factor} in input {number}", changed, in_forms=True)
-            near = _with(sample, tensor, tensor.detach() + factor)
+            near = _with(sample, tensor, small + factor)
             yield Change(f"integers plus {factor} in input {number}", near, in_forms=True)
 
 
@@ -406,9 +420,11 @@ def _compare_form(info, judge, change: Change, expected, actual) -> None:
     due = choices.settled(info, change.sample, found, due)
     oracle, n = of_forward(info, change.sample), judge.length(change.sample, expected)
     for position, (actual, wanted) in enumerate(zip(found, due, strict=True)):
+        label = f"{change}, output {position}"
         if not _comparable(actual, wanted):
+            _check_size(info, judge, label, actual, wanted)
             continue
-        ours, theirs, label = plain(actual), plain(wanted), f"{change}, output {position}"
+        ours, theirs = plain(actual), plain(wanted)
         if change.moves:
             _compare_bits(judge, label, ours, theirs)
         elif theirs.dtype in _FACTORS:
@@ -424,6 +440,12 @@ def _compare_form(info, judge, change: Change, expected, actual) -> None:
                 losses = _with_losses_alone(ours, theirs, functools.partial(_forward, info, change, position))
                 ours = torch.where(both, ours, losses)
             judge.tensor(label, ours, theirs, functools.partial(_exact, oracle, position), n)
+
+
+def _check_size(info, judge, label: str, actual, wanted) -> None:
+    """Check the number of positions, where they have a standard; of other operators, the plain results show it."""
+    if info.name in limits().special_inputs.positions and isinstance(actual, torch.Tensor):
+        judge.check.equal(tuple(actual.shape), tuple(wanted.shape), f"{label}: the shape")
 
 
 def _exact(oracle: Oracle, position: int) -> Exact | None:

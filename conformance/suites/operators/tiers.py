@@ -51,6 +51,11 @@ def has_special_values(info) -> bool:
     return _builder(info) is not None
 
 
+def is_usual(info, sample: OperatorSample, dtype: torch.dtype) -> bool:
+    """Return whether a sample of this operator has the keyword arguments of the samples of ``special_values``."""
+    return set(sample.kwargs) == set(_keywords(info, dtype, sample.input))
+
+
 def special_values(info, dtype: torch.dtype, *, subnormals: bool = True) -> list[OperatorSample]:
     """Return a sample of NaN, infinities, signed zeros, subnormals and largest numbers; of all pairs if binary.
 
@@ -68,7 +73,22 @@ def special_values(info, dtype: torch.dtype, *, subnormals: bool = True) -> list
     number = OperatorSample(
         2001, values, (_NUMBER,), _keywords(info, dtype, values), tier="special values and a number"
     )
-    return [pairs, number]
+    return [pairs, number, *_beside_zero(info, dtype, values)]
+
+
+def _beside_zero(info, dtype: torch.dtype, values: torch.Tensor) -> list[OperatorSample]:
+    """Return the values and the number 0 for a comparison: beside other numbers, a lost subnormal does not show."""
+    sample = OperatorSample(2002, values, (0,), _keywords(info, dtype, values), tier="special values and zero")
+    return [sample] if not sample.kwargs and _compares(info, values) else []
+
+
+def _compares(info, values: torch.Tensor) -> bool:
+    """Return whether the operator takes a number and gives truth values."""
+    try:
+        made = info.op(values, 0)
+    except Exception:  # many functions of two tensors take no number
+        return False
+    return isinstance(made, torch.Tensor) and made.dtype is torch.bool
 
 
 def _judged(info, values: torch.Tensor) -> torch.Tensor:

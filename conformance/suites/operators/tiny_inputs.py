@@ -23,7 +23,7 @@ _STEPS = 16
 #: Elements of a sample below which nothing shows that the operator selects.
 _FEW = 3
 #: Tensors of a sample that are changed in turn.
-_TENSORS = 4
+_TENSORS = 6
 
 
 def check(info, judge, samples: list[OperatorSample]) -> None:
@@ -139,15 +139,25 @@ def _in_forms(info, judge, sample: OperatorSample, due: list[torch.Tensor]) -> I
 
 
 def _scaled(sample: OperatorSample) -> Iterator[tuple[int, str, OperatorSample]]:
-    for number, tensor in _of_values(sample):
+    """Yield the sample with subnormal numbers in each input in turn, also beside zeros in each other one.
+
+    Beside an ordinary summand, a lost one does not show.
+    """
+    values = list(_of_values(sample))
+    for number, tensor in values:
         largest = tensor.nan_to_num(0.0, 0.0, 0.0).abs().max()
-        if largest > 0:
-            tiny = torch.finfo(tensor.dtype).smallest_normal / 2
-            yield number, f"subnormal numbers in input {number}", _with(sample, number, tensor / largest * tiny)
+        if not largest > 0:
+            continue
+        name = f"subnormal numbers in input {number}"
+        tiny = _with(sample, number, tensor / largest * (torch.finfo(tensor.dtype).smallest_normal / 2))
+        yield number, name, tiny
+        for other, summand in values:
+            if other != number:
+                yield number, f"{name}, zeros in input {other}", _with(tiny, other, torch.zeros_like(summand))
 
 
 def _compare_losses(info, judge, name: str, sample: OperatorSample) -> None:
-    """Check that no result is zero which is a subnormal number both on the host and in float64."""
+    """Check that no result is lost, zero or infinite, which is a number both on the host and in float64."""
     due, exact = _outputs(info, call, sample.on(HOST)), _outputs(info, call, sample.wide(_same))
     if not due or exact is None or len(due) != len(exact):
         return
@@ -159,9 +169,10 @@ def _compare_losses(info, judge, name: str, sample: OperatorSample) -> None:
         for actual, wanted, wide, bound in zip(found, due, exact, least, strict=False):
             if actual.shape == wanted.shape == wide.shape:
                 is_there = (wanted.abs() >= bound) & (wide.abs() >= bound)
-                lost = (plain(actual) == 0) & plain(is_there)
+                is_finite = wanted.isfinite() & wide.isfinite()
+                lost = (plain(actual) == 0) & plain(is_there) | plain(actual).isinf() & plain(is_finite)
                 label = f"{sample}, {name}{name_of_form}"
-                judge.check.that(not lost.any(), f"{label}: {int(lost.sum())} results are zero, and none is due")
+                judge.check.that(not lost.any(), f"{label}: {int(lost.sum())} results are lost: zero, or infinite")
 
 
 def _same(tensor: torch.Tensor) -> torch.Tensor:

@@ -15,13 +15,16 @@ SIZES = (1, 7, 63, 65, 513, 70001)
 SMALL = (3,) * 1019
 #: Gradients in lists of a scaler: a launch takes as many as its arguments hold, for example 110 or 320.
 LENGTHS = (111, 321, 1025)
-STEPS, RATE, DECAY = 3, 0.01, 0.1
+#: Options of so many bits that none is a number of bfloat16, and so large that each shows in the results.
+STEPS, RATE, DECAY, EPSILON = 3, 261 / 8192, 267 / 1024, 263 / 8192
+BETAS = (445 / 512, 507 / 512)
 OPTIMIZERS = {
-    "Adam": (torch.optim.Adam, {"betas": (0.9, 0.99)}, "_fused_adam_"),
-    "AdamW": (torch.optim.AdamW, {"betas": (0.9, 0.99)}, "_fused_adamw_"),
-    "SGD": (torch.optim.SGD, {"momentum": 0.9}, "_fused_sgd_"),
-    "Adagrad": (torch.optim.Adagrad, {}, "_fused_adagrad_"),
-}
+    "Adam": (torch.optim.Adam, {"betas": BETAS, "eps": EPSILON}, "_fused_adam_"),
+    "AdamW": (torch.optim.AdamW, {"betas": BETAS, "eps": EPSILON}, "_fused_adamw_"),
+    "SGD": (torch.optim.SGD, {"momentum": 461 / 512, "dampening": 277 / 1024}, "_fused_sgd_"),
+    "Adagrad": (torch.optim.Adagrad, {"lr_decay": 271 / 4096, "initial_accumulator_value": 281 / 2048, "eps": EPSILON},
+                "_fused_adagrad_"),
+}  # fmt: skip
 WAYS = ("loop", "foreach", "fused")
 #: Roundings of the parameter and of the update in one step, each half a unit in the last place (2^-24).
 ROUNDINGS = 16
