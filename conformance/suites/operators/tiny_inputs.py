@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator
 
 import torch
 
+from conformance.numerics.budgets import OpClass
 from conformance.numerics.compare import plain, same_bits
 from conformance.numerics.trees import leaves
 
@@ -169,8 +170,10 @@ def _compare_losses(info, judge, name: str, sample: OperatorSample) -> None:
         for actual, wanted, wide, bound in zip(found, due, exact, least, strict=False):
             if actual.shape == wanted.shape == wide.shape:
                 is_there = (wanted.abs() >= bound) & (wide.abs() >= bound)
-                is_finite = wanted.isfinite() & wide.isfinite()
-                lost = (plain(actual) == 0) & plain(is_there) | plain(actual).isinf() & plain(is_finite)
+                lost = (plain(actual) == 0) & plain(is_there)
+                if judge.op_class is not OpClass.ITERATIVE:
+                    # A solver may multiply by the reciprocal of a pivot, which overflows before the quotient does.
+                    lost |= plain(actual).isinf() & plain(wanted.isfinite() & wide.isfinite())
                 label = f"{sample}, {name}{name_of_form}"
                 judge.check.that(not lost.any(), f"{label}: {int(lost.sum())} results are lost: zero, or infinite")
 
