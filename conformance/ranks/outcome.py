@@ -10,7 +10,7 @@ from enum import Enum
 from conformance.observation import Observation, Seen
 from conformance.process.watchdog import fatal_error, rank_stacks
 from conformance.ranks.channel import Done, End
-from conformance.ranks.collective_recorder import ARRIVING, JOINING, CollectiveRecord
+from conformance.ranks.collective_recorder import CollectiveRecord
 from conformance.ranks.output import tagged
 from conformance.reports.verdict import Reason
 
@@ -45,13 +45,6 @@ class RankOutcome:
     def never_began(self) -> bool:
         """Tell whether the rank died before it began the case, which then cannot have caused the death."""
         return self.ending is RankEnd.DIED and self.end is None and not self.position.nonce
-
-    @property
-    def died_before_the_body(self) -> bool:
-        """Tell whether the rank died before it began the body of the case, which it may have imported."""
-        return self.never_began or (
-            self.ending is RankEnd.DIED and self.end is None and self.position.stage in (ARRIVING, JOINING)
-        )
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from conformance.ranks.device_locks import LockedDevices
 from conformance.ranks.execution import Execution, RankProcess
 from conformance.ranks.fork_server_client import ForkServerClient
 from conformance.ranks.local_rank import LocalRank
-from conformance.ranks.outcome import CaseOutcome, RankOutcome, combine
+from conformance.ranks.outcome import CaseOutcome, RankEnd, RankOutcome, combine
 
 #: Seconds that the fork server may take to start. It imports torch, which takes long on a busy machine.
 _FORK_SERVER_TIMEOUT = 180.0
@@ -107,11 +107,10 @@ class Pool:
         work = replace(work, world_size=world_size)
         execution, outcomes = self._execute(work, start, devices)
         # An idle rank may be killed from outside at the moment when it gets work. Then no other rank has joined the
-        # group and no body has begun, so the case runs once more. The same where the fork server's death, which ends
-        # all ranks, came before the body.
-        if any(outcome.never_began for outcome in outcomes) or (
-            self._fork_server_died and all(outcome.died_before_the_body for outcome in outcomes)
-        ):
+        # group and no body has begun, so the case runs once more. It does too where the fork server died, which ends
+        # all ranks: if the case is the reason, it dies again.
+        lost = [outcome for outcome in outcomes if outcome.ending is RankEnd.DIED]
+        if any(outcome.never_began for outcome in lost) or (lost and self._fork_server_died):
             execution, outcomes = self._execute(work, start, devices)
         ends = [outcome.end for outcome in outcomes if outcome.end]
         leaked = execution.leaked()

@@ -206,7 +206,7 @@ def in_memory_order(function: Any, sample: OperatorSample, **extra: Any) -> Any:
         (without("label_smoothing"), "nn.functional.cross_entropy[float32-inference]", "label_smoothing="),
         (reads(without_negative_zero), "maximum[float32-inference]", "selects elements"),
         (reads(without_subnormals), "nn.functional.interpolate.nearest[float32-inference]", "selects elements"),
-        (reads(without_subnormals), "mean[float32-inference]", "results are zero, and none is due"),
+        (reads(without_subnormals), "mean[float32-inference]", "results are lost: zero, or infinite"),
         (only_in(in_place, reads(without_nan)), "addbmm[float32-inference]", "in-place variant"),
         (only_in(into, reads(without_nan)), "addr[float32-inference]", "NaN in input .*out= variant"),
         (only_in(kernel("elu_backward"), reads(without_nan)), "nn.functional.elu[float32-training]", "NaN in"),

@@ -128,23 +128,24 @@ def test_who_forks_ranks_is_replaced_and_takes_along_what_they_started(warm: Poo
     assert not alive(child)
 
 
-def test_a_case_whose_ranks_died_with_their_fork_server_before_its_body_runs_again(
-    warm: Pool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize(
+    ("before", "stage"), [('@case("pool.sum"', ARRIVING), ("    total = torch.ones(3)", "in the body")]
+)
+def test_a_case_whose_ranks_died_with_their_fork_server_runs_again(
+    warm: Pool, before: str, stage: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """On a busy machine the ranks take up the next case before they die with the fork server."""
     flag = tmp_path / "wait"
     flag.touch()
-    bodies = tmp_path / "slow_bodies.py"
-    bodies.write_text(
-        "import pathlib, time\n"
-        f"while pathlib.Path({str(flag)!r}).exists():\n    time.sleep(0.01)\n" + BODIES.read_text()
-    )
+    bodies, indent = tmp_path / f"slow_bodies_{len(stage)}.py", " " * (len(before) - len(before.lstrip()))
+    wait = f"{indent}while __import__('pathlib').Path({str(flag)!r}).exists():\n{indent}    time.sleep(0.01)\n"
+    bodies.write_text(BODIES.read_text().replace(before, wait + before, 1))
     rank_0(warm)
     follow = pools.Execution.follow
 
     def kill_and_follow(execution: Any, deadline: float) -> Any:
         ranks = [participant.process for participant in execution._participants]
-        while flag.exists() and not all(rank.position().stage == ARRIVING for rank in ranks):
+        while flag.exists() and not all(rank.position().stage == stage for rank in ranks):
             time.sleep(0.01)
         if flag.exists():
             kill(fork_server(warm).pid)
@@ -152,7 +153,7 @@ def test_a_case_whose_ranks_died_with_their_fork_server_before_its_body_runs_aga
         return follow(execution, deadline)
 
     monkeypatch.setattr(pools.Execution, "follow", kill_and_follow)
-    ended = warm.run(replace(work(), module="slow_bodies", file=str(bodies)), 2)
+    ended = warm.run(replace(work(), module=bodies.stem, file=str(bodies)), 2)
 
     assert ended.outcome.observation.seen is Seen.RIGHT, ended.outcome
 
