@@ -15,6 +15,7 @@ exact values replace the oracle's there and judge the device and the host.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -143,6 +144,11 @@ def same_bits(left: torch.Tensor, right: torch.Tensor) -> bool:
     if left.dtype != right.dtype or left.shape != right.shape:
         return False
     return torch.equal(_carrier(left), _carrier(right))
+
+
+def without_nan(tensor: torch.Tensor, number: float) -> torch.Tensor:
+    """Return the tensor with a number in the place of each NaN, which equals nothing. Infinities stay infinite."""
+    return tensor.nan_to_num(number, math.inf, -math.inf)
 
 
 def _carrier(tensor: torch.Tensor) -> torch.Tensor:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import math
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +13,7 @@ from torch import nn
 
 from conformance.finding import EnvironmentLacks
 from conformance.numerics.budgets import load_table
-from conformance.numerics.compare import plain, same_bits
+from conformance.numerics.compare import plain, same_bits, without_nan
 from conformance.numerics.nearness import METRIC, Near, bound_of
 from conformance.numerics.trees import tensors
 from conformance.suites.operators.execution import gradients_twice, reseed
@@ -188,7 +187,7 @@ def _check_inputs(check: Any, label: str, found: Run, exact: Run, given: ModuleC
     for i, (after, host, old) in enumerate(zip(found.inputs, exact.inputs, before, strict=True)):
         if same_bits(plain(host), plain(old)):
             # Conversions may change the bits of a NaN.
-            kept = torch.equal(*(_with_one_nan(plain(each).double()) for each in (after, old)))
+            kept = torch.equal(*(without_nan(plain(each).double(), 0.0) for each in (after, old)))
             check.that(kept, f"{label}: input {i} was changed by the call")
 
 
@@ -245,17 +244,12 @@ def _size(value: torch.Tensor) -> float:
     return float(value.abs().nan_to_num(0.0, 0.0, 0.0).max())
 
 
-def _with_one_nan(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the tensor with 0 for each NaN; infinities stay, so they differ from the largest number."""
-    return tensor.nan_to_num(0.0, math.inf, -math.inf)
-
-
 def _error(value: torch.Tensor, right: torch.Tensor, scale: float) -> float:
     """Return the largest error over ``scale``; infinity if values that are not finite differ."""
     if not right.numel():
         return 0.0
     wide, finite = value.double(), right.isfinite()
-    if not same_bits(_with_one_nan(wide[~finite]), _with_one_nan(right[~finite])):
+    if not same_bits(without_nan(wide[~finite], 0.0), without_nan(right[~finite], 0.0)):
         return float("inf")
     worst = float((wide - right)[finite].abs().max()) if finite.any() else 0.0
     return worst / scale if scale else worst
