@@ -49,10 +49,14 @@ WORLD_AXIS = "world"
 
 
 class Tier(Enum):
-    """Kind of a case: a test of one behaviour, or a workload that trains or runs a model."""
+    """Kind of a case: a test of one behaviour, a workload that trains or runs a model, or a test with far more inputs.
+
+    Cases of the deep tier run only with ``--tier=deep``, or where ``--case`` names them. They are in no profile.
+    """
 
     UNIT = "unit"
     WORKLOAD = "workload"
+    DEEP = "deep"
 
 
 class Level(Enum):

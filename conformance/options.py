@@ -29,7 +29,13 @@ _OPTIONS: tuple[tuple[str, dict[str, object]], ...] = (
         "--area",
         {"metavar": "AREA", "action": "append", "help": "Run only these areas (repeat the option, or use commas)."},
     ),
-    ("--tier", {"metavar": "TIER", "help": "Run only the cases of a tier: unit or workload."}),
+    (
+        "--tier",
+        {
+            "metavar": "TIER",
+            "help": "Run only the cases of a tier: unit, workload or deep. Without this, unit and workload.",
+        },
+    ),
     (
         "--dtype",
         {"metavar": "DTYPE", "action": "append", "help": "Run only the cases of these dtypes (repeat, or use commas)."},

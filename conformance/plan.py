@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from conformance.case import Case, CaseFamily
+from conformance.case import Case, CaseFamily, Tier
 from conformance.errors import ConformanceError, UsageError
 from conformance.reports.json_files import collector_paused
 from conformance.reports.planned import plan_sha256
@@ -51,10 +51,14 @@ def suite_version() -> str:
         raise UsageError(f"accelerator-conformance is not installed. Install it: pip install -e {folder}") from None
 
 
-def bundled_cases(areas: Iterable[str] | None = None) -> list[BundledCase]:
-    """Return every bundled case of the given areas (default: all areas), by area and then in file order."""
+def bundled_cases(areas: Iterable[str] | None = None, *, deep: bool = False) -> list[BundledCase]:
+    """Return every bundled case of the given areas (default: all areas), by area and then in file order.
+
+    Cases of the deep tier, which an ordinary run leaves out, are among them only with ``deep``.
+    """
     chosen = area_names() if areas is None else sorted(areas)
-    return [planned for area in chosen for module in _suite_modules(area) for planned in _cases_of(module)]
+    found = [planned for area in chosen for module in _suite_modules(area) for planned in _cases_of(module)]
+    return [planned for planned in found if deep or planned.case.tier is not Tier.DEEP]
 
 
 def _suite_modules(area: str) -> Iterator[ModuleType]:

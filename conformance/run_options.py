@@ -10,7 +10,7 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from conformance.case import Isolation
+from conformance.case import Isolation, Tier
 from conformance.errors import UnknownName, UsageError
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def read_options(config: pytest.Config) -> RunOptions:
         capabilities=_file("--capabilities", get("capabilities"), "docs/declarations.md"),
         profile=_one_of("profile", get("profile"), PROFILES),
         areas=_many_of("area", get("area"), area_names()),
-        tier=_one_of("tier", get("tier"), ("unit", "workload")),
+        tier=_one_of("tier", get("tier"), [tier.value for tier in Tier]),
         dtypes=_many_of("dtype", get("dtype"), _dtype_names()),
         cases=_cases(get("case") or (), get("case_file") or ()),
         strictness=Strictness(_one_of("strictness", get("strictness"), [level.value for level in Strictness])),

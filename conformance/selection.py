@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 
-from conformance.case import Case
+from conformance.case import Case, Tier
 from conformance.reports.profiles import in_profile
 from conformance.run_options import RunOptions
 
@@ -19,6 +19,8 @@ def selector(options: RunOptions) -> Callable[[Case], bool]:
         tests.append(lambda case: case.area in options.areas)
     if options.tier:
         tests.append(lambda case: case.tier.value == options.tier)
+    else:
+        tests.append(_usual(options.cases))
     if options.dtypes:
         tests.append(lambda case: case.dtype in options.dtypes)
     if options.cases:
@@ -28,6 +30,12 @@ def selector(options: RunOptions) -> Callable[[Case], bool]:
     if options.shard:
         tests.append(lambda case: in_shard(case.id, *options.shard))  # type: ignore[misc]
     return lambda case: all(test(case) for test in tests)
+
+
+def _usual(patterns: Iterable[str]) -> Callable[[Case], bool]:
+    """Return a predicate that leaves out the deep tier, but for cases that are named in full."""
+    exact = frozenset(patterns)
+    return lambda case: case.tier is not Tier.DEEP or case.id in exact
 
 
 def _named(patterns: Iterable[str]) -> Callable[[Case], bool]:

@@ -37,6 +37,8 @@ class Profile:
     areas: frozenset[str] | None = frozenset()
 
 
+#: The tier of cases that an ordinary run leaves out.
+DEEP: Final = "deep"
 #: Areas that no profile requires in breadth: they read counters of memory and time, and a device may have none.
 _COUNTERS: Final = frozenset({"autotuning", "profiling"})
 #: Share of an area's cases that a profile requires to be claimed, in float32 and without a dtype.
@@ -116,8 +118,13 @@ def contained(name: str) -> tuple[str, ...]:
 
 
 def in_profile(name: str, planned: PlannedCase) -> bool:
-    """Return whether the case belongs to the profile, or to one that the profile contains."""
+    """Return whether the case belongs to the profile, or to one that the profile contains.
+
+    A case of the deep tier, which an ordinary run leaves out, belongs to none.
+    """
     profile = find_profile(name)
+    if planned.tier == DEEP:
+        return False
     return profile.own(planned) or any(in_profile(parent, planned) for parent in profile.parents)
 
 

@@ -126,7 +126,7 @@ def _bundled(id: str) -> list[BundledCase]:
     from conformance.plan import area_names, bundled_cases
 
     area = id.split(".", 1)[0]
-    return bundled_cases([area]) if area in area_names() else []
+    return bundled_cases([area], deep=True) if area in area_names() else []
 
 
 def _unknown(id: str, known: list[str]) -> UnknownName:

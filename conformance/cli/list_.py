@@ -19,7 +19,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--area", metavar="AREA", action="append", help="only these areas (repeat the option, or use commas)"
     )
-    parser.add_argument("--tier", metavar="TIER", help="only one tier: unit or workload")
+    parser.add_argument(
+        "--tier", metavar="TIER", help="only one tier: unit, workload or deep (default: unit and workload)"
+    )
     parser.add_argument(
         "--dtype", metavar="DTYPE", action="append", help="only these dtypes (repeat the option, or use commas)"
     )
@@ -86,7 +88,7 @@ def _chosen(arguments: argparse.Namespace) -> list[BundledCase]:
         dtypes=known_names("dtype", arguments.dtype, DTYPES),
     )
     is_selected = selector(options)
-    return [planned for planned in bundled_cases(options.areas or None) if is_selected(planned.case)]
+    return [planned for planned in bundled_cases(options.areas or None, deep=True) if is_selected(planned.case)]
 
 
 def _counts(chosen: list[BundledCase]) -> Iterator[str]:

@@ -111,7 +111,7 @@ def reject_unknown_cases(options: RunOptions, ids: Sequence[str]) -> None:
 
 def _unknown_case(pattern: str) -> ConformanceError:
     """Return the error for a pattern that selects no case: excluded by other options, or unknown."""
-    known = [planned.case.id for planned in bundled_cases()]
+    known = [planned.case.id for planned in bundled_cases(deep=True)]
     if any(matches(pattern, id) for id in known):
         return ConformanceError(
             f"case '{pattern}' exists, but --area, --tier, --dtype, --profile or --shard leaves it out."

@@ -36,14 +36,16 @@ CASES = [
         for dtype in ("float32", "int8")
         for mode in ("inference", "training")
     ),
+    _planned(Case("operators.add[float32-deep]", "operators", tier=Tier.DEEP, axes=(("dtype", "float32"),))),
     _planned(Case("workloads.gpt", "workloads", tier=Tier.WORKLOAD)),
 ]
+USUAL = [planned for planned in CASES if planned.case.tier is not Tier.DEEP]
 
 
 def use_stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
-    def bundled_cases(areas: Iterable[str] | None = None) -> list[BundledCase]:
+    def bundled_cases(areas: Iterable[str] | None = None, *, deep: bool = False) -> list[BundledCase]:
         chosen = None if areas is None else set(areas)
-        return [planned for planned in CASES if chosen is None or planned.case.area in chosen]
+        return [planned for planned in (CASES if deep else USUAL) if chosen is None or planned.case.area in chosen]
 
     monkeypatch.setattr("conformance.plan.bundled_cases", bundled_cases)
     monkeypatch.setattr("conformance.plan.area_names", lambda: ["accelerator", "operators", "profiling", "workloads"])

@@ -6,7 +6,7 @@ import pytest
 
 from conformance.accelerators.capabilities import VOCABULARY
 from conformance.cli.main import main
-from tests.cli.bundled import CASES, use_stand_ins
+from tests.cli.bundled import USUAL, use_stand_ins
 
 
 @pytest.fixture(autouse=True)
@@ -20,7 +20,7 @@ def listed(capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:
 
 
 def test_without_options_every_case_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert listed(capsys) == [planned.case.id for planned in CASES]
+    assert listed(capsys) == [planned.case.id for planned in USUAL]
 
 
 @pytest.mark.parametrize(
@@ -28,6 +28,7 @@ def test_without_options_every_case_is_listed(capsys: pytest.CaptureFixture[str]
     [
         (["--area", "accelerator"], ["accelerator.device.count", "accelerator.rng.state_roundtrip"]),
         (["--area", "accelerator,workloads", "--tier", "workload"], ["workloads.gpt"]),
+        (["--tier", "deep"], ["operators.add[float32-deep]"]),
         (["--dtype", "int8"], ["operators.add[int8-inference]", "operators.add[int8-training]"]),
         (["--profile", "core"], ["accelerator.device.count"]),
         (["--profile", "training", "--dtype", "float32"], ["operators.add[float32-training]"]),

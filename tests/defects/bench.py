@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from conformance.accelerators.claims import Element, declaration_of
 from conformance.accelerators.registry import resolve
-from conformance.case import Case, seed_of
+from conformance.case import Case, Tier, seed_of
 from conformance.checker import Checker
 from conformance.finding import EnvironmentLacks, Refused
 from conformance.observation import observe_body
@@ -38,6 +38,12 @@ def plan(area: str) -> dict[str, BundledCase]:
     return {entry.case.id: entry for entry in bundled_cases([area])}
 
 
+@functools.cache
+def deep_plan() -> dict[str, BundledCase]:
+    """The cases of the deep tier by id."""
+    return {entry.case.id: entry for entry in bundled_cases(deep=True) if entry.case.tier is Tier.DEEP}
+
+
 def area_of(pattern: str) -> str:
     """The area of a case id or a pattern of ids, which names its area in full."""
     return pattern.split(".", 1)[0]
@@ -56,7 +62,8 @@ def select(patterns: Iterable[str]) -> list[str]:
 
 
 def planned(case_id: str) -> BundledCase:
-    return plan(area_of(case_id))[case_id]
+    usual = plan(area_of(case_id))
+    return usual[case_id] if case_id in usual else deep_plan()[case_id]
 
 
 def on_ranks(case_id: str) -> bool:

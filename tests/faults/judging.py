@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from typing import Any
 
@@ -47,6 +47,8 @@ class Judged:
     ran: int = 0
     hits: int = 0
     cases: int = 0
+    #: What came of it where the survivors of the unit tier meet deep cases too; None without the deep tier.
+    deep: End | None = None
 
     def as_plain(self) -> dict[str, Any]:
         """Return this as data for JSON."""
@@ -63,6 +65,7 @@ class Judged:
             "ran": self.ran,
             "hits": self.hits,
             "cases": self.cases,
+            "deep": self.deep.value if self.deep else None,
         }
 
 
@@ -182,6 +185,64 @@ def _result(copy: forks.Copy[tuple[Fault, list[str], list[str], bool]], shown: S
     if red:
         end = End.KILLED if red in own else End.VAGUE
     return Judged(fault, end, shown, reached, red, reason, ran, hits, len(own))
+
+
+# --- the deep tier ----------------------------------------------------------------------------------------------------
+
+#: Seconds of processor time for all deep cases of a fault, and for one.
+_DEEP_SECONDS, _DEEP_DEADLINE = 240.0, 120.0
+
+
+def judged_deep(results: Sequence[Judged], accelerator: str, found: Map, processes: int) -> list[Judged]:
+    """Return the results with what comes of them in the deep tier: survivors go through its cases too.
+
+    A deep case is on the subject where a unit case of the same operator is. It counts only if it passes on the healthy
+    device.
+    """
+    ended = {item.fault: item.end for item in results}
+    tasks = [(item.fault, deep_candidates(item.fault, found)) for item in results if _survived(item)]
+    for copy in forks.run(tasks, lambda task, send: _judge_deep(task, accelerator, send), processes):
+        begun = ""
+        for kind, *what in copy.messages:
+            begun = what[0] if kind == "begin" else ""
+        if begun or (copy.messages and copy.messages[-1][0] == "red"):
+            ended[copy.task[0]] = End.KILLED
+    return [replace(item, deep=ended[item.fault]) for item in results]
+
+
+def _survived(item: Judged) -> bool:
+    return item.shown.live and item.end is not End.KILLED
+
+
+def deep_candidates(fault: Fault, found: Map) -> list[str]:
+    """Return the deep cases of the operators that call the fault's target themselves, those named after it first."""
+    callers, subjects = found.callers(fault.target), set()
+    for id, record in found.cases.items():
+        met = fault.target in (record.nodes if fault.family == "F" else record.reached)
+        if met and (record.own if fault.family == "F" else not callers.isdisjoint(record.own)):
+            subjects.add(_subject(id))
+    name = operator_of(fault.target).partition("::")[2]
+    chosen = [id for id in bench.deep_plan() if _subject(id) in subjects]
+    return sorted(chosen, key=lambda id: name not in _subject(id).split("."))
+
+
+def _judge_deep(task: tuple[Fault, list[str]], accelerator: str, send: forks.Send) -> None:
+    fault, cases = task
+    place = bench.Bench(accelerator=accelerator)
+    started = time.process_time()
+    for case in cases:
+        if time.process_time() - started > _DEEP_SECONDS:
+            return
+        forks.limit(_DEEP_DEADLINE)
+        send(("begin", case))
+        with armed(fault, Hits(), place.device):
+            red = bench.is_red(place.run(case))
+        send(("end", case))
+        forks.limit(_DEEP_DEADLINE)
+        if red and not bench.is_red(place.run(case)):
+            send(("red", case))
+            return
+        forks.limit(0)
 
 
 def in_order(results: Sequence[Judged]) -> Iterator[Judged]:

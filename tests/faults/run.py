@@ -15,7 +15,7 @@ from tests.defects import bench
 
 from . import corpus, forks, population, recording, scores
 from .fault import FAMILIES
-from .judging import Judged, judged
+from .judging import Judged, judged, judged_deep
 from .pairs import families as pairs
 from .recording import Map
 
@@ -75,7 +75,8 @@ def _of_kernels(
     assert known is not None
     faults = population.drawn(families, round(options.draws * part), options.seed, found, known.inputs)
     _say(f"{len(faults)} faults drawn; {len(found.cases)} cases in the map; {time.perf_counter() - started:.0f} s")
-    return found, judged(faults, options.accelerator, found, known, options.jobs, _say)
+    results = judged(faults, options.accelerator, found, known, options.jobs, _say)
+    return found, judged_deep(results, options.accelerator, found, options.jobs) if options.deep else results
 
 
 def complaint(score: scores.Score, measured: Path) -> str | None:
@@ -108,6 +109,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--only-new", action="store_true", help="record only the cases that the newest map lacks; while writing cases"
     )
+    parser.add_argument("--deep", action="store_true", help="survivors also go through the cases of the deep tier")
     parser.add_argument("--out", type=Path, default=Path("faults-report"), help="folder for faults.json and faults.md")
     options = parser.parse_args(arguments)
     for name in ("draws", "jobs"):

@@ -61,6 +61,14 @@ def over_public(results: Iterable[Judged]) -> Score:
     return _score([item for item in results if item.shown.live])
 
 
+def over_deep(results: Iterable[Judged]) -> Score | None:
+    """Return the score of both tiers over what some case reaches; None where the deep tier was not run."""
+    live = [item for item in results if item.shown.live and item.reached]
+    if any(item.deep is None for item in live):
+        return None
+    return Score(sum(item.deep is End.KILLED for item in live), len(live))
+
+
 def _score(live: Sequence[Judged]) -> Score:
     return Score(sum(item.end is End.KILLED for item in live), len(live))
 
@@ -82,6 +90,7 @@ def report(results: Sequence[Judged], facts: dict[str, Any]) -> dict[str, Any]:
                 "unproven": sum(not item.shown.live for item in mine),
                 "reached": over_reached(mine).as_plain(),
                 "public": over_public(mine).as_plain(),
+                "deep": deep.as_plain() if (deep := over_deep(mine)) else None,
             }
             for family in FAMILIES
             if (mine := [item for item in results if item.fault.family == family])
@@ -99,9 +108,9 @@ def markdown(results: Sequence[Judged], facts: dict[str, Any]) -> str:
         "",
         f"Over reached kernels: **{over_reached(results)}**. Over the public API: **{over_public(results)}**.",
         "",
-        "| family | drawn | unproven | over reached | over the public API |"
+        "| family | drawn | unproven | over reached | over the public API | over reached, with the deep tier |"
         + "".join(f" {end.value} |" for end in _ENDS),
-        "|---" * (5 + len(_ENDS)) + "|",
+        "|---" * (6 + len(_ENDS)) + "|",
     ]
     for family, title in FAMILIES.items():
         mine = [item for item in results if item.fault.family == family]
@@ -111,7 +120,7 @@ def markdown(results: Sequence[Judged], facts: dict[str, Any]) -> str:
             unproven = len(mine) - len(live)
             lines.append(
                 f"| {family} {title} | {len(mine)} | {unproven} ({unproven / len(mine):.0%}) | {over_reached(mine)} "
-                f"| {over_public(mine)} |{counts}"
+                f"| {over_public(mine)} | {over_deep(mine) or '–'} |{counts}"
             )
     lines += ["", "## By kind", "", "| kind | live | killed | unproven |", "|---|---|---|---|"]
     for kind in sorted({f"{item.fault.family}.{item.fault.kind}" for item in results}):

@@ -11,13 +11,17 @@ import pytest
 from conformance.case import Case, Tier, case_id, seed_of
 from conformance.errors import UsageError
 from conformance.reports.challenge import seed_of_challenge
+from conformance.reports.profiles import PROFILES, in_profile
 from conformance.run_options import RunOptions, read_options
 from conformance.selection import areas_of, in_shard, matches, selector
 
 SOFTMAX = Case("operators.softmax[float16-training]", "operators", axes=(("dtype", "float16"), ("mode", "training")))
 SEED = Case("accelerator.rng.seed", "accelerator")
+DEEP = Case(
+    "operators.add[float32-inference-deep]", "operators", tier=Tier.DEEP, axes=(("dtype", "float32"), ("depth", "deep"))
+)
 GPT = Case("workloads.gpt.train[float32-training]", "workloads", tier=Tier.WORKLOAD, axes=(("dtype", "float32"),))
-ALL = (SOFTMAX, SEED, GPT)
+ALL = (SOFTMAX, SEED, DEEP, GPT)
 DEFAULTS = {
     "--strictness": "ci",
     "--conformance-seed": "0",
@@ -39,13 +43,21 @@ def chosen(**options: object) -> list[Case]:
 
 
 def test_options_narrow_together() -> None:
-    assert chosen() == list(ALL)
+    assert chosen() == [SOFTMAX, SEED, GPT]
     assert chosen(areas=("operators",)) == [SOFTMAX]
     assert chosen(tier="workload") == [GPT]
     assert chosen(dtypes=("float16", "float32"), tier="unit") == [SOFTMAX]
     assert chosen(cases=("accelerator.*", "workloads.*")) == [SEED, GPT]
     assert chosen(cases=("accelerator.rng.seed", "*softmax*")) == [SOFTMAX, SEED]
     assert chosen(cases=("operators.softmax",)) == []
+
+
+def test_the_deep_tier_runs_only_where_it_is_asked_for() -> None:
+    assert chosen(tier="deep") == [DEEP]
+    assert chosen(areas=("operators",)) == [SOFTMAX]
+    assert chosen(cases=("operators.*",)) == [SOFTMAX]
+    assert chosen(cases=(DEEP.id,)) == [DEEP]
+    assert not any(in_profile(profile, DEEP.planned) for profile in PROFILES)
 
 
 def test_a_file_of_cases_adds_its_lines(tmp_path: Path) -> None:

@@ -63,15 +63,6 @@ def expanded_last(leaf: torch.Tensor) -> torch.Tensor:
     return _expanded(leaf, -1)
 
 
-def expanded_in_place(leaf: torch.Tensor) -> torch.Tensor:
-    """Return ``expanded_first`` with memory for all entries behind it: a kernel that reads too far reads NaN."""
-    if leaf.dim() == 0 or leaf.shape[0] < 2 or not leaf.numel():
-        return leaf
-    memory = poisoned((leaf.numel(),), leaf.dtype)
-    row = memory[: leaf[0].numel()].view(leaf.shape[1:])
-    return _filled(row, leaf[0]).expand(leaf.shape)
-
-
 def lazily_negated(leaf: torch.Tensor) -> torch.Tensor:
     """Return a view with PyTorch's lazy bit: conjugation of a complex tensor, negation of a real floating one."""
     if leaf.is_complex():
@@ -82,10 +73,12 @@ def lazily_negated(leaf: torch.Tensor) -> torch.Tensor:
 
 
 def _expanded(leaf: torch.Tensor, dim: int) -> torch.Tensor:
-    if leaf.dim() == 0 or leaf.shape[dim] < 2:
+    """Repeat the first entry, with memory for all entries behind it: a kernel that reads too far reads NaN."""
+    if leaf.dim() == 0 or leaf.shape[dim] < 2 or not leaf.numel():
         return leaf
-    narrow = leaf.detach().narrow(dim, 0, 1).clone(memory_format=torch.contiguous_format)
-    return narrow.expand(leaf.shape)
+    narrow = leaf.detach().narrow(dim, 0, 1)
+    memory = poisoned((leaf.numel(),), leaf.dtype)
+    return _filled(memory[: narrow.numel()].view(narrow.shape), narrow).expand(leaf.shape)
 
 
 def _filled(view: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
@@ -158,7 +151,7 @@ def for_kernels(sample: OperatorSample) -> Iterator[tuple[str, OperatorSample]]:
         "with a storage offset": with_offset,
         "non-contiguous": with_gaps,
         "transposed in memory": transposed,
-        "expanded": expanded_in_place,
+        "expanded": expanded_first,
     }
     for name, change in changes.items():
         takes_all = change is with_offset

@@ -7,6 +7,7 @@ import warnings
 
 import torch
 
+from conformance.case import Tier
 from conformance.finding import Refused
 from conformance.numerics.modes import without_modes
 
@@ -17,7 +18,7 @@ from .sampling import limits
 def run(case, device: torch.device, check) -> None:
     """Check the cell that ``case`` names; the result depends on the generators' seeds alone."""
     info = database.find(case.payload)
-    with quiet(), without_modes():
+    with quiet(), without_modes(), sampling.depth(case.tier is Tier.DEEP):
         if case.dtype is None:
             error_inputs.check_refusals(info, getattr(torch, case.requires[0].dtype), device, check)
         else:

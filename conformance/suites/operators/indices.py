@@ -52,6 +52,8 @@ def _often(info, sample: OperatorSample, tensor: torch.Tensor) -> Iterator[Opera
     """Yield the sample with so many equal indices that a counter of eight bits or one group of threads has fewer."""
     if not tensor.dim() or not (info.name in limits().indices.repeated or _accumulates(info, sample)):
         return
+    if sample.kwargs.get("include_last_offset"):
+        return  # the last offset is the number of indices, and PyTorch does not check it
     place = next(number for number, other in enumerate(sample.tensors) if other is tensor)
     size = tensor.shape[0]
     # What is written has a row for each index.

@@ -11,6 +11,7 @@ from conformance.finding import EnvironmentLacks
 
 from . import (
     bounds,
+    direct_calls,
     execution,
     indices,
     large,
@@ -20,6 +21,7 @@ from . import (
     oracle,
     promises,
     randomness,
+    sampling,
     settings,
     special_inputs,
     tiers,
@@ -67,6 +69,8 @@ def check_cell(
         for sample in grown if judge.values else ():
             variants.forms(info, judge, sample)
         wrong_calls.check(info, judge, samples, dtype)
+        if sampling.is_deep():
+            direct_calls.check(info, judge, samples, seed=0)
     _require_evidence(judge, failure)
     judge.report()
     if not probe:

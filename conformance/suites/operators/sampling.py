@@ -6,6 +6,7 @@ import functools
 import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
 from types import SimpleNamespace
 from unittest import mock
@@ -21,11 +22,36 @@ from .execution import OperatorSample
 _MOVES_ALL: set[str] = set()
 
 
-@functools.cache
+#: Whether the cell that runs is one of the deep tier.
+_IS_DEEP: ContextVar[bool] = ContextVar("_IS_DEEP", default=False)
+
+
 def limits() -> SimpleNamespace:
-    """Return the tables of limits.toml, the amount of work per cell, as attributes."""
+    """Return the tables of limits.toml, the amount of work per cell, as attributes; in a deep cell the deep ones."""
+    return _tables(_IS_DEEP.get())
+
+
+def is_deep() -> bool:
+    """Return whether the cell that runs is one of the deep tier."""
+    return _IS_DEEP.get()
+
+
+@contextmanager
+def depth(deep: bool) -> Iterator[None]:
+    """Run with the amount of work of the deep tier, or with the usual one."""
+    token = _IS_DEEP.set(deep)
+    try:
+        yield
+    finally:
+        _IS_DEEP.reset(token)
+
+
+@functools.cache
+def _tables(deep: bool) -> SimpleNamespace:
     tables = load_table(__file__, "limits.toml")
-    return SimpleNamespace(**{name: SimpleNamespace(**table) for name, table in tables.items()})
+    changes = tables["deep"] if deep else {}
+    usual = {name: table for name, table in tables.items() if name != "deep"}
+    return SimpleNamespace(**{name: SimpleNamespace(**{**row, **changes.get(name, {})}) for name, row in usual.items()})
 
 
 def pick(info, dtype: torch.dtype, *, requires_grad: bool, extent) -> list[OperatorSample]:
@@ -149,6 +175,11 @@ def elements(sample: OperatorSample) -> int:
 
 
 def is_first_dtype(info, dtype: torch.dtype) -> bool:
-    """Return whether this is the one dtype of further calls: float32, or else int64, or else the first by name."""
+    """Return whether this is the one dtype of further calls: float32, or else int64, or else the first by name.
+
+    In the deep tier every dtype has them.
+    """
+    if is_deep():
+        return True
     usual = [kind for kind in (torch.float32, torch.int64) if kind in info.dtypes]
     return dtype is (usual or sorted(info.dtypes, key=str))[0]

@@ -98,12 +98,12 @@ def with_numbers(info, sample: OperatorSample, dtype: torch.dtype) -> Iterator[O
     together = _replaced(
         sample, {place: _odd(_plain(sample)[place], order, dtype) for order, place in enumerate(places)}
     )
-    if _computes(info, together):
+    if computes(info, together):
         yield _named(together, "other numbers", sample.number)
         return
     for order, place in enumerate(places):
         alone = _replaced(sample, {place: _odd(_plain(sample)[place], order, dtype)})
-        if _computes(info, alone):
+        if computes(info, alone):
             yield _named(alone, f"another number {place}", sample.number)
 
 
@@ -123,7 +123,7 @@ def with_tuples(info, sample: OperatorSample) -> Iterator[OperatorSample]:
         # Of two dimensions, each may be the one whose number a kernel takes for both.
         for name, numbers in (("", unlike[:dims]), (" in reverse", unlike[dims - 1 :: -1])):
             several = _replaced(sample, {place: tuple(numbers)})
-            if _computes(info, several):
+            if computes(info, several):
                 yield _named(several, f"number {place} for each dimension{name}", sample.number)
 
 
@@ -175,9 +175,9 @@ def _replaced(sample: OperatorSample, values: dict[int, Any]) -> OperatorSample:
 def with_defaults(info, sample: OperatorSample) -> Iterator[OperatorSample]:
     """Yield the sample with each default in turn set to something else that the host computes."""
     for name, default, kind in _defaults(info, sample):
-        for value in _others(default, kind):
+        for value in others(default, kind):
             other = replace(sample, kwargs={**sample.kwargs, name: value})
-            if _computes(info, other):
+            if computes(info, other):
                 yield _named(other, f"{name}={value}", sample.number)
                 break
 
@@ -191,7 +191,7 @@ def with_dtype(info, sample: OperatorSample, declared: Collection[str] | None) -
     if "dtype" not in {name for name, _, _ in (*_of_signature(info, 1), *_of_schemas(info, 1))}:
         return
     other = replace(sample, kwargs={**sample.kwargs, "dtype": wider})
-    if _computes(info, other):
+    if computes(info, other):
         yield _named(other, f"dtype={wider}", sample.number)
 
 
@@ -206,7 +206,7 @@ def with_unequal_sizes(info, sample: OperatorSample) -> Iterator[OperatorSample]
             rows = torch.arange(tensor.shape[dim] + 2) % tensor.shape[dim]
             longer = tensor.index_select(dim, rows).requires_grad_(sample.tensors[number].requires_grad)
             other = sample.with_tensor(sample.tensors[number], longer)
-            if _computes(info, other):
+            if computes(info, other):
                 yield _named(other, f"dimension {dim} of input {number} longer", sample.number)
 
 
@@ -217,7 +217,7 @@ def with_words(info, sample: OperatorSample) -> Iterator[OperatorSample]:
     for name in names:
         for word in words[name]:
             other = replace(sample, kwargs={**sample.kwargs, name: word})
-            if _computes(info, other):
+            if computes(info, other):
                 yield _named(other, f"{name}={word!r}", sample.number)
 
 
@@ -245,7 +245,7 @@ def with_present_index(info, sample: OperatorSample) -> Iterator[OperatorSample]
     for name in names if known is not None else ():
         if name.endswith(("_index", "_idx")):
             other = replace(sample, kwargs={**sample.kwargs, name: known})
-            if _computes(info, other):
+            if computes(info, other):
                 yield _named(other, f"{name}={known}", sample.number)
 
 
@@ -259,7 +259,7 @@ def with_images(info, sample: OperatorSample) -> Iterator[OperatorSample]:
     image = torch.stack([x.detach(), x.detach().flip(-1), x.detach().flip(1)], -1).to(memory_format=torch.channels_last)
     image.requires_grad_(x.requires_grad)
     other = sample.with_tensor(x, image)
-    if _computes(info, other):
+    if computes(info, other):
         yield _named(other, "an image in channels_last", sample.number)
 
 
@@ -292,7 +292,8 @@ def _of_schemas(info, given: int) -> Iterator[tuple[str, Any, str]]:
                 yield argument.name, argument.default_value, str(argument.type.annotation_str)
 
 
-def _others(default: Any, kind: str) -> Iterator[Any]:
+def others(default: Any, kind: str) -> Iterator[Any]:
+    """Yield other values for an argument with this default; ``kind`` is its type in the schema."""
     if type(default) is bool:
         yield not default
     elif type(default) is int:
@@ -310,7 +311,7 @@ def _shape(info, sample: OperatorSample) -> torch.Size | None:
     return result[0].shape if result is not None and isinstance(result[0], torch.Tensor) else None
 
 
-def _computes(info, sample: OperatorSample) -> bool:
+def computes(info, sample: OperatorSample) -> bool:
     """Return whether the host computes the call, and draws no random numbers for it."""
     return _result(info, sample) is not None
 

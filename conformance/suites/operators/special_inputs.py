@@ -42,8 +42,6 @@ _NOT_FINITE = {"NaN": (float("nan"),), "infinities": (float("inf"), -float("inf"
 _FINITE = (20.0, -30.0)
 #: The largest number in the other tensors beside infinities.
 _SMALL = 0.75
-#: Samples of a cell that get special values, each with other kinds of arguments.
-_SAMPLES = 4
 #: Stands in the place of a tensor; no number that the database has. Such samples count from 7000 on.
 _A_NUMBER, _NUMBERED = 0.7, 7000
 
@@ -126,12 +124,13 @@ def check_kernel(kernel, judge, sample: OperatorSample) -> None:
 
 
 def unlike(
-    info, judge, samples: list[OperatorSample], most: int = _SAMPLES, *, by_dims: bool = False
+    info, judge, samples: list[OperatorSample], most: int | None = None, *, by_dims: bool = False
 ) -> list[OperatorSample]:
     """Return some samples with other kinds of arguments each, the largest first; none of an operator that draws.
 
-    With ``by_dims``, an input with another number of dimensions is of another kind.
+    With ``by_dims``, and in the deep tier, an input with another number of dimensions is of another kind.
     """
+    most, by_dims = most or limits().special_inputs.samples, by_dims or sampling.is_deep()
     found: dict[tuple, OperatorSample] = {}
     for sample in sorted(samples, key=sampling.elements, reverse=True):
         fits = sample.number not in judge.drawn and sample.process is None

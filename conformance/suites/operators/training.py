@@ -12,7 +12,19 @@ from conformance.numerics.budgets import OpClass
 from conformance.numerics.compare import compare, plain, same_bits
 from conformance.numerics.trees import leaves, tensors
 
-from . import choices, derivatives, execution, indices, kernels, large, lengths, sampling, settings, special_inputs
+from . import (
+    choices,
+    derivatives,
+    direct_calls,
+    execution,
+    indices,
+    kernels,
+    large,
+    lengths,
+    sampling,
+    settings,
+    special_inputs,
+)
 from .arrangements import dense
 from .classes import is_uninitialised, op_class
 from .execution import HOST, OperatorSample, call, host_gradients, processed
@@ -85,6 +97,8 @@ def _check_further(info, judge: Judge, samples: list[OperatorSample], dtype: tor
     special_inputs.check_gradients(info, judge, sample, seed)
     _check_settings(info, judge, fixed, dtype)
     kernels.check(info, judge, [*fixed, *_images_with_tuples(info, judge, fixed, dtype)], dtype, seed)
+    if sampling.is_deep():
+        direct_calls.check(info, judge, fixed, seed)
     _check_second_backward(info, judge, sample, seed)
     if sampling.is_first_dtype(info, dtype):
         _check_equal_indices(info, judge, fixed)

@@ -1,0 +1,142 @@
+"""Direct calls of every overload behind an operator, in the deep tier.
+
+The host computes many samples, forward and backward, under a dispatch mode. It shows the overloads that PyTorch calls,
+with their arguments. The device then gets calls of each overload with each kind of arguments: the same ones, in other
+arrangements of memory, with special values, with other numbers, and some that do not fit. A device that has other
+kernels refuses the plain call and is left alone.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from conformance.numerics.budgets import OpClass
+from conformance.numerics.trees import leaves
+
+from . import execution, kernels, settings
+from .execution import HOST, OperatorSample, call
+from .sampling import limits
+from .variants import attempt, settled
+
+#: Calls of one overload, each with other kinds of arguments.
+_CALLS = 6
+
+
+def check(info, judge, samples: list[OperatorSample], seed: int) -> None:
+    """Compare direct calls of the overloads behind some samples with the host's."""
+    if judge.op_class is OpClass.ITERATIVE:
+        return
+    loose = replace(judge, op_class=OpClass.CONTRACTION, watched=0)
+    numbers: dict[Any, int] = {}
+    for order, (function, sample) in enumerate(kernels.calls(info, samples, seed, _is_of_interest, _kinds)):
+        numbers[function] = numbers.get(function, 0) + 1
+        if numbers[function] > _CALLS:
+            continue
+        named = replace(sample, number=kernels.NUMBER + order, tier=str(function))
+        kernels.check_call(info, loose, function, named)
+        _check_arguments(info, loose, function, named)
+
+
+@functools.cache
+def _is_of_interest(function) -> bool:
+    """Return whether an overload computes new tensors by a rule."""
+    schema, name = function._schema, function._schema.name.partition("::")[2]
+    if function.namespace != "aten" or function.is_view or schema.is_mutable:
+        return False
+    if torch.Tag.nondeterministic_seeded in function.tags or name in limits().kernels.private:
+        return False
+    if any(part in name for part in limits().kernels.foreign):
+        return False
+    return not any(argument.name == "device" for argument in schema.arguments)
+
+
+def _kinds(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return what makes two calls alike: dtypes, dimensions and layouts of tensors, and whether a number is set."""
+    return tuple(_kind(leaf) for leaf in leaves(list(arguments)))
+
+
+def _kind(leaf: Any) -> Any:
+    if isinstance(leaf, torch.Tensor):
+        return leaf.dtype, min(leaf.dim(), 3), leaf.is_contiguous()
+    return leaf if isinstance(leaf, bool | str | None) else type(leaf).__name__
+
+
+def _check_arguments(info, judge, function, sample: OperatorSample) -> None:
+    """Compare calls with other values of the arguments that are no tensors, where the host computes them."""
+    unchecked = limits().large.unchecked
+    if info.name in unchecked or function._schema.name.partition("::")[2] in unchecked:
+        return
+    kernel = kernels.Kernel(info, function)
+    judge = replace(judge, info=kernel)
+    for name, other in _with_arguments(function, sample):
+        host = other.on(HOST)
+        if not settings.computes(kernel, other):
+            continue
+        found = settled(attempt(execution.execute, function, other.on(judge.device)))
+        if found.error is not None:
+            judge.check.metric("kernels", f"refused, {name}: {function}")
+            continue
+        device = other.on(judge.device)
+        pairs = (execution.execute(function, device), device), (call(function, host), host)
+        judge.outcome(replace(other, tier=f"{function}, {name}"), *pairs, kernels.oracle_of(function, other))
+
+
+def _with_arguments(function, sample: OperatorSample) -> Iterator[tuple[str, OperatorSample]]:
+    """Yield the call with one argument that is no tensor set to something else.
+
+    A flag keeps its value where a tensor is left out or empty: for another flag, kernels read it and do not check.
+    """
+    arguments = function._schema.arguments[1:]
+    lacks_tensor = any(
+        given is None if not isinstance(given, torch.Tensor) else not given.numel()
+        for argument, given in _given(arguments, sample)
+        if "Tensor" in str(argument.type.annotation_str)
+    )
+    for place, (argument, given) in enumerate(_given(arguments, sample)):
+        key: int | str = argument.name if argument.kwarg_only else place
+        if argument.name in limits().settings.kept or (type(key) is int and place > len(sample.args)):
+            continue
+        if type(given) is bool and lacks_tensor:
+            continue
+        if argument.name in limits().kernels.words and type(given) is int:
+            others = [(given + step) % 3 for step in (1, 2)]
+        else:
+            others = list(_others(given, str(argument.type.annotation_str)))
+        for value in others:
+            yield f"{argument.name}={value}", _with_argument(sample, key, value)
+
+
+def _given(arguments: Sequence[Any], sample: OperatorSample) -> Iterator[tuple[Any, Any]]:
+    """Yield the arguments behind the first one, with their values or defaults."""
+    for place, argument in enumerate(arguments):
+        if argument.kwarg_only:
+            yield argument, sample.kwargs.get(argument.name, argument.default_value)
+        else:
+            yield argument, sample.args[place] if place < len(sample.args) else argument.default_value
+
+
+def _with_argument(sample: OperatorSample, key: int | str, value: Any) -> OperatorSample:
+    if type(key) is int and key == len(sample.args):
+        return replace(sample, args=(*sample.args, value))
+    return sample.with_argument(key, value)
+
+
+def _others(given: Any, kind: str) -> Iterator[Any]:
+    if isinstance(given, torch.Tensor):
+        return
+    if type(given) is bool:
+        yield not given
+    elif type(given) is int and "int" in kind:
+        yield from (value for value in (given + 1, given - 1, 0) if value != given)
+    elif type(given) in (int, float):
+        yield given * 1.5 + 0.1328125
+    elif isinstance(given, (list, tuple)) and given and all(type(item) is int for item in given):
+        yield [item + 1 for item in given]
+        yield list(reversed(given))
+    else:
+        yield from settings.others(given, kind)
