@@ -19,9 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--area", metavar="AREA", action="append", help="only these areas (repeat the option, or use commas)"
     )
-    parser.add_argument(
-        "--tier", metavar="TIER", help="only one tier: unit, workload or deep (default: unit and workload)"
-    )
+    parser.add_argument("--tier", metavar="TIER", help="only one tier: unit, workload or deep (default: not deep)")
     parser.add_argument(
         "--dtype", metavar="DTYPE", action="append", help="only these dtypes (repeat the option, or use commas)"
     )

@@ -19,14 +19,17 @@ def difference(actual: torch.Tensor, expected: torch.Tensor, device: torch.devic
         return f"shape is {tuple(actual.shape)}, expected {tuple(expected.shape)}"
     if actual.layout != expected.layout:
         return f"layout is {actual.layout}, expected {expected.layout}"
-    if expected.device.type == "cpu":
-        if actual.device.type != device.type:
-            return f"the result is on {actual.device.type}, expected {device.type}"
-        if None not in (actual.device.index, device.index) and actual.device.index != device.index:
-            return f"the result is on {actual.device}, expected {device}"
+    if expected.device.type == "cpu" and not is_on(actual, device):
+        return f"the result is on {actual.device}, expected {device}"
     if actual.requires_grad != expected.requires_grad:
         return f"requires_grad is {actual.requires_grad}, expected {expected.requires_grad}"
     return ""
+
+
+def is_on(tensor: torch.Tensor, device: torch.device) -> bool:
+    """Return whether a tensor is on a device; where either has no index, on any one of its type."""
+    indices = (tensor.device.index, device.index)
+    return tensor.device.type == device.type and (None in indices or indices[0] == indices[1])
 
 
 def stride_difference(actual: torch.Tensor, expected: torch.Tensor) -> str:

@@ -6,6 +6,7 @@ import contextlib
 import gc
 import itertools
 import threading
+import time
 
 import torch
 
@@ -13,6 +14,7 @@ from conformance.accelerators.capabilities import (
     DEVICE,
     DEVICE_MULTIPLE,
     EVENT,
+    EVENT_TIMING,
     GRAPH_CAPTURE,
     MEMORY_PINNED_ASYNC,
     MEMORY_STATS,
@@ -20,6 +22,7 @@ from conformance.accelerators.capabilities import (
     RNG_STATE,
     STREAM,
     STREAM_ORDER,
+    STREAM_RECORD,
     SYNCHRONIZE,
 )
 from conformance.case import case
@@ -322,6 +325,59 @@ def test_reuse(accelerator, check):
             accelerator.synchronize()
             left = int((copy.cpu() != numbers(HOST)).sum())
             check.equal(left, 0, f"round {number} on device {index}: elements overwritten by another stream")
+
+    _in_two_threads(lambda: _on_each_device(accelerator, on_device))
+
+
+@case("accelerator.pairs.elapsed", requires=[STREAM, EVENT_TIMING])
+def test_elapsed(accelerator, check):
+    """On each device, in two threads, the time between two events is positive and fits into the host's time."""
+
+    def on_device(index):
+        target = torch.device(accelerator.device_name(index))
+        conveyor, source = Conveyor(accelerator, target, milliseconds=1.0), numbers(target)
+        arrived = torch.empty_like(source)
+        for kind, number in itertools.product(("default", "side"), range(ROUNDS)):
+            stream = accelerator.default_stream() if kind == "default" else accelerator.Stream()
+            before, after = accelerator.Event(enable_timing=True), accelerator.Event(enable_timing=True)
+            accelerator.synchronize()
+            started = time.perf_counter()
+            with accelerator.stream(stream):
+                before.record(stream)
+                conveyor.carry(source, arrived)
+                after.record(stream)
+            after.synchronize()
+            wall = (time.perf_counter() - started) * 1000
+            found = before.elapsed_time(after)
+            where = f"round {number} on the {kind} stream of device {index} in {threading.current_thread().name}"
+            check.that(found > 0, f"{where}: {found} ms between two events with work between them")
+            check.that(found <= 2 * wall + 1, f"{where}: {found:.3f} ms between two events, and {wall:.3f} ms in all")
+            check.equal(arrived.cpu(), numbers(HOST), f"{where}: the work between the events")
+
+    _in_two_threads(lambda: _on_each_device(accelerator, on_device))
+
+
+@case("accelerator.pairs.recorded", requires=[STREAM_RECORD])
+def test_recorded(accelerator, check):
+    """On each device, in two threads, memory that a side stream has recorded stays until that stream has read it."""
+
+    def on_device(index):
+        target = torch.device(accelerator.device_name(index))
+        conveyor, late = Conveyor(accelerator, target, milliseconds=1.0), torch.empty(SIDE, SIDE, device=target)
+        for number in range(ROUNDS):
+            side, source, read = accelerator.Stream(), numbers(target, number), torch.zeros(SIDE, SIDE, device=target)
+            accelerator.synchronize()
+            with accelerator.stream(side):
+                conveyor.carry(late, late)  # the host frees the tensor before the stream reads it
+                read.copy_(source)
+            source.record_stream(side)
+            del source
+            others = [torch.full((SIDE, SIDE), -7.0, device=target) for _ in range(8)]
+            side.synchronize()
+            where = f"round {number} on device {index} in {threading.current_thread().name}"
+            check.equal(read.cpu(), numbers(HOST, number), f"{where}: what the side stream has read")
+            kept = all(bool((tensor == -7).all()) for tensor in others)
+            check.that(kept, f"{where}: a tensor that was made later has other values")
 
     _in_two_threads(lambda: _on_each_device(accelerator, on_device))
 

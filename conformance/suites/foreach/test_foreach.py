@@ -74,7 +74,7 @@ def _check_call(
     _check(check, function, call, place, device, dtype)
     special_lists.check_values(check, function, call, place, device, dtype)
     special_lists.check_refusals(check, function, call, place, device, dtype)
-    if dtype.is_floating_point:
+    if dtype.is_floating_point or function.name in special_operands.EXACT:
         special_operands.check_operands(check, function, call, place, device, dtype)
     is_first = call is function.calls[0] and dtype is torch.float32
     for length in special_lists.LENGTHS if is_first else special_lists.ONE_LENGTH:

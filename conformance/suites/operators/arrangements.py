@@ -111,8 +111,8 @@ def of(
 ) -> Iterator[tuple[str, OperatorSample]]:
     """Yield the name and the sample of every arrangement that differs from the sample's own, or of some by name.
 
-    Only values are repeated, not indices: writing twice to one place has no defined order. With ``operands_only``, the
-    first tensor stays as it is.
+    Only values are repeated, not indices: writing twice to one place has no defined order. Matrices are repeated as a
+    whole for a solver: equal rows would be singular. With ``operands_only``, the first tensor stays as it is.
     """
     fixed = sample.input if operands_only else None
     for name, change in ARRANGEMENTS.items():
@@ -120,9 +120,16 @@ def of(
             yield name, found
     if info.name in limits().repetition.undefined:
         return
-    may_repeat = _of_products if op_class(info) is OpClass.ITERATIVE else _is_value
+    solves = op_class(info) is OpClass.ITERATIVE
     for name, change in REPETITIONS.items():
-        repeats = lambda leaf: leaf is not fixed and may_repeat(info, sample, leaf)  # noqa: E731
+        of_batch = solves and change is expanded_first
+
+        def repeats(leaf: torch.Tensor, of_batch: bool = of_batch) -> bool:
+            if leaf is fixed:
+                return False
+            may_repeat = _of_products if solves else _is_value
+            return may_repeat(info, sample, leaf) or (of_batch and leaf.dim() > 2 and leaf.is_floating_point())
+
         if (not names or name in names) and (found := _arranged(sample, change, repeats)):
             yield name, found
 

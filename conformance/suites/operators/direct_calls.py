@@ -18,7 +18,7 @@ import torch
 from conformance.numerics.budgets import OpClass
 from conformance.numerics.trees import leaves
 
-from . import execution, kernels, settings
+from . import execution, kernels, large, settings
 from .execution import HOST, OperatorSample, call
 from .sampling import limits
 from .variants import attempt, settled
@@ -40,19 +40,31 @@ def check(info, judge, samples: list[OperatorSample], seed: int) -> None:
         named = replace(sample, number=kernels.NUMBER + order, tier=str(function))
         kernels.check_call(info, loose, function, named)
         _check_arguments(info, loose, function, named)
+        if numbers[function] == 1:
+            _check_large(info, loose, function, named)
+
+
+def _check_large(info, judge, function, sample: OperatorSample) -> None:
+    """Compare a large call of an overload that checks its arguments, or computes each element alone."""
+    dtype = next((tensor.dtype for tensor in sample.tensors), None)
+    if dtype is not torch.float32 or not kernels.fits_any_shape(function, sample):
+        return
+    kernel = kernels.Kernel(info, function)
+    judge = replace(judge, info=kernel)
+    for grown in large.grown(kernel, [sample], dtype)[:1]:
+        found = settled(attempt(execution.execute, function, grown.on(judge.device)))
+        expected = attempt(call, function, grown.on(HOST))
+        if found.error is None and expected.error is None:
+            n = judge.length(grown, expected.value)
+            judge.result(f"{grown}", grown, found.value, expected.value, kernels.oracle_of(function, grown), n)
 
 
 @functools.cache
 def _is_of_interest(function) -> bool:
     """Return whether an overload computes new tensors by a rule."""
-    schema, name = function._schema, function._schema.name.partition("::")[2]
-    if function.namespace != "aten" or function.is_view or schema.is_mutable:
+    if function.namespace != "aten" or function.is_view or function._schema.is_mutable:
         return False
-    if torch.Tag.nondeterministic_seeded in function.tags or name in limits().kernels.private:
-        return False
-    if any(part in name for part in limits().kernels.foreign):
-        return False
-    return not any(argument.name == "device" for argument in schema.arguments)
+    return kernels.computes_values(function)
 
 
 def _kinds(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -69,6 +81,8 @@ def _kind(leaf: Any) -> Any:
 def _check_arguments(info, judge, function, sample: OperatorSample) -> None:
     """Compare calls with other values of the arguments that are no tensors, where the host computes them."""
     unchecked = limits().large.unchecked
+    if kernels.is_private(function):
+        return  # PyTorch alone calls it, and it does not check its arguments
     if info.name in unchecked or function._schema.name.partition("::")[2] in unchecked:
         return
     kernel = kernels.Kernel(info, function)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from conformance.finding import EnvironmentLacks
+from conformance.numerics.budgets import OpClass
 
 from . import (
     bounds,
+    certain_draws,
     direct_calls,
     execution,
     indices,
@@ -32,6 +34,10 @@ from .classes import is_uninitialised, op_class
 from .execution import OperatorSample, call
 from .judging import Judge
 from .sampling import limits
+
+
+#: Added to the number of a sample of special values for one of many.
+_MANY = 50
 
 
 def check_cell(
@@ -61,6 +67,7 @@ def check_cell(
         special_inputs.check_long_integers(info, judge, samples, dtype)
         mixed_dtypes.check(info, judge, dtype)
         long_draws.check(info, judge, samples, dtype)
+        certain_draws.check(info, judge, dtype)
         check_specials(info, judge, dtype)
         special_inputs.check(info, judge, samples, dtype)
         settings.check(info, judge, samples, dtype)
@@ -70,11 +77,19 @@ def check_cell(
             variants.forms(info, judge, sample)
         wrong_calls.check(info, judge, samples, dtype)
         if sampling.is_deep():
-            direct_calls.check(info, judge, samples, seed=0)
+            _check_deep(info, judge, samples, dtype)
     _require_evidence(judge, failure)
     judge.report()
     if not probe:
         bounds.check(info, judge, samples, dtype)
+
+
+def _check_deep(info, judge: Judge, samples: list[OperatorSample], dtype: torch.dtype) -> None:
+    """Compare direct calls of overloads, and samples with more elements than a number of float32 counts."""
+    direct_calls.check(info, judge, samples, seed=0)
+    if dtype is torch.float32 and judge.op_class is not OpClass.ITERATIVE:
+        for sample in large.grown(info, samples, dtype, limits().large.counted):
+            check_samples(info, judge, [sample])
 
 
 def _require_evidence(judge: Judge, failure: Exception | None) -> None:
@@ -185,3 +200,17 @@ def check_specials(info, judge: Judge, dtype: torch.dtype) -> None:
         if promises.promises_zero_signs(info):
             judge.signs(str(sample), actual, expected, exact)
         variants.forms(info, judge, sample)
+        if judge.values and isinstance(expected, torch.Tensor) and expected.dtype is torch.bool:
+            _check_truth(info, judge, sample)
+
+
+def _check_truth(info, judge: Judge, sample: OperatorSample) -> None:
+    """Compare truth values of special values in other arrangements, and of many: of ordinary ones, most are alike."""
+    variants.rearranged(info, judge, sample)
+    if isinstance(sample.input, torch.Tensor) and not sample.args and sample.input.dtype is torch.float32:
+        rows = -(-limits().large.elements // sample.input.numel())
+        many = replace(
+            sample, input=sample.input.repeat(rows), number=sample.number + _MANY, tier="many special values"
+        )
+        check_samples(info, judge, [many])
+        variants.forms(info, judge, many)

@@ -16,6 +16,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from conformance.numerics.budgets import OpClass
+from conformance.numerics.compare import plain
 from conformance.numerics.transfer import copied
 from conformance.numerics.trees import leaves, mapped
 
@@ -114,9 +115,16 @@ def _is_of_interest(function) -> bool:
     schema, name = function._schema, function._schema.name.partition("::")[2]
     if function.namespace != "aten" or function.is_view or schema.is_mutable or name in _public_names():
         return False
-    if torch.Tag.nondeterministic_seeded in function.tags or name in limits().kernels.private:
+    return name not in limits().kernels.private and computes_values(function)
+
+
+def computes_values(function) -> bool:
+    """Return whether an overload of aten computes tensors by a rule that every device follows, without a device."""
+    schema, table = function._schema, limits().kernels
+    name = schema.name.partition("::")[2]
+    if torch.Tag.nondeterministic_seeded in function.tags or name in table.memory:
         return False
-    if any(part in name for part in limits().kernels.foreign):
+    if any(part in name for part in table.foreign):
         return False
     return not any(argument.name == "device" for argument in schema.arguments)
 
@@ -146,6 +154,9 @@ def check_call(info, judge, function, sample: OperatorSample) -> None:
     judge = replace(judge, info=kernel, watched=0)
     device, host = sample.on(judge.device), sample.on(HOST)
     pairs = (execution.execute(function, device), device), (call(function, host), host)
+    if is_private(function) and not _has_the_form(pairs[0][0], pairs[1][0]):
+        judge.check.metric("kernels", f"another form: {function}")
+        return
     judge.outcome(sample, *pairs, oracle_of(function, sample))
     into = _with_out(function)
     if into is not None:
@@ -161,6 +172,19 @@ def check_call(info, judge, function, sample: OperatorSample) -> None:
             wrong_calls.check_one(judge, wrong)
     # Gradients are small: factors below one hide most of them.
     wrong_calls.check_more(judge, function, sample, into=into, spread=_SPREAD)
+
+
+def is_private(function) -> bool:
+    """Return whether each device may have the arguments and results of this overload in a form of its own."""
+    return function._schema.name.partition("::")[2] in limits().kernels.private
+
+
+def _has_the_form(actual, expected) -> bool:
+    """Return whether the device gives what the host gives, so that its kernel has the host's form."""
+    ours, theirs = leaves(actual), leaves(expected)
+    pairs = [(a, w) for a, w in zip(ours, theirs, strict=False) if isinstance(a, torch.Tensor)]
+    alike = all(isinstance(w, torch.Tensor) and (a.shape, a.dtype) == (w.shape, w.dtype) for a, w in pairs)
+    return len(ours) == len(theirs) and alike and all(_is_close(plain(a), plain(w)) for a, w in pairs)
 
 
 def _check_into(kernel: Kernel, judge, sample: OperatorSample, into, expected) -> None:
@@ -248,6 +272,15 @@ def _wrong(function, sample: OperatorSample, expected) -> Iterator[wrong_calls.W
     elif isinstance(expected, torch.Tensor) and {tensor.shape for tensor in sample.tensors} == {expected.shape}:
         # A function of single elements finds the common shape of its tensors first.
         yield from wrong_calls.shapes(function, sample)
+
+
+def fits_any_shape(function, sample: OperatorSample) -> bool:
+    """Return whether an overload takes the tensors of a sample in other sizes, or refuses them.
+
+    Kernels of a backward do not check that the sizes of a gradient fit those of an input.
+    """
+    has_one_shape = len({tensor.shape for tensor in sample.tensors}) == 1
+    return "backward" not in function._schema.name and (has_one_shape or _is_structured(function))
 
 
 def _is_structured(function) -> bool:

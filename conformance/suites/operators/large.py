@@ -89,7 +89,10 @@ def with_ties(info, dtype: torch.dtype) -> Iterator[OperatorSample]:
 def _of_other_overload(info, samples: list[OperatorSample], first: OperatorSample) -> Iterator[Plan]:
     """Yield plans of samples that another kernel gets: with a tensor for a number, or the reverse, or of other dims."""
     seen = [first]
-    for sample in sorted(samples, key=_size, reverse=True):
+    ordered = sorted(samples, key=_size, reverse=True)
+    if info.name in limits().large.distinct:
+        ordered = sorted(samples, key=_flags, reverse=True)  # more flags ask for more results
+    for sample in ordered:
         if len(seen) > _OTHERS or not all(_is_of_other_overload(info, each, sample) for each in seen):
             continue
         if plans := list(_plans(info, [sample])):
@@ -97,10 +100,16 @@ def _of_other_overload(info, samples: list[OperatorSample], first: OperatorSampl
             yield max(plans, key=_share)
 
 
+def _flags(sample: OperatorSample) -> int:
+    return sum(value is True for value in sample.kwargs.values())
+
+
 def _is_of_other_overload(info, first: OperatorSample, sample: OperatorSample) -> bool:
     dims = {each.input.dim() if isinstance(each.input, torch.Tensor) else 0 for each in (first, sample)}
     if info.full_name.startswith(_OF_ALL_DIMS) and len(dims) > 1:
         return True
+    if info.name in limits().large.distinct:
+        return (first.kwargs.get("dim") is None) != (sample.kwargs.get("dim") is None)
     pairs = list(zip(leaves([first.args, first.kwargs]), leaves([sample.args, sample.kwargs]), strict=False))
     return any(
         {isinstance(leaf, torch.Tensor) for leaf in pair} == {True, False}
@@ -229,7 +238,7 @@ def extended(info, sample: OperatorSample, growth: Growth, length: int) -> Opera
     """Return the sample with ``length`` rows along the growing dimensions."""
     generator = torch.Generator().manual_seed(length)
     dims = {id(tensor): dim for tensor, dim in zip(sample.tensors, growth, strict=True)}
-    distinct = info.name in limits().repetition.undefined
+    distinct = info.name in {*limits().repetition.undefined, *limits().large.distinct}
     memo: dict[int, torch.Tensor] = {}
 
     def extend(leaf):

@@ -177,7 +177,8 @@ def is_sound(info, judge, strided: OperatorSample, value) -> bool:
     pairs = zip(found_leaves, choices.settled(info, strided, found_leaves, due), strict=True)
     n = judge.length(strided, value)
     return all(
-        compare(plain(found), plain(dense), functools.partial(oracle.leaf, position), judge.op_class, n).right
+        found.shape == dense.shape
+        and compare(plain(found), plain(dense), functools.partial(oracle.leaf, position), judge.op_class, n).right
         for position, (found, dense) in enumerate(pairs)
         if isinstance(dense, torch.Tensor)
     )

@@ -1,0 +1,90 @@
+"""Draws of random numbers that leave no freedom: a spread of 0, probabilities of 0 and 1, a range of one number.
+
+The statistics of a draw do not show a parameter that is read in another layout, or rounded. These draws do: the host
+and the device have to give the same numbers, whatever their generators are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+
+from conformance.numerics.compare import plain
+
+from . import arrangements, execution, forms
+from .execution import HOST, OperatorSample, call
+from .variants import attempt
+
+#: Numbers from 9500 on are no numbers of other samples.
+_NUMBER = 9500
+#: A number that bfloat16 does not hold.
+_ODD = 1.2345678
+_INF = float("inf")
+
+
+def check(info, judge, dtype: torch.dtype) -> None:
+    """Compare such draws with the host's, in float32: for inputs in every arrangement, and in each form of the call."""
+    make = _DRAWS.get(info.full_name)
+    if make is None or dtype is not torch.float32:
+        return
+    for order, (given, args, kwargs) in enumerate(make()):
+        sample = OperatorSample(_NUMBER + order, given, args, kwargs, tier="a draw without freedom")
+        for name, arranged in [("", sample), *arrangements.of(info, sample)]:
+            _compare(info, judge, arranged, name)
+
+
+def _compare(info, judge, sample: OperatorSample, arrangement: str) -> None:
+    usual = attempt(call, info.op, sample.on(HOST)).value
+    if not isinstance(usual, torch.Tensor):
+        return
+    others = [(name, form) for name, form in forms.others(info, usual) if not arrangement]
+    for name, run in [("", _plainly(info)), *others]:
+        try:
+            expected = plain(run(call, sample.on(HOST)))
+        except Exception:  # the host has no such form of this call
+            continue
+        found = plain(run(execution.execute, sample.on(judge.device)))
+        label = ", ".join(filter(None, (str(sample), arrangement, name)))
+        judge.check.equal(found, expected, label)
+
+
+def _plainly(info) -> Callable[..., torch.Tensor]:
+    return lambda run, sample: run(info.op, sample)
+
+
+def _numbers(*shape: int) -> torch.Tensor:
+    return torch.randn(shape)
+
+
+def _normal() -> Iterator[tuple]:
+    means = _numbers(5, 3)
+    means[1, 1], means[2, 0] = _INF, -_INF
+    yield means, (torch.zeros(5, 3),), {}
+    yield means, (0.0,), {}
+    yield torch.tensor(_ODD), (torch.zeros(4),), {}
+    yield _numbers(6, 4), (torch.zeros(4),), {}
+
+
+def _one_hot() -> Iterator[tuple]:
+    weights = torch.zeros(4, 7)
+    weights[torch.arange(4), torch.tensor([2, 6, 1, 4])] = 0.7
+    yield weights, (1,), {}
+    yield weights[1], (5,), {"replacement": True}
+
+
+def _probabilities() -> Iterator[tuple]:
+    yield (_numbers(6, 5) > 0).float(), (), {}
+
+
+#: Draws by the full name of the operator: input, other arguments, keyword arguments.
+_DRAWS: dict[str, Callable[[], Iterator[tuple]]] = {
+    "normal": _normal,
+    "normal.number_mean": lambda: iter([(0.0, (_numbers(5, 3),), {})]),
+    "normal.in_place": lambda: iter([(_numbers(5, 3), (_ODD, 0.0), {})]),
+    "uniform": lambda: iter([(_numbers(5, 3), (_ODD, _ODD), {})]),
+    "multinomial": _one_hot,
+    "bernoulli": _probabilities,
+    "nn.functional.dropout": lambda: iter([(_numbers(5, 3), (), {"p": 0.0, "training": True})]),
+    "nn.functional.rrelu": lambda: iter([(_numbers(5, 3), (), {"lower": 0.3, "upper": 0.3, "training": True})]),
+}

@@ -1,0 +1,172 @@
+"""Cases of the fused kernels of optimizers, called directly with every option and with gradients that do not fit."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from conformance.accelerators.capabilities import Cell, Mode
+from conformance.case import Case, cases
+from conformance.finding import EnvironmentLacks
+from conformance.numerics.nearness import Near, near
+from conformance.numerics.trees import mapped
+
+from .options import FUSED, OPTIMIZERS
+
+HOST = torch.device("cpu")
+#: Numbers that bfloat16 does not hold.
+_RATE, _DECAY = 0.1234567, 0.2345678
+_REFUSALS = (RuntimeError, TypeError, ValueError, IndexError)
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A fused kernel: its name, how many lists of state it has besides the steps, and its options in turn."""
+
+    name: str
+    states: int
+    options: tuple[dict[str, Any], ...]
+    has_steps: bool = True
+    #: Options with which the last list of state is empty.
+    without_last: Callable[[dict[str, Any]], bool] = field(default=lambda options: False)
+
+
+_ADAM = {"beta1": 0.8, "beta2": 0.55, "weight_decay": _DECAY, "eps": 0.01, "amsgrad": False, "maximize": False}
+_ADAGRAD = {"lr_decay": 0.3, "weight_decay": _DECAY, "eps": 0.01, "maximize": False}
+_SGD = {
+    "weight_decay": _DECAY, "momentum": 0.9, "dampening": 0.0, "nesterov": False, "maximize": False,
+    "is_first_step": False,
+}  # fmt: skip
+_ADAMS = (_ADAM, {**_ADAM, "amsgrad": True}, {**_ADAM, "maximize": True, "weight_decay": 0.0})
+KERNELS = {
+    "Adam": Kernel("_fused_adam_", 3, _ADAMS, without_last=lambda options: not options["amsgrad"]),
+    "AdamW": Kernel("_fused_adamw_", 3, _ADAMS, without_last=lambda options: not options["amsgrad"]),
+    "SGD": Kernel(
+        "_fused_sgd_",
+        1,
+        (
+            _SGD,
+            {**_SGD, "dampening": 0.4, "maximize": True},
+            {**_SGD, "nesterov": True},
+            {**_SGD, "is_first_step": True},
+        ),
+        has_steps=False,
+    ),
+    "Adagrad": Kernel("_fused_adagrad_", 1, (_ADAGRAD, {**_ADAGRAD, "maximize": True})),
+}
+
+
+def generate() -> list[Case]:
+    """Return a case for each fused kernel. Of Adagrad, devices may have none, so its plain operators are required."""
+    return [
+        Case(
+            id=f"optimizers.fused_call[{name}]",
+            area="optimizers",
+            axes=(("optimizer", name),),
+            requires=tuple(
+                Cell(f"operators.{operator}", "float32", Mode.TRAINING.value)
+                for operator in ([FUSED[name]] if name in FUSED else OPTIMIZERS[name].operators)
+            ),
+        )
+        for name in KERNELS
+    ]
+
+
+@cases(generate)
+def test_fused_call(device, case, check):
+    """A fused kernel moves parameters and state as the host's in float64, and refuses gradients that do not fit."""
+    name = dict(case.axes)["optimizer"]
+    kernel = KERNELS[name]
+    function = getattr(torch, kernel.name, None)
+    if function is None:
+        raise EnvironmentLacks(f"The installed torch has no torch.{kernel.name}.")
+    for number, (options, scaled) in enumerate(itertools.product(kernel.options, (False, True))):
+        lists = _lists(kernel, options, number)
+        for rate in (_RATE, torch.tensor(_RATE)):
+            given = {**options, "lr": rate, **(_scales() if scaled else {})}
+            label = f"{kernel.name}({_shown(given)})"
+            _check(check, function, label, lists, given, device, may_lack=name not in FUSED)
+    for what, wrong in _wrong(lists):
+        _check_refusal(check, function, f"{kernel.name} with {what}", wrong, given, device)
+
+
+def _lists(kernel: Kernel, options: dict[str, Any], seed: int) -> list[list[torch.Tensor]]:
+    """Return parameters, gradients, state and steps of tensors with unlike shapes, in float32 on the host."""
+    generator = torch.Generator().manual_seed(seed)
+    shapes = ((33,), (), (5, 7), (4099,))
+    drawn = [[torch.randn(shape, generator=generator) for shape in shapes] for _ in range(2 + kernel.states)]
+    # Second moments and sums of squares are positive.
+    lists = [*drawn[:2], *([tensor.abs() for tensor in some] for some in drawn[2:])]
+    if kernel.without_last(options):
+        lists[-1] = []
+    steps = [torch.tensor(float(3 + number)) for number in range(len(shapes))]
+    return [*lists, *([steps] if kernel.has_steps else [])]
+
+
+def _scales() -> dict[str, torch.Tensor]:
+    return {"grad_scale": torch.tensor(3.7), "found_inf": torch.tensor(0.0)}
+
+
+def _shown(options: dict[str, Any]) -> str:
+    return ", ".join(f"{name}={float(value) if torch.is_tensor(value) else value}" for name, value in options.items())
+
+
+def _on(value: Any, device: torch.device) -> Any:
+    return mapped(value, lambda leaf: leaf.to(device, copy=True) if isinstance(leaf, torch.Tensor) else leaf)
+
+
+def _wide(lists: list[list[torch.Tensor]]) -> list[list[torch.Tensor]]:
+    """Return the lists in float64; steps are 0-dim numbers in float32 on every device."""
+    is_step = lambda number: number == len(lists) - 1 and all(t.dim() == 0 for t in lists[number])  # noqa: E731
+    return [some if is_step(number) else [tensor.double() for tensor in some] for number, some in enumerate(lists)]
+
+
+def _check(
+    check, function, label: str, lists, options: dict[str, Any], device: torch.device, *, may_lack: bool
+) -> None:
+    exact, found = _on(_wide(lists), HOST), _on(lists, device)
+    function(*exact, **_on(options, HOST))
+    try:
+        function(*found, **_on(options, device))
+    except NotImplementedError:
+        if may_lack:
+            raise EnvironmentLacks("The device has no fused kernel of this optimizer.") from None
+        raise
+    for position, (some, rights, before) in enumerate(zip(found, exact, lists, strict=True)):
+        for number, (actual, right, old) in enumerate(zip(some, rights, before, strict=True)):
+            what = f"{label}: list {position}, tensor {number}"
+            near(check, what, actual, right, Near.TRAJECTORY)
+            if position == 0:
+                check.that(bool((right != old.double()).any()), f"{what} does not move in float64")
+
+
+def _wrong(lists: list[list[torch.Tensor]]) -> Iterator[tuple[str, list[list[torch.Tensor]]]]:
+    """Yield lists with gradients that have another dtype, or one that has another shape."""
+    parameters, gradients, *rest = lists
+    yield "gradients in int64", [parameters, [gradient.long() for gradient in gradients], *rest]
+    yield "gradients in float64", [parameters, [gradient.double() for gradient in gradients], *rest]
+
+
+def _check_refusal(check, function, label: str, lists, options: dict[str, Any], device: torch.device) -> None:
+    """Check that a call that the host refuses is refused, or moves the parameters as the same numbers in float64 do."""
+    try:
+        function(*_on(lists, HOST), **_on(options, HOST))
+    except _REFUSALS:
+        pass
+    else:
+        return
+    found, exact = _on(lists, device), _on(_wide(lists), HOST)
+    try:
+        function(*found, **_on(options, device))
+        moved = [tensor.cpu() for tensor in found[0]]  # a device may refuse late
+    except _REFUSALS:
+        check.count += 1
+        return
+    function(*exact, **_on(options, HOST))
+    for number, (actual, right) in enumerate(zip(moved, exact[0], strict=True)):
+        what = f"{label}, which PyTorch refuses: parameter {number}"
+        near(check, what, actual, right, Near.TRAJECTORY, by_device=True)
