@@ -35,7 +35,6 @@ from .execution import OperatorSample, call
 from .judging import Judge
 from .sampling import limits
 
-
 #: Added to the number of a sample of special values for one of many.
 _MANY = 50
 
