@@ -6,6 +6,7 @@ This file needs a process that has run no backward pass: copies of one that has 
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from tests.defects import bench
 from tests.faults import corpus, derivatives, forks, population, recording, run
 from tests.faults.fault import Fault, Hits
 from tests.faults.judging import End, Judged, candidates, judged
-from tests.faults.liveness import Shown
+from tests.faults.liveness import Shown, armed
 from tests.faults.overloads import kernel_behind, kernels_of_a_device, operator_of
 from tests.faults.overriding import identity
 from tests.faults.pairs import judging as pairs_judging
@@ -96,6 +97,33 @@ def test_a_fault_is_live_and_killed(found: recording.Map, fault: Fault) -> None:
     assert result.shown.live
     assert result.end is End.KILLED
     assert result.by
+
+
+@pytest.mark.parametrize(
+    ("fault", "case"),
+    [
+        # A result on the other device, of a dtype that the meta function describes.
+        (Fault("D", "device", "aten::count_nonzero.dim_IntList", "r0"), "operators.count_nonzero[float32-inference]"),
+        (Fault("A", "constant", "aten::_fused_adagrad_", "7", "1.0"), "optimizers.fused_call[Adagrad]"),
+        (Fault("G", "swallowed", "aten::_fused_adam_"), "optimizers.fused_call[Adam]"),
+        (Fault("B", "offset", "aten::normal.Tensor_float", "0"), "operators.normal.number_mean[float32-inference]"),
+        (Fault("E", "infinity", "aten::normal.Tensor_Tensor", "0"), "operators.normal[float32-inference]"),
+        (Fault("C", "tail", "aten::_unique2", "r0", "18"), "operators.unique[float32-inference]"),
+        (Fault("B", "expansion", "aten::geqrf", "0"), "operators.geqrf[float32-inference-deep]"),
+        (Fault("B", "strides", "aten::isneginf.out", "0"), "operators.isneginf[float32-inference]"),
+        (Fault("E", "subnormals", "aten::polar.out", "0"), "operators.polar[float32-inference]"),
+        (Fault("E", "int through double", "aten::_foreach_addcmul.Scalar", "2"), "foreach.addcmul[int64]"),
+        (Fault("A", "neighbour", "aten::take.out", "0", "1"), "operators.take[int64-inference-deep]"),
+    ],
+    ids=str,
+)
+def test_a_fault_fails_the_case_that_is_for_it(fault: Fault, case: str) -> None:
+    def work(armed_fault: Fault | None, send: forks.Send) -> None:
+        place = bench.Bench()
+        with armed(armed_fault, Hits(), place.device) if armed_fault else contextlib.nullcontext():
+            send(bench.is_red(place.run(case)))
+
+    assert {copy.task: copy.messages for copy in forks.run([None, fault], work, 1)} == {None: [False], fault: [True]}
 
 
 def test_a_fault_that_no_case_meets_survives_as_never_exercised(found: recording.Map) -> None:
@@ -196,6 +224,12 @@ def test_a_derivative_fault_breaks_its_input_alone() -> None:
     ("pair", "end"),
     [
         (Pair("T", order.PARTS[4], "device 1", "always"), End.KILLED),
+        *(
+            (Pair("T", part, place, "after 10"), End.KILLED)
+            for part in order.PARTS
+            if part.name in ("elapsed time constant", "record_stream ignored")
+            for place in ("device 1", "other threads")
+        ),
         (Pair("S", state.PARTS[3], "device 1", "always"), End.KILLED),
     ],
     ids=lambda value: str(getattr(value, "fault", value)),

@@ -90,8 +90,9 @@ def test_fused_call(device, case, check):
             given = {**options, "lr": rate, **(_scales() if scaled else {})}
             label = f"{kernel.name}({_shown(given)})"
             _check(check, function, label, lists, given, device, may_lack=name not in FUSED)
-    for what, wrong in _wrong(lists):
-        _check_refusal(check, function, f"{kernel.name} with {what}", wrong, given, device)
+    for (what, wrong), rate in itertools.product(_wrong(lists), (_RATE, torch.tensor(_RATE))):
+        given = {**options, "lr": rate}
+        _check_refusal(check, function, f"{kernel.name}({_shown(given)}) with {what}", wrong, given, device)
 
 
 def _lists(kernel: Kernel, options: dict[str, Any], seed: int) -> list[list[torch.Tensor]]:
