@@ -175,9 +175,11 @@ def generated_faults() -> str:
                     found["unproven"],
                     _share(found["reached"]),
                     _share(found["public"]),
+                    _share(deep) if (deep := found.get("deep")) else "–",
                 )
             )
-    return tabulate(rows, ("family", "drawn", "unproven", "over reached", "over the public API"), tablefmt="github")
+    headers = ("family", "drawn", "unproven", "over reached", "over the public API", "with the deep tier")
+    return tabulate(rows, headers, tablefmt="github")
 
 
 def _share(score: dict[str, float]) -> str:
