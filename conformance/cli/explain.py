@@ -165,7 +165,7 @@ def _description(planned: BundledCase, base_seed: int) -> Iterator[str]:
     yield f"  needs {', '.join(map(str, case.requires)) or 'nothing'}{_how_judged(planned)}"
     if note := case.planned.about_note:
         yield f"  {note}: counts in no percentage and no profile"
-    yield f"  profiles {', '.join(_profiles(planned))}"
+    yield f"  profiles {', '.join(_profiles(planned)) or 'none'}"
     yield f"  seed {seed_of(case.id, base_seed)} (base seed {base_seed}) · deadline {case.deadline:g} s"
     yield f"  source {planned.path}:{planned.line}"
     yield f"  run    pytest --accelerator=NAME --case '{case.id}' -n0"
