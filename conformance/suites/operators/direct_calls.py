@@ -88,15 +88,14 @@ def _check_arguments(info, judge, function, sample: OperatorSample) -> None:
     kernel = kernels.Kernel(info, function)
     judge = replace(judge, info=kernel)
     for name, other in _with_arguments(function, sample):
-        host = other.on(HOST)
+        host, device = other.on(HOST), other.on(judge.device)
         if not settings.computes(kernel, other):
             continue
-        found = settled(attempt(execution.execute, function, other.on(judge.device)))
+        found = settled(attempt(execution.execute, function, device))
         if found.error is not None:
             judge.check.metric("kernels", f"refused, {name}: {function}")
             continue
-        device = other.on(judge.device)
-        pairs = (execution.execute(function, device), device), (call(function, host), host)
+        pairs = (found.value, device), (call(function, host), host)
         judge.outcome(replace(other, tier=f"{function}, {name}"), *pairs, kernels.oracle_of(function, other))
 
 
