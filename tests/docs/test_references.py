@@ -32,6 +32,7 @@ OTHERS = {
     "--co",
     "--trace",
     "--report",
+    "--deep",
     "--script",
     "--format",
     "--capabilities",
