@@ -14,7 +14,7 @@ HERE = Path(__file__).parent
 #: Parts of the operators and models in float32: all of them take minutes, and ``tox run -e strangers`` runs them.
 SELECTIONS = {
     "interface": ["--area", "accelerator", "--area", "capabilities"],
-    "operators": ["--area", "operators", "--dtype", "float32", "--shard", "3/10"],
+    "operators": ["--area", "operators", "--dtype", "float32", "--shard", "3/20"],
     "models": ["--area", "workloads", "--dtype", "float32", "--shard", "2/4"],
 }
 
