@@ -202,10 +202,8 @@ def judged_deep(results: Sequence[Judged], accelerator: str, found: Map, process
     ended = {item.fault: item.end for item in results}
     tasks = [(item.fault, deep_candidates(item.fault, found)) for item in results if _survived(item)]
     for copy in forks.run(tasks, lambda task, send: _judge_deep(task, accelerator, send), processes):
-        begun = ""
-        for kind, *what in copy.messages:
-            begun = what[0] if kind == "begin" else ""
-        if begun or (copy.messages and copy.messages[-1][0] == "red"):
+        # A copy that has begun a case and says no more has died in it.
+        if copy.messages and copy.messages[-1][0] in ("begin", "red"):
             ended[copy.task[0]] = End.KILLED
     return [replace(item, deep=ended[item.fault]) for item in results]
 

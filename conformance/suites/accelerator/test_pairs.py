@@ -29,6 +29,7 @@ from conformance.case import case
 from conformance.finding import environment_lacks
 
 from .conveyor import HOST, SIDE, Conveyor, numbers
+from .test_stream_memory import overwrite
 
 #: Rounds of each pair: a defect may need some calls before it shows.
 ROUNDS = 12
@@ -372,7 +373,7 @@ def test_recorded(accelerator, check):
                 read.copy_(source)
             source.record_stream(side)
             del source
-            others = [torch.full((SIDE, SIDE), -7.0, device=target) for _ in range(8)]
+            others = overwrite(target)
             side.synchronize()
             where = f"round {number} on device {index} in {threading.current_thread().name}"
             check.equal(read.cpu(), numbers(HOST, number), f"{where}: what the side stream has read")

@@ -120,7 +120,6 @@ def _spread(tensor: torch.Tensor, values: tuple[float, ...], turn: int) -> torch
 
 def _check_one(check, function: Function, label: str, kind: Kind, call: _Call, device: torch.device) -> None:
     try:
-        # float64 does not hold large integers; of these, the host's results count.
         exact, host = call.wide().on(torch.device("cpu")), call.on(torch.device("cpu"))
     except _ERRORS:  # the host has no such call
         return
@@ -130,7 +129,7 @@ def _check_one(check, function: Function, label: str, kind: Kind, call: _Call, d
             continue  # the plain results show it
         what = f"{label}, tensor {position}"
         if not right.dtype.is_floating_point:
-            check.equal(actual, usual, what)
+            check.equal(actual, usual, what)  # float64 does not hold large integers
             continue
         if kind.name == "subnormal numbers":
             _check_subnormals(check, what, actual, wide, usual)

@@ -8,7 +8,6 @@ kernels refuses the plain call and is left alone.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -33,7 +32,7 @@ def check(info, judge, samples: list[OperatorSample], seed: int) -> None:
         return
     loose = replace(judge, op_class=OpClass.CONTRACTION, watched=0)
     numbers: dict[Any, int] = {}
-    for order, (function, sample) in enumerate(kernels.calls(info, samples, seed, _is_of_interest, _kinds)):
+    for order, (function, sample) in enumerate(kernels.calls(info, samples, seed, kernels.computes_values, _kinds)):
         numbers[function] = numbers.get(function, 0) + 1
         if numbers[function] > _CALLS:
             continue
@@ -57,14 +56,6 @@ def _check_large(info, judge, function, sample: OperatorSample) -> None:
         if found.error is None and expected.error is None:
             n = judge.length(grown, expected.value)
             judge.result(f"{grown}", grown, found.value, expected.value, kernels.oracle_of(function, grown), n)
-
-
-@functools.cache
-def _is_of_interest(function) -> bool:
-    """Return whether an overload computes new tensors by a rule."""
-    if function.namespace != "aten" or function.is_view or function._schema.is_mutable:
-        return False
-    return kernels.computes_values(function)
 
 
 def _kinds(arguments: tuple[Any, ...]) -> tuple[Any, ...]:

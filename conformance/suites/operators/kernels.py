@@ -112,15 +112,16 @@ def _copied(leaf):
 @functools.cache
 def _is_of_interest(function) -> bool:
     """Return whether an overload computes new tensors by a rule, and no operator of the database has its name."""
-    schema, name = function._schema, function._schema.name.partition("::")[2]
-    if function.namespace != "aten" or function.is_view or schema.is_mutable or name in _public_names():
-        return False
-    return name not in limits().kernels.private and computes_values(function)
+    name = function._schema.name.partition("::")[2]
+    return name not in _public_names() and not is_private(function) and computes_values(function)
 
 
+@functools.cache
 def computes_values(function) -> bool:
-    """Return whether an overload of aten computes tensors by a rule that every device follows, without a device."""
+    """Return whether an overload of aten computes new tensors by a rule that every device follows."""
     schema, table = function._schema, limits().kernels
+    if function.namespace != "aten" or function.is_view or schema.is_mutable:
+        return False
     name = schema.name.partition("::")[2]
     if torch.Tag.nondeterministic_seeded in function.tags or name in table.memory:
         return False

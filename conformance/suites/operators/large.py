@@ -89,10 +89,8 @@ def with_ties(info, dtype: torch.dtype) -> Iterator[OperatorSample]:
 def _of_other_overload(info, samples: list[OperatorSample], first: OperatorSample) -> Iterator[Plan]:
     """Yield plans of samples that another kernel gets: with a tensor for a number, or the reverse, or of other dims."""
     seen = [first]
-    ordered = sorted(samples, key=_size, reverse=True)
-    if info.name in limits().large.distinct:
-        ordered = sorted(samples, key=_flags, reverse=True)  # more flags ask for more results
-    for sample in ordered:
+    # More flags ask for more results.
+    for sample in sorted(samples, key=_flags if info.name in limits().large.distinct else _size, reverse=True):
         if len(seen) > _OTHERS or not all(_is_of_other_overload(info, each, sample) for each in seen):
             continue
         if plans := list(_plans(info, [sample])):

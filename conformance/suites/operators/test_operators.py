@@ -1,4 +1,4 @@
-"""The body of every operator case."""
+"""The body of every operator case, of the unit and of the deep tier."""
 
 from __future__ import annotations
 
@@ -7,12 +7,20 @@ from dataclasses import replace
 from conformance.accelerators.capabilities import DENORMALS, DTYPES
 from conformance.case import cases
 
-from . import catalogue
+from . import catalogue, deep
 
 
-@cases(catalogue.generate)
+def generate():
+    """Return the cases of both tiers."""
+    return [*catalogue.generate(), *deep.generate()]
+
+
+@cases(generate)
 def test_operator(accelerator, declaration, device, case, check):
-    """An operator has the right results, gradients, metadata and refusals in this dtype and mode."""
+    """An operator has the right results, gradients, metadata and refusals in this dtype and mode.
+
+    The deep tier gives it many more inputs, and calls the overloads behind it directly.
+    """
     from . import cell  # imports torch, which a plan does not need
 
     check.subnormals = declaration.supports(DENORMALS.cell)

@@ -152,13 +152,18 @@ def _wrong(lists: list[list[torch.Tensor]]) -> Iterator[tuple[str, list[list[tor
     yield "gradients in float64", [parameters, [gradient.double() for gradient in gradients], *rest]
 
 
-def _check_refusal(check, function, label: str, lists, options: dict[str, Any], device: torch.device) -> None:
-    """Check that a call that the host refuses is refused, or moves the parameters as the same numbers in float64 do."""
+def _refuses(function, lists, options: dict[str, Any]) -> bool:
+    """Return whether the host refuses the call."""
     try:
         function(*_on(lists, HOST), **_on(options, HOST))
     except _REFUSALS:
-        pass
-    else:
+        return True
+    return False
+
+
+def _check_refusal(check, function, label: str, lists, options: dict[str, Any], device: torch.device) -> None:
+    """Check that a call that the host refuses is refused, or moves the parameters as the same numbers in float64 do."""
+    if not _refuses(function, lists, options):
         return
     found, exact = _on(lists, device), _on(_wide(lists), HOST)
     try:
