@@ -79,13 +79,13 @@ def run(tasks: Iterable[T], work: Callable[[T, Send], None], processes: int) -> 
 _NOTHING: Any = object()
 
 
-def limit(seconds: float) -> None:
-    """End this copy after so many seconds of its own work, or after ten times as long if it hangs; 0 lifts the limit.
+def limit(seconds: float, patience: float = 10) -> None:
+    """End this copy after so many seconds of its own work, or after ``patience`` times as long; 0 lifts the limit.
 
-    Work is counted in processor time: a busy machine must not make a fault look like a hang.
+    Work is counted in processor time: a busy machine must not make a fault look like a hang, which does no work.
     """
     signal.setitimer(signal.ITIMER_PROF, seconds)
-    signal.setitimer(signal.ITIMER_REAL, seconds * 10)
+    signal.setitimer(signal.ITIMER_REAL, seconds * patience)
 
 
 def _start(task: Any, work: Callable[[Any, Send], None]) -> tuple[Connection, Any]:

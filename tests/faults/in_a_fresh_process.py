@@ -119,6 +119,27 @@ def test_a_fault_is_live_and_killed(found: recording.Map, fault: Fault) -> None:
         (Fault("E", "subnormals", "aten::polar.out", "0"), "operators.polar[float32-inference]"),
         (Fault("E", "int through double", "aten::_foreach_addcmul.Scalar", "2"), "foreach.addcmul[int64]"),
         (Fault("A", "neighbour", "aten::take.out", "0", "1"), "operators.take[int64-inference-deep]"),
+        # Infinity where the host has NaN; few infinities; an infinity beside large numbers; the other side of a kink.
+        (Fault("E", "NaN", "aten::addcdiv.out", "2"), "operators.addcdiv[float32-inference]"),
+        (
+            Fault("E", "infinity", "aten::native_group_norm", "1"),
+            "operators.nn.functional.group_norm[float32-inference]",
+        ),
+        (Fault("E", "infinity", "aten::triangular_solve.X", "0"), "operators.triangular_solve[float32-inference]"),
+        (
+            Fault("E", "subnormals", "aten::elu_backward.grad_input", "5"),
+            "operators.nn.functional.selu[float32-training]",
+        ),
+        # A number in the place of a tensor of integers; spreads in few digits; an argument behind defaults.
+        (Fault("E", "int through float", "aten::scatter.value_out", "0"), "operators.scatter[int64-inference]"),
+        (Fault("E", "bfloat16", "aten::normal.Tensor_Tensor_out", "1"), "operators.normal[float32-inference]"),
+        (Fault("E", "scalar", "aten::elu.out", "3"), "operators.nn.functional.elu[float32-inference-deep]"),
+        # Large outputs of a factorisation.
+        (Fault("C", "tail", "aten::linalg_lu.out", "r0", "14"), "operators.linalg.lu[float32-inference]"),
+        # Refusals that no meta function knows: of shapes, of a dimension, of a range of random numbers.
+        (Fault("G", "swallowed", "aten::bincount"), "operators.bincount[int64-inference]"),
+        (Fault("G", "swallowed", "aten::unique_consecutive"), "operators.unique_consecutive[float32-inference]"),
+        (Fault("G", "swallowed", "aten::uniform_"), "operators.uniform[float32-inference]"),
     ],
     ids=str,
 )

@@ -33,11 +33,12 @@ _ERRORS = (RuntimeError, TypeError, ValueError, IndexError)
 
 @dataclass(frozen=True)
 class Kind:
-    """Special values by their name, and whether all operands have them at once too."""
+    """Special values by their name, and whether all operands have them at once too, or zeros in the first list."""
 
     name: str
     values: tuple[float, ...]
     together: bool = False
+    beside_zeros: bool = False
 
 
 def _kinds(dtype: torch.dtype, *, subnormals: bool) -> Iterator[Kind]:
@@ -49,7 +50,7 @@ def _kinds(dtype: torch.dtype, *, subnormals: bool) -> Iterator[Kind]:
     yield Kind("negative zeros", (-0.0,), together=True)
     if subnormals and dtype is torch.float32:
         tiny = torch.finfo(dtype).smallest_normal / 8
-        yield Kind("subnormal numbers", (tiny, 5 * tiny), together=True)
+        yield Kind("subnormal numbers", (tiny, 5 * tiny), together=True, beside_zeros=True)
 
 
 def check_operands(
@@ -106,6 +107,9 @@ def _with(operands: list[Any], chosen: list[int], kind: Kind) -> Iterator[list[A
             else:
                 given[number] = [_spread(tensor, kind.values, turn + order) for tensor in operand]
         yield given
+        if kind.beside_zeros and 0 not in chosen:
+            # Beside an ordinary summand, a lost one does not show.
+            yield [[torch.zeros_like(tensor) for tensor in given[0]], *given[1:]]
 
 
 def _spread(tensor: torch.Tensor, values: tuple[float, ...], turn: int) -> torch.Tensor:
@@ -134,7 +138,7 @@ def _check_one(check, function: Function, label: str, kind: Kind, call: _Call, d
         if kind.name == "subnormal numbers":
             _check_subnormals(check, what, actual, wide, usual)
             continue
-        _check_not_finite(check, function, what, actual, right)
+        _check_not_finite(check, function, what, actual, right, of_nan=kind.name == "NaN")
         if kind.name == "negative zeros":
             # Nothing overflows, so the order of products and sums does not matter: a division by -0 has one sign.
             agreed = torch.where(right.isinf() & (right == usual), right, torch.zeros_like(right))
@@ -151,11 +155,14 @@ def _is_special(tensor: torch.Tensor) -> torch.Tensor:
     return places % _EVERY == 1
 
 
-def _check_not_finite(check, function: Function, what: str, actual: torch.Tensor, right: torch.Tensor) -> None:
+def _check_not_finite(
+    check, function: Function, what: str, actual: torch.Tensor, right: torch.Tensor, *, of_nan: bool
+) -> None:
     if function.operator in limits().specials.nan:
         return
-    lost = actual.isfinite() & ~right.isfinite()
-    check.that(not lost.any(), f"{what}: {int(lost.sum())} results are finite that are not")
+    # No number and no infinity comes from NaN.
+    lost = right.isnan() & ~actual.isnan() if of_nan else actual.isfinite() & ~right.isfinite()
+    check.that(not lost.any(), f"{what}: {int(lost.sum())} results have lost a special value")
     if function.name not in OPEN:
         check.equal(actual.isnan(), right.isnan(), f"{what}: where it is NaN")
         check.equal(actual.isposinf(), right.isposinf(), f"{what}: where it is infinite")

@@ -1,7 +1,8 @@
 """Draws of random numbers that leave no freedom: a spread of 0, probabilities of 0 and 1, a range of one number.
 
 The statistics of a draw do not show a parameter that is read in another layout, or rounded. These draws do: the host
-and the device have to give the same numbers, whatever their generators are.
+and the device have to give the same numbers, whatever their generators are. And draws of one seed from two normal
+distributions with equal means differ by the ratio of their spreads.
 """
 
 from __future__ import annotations
@@ -21,14 +22,18 @@ _NUMBER = 9500
 #: A number that bfloat16 does not hold.
 _ODD = 1.2345678
 _INF = float("inf")
+#: A ratio of draws that is so near to the spread follows it; it is exact within so many roundings.
+_NEAR, _ROUNDINGS = 0.02, 8
 
 
 def check(info, judge, dtype: torch.dtype) -> None:
     """Compare such draws with the host's, in float32: for inputs in every arrangement, and in each form of the call."""
-    make = _DRAWS.get(info.full_name)
-    if make is None or dtype is not torch.float32:
+    if dtype is not torch.float32:
         return
-    for order, (given, args, kwargs) in enumerate(make()):
+    if info.full_name in _SPREADS:
+        _check_spread(info, judge)
+    make = _DRAWS.get(info.full_name)
+    for order, (given, args, kwargs) in enumerate(make() if make else ()):
         sample = OperatorSample(_NUMBER + order, given, args, kwargs, tier="a draw without freedom")
         for name, arranged in [("", sample), *arrangements.of(info, sample)]:
             _compare(info, judge, arranged, name)
@@ -47,6 +52,27 @@ def _compare(info, judge, sample: OperatorSample, arrangement: str) -> None:
         found = plain(run(execution.execute, sample.on(judge.device)))
         label = ", ".join(filter(None, (str(sample), arrangement, name)))
         judge.check.equal(found, expected, label)
+
+
+def _check_spread(info, judge) -> None:
+    """Compare draws of one seed for odd spreads with those for a spread of 1: the ratio is the spread."""
+    odd = 1 + torch.rand(6, 4)
+    samples = [
+        OperatorSample(_NUMBER + 100, *_SPREADS[info.full_name](spread), {}, tier="draws of one seed")
+        for spread in (odd, torch.ones(6, 4))
+    ]
+    usual = call(info.op, samples[0].on(HOST))
+    for name, run in [("", _plainly(info)), *forms.others(info, usual)]:
+        draws = []
+        for sample in samples:
+            execution.reseed(1, judge.device)
+            draws.append(plain(run(execution.execute, sample.on(judge.device))).double())
+        # A device may draw other numbers for other arguments. Then no ratio is near to any spread.
+        ratio = draws[0] / draws[1]
+        follows = bool(((ratio / odd - 1).abs() < _NEAR).all())
+        exact = bool(((ratio / odd - 1).abs() < _ROUNDINGS * torch.finfo(torch.float32).eps).all())
+        label = ", ".join(filter(None, (str(samples[0]), name)))
+        judge.check.that(exact or not follows, f"{label}: the spreads were rounded to fewer digits")
 
 
 def _plainly(info) -> Callable[..., torch.Tensor]:
@@ -77,6 +103,11 @@ def _probabilities() -> Iterator[tuple]:
     yield (_numbers(6, 5) > 0).float(), (), {}
 
 
+#: Input and other arguments of normal draws with mean 0 and these spreads, by the full name of the operator.
+_SPREADS: dict[str, Callable[[torch.Tensor], tuple]] = {
+    "normal": lambda spread: (torch.zeros_like(spread), (spread,)),
+    "normal.number_mean": lambda spread: (0.0, (spread,)),
+}
 #: Draws by the full name of the operator: input, other arguments, keyword arguments.
 _DRAWS: dict[str, Callable[[], Iterator[tuple]]] = {
     "normal": _normal,

@@ -24,6 +24,8 @@ from .variants import attempt, settled
 
 #: Calls of one overload, each with other kinds of arguments.
 _CALLS = 6
+#: Makes a number that bfloat16 does not hold, and float32 does.
+_ODD = 0.13287353515625
 
 
 def check(info, judge, samples: list[OperatorSample], seed: int) -> None:
@@ -78,6 +80,7 @@ def _check_arguments(info, judge, function, sample: OperatorSample) -> None:
         return
     kernel = kernels.Kernel(info, function)
     judge = replace(judge, info=kernel)
+    into = kernels.with_out(function)
     for name, other in _with_arguments(function, sample):
         host, device = other.on(HOST), other.on(judge.device)
         if not settings.computes(kernel, other):
@@ -87,7 +90,10 @@ def _check_arguments(info, judge, function, sample: OperatorSample) -> None:
             judge.check.metric("kernels", f"refused, {name}: {function}")
             continue
         pairs = (found.value, device), (call(function, host), host)
-        judge.outcome(replace(other, tier=f"{function}, {name}"), *pairs, kernels.oracle_of(function, other))
+        named = replace(other, tier=f"{function}, {name}")
+        judge.outcome(named, *pairs, kernels.oracle_of(function, other))
+        if into is not None:
+            kernels.check_into(kernel, judge, named, into, pairs[1][0])
 
 
 def _with_arguments(function, sample: OperatorSample) -> Iterator[tuple[str, OperatorSample]]:
@@ -101,10 +107,13 @@ def _with_arguments(function, sample: OperatorSample) -> Iterator[tuple[str, Ope
         for argument, given in _given(arguments, sample)
         if "Tensor" in str(argument.type.annotation_str)
     )
+    values = [given for _, given in _given(arguments, sample)]
     for place, (argument, given) in enumerate(_given(arguments, sample)):
-        key: int | str = argument.name if argument.kwarg_only else place
-        if argument.name in limits().settings.kept or (type(key) is int and place > len(sample.args)):
+        if argument.name in limits().settings.kept:
             continue
+        # The arguments before it get their defaults.
+        filled = replace(sample, args=(*sample.args, *values[len(sample.args) : place + 1]))
+        key: int | str = argument.name if argument.kwarg_only else place
         if type(given) is bool and lacks_tensor:
             continue
         if argument.name in limits().kernels.words and type(given) is int:
@@ -112,7 +121,7 @@ def _with_arguments(function, sample: OperatorSample) -> Iterator[tuple[str, Ope
         else:
             others = list(_others(given, str(argument.type.annotation_str)))
         for value in others:
-            yield f"{argument.name}={value}", _with_argument(sample, key, value)
+            yield f"{argument.name}={value}", (sample if argument.kwarg_only else filled).with_argument(key, value)
 
 
 def _given(arguments: Sequence[Any], sample: OperatorSample) -> Iterator[tuple[Any, Any]]:
@@ -124,12 +133,6 @@ def _given(arguments: Sequence[Any], sample: OperatorSample) -> Iterator[tuple[A
             yield argument, sample.args[place] if place < len(sample.args) else argument.default_value
 
 
-def _with_argument(sample: OperatorSample, key: int | str, value: Any) -> OperatorSample:
-    if type(key) is int and key == len(sample.args):
-        return replace(sample, args=(*sample.args, value))
-    return sample.with_argument(key, value)
-
-
 def _others(given: Any, kind: str) -> Iterator[Any]:
     if isinstance(given, torch.Tensor):
         return
@@ -138,7 +141,7 @@ def _others(given: Any, kind: str) -> Iterator[Any]:
     elif type(given) is int and "int" in kind:
         yield from (value for value in (given + 1, given - 1, 0) if value != given)
     elif type(given) in (int, float):
-        yield given * 1.5 + 0.1328125
+        yield given * 1.5 + _ODD
     elif isinstance(given, (list, tuple)) and given and all(type(item) is int for item in given):
         yield [item + 1 for item in given]
         yield list(reversed(given))

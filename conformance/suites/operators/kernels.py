@@ -159,9 +159,9 @@ def check_call(info, judge, function, sample: OperatorSample) -> None:
         judge.check.metric("kernels", f"another form: {function}")
         return
     judge.outcome(sample, *pairs, oracle_of(function, sample))
-    into = _with_out(function)
+    into = with_out(function)
     if into is not None:
-        _check_into(kernel, judge, sample, into, pairs[1][0])
+        check_into(kernel, judge, sample, into, pairs[1][0])
     if not any(part in function._schema.name for part in limits().kernels.finite):
         special_inputs.check_kernel(kernel, judge, sample)
     tiny_inputs.check(kernel, judge, [sample])
@@ -188,7 +188,7 @@ def _has_the_form(actual, expected) -> bool:
     return len(ours) == len(theirs) and alike and all(_is_close(plain(a), plain(w)) for a, w in pairs)
 
 
-def _check_into(kernel: Kernel, judge, sample: OperatorSample, into, expected) -> None:
+def check_into(kernel: Kernel, judge, sample: OperatorSample, into, expected) -> None:
     """Compare what the overload's sibling with ``out=`` writes with the host's plain result."""
     if not isinstance(expected, torch.Tensor) or expected.layout is not torch.strided:
         return
@@ -252,7 +252,7 @@ class Into:
         return self.overload(*args, **{self.place: out}, **kwargs)
 
 
-def _with_out(function) -> Into | None:
+def with_out(function) -> Into | None:
     """Return the overload's sibling that writes one result to an output."""
     given = [argument.name for argument in function._schema.arguments]
     packet = function.overloadpacket

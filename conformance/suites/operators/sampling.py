@@ -59,6 +59,8 @@ def pick(info, dtype: torch.dtype, *, requires_grad: bool, extent) -> list[Opera
     with host_only():
         generated = info.sample_inputs("cpu", dtype, requires_grad=requires_grad, set_seed=False)
         picked = _within_budget(_chosen(_small(_prefix(generated, extent.prefix)), extent.samples))
+        if info.name in limits().factors.determined:
+            picked = [replace(sample, process=None) for sample in picked]
         return _with_host_arguments(picked, info, dtype, requires_grad=requires_grad)
 
 

@@ -25,6 +25,8 @@ from .sampling import limits
 _LONG = 4099
 #: Of so many elements, one is special.
 _EVERY = 3
+#: Of so many elements, one is an infinity, where there are few.
+_SELDOM = 31
 #: Numbers by which integers are multiplied. The products are not numbers of float32; the last ones not of float64.
 _FACTORS = {torch.int32: ((1 << 24) + 1,), torch.int64: ((1 << 24) + 1, (1 << 53) + 1)}
 #: Integers are multiplied if no absolute value is larger.
@@ -40,8 +42,10 @@ _NOT_FINITE = {"NaN": (float("nan"),), "infinities": (float("inf"), -float("inf"
 #: Finite numbers in the places of special ones. A result that is equal for both does not depend on these places: one
 #: is large and one small, so that a median depends on them.
 _FINITE = (20.0, -30.0)
-#: The largest number in the other tensors beside infinities.
+#: The largest number in the other tensors beside infinities. Beside factors above one, the largest number of the dtype
+#: overflows too, and cannot be told from an infinity; the same holds beside divisors below one.
 _SMALL = 0.75
+_KINDS = {"NaN": None, "infinities": _SMALL, "infinities beside large numbers": 64.0}
 #: Stands in the place of a tensor; no number that the database has. Such samples count from 7000 on.
 _A_NUMBER, _NUMBERED = 0.7, 7000
 
@@ -51,8 +55,8 @@ class Change:
     """A sample with special values in one tensor.
 
     ``finite`` returns the same with a finite number in their places; with it, only lost special values are wrong.
-    With ``moves``, all bits count. With ``in_forms``, the ``out=`` and in-place forms are called too. With
-    ``may_refuse``, an exception of the device is a note.
+    With ``of_nan``, the special values are NaN. With ``moves``, all bits count. With ``in_forms``, the ``out=`` and
+    in-place forms are called too. With ``may_refuse``, an exception of the device is a note.
     """
 
     name: str
@@ -62,6 +66,7 @@ class Change:
     kind: Pass = _PLAIN
     in_forms: bool = False
     may_refuse: bool = False
+    of_nan: bool = False
 
     def __str__(self) -> str:
         return f"{self.sample}, {self.name}"
@@ -100,11 +105,13 @@ def _check_solved(info, judge, samples: list[OperatorSample], dtype: torch.dtype
     for sample in unlike(info, judge, samples) if dtype.is_floating_point else ():
         tiny_inputs.check_losses(info, judge, sample, (*in_products, *eliminated))
         for number, tensor in _of_values(sample):
-            for change in _not_finite(sample, number, tensor) if number in in_products else ():
+            for change in _not_finite(sample, number, tensor, _KINDS) if number in in_products else ():
                 _compare(info, judge, change)
             for change in _not_finite(sample, number, tensor, ("NaN",)) if number in eliminated else ():
                 # A library may find no pivot in such a matrix, and say that it is singular.
-                _compare(info, judge, replace(change, may_refuse=True))
+                _compare(info, judge, replace(change, may_refuse=True, of_nan=False))
+            if number in table.triangular.get(info.name, ()):
+                _compare(info, judge, _rare(sample, number, tensor, -torch.inf))
 
 
 def check_long_integers(info, judge, samples: list[OperatorSample], dtype: torch.dtype) -> None:
@@ -117,23 +124,34 @@ def check_long_integers(info, judge, samples: list[OperatorSample], dtype: torch
 
 
 def check_kernel(kernel, judge, sample: OperatorSample) -> None:
-    """Compare results of a kernel that is no operator of the database for NaN and infinities in each tensor."""
+    """Compare results of a kernel that is no operator of the database for special values in each tensor."""
     for number, tensor in _of_values(sample):
         for change in _not_finite(sample, number, tensor):
             _compare(kernel, judge, change)
+        if judge.check.subnormals and tensor.dtype is torch.float32:
+            # One side of a kink begins with them.
+            name = f"subnormal numbers in input {number}"
+            _compare(kernel, judge, Change(name, _with_subnormals(kernel, sample, tensor)))
 
 
 def unlike(
-    info, judge, samples: list[OperatorSample], most: int | None = None, *, by_dims: bool = False
+    info,
+    judge,
+    samples: list[OperatorSample],
+    most: int | None = None,
+    *,
+    by_dims: bool = False,
+    draws: bool = False,
 ) -> list[OperatorSample]:
-    """Return some samples with other kinds of arguments each, the largest first; none of an operator that draws.
+    """Return some samples with other kinds of arguments each, the largest first.
 
-    With ``by_dims``, and in the deep tier, an input with another number of dimensions is of another kind.
+    None of them draws random numbers, except with ``draws``. With ``by_dims``, and in the deep tier, an input with
+    another number of dimensions is of another kind.
     """
     most, by_dims = most or limits().special_inputs.samples, by_dims or sampling.is_deep()
     found: dict[tuple, OperatorSample] = {}
     for sample in sorted(samples, key=sampling.elements, reverse=True):
-        fits = sample.number not in judge.drawn and sample.process is None
+        fits = (draws or sample.number not in judge.drawn) and sample.process is None
         if fits and all(tensor.layout is torch.strided and tensor.numel() for tensor in sample.tensors):
             dims = sample.input.dim() if by_dims and isinstance(sample.input, torch.Tensor) else 0
             found.setdefault((dims, *_kinds(sample)), sample)
@@ -150,12 +168,15 @@ def _with_a_number(info, sample: OperatorSample, known: set[tuple]) -> OperatorS
 
     That is another overload of most functions. The database has it for few of them, or for one element alone.
     """
-    places = [place for place, value in enumerate(sample.args) if isinstance(value, torch.Tensor) and _is_real(value)]
+    given = [(place, value) for place, value in enumerate(sample.args) if isinstance(value, torch.Tensor)]
+    places = [place for place, value in given if _is_real(value)]
+    numbers: tuple[float, ...] = (_A_NUMBER, -_A_NUMBER)
+    if not places and isinstance(sample.input, torch.Tensor) and sample.input.dtype in _FACTORS:
+        places, numbers = [place for place, value in given if value.dtype is sample.input.dtype], (1, 2)
     if not places:
         return None
     changed, other = (
-        replace(sample.with_argument(places[-1], number), number=sample.number + _NUMBERED)
-        for number in (_A_NUMBER, -_A_NUMBER)
+        replace(sample.with_argument(places[-1], number), number=sample.number + _NUMBERED) for number in numbers
     )
     if _kinds(changed) in known:
         return None
@@ -210,6 +231,10 @@ def _floats(info, judge, sample: OperatorSample) -> Iterator[Change]:
             continue
         yield from _not_finite(sample, number, tensor)
         yield _nothing_else(sample, number, tensor)
+        if tensor.dtype is torch.float32 and tensor.numel() > 1:
+            yield _rare(sample, number, tensor, -torch.inf)
+        if sampling.is_deep() and tensor.numel() > 1:
+            yield _rare(sample, number, tensor, torch.inf)
         if choices.has_choice(info):
             # A choice of few elements, such as a median, meets infinities where most elements are infinite.
             yield Change(f"infinities alone {name}", _with(sample, tensor, torch.full_like(tensor, torch.inf)))
@@ -219,17 +244,17 @@ def _floats(info, judge, sample: OperatorSample) -> Iterator[Change]:
 
 
 def _not_finite(
-    sample: OperatorSample, number: int, tensor: torch.Tensor, kinds: Collection[str] = tuple(_NOT_FINITE)
+    sample: OperatorSample, number: int, tensor: torch.Tensor, kinds: Collection[str] = ()
 ) -> Iterator[Change]:
-    for kind, values in ((kind, _NOT_FINITE[kind]) for kind in kinds):
-        # Beside factors above one, the largest number overflows, and cannot be told from an infinity.
-        others = sample if kind == "NaN" else _below_one(sample, tensor)
+    for kind in kinds or (_KINDS if sampling.is_deep() else _NOT_FINITE):
+        values, largest = _NOT_FINITE["NaN" if kind == "NaN" else "infinities"], _KINDS[kind]
+        others = sample if largest is None else _with_others_up_to(largest, sample, tensor)
 
         def placed(value: float | None, values=values, others=others) -> OperatorSample:
             return _with(others, tensor, _spread(tensor, values, value))
 
         finite = lambda value, placed=placed: (placed(value), _PLAIN)  # noqa: E731
-        yield Change(f"{kind} in input {number}", placed(None), finite, in_forms=True)
+        yield Change(f"{kind} in input {number}", placed(None), finite, in_forms=True, of_nan=kind == "NaN")
 
 
 def _nothing_else(sample: OperatorSample, number: int, tensor: torch.Tensor) -> Change:
@@ -238,19 +263,33 @@ def _nothing_else(sample: OperatorSample, number: int, tensor: torch.Tensor) -> 
     def filled(value: float) -> OperatorSample:
         return _with(sample, tensor, torch.full_like(tensor, value, requires_grad=False))
 
-    return Change(f"NaN alone in input {number}", filled(float("nan")), lambda value: (filled(value), _PLAIN))
+    finite = lambda value: (filled(value), _PLAIN)  # noqa: E731
+    return Change(f"NaN alone in input {number}", filled(float("nan")), finite, of_nan=True)
 
 
-def _below_one(sample: OperatorSample, tensor: torch.Tensor) -> OperatorSample:
-    """Return the sample with numbers below one in every other tensor of values."""
+def _rare(sample: OperatorSample, number: int, tensor: torch.Tensor, infinity: float) -> Change:
+    """Return the sample with few infinities of one sign in one tensor: of both signs, or of many, a sum may be NaN."""
+
+    def placed(value: float) -> OperatorSample:
+        flat = tensor.detach().clone(memory_format=torch.contiguous_format).reshape(-1)
+        flat[1::_SELDOM] = value
+        return _with(sample, tensor, flat.reshape(tensor.shape))
+
+    name = f"few infinities in input {number}"
+    return Change(name, placed(infinity), lambda value: (placed(value), _PLAIN), in_forms=True)
+
+
+def _with_others_up_to(most: float, sample: OperatorSample, tensor: torch.Tensor) -> OperatorSample:
+    """Return the sample with numbers up to ``most`` in every other tensor of values."""
 
     def scaled(leaf):
         if leaf is tensor or not isinstance(leaf, torch.Tensor) or not _is_real(leaf) or leaf.element_size() < 2:
             return leaf
-        largest = leaf.detach().abs().max() if leaf.numel() else leaf.new_zeros(())
+        largest = float(leaf.detach().abs().max()) if leaf.numel() else 0.0
+        # Numbers below one stay what they are: they may be probabilities.
         if not largest > _SMALL:
             return leaf
-        found = leaf.detach() * (_SMALL / float(largest))
+        found = leaf.detach() * (most / largest)
         return found.requires_grad_() if leaf.requires_grad else found
 
     return sample.with_arguments(mapped(sample.arguments, scaled))
@@ -436,7 +475,8 @@ def _compare_form(info, judge, change: Change, expected, actual) -> None:
         else:
             if change.finite is not None:
                 both = ours.isfinite() & theirs.isfinite()
-                losses = _with_losses_alone(ours, theirs, functools.partial(_forward, info, change, position))
+                with_number = functools.partial(_forward, info, change, position)
+                losses = _with_losses_alone(ours, theirs, with_number, of_nan=change.of_nan)
                 ours = torch.where(both, ours, losses)
             judge.tensor(label, ours, theirs, functools.partial(_exact, oracle, position), n)
 
@@ -466,7 +506,7 @@ def _compare_bits(judge, label: str, actual: torch.Tensor, wanted: torch.Tensor)
     judge.check.that(same, f"{label}: the operator moves elements, and bits of some have changed")
 
 
-def _with_losses_alone(actual: torch.Tensor, wanted: torch.Tensor, with_number) -> torch.Tensor:
+def _with_losses_alone(actual: torch.Tensor, wanted: torch.Tensor, with_number, *, of_nan: bool) -> torch.Tensor:
     """Return the host's output with the device's elements where these lost a special value.
 
     A device may give NaN where the host does not: a convolution by transforms spreads it. It may also leave out a
@@ -474,7 +514,8 @@ def _with_losses_alone(actual: torch.Tensor, wanted: torch.Tensor, with_number) 
     """
     if wanted.dtype is torch.bool:
         return actual
-    lost = actual.isfinite() & ~wanted.isfinite()
+    # No number and no infinity comes from NaN; but an infinity less another may be either.
+    lost = wanted.isnan() & ~actual.isnan() if of_nan else actual.isfinite() & ~wanted.isfinite()
     if bool(lost.any()):
         first, second = (with_number(number) for number in _FINITE)
         lost &= first != second if _comparable(first, second) and first.shape == lost.shape else False
@@ -513,7 +554,7 @@ def _in_training(sample: OperatorSample) -> Iterator[Change]:
             return Pass(lambda cotangent: _spread(cotangent, values, value) if _is_real(cotangent) else cotangent)
 
         finite = lambda value, given=given: (sample, given(value))  # noqa: E731
-        yield Change(f"{name} in the cotangents", sample, finite, kind=given(None))
+        yield Change(f"{name} in the cotangents", sample, finite, kind=given(None), of_nan=name == "NaN")
 
 
 def _is_real(tensor: torch.Tensor) -> bool:
@@ -535,7 +576,7 @@ def _compare_gradients(info, judge, change: Change, seed: int) -> None:
         if _comparable(actual, wanted):
             ours, theirs = plain(actual), plain(wanted)
             with_number = functools.partial(_gradient, info, change, position, seed)
-            ours = _with_losses_alone(ours, theirs, with_number)
+            ours = _with_losses_alone(ours, theirs, with_number, of_nan=change.of_nan)
             # Float64 may have no special value there, where float32 overflows between its steps.
             judge.tensor(f"{change}, gradient of input {position}", ours, theirs, lambda: None, n)
 

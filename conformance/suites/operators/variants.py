@@ -217,7 +217,7 @@ def forms(info, judge, sample: OperatorSample) -> None:
     """Check the in-place and the ``out=`` form with one sample: their kernels may be others."""
     in_place(info, judge, sample)
     usual = attempt(call, info.op, sample.on(torch.device("cpu"))) if info.supports_out else Attempt()
-    if isinstance(usual.value, torch.Tensor) and _can_be_out(usual.value):
+    if usual.value is not None and _can_be_out(usual.value):
         _into(info, judge, sample, usual.value, "out= variant", _alike)
 
 

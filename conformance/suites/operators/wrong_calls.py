@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from conformance.numerics.compare import plain
+from conformance.numerics.compare import plain, same_bits
 from conformance.numerics.transfer import copied
 from conformance.numerics.trees import leaves, mapped
 
@@ -37,12 +37,16 @@ _LATE_ERRORS = 8
 
 @dataclass(frozen=True)
 class Wrong:
-    """A wrong call: how the arguments were changed, the function, and outputs for ``out=``, made on the host."""
+    """A wrong call: how the arguments were changed, the function, and outputs for ``out=``, made on the host.
+
+    With ``in_place``, the function writes its input.
+    """
 
     name: str
     sample: OperatorSample
     function: Any
     out: Any = None
+    in_place: bool = False
 
     def __str__(self) -> str:
         return f"{self.sample}, {self.name}"
@@ -56,13 +60,19 @@ def check(info, judge, samples: list[OperatorSample], dtype: torch.dtype) -> Non
     """Check that the device refuses wrong calls, in one dtype of each operator."""
     if not sampling.is_first_dtype(info, dtype) or not samples or info.name in limits().large.unchecked:
         return
-    chosen = {id(sample): sample for sample in (representative(samples), *special_inputs.unlike(info, judge, samples))}
+    unlike = special_inputs.unlike(info, judge, samples, draws=True)
+    chosen = {id(sample): sample for sample in (representative(samples), *unlike)}
     for sample in chosen.values():
         for wrong in _wrong_calls(info, sample):
             # The meta function comes first: it has no memory that a wrong call could read.
             if _is_wrong_everywhere(wrong):
                 check_one(judge, wrong)
-    for sample in special_inputs.unlike(info, judge, samples) if judge.values else ():
+            elif not _has_index(wrong.sample):
+                _check_answer(judge, wrong)
+    for sample in unlike if judge.values else ():
+        if sample.number in judge.drawn:
+            _check_drawn(info, judge, sample)
+            continue
         into = info.op if info.supports_out else None
         # The result of a broadcast does not fit into a smaller input.
         in_place = None if sample.broadcasts_input else info.inplace_variant
@@ -74,6 +84,46 @@ def _is_wrong_everywhere(wrong: Wrong) -> bool:
     if promises_refusal(wrong.function, wrong.sample, **wrong.extra(torch.device("meta"))):
         return True
     return wrong.out is not None and promises_refusal(wrong.function, wrong.sample)
+
+
+def _check_drawn(info, judge, sample: OperatorSample) -> None:
+    """Check that the device draws something where it accepts a dtype that the host refuses."""
+    for number, tensor in enumerate(sample.tensors[: limits().special_inputs.tensors]):
+        if tensor.layout is torch.strided and number not in sample.on_host:
+            changed = sample.with_tensor(tensor, _in_another_dtype(tensor.detach(), _SPREAD))
+            _check_answer(judge, Wrong(f"input {number} in another dtype", changed, info.op))
+
+
+def _has_index(sample: OperatorSample) -> bool:
+    """Return whether a tensor may hold indices beside tensors of values: a wrong one may end a device's context."""
+    integers = [not tensor.is_floating_point() and not tensor.is_complex() for tensor in sample.tensors]
+    return any(integers) and not all(integers)
+
+
+def _check_answer(judge, wrong: Wrong) -> None:
+    """Check that the device does something where it accepts a call that the host alone refuses.
+
+    It may do more than PyTorch's CPU. But zeros, or an output as it was, come from a kernel that loses an exception.
+    """
+    if attempt(call, wrong.function, wrong.sample.on(HOST), **wrong.extra(HOST)).error is None:
+        return
+    device = judge.device
+    given, extra = wrong.sample.on(device), wrong.extra(device)
+    written = [*_tensors([extra["out"]])] if extra else given.tensors[:1] if wrong.in_place else []
+    before = [plain(tensor).clone() for tensor in written]
+    found = settled(attempt(execution.execute, wrong.function, given, **extra))
+    if found.error is not None:
+        _take_late_errors(device)
+        return
+    if found.value is NotImplemented:
+        return
+    made = [plain(tensor) for tensor in _tensors(found.value)]
+    nothing = all(same_bits(plain(tensor), old) for tensor, old in zip(written, before, strict=True))
+    nothing = nothing if written else not any(tensor.any() for tensor in made)
+    is_empty = not any(tensor.numel() for tensor in made)
+    judge.check.that(
+        is_empty or not nothing, f"{wrong}: accepted, although PyTorch refuses it, and nothing was computed"
+    )
 
 
 def check_more(
@@ -203,7 +253,7 @@ def _wrong_calls(info, sample: OperatorSample) -> Iterator[Wrong]:
         yield Wrong(name, other, info.op)
     if info.inplace_variant is not None and isinstance(sample.input, torch.Tensor):
         for name, other in changed:
-            yield Wrong(f"{name}, in place", other, info.inplace_variant)
+            yield Wrong(f"{name}, in place", other, info.inplace_variant, in_place=True)
     if info.supports_out:
         usual = attempt(call, info.op, sample.on(HOST)).value
         if isinstance(usual, torch.Tensor) and usual.layout is torch.strided:

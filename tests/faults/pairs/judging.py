@@ -16,7 +16,9 @@ from tests.faults.liveness import Shown
 from .pair import MEMBER_CALLS, Pair, hits
 
 #: Seconds of processor time for a direct call, for one case, and for all cases of a fault.
-_PROBE, _CASE, _ALL = 60.0, 30.0, 120.0
+_PROBE, _CASE, _ALL = 20.0, 30.0, 120.0
+#: Times these seconds after which a call hangs: a case waits for a device that never answers, without work.
+_PATIENCE = 3
 
 
 def subjects(pair: Pair) -> list[str]:
@@ -38,7 +40,7 @@ def judged(pairs: Sequence[Pair], processes: int, say: Callable[[str], None]) ->
 
 def _judge(pair: Pair, send: forks.Send) -> None:
     place = bench.Bench()
-    forks.limit(_PROBE)
+    forks.limit(_PROBE, _PATIENCE)
     right, again = _observed(pair), _observed(pair)
     with pair.armed():
         wrong = _observed(pair)
@@ -50,7 +52,7 @@ def _judge(pair: Pair, send: forks.Send) -> None:
         if time.process_time() - started > _ALL:
             break
         send(("begin", case))
-        forks.limit(_CASE)
+        forks.limit(_CASE, _PATIENCE)
         before = MEMBER_CALLS[0]
         with pair.armed():
             verdict = place.run(case)
