@@ -80,6 +80,7 @@ OTHERS = {
     "--draws",
     "--family",
     "--narrow",
+    "--part",
     "--seed",
     # that of conformance coverage
     "--at-most",

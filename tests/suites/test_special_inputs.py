@@ -165,9 +165,22 @@ def test_a_place_that_depends_on_no_special_value_may_be_finite() -> None:
     """0 times NaN is NaN on the host. A kernel that does not read what it does not need gives 0."""
     actual, wanted = torch.tensor([0.0, 0.0, 2.0]), torch.tensor([float("nan"), float("nan"), 2.0])
 
-    judged = special_inputs._with_losses_alone(actual, wanted, lambda number: torch.tensor([0.0, number, 2.0]))
+    read = lambda number: torch.tensor([0.0, number, 2.0])  # noqa: E731
+    for of_nan in (True, False):
+        judged = special_inputs._with_losses_alone(actual, wanted, read, of_nan=of_nan)
 
-    assert judged.isnan().tolist() == [True, False, False]
+        assert judged.isnan().tolist() == [True, False, False]
+
+
+@pytest.mark.parametrize(("of_nan", "is_lost"), [(True, True), (False, False)])
+def test_infinity_in_the_place_of_nan_is_lost_where_no_infinity_was(of_nan: bool, is_lost: bool) -> None:
+    """The difference of two infinities is NaN, or an infinity in another order; a quotient by NaN is always NaN."""
+    actual, wanted = torch.tensor([torch.inf, 1.0]), torch.tensor([torch.nan, 1.0])
+    read = lambda number: torch.tensor([number, 1.0])  # noqa: E731
+
+    judged = special_inputs._with_losses_alone(actual, wanted, read, of_nan=of_nan)
+
+    assert bool(judged.isinf().any()) is is_lost
 
 
 # --- wrong calls ------------------------------------------------------------------------------------------------------
@@ -191,6 +204,34 @@ def test_an_operator_that_refuses_nothing_is_wrong(name: str, monkeypatch: pytes
 
     with pytest.raises(AssertionError, match="accepted, although PyTorch"):
         run(f"operators.{name}[float32-inference]")
+
+
+@pytest.mark.parametrize(
+    "cell", ["bincount[int64-inference]", "unique_consecutive[float32-inference]", "histogram[float32-inference]"]
+)
+def test_a_refusal_that_no_meta_function_knows_may_not_become_zeros(cell: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(execution, "execute", swallows(lambda sample: torch.zeros_like(sample.tensors[0])))
+
+    with pytest.raises(AssertionError, match="accepted, although PyTorch refuses it, and nothing was computed"):
+        run(f"operators.{cell}")
+
+
+def test_a_device_that_computes_what_the_host_refuses_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It counts tensors of any shape and dtype, and takes a weight of 1 where one is missing."""
+
+    def counted(sample: OperatorSample) -> Any:
+        weights = next((given for given in (*sample.args, *sample.kwargs.values()) if given is not None), None)
+        numbers = sample.input.to(torch.int64).reshape(-1)
+        if isinstance(weights, torch.Tensor):
+            ones = torch.ones(numbers.numel(), dtype=torch.float64)
+            given = weights.double().reshape(-1)[: numbers.numel()]
+            ones[: given.numel()] = given
+            return torch.bincount(numbers, ones)
+        return torch.bincount(numbers)
+
+    monkeypatch.setattr(execution, "execute", swallows(counted))
+
+    assert run("operators.bincount[int64-inference]").count > 10
 
 
 # --- lists ------------------------------------------------------------------------------------------------------------
