@@ -134,6 +134,17 @@ def test_a_fault_is_live_and_killed(found: recording.Map, fault: Fault) -> None:
         (Fault("E", "int through float", "aten::scatter.value_out", "0"), "operators.scatter[int64-inference]"),
         (Fault("E", "bfloat16", "aten::normal.Tensor_Tensor_out", "1"), "operators.normal[float32-inference]"),
         (Fault("E", "scalar", "aten::elu.out", "3"), "operators.nn.functional.elu[float32-inference-deep]"),
+        (Fault("B", "expansion", "aten::normal.Tensor_Tensor", "1"), "operators.normal[float32-inference]"),
+        # Kernels of a backward that do not check their arguments.
+        (
+            Fault("B", "strides", "aten::batch_norm_backward", "6"),
+            "operators._batch_norm_with_update[float32-training-deep]",
+        ),
+        (
+            Fault("G", "swallowed", "aten::batch_norm_backward"),
+            "operators._batch_norm_with_update[float32-training-deep]",
+        ),
+        (Fault("G", "swallowed", "aten::col2im"), "operators.nn.functional.unfold[float32-training]"),
         # Large outputs of a factorisation.
         (Fault("C", "tail", "aten::linalg_lu.out", "r0", "14"), "operators.linalg.lu[float32-inference]"),
         # Refusals that no meta function knows: of shapes, of a dimension, of a range of random numbers.

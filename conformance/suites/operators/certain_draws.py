@@ -32,6 +32,7 @@ def check(info, judge, dtype: torch.dtype) -> None:
         return
     if info.full_name in _SPREADS:
         _check_spread(info, judge)
+        _check_every_spread(info, judge)
     make = _DRAWS.get(info.full_name)
     for order, (given, args, kwargs) in enumerate(make() if make else ()):
         sample = OperatorSample(_NUMBER + order, given, args, kwargs, tier="a draw without freedom")
@@ -73,6 +74,24 @@ def _check_spread(info, judge) -> None:
         exact = bool(((ratio / odd - 1).abs() < _ROUNDINGS * torch.finfo(torch.float32).eps).all())
         label = ", ".join(filter(None, (str(samples[0]), name)))
         judge.check.that(exact or not follows, f"{label}: the spreads were rounded to fewer digits")
+
+
+def _check_every_spread(info, judge) -> None:
+    """Check that no number is the mean for positive spreads that are expanded, or one number without dimensions."""
+    spreads = {
+        "an expanded spread": (1 + torch.rand(1, 4)).expand(6, 4),
+        "one spread": torch.tensor(_ODD),
+    }
+    for order, (name, spread) in enumerate(spreads.items()):
+        given, args = _SPREADS[info.full_name](spread)
+        given = torch.zeros(6, 4) if isinstance(given, torch.Tensor) else given
+        sample = OperatorSample(_NUMBER + 101 + order, given, args, {}, tier=name)
+        usual = call(info.op, sample.on(HOST))
+        for form, run in [("", _plainly(info)), *forms.others(info, usual)]:
+            execution.reseed(1, judge.device)
+            drawn = plain(run(execution.execute, sample.on(judge.device)))
+            label = ", ".join(filter(None, (str(sample), form)))
+            judge.check.that(bool((drawn != 0).all()), f"{label}: numbers are the mean, as for a spread of 0")
 
 
 def _plainly(info) -> Callable[..., torch.Tensor]:

@@ -127,18 +127,28 @@ def _check_answer(judge, wrong: Wrong) -> None:
 
 
 def check_more(
-    judge, function, sample: OperatorSample, *, into: Any = None, in_place: Any = None, spread: int = _SPREAD
+    judge,
+    function,
+    sample: OperatorSample,
+    *,
+    into: Any = None,
+    in_place: Any = None,
+    spread: int = _SPREAD,
+    only_wider: bool = False,
 ) -> None:
     """Check that a device computes what the operator means where it accepts another dtype than the host does.
 
     ``into`` is the function that takes ``out=``, if there is one, and ``in_place`` the one that writes its input.
     Whether it accepts the call is its choice. But an answer of old memory or of zeros is none, as it comes from a
-    kernel that loses an exception. Most elements must be near the results for the same numbers in float64.
+    kernel that loses an exception. Most elements must be near the results for the same numbers in float64. With
+    ``only_wider``, no tensor gets a dtype with smaller elements.
     """
     for number, tensor in enumerate(sample.tensors[: limits().special_inputs.tensors]):
         if tensor.layout is not torch.strided or tensor.is_quantized or number in sample.on_host:
             continue
         changed, other, same_numbers = _with_another_dtype(function, sample, tensor, spread)
+        if only_wider and changed.element_size() < tensor.element_size():
+            continue
         name = f"input {number} in {changed.dtype}"
         _check_meaning(judge, Wrong(name, other, function), function, same_numbers)
         if in_place is not None:
