@@ -15,7 +15,7 @@ import torch
 from tests.defects import bench
 from tests.faults import corpus, derivatives, forks, population, recording, run
 from tests.faults.fault import Fault, Hits
-from tests.faults.judging import End, Judged, candidates, has_own_case, judged
+from tests.faults.judging import End, Judged, candidates, has_own_case, judged, judged_wide
 from tests.faults.liveness import Shown, armed
 from tests.faults.overloads import kernel_behind, kernels_of_a_device, operator_of
 from tests.faults.overriding import identity
@@ -135,6 +135,9 @@ def test_a_fault_is_live_and_killed(found: recording.Map, fault: Fault) -> None:
         (Fault("E", "bfloat16", "aten::normal.Tensor_Tensor_out", "1"), "operators.normal[float32-inference]"),
         (Fault("E", "scalar", "aten::elu.out", "3"), "operators.nn.functional.elu[float32-inference-deep]"),
         (Fault("B", "expansion", "aten::normal.Tensor_Tensor", "1"), "operators.normal[float32-inference]"),
+        (Fault("E", "NaN", "aten::_local_scalar_dense", "0"), "operators.item[float32-inference]"),
+        (Fault("E", "int through float", "aten::_local_scalar_dense", "0"), "operators.item[int64-inference]"),
+        (Fault("E", "NaN", "aten::lu_unpack.out", "0"), "operators.lu_unpack[float32-inference]"),
         # Kernels of a backward that do not check their arguments.
         (
             Fault("B", "strides", "aten::batch_norm_backward", "6"),
@@ -196,6 +199,16 @@ def test_cases_of_a_kernel_come_first_and_then_the_shortest_of_each_operator() -
 
     assert own == ["operators.add[a]", "operators.sum[a]", "operators.norm[a]", "operators.sum[b]"]
     assert (others, reached) == ([], True)
+
+
+def test_a_survivor_of_a_narrow_map_meets_the_cases_in_other_dtypes(found: recording.Map) -> None:
+    fault = Fault("E", "float32", "aten::addmm.out", "1")
+    survivor = Judged(fault, End.TOLERATED, Shown(True), True)
+
+    (result,) = judged_wide([survivor], "sim", found, 1)
+
+    assert result.end is End.KILLED
+    assert "float64" in result.by
 
 
 def test_an_id_depends_on_the_fault_alone() -> None:

@@ -201,38 +201,57 @@ def _result(copy: forks.Copy[tuple[Fault, list[str], list[str], bool]], shown: S
 _DEEP_SECONDS, _DEEP_DEADLINE = 240.0, 120.0
 
 
+def judged_wide(results: Sequence[Judged], accelerator: str, found: Map, processes: int) -> list[Judged]:
+    """Return the results after survivors met the unit cases that a narrow map leaves out, such as those in float64.
+
+    Such a case is on the subject where one of the map's cases of the same operator is.
+    """
+    left_out = [id for id in bench.plan("operators") if id not in found.cases]
+    killers = _killers(results, accelerator, found, processes, left_out)
+    return [
+        replace(item, end=End.KILLED, by=killers[item.fault]) if item.fault in killers else item for item in results
+    ]
+
+
 def judged_deep(results: Sequence[Judged], accelerator: str, found: Map, processes: int) -> list[Judged]:
     """Return the results with what comes of them in the deep tier: survivors go through its cases too.
 
-    A deep case is on the subject where a unit case of the same operator is. It counts only if it passes on the healthy
-    device.
+    A deep case is on the subject where a unit case of the same operator is.
     """
-    ended = {item.fault: item.end for item in results}
-    tasks = [(item.fault, deep_candidates(item.fault, found)) for item in results if _survived(item)]
-    for copy in forks.run(tasks, lambda task, send: _judge_deep(task, accelerator, send), processes):
+    killers = _killers(results, accelerator, found, processes, list(bench.deep_plan()))
+    return [replace(item, deep=End.KILLED if item.fault in killers else item.end) for item in results]
+
+
+def _killers(
+    results: Sequence[Judged], accelerator: str, found: Map, processes: int, cases: Sequence[str]
+) -> dict[Fault, str]:
+    """Return the case that kills each survivor, of some cases. It counts only if it passes on the healthy device."""
+    killers = {}
+    tasks = [(item.fault, cases_of_callers(item.fault, found, cases)) for item in results if _survived(item)]
+    for copy in forks.run(tasks, lambda task, send: _judge_more(task, accelerator, send), processes):
         # A copy that has begun a case and says no more has died in it.
         if copy.messages and copy.messages[-1][0] in ("begin", "red"):
-            ended[copy.task[0]] = End.KILLED
-    return [replace(item, deep=ended[item.fault]) for item in results]
+            killers[copy.task[0]] = copy.messages[-1][1]
+    return killers
 
 
 def _survived(item: Judged) -> bool:
     return item.shown.live and item.end is not End.KILLED
 
 
-def deep_candidates(fault: Fault, found: Map) -> list[str]:
-    """Return the deep cases of the operators that call the fault's target themselves, those named after it first."""
+def cases_of_callers(fault: Fault, found: Map, cases: Sequence[str]) -> list[str]:
+    """Return those cases whose operators call the fault's target themselves, those named after it first."""
     callers, subjects = found.callers(fault.target), set()
     for id, record in found.cases.items():
         met = fault.target in (record.nodes if fault.family == "F" else record.reached)
         if met and (record.own if fault.family == "F" else not callers.isdisjoint(record.own)):
             subjects.add(_subject(id))
     name = operator_of(fault.target).partition("::")[2]
-    chosen = [id for id in bench.deep_plan() if _subject(id) in subjects]
+    chosen = [id for id in cases if _subject(id) in subjects]
     return sorted(chosen, key=lambda id: name not in _subject(id).split("."))
 
 
-def _judge_deep(task: tuple[Fault, list[str]], accelerator: str, send: forks.Send) -> None:
+def _judge_more(task: tuple[Fault, list[str]], accelerator: str, send: forks.Send) -> None:
     fault, cases = task
     place = bench.Bench(accelerator=accelerator)
     started = time.process_time()

@@ -15,7 +15,7 @@ from tests.defects import bench
 
 from . import corpus, forks, population, recording, scores
 from .fault import FAMILIES
-from .judging import Judged, has_own_case, judged, judged_deep
+from .judging import Judged, has_own_case, judged, judged_deep, judged_wide
 from .pairs import families as pairs
 from .recording import Map
 
@@ -77,6 +77,8 @@ def _of_kernels(
     faults = population.drawn(families, round(options.draws * share), options.seed, found, known.inputs, among)
     _say(f"{len(faults)} faults drawn; {len(found.cases)} cases in the map; {time.perf_counter() - started:.0f} s")
     results = judged(faults, options.accelerator, found, known, options.jobs, _say)
+    if options.narrow:
+        results = judged_wide(results, options.accelerator, found, options.jobs)
     return found, judged_deep(results, options.accelerator, found, options.jobs) if options.deep else results
 
 

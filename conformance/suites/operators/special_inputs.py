@@ -82,6 +82,9 @@ def check(info, judge, samples: list[OperatorSample], dtype: torch.dtype) -> Non
         return
     if not (dtype.is_floating_point or dtype in _FACTORS):
         return
+    if info.name == "item":
+        _check_numbers(info, judge, dtype)
+        return
     chosen = unlike(info, judge, samples)
     tiny_inputs.check(info, judge, chosen)
     if dtype.is_floating_point:
@@ -93,6 +96,18 @@ def check(info, judge, samples: list[OperatorSample], dtype: torch.dtype) -> Non
         changes = _integers(info, sample, dtype) if dtype in _FACTORS else _floats(info, judge, sample)
         for change in changes:
             _compare(info, judge, change)
+
+
+def _check_numbers(info, judge, dtype: torch.dtype) -> None:
+    """Check that one element of a tensor becomes the same number in Python, bit for bit."""
+    tiny = torch.finfo(dtype).smallest_normal / 8 if judge.check.subnormals and dtype.is_floating_point else 1.0
+    odd = (1.2345678, -0.0, float("nan"), torch.inf, -torch.inf, tiny)
+    wide = torch.float64 if dtype.is_floating_point else dtype
+    for value in odd if dtype.is_floating_point else (_MOST, *_FACTORS[dtype]):
+        given = torch.tensor(value, dtype=dtype)
+        found = execution.execute(info.op, OperatorSample(_NUMBERED, given).on(judge.device))
+        same = type(found) is type(value) and same_bits(*(torch.tensor(n, dtype=wide) for n in (found, given.item())))
+        judge.check.that(same, f"item() of {given.item()} gives {found!r}")
 
 
 def _check_solved(info, judge, samples: list[OperatorSample], dtype: torch.dtype) -> None:
@@ -151,7 +166,8 @@ def unlike(
     most, by_dims = most or limits().special_inputs.samples, by_dims or sampling.is_deep()
     found: dict[tuple, OperatorSample] = {}
     for sample in sorted(samples, key=sampling.elements, reverse=True):
-        fits = (draws or sample.number not in judge.drawn) and sample.process is None
+        fits = draws or sample.number not in judge.drawn
+        fits &= sample.process is None or info.name in limits().factors.moved_by
         if fits and all(tensor.layout is torch.strided and tensor.numel() for tensor in sample.tensors):
             dims = sample.input.dim() if by_dims and isinstance(sample.input, torch.Tensor) else 0
             found.setdefault((dims, *_kinds(sample)), sample)
