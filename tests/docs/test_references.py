@@ -80,7 +80,6 @@ OTHERS = {
     "--draws",
     "--family",
     "--narrow",
-    "--part",
     "--seed",
     # that of conformance coverage
     "--at-most",

@@ -15,7 +15,7 @@ import torch
 from tests.defects import bench
 from tests.faults import corpus, derivatives, forks, population, recording, run
 from tests.faults.fault import Fault, Hits
-from tests.faults.judging import End, Judged, candidates, has_own_case, judged, judged_wide
+from tests.faults.judging import End, Judged, candidates, judged, judged_wide
 from tests.faults.liveness import Shown, armed
 from tests.faults.overloads import kernel_behind, kernels_of_a_device, operator_of
 from tests.faults.overriding import identity
@@ -227,27 +227,6 @@ def test_a_seed_draws_the_same_faults_and_another_draws_others(found: recording.
     assert first == again
     assert first != other
     assert len(set(first)) == 70
-
-
-def test_a_part_of_the_plan_has_whole_operators_and_another_seed_another_part() -> None:
-    every = recording.plan(narrow=True)
-    part, again, other = (recording.plan(narrow=True, part=5, seed=seed) for seed in ("a", "a", "b"))
-    subjects = {id.partition("[")[0] for id in part}
-
-    assert part == again == [id for id in every if id.partition("[")[0] in subjects]
-    assert set(part) != set(other)
-    assert 0.1 < len(part) / len(every) < 0.3
-
-
-def test_a_draw_among_some_faults_has_no_others(found: recording.Map) -> None:
-    known = corpus.read()
-    assert known is not None
-    among = lambda fault: has_own_case(fault, found)  # noqa: E731
-    faults = population.drawn(["C", "F"], 20, "a", found, known.inputs, among)
-
-    assert len(faults) == 20
-    assert {fault.family for fault in faults if candidates(fault, found)[2]} == {"C", "F"}
-    assert not has_own_case(Fault("C", "last", "aten::acosh.out", "r0"), found)
 
 
 def test_every_family_has_a_population(found: recording.Map) -> None:

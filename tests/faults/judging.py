@@ -99,14 +99,6 @@ def candidates(fault: Fault, found: Map) -> tuple[list[str], list[str], bool]:
     return _promising(own, fault.target), [id for _, id in sorted(others)][:_VAGUE], reached
 
 
-def has_own_case(fault: Fault, found: Map) -> bool:
-    """Return whether a recorded case is on the fault's subject, whatever its arguments are."""
-    if fault.family == "F":
-        return any(record.own and fault.target in record.nodes for record in found.cases.values())
-    callers = found.callers(fault.target)
-    return any(fault.target in record.reached and not callers.isdisjoint(record.own) for record in found.cases.values())
-
-
 def _promising(cases: list[tuple[float, str]], target: str) -> list[str]:
     """Return cases with their seconds in the order in which they are tried."""
     name = operator_of(target).partition("::")[2]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from . import arguments, derivatives, inputs, outputs, refusals
 from .fault import FAMILIES, Fault, Flags, Kind
@@ -45,22 +45,12 @@ def _of_kernels(family: str, seen: dict[str, Flags]) -> Iterator[Fault]:
                     yield Fault(family, kind.name, kernel, place, detail)
 
 
-def drawn(
-    families: Sequence[str],
-    draws: int,
-    seed: str,
-    found: Map,
-    rules: dict[str, int],
-    among: Callable[[Fault], bool] | None = None,
-) -> list[Fault]:
-    """Draw faults, the same number of each family, without repetition. A seed draws the same ones every time.
-
-    With ``among``, only faults for which it is true are drawn.
-    """
+def drawn(families: Sequence[str], draws: int, seed: str, found: Map, rules: dict[str, int]) -> list[Fault]:
+    """Draw faults, the same number of each family, without repetition. A seed draws the same ones every time."""
     chosen = []
     for number, family in enumerate(families):
         share = draws // len(families) + (number < draws % len(families))
-        every = [fault for fault in population(family, found, rules) if among is None or among(fault)]
+        every = population(family, found, rules)
         chosen += random.Random(f"{seed}:{family}").sample(every, min(share, len(every)))
     return chosen
 

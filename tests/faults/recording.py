@@ -151,11 +151,8 @@ def _seams(recorder: Recorder) -> Iterator[None]:
         execution.execute, execution.gradients = run, differentiate
 
 
-def plan(*, narrow: bool, part: int = 1, seed: str = "") -> list[str]:
-    """Return the cases that a fault armed in one process can reach; ``narrow``: operators in few dtypes.
-
-    With ``part``, one of so many subjects is chosen by the seed, with all its cases.
-    """
+def plan(*, narrow: bool) -> list[str]:
+    """Return the cases that a fault armed in one process can reach; ``narrow``: operators in few dtypes."""
     kept = ("float32", "int64", "complex64", "bool", "error-inputs")
     found = []
     for area in sorted({"accelerator", "operators", "utils", "workloads"} | set(bench_areas())):
@@ -166,13 +163,8 @@ def plan(*, narrow: bool, part: int = 1, seed: str = "") -> list[str]:
                 continue  # graphs cannot hold the calls through which faults act
             if narrow and area == "operators" and dict(entry.case.axes).get("dtype", "error-inputs") not in kept:
                 continue
-            if _number(f"{seed}:{id.partition('[')[0]}") % part == 0:
-                found.append(id)
+            found.append(id)
     return found
-
-
-def _number(text: str) -> int:
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
 
 
 #: Cases that start processes of their own, where no fault is armed.
@@ -307,17 +299,13 @@ def call(function: Any, values: Sequence[Any]) -> Any:
 
 
 def kept(
-    cases: Sequence[str],
-    *,
-    accelerator: str,
-    processes: int,
-    only_new: bool = False,
-    say: Callable[[str], None] = print,
+    *, accelerator: str, narrow: bool, processes: int, only_new: bool = False, say: Callable[[str], None] = print
 ) -> Map:
-    """Return the map of these cases: from its file, or recorded now and kept.
+    """Return the map of this suite: from its file, or recorded now and kept.
 
     ``only_new`` records the cases that the newest file lacks, and believes it for the others.
     """
+    cases = plan(narrow=narrow)
     file = FOLDER / f"map-{_key([accelerator, *cases])}.json.gz"
     files = sorted(FOLDER.glob("map-*.json.gz"), key=lambda path: path.stat().st_mtime)
     if file.exists():

@@ -15,7 +15,7 @@ from tests.defects import bench
 
 from . import corpus, forks, population, recording, scores
 from .fault import FAMILIES
-from .judging import Judged, has_own_case, judged, judged_deep, judged_wide
+from .judging import Judged, judged, judged_deep, judged_wide
 from .pairs import families as pairs
 from .recording import Map
 
@@ -65,16 +65,15 @@ def _of_kernels(
 ) -> tuple[Map, list[Judged]]:
     """Draw and judge faults of kernels and derivative rules; this ``share`` of the draws is theirs."""
     found = recording.kept(
-        recording.plan(narrow=options.narrow, part=options.part, seed=options.seed),
         accelerator=options.accelerator,
+        narrow=options.narrow,
         processes=options.jobs,
         only_new=options.only_new,
         say=_say,
     )
     known = corpus.read()
     assert known is not None
-    among = (lambda fault: has_own_case(fault, found)) if options.part > 1 else None
-    faults = population.drawn(families, round(options.draws * share), options.seed, found, known.inputs, among)
+    faults = population.drawn(families, round(options.draws * share), options.seed, found, known.inputs)
     _say(f"{len(faults)} faults drawn; {len(found.cases)} cases in the map; {time.perf_counter() - started:.0f} s")
     results = judged(faults, options.accelerator, found, known, options.jobs, _say)
     if options.narrow:
@@ -110,18 +109,12 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--narrow", action="store_true", help="operators in float32, int64, complex64 and bool alone: as in CI"
     )
     parser.add_argument(
-        "--part",
-        type=int,
-        default=1,
-        help="one of so many operators, chosen by the seed, with their cases and faults alone: as in CI",
-    )
-    parser.add_argument(
         "--only-new", action="store_true", help="record only the cases that the newest map lacks; while writing cases"
     )
     parser.add_argument("--deep", action="store_true", help="survivors also go through the cases of the deep tier")
     parser.add_argument("--out", type=Path, default=Path("faults-report"), help="folder for faults.json and faults.md")
     options = parser.parse_args(arguments)
-    for name in ("draws", "jobs", "part"):
+    for name in ("draws", "jobs"):
         if getattr(options, name) < 1:
             parser.error(f"--{name} must be at least 1, not {getattr(options, name)}")
     return options
