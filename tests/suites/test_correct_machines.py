@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import weakref
 from importlib.machinery import PathFinder
@@ -15,6 +16,7 @@ import torch
 from conformance.finding import EnvironmentLacks, Finding
 from conformance.suites.accelerator import test_effects as effects
 from conformance.suites.workloads import data
+from tests.acceptance.running import Run, environment
 
 
 class Block:
@@ -93,3 +95,17 @@ def test_a_missing_package_is_reported_as_missing(monkeypatch: pytest.MonkeyPatc
 
     with pytest.raises(EnvironmentLacks, match="not installed"):
         data.digits.__wrapped__()
+
+
+def test_ranks_of_a_job_meet_where_the_name_of_the_host_has_no_address(tmp_path: Path) -> None:
+    named = ["unshare", "--uts", "sh", "-c", 'hostname without-address && exec "$@"', "sh"]
+    try:
+        subprocess.run([*named, "true"], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"no host with another name can be made here: {error}")
+    pytest_on_it = [*named, sys.executable, "-m", "pytest", "--accelerator=cpu", "-n0", "--case", "comm.world*"]
+
+    ended = subprocess.run(pytest_on_it, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=240)
+
+    found = Run(ended.returncode, ended.stdout, tmp_path / "conformance-report" / "cpu")
+    assert found.verdicts == {"comm.world[all]": ("pass", "native")}, found.output

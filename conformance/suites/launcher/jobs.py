@@ -46,6 +46,8 @@ def wait_for(*files, seconds=150 * float(os.environ["JOB_SLOWDOWN"])):
 
 #: Seconds that a job may take on a free machine, less than the deadline of its case (300 s).
 TIMEOUT = 280
+#: Address at which the agents and ranks of a job meet: the name of this host may have none.
+_HERE = "--local-addr=127.0.0.1"
 
 
 @dataclass(frozen=True)
@@ -176,7 +178,8 @@ def launch(folder, program, ranks, *options, inherited=None, arguments=(), under
     """
     number = [] if ranks is None else [f"--nproc-per-node={ranks}"]
     variables = {**(os.environ if inherited is None else inherited), **environment}
-    return _run(folder, program, variables, 1, "--standalone", *number, *options, arguments=arguments, under=under)
+    options = ("--standalone", _HERE, *number, *options)
+    return _run(folder, program, variables, 1, *options, arguments=arguments, under=under)
 
 
 def launch_on_hosts(folder, program, fewest, hosts, late=None, most=None, **environment):
@@ -195,7 +198,7 @@ def launch_on_hosts(folder, program, fewest, hosts, late=None, most=None, **envi
     limit = round(slowdown())
     limits = f"last_call_timeout={limit},keep_alive_interval={limit},keep_alive_max_attempt=3"
     rendezvous = f"--rdzv-conf={limits},is_host=IS_HOST"
-    options = [rendezvous, f"--nnodes={fewest}:{most or hosts}", "--nproc-per-node=1", "--max-restarts=2",
+    options = [rendezvous, _HERE, f"--nnodes={fewest}:{most or hosts}", "--nproc-per-node=1", "--max-restarts=2",
                "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=job"]  # fmt: skip
     return _run(folder, program, {**os.environ, **environment}, hosts, *options, late=late)
 

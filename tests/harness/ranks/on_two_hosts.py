@@ -113,6 +113,7 @@ def over(hosts: Hosts, folder: Path, arguments: list[str], **variables: str) -> 
     options = [
         "--accelerator=cpu",
         f"--ranks-from={ADDRESSES[0]}:{PORT}",
+        "--tb=short",  # with the stacks of a hang
         f"--basetemp={hosts.disk / 'pytest'}",
         "-p",
         "no:cacheprovider",
