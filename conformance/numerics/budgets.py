@@ -56,7 +56,11 @@ class Budget:
         factor: float = COMPLEX_FACTOR if dtype.is_complex else 1.0
         rounding = self.rounding * unit_roundoff(dtype) * exact.abs()
         accumulated = unit_roundoff(dtype) if self.accumulator == "result" else accumulator_roundoff(dtype)
-        conditioning = self.conditioning * max(n, 1.0) ** self.length * accumulated * response
+        growth = self.conditioning * max(n, 1.0) ** self.length
+        conditioning = growth * accumulated * response
+        if self.length:
+            # The partial sums of terms with one sign are as large as the result, and the response is not.
+            conditioning = torch.maximum(conditioning, growth * accumulator_roundoff(dtype) * exact.abs())
         bound: torch.Tensor = (rounding + conditioning) * factor + floor(dtype)
         return bound
 
