@@ -148,6 +148,24 @@ def test_a_fault_is_live_and_killed(found: recording.Map, fault: Fault) -> None:
             "operators._batch_norm_with_update[float32-training-deep]",
         ),
         (Fault("G", "swallowed", "aten::col2im"), "operators.nn.functional.unfold[float32-training]"),
+        # Numbers of the dtype itself, and NaN in matrices that are factorised, among results of another size, and in
+        # samples whose factor is not 0.0.
+        (Fault("E", "infinity", "aten::nextafter.out", "0"), "operators.nextafter[float32-inference]"),
+        (Fault("E", "NaN", "aten::linalg_ldl_factor_ex.out", "0"), "operators.linalg.ldl_factor_ex[float32-inference]"),
+        (Fault("E", "NaN", "aten::_unique2", "0"), "operators.unique[float32-inference]"),
+        (
+            Fault("E", "NaN", "aten::native_dropout_backward", "0"),
+            "operators.native_dropout_backward[float32-inference]",
+        ),
+        # Draws of one seed whose scale is odd or infinite, and a kernel behind a draw.
+        (Fault("E", "scalar", "aten::cauchy_", "2"), "operators.cauchy[float32-inference]"),
+        (Fault("E", "infinity", "aten::normal.Tensor_Tensor", "1"), "operators.normal[float32-inference]"),
+        (
+            Fault("E", "NaN", "aten::fractional_max_pool3d_backward", "0"),
+            "operators.nn.functional.fractional_max_pool3d[float32-training]",
+        ),
+        # A sum of subnormal numbers and zeros alone.
+        (Fault("E", "subnormals", "aten::_foreach_norm.Scalar", "0"), "foreach.norm[float32]"),
         # Large outputs of a factorisation.
         (Fault("C", "tail", "aten::linalg_lu.out", "r0", "14"), "operators.linalg.lu[float32-inference]"),
         # Refusals that no meta function knows: of shapes, of a dimension, of a range of random numbers.

@@ -61,9 +61,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _of_kernels(
-    families: Sequence[str], options: argparse.Namespace, share: float, started: float
+    families: Sequence[str], options: argparse.Namespace, part: float, started: float
 ) -> tuple[Map, list[Judged]]:
-    """Draw and judge faults of kernels and derivative rules; this ``share`` of the draws is theirs."""
+    """Draw and judge faults of kernels and derivative rules; ``part`` of the draws is theirs."""
     found = recording.kept(
         accelerator=options.accelerator,
         narrow=options.narrow,
@@ -73,7 +73,7 @@ def _of_kernels(
     )
     known = corpus.read()
     assert known is not None
-    faults = population.drawn(families, round(options.draws * share), options.seed, found, known.inputs)
+    faults = population.drawn(families, round(options.draws * part), options.seed, found, known.inputs)
     _say(f"{len(faults)} faults drawn; {len(found.cases)} cases in the map; {time.perf_counter() - started:.0f} s")
     results = judged(faults, options.accelerator, found, known, options.jobs, _say)
     if options.narrow:

@@ -144,6 +144,33 @@ def test_a_backward_that_changes_its_cotangents_is_wrong(
         run("operators.mm[float32-training]")
 
 
+def stands_still(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+    """Return the first input in the place of the next number: less than one rounding of float64's next number."""
+    result = call(function, sample, **extra)
+    is_plain = isinstance(result, torch.Tensor) and not extra and result.shape == sample.input.shape
+    return sample.input.clone() if is_plain else result
+
+
+def another_largest(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+    """Return 1e38 in the place of infinities: float64's largest number is further away than each of float32's."""
+    result = call(function, sample, **extra)
+    return torch.where(sample.input.isposinf(), 1e38, result).to(result.dtype) if not extra else result
+
+
+@pytest.mark.parametrize(
+    ("device", "cell"),
+    [(stands_still, "nextafter[float32-inference]"), (another_largest, "nan_to_num[float32-inference]")],
+)
+def test_a_number_of_the_dtype_itself_is_no_number_of_a_wider_one(
+    device: Callable[..., Any], cell: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run(f"operators.{cell}").count > 10
+    monkeypatch.setattr(execution, "execute", device)
+
+    with pytest.raises(AssertionError, match="elements differ"):
+        run(f"operators.{cell}")
+
+
 # --- right devices ----------------------------------------------------------------------------------------------------
 
 

@@ -110,6 +110,9 @@ def _with(operands: list[Any], chosen: list[int], kind: Kind) -> Iterator[list[A
         if kind.beside_zeros and 0 not in chosen:
             # Beside an ordinary summand, a lost one does not show.
             yield [[torch.zeros_like(tensor) for tensor in given[0]], *given[1:]]
+        elif kind.beside_zeros and chosen == [0]:
+            # A sum or a maximum of a tensor.
+            yield [[_spread(torch.zeros_like(tensor), kind.values, turn) for tensor in given[0]], *given[1:]]
 
 
 def _spread(tensor: torch.Tensor, values: tuple[float, ...], turn: int) -> torch.Tensor:

@@ -6,15 +6,17 @@ Memory that belongs to no element is filled with NaN or the largest integer, so 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Collection, Iterator
 
 import torch
 
 from conformance.numerics.budgets import OpClass
+from conformance.numerics.compare import plain, same_bits
 from conformance.numerics.trees import mapped
 
 from .classes import op_class
-from .execution import OperatorSample
+from .execution import HOST, OperatorSample, call
 from .sampling import limits
 
 #: Elements before the first one of an offset tensor: odd, so that no vector load is aligned by chance.
@@ -115,8 +117,15 @@ def of(
     whole for a solver: equal rows would be singular. With ``operands_only``, the first tensor stays as it is.
     """
     fixed = sample.input if operands_only else None
+    written = _written(info, sample)
+
+    def may_change(leaf: torch.Tensor, change: Callable) -> bool:
+        # What a call writes has no lazy bit: PyTorch makes none on it.
+        return leaf is not fixed and not (change is lazily_negated and any(leaf is each for each in written))
+
     for name, change in ARRANGEMENTS.items():
-        if (not names or name in names) and (found := _arranged(sample, change, lambda leaf: leaf is not fixed)):
+        takes = functools.partial(may_change, change=change)
+        if (not names or name in names) and (found := _arranged(sample, change, takes)):
             yield name, found
     if info.name in limits().repetition.undefined:
         return
@@ -125,13 +134,31 @@ def of(
         of_batch = solves and change is expanded_first
 
         def repeats(leaf: torch.Tensor, of_batch: bool = of_batch) -> bool:
-            if leaf is fixed:
+            if leaf is fixed or any(leaf is each for each in written):
                 return False
             may_repeat = _of_products if solves else _is_value
             return may_repeat(info, sample, leaf) or (of_batch and leaf.dim() > 2 and leaf.is_floating_point())
 
         if (not names or name in names) and (found := _arranged(sample, change, repeats)):
             yield name, found
+
+
+def _written(info, sample: OperatorSample) -> list[torch.Tensor]:
+    """Return the tensors that the plain call writes, as the running means of a batch_norm.
+
+    The elements of such a tensor may not share a place in memory, on any device.
+    """
+    host, state = sample.on(HOST), torch.get_rng_state()
+    try:
+        with torch.no_grad():
+            call(info.op, host)
+    except Exception:  # the host refuses the plain call: nothing is arranged
+        return []
+    finally:
+        torch.set_rng_state(state)
+    pairs = zip(sample.tensors, host.tensors, strict=True)
+    is_plain = lambda tensor: tensor.layout is torch.strided and not tensor.is_quantized  # noqa: E731
+    return [old for old, new in pairs if is_plain(old) and not same_bits(plain(old), plain(new))]
 
 
 def _is_value(info, sample: OperatorSample, leaf: torch.Tensor) -> bool:

@@ -2,7 +2,7 @@
 
 The statistics of a draw do not show a parameter that is read in another layout, or rounded. These draws do: the host
 and the device have to give the same numbers, whatever their generators are. And draws of one seed from two normal
-distributions with equal means differ by the ratio of their spreads.
+distributions with equal means differ by the ratio of their spreads, as those from others by the ratio of their scales.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .execution import HOST, OperatorSample, call
 from .variants import attempt
 
 #: Numbers from 9500 on are no numbers of other samples.
-_NUMBER = 9500
+_NUMBER, _SPREAD_NUMBER = 9500, 9600
 #: A number that bfloat16 does not hold.
 _ODD = 1.2345678
 _INF = float("inf")
@@ -33,6 +33,8 @@ def check(info, judge, dtype: torch.dtype) -> None:
     if info.full_name in _SPREADS:
         _check_spread(info, judge)
         _check_every_spread(info, judge)
+    if info.full_name in _SCALES:
+        _check_scale(info, judge, *_SCALES[info.full_name])
     make = _DRAWS.get(info.full_name)
     for order, (given, args, kwargs) in enumerate(make() if make else ()):
         sample = OperatorSample(_NUMBER + order, given, args, kwargs, tier="a draw without freedom")
@@ -58,40 +60,50 @@ def _compare(info, judge, sample: OperatorSample, arrangement: str) -> None:
 def _check_spread(info, judge) -> None:
     """Compare draws of one seed for odd spreads with those for a spread of 1: the ratio is the spread."""
     odd = 1 + torch.rand(6, 4)
-    samples = [
-        OperatorSample(_NUMBER + 100, *_SPREADS[info.full_name](spread), {}, tier="draws of one seed")
-        for spread in (odd, torch.ones(6, 4))
-    ]
-    usual = call(info.op, samples[0].on(HOST))
-    for name, run in [("", _plainly(info)), *forms.others(info, usual)]:
-        draws = []
-        for sample in samples:
-            execution.reseed(1, judge.device)
-            draws.append(plain(run(execution.execute, sample.on(judge.device))).double())
-        # A device may draw other numbers for other arguments. Then no ratio is near to any spread.
-        ratio = draws[0] / draws[1]
-        follows = bool(((ratio / odd - 1).abs() < _NEAR).all())
-        exact = bool(((ratio / odd - 1).abs() < _ROUNDINGS * torch.finfo(torch.float32).eps).all())
-        label = ", ".join(filter(None, (str(samples[0]), name)))
-        judge.check.that(exact or not follows, f"{label}: the spreads were rounded to fewer digits")
+    drawn, usual = (
+        _drawn(info, judge, _SPREADS[info.full_name](spread), "draws of one seed") for spread in (odd, torch.ones(6, 4))
+    )
+    for label, numbers in drawn.items():
+        _check_ratio(judge, label, numbers / usual[label] / odd)
+
+
+def _check_scale(info, judge, odd: tuple, usual: tuple, ratio: float) -> None:
+    """Compare draws of one seed for a number that bfloat16 does not hold with those for 1."""
+    numbers, ones = (_drawn(info, judge, (torch.zeros(6, 4), args), "draws of one seed") for args in (odd, usual))
+    for label, drawn in numbers.items():
+        _check_ratio(judge, label, drawn / ones[label] / ratio)
+
+
+def _check_ratio(judge, label: str, ratio: torch.Tensor) -> None:
+    """Check that ratios to what they should be are 1 as exactly as float32 has it, if they are near to 1."""
+    # A device may draw other numbers for other arguments. Then no ratio is near.
+    error = (ratio - 1).abs()
+    follows = bool((error < _NEAR).all())
+    exact = bool((error < _ROUNDINGS * torch.finfo(torch.float32).eps).all())
+    judge.check.that(exact or not follows, f"{label}: the spreads were rounded to fewer digits")
 
 
 def _check_every_spread(info, judge) -> None:
     """Check that no number is the mean for positive spreads that are expanded, or one number without dimensions."""
-    spreads = {
-        "an expanded spread": (1 + torch.rand(1, 4)).expand(6, 4),
-        "one spread": torch.tensor(_ODD),
-    }
-    for order, (name, spread) in enumerate(spreads.items()):
-        given, args = _SPREADS[info.full_name](spread)
-        given = torch.zeros(6, 4) if isinstance(given, torch.Tensor) else given
-        sample = OperatorSample(_NUMBER + 101 + order, given, args, {}, tier=name)
-        usual = call(info.op, sample.on(HOST))
-        for form, run in [("", _plainly(info)), *forms.others(info, usual)]:
-            execution.reseed(1, judge.device)
-            drawn = plain(run(execution.execute, sample.on(judge.device)))
-            label = ", ".join(filter(None, (str(sample), form)))
-            judge.check.that(bool((drawn != 0).all()), f"{label}: numbers are the mean, as for a spread of 0")
+    spreads = {"an expanded spread": (1 + torch.rand(1, 4)).expand(6, 4), "one spread": torch.tensor(_ODD)}
+    for name, spread in spreads.items():
+        for label, numbers in _drawn(info, judge, _SPREADS[info.full_name](spread), name).items():
+            judge.check.that(bool((numbers != 0).all()), f"{label}: numbers are the mean, as for a spread of 0")
+    infinite = _SPREADS[info.full_name](torch.full((6, 4), _INF))
+    for label, numbers in _drawn(info, judge, infinite, "an infinite spread").items():
+        judge.check.that(not numbers.isfinite().any(), f"{label}: some numbers are finite")
+
+
+def _drawn(info, judge, arguments: tuple, name: str) -> dict[str, torch.Tensor]:
+    """Return the device's numbers of one seed for an input and other arguments, by each form of the call."""
+    given, args = arguments
+    sample = OperatorSample(_SPREAD_NUMBER, given, args, {}, tier=name)
+    found = {}
+    for form, run in [("", _plainly(info)), *forms.others(info, call(info.op, sample.on(HOST)))]:
+        execution.reseed(1, judge.device)
+        drawn = plain(run(execution.execute, sample.on(judge.device))).double()
+        found[", ".join(filter(None, (str(sample), form)))] = drawn
+    return found
 
 
 def _plainly(info) -> Callable[..., torch.Tensor]:
@@ -104,7 +116,7 @@ def _numbers(*shape: int) -> torch.Tensor:
 
 def _normal() -> Iterator[tuple]:
     means = _numbers(5, 3)
-    means[1, 1], means[2, 0] = _INF, -_INF
+    means[1, 1], means[2, 0], means[3, 2] = _INF, -_INF, float("nan")
     yield means, (torch.zeros(5, 3),), {}
     yield means, (0.0,), {}
     yield torch.tensor(_ODD), (torch.zeros(4),), {}
@@ -124,8 +136,15 @@ def _probabilities() -> Iterator[tuple]:
 
 #: Input and other arguments of normal draws with mean 0 and these spreads, by the full name of the operator.
 _SPREADS: dict[str, Callable[[torch.Tensor], tuple]] = {
-    "normal": lambda spread: (torch.zeros_like(spread), (spread,)),
+    "normal": lambda spread: (torch.zeros(6, 4), (spread,)),
     "normal.number_mean": lambda spread: (0.0, (spread,)),
+}
+#: Arguments with an odd number and with 1 in the place of the scale, and the ratio of their draws, by the full name.
+_SCALES: dict[str, tuple[tuple, tuple, float]] = {
+    "cauchy": ((0.0, _ODD), (0.0, 1.0), _ODD),
+    "exponential": ((_ODD,), (1.0,), 1 / _ODD),
+    "normal.in_place": ((0.0, _ODD), (0.0, 1.0), _ODD),
+    "uniform": ((0.0, _ODD), (0.0, 1.0), _ODD),
 }
 #: Draws by the full name of the operator: input, other arguments, keyword arguments.
 _DRAWS: dict[str, Callable[[], Iterator[tuple]]] = {

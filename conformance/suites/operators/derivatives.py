@@ -193,7 +193,7 @@ def _batched(info, run, sample: OperatorSample, seed: int) -> list[torch.Tensor]
     plain = sample.with_arguments(mapped(sample.arguments, _detached))
 
     def one(value: torch.Tensor):
-        return tuple(tensors(leaves(run(info.op, replace(plain, input=value)))))
+        return tuple(tensors(leaves(processed(sample, run(info.op, replace(plain, input=value))))))
 
     return list(torch.func.vmap(one)(batch))
 

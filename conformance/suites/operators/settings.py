@@ -17,7 +17,7 @@ import torch
 from conformance.numerics.trees import leaves, mapped
 
 from . import execution, special_inputs
-from .classes import is_elementwise
+from .classes import is_elementwise, is_factorisation
 from .execution import HOST, OperatorSample, call
 from .oracle import of_forward
 from .sampling import is_first_dtype, limits
@@ -250,9 +250,14 @@ def with_present_index(info, sample: OperatorSample) -> Iterator[OperatorSample]
 
 
 def with_images(info, sample: OperatorSample) -> Iterator[OperatorSample]:
-    """Yield the sample with an image of channels_last memory in the place of an input of three dimensions."""
+    """Yield the sample with an image of channels_last memory in the place of an input of three dimensions.
+
+    Its channels repeat values, so that a matrix of them would be singular.
+    """
     x = sample.input
-    if is_elementwise(info) or not isinstance(x, torch.Tensor) or x.dim() != 3 or not x.is_floating_point():
+    if is_elementwise(info) or is_factorisation(info):
+        return
+    if not isinstance(x, torch.Tensor) or x.dim() != 3 or not x.is_floating_point():
         return
     if info.name in limits().large.unchecked or x.layout is not torch.strided:
         return

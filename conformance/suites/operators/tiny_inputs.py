@@ -46,7 +46,7 @@ def check_losses(info, judge, sample: OperatorSample, numbers: Collection[int]) 
                 _compare_losses(info, judge, name, changed)
 
 
-def _outputs(info, run, sample: OperatorSample, form=None) -> list[torch.Tensor] | None:
+def outputs(info, run, sample: OperatorSample, form=None) -> list[torch.Tensor] | None:
     """Return the floating-point outputs; None where the call is refused or draws random numbers."""
     state = torch.get_rng_state()
     try:
@@ -84,7 +84,7 @@ def _selects(info, sample: OperatorSample) -> bool:
     given = [tensor for _, tensor in _of_values(sample)]
     if not given or any((tensor == 0).any() for tensor in given):
         return False
-    made = _outputs(info, call, sample.on(HOST))
+    made = outputs(info, call, sample.on(HOST))
     return bool(made) and _are_among(made, given)
 
 
@@ -118,11 +118,11 @@ def _has_zero(sample: OperatorSample) -> bool:
 
 
 def _compare_bits(info, judge, name: str, sample: OperatorSample) -> None:
-    due = _outputs(info, call, sample.on(HOST))
+    due = outputs(info, call, sample.on(HOST))
     # Where the host itself returns other bits, it did more than to select.
     if due is None or not _are_among(due, [tensor for _, tensor in _of_values(sample)]):
         return
-    for name_of_form, found in _in_forms(info, judge, sample, due):
+    for name_of_form, found in in_forms(info, judge, sample, due):
         for actual, wanted in zip(found, due, strict=False):
             if actual.shape == wanted.shape and actual.dtype is wanted.dtype:
                 same = same_bits(plain(actual), plain(wanted))
@@ -130,12 +130,12 @@ def _compare_bits(info, judge, name: str, sample: OperatorSample) -> None:
                 judge.check.that(same, f"{label}: the operator selects elements, and bits of some have changed")
 
 
-def _in_forms(info, judge, sample: OperatorSample, due: list[torch.Tensor]) -> Iterator[tuple[str, list[torch.Tensor]]]:
+def in_forms(info, judge, sample: OperatorSample, due: list[torch.Tensor]) -> Iterator[tuple[str, list[torch.Tensor]]]:
     """Yield the device's outputs of the plain call, and of each other form that the host takes."""
-    yield "", _outputs(info, execution.execute, sample.on(judge.device)) or []
+    yield "", outputs(info, execution.execute, sample.on(judge.device)) or []
     for name, form in forms.others(info, due[0] if len(due) == 1 else tuple(due)):
-        if _outputs(info, call, sample.on(HOST), form) is not None:
-            yield f", {name}", _outputs(info, execution.execute, sample.on(judge.device), form) or []
+        if outputs(info, call, sample.on(HOST), form) is not None:
+            yield f", {name}", outputs(info, execution.execute, sample.on(judge.device), form) or []
 
 
 # --- results that are lost as a whole ---------------------------------------------------------------------------------
@@ -161,14 +161,14 @@ def _scaled(sample: OperatorSample) -> Iterator[tuple[int, str, OperatorSample]]
 
 def _compare_losses(info, judge, name: str, sample: OperatorSample) -> None:
     """Check that no result is lost, zero or infinite, which is a number both on the host and in float64."""
-    due, exact = _outputs(info, call, sample.on(HOST)), _outputs(info, call, sample.wide(_same))
+    due, exact = outputs(info, call, sample.on(HOST)), outputs(info, call, sample.wide(_same))
     if not due or exact is None or len(due) != len(exact):
         return
     limits = [torch.finfo(leaf.dtype) for leaf in due]
     least = [limit.smallest_normal * limit.eps * _STEPS for limit in limits]
     if not any(bool((leaf.abs() >= bound).any()) for leaf, bound in zip(due, least, strict=True)):
         return
-    for name_of_form, found in _in_forms(info, judge, sample, due):
+    for name_of_form, found in in_forms(info, judge, sample, due):
         for actual, wanted, wide, bound in zip(found, due, exact, least, strict=False):
             if actual.shape == wanted.shape == wide.shape:
                 is_there = (wanted.abs() >= bound) & (wide.abs() >= bound)

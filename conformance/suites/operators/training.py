@@ -79,6 +79,11 @@ def check_cell(
 def _check_further(info, judge: Judge, samples: list[OperatorSample], dtype: torch.dtype) -> None:
     """Compare further passes and derivatives over one sample whose values do not depend on random numbers."""
     fixed = [sample for sample in samples if sample.number not in judge.drawn]
+    seed = int(torch.randint(2**31, ()))
+    # Kernels get the numbers that the host has drawn as arguments, and draw none.
+    kernels.check(info, judge, [*samples, *_images_with_tuples(info, judge, fixed, dtype)], dtype, seed)
+    if sampling.is_deep():
+        direct_calls.check(info, judge, samples, seed)
     if not fixed:
         return
     sample = representative(fixed)
@@ -92,13 +97,9 @@ def _check_further(info, judge: Judge, samples: list[OperatorSample], dtype: tor
         # It keeps its result for the backward, where the other form keeps its input.
         in_place = replace(sample, tier="in-place variant")
         check_sample(InPlace(info), judge, in_place, with_oracle=False, is_further=True)
-    seed = int(torch.randint(2**31, ()))
     derivatives.check_further(info, judge, sample, seed)
     special_inputs.check_gradients(info, judge, sample, seed)
     _check_settings(info, judge, fixed, dtype)
-    kernels.check(info, judge, [*fixed, *_images_with_tuples(info, judge, fixed, dtype)], dtype, seed)
-    if sampling.is_deep():
-        direct_calls.check(info, judge, fixed, seed)
     _check_second_backward(info, judge, sample, seed)
     if sampling.is_first_dtype(info, dtype):
         _check_equal_indices(info, judge, fixed)

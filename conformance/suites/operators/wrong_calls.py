@@ -21,7 +21,7 @@ from .arrangements import poisoned
 from .execution import HOST, OperatorSample, call
 from .promises import promises_refusal
 from .sampling import limits
-from .variants import attempt, representative, settled
+from .variants import Attempt, attempt, representative, settled
 
 #: Numbers that fit hardly any argument.
 _NUMBERS = (-7, 99, 0)
@@ -105,25 +105,40 @@ def _check_answer(judge, wrong: Wrong) -> None:
 
     It may do more than PyTorch's CPU. But zeros, or an output as it was, come from a kernel that loses an exception.
     """
-    if attempt(call, wrong.function, wrong.sample.on(HOST), **wrong.extra(HOST)).error is None:
+    if not _host_refuses(wrong):
         return
-    device = judge.device
-    given, extra = wrong.sample.on(device), wrong.extra(device)
-    written = [*_tensors([extra["out"]])] if extra else given.tensors[:1] if wrong.in_place else []
+    given, extra = wrong.sample.on(judge.device), wrong.extra(judge.device)
+    written = _written(wrong, given, extra)
     before = [plain(tensor).clone() for tensor in written]
-    found = settled(attempt(execution.execute, wrong.function, given, **extra))
-    if found.error is not None:
-        _take_late_errors(device)
-        return
-    if found.value is NotImplemented:
+    found = _answer(wrong, given, extra)
+    if found.error is not None or found.value is NotImplemented:
         return
     made = [plain(tensor) for tensor in _tensors(found.value)]
-    nothing = all(same_bits(plain(tensor), old) for tensor, old in zip(written, before, strict=True))
-    nothing = nothing if written else not any(tensor.any() for tensor in made)
+    if written:
+        computed = not all(same_bits(plain(tensor), old) for tensor, old in zip(written, before, strict=True))
+    else:
+        computed = any(tensor.any() for tensor in made)
     is_empty = not any(tensor.numel() for tensor in made)
-    judge.check.that(
-        is_empty or not nothing, f"{wrong}: accepted, although PyTorch refuses it, and nothing was computed"
-    )
+    judge.check.that(is_empty or computed, f"{wrong}: accepted, although PyTorch refuses it, and nothing was computed")
+
+
+def _written(wrong: Wrong, given: OperatorSample, extra: dict[str, Any]) -> list[torch.Tensor]:
+    """Return the tensors that a call writes: its outputs, or the input of an in-place form."""
+    if extra:
+        return _tensors([extra["out"]])
+    return given.tensors[:1] if wrong.in_place else []
+
+
+def _host_refuses(wrong: Wrong) -> bool:
+    return attempt(call, wrong.function, wrong.sample.on(HOST), **wrong.extra(HOST)).error is not None
+
+
+def _answer(wrong: Wrong, given: OperatorSample, extra: dict[str, Any]) -> Attempt:
+    """Return what a device makes of a wrong call, after all errors that the call has left in its queue."""
+    found = settled(attempt(execution.execute, wrong.function, given, **extra))
+    if found.error is not None:
+        _take_late_errors(given.device)
+    return found
 
 
 def check_more(
@@ -189,12 +204,10 @@ def _in_another_dtype(tensor: torch.Tensor, spread: int) -> torch.Tensor:
 
 def _check_meaning(judge, wrong: Wrong, function, same_numbers: OperatorSample) -> None:
     """Check a call that the host refuses; it computes the function for ``same_numbers``."""
-    if attempt(call, wrong.function, wrong.sample.on(HOST), **wrong.extra(HOST)).error is None:
+    if not _host_refuses(wrong):
         return
-    device = judge.device
-    found = settled(attempt(execution.execute, wrong.function, wrong.sample.on(device), **wrong.extra(device)))
+    found = _answer(wrong, wrong.sample.on(judge.device), wrong.extra(judge.device))
     if found.error is not None:
-        _take_late_errors(device)
         return
     due = attempt(call, function, same_numbers.wide(_same))
     ours, theirs = _tensors(found.value), _tensors(due.value)
@@ -237,13 +250,10 @@ def changed(function, sample: OperatorSample) -> Iterator[Wrong]:
 
 def check_one(judge, wrong: Wrong) -> None:
     """Check that the device refuses what the host refuses."""
-    if attempt(call, wrong.function, wrong.sample.on(HOST), **wrong.extra(HOST)).error is None:
+    if not _host_refuses(wrong):
         return
-    device = judge.device
-    found = settled(attempt(execution.execute, wrong.function, wrong.sample.on(device), **wrong.extra(device)))
+    found = _answer(wrong, wrong.sample.on(judge.device), wrong.extra(judge.device))
     refused = found.error is not None or found.value is NotImplemented
-    if found.error is not None:
-        _take_late_errors(device)
     judge.check.that(refused, f"{wrong}: accepted, although PyTorch refuses it on every device")
 
 
