@@ -450,6 +450,8 @@ ANSWERS = (
     "memory_allocated", "memory_cached", "memory_reserved", "memory_stats", "reset_peak_memory_stats",
     "supported_dtypes", "synchronize", "total_memory",
 )  # fmt: skip
+#: Members of torch's module of the device that only answer. An accelerator need not call them.
+MODULE_ANSWERS = ("get_device_capability", "get_device_name", "get_device_properties", "is_initialized", "mem_get_info")
 
 
 def _modes(accelerator, device) -> dict[str, object]:
@@ -472,19 +474,18 @@ def _modes(accelerator, device) -> dict[str, object]:
 def test_modes(accelerator, device, check):
     """A member that only answers or waits, of any device, leaves the modes of its thread and the host's generator."""
     indices = range(accelerator.device_count())
-    asked = [{}] * 3 + [{"device_index": index} for index in indices]
+    asked = [(accelerator, member) for member in ANSWERS]
+    asked += [(getattr(torch, device.type, None), member) for member in MODULE_ANSWERS]
 
     def with_device(current):
-        for member in ANSWERS:
+        for owner, member in asked:
             before = _modes(accelerator, device)
-            for arguments in asked:
+            for arguments in [()] * 3 + [(index,) for index in indices]:
                 with contextlib.suppress(Exception):
-                    getattr(accelerator, member)(**arguments)
+                    getattr(owner, member)(*arguments)
                 after = _modes(accelerator, device)
                 changed = [name for name in before if before[name] != after.get(name)]
-                check.equal(
-                    changed, [], f"modes that {member}({arguments or ''}) has changed, device {current} current"
-                )
+                check.equal(changed, [], f"modes that {member}{arguments} has changed, device {current} current")
                 if "the current device" in changed:
                     accelerator.set_device(current)
             kept = torch.arange(1.0, 6.0).to(device).cpu()

@@ -28,26 +28,36 @@ def subjects(pair: Pair) -> list[str]:
 
 
 def judged(pairs: Sequence[Pair], processes: int, say: Callable[[str], None]) -> list[Judged]:
-    """Judge every fault in a copy of its own: the direct call first, then the cases."""
+    """Judge every fault in two copies: a direct call in the first, and the cases in the second, if the call shows it.
+
+    A broken direct call leaves wrong counters behind, with which cases would fail before the fault acts.
+    """
     order = {pair.fault: place for place, pair in enumerate(pairs)}
-    results = []
-    for copy in forks.run(pairs, _judge, processes):
+    shown = {copy.task.fault: _is_live(copy) for copy in forks.run(pairs, _show, processes)}
+    say(f"{sum(shown.values())} of {len(pairs)} are live")
+    results = [Judged(pair.fault, End.UNPROVEN, Shown(False), True) for pair in pairs if not shown[pair.fault]]
+    for copy in forks.run([pair for pair in pairs if shown[pair.fault]], _judge, processes):
         result = _result(copy)
         results.append(result)
         say(f"{len(results)} of {len(pairs)}  {result.fault}: {result.end.value} {result.by}")
     return sorted(results, key=lambda result: order[result.fault])
 
 
-def _judge(pair: Pair, send: forks.Send) -> None:
-    place = bench.Bench()
+def _show(pair: Pair, send: forks.Send) -> None:
     forks.limit(_PROBE, _PATIENCE)
     right, again = _observed(pair), _observed(pair)
     with pair.armed():
         wrong = _observed(pair)
-    send(("live", right == again and right != wrong, right == again))
-    if right != again or right == wrong:
-        return
-    started = time.process_time()
+    send(right == again and right != wrong)
+
+
+def _is_live(copy: forks.Copy[Pair]) -> bool:
+    """Return whether a direct call shows the fault. A call that ends the process or never ends has not shown it."""
+    return copy.messages == [True] and not copy.error
+
+
+def _judge(pair: Pair, send: forks.Send) -> None:
+    place, started = bench.Bench(), time.process_time()
     for case in subjects(pair):
         if time.process_time() - started > _ALL:
             break
@@ -71,22 +81,18 @@ def _observed(pair: Pair) -> Any:
 
 
 def _result(copy: forks.Copy[Pair]) -> Judged:
-    """Return what came of a fault. A direct call that ends the process, or never ends, has shown it."""
-    pair, live, begun, red, reason, ran, acted = copy.task, None, "", "", "", 0, 0
+    """Return what came of the cases. A case in which the copy ended has killed the fault."""
+    pair, begun, red, reason, ran, acted = copy.task, "", "", "", 0, 0
     for kind, *what in copy.messages:
-        if kind == "live":
-            live = what[0]
-        elif kind == "begin":
+        if kind == "begin":
             begun = what[0]
         else:
             begun, ran, acted = "", ran + 1, acted + what[3]
             red, reason = (what[0], what[2]) if what[1] else ("", "")
-    if live is None or copy.error:
-        return Judged(pair.fault, End.UNPROVEN, Shown(False, copy.error[-200:]), True)
-    if not live:
-        return Judged(pair.fault, End.UNPROVEN, Shown(False), True)
+    shown = Shown(True, "a direct call")
+    if copy.error:
+        return Judged(pair.fault, End.TOLERATED, shown, True, "", copy.error[-200:], ran, acted, ran)
     if begun:  # the copy died in it
         red, reason = begun, f"crash or hang ({copy.status})"
-    end = End.TOLERATED if acted else End.UNEXERCISED
-    shown = Shown(True, "a direct call")
-    return Judged(pair.fault, End.KILLED if red else end, shown, True, red, reason, ran, acted, ran)
+    end = End.KILLED if red else End.TOLERATED if acted else End.UNEXERCISED
+    return Judged(pair.fault, end, shown, True, red, reason, ran, acted, ran)
