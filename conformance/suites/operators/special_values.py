@@ -74,6 +74,7 @@ def _placing(name: str, placed: Callable[[Any], OperatorSample], value: Any, **f
 
 
 def floats(info, judge, sample: OperatorSample) -> Iterator[Change]:
+    """Yield the sample with special floating-point numbers in one tensor at a time."""
     moves = _moves(info, sample)
     for number, tensor in of_values(sample):
         name = f"in input {number}"
@@ -98,6 +99,7 @@ def floats(info, judge, sample: OperatorSample) -> Iterator[Change]:
 def not_finite(
     sample: OperatorSample, number: int, tensor: torch.Tensor, kinds: Collection[str] = ()
 ) -> Iterator[Change]:
+    """Yield the sample with NaN, and with infinities, in every third place of one tensor."""
     for kind in kinds or (KINDS if sampling.is_deep() else NOT_FINITE):
         values, largest = NOT_FINITE["NaN" if kind == "NaN" else "infinities"], KINDS[kind]
         others = sample if largest is None else _with_others_up_to(largest, sample, tensor)
@@ -189,6 +191,7 @@ def with_subnormals(info, sample: OperatorSample, tensor: torch.Tensor) -> Opera
 
 
 def of_values(sample: OperatorSample) -> Iterator[tuple[int, torch.Tensor]]:
+    """Yield the tensors that hold floating-point values on the device, with their positions."""
     for number, tensor in enumerate(sample.tensors[: limits().special_inputs.tensors]):
         # float8 has no arithmetic.
         if is_real(tensor) and tensor.element_size() > 1 and number not in sample.on_host:
@@ -196,6 +199,7 @@ def of_values(sample: OperatorSample) -> Iterator[tuple[int, torch.Tensor]]:
 
 
 def replaced(sample: OperatorSample, old: torch.Tensor, new: torch.Tensor) -> OperatorSample:
+    """Return the sample with another tensor, which requires a gradient if the old one does."""
     return sample.with_tensor(old, new.requires_grad_() if old.requires_grad else new)
 
 
@@ -222,6 +226,7 @@ def _moves(info, sample: OperatorSample) -> bool:
 
 
 def integers(info, sample: OperatorSample, dtype: torch.dtype) -> Iterator[Change]:
+    """Yield the sample with wide integers in one tensor at a time."""
     # Functions with real results are judged in floating point. Some run through a loop of as many steps.
     if not _gives_integers(info, sample):
         return
@@ -263,4 +268,5 @@ def _values_among(info, sample: OperatorSample, dtype: torch.dtype) -> set[int]:
 
 
 def is_real(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor holds real floating-point numbers in dense memory."""
     return tensor.is_floating_point() and tensor.layout is torch.strided
