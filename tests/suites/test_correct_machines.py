@@ -44,6 +44,12 @@ class Allocator:
 
     def synchronize(self) -> None: ...
 
+    def current_device(self) -> int:
+        return 0
+
+    def device_count(self) -> int:
+        return 1
+
     def memory_allocated(self) -> int:
         return self._used
 
