@@ -203,6 +203,14 @@ def _assistant(model: Any, run_device: RunDevice) -> Any:
     return assistant
 
 
+def cache_name(model: nn.Module) -> str:
+    """Return what a model's argument and result with its keys and values are called.
+
+    transformers 5.24 renamed ``past_key_values`` to ``cache``, and warns of the old name.
+    """
+    return "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
+
+
 @torch.no_grad()
 def check_long_context(check: Any, family: Family, run_device: RunDevice, dtype: str) -> None:
     """Compare the last logits of a long text that is read at once and in chunks with the oracle's."""
@@ -218,10 +226,11 @@ def check_long_context(check: Any, family: Family, run_device: RunDevice, dtype:
     host_error = relative_error(exact(host(text, logits_to_keep=last).logits), wanted)
     placed = text.to(run_device.device)
     whole = exact(model(placed, logits_to_keep=last).logits)
-    cache = None
+    name = cache_name(model)
+    cache = {name: None}
     for start in range(0, length, chunk):
-        output = model(placed[:, start : start + chunk], past_key_values=cache, use_cache=True, logits_to_keep=last)
-        cache = output.past_key_values
+        output = model(placed[:, start : start + chunk], **cache, use_cache=True, logits_to_keep=last)
+        cache = {name: getattr(output, name)}
     chunked = exact(output.logits)
 
     within(check, "the logits of a long text", relative_error(whole, wanted), bounds.logits, host_error, bounds)

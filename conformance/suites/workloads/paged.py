@@ -11,7 +11,7 @@ import torch
 from . import libraries
 from .comparing import bounds_of, relative_error
 from .data import held_out_text
-from .decoding import decoder_on
+from .decoding import cache_name, decoder_on
 from .families import Family
 from .family_checks import LIMITS
 from .loop import HOST, RunDevice, exact
@@ -143,7 +143,7 @@ class Server:
         tokens = torch.tensor([request.tokens[-new:] for request in rows])
         output = self.model(
             tokens.to(device), attention_mask=mask.to(device, torch.int64), position_ids=positions.to(device),
-            past_key_values=self.cache, use_cache=True,
+            use_cache=True, **{cache_name(self.model): self.cache},
         )  # fmt: skip
         for request, logits in zip(rows, exact(output.logits[:, -1]), strict=True):
             request.cached += new
