@@ -144,7 +144,7 @@ def of(
 
 
 def _written(info, sample: OperatorSample) -> list[torch.Tensor]:
-    """Return the tensors that the plain call writes, as the running means of a batch_norm.
+    """Return the tensors that the plain call writes, such as the running means of batch_norm.
 
     The elements of such a tensor may not share a place in memory, on any device.
     """
@@ -157,8 +157,8 @@ def _written(info, sample: OperatorSample) -> list[torch.Tensor]:
     finally:
         torch.set_rng_state(state)
     pairs = zip(sample.tensors, host.tensors, strict=True)
-    is_plain = lambda tensor: tensor.layout is torch.strided and not tensor.is_quantized  # noqa: E731
-    return [old for old, new in pairs if is_plain(old) and not same_bits(plain(old), plain(new))]
+    dense_pairs = [(old, new) for old, new in pairs if old.layout is torch.strided and not old.is_quantized]
+    return [old for old, new in dense_pairs if not same_bits(plain(old), plain(new))]
 
 
 def _is_value(info, sample: OperatorSample, leaf: torch.Tensor) -> bool:
