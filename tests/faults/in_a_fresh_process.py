@@ -166,6 +166,12 @@ def test_a_fault_is_live_and_killed(found: recording.Map, fault: Fault) -> None:
         ),
         # A sum of subnormal numbers and zeros alone.
         (Fault("E", "subnormals", "aten::_foreach_norm.Scalar", "0"), "foreach.norm[float32]"),
+        # A difference of two zeros, powers of integers, an infinity below the diagonal, a late step of an optimizer.
+        (Fault("E", "negative zero", "aten::_foreach_sub.List", "0"), "foreach.sub[float32]"),
+        (Fault("E", "int through double", "aten::_foreach_pow_.List", "1"), "foreach.pow[int64]"),
+        (Fault("E", "int through float", "aten::_foreach_pow.ScalarList", "0"), "foreach.pow[int64]"),
+        (Fault("E", "infinity", "aten::linalg_qr.out", "0"), "operators.linalg.qr[float32-inference]"),
+        (Fault("E", "bfloat16", "aten::_fused_adam_", "5"), "optimizers.fused_call[Adam]"),
         # Large outputs of a factorisation.
         (Fault("C", "tail", "aten::linalg_lu.out", "r0", "14"), "operators.linalg.lu[float32-inference]"),
         # Refusals that no meta function knows: of shapes, of a dimension, of a range of random numbers.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -15,16 +15,20 @@ Lists = Sequence[torch.Tensor]
 class ListCall:
     """One overload: the arguments after the first list, and the same arguments for the tensor at a position.
 
-    ``only`` is the dtype whose tensors it is for; None is for all. ``overload`` is the name of the overload where the
-    arguments alone do not choose it: PyTorch takes a tensor of one number for a number.
+    ``only`` holds the dtypes whose tensors it is for; empty is for all. ``overload`` is the name of the overload where
+    the arguments alone do not choose it: PyTorch takes a tensor of one number for a number.
     """
 
     label: str
     arguments: Callable[[Lists], tuple[Any, ...]]
     options: dict[str, Any]
     single: Callable[[torch.Tensor, int], Any]
-    only: torch.dtype | None = None
+    only: tuple[torch.dtype, ...] = ()
     overload: str = ""
+
+    def fits(self, dtype: torch.dtype) -> bool:
+        """Return whether it is for tensors of this dtype."""
+        return not self.only or dtype in self.only
 
 
 @dataclass(frozen=True)
@@ -81,6 +85,9 @@ _ODD_BOUND = 4 + 5 / 128
 _ODD_NUMBERS = tuple(number + 5 / 512 for number in _NUMBERS)
 #: An order of a norm that bfloat16 does not hold.
 _ODD_ORDER = 1 + 3 / 512
+_FLOAT32, _FLOATS, _INTEGERS = (torch.float32,), (torch.float32, torch.bfloat16), (torch.int64,)
+#: The power of a larger integer may not fit into 64 bits.
+_LARGEST_BASE, _EXPONENTS = 99, 4
 
 
 def _other(tensor: torch.Tensor) -> torch.Tensor:
@@ -106,13 +113,13 @@ def _binary(
             lambda t, i: reference(t, _NUMBERS[i]),
         )
     )
-    calls += _with_numbers("", 3, _NUMBERS, None, reference, tensor=tensor)
+    calls += _with_numbers("", 3, _NUMBERS, (), reference, tensor=tensor)
     # Times a number below one, the largest number stays finite, and infinity does not.
     odd = _ODD if name == "mul" else _ODD_BOUND
-    calls += _with_numbers("odd ", odd, _ODD_NUMBERS, torch.float32, reference, tensor=tensor)
+    calls += _with_numbers("odd ", odd, _ODD_NUMBERS, _FLOAT32, reference, tensor=tensor)
     if name in ("add", "sub"):
-        calls += _with_alpha("alpha", 2, None, reference, tensor=tensor)
-        calls += _with_alpha("odd alpha", _ODD, torch.float32, reference, tensor=tensor)
+        calls += _with_alpha("alpha", 2, (), reference, tensor=tensor)
+        calls += _with_alpha("odd alpha", _ODD, _FLOAT32, reference, tensor=tensor)
     return Function(name, operator, tuple(calls), integers=integers)
 
 
@@ -120,7 +127,7 @@ def _with_numbers(
     kind: str,
     one: float,
     many: Sequence[float],
-    only: torch.dtype | None,
+    only: tuple[torch.dtype, ...],
     reference: Callable[..., Any],
     *,
     tensor: bool,
@@ -138,7 +145,7 @@ def _with_numbers(
 
 
 def _with_alpha(
-    label: str, alpha: float, only: torch.dtype | None, reference: Callable[..., Any], *, tensor: bool
+    label: str, alpha: float, only: tuple[torch.dtype, ...], reference: Callable[..., Any], *, tensor: bool
 ) -> Iterator[ListCall]:
     """Yield the overloads with a factor of the second operand."""
     options = {"alpha": alpha}
@@ -150,6 +157,33 @@ def _with_alpha(
             f"a tensor and {label}", lambda f: (f[0].new_tensor(3),), options, lambda t, i: reference(t, alpha * 3),
             only, "Tensor",
         )  # fmt: skip
+
+
+def _powers() -> Function:
+    """Return the powers. Those of integers have exponents that are not negative, and fit into 64 bits."""
+    floats = [replace(call, only=call.only or _FLOATS) for call in _binary("pow", torch.pow, "pow", tensor=False).calls]
+    integers = (
+        ListCall("exponents", lambda f: ([_exponents(t) for t in f],), {}, lambda t, i: t ** _exponents(t), _INTEGERS),
+        ListCall("an exponent", lambda f: (1,), {}, lambda t, i: t, _INTEGERS),
+        ListCall(
+            "numbers as exponents",
+            lambda f: ([_exponent(t, i) for i, t in enumerate(f)],),
+            {},
+            lambda t, i: t ** _exponent(t, i),
+            _INTEGERS,
+        ),
+    )
+    return Function("pow", "pow", (*floats, *integers), integers=True)
+
+
+def _exponents(tensor: torch.Tensor) -> torch.Tensor:
+    small = tensor.abs()
+    return torch.where(small > _LARGEST_BASE, 1, small % _EXPONENTS)
+
+
+def _exponent(tensor: torch.Tensor, position: int) -> int:
+    is_small = not bool((tensor.abs() > _LARGEST_BASE).any())
+    return _NUMBERS[position] % _EXPONENTS if is_small else 1
 
 
 def _pointwise(name: str, reference: Callable[..., Any], *, integers: bool = False) -> Function:
@@ -167,7 +201,7 @@ def _pointwise(name: str, reference: Callable[..., Any], *, integers: bool = Fal
             ListCall(
                 "numbers", lambda f: (*lists(f), list(_NUMBERS[: len(f)])), {}, lambda t, i: single(t, _NUMBERS[i])
             ),
-            ListCall("an odd number", lists, {"value": _ODD}, lambda t, i: single(t, _ODD), torch.float32),
+            ListCall("an odd number", lists, {"value": _ODD}, lambda t, i: single(t, _ODD), _FLOAT32),
         ),
         integers=integers,
     )
@@ -179,9 +213,7 @@ def _lerp() -> Function:
 
     calls = (
         ListCall("a number", lambda f: ([_other(t) for t in f], 0.25), {}, lambda t, i: mixed(t, 0.25)),
-        ListCall(
-            "an odd number", lambda f: ([_other(t) for t in f], _ODD), {}, lambda t, i: mixed(t, _ODD), torch.float32
-        ),
+        ListCall("an odd number", lambda f: ([_other(t) for t in f], _ODD), {}, lambda t, i: mixed(t, _ODD), _FLOAT32),
         ListCall("a list", lambda f: ([_other(t) for t in f], [t * t for t in f]), {}, lambda t, i: mixed(t, t * t)),
         ListCall(
             "numbers",
@@ -201,7 +233,7 @@ def _norms() -> Iterator[ListCall]:
             lambda first: (),
             {"ord": order},
             lambda t, i, order=order: torch.linalg.vector_norm(t, order),
-            torch.float32 if order == _ODD_ORDER else None,
+            _FLOAT32 if order == _ODD_ORDER else (),
         )
 
 
@@ -218,7 +250,7 @@ def functions() -> dict[str, Function]:
         _binary("clamp_max", _at_most, "clamp_max", tensor=False),
         _binary("maximum", _at_least, "maximum", tensor=False),
         _binary("minimum", _at_most, "minimum", tensor=False),
-        _binary("pow", torch.pow, "pow", tensor=False, integers=False),
+        _powers(),
         _pointwise("addcmul", torch.mul, integers=True),
         _pointwise("addcdiv", torch.div),
         _lerp(),

@@ -108,6 +108,16 @@ def _check_special(check, function: Function, label: str, actual: torch.Tensor, 
         check.that(signs.right, f"{label}: {signs}")
 
 
+def check_large_exponents(check, device: torch.device) -> None:
+    """Check that -1 to the power of an odd number is -1, also of numbers that are even in float32 or float64."""
+    host = [torch.tensor([-1, 1, -1, 0])]
+    exponents = [torch.tensor([(1 << 24) + 1, (1 << 53) + 1, (1 << 53) + 1, (1 << 53) + 1])]
+    for place in ("", "_"):
+        first, power = moved(host, device), moved(exponents, device)
+        found = getattr(torch, f"_foreach_pow{place}")(first, power)
+        check.equal(plain((first if place else found)[0]), host[0], f"_foreach_pow{place} with large odd exponents")
+
+
 # --- long lists -------------------------------------------------------------------------------------------------------
 
 

@@ -33,7 +33,7 @@ _ERRORS = (RuntimeError, TypeError, ValueError, IndexError)
 
 @dataclass(frozen=True)
 class Kind:
-    """Special values by their name, and whether all operands have them at once too, or zeros in the first list."""
+    """Special values by their name, and whether all operands have them at once too, or zeros are beside them."""
 
     name: str
     values: tuple[float, ...]
@@ -47,7 +47,7 @@ def _kinds(dtype: torch.dtype, *, subnormals: bool) -> Iterator[Kind]:
         return
     yield Kind("NaN", (float("nan"),))
     yield Kind("infinities", (float("inf"), -float("inf")))
-    yield Kind("negative zeros", (-0.0,), together=True)
+    yield Kind("negative zeros", (-0.0,), together=True, beside_zeros=True)
     if subnormals and dtype is torch.float32:
         tiny = torch.finfo(dtype).smallest_normal / 8
         yield Kind("subnormal numbers", (tiny, 5 * tiny), together=True, beside_zeros=True)
@@ -107,12 +107,26 @@ def _with(operands: list[Any], chosen: list[int], kind: Kind) -> Iterator[list[A
             else:
                 given[number] = [_spread(tensor, kind.values, turn + order) for tensor in operand]
         yield given
-        if kind.beside_zeros and 0 not in chosen:
-            # Beside an ordinary summand, a lost one does not show.
-            yield [[torch.zeros_like(tensor) for tensor in given[0]], *given[1:]]
-        elif kind.beside_zeros and chosen == [0]:
-            # A sum or a maximum of a tensor.
-            yield [[_spread(torch.zeros_like(tensor), kind.values, turn) for tensor in given[0]], *given[1:]]
+        if kind.beside_zeros and len(chosen) == 1:
+            yield _beside_zeros(given, chosen[0], kind, turn)
+
+
+def _beside_zeros(given: list[Any], chosen: int, kind: Kind, turn: int) -> list[Any]:
+    """Return the operands with zeros in the first list and beside special values in it, where a lost one shows.
+
+    Beside an ordinary summand it does not. Only between zeros has the difference of two zeros a sign.
+    """
+    first = [torch.zeros_like(tensor) for tensor in given[0]]
+    if chosen != 0:
+        return [first, *given[1:]]
+    others = given[1:]
+    if kind.name == "negative zeros":
+        others = [
+            [torch.zeros_like(tensor) for tensor in operand] if isinstance(operand, list) and _has_tensors(operand)
+            else operand
+            for operand in others
+        ]  # fmt: skip
+    return [[_spread(tensor, kind.values, turn) for tensor in first], *others]
 
 
 def _spread(tensor: torch.Tensor, values: tuple[float, ...], turn: int) -> torch.Tensor:

@@ -56,10 +56,12 @@ def test_function(device, declaration, case, check):
             raise EnvironmentLacks(f"the installed torch has no _foreach_{function.name}{place}")
     with quiet():
         for each in (function, *function.kin):
-            for call in (call for call in each.calls if call.only in (None, dtype)):
+            for call in (call for call in each.calls if call.fits(dtype)):
                 for place in _places(each):
                     if each.exists(place) and each.run(call, place) is not None:
                         _check_call(check, each, call, place, device, dtype)
+        if function.name == "pow" and not dtype.is_floating_point:
+            special_lists.check_large_exponents(check, device)
         if function.name == "mul":
             matrices.check_products(check, device, dtype)
 

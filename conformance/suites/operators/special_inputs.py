@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -106,16 +107,18 @@ def _check_solved(info, judge, samples: list[OperatorSample], dtype: torch.dtype
 
 
 def _check_is_seen(info, judge, sample: OperatorSample, number: int, tensor: torch.Tensor) -> None:
-    """Check that a matrix that begins with NaN or infinity is refused, or its result is not finite, as on the host.
+    """Check that a matrix with NaN or infinity in its first column is refused, or its result is not finite.
 
-    Both triangles contain the first element. Which elements of the result are NaN depends on the algorithm.
+    Both triangles contain the first element; below it, the largest number of the dtype has a finite factorisation. A
+    case of which the host makes finite results does not count. Which elements are NaN depends on the algorithm.
     """
     usual = tiny_inputs.outputs(info, call, sample.on(HOST))
     if not usual or not _are_finite(usual):
         return
-    for value in (torch.nan, torch.inf):
+    rows = (0, 1) if tensor.shape[-2] > 1 else (0,)
+    for value, row in itertools.product((torch.nan, torch.inf), rows):
         flat = tensor.detach().clone(memory_format=torch.contiguous_format).view(-1)
-        flat[0] = value
+        flat[row * tensor.shape[-1]] = value
         changed = sample.with_tensor(sample.tensors[number], flat.view(tensor.shape))
         due = tiny_inputs.outputs(info, call, changed.on(HOST))
         if due is not None and _are_finite(due):
@@ -123,7 +126,8 @@ def _check_is_seen(info, judge, sample: OperatorSample, number: int, tensor: tor
         for name, found in tiny_inputs.in_forms(info, judge, changed, usual if due is None else due):
             lost = bool(found) and _are_finite(found)
             judge.check.that(
-                not lost, f"{sample}, {value} in input {number}{name}: all numbers of the result are finite"
+                not lost,
+                f"{sample}, {value} in row {row} of input {number}{name}: all numbers of the result are finite",
             )
 
 

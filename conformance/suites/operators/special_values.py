@@ -79,8 +79,8 @@ def floats(info, judge, sample: OperatorSample) -> Iterator[Change]:
     for number, tensor in of_values(sample):
         name = f"in input {number}"
         if moves:
-            values = _all_kinds(tensor, subnormals=judge.check.subnormals)
-            yield Change(f"special values {name}", replaced(sample, tensor, values), moves=True, in_forms=True)
+            for values in _all_kinds(tensor, subnormals=judge.check.subnormals):
+                yield Change(f"special values {name}", replaced(sample, tensor, values), moves=True, in_forms=True)
             continue
         yield from not_finite(sample, number, tensor)
         yield _nothing_else(sample, number, tensor)
@@ -162,15 +162,15 @@ def spread(tensor: torch.Tensor, values: tuple[float, ...], number: float | None
     return flat.reshape(tensor.shape)
 
 
-def _all_kinds(tensor: torch.Tensor, *, subnormals: bool) -> torch.Tensor:
+def _all_kinds(tensor: torch.Tensor, *, subnormals: bool) -> Iterator[torch.Tensor]:
+    """Yield the tensor with special values in its elements; several tensors if it has fewer elements than there are."""
     limit = torch.finfo(tensor.dtype)
     tiny = limit.smallest_normal * (limit.eps * 3 if subnormals else 1)
-    values = torch.tensor(
-        [float("inf"), -0.0, tiny, float("nan"), -tiny, -float("inf"), limit.max], dtype=torch.float64
-    )
-    flat = tensor.detach().clone(memory_format=torch.contiguous_format).reshape(-1)
-    flat[:] = values.to(tensor.dtype).repeat(-(-flat.numel() // len(values)))[: flat.numel()]
-    return flat.reshape(tensor.shape)
+    kinds = (torch.inf, -0.0, tiny, torch.nan, -tiny, -torch.inf, limit.max)
+    values = torch.tensor(kinds, dtype=torch.float64).to(tensor.dtype)
+    for turn in range(0, len(kinds), max(1, tensor.numel())):
+        rolled = values.roll(-turn).repeat(-(-tensor.numel() // len(kinds)))
+        yield rolled[: tensor.numel()].reshape(tensor.shape)
 
 
 def with_subnormals(info, sample: OperatorSample, tensor: torch.Tensor) -> OperatorSample:

@@ -103,8 +103,11 @@ def leftovers(mark: str) -> list[str]:
 
 def test_leftovers_would_be_seen(tmp_path: Path) -> None:
     environment = {**os.environ, "MARK_OF_THIS_RUN": str(tmp_path)}
-    with subprocess.Popen(["sleep", "60"], env=environment) as process:
+    command = ["sh", "-c", "echo ready; read end"]
+    with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()  # /proc shows no environment until the new program runs
         found = leftovers(str(tmp_path))
         process.kill()
 
-    assert found == ["sleep 60 "]
+    assert found == [" ".join(command) + " "]
