@@ -172,6 +172,9 @@ def test_a_fault_is_live_and_killed(found: recording.Map, fault: Fault) -> None:
         (Fault("E", "int through float", "aten::_foreach_pow.ScalarList", "0"), "foreach.pow[int64]"),
         (Fault("E", "infinity", "aten::linalg_qr.out", "0"), "operators.linalg.qr[float32-inference]"),
         (Fault("E", "bfloat16", "aten::_fused_adam_", "5"), "optimizers.fused_call[Adam]"),
+        # NaN in the rate, and special values in a tensor of one number that fills another.
+        (Fault("E", "NaN", "aten::_fused_adagrad_.tensor_lr", "4"), "optimizers.fused_call[Adagrad]"),
+        (Fault("E", "negative zero", "aten::fill_.Tensor", "1"), "operators.fill[float32-inference]"),
         # Large outputs of a factorisation.
         (Fault("C", "tail", "aten::linalg_lu.out", "r0", "14"), "operators.linalg.lu[float32-inference]"),
         # Refusals that no meta function knows: of shapes, of a dimension, of a range of random numbers.

@@ -184,6 +184,10 @@ def unlike(
     chosen = list(found.values())[:most]
     known = {_kinds(sample) for sample in found.values() if sampling.elements(sample) > 1}
     numbers = _with_a_number(info, chosen[0], known) if chosen else None
+    scalars = limits().special_inputs.scalars.get(info.name)
+    if chosen and scalars and chosen[0].tensors[0].is_floating_point():
+        tensor = torch.tensor(_A_NUMBER, dtype=chosen[0].tensors[0].dtype)
+        numbers = replace(chosen[0].with_argument(scalars, tensor), number=chosen[0].number + _NUMBERED)
     return [*chosen, numbers] if numbers is not None else chosen
 
 

@@ -52,8 +52,9 @@ def has_special_values(info) -> bool:
 
 
 def is_usual(info, sample: OperatorSample, dtype: torch.dtype) -> bool:
-    """Return whether a sample of this operator has the keyword arguments of the samples of ``special_values``."""
-    return set(sample.kwargs) == set(_keywords(info, dtype, sample.input))
+    """Return whether a sample has the keyword arguments of the samples of ``special_values``, and no tensor in them."""
+    has_tensors = any(isinstance(value, torch.Tensor) for value in sample.kwargs.values())
+    return not has_tensors and set(sample.kwargs) == set(_keywords(info, dtype, sample.input))
 
 
 def special_values(info, dtype: torch.dtype, *, subnormals: bool = True) -> list[OperatorSample]:

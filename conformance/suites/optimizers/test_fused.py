@@ -90,6 +90,7 @@ def test_fused_call(device, case, check):
             given = {**options, "lr": rate, **(_scales() if scaled else {})}
             label = f"{kernel.name}({_shown(given)})"
             _check(check, function, label, lists, given, device, may_lack=name not in FUSED)
+    _check_not_a_number(check, kernel, function, device)
     for (what, wrong), rate in itertools.product(_wrong(lists), (_RATE, torch.tensor(_RATE))):
         given = {**options, "lr": rate}
         _check_refusal(check, function, f"{kernel.name}({_shown(given)}) with {what}", wrong, given, device)
@@ -145,6 +146,30 @@ def _check(
             near(check, what, actual, right, Near.TRAJECTORY)
             if position == 0:
                 check.that(bool((right != old.double()).any()), f"{what} does not move in float64")
+
+
+def _check_not_a_number(check, kernel: Kernel, function, device: torch.device) -> None:
+    """Check that NaN in one list, or in the rate, moves into the lists that it moves into on the host.
+
+    The first options have no maximum: whether it is NaN depends on the order of its operands.
+    """
+    options = kernel.options[0]
+    usual = _lists(kernel, options, 1)
+    rates = (_RATE, torch.tensor(_RATE), torch.tensor(torch.nan))
+    for place, rate in itertools.product(range(2 + kernel.states), rates):
+        if not usual[place]:
+            continue
+        given, changed = {**options, "lr": rate}, _on(usual, HOST)
+        changed[place][0][0] = torch.nan
+        due, found = _on(changed, HOST), _on(changed, device)
+        function(*due, **_on(given, HOST))
+        function(*found, **_on(given, device))
+        for position, (some, rights) in enumerate(zip(found, due, strict=True)):
+            for number, (actual, right) in enumerate(zip(some, rights, strict=True)):
+                what = (
+                    f"{kernel.name}({_shown(given)}) with NaN in list {place}: where list {position}, tensor {number}"
+                )
+                check.equal(actual.cpu().isnan(), right.isnan(), f"{what}, is NaN")
 
 
 def _wrong(lists: list[list[torch.Tensor]]) -> Iterator[tuple[str, list[list[torch.Tensor]]]]:
