@@ -98,7 +98,7 @@ class _Copier:
             return source.clone() if self._device.type == "cpu" else source.to(self._device, copy=True)
         memory = self._memory.get((address, source.dtype)) if address else None
         if memory is None:
-            memory = _memory_behind(source).to(self._device, copy=True)
+            memory = memory_behind(source).to(self._device, copy=True)
         if address:
             self._memory[address, source.dtype] = memory
         return memory.as_strided(source.shape, source.stride(), source.storage_offset()).detach()
@@ -116,7 +116,7 @@ def has_lazy_negation(device: torch.device) -> bool:
         return False
 
 
-def _memory_behind(source: torch.Tensor) -> torch.Tensor:
+def memory_behind(source: torch.Tensor) -> torch.Tensor:
     """Return the whole memory behind a view as a vector."""
     length = source.untyped_storage().nbytes() // source.element_size()
     return source.as_strided((length,), (1,), 0)

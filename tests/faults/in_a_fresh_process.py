@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from tests.defects import bench
-from tests.faults import corpus, derivatives, forks, population, recording, run
+from tests.faults import corpus, derivatives, forks, outsiders, population, recording, run
 from tests.faults.fault import Fault, Hits
 from tests.faults.judging import End, Judged, candidates, judged, judged_wide
 from tests.faults.liveness import Shown, armed
@@ -191,6 +191,24 @@ def test_a_fault_fails_the_case_that_is_for_it(fault: Fault, case: str) -> None:
             send(bench.is_red(place.run(case)))
 
     assert {copy.task: copy.messages for copy in forks.run([None, fault], work, 1)} == {None: [False], fault: [True]}
+
+
+@pytest.mark.parametrize("defect", outsiders.OUTSIDERS, ids=str)
+def test_a_defect_by_an_outsider_fails_its_case(defect: outsiders.Outsider) -> None:
+    def work(broken: outsiders.Outsider, send: forks.Send) -> None:
+        place = bench.Bench()
+        broken.install()
+        send(bench.is_red(place.run(broken.case)))
+
+    assert [copy.messages for copy in forks.run([defect], work, 1)] == [[True]]
+
+
+def test_the_cases_of_outsiders_pass_on_a_device_without_their_defects() -> None:
+    def work(cases: list[str], send: forks.Send) -> None:
+        place = bench.Bench()
+        send([case for case in cases if bench.is_red(place.run(case))])
+
+    assert [copy.messages for copy in forks.run([[d.case for d in outsiders.OUTSIDERS]], work, 1)] == [[[]]]
 
 
 def test_a_fault_that_no_case_meets_survives_as_never_exercised(found: recording.Map) -> None:

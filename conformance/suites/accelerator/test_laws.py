@@ -148,6 +148,9 @@ def test_accumulated_gradients(device, check):
     before = saved._version
     saved.add_(1.0)
     check.that(saved._version > before, "add_() did not count a version")
+    before = saved._version
+    saved.copy_(torch.zeros_like(saved))
+    check.that(saved._version > before, "copy_() did not count a version")
     try:
         total.backward()
     except RuntimeError:

@@ -7,7 +7,7 @@ import time
 
 import torch
 
-from conformance.accelerators.capabilities import DEVICE_MULTIPLE, MEMORY, MEMORY_STATS, MEMORY_TOTAL
+from conformance.accelerators.capabilities import COPY, DEVICE_MULTIPLE, MEMORY, MEMORY_STATS, MEMORY_TOTAL
 from conformance.case import Level, case
 from conformance.finding import environment_lacks, stub
 
@@ -191,6 +191,31 @@ def test_views_count_once(accelerator, device):
     assert accelerator.memory_allocated() - before == counted, "memory that a view still uses is no longer counted"
     del view
     assert accelerator.memory_allocated() == before
+
+
+@case("accelerator.memory.copies", requires=[MEMORY_STATS, COPY], axes={"non_blocking": ["yes", "no"]})
+def test_copies(accelerator, device, non_blocking):
+    """Copies in every direction, of contiguous and of strided tensors, leave no memory behind."""
+    host, target = torch.ones(1024, 1024), torch.zeros(1024, 1024, device=device)
+    other, waits = target.clone(), non_blocking == "no"
+    pairs = {
+        "from the host": (host, target),
+        "to the host": (target, host),
+        "on the device": (target, other),
+        "from the host, transposed": (host.t(), target),
+        "to the host, transposed": (target.t(), host),
+        "on the device, transposed": (target.t(), other),
+    }
+
+    for name, (source, destination) in pairs.items():
+        destination.copy_(source, non_blocking=not waits)  # the first one may make a buffer that is kept
+        settle(accelerator)
+        before = accelerator.memory_allocated()
+        for _ in range(8):
+            destination.copy_(source, non_blocking=not waits)
+        settle(accelerator)
+        left = accelerator.memory_allocated() - before
+        assert left == 0, f"8 copies {name} left {left} bytes allocated"
 
 
 @case("accelerator.memory.cached_is_reserved", requires=[MEMORY_STATS])

@@ -189,6 +189,23 @@ def test_reuse(accelerator, device):
         assert wrong == 0, f"copy {start}: {wrong} elements come from a buffer that was reused too early"
 
 
+@case("accelerator.pin.strided", requires=[MEMORY_PINNED_ASYNC])
+def test_strided(accelerator, device, check):
+    """A non-blocking copy of a pinned tensor with gaps, or transposed, follows its strides, in both directions."""
+    pinned = accelerator.pin_memory(torch.arange(33.0 * 64).view(33, 64))
+    views = {"with gaps": pinned[:, 1::2], "transposed": pinned.t(), "from the middle": pinned[7:, 3:50]}
+
+    for name, view in views.items():
+        right = view.clone()
+        there = torch.full(tuple(view.shape), -1.0, device=device)
+        there.copy_(view, non_blocking=True)
+        accelerator.synchronize()
+        check.equal(there.cpu(), right, f"the copy to the device, {name}")
+        view.copy_(there * 2, non_blocking=True)
+        accelerator.synchronize()
+        check.equal(view.clone(), right * 2, f"the copy to the host, {name}")
+
+
 @case("accelerator.pin.pageable_copies", requires=[COPY], level=Level.CORE)
 def test_pageable_copies(accelerator, device):
     """Overwriting pageable memory after synchronize() does not change a non-blocking copy of it."""

@@ -27,6 +27,11 @@ DRAWS = {
     "uniform": lambda n, device: torch.empty(n, device=device).uniform_(-1.0, 1.0),
 }
 
+#: Functions whose numbers are seldom equal.
+CONTINUOUS = ("exponential", "normal", "rand", "randn", "uniform")
+#: More numbers than one launch of a kernel draws; no block divides it.
+_LONG = (1 << 16) + 7
+
 
 @case("accelerator.rng.seed_repeats", requires=[RNG], level=Level.CORE, axes={"function": sorted(DRAWS)})
 def test_seed_repeats(accelerator, device, function):
@@ -86,12 +91,17 @@ def test_seeds_differ(accelerator, device, function):
 
 @case("accelerator.rng.advances", requires=[RNG], level=Level.CORE, axes={"function": sorted(DRAWS)})
 def test_advances(accelerator, device, function):
-    """A second draw gives other numbers than the first."""
+    """A second draw gives other numbers than the first, also after more numbers than one launch draws."""
     draw = DRAWS[function]
 
     first, second = draw(1023, device), draw(1023, device)
 
     assert differing(first, second) > 100, f"only {differing(first, second)} of 1023 numbers differ between two draws"
+    if function in CONTINUOUS:
+        first, second = draw(_LONG, device).cpu(), draw(_LONG, device).cpu()
+        # Of 2^24 numbers, two draws have few in common by chance.
+        again = int(torch.isin(second, first).sum())
+        assert again < _LONG / 2, f"{again} of {_LONG} numbers of a draw were in the draw before"
 
 
 @case("accelerator.rng.seed_all_repeats", requires=[RNG], level=Level.CORE)

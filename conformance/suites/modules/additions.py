@@ -107,6 +107,18 @@ def _decoder() -> list[ModuleCall]:
     return found
 
 
+def _attended() -> list[ModuleCall]:
+    """Return attention with a mask of keys and one of pairs at once: neither may replace the other."""
+    late = torch.arange(6) > torch.tensor([[5], [3]])
+    pairs = torch.eye(6, dtype=torch.bool).roll(1, 0)
+    found = []
+    for options, batch in (({"batch_first": True}, _x(2, 6, 8)), ({"dropout": 0.0}, _x(6, 2, 8))):
+        masks = {"key_padding_mask": late, "attn_mask": pairs, "need_weights": False}
+        given = {"embed_dim": 8, "num_heads": 2, **options}
+        found.append(ModuleCall(nn.MultiheadAttention, (), given, (batch, batch, batch), masks))
+    return found
+
+
 def _shapes() -> Iterator[tuple[str, list[ModuleCall]]]:
     image = _x(2, 12, 4, 6)
     yield "PixelShuffle", [_call(nn.PixelShuffle, image, upscale_factor=2)]
@@ -144,7 +156,7 @@ def _activations() -> Iterator[tuple[str, list[ModuleCall]]]:
 def additions() -> dict[str, list[ModuleCall]]:
     """Return calls by the name of the module; the numbers come from torch's generator."""
     found = {f"MaxUnpool{d}d": _unpooled(d) for d in (1, 2, 3)}
-    found |= {"EmbeddingBag": _embedded(), "TransformerDecoder": _decoder()}
+    found |= {"EmbeddingBag": _embedded(), "TransformerDecoder": _decoder(), "MultiheadAttention": _attended()}
     for group in (_dropouts, _lazy, _upsampled, _losses, _shapes, _activations):
         found |= dict(group())
     return found

@@ -32,6 +32,8 @@ _TIMES = ("", ", again")
 #: Multiplies the length of second derivatives of a factorisation. Its response to two perturbations says too little:
 #: it differs much from one cotangent to the next.
 _OF_FACTORS = 8
+#: Rows of a matrix whose cotangent is expanded.
+_ROWS = 4
 #: A number of eleven bits; its product with a number of bfloat16 is a number of float32.
 _ELEVEN_BITS = 1365 / 1024
 
@@ -43,8 +45,19 @@ def passes(info, sample: OperatorSample) -> Iterator[tuple[str, OperatorSample, 
     finer = sample.tensors and sample.tensors[0].dtype in _PRECISE
     yield "cotangents with gaps", sample, Pass(_finer_with_gaps if finer else arrangements.with_gaps)
     yield "cotangents expanded from one number", sample, Pass(_expanded_from_one)
+    for name, expand in (("first", arrangements.expanded_first), ("last", arrangements.expanded_last)):
+        yield f"cotangents expanded along the {name} dimension", _with_rows(info, sample), Pass(expand)
     for name, arranged in arrangements.of(info, sample):
         yield name, arranged, Pass()
+
+
+def _with_rows(info, sample: OperatorSample) -> OperatorSample:
+    """Return the sample with a matrix in the place of a vector, for a function of single elements: it has rows."""
+    vector, kinds = sample.input, {kind.__name__ for kind in type(info).__mro__}
+    if "UnaryUfuncInfo" not in kinds or vector.dim() != 1 or vector.numel() % _ROWS or vector.numel() == _ROWS:
+        return sample
+    matrix = vector.detach().reshape(_ROWS, -1).clone()
+    return sample.with_tensor(vector, matrix.requires_grad_(vector.requires_grad))
 
 
 def passes_of_subsets(sample: OperatorSample) -> Iterator[tuple[str, OperatorSample, Pass]]:

@@ -33,6 +33,8 @@ def check(info, judge, samples: list[OperatorSample], dtype: torch.dtype) -> Non
                 _check_kind(info, judge, sample, tensor, kind)
             for often in _often(info, sample, tensor):
                 _check_often(info, judge, often)
+                for one in _with_one_value(info, often):
+                    _check_often(info, judge, one)
 
 
 def repeated(info, samples: list[OperatorSample]) -> Iterator[OperatorSample]:
@@ -72,6 +74,15 @@ def _often(info, sample: OperatorSample, tensor: torch.Tensor) -> Iterator[Opera
         if attempt(call, info.op, found.on(HOST)).error is None:
             yield found
             return
+
+
+def _with_one_value(info, sample: OperatorSample) -> Iterator[OperatorSample]:
+    """Yield the sample with one value for all equal indices, if what is written to one place is added up."""
+    values = sample.tensors[-1]
+    if _accumulates(info, sample) and values.is_floating_point() and values.numel() > 1:
+        one = sample.with_tensor(values, values.detach().reshape(-1)[0].clone())
+        if attempt(call, info.op, one.on(HOST)).error is None:
+            yield replace(one, tier=f"one value for {_OFTEN} equal indices")
 
 
 def _accumulates(info, sample: OperatorSample) -> bool:

@@ -35,6 +35,8 @@ _OF_ALL_DIMS = ("nn.functional.pad.", "nn.functional.interpolate.", "nn.function
 #: Dimensions that grow together: for each tensor of the sample the dimension, or None.
 Growth = tuple[int | None, ...]
 
+#: Rows of a reduced dimension that is not the last: no block divides it.
+_INNER = 4099
 #: Rows for which the growth is measured, and twice as many.
 _FEW = 16
 
@@ -70,10 +72,29 @@ def grown(info, samples: list[OperatorSample], dtype: torch.dtype, elements: int
     if _reduction(chosen[1]) < 2 * _reduction(chosen[0]):
         del chosen[1]
     chosen += _of_other_overload(info, samples, chosen[0].sample) if dtype is torch.float32 else []
-    return [
+    found = [
         replace(extended(info, plan.sample, plan.growth, plan.length(target)), number=_NUMBER + order)
         for order, plan in enumerate(chosen)
     ]
+    inner = _of_inner_reduction(info, samples) if dtype is torch.float32 and elements is None else None
+    if inner is not None:
+        found.append(replace(extended(info, inner.sample, inner.growth, _INNER), number=_NUMBER + len(found)))
+    return found
+
+
+def _of_inner_reduction(info, samples: list[OperatorSample]) -> Plan | None:
+    """Return a plan that grows a reduced dimension which is not the last one, of a sample with several results."""
+    for sample in sorted(samples, key=_size, reverse=True)[: limits().large.reduced]:
+        if not fits(sample) or not isinstance(sample.input, torch.Tensor) or sample.input.dim() < 2:
+            continue
+        for growth in growths(sample):
+            if growth[0] is None or growth[0] == sample.input.dim() - 1 or not _is_safe(info, growth):
+                continue
+            plan = _plan(info, sample, growth)
+            made = _elements(info, sample) if plan is not None and plan.outputs == 0 else None
+            if plan is not None and made is not None and made[1] > 1:
+                return plan
+    return None
 
 
 def with_ties(info, dtype: torch.dtype) -> Iterator[OperatorSample]:

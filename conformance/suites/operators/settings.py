@@ -32,6 +32,8 @@ _FACTORS = tuple(1 + bits / 1024 for bits in (3, 5, 11, 13, 19, 21))
 _APART = (1.0, 1.53, 0.71)
 #: Integers that neither 8 bits nor the steps of bfloat16 hold.
 _INTEGERS = (257, 259, 517, 521)
+#: Multiplies coordinates that are at most about 1 within an image. Such samples have numbers of their own.
+_FAR, _BEYOND = 7.3, 500
 #: Wider dtypes, for arguments that name the dtype of the result.
 _WIDER = {torch.float32: torch.float64, torch.int32: torch.int64}
 #: Dtypes that show a number rounded to 8 bits.
@@ -66,6 +68,7 @@ def _chosen(info, judge, samples: list[OperatorSample], dtype: torch.dtype) -> I
     if dtype in _OF_NUMBERS:
         for sample in special_inputs.unlike(info, judge, samples):
             yield from with_numbers(info, sample, dtype)
+        yield from beyond(info, samples)
         for sample in special_inputs.unlike(info, judge, samples, most=len(samples), by_dims=True):
             yield from with_tuples(info, sample)
     fixed = [sample for sample in samples if sample.number not in judge.drawn]
@@ -170,6 +173,14 @@ def _replaced(sample: OperatorSample, values: dict[int, Any]) -> OperatorSample:
 
 
 # --- defaults ---------------------------------------------------------------------------------------------------------
+
+
+def beyond(info, samples: list[OperatorSample]) -> Iterator[OperatorSample]:
+    """Yield the samples with coordinates several images away, for operators that take such coordinates."""
+    for sample in samples if info.name in limits().settings.beyond else ():
+        far = sample.tensors[1].detach() * _FAR
+        changed = sample.with_tensor(sample.tensors[1], far.requires_grad_(sample.tensors[1].requires_grad))
+        yield replace(changed, number=_NUMBER + _BEYOND + sample.number, tier="coordinates far beyond the image")
 
 
 def with_defaults(info, sample: OperatorSample) -> Iterator[OperatorSample]:

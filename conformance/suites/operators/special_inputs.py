@@ -23,6 +23,8 @@ from .passes import Pass
 from .sampling import limits
 from .special_values import FACTORS, Change, is_real, of_values
 
+#: The pass of an ordinary backward.
+_PLAIN = Pass()
 #: Elements of a long sample of wide integers.
 _LONG = 4099
 #: Relative and absolute tolerance where only other numbers count.
@@ -424,6 +426,54 @@ def check_gradients(info, judge, sample: OperatorSample, seed: int) -> None:
         return
     for change in _in_training(sample):
         _compare_gradients(info, judge, change, seed)
+
+
+def check_equal_operands(info, judge, samples: list[OperatorSample], dtype: torch.dtype, seed: int) -> None:
+    """Check that gradients are finite where the host's are, for equal operands and for operands of zeros.
+
+    A distance or a norm has a kink there. Which of its gradients is right is open, but NaN is none of them.
+    """
+    if dtype is not torch.float32 or choices.has_choice(info) or judge.op_class is OpClass.ITERATIVE:
+        return
+    for sample in samples:
+        for name, changed in _with_equal_operands(sample) if sample.process is None else ():
+            _check_finite(info, judge, f"{sample}, {name}", changed, seed)
+
+
+def _check_finite(info, judge, label: str, sample: OperatorSample, seed: int) -> None:
+    try:
+        due = _PLAIN.run(info, call, host_gradients, sample.on(HOST), seed)[1]
+    except Exception:  # such values are outside of the operator's domain
+        return
+    found = _PLAIN.run(info, execution.execute, execution.gradients, sample.on(judge.device), seed)[1]
+    for position, (actual, wanted) in enumerate(zip(found, due, strict=True)):
+        if _comparable(actual, wanted):
+            lost = plain(wanted).isfinite() & ~plain(actual).isfinite()
+            what = f"{label}, gradient of input {position}: {int(lost.sum())} numbers are not finite"
+            judge.check.that(not lost.any(), what)
+
+
+def _with_equal_operands(sample: OperatorSample) -> Iterator[tuple[str, OperatorSample]]:
+    first = sample.input
+    for number, tensor in of_values(sample):
+        zeros = torch.zeros_like(tensor, requires_grad=False)
+        yield f"zeros in input {number}", special_values.replaced(sample, tensor, zeros)
+        if tensor is first or not isinstance(first, torch.Tensor) or not is_real(first):
+            continue
+        if first.dtype is tensor.dtype and first.dim() == tensor.dim() > 0 and first.shape[-1] == tensor.shape[-1]:
+            # Rows in turn: as many as the operand has.
+            equal = first.detach().expand(*tensor.shape[:-2], *first.shape[-2:]) if _fits(first, tensor) else None
+            if equal is not None and equal.dim() > 1:
+                rows = torch.arange(tensor.shape[-2]) % equal.shape[-2]
+                equal = equal.index_select(-2, rows)
+            if equal is not None:
+                yield f"input {number} equal to the first", special_values.replaced(sample, tensor, equal.clone())
+
+
+def _fits(first: torch.Tensor, tensor: torch.Tensor) -> bool:
+    """Return whether the leading dimensions of the first tensor are those of the other one, or 1; none is empty."""
+    pairs = zip(first.shape[:-2], tensor.shape[:-2], strict=True)
+    return first.numel() > 0 and all(own in (1, other) for own, other in pairs)
 
 
 def _in_training(sample: OperatorSample) -> Iterator[Change]:

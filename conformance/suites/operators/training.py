@@ -99,6 +99,7 @@ def _check_further(info, judge: Judge, samples: list[OperatorSample], dtype: tor
         check_sample(InPlace(info), judge, in_place, with_oracle=False, is_further=True)
     derivatives.check_further(info, judge, sample, seed)
     special_inputs.check_gradients(info, judge, sample, seed)
+    special_inputs.check_equal_operands(info, judge, fixed, dtype, seed)
     _check_settings(info, judge, fixed, dtype)
     _check_second_backward(info, judge, sample, seed)
     if sampling.is_first_dtype(info, dtype):
@@ -141,6 +142,7 @@ def _check_settings(info, judge: Judge, samples: list[OperatorSample], dtype: to
     others = list(settings.with_defaults(info, representative(samples, plain=True)))
     others += [other for each in samples for other in settings.with_present_index(info, each)]
     others += [other for each in samples for other in settings.with_images(info, each)]
+    others += settings.beyond(info, samples)
     for other in (*with_numbers, *with_tuples, *others):
         try:
             check_sample(info, judge, other, with_oracle=False, is_further=True)

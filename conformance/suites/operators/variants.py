@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import torch
 
-from conformance.numerics import layout
-from conformance.numerics.compare import compare, plain
+from conformance.numerics import layout, transfer
+from conformance.numerics.compare import compare, plain, same_bits
 from conformance.numerics.transfer import copied
 from conformance.numerics.trees import leaves, tensors
 
@@ -24,6 +24,9 @@ from .arrangements import poisoned
 from .execution import OperatorSample, call, processed
 from .oracle import of_forward
 from .promises import is_excused, promises_refusal, reference_refuses
+
+#: Relative and absolute difference of two results of the CPU that is nothing but rounding in any dtype.
+_ROUNDED = 1e-2
 
 
 @dataclass(frozen=True)
@@ -199,6 +202,7 @@ def out_variants(info, judge, sample: OperatorSample) -> None:
         usual_of = attempt(call, info.op, arranged.on(torch.device("cpu")))
         if usual_of.error is None and is_sound(info, judge, arranged, usual_of.value):
             _into(info, judge, arranged, usual_of.value, f"out= variant, inputs {name}", _alike, may_refuse=may_refuse)
+    _into(info, judge, sample, usual.value, "out= variant, outputs with gaps", _with_gaps, may_refuse=True)
     _into(info, judge, sample, usual.value, "out= variant with wrong-size outputs", _larger)
     if any(leaf.dtype.is_floating_point or leaf.dtype.is_complex for leaf in leaves(usual.value)):
         _into(info, judge, sample, usual.value, "out= variant with integer outputs", _integers)
@@ -229,6 +233,10 @@ def _alike(leaf):
     return poisoned(leaf.shape, leaf.dtype)
 
 
+def _with_gaps(leaf):
+    return arrangements.with_gaps(_alike(leaf))
+
+
 def _larger(leaf):
     return poisoned((*leaf.shape, 3), leaf.dtype)
 
@@ -247,6 +255,8 @@ def _into(info, judge, sample: OperatorSample, value, variant: str, build, *, ma
         attempt(execution.execute, info.op, device, out=device_out),
     )
     label = f"{sample}, {variant}"
+    if build is _with_gaps and not _are_alike(host_out, value):
+        return  # the CPU takes no such outputs, or writes them as if they had no gaps
     if host_attempt.error is not None or build is _larger or may_refuse:
         device_attempt = settled(device_attempt)
     if may_refuse and device_attempt.error is not None:
@@ -270,11 +280,47 @@ def _into(info, judge, sample: OperatorSample, value, variant: str, build, *, ma
     judge.result(label, sample, device_attempt.value, returned, oracle, n)
     judge.result(f"{label}, contents of out", sample, _rebuilt(device_out, value), _rebuilt(written, value), oracle, n)
     judge.inputs(label, device, host, sample, n)
+    for leaf, host_leaf, before in zip(
+        *(leaves(each) for each in (device_out, host_out, _outputs(value, build, torch.device("cpu")))), strict=True
+    ):
+        _check_gaps(judge, f"{label}, out", leaf, host_leaf, before)
     if host_attempt.resized and not device_attempt.resized:
         judge.check.metric("resize_warning", "missing")  # a note: the values are right
-    if build is _alike:
+    if build in (_alike, _with_gaps):
         judge.check.that(_addresses(device_out) == addresses, f"{label}: the outputs' memory was replaced")
         judge.check.that(_strides(device_out) == strides, f"{label}: the outputs' strides were changed")
+
+
+def _are_alike(out, value) -> bool:
+    """Return whether the outputs hold the plain call's result, apart from roundings."""
+    pairs = zip(leaves(out), leaves(value), strict=True)
+    return all(
+        leaf.shape == usual.shape
+        and torch.allclose(
+            leaf.to(torch.complex128), usual.to(torch.complex128), rtol=_ROUNDED, atol=_ROUNDED, equal_nan=True
+        )
+        for leaf, usual in pairs
+    )
+
+
+def _check_gaps(judge, label: str, written: torch.Tensor, host: torch.Tensor, before: torch.Tensor) -> None:
+    """Check that memory which belongs to no element of a tensor still holds what it held before the call."""
+    same = lambda tensor: (tensor.shape, tensor.stride(), tensor.storage_offset())  # noqa: E731
+    if before.layout is not torch.strided or before.is_neg() or before.is_conj() or same(host) != same(before):
+        return
+    whole = transfer.memory_behind(before)
+    gaps = torch.ones(whole.shape, dtype=torch.bool)
+    gaps.as_strided(*same(before)).fill_(False)
+    # The CPU itself writes to the gaps of an output in few operators, such as avg_pool3d.
+    if same(written) != same(before) or not same_bits(transfer.memory_behind(host)[gaps], whole[gaps]):
+        return
+    try:
+        found = transfer.memory_behind(written)
+    except RuntimeError:  # a device of Python wrappers shows no memory
+        return
+    if found.shape == whole.shape:
+        kept = same_bits(plain(found)[gaps], whole[gaps])
+        judge.check.that(kept, f"{label}: the call wrote to memory between its elements, or beside them")
 
 
 def _addresses(out) -> list[int | None]:
@@ -341,6 +387,7 @@ def _in_place(info, judge, sample: OperatorSample, variant: str, *, may_refuse: 
     judge.effect(label, sample.input, device.input, host.input)
     judge.result(label, sample, device_attempt.value, host_attempt.value, oracle, n)
     judge.result(f"{label}, its input", sample, device.input, host.input, oracle, n)
+    _check_gaps(judge, f"{label}, its input", device.input, host.input, sample.input)
     # The device has to keep the input's memory only where the host keeps it, and does not resize it.
     if layout.shares_memory(host_attempt.value, host.input) and host.input.shape == sample.input.shape:
         same = layout.shares_memory(device_attempt.value, device.input)
