@@ -106,7 +106,9 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--accelerator", default="sim", help="a device that runs in this process; sim unless named")
     parser.add_argument("--watch", action="store_true", help="end with status 1 if the score has fallen by 10 points")
     parser.add_argument(
-        "--narrow", action="store_true", help="operators in float32, int64, complex64 and bool alone: as in CI"
+        "--narrow",
+        action="store_true",
+        help="operators in float32, int64, complex64 and bool alone, and no workloads: as in CI",
     )
     parser.add_argument(
         "--only-new", action="store_true", help="record only the cases that the newest map lacks; while writing cases"
