@@ -1,7 +1,7 @@
 """Defects by an engineer who had not seen the cases, which no case found at first: each with a case that finds it now.
 
-He wrote 40 defects, and showed that each changes what a user sees. 26 were found at once, 10 are here, and
-``docs/detection.md`` names the others.
+He wrote 40 defects, and showed that each changes what a user sees. 28 were found at once, 10 are here, and
+``docs/detection.md`` names the other two.
 """
 
 from __future__ import annotations
