@@ -18,7 +18,7 @@ from tests.faults.fault import Fault, Hits
 from tests.faults.judging import End, Judged, candidates, judged, judged_wide
 from tests.faults.liveness import Shown, armed
 from tests.faults.overloads import kernel_behind, kernels_of_a_device, operator_of
-from tests.faults.overriding import identity
+from tests.faults.overriding import Call, identity, overridden
 from tests.faults.pairs import judging as pairs_judging
 from tests.faults.pairs import order, state
 from tests.faults.pairs.pair import Pair, Part
@@ -201,6 +201,24 @@ def test_a_defect_by_an_outsider_fails_its_case(defect: outsiders.Outsider) -> N
         send(bench.is_red(place.run(broken.case)))
 
     assert [copy.messages for copy in forks.run([defect], work, 1)] == [[True]]
+
+
+def test_an_output_with_gaps_that_is_written_as_a_contiguous_one_fails() -> None:
+    def dense(call: Call) -> Any:
+        out = call.values[-1]
+        if out.dim() and out.stride(-1) == 2:
+            strides = torch.empty(out.shape, device="meta").stride()
+            call.run([*call.values[:-1], out.as_strided(out.shape, strides, out.storage_offset())])
+            return out
+        return call.run()
+
+    def work(_: None, send: forks.Send) -> None:
+        place = bench.Bench()
+        with overridden({"aten::neg.out": dense}, recording.key_of(place.device)):
+            verdict = place.run("operators.neg[float32-inference]")
+        send((bench.is_red(verdict), "outputs with gaps" in verdict.message))
+
+    assert [copy.messages for copy in forks.run([None], work, 1)] == [[(True, True)]]
 
 
 def test_the_cases_of_outsiders_pass_on_a_device_without_their_defects() -> None:

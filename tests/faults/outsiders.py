@@ -29,7 +29,9 @@ class Outsider:
         return self.title
 
 
-def _around(operator: str, change: Callable[[Any, list[Any]], Any]) -> Callable[[], None]:
+def around(operator: str, change: Callable[[Any, list[Any]], Any]) -> Callable[[], None]:
+    """Return what puts a function around the simulated device's kernels of an operator."""
+
     def install() -> None:
         from conformance.accelerators.simulated.simulator import started
 
@@ -143,32 +145,32 @@ def _without_version() -> None:
 OUTSIDERS = (
     Outsider(
         "a long sum over another dimension than the last lacks its last block",
-        _around("aten::sum", _without_last_block),
+        around("aten::sum", _without_last_block),
         "operators.sum[float32-inference]",
     ),
     Outsider(
         "index_put_ adds one value once per place, however often the place is repeated",
-        _around("aten::_index_put_impl_", _once_per_place),
+        around("aten::_index_put_impl_", _once_per_place),
         "operators.index_put[float32-inference]",
     ),
     Outsider(
         "grid_sample reflects coordinates once",
-        _around("aten::grid_sampler_2d", _clamped),
+        around("aten::grid_sampler_2d", _clamped),
         "operators.nn.functional.grid_sample[float32-inference]",
     ),
     Outsider(
         "fill_ of a view with gaps also fills the gaps",
-        _around("aten::fill_", _with_its_neighbours),
+        around("aten::fill_", _with_its_neighbours),
         "operators.fill[float32-inference]",
     ),
     Outsider(
         "the backward of tanh reads an expanded gradient as a contiguous one",
-        _around("aten::tanh_backward", _read_as_contiguous),
+        around("aten::tanh_backward", _read_as_contiguous),
         "operators.tanh[float32-training]",
     ),
     Outsider(
         "a long draw advances the generator by 4,096 numbers alone",
-        _around("aten::uniform_", _advancing_too_little),
+        around("aten::uniform_", _advancing_too_little),
         "accelerator.rng.advances[uniform]",
     ),
     Outsider(
