@@ -9,6 +9,7 @@ import torch
 
 from conformance.numerics.compare import plain, zero_signs
 from conformance.numerics.nearness import Near, near
+from conformance.numerics.transfer import memory_behind
 from conformance.suites.operators.sampling import limits
 
 from .functions import Function, ListCall, Lists
@@ -30,8 +31,7 @@ def strided(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     """Return a copy on the device with the strides and the offset of a host tensor."""
     if tensor.is_contiguous() and not tensor.storage_offset():
         return tensor.to(device, copy=True)
-    length = tensor.untyped_storage().nbytes() // tensor.element_size()
-    memory = tensor.as_strided((length,), (1,), 0).to(device, copy=True)
+    memory = memory_behind(tensor).to(device, copy=True)
     return memory.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
 
 

@@ -172,15 +172,15 @@ def _replaced(sample: OperatorSample, values: dict[int, Any]) -> OperatorSample:
     return replace(sample, args=args, kwargs=kwargs)
 
 
-# --- defaults ---------------------------------------------------------------------------------------------------------
-
-
 def beyond(info, samples: list[OperatorSample]) -> Iterator[OperatorSample]:
     """Yield the samples with coordinates several images away, for operators that take such coordinates."""
     for sample in samples if info.name in limits().settings.beyond else ():
         far = sample.tensors[1].detach() * _FAR
         changed = sample.with_tensor(sample.tensors[1], far.requires_grad_(sample.tensors[1].requires_grad))
         yield replace(changed, number=_NUMBER + _BEYOND + sample.number, tier="coordinates far beyond the image")
+
+
+# --- defaults ---------------------------------------------------------------------------------------------------------
 
 
 def with_defaults(info, sample: OperatorSample) -> Iterator[OperatorSample]:
