@@ -262,14 +262,21 @@ def _check_devices(evidence: GateEvidence) -> Iterator[GateFinding]:
         yield reject("G15", f"The run was on the device {device!a}, none of the {devices:g} that the file has.")
     elif len(report.accelerator.device_names) > devices:
         yield reject("G15", f"The file names more kinds of devices than it has devices: {devices}.")
-    if odd := [case.id for case in report.cases if case.ranks != (case.world_size or 1)]:
-        if evidence.manifest is not None:  # reports did not always name the world size
-            planned = evidence.manifest.cases
-            sizes = {case.id: (planned[case.id].world_size or 1) if case.id in planned else 0 for case in report.cases}
-            odd = [case.id for case in report.cases if case.ranks != (case.world_size or sizes[case.id])]
-        if odd:
-            n = counted(len(odd), "case")
-            yield reject("G15", f"{n} ran on another number of ranks than planned: {named(odd)}.", odd)
+    if odd := _on_other_ranks(evidence):
+        n = counted(len(odd), "case")
+        yield reject("G15", f"{n} ran on another number of ranks than planned: {named(odd)}.", odd)
+
+
+def _on_other_ranks(evidence: GateEvidence) -> list[str]:
+    """Return the ids of the cases whose world size or number of ranks is not the planned one."""
+    planned = evidence.manifest.cases if evidence.manifest is not None else {}
+    odd = []
+    for case in evidence.report.cases:
+        size = planned[case.id].world_size if case.id in planned else case.world_size
+        # Reports did not always name the world size.
+        if case.world_size not in (None, size) or case.ranks != (size or 1):
+            odd.append(case.id)
+    return odd
 
 
 def check_signature(evidence: GateEvidence) -> Iterator[GateFinding]:
