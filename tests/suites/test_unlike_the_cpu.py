@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -17,7 +19,7 @@ from conformance.numerics import layout
 from conformance.numerics.compare import plain, same_bits
 from conformance.numerics.trees import leaves, mapped
 from conformance.reports.verdict import Reason
-from conformance.suites.operators import cell, database, error_inputs, execution
+from conformance.suites.operators import cell, database, error_inputs, execution, repeated_writes
 from conformance.suites.operators.execution import OperatorSample, call
 
 from .python_device import Wrapper, python_device
@@ -434,6 +436,54 @@ def test_any_index_of_an_equal_element_is_right(name: str, right: bool, monkeypa
 
     with contextlib.nullcontext() if right else pytest.raises(AssertionError, match="differ"):
         with_habit(monkeypatch, habit, f"{name}[float32-inference]")
+
+
+def written_backwards(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+    """Call with the pairs of index and value in the opposite order: another one is written last."""
+    last = len(sample.tensors) - 1
+    if last and "unpool" in function.__name__:
+        values, places = sample.tensors[:2]
+        sample = sample.with_tensor(values, values.flip(-1)).with_tensor(places, places.flip(-1))
+    elif function.__name__.startswith("scatter") and last == 2:
+        dim, places, values = sample.args
+        values = values[tuple(slice(0, size) for size in places.shape)] if places.dim() else values
+        sample = replace(sample, args=(dim, *(each.flip(dim) if each.dim() else each for each in (places, values))))
+    elif function.__name__.startswith("put") and last == 2:
+        places, values = (each.reshape(-1).flip(0) for each in sample.args[:2])
+        sample = replace(sample, args=(places, values, *sample.args[2:]))
+    elif function.__name__.startswith("index_copy") and last == 2:
+        dim, places, values = sample.args
+        values = values.flip(dim) if values.dim() else values
+        sample = replace(sample, args=(dim, places.flip(0) if places.dim() else places, values))
+    return call(function, sample, **extra)
+
+
+@pytest.mark.parametrize("name", ["scatter", "index_copy", "put", "nn.functional.max_unpool2d"])
+@pytest.mark.parametrize("mode", ["inference", "training"])
+def test_the_last_value_written_to_one_place_is_open(name: str, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert with_habit(monkeypatch, written_backwards, f"{name}[float32-{mode}]").count > 10
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "expected"),
+    [
+        ("scatter", (0, torch.tensor([1, 1]), torch.tensor([3.0, 4.0])), True),
+        ("scatter", (0, torch.tensor([1, 0]), torch.tensor([3.0, 4.0])), False),
+        ("scatter", (0, torch.tensor([1, 1]), 3.0), False),
+        ("index_copy", (0, torch.tensor([1, 1]), torch.tensor([3.0, 4.0])), True),
+        ("put", (torch.tensor([2, -1]), torch.tensor([3.0, 4.0])), True),
+        ("put", (torch.tensor([2, -1]), torch.tensor([3.0, 4.0]), True), False),
+        ("index_put", ((torch.tensor([2, -1]),), torch.tensor([3.0, 4.0])), True),
+        ("index_put", ((torch.tensor([2, -1]),), torch.tensor([3.0, 4.0]), True), False),
+        ("index_put", ((torch.tensor([2, -1]),), torch.tensor(3.0)), False),
+        ("index_put", ((torch.tensor([2, 0]),), torch.tensor([3.0, 4.0])), False),
+        ("gather", (0, torch.tensor([1, 1])), False),
+    ],
+)
+def test_calls_that_write_twice_to_one_place_are_known(name: str, arguments: tuple[Any, ...], expected: bool) -> None:
+    info = SimpleNamespace(name=name)
+
+    assert repeated_writes.are_in(info, OperatorSample(0, torch.zeros(3), arguments)) is expected
 
 
 def test_special_values_whose_result_is_open_are_free(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ import torch
 from conformance.numerics.budgets import OpClass
 from conformance.numerics.trees import leaves, mapped, tensors
 
+from . import repeated_writes
 from .classes import op_class
 from .execution import HOST, OperatorSample, call
 from .sampling import limits
@@ -230,8 +231,9 @@ def growths(sample: OperatorSample) -> Iterator[Growth]:
 
 def _plan(info, sample: OperatorSample, growth: Growth) -> Plan | None:
     """Return how the operator grows along these dimensions; None if it does not, or faster than its inputs."""
-    few, many = (_elements(info, extended(info, sample, growth, length)) for length in (_FEW, 2 * _FEW))
-    if few is None or many is None:
+    longer = [extended(info, sample, growth, length) for length in (_FEW, 2 * _FEW)]
+    few, many = (_elements(info, each) for each in longer)
+    if few is None or many is None or any(repeated_writes.are_in(info, each) for each in longer):
         return None
     # A result that grows faster than its inputs would not fit into memory. Thousands of results say nothing more.
     if many[1] > 2.5 * few[1] or many[2] > few[2]:

@@ -16,6 +16,7 @@ import torch
 from conformance.numerics.budgets import load_table
 from conformance.numerics.trees import tensors
 
+from . import repeated_writes
 from .execution import OperatorSample
 
 #: Full names of the operators whose samples keep no tensor on the host.
@@ -58,7 +59,8 @@ def pick(info, dtype: torch.dtype, *, requires_grad: bool, extent) -> list[Opera
     """Return up to ``extent.samples`` of the first ``extent.prefix`` samples, made on the host."""
     with host_only():
         generated = info.sample_inputs("cpu", dtype, requires_grad=requires_grad, set_seed=False)
-        picked = _within_budget(_chosen(_small(_prefix(generated, extent.prefix)), extent.samples))
+        defined = [sample for sample in _prefix(generated, extent.prefix) if not repeated_writes.are_in(info, sample)]
+        picked = _within_budget(_chosen(_small(defined), extent.samples))
         if info.name in limits().factors.determined:
             picked = [replace(sample, process=None) for sample in picked]
         return _with_host_arguments(picked, info, dtype, requires_grad=requires_grad)
