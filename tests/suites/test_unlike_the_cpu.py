@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from types import SimpleNamespace
@@ -19,7 +20,7 @@ from conformance.numerics import layout
 from conformance.numerics.compare import plain, same_bits
 from conformance.numerics.trees import leaves, mapped
 from conformance.reports.verdict import Reason
-from conformance.suites.operators import cell, database, error_inputs, execution, repeated_writes
+from conformance.suites.operators import cell, choices, database, error_inputs, execution, repeated_writes
 from conformance.suites.operators.execution import OperatorSample, call
 
 from .python_device import Wrapper, python_device
@@ -436,6 +437,84 @@ def test_any_index_of_an_equal_element_is_right(name: str, right: bool, monkeypa
 
     with contextlib.nullcontext() if right else pytest.raises(AssertionError, match="differ"):
         with_habit(monkeypatch, habit, f"{name}[float32-inference]")
+
+
+def first_of(values: torch.Tensor, dim: int) -> torch.Tensor:
+    """Return where each run of equal values along a dimension begins."""
+    before = values.narrow(dim, 0, 1), values.narrow(dim, 0, values.shape[dim] - 1)
+    is_new = (values != torch.cat(before, dim)) & ~(values.isnan() & torch.cat(before, dim).isnan())
+    places = torch.arange(values.shape[dim]).view([-1] + [1] * (values.dim() - 1 - dim % values.dim()))
+    return (is_new * places).cummax(dim).values
+
+
+class OtherMaximum:
+    """A device that names another of equal maxima of a window, or an element that is no maximum."""
+
+    def __init__(self, *, right: bool) -> None:
+        self.right = right
+        self.others = 0
+
+    def __call__(self, function: Any, sample: OperatorSample, **extra: Any) -> Any:
+        if "out" in extra or sample.input.dim() < 2:
+            return call(function, sample, **extra)
+        result = call(function, sample, **extra)
+        if isinstance(result, torch.Tensor):
+            return result
+        values, index = result[0].detach(), result[1]
+        rows, dim = self.rows(function, sample, sample.input.detach())
+        if not self.right:
+            other = (index + 1) % rows.shape[dim]
+        elif function in (torch.cummax, torch.cummin):
+            other = first_of(values, dim)
+        else:
+            lowest = rows.scatter(dim, self.rows(function, sample, index)[0], -torch.inf)
+            again = call(function, sample.with_tensor(sample.input, lowest.view(sample.input.shape)), **extra)
+            other = torch.where(again[0] == values, again[1], index)
+        self.others += int((other != index).sum())
+        picked = self.rows(function, sample, sample.input)[0].gather(dim, self.rows(function, sample, other)[0])
+        return type(result)((picked.view(values.shape), other))
+
+    @staticmethod
+    def rows(function: Any, sample: OperatorSample, tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
+        if function in (torch.cummax, torch.cummin):
+            return tensor, sample.kwargs.get("dim", sample.args[0] if sample.args else -1)
+        return tensor.flatten(-2), -1
+
+
+@pytest.mark.parametrize(
+    ("name", "mode"),
+    [
+        ("nn.functional.adaptive_max_pool2d", "inference"),
+        *itertools.product(("cummax", "cummin", "nn.functional.max_pool2d"), ("inference", "training")),
+    ],
+)
+@pytest.mark.parametrize("right", [True, False])
+def test_any_of_equal_maxima_of_a_window_is_right(
+    name: str, mode: str, right: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("conformance.suites.operators.kernels.check", lambda *arguments: None)
+    device, dtype = OtherMaximum(right=right), "float16" if name.startswith("cum") else "bfloat16"
+
+    with contextlib.nullcontext() if right else pytest.raises(AssertionError, match="differ"):
+        with_habit(monkeypatch, device, f"{name}[{dtype}-{mode}]")
+    assert device.others or not right
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        ([3.0, 0.0, 1.0], [3.0, 0.0, 1.0]),  # both windows choose the first of the equal elements
+        ([2.0, 0.0, 1.0], [1.0, 2.0, 1.0]),  # a gradient is lost
+        ([1.0, 2.0, 0.0], [1.0, 2.0, 1.0]),  # the element that equals no other has another gradient
+    ],
+)
+def test_the_gradient_may_go_to_any_of_equal_maxima(found: list[float], expected: list[float]) -> None:
+    info = SimpleNamespace(name="nn.functional.max_pool1d")
+    sample = OperatorSample(0, torch.tensor([[5.0, 5.0, 4.0]]))
+
+    settled = choices.settled_gradient(info, sample, torch.tensor([found]), torch.tensor([[1.0, 2.0, 1.0]]))
+
+    assert settled.tolist() == [expected]
 
 
 def written_backwards(function: Any, sample: OperatorSample, **extra: Any) -> Any:

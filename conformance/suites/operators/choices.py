@@ -11,8 +11,9 @@ from collections.abc import Callable
 import torch
 
 from conformance.numerics.compare import plain, same_bits
+from conformance.numerics.trees import leaves
 
-from .execution import OperatorSample
+from .execution import HOST, OperatorSample, call
 from .sampling import limits
 
 Leaves = list
@@ -20,16 +21,23 @@ Leaves = list
 
 def settled(info, sample: OperatorSample, actual: Leaves, expected: Leaves) -> Leaves:
     """Return the expected leaves, with the device's own values where these are as good as the host's."""
-    choice = _CHOICES.get(info.name) if info is not None else None
-    if choice is None or len(actual) != len(expected) or not _alike(actual, expected):
+    if info is None or len(actual) != len(expected) or not _alike(actual, expected):
         return expected
     found, wanted = [plain(leaf) for leaf in actual], [plain(leaf) for leaf in expected]
-    return choice(info.name, sample, found, wanted) or expected
+    if info.name in limits().choices.windows:
+        return _largest(info, sample, found, wanted) or expected
+    choice = _CHOICES.get(info.name)
+    return (choice(info.name, sample, found, wanted) if choice is not None else None) or expected
 
 
 def has_choice(info) -> bool:
-    """Return whether the documentation leaves a result of the operator open."""
+    """Return whether the documentation leaves a result of the operator open, for values of any kind."""
     return info.name in _CHOICES or info.name in limits().order.open
+
+
+def may_choose(info) -> bool:
+    """Return whether the documentation leaves a result of the operator open, be it for equal elements alone."""
+    return has_choice(info) or info.name in limits().choices.windows
 
 
 def agree(info, sample: OperatorSample, actual: Leaves, expected: Leaves) -> bool:
@@ -45,23 +53,47 @@ def agree(info, sample: OperatorSample, actual: Leaves, expected: Leaves) -> boo
 
 def gradient(info, sample: OperatorSample, actual: Leaves, cotangent: torch.Tensor) -> torch.Tensor | None:
     """Return the gradient of the input for the elements that the device has chosen; None for other operators."""
-    x = sample.input
-    if info.name not in limits().choices.gathers or len(actual) < 2 or x.dim() == 0:
+    x, index = sample.input, plain(actual[1]) if len(actual) > 1 else None
+    if index is None or x.dim() == 0:
         return None
-    dim, index = _dim(info.name, sample), plain(actual[1])
+    if info.name in limits().choices.windows:
+        rows, dim = _rows(info, sample, x.detach())
+        index, cotangent = (_rows(info, sample, each)[0] for each in (index, cotangent))
+        return torch.zeros_like(rows).scatter_add(dim, index, cotangent.to(x.dtype)).view(x.shape)
+    if info.name not in limits().choices.gathers:
+        return None
+    dim = _dim(info.name, sample)
     if index.dim() < x.dim():
         index, cotangent = index.unsqueeze(dim), cotangent.unsqueeze(dim)
     return torch.zeros_like(x.detach()).scatter_add(dim, index, cotangent.to(x.dtype))
 
 
-def same_among_equals(info, x: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> bool:
-    """Return whether two gradients of ``x`` differ only in which of equal elements have them.
+def settled_gradient(info, sample: OperatorSample, found: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+    """Return the expected gradient of the input, with the device's own values where it chose other equal elements.
 
-    This holds for operators that choose without an index among their results.
+    This is for operators that choose without an index among their results.
     """
-    if info.name not in limits().choices.hidden or left.shape != x.shape or left.shape != right.shape:
-        return False
-    return torch.equal(_pairs(x, left), _pairs(x, right))
+    x = sample.input.detach()
+    if not x.dim() or x.is_complex() or not found.shape == wanted.shape == x.shape or same_bits(found, wanted):
+        return wanted
+    if info.name in limits().choices.hidden and torch.equal(_pairs(x, found), _pairs(x, wanted)):
+        return found
+    if limits().choices.windows.get(info.name):
+        return _among_ties(*(_rows(info, sample, each)[0] for each in (x, found, wanted))).view(x.shape)
+    return wanted
+
+
+def _among_ties(rows: torch.Tensor, found: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+    """Return ``wanted``, with ``found`` in equal elements of a row that have the same gradient together."""
+    places = torch.arange(rows.numel() // max(rows.shape[-1], 1)).unsqueeze(-1).expand(-1, rows.shape[-1]).flatten()
+    keys = torch.stack([places.double(), rows.flatten().double().nan_to_num()])
+    _, group, counts = keys.unique(dim=1, return_inverse=True, return_counts=True)
+    sums = [torch.zeros(len(counts), dtype=torch.float64).scatter_add(0, group, t.flatten().double()) for t in
+            (found, wanted, wanted.abs())]  # fmt: skip
+    # Each gradient is a sum of some cotangents in the dtype of the input.
+    close = (sums[0] - sums[1]).abs() <= counts * torch.finfo(wanted.dtype).eps * sums[2]
+    tied = ((counts > 1) & close)[group].view(wanted.shape)
+    return torch.where(tied, found, wanted)
 
 
 def _pairs(x: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
@@ -144,6 +176,47 @@ def _unsorted(name: str, sample: OperatorSample, found: Leaves, wanted: Leaves) 
     if asked.get("return_counts"):
         expected.append(wanted[-1][order])
     return expected
+
+
+def _rows(info, sample: OperatorSample, tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
+    """Return the tensor with the dimensions that one index counts in one, and that dimension."""
+    counted = limits().choices.windows[info.name]
+    if not counted:  # cummax and cummin
+        return tensor, _argument(sample, "dim", 0, -1)
+    return tensor.contiguous().flatten(-counted), -1
+
+
+def _largest(info, sample: OperatorSample, found: Leaves, wanted: Leaves) -> Leaves | None:
+    """Settle cummax, cummin and max pooling with indices: the index of an equal element in the same window is open.
+
+    The host shows which window an element is in: if every chosen element is a little larger, each result is larger.
+    """
+    x = sample.input.detach()
+    if len(found) != 2 or x.dim() == 0 or any(f.shape != w.shape for f, w in zip(found, wanted, strict=True)):
+        return None
+    rows, dim = _rows(info, sample, x)
+    values, index = (_rows(info, sample, leaf)[0] for leaf in found)
+    if not index.numel() or not (int(index.min()) >= 0 and int(index.max()) < rows.shape[dim]):
+        return None
+    if not bool(_equal(rows.gather(dim, index), values).all()) or not bool(_equal(found[0], wanted[0]).all()):
+        return None
+    away = _next(values, up=info.name != "cummin")
+    moved = sample.with_tensor(sample.input, rows.scatter(dim, index, away).view(x.shape))
+    try:
+        shown = leaves(call(info.op, moved.on(HOST)))[0]
+    except Exception:  # the host has no such call, and its choice stays the expected one
+        return None
+    return [wanted[0], found[1]] if bool(_equal(_rows(info, sample, shown)[0], away).all()) else None
+
+
+def _next(values: torch.Tensor, *, up: bool) -> torch.Tensor:
+    """Return the next numbers of the dtype; an integer or a truth value that has none stays."""
+    if values.is_floating_point():
+        return torch.nextafter(values, torch.full_like(values, torch.inf if up else -torch.inf))
+    if values.dtype is torch.bool:
+        return torch.full_like(values, up)
+    info = torch.iinfo(values.dtype)
+    return torch.where(values == (info.max if up else info.min), values, values + (1 if up else -1))
 
 
 def _exponent(name: str, sample: OperatorSample, found: Leaves, wanted: Leaves) -> Leaves | None:

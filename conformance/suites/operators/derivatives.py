@@ -127,7 +127,7 @@ def check_further(info, judge: Judge, sample: OperatorSample, seed: int) -> None
 
 def _choose_alike(info, judge: Judge, sample: OperatorSample) -> bool:
     """Return whether the device makes the host's choices for a sample, if the operator has any."""
-    if not choices.has_choice(info):
+    if not choices.may_choose(info):
         return True
     host, device = sample.on(HOST), sample.on(judge.device)
     found, wanted = execution.execute(info.op, device), call(info.op, host)

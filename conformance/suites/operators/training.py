@@ -277,9 +277,7 @@ def _judge_values(
             judge.tensor(label, plain(gradient), chosen, lambda: None, length)
             continue
         if i == 0 and gradient is not None and expected_gradient is not None:
-            pair = plain(gradient), plain(expected_gradient)
-            if choices.same_among_equals(info, sample.input, *pair):
-                expected_gradient = pair[0]
+            expected_gradient = choices.settled_gradient(info, sample, plain(gradient), plain(expected_gradient))
         _judge_gradient(judge, label, gradient, expected_gradient, backward, i, length)
     if with_oracle:
         judge.against_oracle(OperatorSample(sample.number, None), expected_gradients, backward, n)
