@@ -36,6 +36,13 @@ class OpClass(Enum):
 #: Classes in which each output element depends on one element of each input.
 ELEMENTWISE_CLASSES = frozenset({OpClass.ELEMENTWISE, OpClass.TRANSCENDENTAL, OpClass.SPECIAL})
 
+#: Classes of sums of results of a class. A gradient is one where its input has fewer elements than the output.
+OF_SUMS = {
+    OpClass.EXACT: OpClass.REDUCTION,
+    OpClass.ELEMENTWISE: OpClass.CONTRACTION,
+    OpClass.TRANSCENDENTAL: OpClass.CONTRACTION,
+}
+
 
 @dataclass(frozen=True)
 class Budget:

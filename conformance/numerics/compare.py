@@ -269,7 +269,9 @@ def host_ratio(host: torch.Tensor, exact: Exact, op_class: OpClass, n: float) ->
 
 def bound_of(host: torch.Tensor, exact: Exact, budget: Budget, op_class: OpClass, n: float) -> torch.Tensor:
     """Return the budget of every element: absolute errors in float64, in the shape of the exact value."""
-    if not (exact.from_host or exact.rounds) and _is_unrounded(host, exact.value):
+    # A factorisation rounds: that the host's factors are exact, as those of zeros, is a chance.
+    may_round = exact.from_host or exact.rounds or op_class is OpClass.ITERATIVE
+    if not may_round and _is_unrounded(host, exact.value):
         return torch.zeros(exact.value.shape, dtype=torch.float64)
     magnitude = torch.where(exact.value.isfinite(), exact.value, 0)
     response = exact.response()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -20,8 +21,18 @@ from conformance.numerics import layout
 from conformance.numerics.compare import plain, same_bits
 from conformance.numerics.trees import leaves, mapped
 from conformance.reports.verdict import Reason
-from conformance.suites.operators import cell, choices, database, error_inputs, execution, repeated_writes
+from conformance.suites.operators import (
+    arrangements,
+    cell,
+    choices,
+    database,
+    error_inputs,
+    execution,
+    repeated_writes,
+    wrong_calls,
+)
 from conformance.suites.operators.execution import OperatorSample, call
+from conformance.suites.operators.factors import with_positive_diagonal
 
 from .python_device import Wrapper, python_device
 from .test_operators_detect import CPU, planned, run
@@ -515,6 +526,107 @@ def test_the_gradient_may_go_to_any_of_equal_maxima(found: list[float], expected
     settled = choices.settled_gradient(info, sample, torch.tensor([found]), torch.tensor([[1.0, 2.0, 1.0]]))
 
     assert settled.tolist() == [expected]
+
+
+# --- factors, draws and references ----------------------------------------------------------------------------------
+
+
+def with_other_signs(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+    """Call a QR, and give each second column of Q and row of R the opposite sign, or another phase."""
+    result = call(function, sample, **extra)
+    if "out" in extra:
+        return result
+    q, r = result
+    count = min(r.shape[-2:])
+    signs = torch.ones(count, dtype=r.dtype)
+    signs[::2] = 1j if r.is_complex() else -1
+    columns = torch.cat([signs.conj(), torch.ones(max(q.shape[-1] - count, 0), dtype=r.dtype)])
+    rows = torch.cat([signs, torch.ones(r.shape[-2] - count, dtype=r.dtype)])
+    return type(result)((q * columns[: q.shape[-1]] if q.numel() else q, r * rows.unsqueeze(-1)))
+
+
+@pytest.mark.parametrize("name", ["qr", "linalg.qr"])
+@pytest.mark.parametrize("kind", ["float32-inference", "float64-training", "complex64-inference", "complex64-training"])
+def test_signs_of_a_qr_are_open(name: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert with_habit(monkeypatch, with_other_signs, f"{name}[{kind}]").count > 10
+
+    def wrong(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+        result = call(function, sample, **extra)
+        return type(result)((result[0] * 1.001, result[1]))
+
+    with pytest.raises(AssertionError, match="differ"):
+        with_habit(monkeypatch, wrong, f"{name}[{kind}]")
+
+
+def test_further_columns_of_a_complete_qr_are_any_basis_of_their_space() -> None:
+    matrix = torch.randn(5, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    q, r = torch.linalg.qr(matrix, mode="complete")
+    turn = torch.linalg.qr(torch.arange(9.0, dtype=torch.float64).reshape(3, 3) ** 2).Q
+
+    due, found = (with_positive_diagonal((each, r)) for each in (q, torch.cat([q[:, :2], q[:, 2:] @ turn], dim=1)))
+
+    for left, right in zip(due, found, strict=True):
+        torch.testing.assert_close(left, right)
+
+
+@pytest.mark.parametrize("name", ["masked.var[int64-inference]", "masked.std[int8-inference]"])
+def test_integers_that_become_float32_are_rounded(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def habit(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+        result = call(function, sample, **extra)
+        return torch.nextafter(result, torch.full_like(result, torch.inf)) if result.is_floating_point() else result
+
+    assert with_habit(monkeypatch, habit, name).count > 0
+
+
+def test_few_seeds_may_give_the_same_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    def as_first(function: Any, sample: OperatorSample, *, until: int, **extra: Any) -> Any:
+        if torch.initial_seed() <= until:
+            execution.reseed(1, CPU)
+        return call(function, sample, **extra)
+
+    check = with_habit(monkeypatch, functools.partial(as_first, until=5), "bernoulli[float32-inference]")
+
+    assert check.count > 0
+    with pytest.raises(AssertionError, match="another seed gave the same numbers"):
+        with_habit(monkeypatch, functools.partial(as_first, until=50), "bernoulli[float32-inference]")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_what_the_cpu_itself_computes_otherwise_into_an_output_is_free(
+    dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PyTorch's CPU reads non-contiguous input of native_batch_norm as if it were contiguous, with ``out=`` alone."""
+
+    def habit(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+        if "out" not in extra or any(out.dtype is not sample.input.dtype for out in extra["out"]):
+            return call(function, sample, **extra)
+        contiguous = arrangements.dense(sample).on(CPU)
+        written = call(function, contiguous)
+        for old, new in zip(sample.tensors, contiguous.tensors, strict=True):
+            old.copy_(new)
+        for out, new in zip(extra["out"], written, strict=True):
+            out.resize_(new.shape).copy_(new)
+        return extra["out"]
+
+    assert with_habit(monkeypatch, habit, f"native_batch_norm[{dtype}-inference]").count > 10
+
+
+def test_an_input_may_keep_its_shape(monkeypatch: pytest.MonkeyPatch) -> None:
+    def habit(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+        shape = sample.input.shape
+        result = call(function, sample, **extra)
+        if sample.input.shape != shape:
+            raise RuntimeError("an in-place call cannot change the shape of its input")
+        return result
+
+    check = with_habit(monkeypatch, habit, "addbmm[float32-inference]")
+
+    assert check.metrics["in_place_resize"] == "refused"
+
+
+def test_a_view_may_end_in_memory_that_the_allocator_has_added() -> None:
+    assert not wrong_calls._has_more_memory(OperatorSample(0, torch.zeros(3)))
+    assert wrong_calls._has_more_memory(OperatorSample(0, torch.zeros(128)[:3]))
 
 
 def written_backwards(function: Any, sample: OperatorSample, **extra: Any) -> Any:

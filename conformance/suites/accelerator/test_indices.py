@@ -70,7 +70,7 @@ def _on(device: torch.device, tensor: torch.Tensor) -> torch.Tensor:
     """Return the tensor on a device with the same strides and offset: a plain copy may become contiguous."""
     size = tensor.untyped_storage().nbytes() // tensor.element_size()
     whole = tensor.as_strided((size,), (1,), 0).to(device)
-    return whole.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+    return whole.as_strided(tensor.shape, tensor.stride(), whole.storage_offset() + tensor.storage_offset())
 
 
 @case(

@@ -53,15 +53,15 @@ def agree(info, sample: OperatorSample, actual: Leaves, expected: Leaves) -> boo
 
 def gradient(info, sample: OperatorSample, actual: Leaves, cotangent: torch.Tensor) -> torch.Tensor | None:
     """Return the gradient of the input for the elements that the device has chosen; None for other operators."""
-    x, index = sample.input, plain(actual[1]) if len(actual) > 1 else None
-    if index is None or x.dim() == 0:
+    picks = info.name in limits().choices.windows
+    gathers = picks or info.name in limits().choices.gathers
+    if not gathers or len(actual) < 2 or sample.input.dim() == 0:
         return None
-    if info.name in limits().choices.windows:
+    x, index = sample.input, plain(actual[1])
+    if picks:
         rows, dim = _rows(info, sample, x.detach())
         index, cotangent = (_rows(info, sample, each)[0] for each in (index, cotangent))
         return torch.zeros_like(rows).scatter_add(dim, index, cotangent.to(x.dtype)).view(x.shape)
-    if info.name not in limits().choices.gathers:
-        return None
     dim = _dim(info.name, sample)
     if index.dim() < x.dim():
         index, cotangent = index.unsqueeze(dim), cotangent.unsqueeze(dim)
@@ -73,12 +73,13 @@ def settled_gradient(info, sample: OperatorSample, found: torch.Tensor, wanted: 
 
     This is for operators that choose without an index among their results.
     """
-    x = sample.input.detach()
-    if not x.dim() or x.is_complex() or not found.shape == wanted.shape == x.shape or same_bits(found, wanted):
+    hides, counts = info.name in limits().choices.hidden, limits().choices.windows.get(info.name)
+    if not (hides or counts) or not found.shape == wanted.shape == sample.input.shape or same_bits(found, wanted):
         return wanted
-    if info.name in limits().choices.hidden and torch.equal(_pairs(x, found), _pairs(x, wanted)):
+    x = sample.input.detach()
+    if hides and torch.equal(_pairs(x, found), _pairs(x, wanted)):
         return found
-    if limits().choices.windows.get(info.name):
+    if counts and x.dim():
         return _among_ties(*(_rows(info, sample, each)[0] for each in (x, found, wanted))).view(x.shape)
     return wanted
 

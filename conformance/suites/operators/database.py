@@ -73,6 +73,20 @@ def _unwrapped(op, *args, **kwargs):
     return op(*args, **kwargs)
 
 
+class InPlace:
+    """An operator's description whose function is the in-place form, on a copy: leaves cannot be written."""
+
+    def __init__(self, info) -> None:
+        self._info = info
+
+    def op(self, first, *args, **kwargs):
+        """Return the result that the in-place form wrote into a copy."""
+        return self._info.inplace_variant(first.clone(), *args, **kwargs)
+
+    def __getattr__(self, name: str):
+        return getattr(self._info, name)
+
+
 def runs_on_cuda_only(info) -> bool:
     """Return whether the operator needs NVIDIA's compiler (the jiterator), although the database claims CPU dtypes."""
     from torch.testing._internal.common_device_type import onlyCUDA

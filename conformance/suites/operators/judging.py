@@ -153,7 +153,7 @@ class Judge:
         due = (expected.layout, expected.requires_grad)
         if (actual.layout, actual.requires_grad) != due or not layout.is_on(actual, self._place):
             return False
-        return promises.describes(self.info, sample, position, actual)
+        return promises.describes(self.info, sample, position, actual, expected)
 
     def _same_number(self, label: str, device_leaves: list, host_leaves: list) -> None:
         self.check.that(

@@ -18,6 +18,7 @@ from conformance.numerics.trees import tensors
 
 from . import repeated_writes
 from .execution import OperatorSample
+from .factors import with_positive_diagonal
 
 #: Full names of the operators whose samples keep no tensor on the host.
 _MOVES_ALL: set[str] = set()
@@ -63,6 +64,8 @@ def pick(info, dtype: torch.dtype, *, requires_grad: bool, extent) -> list[Opera
         picked = _within_budget(_chosen(_small(defined), extent.samples))
         if info.name in limits().factors.determined:
             picked = [replace(sample, process=None) for sample in picked]
+        if info.name in limits().factors.of_signs:
+            picked = [replace(sample, process=with_positive_diagonal) for sample in picked]
         return _with_host_arguments(picked, info, dtype, requires_grad=requires_grad)
 
 

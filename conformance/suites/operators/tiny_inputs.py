@@ -58,7 +58,7 @@ def outputs(info, run, sample: OperatorSample, form=None) -> list[torch.Tensor] 
     made = [leaf for leaf in made if isinstance(leaf, torch.Tensor) and (leaf.is_floating_point() or leaf.is_complex())]
     if any(leaf.layout is not torch.strided for leaf in made):
         return None
-    return [torch.view_as_real(leaf.resolve_conj()) if leaf.is_complex() else leaf for leaf in made]
+    return [torch.view_as_real(plain(leaf)) if leaf.is_complex() else leaf for leaf in made]
 
 
 def _of_values(sample: OperatorSample) -> Iterator[tuple[int, torch.Tensor]]:

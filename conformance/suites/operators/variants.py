@@ -265,8 +265,8 @@ def _into(info, judge, sample: OperatorSample, value, variant: str, build, *, ma
         attempt(execution.execute, info.op, device, out=device_out),
     )
     label = f"{sample}, {variant}"
-    if build is _with_gaps and not _are_alike(host_out, value):
-        return  # the CPU takes no such outputs, or writes them as if they had no gaps
+    if not _is_reference(info, build, (sample, value), (host, host_out), host_attempt):
+        return
     if host_attempt.error is not None or build is _larger or may_refuse:
         device_attempt = settled(device_attempt)
     if may_refuse and device_attempt.error is not None:
@@ -311,6 +311,30 @@ def _are_alike(out, value) -> bool:
         )
         for leaf, usual in pairs
     )
+
+
+def _is_reference(info, build, plain_call, host_call, host_attempt: Attempt) -> bool:
+    """Return whether the CPU's ``out=`` form gave what its plain call gives, and left the inputs as that leaves them.
+
+    Each call is a pair of a sample and outputs; the plain call gets contiguous inputs. The CPU writes some outputs as
+    if they had no gaps, and native_batch_norm reads other memory.
+    """
+    (sample, value), (host, out) = plain_call, host_call
+    if build is _with_gaps:
+        return _are_alike(out, value)
+    if build is not _alike or host_attempt.error is not None:
+        return True
+    if not _are_alike(out, value):
+        return False
+    usual = arrangements.dense(sample).on(torch.device("cpu"))
+    if attempt(call, info.op, usual).error is not None:
+        return True
+    pairs = [
+        (plain(after), plain(due))
+        for after, due in zip(host.tensors, usual.tensors, strict=True)
+        if after.layout is torch.strided and not after.is_quantized
+    ]
+    return _are_alike([after for after, _ in pairs], [due for _, due in pairs])
 
 
 def _check_gaps(judge, label: str, written: torch.Tensor, host: torch.Tensor, before: torch.Tensor) -> None:
@@ -388,6 +412,9 @@ def _in_place(info, judge, sample: OperatorSample, variant: str, *, may_refuse: 
         device_attempt = settled(device_attempt)
     if may_refuse and device_attempt.error is not None:
         judge.check.metric("non_contiguous", "refused")  # a note, as in rearranged()
+        return
+    if host.input.shape != sample.input.shape and settled(device_attempt).error is not None:
+        judge.check.metric("in_place_resize", "refused")  # a note: an input does not change its shape, by documentation
         return
     label = f"{sample}, {variant}"
     if not both_answered(judge, label, sample, info.inplace_variant, device_attempt, host_attempt):

@@ -252,9 +252,18 @@ def check_one(judge, wrong: Wrong) -> None:
     """Check that the device refuses what the host refuses."""
     if not _host_refuses(wrong):
         return
-    found = _answer(wrong, wrong.sample.on(judge.device), wrong.extra(judge.device))
+    given = wrong.sample.on(judge.device)
+    if "as_strided" in getattr(wrong.function, "__name__", "") and _has_more_memory(given):
+        return  # the view may be within the memory that the device's allocator has rounded up
+    found = _answer(wrong, given, wrong.extra(judge.device))
     refused = found.error is not None or found.value is NotImplemented
     judge.check.that(refused, f"{wrong}: accepted, although PyTorch refuses it on every device")
+
+
+def _has_more_memory(sample: OperatorSample) -> bool:
+    """Return whether a tensor's storage on the device has more bytes than its elements need."""
+    strided = [tensor for tensor in sample.tensors if tensor.layout is torch.strided]
+    return any(tensor.untyped_storage().nbytes() > tensor.numel() * tensor.element_size() for tensor in strided)
 
 
 def _take_late_errors(device: torch.device) -> None:
