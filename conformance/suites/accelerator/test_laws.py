@@ -182,6 +182,14 @@ def test_saved_sharing(device, check):
     check.that(not loaded["parameter"].requires_grad, "the frozen parameter requires a gradient")
 
 
+def _has_float64(device):
+    try:
+        torch.ones(1, device=device).to(torch.float64)
+    except Exception:  # each device refuses in its own way
+        return False
+    return True
+
+
 def _shows(text, number):
     """Return whether a text contains a number or a truth value, in any notation."""
     if isinstance(number, bool):
@@ -190,10 +198,13 @@ def _shows(text, number):
     return any(math.isclose(float(each), number, rel_tol=1e-4) for each in found)
 
 
-@case("accelerator.laws.printed", requires=[*_computes("add"), *_computes("add", dtype="float64")])
+@case("accelerator.laws.printed", requires=_computes("add"))
 def test_printed(device, check):
-    """A printed tensor has the host's digits, and names its device. PyTorch prints by numbers in float64."""
-    for host in (torch.tensor([1.5, -2.25, 1e-7, float("nan")]), torch.arange(2000), torch.tensor([True, False])):
+    """A printed tensor has the host's digits, and names its device."""
+    given = [torch.arange(2000), torch.tensor([True, False])]
+    if _has_float64(device):  # PyTorch itself converts floating-point numbers to float64 to print them
+        given.insert(0, torch.tensor([1.5, -2.25, 1e-7, float("nan")]))
+    for host in given:
         text = str(host.to(device)).replace("\n", "").replace(" ", "")
 
         if type(host.to(device)).__repr__ is torch.Tensor.__repr__:

@@ -19,6 +19,7 @@ from conformance.numerics.trees import leaves, mapped, tensors
 from . import repeated_writes
 from .classes import op_class
 from .execution import HOST, OperatorSample, call
+from .factors import with_positive_diagonal
 from .sampling import limits
 
 #: Numbers from 3000 on are no numbers of the database's samples, nor of the tiers.
@@ -179,7 +180,8 @@ def _batched(info, sample: OperatorSample, dim: int) -> OperatorSample | None:
 
 
 def fits(sample: OperatorSample) -> bool:
-    return not sample.on_host and sample.process is None and all(t.layout is torch.strided for t in sample.tensors)
+    fits = not sample.on_host and sample.process in (None, with_positive_diagonal)
+    return fits and all(tensor.layout is torch.strided for tensor in sample.tensors)
 
 
 def _reduction(plan: Plan) -> float:

@@ -179,7 +179,7 @@ def unlike(
     found: dict[tuple, OperatorSample] = {}
     for sample in sorted(samples, key=_by_use, reverse=True):
         fits = draws or sample.number not in judge.drawn
-        fits &= sample.process is None or info.name in limits().factors.moved_by
+        fits &= sample.process is None or info.name in {*limits().factors.moved_by, *limits().factors.of_signs}
         if fits and all(tensor.layout is torch.strided and tensor.numel() for tensor in sample.tensors):
             dims = sample.input.dim() if by_dims and isinstance(sample.input, torch.Tensor) else 0
             found.setdefault((dims, *_kinds(sample)), sample)
