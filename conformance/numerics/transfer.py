@@ -122,6 +122,15 @@ def memory_behind(source: torch.Tensor) -> torch.Tensor:
     return source.as_strided((length,), (1,), 0)
 
 
+def copied_with_memory(source: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Return a copy on the device with the strides and the offset of a host tensor: plain copies may be contiguous.
+
+    The offset counts from the beginning of the copied memory, which may have an offset in the device's storage.
+    """
+    memory = memory_behind(source).to(device, copy=True)
+    return memory.as_strided(source.shape, source.stride(), memory.storage_offset() + source.storage_offset())
+
+
 def _moved_argument(leaf: Any, device: torch.device) -> Any:
     if isinstance(leaf, torch.device) or (isinstance(leaf, str) and leaf == "cpu"):
         return device

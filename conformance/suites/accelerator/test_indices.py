@@ -6,6 +6,7 @@ import torch
 
 from conformance.accelerators.capabilities import Cell, Mode
 from conformance.case import case
+from conformance.numerics.transfer import copied_with_memory
 
 
 def _computes(*operators: str, mode: Mode = Mode.INFERENCE) -> list[Cell]:
@@ -66,13 +67,6 @@ def _by_hand(function: str, tensor: torch.Tensor, index: torch.Tensor, source: t
     return result
 
 
-def _on(device: torch.device, tensor: torch.Tensor) -> torch.Tensor:
-    """Return the tensor on a device with the same strides and offset: a plain copy may become contiguous."""
-    size = tensor.untyped_storage().nbytes() // tensor.element_size()
-    whole = tensor.as_strided((size,), (1,), 0).to(device)
-    return whole.as_strided(tensor.shape, tensor.stride(), whole.storage_offset() + tensor.storage_offset())
-
-
 @case(
     "accelerator.laws.indices",
     axes={"function": {name: _computes(CELLS.get(name, name)) for name in INDEXED}},
@@ -80,7 +74,7 @@ def _on(device: torch.device, tensor: torch.Tensor) -> torch.Tensor:
 def test_indices(device, function, check):
     """Indices that are expanded, strided, empty or of five dimensions give what a loop over elements gives."""
     for name, tensor, index, source in _layouts():
-        found = INDEXED[function](_on(device, tensor), _on(device, index), _on(device, source))
+        found = INDEXED[function](*(copied_with_memory(each, device) for each in (tensor, index, source)))
 
         check.equal(found.cpu(), _by_hand(function, tensor, index, source), name)
 

@@ -9,7 +9,7 @@ import torch
 
 from conformance.numerics.compare import plain, zero_signs
 from conformance.numerics.nearness import Near, near
-from conformance.numerics.transfer import memory_behind
+from conformance.numerics.transfer import copied_with_memory
 from conformance.suites.operators.sampling import limits
 
 from .functions import Function, ListCall, Lists
@@ -31,8 +31,7 @@ def strided(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     """Return a copy on the device with the strides and the offset of a host tensor."""
     if tensor.is_contiguous() and not tensor.storage_offset():
         return tensor.to(device, copy=True)
-    memory = memory_behind(tensor).to(device, copy=True)
-    return memory.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+    return copied_with_memory(tensor, device)
 
 
 def arranged(arguments: tuple[Any, ...], first: Lists, device: torch.device) -> tuple[Any, ...]:
