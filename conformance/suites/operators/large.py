@@ -279,4 +279,6 @@ def extended(info, sample: OperatorSample, growth: Growth, length: int) -> Opera
 
     arguments = mapped(sample.arguments, extend)
     first, args, kwargs = arguments
-    return OperatorSample(_NUMBER, first, args, kwargs, broadcasts_input=sample.broadcasts_input, tier="large")
+    return OperatorSample(
+        _NUMBER, first, args, kwargs, sample.process, broadcasts_input=sample.broadcasts_input, tier="large"
+    )
