@@ -18,6 +18,8 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
+from conformance.suites.operators import database
+
 T = TypeVar("T")
 _CONTEXT = multiprocessing.get_context("fork")
 #: What copies import when they first need it; each would take seconds for it.
@@ -28,7 +30,6 @@ _IMPORTED_LATE = (
     "torch.distributed",
     "torch.profiler",
     "torch.utils.flop_counter",
-    "torch.testing._internal.common_methods_invocations",
 )
 
 #: Sends one message to the parent.
@@ -49,6 +50,7 @@ def prepare() -> None:
     """Load what copies share, and keep it out of their garbage collections."""
     for name in _IMPORTED_LATE:
         importlib.import_module(name)
+    database.database()
     gc.collect()
     gc.freeze()
 

@@ -45,10 +45,16 @@ def part_of_order(name: str) -> Part:
     return next(part for part in order.PARTS if part.name == name)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def prepared() -> None:
+    """Load what copies need; each copy would need seconds for it."""
+    bench.loaded()
+    forks.prepare()
+
+
 @pytest.fixture(scope="module")
 def found() -> recording.Map:
     """The map of a few cases, and the corpus."""
-    bench.loaded()
     known = [case for case in SAMPLE if case in bench.plan(bench.area_of(case))]
     assert len(known) >= len(SAMPLE) - 1
     return recording.recorded(known, "sim", 1, lambda text: None)

@@ -9,7 +9,7 @@ import torch
 
 from conformance.numerics.compare import plain, zero_signs
 from conformance.numerics.nearness import Near, near
-from conformance.numerics.transfer import copied_with_memory
+from conformance.numerics.transfer import copied_with_memory, memory_behind
 from conformance.suites.operators.sampling import limits
 
 from .functions import Function, ListCall, Lists
@@ -60,8 +60,7 @@ def _as_arranged(tensor: torch.Tensor, model: torch.Tensor) -> torch.Tensor:
         return tensor.contiguous()
     if 0 in model.stride():
         return tensor[:, :1].expand(tensor.shape)  # all columns are one
-    length = model.untyped_storage().nbytes() // model.element_size()
-    memory = torch.ones(length, dtype=tensor.dtype)
+    memory = torch.ones_like(memory_behind(model), dtype=tensor.dtype)
     view = memory.as_strided(model.shape, model.stride(), model.storage_offset())
     return view.copy_(tensor)
 

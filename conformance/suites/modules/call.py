@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from conformance.numerics.transfer import copied_with_memory, memory_behind
 from conformance.numerics.trees import mapped, tensors
 
 HOST = torch.device("cpu")
@@ -88,11 +89,9 @@ class ModuleCall:
 
 def _moved(leaf: torch.Tensor, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
     """Return a copy with the strides and the offset of ``leaf``, and with the memory between its elements."""
-    length = leaf.untyped_storage().nbytes() // leaf.element_size()
-    memory = leaf.detach().as_strided((length,), (1,), 0)
-    moved = memory.to(dtype if leaf.is_floating_point() else leaf.dtype, copy=True).to(device)
-    view = moved.as_strided(leaf.shape, leaf.stride(), leaf.storage_offset()).detach()
-    return view.requires_grad_(leaf.requires_grad)
+    memory = memory_behind(leaf.detach()).to(dtype if leaf.is_floating_point() else leaf.dtype)
+    view = memory.as_strided(leaf.shape, leaf.stride(), leaf.storage_offset())
+    return copied_with_memory(view, device).detach().requires_grad_(leaf.requires_grad)
 
 
 def _is_lazy(module: nn.Module) -> bool:
