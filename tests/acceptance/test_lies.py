@@ -32,7 +32,7 @@ from . import lies
 from .lies import Candidate, Kind, Lie
 from .running import HERE, environment
 
-SEEDS = int(os.environ.get("CONFORMANCE_LIE_SEEDS", "3"))
+SEEDS = int(os.environ.get("CONFORMANCE_LIE_SEEDS", "1"))
 SUBJECTS = {"cpu": "lying_subjects:StubbedCpu", "sim": "lying_subjects:StubbedSim"}
 #: Seconds each, for a compiler, a process group or another process.
 EXPENSIVE = ("capabilities.compile", "capabilities.comm", "capabilities.triton", "capabilities.device.visibility")

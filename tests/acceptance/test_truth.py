@@ -11,8 +11,8 @@ from conformance.reports.verdict import Outcome
 
 from .running import Run, run
 
-#: One part in forty of every area: a few hundred cases, cheap enough to run several times.
-SLICE = "--shard=1/40"
+#: One part in eighty of every area: a few hundred cases, cheap enough to run several times.
+SLICE = "--shard=1/80"
 
 
 @pytest.fixture(scope="module")

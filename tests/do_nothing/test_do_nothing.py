@@ -17,7 +17,7 @@ from conformance.selection import matches
 from .run import may_pass, portion, run_cases, stale, unearned
 
 #: Operator cases of the portion; the whole run is ``python -m tests.do_nothing.run``.
-OPERATORS = 120
+OPERATORS = 60
 ALLOWED = {"area.zeros[*": "the right answer is zero"}
 PASSED = CaseRecord("area.exp[float32]", "area")
 

@@ -39,6 +39,12 @@ def test_another_seed_accuses_nobody(base):
         run(case_id, base)
 
 
+@pytest.mark.parametrize("name", ["sparse.sampled_addmm", "sparse.mm.reduce", "to_sparse"])
+def test_a_gradient_keeps_its_layout(name: str) -> None:
+    """The gradient of a sparse input is sparse, and no strided tensor is expected in its place."""
+    assert run(f"operators.{name}[float32-training]").count > 10
+
+
 def test_a_better_device_is_right(monkeypatch):
     """A device that computes in float64 and rounds once differs from the host, and is closer to the truth."""
 

@@ -43,7 +43,7 @@ def test_default_is_live(accelerator, device):
 
 @case("accelerator.generator.own", requires=[RNG_GENERATOR])
 def test_own(accelerator, device):
-    """A separate generator repeats with its seed and does not advance the default generator."""
+    """A separate generator repeats with its seed and does not advance the default generator, whatever it fills."""
     generator = torch.Generator(device=device)
     accelerator.manual_seed(31)
     before = accelerator.get_rng_state()
@@ -58,6 +58,15 @@ def test_own(accelerator, device):
     assert torch.equal(accelerator.get_rng_state(), before), (
         "drawing from a separate generator advanced the default generator"
     )
+    for name in ("normal_", "uniform_", "random_"):
+        memory = torch.zeros(2, 129, 2, device=device)
+        for row in memory.unbind():
+            getattr(row[:, 1], name)(generator=generator.manual_seed(5))
+        assert memory[0, :, 1].any(), f"{name} into memory with gaps draws nothing"
+        assert differing(memory[0], memory[1]) == 0, f"{name} into memory with gaps ignores the generator's seed"
+        assert torch.equal(accelerator.get_rng_state(), before), (
+            f"{name} into memory with gaps, with a separate generator, advanced the default generator"
+        )
 
 
 @case("accelerator.generator.independent", requires=[RNG_GENERATOR])

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import gc
+
 import torch
 
-from conformance.accelerators.capabilities import DEVICE, GRAPH_CAPTURE, GRAPH_POOL, RNG_STATE
+from conformance.accelerators.capabilities import DEVICE, GRAPH_CAPTURE, GRAPH_POOL, MEMORY_STATS, RNG_STATE
 from conformance.case import Level, case
 from conformance.finding import require, stub
 from conformance.suites.shared_bodies import warm_up
 
 from .conveyor import SIDE, Conveyor, numbers, stale
+
+#: Elements of a tensor that is larger than what a library keeps, and graphs that are made of it.
+_LARGE, _GRAPHS = 1 << 20, 4
 
 
 class Captured:
@@ -371,6 +376,33 @@ def test_pool(accelerator, device):
     expected = [first.expected(), second.expected(), first.expected()]
     for step, (found, right) in enumerate(zip(results, expected, strict=True)):
         assert torch.equal(found, right), f"replay {step} with a shared pool gives wrong values"
+
+
+@case("accelerator.graph.memory", requires=[GRAPH_CAPTURE, MEMORY_STATS])
+def test_memory(accelerator, device):
+    """The memory of a graph is free again when nothing names the graph, without a call of reset()."""
+
+    def used() -> dict[str, int]:
+        gc.collect()
+        accelerator.synchronize()
+        accelerator.empty_cache()
+        return {"memory_allocated": accelerator.memory_allocated(), "memory_reserved": accelerator.memory_reserved()}
+
+    def captured() -> float:
+        source, graph = torch.ones(_LARGE, device=device), accelerator.create_graph()
+        warm_up(accelerator, lambda: source * 2 + 1, times=3)
+        with accelerator.capture_to_graph(graph):
+            result = source * 2 + 1
+        accelerator.replay_graph(graph)
+        return float(result.sum())
+
+    captured()  # libraries keep what the first capture allocates
+    before = used()
+    for _ in range(_GRAPHS):
+        assert captured() == 3.0 * _LARGE
+    for name, after in used().items():
+        kept = after - before[name]
+        assert kept < 4 * _LARGE, f"{name}() is {kept} bytes more after {_GRAPHS} graphs of which none is left"
 
 
 @case("accelerator.graph.replay_stream", requires=[GRAPH_CAPTURE])

@@ -135,6 +135,16 @@ def test_random(accelerator, check, device):
     spread = (share * (1 - share) / count) ** 0.5
     found = len(kept) / count
     check.that(abs(found - share) <= 6 * spread, f"{found} of the elements are kept, not {share}")
+    with plainly(accelerator) as compiled:
+        pairs = compiled(lambda x: (_dropped(x), _dropped(x), torch.rand_like(x), torch.rand_like(x)))
+        results = [result.cpu() for result in pairs(torch.ones(count, device=device))]
+    for what, one, other in (("dropouts of one tensor", *results[:2]), ("calls of rand_like", *results[2:])):
+        check.that(bool(one.any()), f"two {what} in one function drew nothing")
+        check.that(not torch.equal(one, other), f"two {what} in one function drew the same numbers")
+
+
+def _dropped(x):
+    return nn.functional.dropout(x, 0.5)
 
 
 def _writes(into, view, copied, out):
@@ -166,9 +176,13 @@ def test_mutation(accelerator, check, device):
     """Compiled code writes into its inputs exactly what uncompiled code writes, and its views stay views."""
     with plainly(accelerator) as compiled:
         call = compiled(_writes, fullgraph=True)
-        for number in range(2):
-            given = [torch.arange(1.0, 7.0, device=device) for _ in LEFT]
+        # Twice into inputs of their own, then twice into every second element of memory.
+        for number, step in enumerate((1, 1, 2, 2)):
+            memory = [torch.full((6, step), -8.0, device=device) for _ in LEFT]
+            given = [each[:, -1].copy_(torch.arange(1.0, 7.0)) for each in memory]
             found = call(*given)
+            gaps = torch.stack([each[:, : step - 1] for each in memory])
+            check.that(bool((gaps == -8).all()), f"call {number} wrote between the elements of its inputs")
             for what, result, wanted in zip("abcd", found, RESULTS, strict=True):
                 check.equal(result.cpu(), torch.tensor(wanted), f"result {what} of call {number}")
             for what, tensor, wanted in zip("abcd", given, LEFT, strict=True):

@@ -176,6 +176,12 @@ def test_mixed_dtypes(device, check):
     for i, (before, total, product) in enumerate(zip(host, sums, first, strict=True)):
         check.equal(total.cpu(), before + before, f"_foreach_add, tensor {i} of {before.dtype}")
         check.equal(product.cpu(), before * 3, f"_foreach_mul_, tensor {i} of {before.dtype}")
+    sources = [torch.arange(5).to(torch.bfloat16), torch.arange(33) / 3, torch.arange(7) + (1 << 24)]
+    for order in (sources, sources[::-1]):
+        targets = [torch.zeros_like(tensor, device=device) for tensor in order]
+        torch._foreach_copy_(targets, [tensor.to(device, copy=True) for tensor in order])
+        for target, source in zip(targets, order, strict=True):
+            check.equal(target.cpu(), source, f"_foreach_copy_ behind {order[0].dtype}, the tensor of {source.dtype}")
 
 
 @case("foreach.lists.lengths", requires=_needs("add"), axes={"function": ["add", "addcmul", "lerp"]})

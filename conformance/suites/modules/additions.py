@@ -1,4 +1,4 @@
-"""Inputs for modules of ``torch.nn`` that PyTorch's module database lacks."""
+"""Inputs for modules of ``torch.nn`` that PyTorch's module database lacks, and more for some that it has."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from .call import ModuleCall
+from .packed import Packed
 
 
 def _x(*shape: int) -> torch.Tensor:
@@ -119,6 +120,13 @@ def _attended() -> list[ModuleCall]:
     return found
 
 
+def _sequences() -> Iterator[tuple[str, list[ModuleCall]]]:
+    """Yield recurrent modules of two layers in both directions, with rows that end early."""
+    sizes = {"input_size": 4, "hidden_size": 3, "num_layers": 2, "bidirectional": True}
+    for kind in (nn.RNN, nn.GRU, nn.LSTM):
+        yield kind.__name__, [ModuleCall(Packed, (kind,), sizes, (_x(4, 6, 4), [3, 6, 1, 4]), {}, "a packed sequence")]
+
+
 def _shapes() -> Iterator[tuple[str, list[ModuleCall]]]:
     image = _x(2, 12, 4, 6)
     yield "PixelShuffle", [_call(nn.PixelShuffle, image, upscale_factor=2)]
@@ -154,9 +162,9 @@ def _activations() -> Iterator[tuple[str, list[ModuleCall]]]:
 
 
 def additions() -> dict[str, list[ModuleCall]]:
-    """Return calls by the name of the module; the numbers come from torch's generator."""
+    """Return calls by the name of the module, all of which run; the numbers come from torch's generator."""
     found = {f"MaxUnpool{d}d": _unpooled(d) for d in (1, 2, 3)}
     found |= {"EmbeddingBag": _embedded(), "TransformerDecoder": _decoder(), "MultiheadAttention": _attended()}
-    for group in (_dropouts, _lazy, _upsampled, _losses, _shapes, _activations):
+    for group in (_dropouts, _lazy, _upsampled, _losses, _sequences, _shapes, _activations):
         found |= dict(group())
     return found

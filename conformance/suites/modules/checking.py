@@ -50,10 +50,9 @@ class Run:
 def check_module(check: Any, name: str, device: torch.device, dtype: torch.dtype, *, training: bool) -> None:
     """Check a module in one dtype and mode; raise EnvironmentLacks if the installed torch lacks it."""
     try:
-        known = database.calls(name, training=training)
+        chosen = database.calls(name, training=training, most=limits().plain)
     except KeyError:
         raise EnvironmentLacks(f"The installed torch has no calls of the module {name}.") from None
-    chosen = _spread(known, limits().plain)
     refusals = [check_call(check, name, call, device, dtype, training=training) for call in chosen]
     if all(refusals):
         raise EnvironmentLacks(f"PyTorch's CPU computes no call of {name} in {dtype} ({refusals[0]}).")
@@ -64,13 +63,6 @@ def check_module(check: Any, name: str, device: torch.device, dtype: torch.dtype
         _check_second_backward(check, name, largest, device, dtype)
     if training and database.modes_differ(name):
         check_call(check, name, largest, device, dtype, training=True, variant=EVALUATED)
-
-
-def _spread(calls: tuple[ModuleCall, ...], count: int) -> list[ModuleCall]:
-    if len(calls) <= count:
-        return list(calls)
-    step = (len(calls) - 1) / (count - 1)
-    return [calls[round(i * step)] for i in range(count)]
 
 
 def check_call(

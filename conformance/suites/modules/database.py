@@ -1,4 +1,4 @@
-"""Calls of each module: those of PyTorch's module database, and ``additions`` for the modules that it lacks."""
+"""Calls of each module: those of PyTorch's module database, and ``additions``."""
 
 from __future__ import annotations
 
@@ -50,16 +50,27 @@ def modes_differ(name: str) -> bool:
 
 
 @functools.lru_cache(maxsize=16)
-def calls(name: str, *, training: bool) -> tuple[ModuleCall, ...]:
-    """Return the calls of a module; raise KeyError if the installed torch has no such module."""
-    if name in _added():
-        return tuple(_added()[name])
+def calls(name: str, *, training: bool, most: int | None = None) -> tuple[ModuleCall, ...]:
+    """Return the calls of a module: all additions, and of the database's at most ``most``, spread evenly.
+
+    Raises KeyError if the installed torch has no such module.
+    """
+    added = _added().get(name, [])
+    if name not in _entries() and added:
+        return tuple(added)
     info = _entries()[name]
     generate = functools.partial(
         info.module_inputs_func, info, device=HOST, dtype=torch.float64, requires_grad=True, training=training
     )
     with host_only():
-        return tuple(_of(info.module_cls, given) for given in _seeded(generate))
+        return (*_spread([_of(info.module_cls, given) for given in _seeded(generate)], most), *added)
+
+
+def _spread(calls: list[ModuleCall], most: int | None) -> list[ModuleCall]:
+    if most is None or len(calls) <= most:
+        return calls
+    step = (len(calls) - 1) / (most - 1)
+    return [calls[round(i * step)] for i in range(most)]
 
 
 def _of(kind, given) -> ModuleCall:

@@ -74,6 +74,13 @@ def lazily_negated(leaf: torch.Tensor) -> torch.Tensor:
     return leaf
 
 
+def adjoint(leaf: torch.Tensor) -> torch.Tensor:
+    """Return a lazily conjugated view of a complex tensor whose first dimension varies fastest, as ``x.mH`` is."""
+    if not leaf.is_complex() or leaf.dim() < 2:
+        return leaf
+    return transposed(leaf.detach().conj().resolve_conj()).conj()
+
+
 def _expanded(leaf: torch.Tensor, dim: int) -> torch.Tensor:
     """Repeat the first entry, with memory for all entries behind it: a kernel that reads too far reads NaN."""
     if leaf.dim() == 0 or leaf.shape[dim] < 2 or not leaf.numel():
@@ -94,6 +101,7 @@ ARRANGEMENTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "with a storage offset": with_offset,
     "transposed in memory": transposed,
     "with a lazy bit": lazily_negated,
+    "transposed, with a lazy bit": adjoint,
 }
 #: Arrangements that repeat values. Ties and singular matrices then appear, which some operators leave open.
 REPETITIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -121,7 +129,7 @@ def of(
 
     def may_change(leaf: torch.Tensor, change: Callable) -> bool:
         # What a call writes has no lazy bit: PyTorch makes none on it.
-        return leaf is not fixed and not (change is lazily_negated and any(leaf is each for each in written))
+        return leaf is not fixed and not (change in (lazily_negated, adjoint) and any(leaf is each for each in written))
 
     for name, change in ARRANGEMENTS.items():
         takes = functools.partial(may_change, change=change)

@@ -74,13 +74,15 @@ def settled_gradient(info, sample: OperatorSample, found: torch.Tensor, wanted: 
     This is for operators that choose without an index among their results.
     """
     hides, counts = info.name in limits().choices.hidden, limits().choices.windows.get(info.name)
-    if not (hides or counts) or not found.shape == wanted.shape == sample.input.shape or same_bits(found, wanted):
+    if not (hides or counts) or not found.shape == wanted.shape == sample.input.shape:
         return wanted
-    x = sample.input.detach()
-    if hides and torch.equal(_pairs(x, found), _pairs(x, wanted)):
-        return found
+    x, found_values, wanted_values = sample.input.detach(), plain(found), plain(wanted)
+    if same_bits(found_values, wanted_values):
+        return wanted
+    if hides and torch.equal(_pairs(x, found_values), _pairs(x, wanted_values)):
+        return found_values
     if counts and x.dim():
-        return _among_ties(*(_rows(info, sample, each)[0] for each in (x, found, wanted))).view(x.shape)
+        return _among_ties(*(_rows(info, sample, each)[0] for each in (x, found_values, wanted_values))).view(x.shape)
     return wanted
 
 

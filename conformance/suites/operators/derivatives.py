@@ -123,6 +123,12 @@ def check_further(info, judge: Judge, sample: OperatorSample, seed: int) -> None
     for name, (supported, compute) in kinds.items():
         if supported:
             _compare(info, loose, sample, name, compute, seed)
+    trained = unique(tensor for tensor in sample.tensors if tensor.requires_grad)
+    if info.supports_forward_ad and 1 < len(trained) <= _MOST_INPUTS:
+        # A formula for all tangents may add up to the right sum where one of them alone is wrong.
+        for number, tensor in enumerate(trained):
+            alone = replace(_only(sample, [tensor]), tier=f"tangent of input {number} alone")
+            _compare(info, loose, alone, "forward_mode", _tangents, seed)
 
 
 def _choose_alike(info, judge: Judge, sample: OperatorSample) -> bool:

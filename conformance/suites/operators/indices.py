@@ -11,7 +11,7 @@ from . import execution, large, sampling, special_inputs
 from .execution import HOST, OperatorSample, call
 from .oracle import of_forward
 from .sampling import limits
-from .variants import attempt
+from .variants import attempt, in_place
 
 #: Numbers from 9000 on are no numbers of other samples.
 _NUMBER = 9000
@@ -31,6 +31,9 @@ def check(info, judge, samples: list[OperatorSample], dtype: torch.dtype) -> Non
                 continue
             for kind in _KINDS:
                 _check_kind(info, judge, sample, tensor, kind)
+            for late in _late(info, sample, tensor) if info.name in limits().indices.bounded else ():
+                _check_often(info, judge, late)
+                in_place(info, judge, late)
             for often in _often(info, sample, tensor):
                 _check_often(info, judge, often)
                 for one in _with_one_value(info, often):
@@ -74,6 +77,47 @@ def _often(info, sample: OperatorSample, tensor: torch.Tensor) -> Iterator[Opera
         if attempt(call, info.op, found.on(HOST)).error is None:
             yield found
             return
+
+
+def _late(info, sample: OperatorSample, tensor: torch.Tensor) -> Iterator[OperatorSample]:
+    """Yield the sample with indices at the end of a long dimension: with one index where the host takes one.
+
+    A kernel that keeps an index in few bits, or works on one block of places, is right for the first ones.
+    """
+    for shorter in (*_with_one_index(sample, tensor), sample):
+        index = next(t for t in shorter.tensors if t.dtype is torch.int64 and t is not shorter.input)
+        found = [late for growth in _of_input_alone(shorter) if (late := _at_the_end(info, shorter, growth, index))]
+        if found:
+            yield from found
+            return
+
+
+def _with_one_index(sample: OperatorSample, tensor: torch.Tensor) -> Iterator[OperatorSample]:
+    """Yield the sample with the first index alone, and with one row of the tensors that have one for each index."""
+    if tensor.dim() != 1 or tensor.numel() < 2:
+        return
+    for dim in range(sample.input.dim()):
+        one = sample.with_tensor(tensor, tensor[:1].clone())
+        for other in sample.tensors:
+            rows = other is not sample.input and other is not tensor and other.dim() == sample.input.dim()
+            if rows and other.shape[dim] == tensor.numel():
+                row = other.detach().narrow(dim, 0, 1).clone()
+                one = one.with_tensor(other, row.requires_grad_(other.requires_grad))
+        yield one
+
+
+def _of_input_alone(sample: OperatorSample) -> Iterator[large.Growth]:
+    dims = sample.input.dim() if isinstance(sample.input, torch.Tensor) else 0
+    for dim in range(dims if dims and sample.input.numel() else 0):
+        yield tuple(dim if tensor is sample.input else None for tensor in sample.tensors)
+
+
+def _at_the_end(info, sample: OperatorSample, growth: large.Growth, index: torch.Tensor) -> OperatorSample | None:
+    """Return the sample with a long input and the last indices of it; None if the host takes no such index."""
+    longer = large.extended(info, sample, growth, _OFTEN)
+    last = (_OFTEN - 1 - torch.arange(index.numel()) % _OFTEN).view(index.shape)
+    found = replace(longer.with_tensor(index, last), number=_NUMBER + 1, tier="the last indices of a long dimension")
+    return found if attempt(call, info.op, found.on(HOST)).error is None else None
 
 
 def _with_one_value(info, sample: OperatorSample) -> Iterator[OperatorSample]:

@@ -15,6 +15,7 @@ from . import (
     certain_draws,
     direct_calls,
     execution,
+    formats,
     indices,
     large,
     lengths,
@@ -25,6 +26,7 @@ from . import (
     randomness,
     sampling,
     settings,
+    singular,
     special_inputs,
     tiers,
     variants,
@@ -63,7 +65,8 @@ def check_cell(
         grown = large.grown(info, samples, dtype)
         for sample in (*grown, *large.batched(info, samples, dtype), *large.with_ties(info, dtype)):
             check_samples(info, judge, [sample])
-        special_inputs.check_long_integers(info, judge, samples, dtype)
+        _check_unlike_operands(info, judge, samples, dtype)
+        special_inputs.check_long(info, judge, samples, dtype)
         mixed_dtypes.check(info, judge, dtype)
         long_draws.check(info, judge, samples, dtype)
         certain_draws.check(info, judge, dtype)
@@ -75,12 +78,23 @@ def check_cell(
         for sample in grown if judge.values else ():
             variants.forms(info, judge, sample)
         wrong_calls.check(info, judge, samples, dtype)
+        singular.check(info, judge, samples, dtype)
         if sampling.is_deep():
             _check_deep(info, judge, samples, dtype)
     _require_evidence(judge, failure)
     judge.report()
     if not probe:
         bounds.check(info, judge, samples, dtype)
+
+
+def _check_unlike_operands(info, judge: Judge, samples: list[OperatorSample], dtype: torch.dtype) -> None:
+    """Compare calls, with their other forms, in which one operand alone is transposed, or has its channels last."""
+    if not sampling.is_first_dtype(info, dtype):
+        return
+    for sample in (*tiers.ragged_matrices(info, dtype), *formats.mixed(info, samples)):
+        check_samples(info, judge, [sample])
+        if judge.values and sample.number not in judge.drawn:
+            variants.forms(info, judge, sample)
 
 
 def _check_deep(info, judge: Judge, samples: list[OperatorSample], dtype: torch.dtype) -> None:

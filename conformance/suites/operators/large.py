@@ -27,8 +27,8 @@ _NUMBER = 3000
 #: Numbers of samples with many batches or channels, behind those of all other large samples.
 _BATCHED = 3500
 
-#: Numbers of samples of equal elements.
-_WITH_TIES = 3700
+#: Numbers of samples of equal elements, and the element in whose place NaN stands.
+_WITH_TIES, _IS_NAN = 3700, 7
 #: Elements of a sample with many batches, in large samples.
 _MOST = 4
 #: Large samples of other overloads, and operators that have a kernel for each number of dimensions.
@@ -60,10 +60,10 @@ class Plan:
 def grown(info, samples: list[OperatorSample], dtype: torch.dtype, elements: int | None = None) -> list[OperatorSample]:
     """Return some large samples: one with a large output, one with the longest reduction, and one of another overload.
 
-    They have about so many ``elements``, or as many as the table says. The list is empty if no sample of the operator
-    can grow, or if the table leaves the dtype out.
+    They have about so many ``elements``, or as many as the table says, for the dtypes of the table. The list is empty
+    if no sample of the operator can grow.
     """
-    if str(dtype).removeprefix("torch.") not in limits().large.dtypes:
+    if elements is None and str(dtype).removeprefix("torch.") not in limits().large.dtypes:
         return []
     most = limits().large.iterative if op_class(info) is OpClass.ITERATIVE else limits().large.elements
     target = elements or most
@@ -105,6 +105,8 @@ def with_ties(info, dtype: torch.dtype) -> Iterator[OperatorSample]:
         return
     for order, (shape, descending) in enumerate(itertools.product(((4099,), (3, 1537)), (False, True))):
         values = (torch.arange(math.prod(shape)) * 7 % 11).reshape(shape).to(dtype)
+        # NaN is the largest number of a sort.
+        values[values == _IS_NAN] = torch.nan
         given = {"dim": -1, "stable": True, "descending": descending}
         yield OperatorSample(_WITH_TIES + order, values, (), given, tier="long rows of equal elements")
 

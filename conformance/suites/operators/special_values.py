@@ -24,6 +24,8 @@ _EVERY = 3
 _SELDOM = 31
 #: Numbers by which integers are multiplied. The products are not numbers of float32; the last ones not of float64.
 FACTORS = {torch.int32: ((1 << 24) + 1,), torch.int64: ((1 << 24) + 1, (1 << 53) + 1)}
+#: Half of the largest number of int32.
+_HALF = 1 << 30
 #: Integers are multiplied if no absolute value is larger.
 MOST = 99
 #: Multiplies the other tensors beside subnormal ones, so that products are normal numbers.
@@ -241,14 +243,24 @@ def integers(info, sample: OperatorSample, dtype: torch.dtype) -> Iterator[Chang
             yield Change(f"integers times {factor} in input {number}", changed, in_forms=True)
             near = replaced(sample, tensor, small + factor)
             yield Change(f"integers plus {factor} in input {number}", near, in_forms=True)
+        if dtype is torch.int32 and _dtypes_of_results(info, sample) == {torch.int64}:
+            # The sum of two of them is no number of the input's dtype, but one of the result's.
+            near = replaced(sample, tensor, small + _HALF)
+            yield Change(f"integers plus {_HALF} in input {number}", near, in_forms=True)
 
 
 def _gives_integers(info, sample: OperatorSample) -> bool:
+    made = _dtypes_of_results(info, sample)
+    return None not in made and not any(dtype.is_floating_point for dtype in made)
+
+
+def _dtypes_of_results(info, sample: OperatorSample) -> set[torch.dtype | None]:
+    """Return the dtypes of the host's results, with None for what is no tensor and for a call that it refuses."""
     try:
         made = leaves(call(info.op, sample.on(HOST)))
     except Exception:  # the plain results show it
-        return False
-    return all(isinstance(leaf, torch.Tensor) and not leaf.is_floating_point() for leaf in made)
+        return {None}
+    return {leaf.dtype if isinstance(leaf, torch.Tensor) else None for leaf in made}
 
 
 def _values_among(info, sample: OperatorSample, dtype: torch.dtype) -> set[int]:

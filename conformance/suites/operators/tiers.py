@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
+from .arrangements import transposed
 from .execution import OperatorSample
 from .sampling import limits
 
 #: A number in the place of a second tensor, for which no kernel has a rule of its own, as for a power of one half.
 _NUMBER = 0.7
+#: Sides of a matrix that are no multiples of a tile's.
+_RAGGED = (33, 65)
 
 
 def edge_sizes(info, dtype: torch.dtype) -> list[OperatorSample]:
@@ -19,6 +24,24 @@ def edge_sizes(info, dtype: torch.dtype) -> list[OperatorSample]:
     sizes = limits().tiers.sizes
     # Numbers from 1000 and 2000 on cannot be those of the database's samples.
     return [OperatorSample(1000 + i, *build(info, dtype, size), tier=f"size {size}") for i, size in enumerate(sizes)]
+
+
+def ragged_matrices(info, dtype: torch.dtype) -> list[OperatorSample]:
+    """Return a sample of matrices for each tensor of a unary or binary operator, which alone is transposed in memory.
+
+    A kernel that copies tiles through fast memory has another path for such operands, and for the edge of a matrix.
+    """
+    build = _builder(info)
+    if build is None:
+        return []
+    first, rest, named = build(info, dtype, math.prod(_RAGGED))
+    matrices = [tensor.reshape(_RAGGED) for tensor in (first, *rest)]
+    found = []
+    for number in range(len(matrices)):
+        arranged = [transposed(matrix) if order == number else matrix for order, matrix in enumerate(matrices)]
+        tier = f"{' x '.join(map(str, _RAGGED))}, input {number} transposed"
+        found.append(OperatorSample(1500 + number, arranged[0], tuple(arranged[1:]), named, tier=tier))
+    return found
 
 
 def _builder(info):

@@ -74,17 +74,14 @@ def _check_further(info, judge: Judge, samples: list[OperatorSample], dtype: tor
     if not fixed:
         return
     sample = representative(fixed)
-    further = list(derivatives.passes(info, sample))
-    if dtype is torch.float32:
-        # A kernel for some gradients alone may be wrong for other shapes than the first sample's.
-        further += [one for other in fixed if other is not sample for one in derivatives.passes_of_subsets(other)]
-    for name, arranged, kind in further:
+    for name, arranged, kind in _further_passes(info, fixed, sample, dtype):
         check_sample(info, judge, replace(arranged, tier=name), with_oracle=False, kind=kind, is_further=True)
     if info.inplace_variant is not None and info.supports_inplace_autograd and isinstance(sample.input, torch.Tensor):
         # It keeps its result for the backward, where the other form keeps its input.
         in_place = replace(sample, tier="in-place variant")
         check_sample(database.InPlace(info), judge, in_place, with_oracle=False, is_further=True)
-    derivatives.check_further(info, judge, sample, seed)
+    for one in (sample, *_of_other_formulas(info, judge, fixed, sample, dtype)):
+        derivatives.check_further(info, judge, one, seed)
     special_inputs.check_gradients(info, judge, sample, seed)
     special_inputs.check_equal_operands(info, judge, fixed, dtype, seed)
     _check_settings(info, judge, fixed, dtype)
@@ -97,6 +94,27 @@ def _check_further(info, judge: Judge, samples: list[OperatorSample], dtype: tor
         return
     for grown in large.grown(info, fixed, dtype):
         check_sample(info, judge, grown, with_oracle=False)
+
+
+def _further_passes(
+    info, samples: list[OperatorSample], first: OperatorSample, dtype: torch.dtype
+) -> list[tuple[str, OperatorSample, Pass]]:
+    """Return name, sample and kind of each further backward."""
+    further = list(derivatives.passes(info, first))
+    if dtype is torch.float32:
+        # A kernel for some gradients alone may be wrong for other shapes than the first sample's.
+        further += [one for other in samples if other is not first for one in derivatives.passes_of_subsets(other)]
+    return further
+
+
+def _of_other_formulas(
+    info, judge: Judge, samples: list[OperatorSample], first: OperatorSample, dtype: torch.dtype
+) -> list[OperatorSample]:
+    """Return samples with other kinds of arguments, and with other words, whose derivatives may have other formulas."""
+    if not sampling.is_first_dtype(info, dtype):
+        return []
+    kinds = special_inputs.unlike(info, judge, [other for other in samples if other is not first])
+    return [*kinds, *settings.with_words(info, representative(samples, plain=True))]
 
 
 def _check_equal_indices(info, judge: Judge, samples: list[OperatorSample]) -> None:
@@ -127,6 +145,7 @@ def _check_settings(info, judge: Judge, samples: list[OperatorSample], dtype: to
     with_numbers = [other for each in unlike for other in settings.with_numbers(info, each, dtype)]
     with_tuples = _images_with_tuples(info, judge, samples, dtype)
     others = list(settings.with_defaults(info, representative(samples, plain=True)))
+    others += settings.with_words(info, representative(samples, plain=True))
     others += [other for each in samples for other in settings.with_present_index(info, each)]
     others += [other for each in samples for other in settings.with_images(info, each)]
     others += settings.beyond(info, samples)
@@ -266,7 +285,7 @@ def _judge_values(
             judge.tensor(label, plain(gradient), chosen, lambda: None, length)
             continue
         if i == 0 and gradient is not None and expected_gradient is not None:
-            expected_gradient = choices.settled_gradient(info, sample, plain(gradient), plain(expected_gradient))
+            expected_gradient = choices.settled_gradient(info, sample, gradient, expected_gradient)
         if expected_gradient is not None and expected_gradient.numel() < outputs:
             _judge_gradient(of_sums, label, gradient, expected_gradient, backward.rounding(), i, length)
             continue
