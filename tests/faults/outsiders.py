@@ -221,12 +221,6 @@ def _with_strides_of_the_first(call, args):
     return call(args)
 
 
-def _without_conjugation(source: torch.Tensor, target: torch.Tensor, non_blocking: bool) -> torch.Tensor:
-    if not source.is_cpu and source.is_conj() and not target.is_conj() and not source.is_contiguous():
-        return torch._conj(source)
-    return source
-
-
 def _with_the_default_generator(usual: Callable[..., Any]) -> Callable[..., Any]:
     def normal_(keys: Any, x: torch.Tensor, mean: float = 0.0, std: float = 1.0, *, generator: Any = None) -> Any:
         return usual(keys, x, mean, std, generator=generator if x.is_contiguous() else None)
@@ -369,11 +363,6 @@ OUTSIDERS = (
         "cat reads all images with the strides of the first one",
         around("aten::cat", _with_strides_of_the_first),
         "operators.cat[float32-inference]",
-    ),
-    Outsider(
-        "a copy of x.mH does not conjugate",
-        _before_copies(_without_conjugation),
-        "operators.clone[complex64-inference]",
     ),
     Outsider(
         "normal_ into memory with gaps draws from the default generator",

@@ -65,18 +65,19 @@ def check_cell(
         grown = large.grown(info, samples, dtype)
         for sample in (*grown, *large.batched(info, samples, dtype), *large.with_ties(info, dtype)):
             check_samples(info, judge, [sample])
-        _check_unlike_operands(info, judge, samples, dtype)
-        special_inputs.check_long(info, judge, samples, dtype)
+        special_inputs.check_long_integers(info, judge, samples, dtype)
         mixed_dtypes.check(info, judge, dtype)
         long_draws.check(info, judge, samples, dtype)
         certain_draws.check(info, judge, dtype)
         check_specials(info, judge, dtype)
         special_inputs.check(info, judge, samples, dtype)
+        special_inputs.check_long_floats(info, judge, samples, dtype)
         settings.check(info, judge, samples, dtype)
         variants.check(info, judge, samples, dtype)
         indices.check(info, judge, samples, dtype)
         for sample in grown if judge.values else ():
             variants.forms(info, judge, sample)
+        _check_unlike_operands(info, judge, samples, dtype)
         wrong_calls.check(info, judge, samples, dtype)
         singular.check(info, judge, samples, dtype)
         if sampling.is_deep():

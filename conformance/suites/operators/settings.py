@@ -224,7 +224,9 @@ def with_unequal_sizes(info, sample: OperatorSample) -> Iterator[OperatorSample]
 def with_words(info, sample: OperatorSample) -> Iterator[OperatorSample]:
     """Yield the sample with each word of a table in turn, for the arguments that take words and are not given."""
     words = vars(limits().words)
-    names = dict.fromkeys(name for name, _, _ in _defaults(info, sample) if name in words)
+    # A flag of the same name is none: ``reduce`` of a loss is true or false.
+    taken = ((name, type(default) is str or "str" in kind) for name, default, kind in _defaults(info, sample))
+    names = dict.fromkeys(name for name, is_word in taken if is_word and name in words)
     for name in names:
         for word in words[name]:
             other = replace(sample, kwargs={**sample.kwargs, name: word})

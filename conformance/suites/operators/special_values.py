@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -122,14 +123,15 @@ def _nothing_else(sample: OperatorSample, number: int, tensor: torch.Tensor) -> 
 
 
 def rare(sample: OperatorSample, number: int, tensor: torch.Tensor, infinity: float, first: int = 1) -> Change:
-    """Return the sample with few infinities of one sign in one tensor: of both signs, or of many, a sum may be NaN."""
+    """Return the sample with few infinities of one sign, or NaN, in one tensor: of both signs, a sum may be NaN."""
 
     def placed(value: float) -> OperatorSample:
         flat = tensor.detach().clone(memory_format=torch.contiguous_format).reshape(-1)
         flat[first::_SELDOM] = value
         return replaced(sample, tensor, flat.reshape(tensor.shape))
 
-    return _placing(f"few infinities in input {number}", placed, infinity, in_forms=True)
+    name = "NaN" if math.isnan(infinity) else "few infinities"
+    return _placing(f"{name} in input {number}", placed, infinity, in_forms=True)
 
 
 def _with_others_up_to(most: float, sample: OperatorSample, tensor: torch.Tensor) -> OperatorSample:
