@@ -22,6 +22,7 @@ from conformance.accelerators.capabilities import COMPILE
 from conformance.case import Case
 from conformance.coverage import backward
 from conformance.coverage.flags import flags_of
+from conformance.numerics.modes import with_memory
 from conformance.runner.collection import case_of
 from conformance.runner.context import UNDER_TEST
 
@@ -46,6 +47,7 @@ class CallRecorder:
 
     def call(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Call an overload, and record it if one of its tensors is on the device."""
+        args = tuple(map(with_memory, args))
         given = dict(_named(func, args, kwargs))
         # Before the call: an in-place operator changes its argument.
         before = {name: list(flags_of(value)) for name, value in given.items()}

@@ -9,6 +9,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
+import torch
 import torch.overrides
 import torch.utils._python_dispatch
 
@@ -45,6 +46,21 @@ def with_modes() -> Iterator[None]:
             overrides._pop_mode()
         for _ in dispatches:
             dispatch._pop_mode()
+
+
+def has_dispatch_modes() -> bool:
+    """Return whether a dispatch mode takes part in calls on the device."""
+    return dispatch._len_torch_dispatch_stack() > 0 or bool(_AWAY and _AWAY[-1][1])
+
+
+def with_memory(value: Any) -> Any:
+    """Return zeros for a tangent that is missing in forward mode, and any other value as it is.
+
+    PyTorch 2.13 gives such a tangent no memory, and ends the process if a dispatch mode hands it on beside a number.
+    """
+    if isinstance(value, torch.Tensor) and value._is_zerotensor():
+        return torch.zeros(value.shape, dtype=value.dtype, device=value.device)
+    return value
 
 
 def _push(functions: list[Any], dispatches: list[Any]) -> None:

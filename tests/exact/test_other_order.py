@@ -15,6 +15,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from conformance.numerics.modes import with_memory
 from conformance.suites.operators import execution
 from conformance.suites.operators.execution import OperatorSample
 from tests.suites.test_operators_detect import planned, run
@@ -77,7 +78,7 @@ class OtherOrder(TorchDispatchMode):
         self.turned, self._factor = 0, factor
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        arguments = list(args)
+        arguments = args = [with_memory(each) for each in args]
         change = TURNED.get(func._schema.name.partition("::")[2])
         if change is None or any(isinstance(each, torch.Tensor) and each.layout is not torch.strided for each in args):
             return func(*args, **(kwargs or {}))

@@ -80,16 +80,6 @@ class Call:
         return self._kernel.call(self._keys, args, kwargs)
 
 
-def _with_memory(value: Any) -> Any:
-    """Return zeros in the place of a tensor of zeros without memory, which forward mode makes for a missing tangent.
-
-    PyTorch computes with such a tensor before a kernel sees it, but not beside a number that Python has handed on.
-    """
-    if isinstance(value, torch.Tensor) and value._is_zerotensor():
-        return torch.zeros(value.shape, dtype=value.dtype, device=value.device)
-    return value
-
-
 class Kernel:
     """The true kernel of an overload on a dispatch key, and the behaviour in its place."""
 
@@ -111,7 +101,6 @@ class Kernel:
 
     def call(self, keys: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         if any(i < len(args) and isinstance(args[i], (int, float, complex)) for i in self._places):
-            args = [_with_memory(value) for value in args]
             return _NUMBERS[0].allowed(lambda: self._kernel.call_boxed(keys, *args, **kwargs))
         return self._kernel.call_boxed(keys, *args, **kwargs)
 

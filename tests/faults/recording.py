@@ -27,6 +27,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from conformance.accelerators.capabilities import COMPILE
 from conformance.coverage import backward, databases
 from conformance.coverage.flags import flags_of
+from conformance.numerics.modes import with_memory
 from conformance.suites.operators import execution
 from tests.defects import bench
 
@@ -114,6 +115,7 @@ class _Mode(TorchDispatchMode):
         self._names, self._device_type = names, device_type
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        args = tuple(map(with_memory, args))
         # What a case computes on the host, such as its reference, is not what it is about.
         self._keep(func, [*args, *(kwargs or {}).values()])
         result = func(*args, **(kwargs or {}))
