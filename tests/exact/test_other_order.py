@@ -78,13 +78,13 @@ class OtherOrder(TorchDispatchMode):
         self.turned, self._factor = 0, factor
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        arguments = args = [with_memory(each) for each in args]
+        args = [with_memory(each) for each in args]
         change = TURNED.get(func._schema.name.partition("::")[2])
         if change is None or any(isinstance(each, torch.Tensor) and each.layout is not torch.strided for each in args):
             return func(*args, **(kwargs or {}))
-        change(func, arguments)
+        change(func, args)
         self.turned += 1
-        result = func(*arguments, **(kwargs or {}))
+        result = func(*args, **(kwargs or {}))
         wrong = self._factor != 1.0 and isinstance(result, torch.Tensor) and result.is_floating_point()
         return result * self._factor if wrong else result
 

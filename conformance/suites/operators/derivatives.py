@@ -135,10 +135,9 @@ def _check_single_tangents(info, judge: Judge, sample: OperatorSample, seed: int
     tangent beside a number ends the process, on every device: PyTorch 2.13 gives it no memory.
     """
     trained = unique(tensor for tensor in sample.tensors if tensor.requires_grad)
-    in_python = has_dispatch_modes() or any(
-        type(tensor) is not torch.Tensor for tensor in sample.on(judge.device).tensors
-    )
-    if in_python or not 1 < len(trained) <= _MOST_INPUTS:
+    if has_dispatch_modes() or not 1 < len(trained) <= _MOST_INPUTS:
+        return
+    if any(type(tensor) is not torch.Tensor for tensor in sample.on(judge.device).tensors):
         return
     for number, tensor in enumerate(trained):
         alone = replace(_only(sample, [tensor]), tier=f"tangent of input {number} alone")
