@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fnmatch
 import random
-import time
 
 import pytest
 from hypothesis import example, given, settings
@@ -12,6 +11,7 @@ from hypothesis import strategies as st
 
 from conformance.claim_lookup import CONTRADICTORY, NOT_DECLARED, UNDECLARED, ClaimLookup, FoundClaim
 from conformance.errors import DeclarationError
+from tests.call_count import calls_of
 
 Row = tuple[str, str, str]
 
@@ -109,14 +109,15 @@ def test_patterns_of_equal_length_that_agree_hold_together() -> None:
     assert lookup.claim("c.d") == NOT_DECLARED
 
 
-def test_twenty_thousand_cells_are_looked_up_in_half_a_second() -> None:
+def test_a_cell_is_looked_up_in_a_few_calls_among_six_hundred_patterns() -> None:
     families = [f"operators.family{number}.*" for number in range(20)]
     axes = [f"[dtype{number}-{mode}]" for number in range(14) for mode in ("inference", "training")]
     lookup = ClaimLookup((f"{subject}{axis}", *YES) for subject in ("operators.*", *families) for axis in axes)
     cells = [f"operators.family{number % 40}.op{number}{axes[number % 28]}" for number in range(20_000)]
 
-    start = time.process_time()
-    found = [lookup.find(cell) for cell in cells]
+    found: list[FoundClaim] = []
 
-    assert time.process_time() - start < 0.5
+    calls = calls_of(lambda: found.extend(lookup.find(cell) for cell in cells))
+
+    assert calls <= 40 * len(cells)
     assert {claim.state for claim in found} == {"supported"}

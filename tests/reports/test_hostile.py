@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,15 @@ from conformance.cli.main import main
 from conformance.reports import json_files, streaming
 from conformance.reports.json_files import MAX_CONTAINERS, MAX_REPORT_BYTES, MAX_VALUES
 from conformance.reports.report_json import from_json, read_report, to_json
+from tests.call_count import calls_of
 from tests.fuzz import blast, documents, targets
 from tests.reports.gate.world import PLAN, dump, honest, manifest, operator, plain
 
 Captured = pytest.CaptureFixture[str]
 HONEST = plain(honest())
 TEXT = json.dumps(HONEST).encode()
+#: About twice what the gate needs: 90 for each case that is honest, more for one whose text must be made harmless.
+CALLS_A_CASE = 200
 
 
 def _edited(**changes: Any) -> bytes:
@@ -82,7 +86,7 @@ def refused(words: list[str], capsys: Captured) -> str:
 
     assert main(["gate", *words, "--profile=core"]) == 2
 
-    assert time.process_time() - began < 2
+    assert time.process_time() - began < 10
     said = capsys.readouterr()
     assert said.out == ""
     assert said.err.count("\n") == 1
@@ -194,48 +198,50 @@ def test_hostile_texts_are_harmless_in_every_format(form: str, tmp_path: Path, c
     assert form != "markdown" or "<script" not in shown
 
 
-@pytest.fixture(scope="module")
-def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a report of 20,000 cases and its manifest."""
-    folder = tmp_path_factory.mktemp("large")
-    names = [
-        operator(f"nn.functional.case{n}", "float32", mode) for n in range(9_998) for mode in ("inference", "training")
-    ]
+def words_for(folder: Path, number: int, hostile: bool) -> list[str]:
+    """Write a report of about ``number`` cases and its manifest; return the words that have the gate judge it."""
+    modes = ("inference", "training")
+    names = [operator(f"nn.functional.case{n}", "float32", mode) for n in range(number // 2) for mode in modes]
     plan = (*PLAN[:4], *names)
     value = plain(honest(plan=plan))
     for case in value["cases"]:
         case.update(seconds=0.01, message="é" * 40, metrics={"max_abs": 1.25e-07, "max_ulp": 1.5, "budget": 4.0})
-    (folder / "report.json").write_text(json.dumps(value))
+        if hostile:
+            case.update(id=f"😀\x1b[31m{case['id']}", message="😀" * 200)
+    (folder / "report.json").write_text(json.dumps(value, ensure_ascii=not hostile))
     (folder / "manifest.json.gz").write_bytes(dump(manifest(plan)))
-    return folder
+    return [
+        "gate", str(folder / "report.json"), f"--manifest={folder / 'manifest.json.gz'}",
+        "--profile=full", "--format=markdown",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("hostile", [False, True])
-def test_twenty_thousand_cases_take_three_seconds_and_300_megabytes(large: Path, hostile: bool) -> None:
-    path = large / "report.json"
-    if hostile:
-        value = json.loads(path.read_text())
-        for case in value["cases"]:
-            case.update(id=f"😀\x1b[31m{case['id']}", message="😀" * 200)
-        path = large / "hostile.json"
-        path.write_text(json.dumps(value, ensure_ascii=False))
-    words = ["gate", str(path), f"--manifest={large / 'manifest.json.gz'}", "--profile=full", "--format=markdown"]
+def test_twenty_thousand_cases_take_300_megabytes(tmp_path: Path, hostile: bool) -> None:
+    words = words_for(tmp_path, 20_000, hostile)
     code = (
-        "import pathlib, sys, time; from conformance.cli.main import main\n"
+        "import pathlib, sys; from conformance.cli.main import main\n"
         f"main({words!r})\n"
         # Not what getrusage says, which counts what the parent had when this process was begun.
         "(peak,) = [one.split()[1] for one in pathlib.Path('/proc/self/status').open() if one.startswith('VmHWM')]\n"
-        "print(time.process_time(), peak, file=sys.stderr)"
+        "print(peak, file=sys.stderr)"
     )
 
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
 
-    seconds, kilobytes = map(float, done.stderr.split())
-    # Processor time, because other tests run beside this one; benchmarks/gate.py measures what somebody waits. 2.3 s
-    # were seen where other processes share the caches.
-    assert seconds <= 3
-    assert kilobytes <= 300_000
+    assert int(done.stderr) <= 300_000
     assert len(done.stdout.encode()) <= 900 * 1024
+
+
+@pytest.mark.parametrize("hostile", [False, True])
+def test_the_gate_does_the_same_work_for_every_case(tmp_path: Path, hostile: bool, capsys: Captured) -> None:
+    """Count calls and not seconds, which the machine has a part in; benchmarks/gate.py measures what somebody waits."""
+    main(words_for(tmp_path, 100, hostile))
+
+    few, many = (calls_of(partial(main, words_for(tmp_path, number, hostile))) for number in (4_000, 8_000))
+
+    assert (many - few) / 4_000 <= CALLS_A_CASE
+    assert many <= 2.1 * few
 
 
 def test_the_memory_of_this_process_stays_small(tmp_path: Path, capsys: Captured) -> None:

@@ -49,15 +49,14 @@ def test_a_cell_requires_itself(cases):
 def test_a_warm_plan_does_not_import_torch():
     catalogue.operators()
     code = (
-        "import sys, time; from conformance.suites.operators import catalogue; t = time.process_time();"
-        "n = len(catalogue.generate()); print(n, time.process_time() - t, 'torch' in sys.modules)"
+        "import sys; from conformance.suites.operators import catalogue;"
+        "print(len(catalogue.generate()), 'torch' in sys.modules)"
     )
 
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
 
     assert int(answer[0]) > 10_000
-    assert float(answer[1]) < 1.0
-    assert answer[2] == "False"
+    assert answer[1] == "False"
 
 
 def test_the_database_needs_no_scipy_and_leaves_it_to_others():
