@@ -114,7 +114,6 @@ def test_a_cell_is_looked_up_in_a_few_calls_among_six_hundred_patterns() -> None
     axes = [f"[dtype{number}-{mode}]" for number in range(14) for mode in ("inference", "training")]
     lookup = ClaimLookup((f"{subject}{axis}", *YES) for subject in ("operators.*", *families) for axis in axes)
     cells = [f"operators.family{number % 40}.op{number}{axes[number % 28]}" for number in range(20_000)]
-
     found: list[FoundClaim] = []
 
     calls = calls_of(lambda: found.extend(lookup.find(cell) for cell in cells))

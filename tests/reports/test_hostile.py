@@ -29,7 +29,7 @@ from tests.reports.gate.world import PLAN, dump, honest, manifest, operator, pla
 Captured = pytest.CaptureFixture[str]
 HONEST = plain(honest())
 TEXT = json.dumps(HONEST).encode()
-#: About twice what the gate needs: 90 for each case that is honest, more for one whose text must be made harmless.
+#: About twice what the gate needs: 85 calls for an honest case, 90 for one whose text must be made harmless.
 CALLS_A_CASE = 200
 
 
@@ -86,7 +86,7 @@ def refused(words: list[str], capsys: Captured) -> str:
 
     assert main(["gate", *words, "--profile=core"]) == 2
 
-    assert time.process_time() - began < 10
+    assert time.process_time() - began < 2
     said = capsys.readouterr()
     assert said.out == ""
     assert said.err.count("\n") == 1
@@ -227,7 +227,7 @@ def test_twenty_thousand_cases_take_300_megabytes(tmp_path: Path, hostile: bool)
         "print(peak, file=sys.stderr)"
     )
 
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
 
     assert int(done.stderr) <= 300_000
     assert len(done.stdout.encode()) <= 900 * 1024
