@@ -17,6 +17,7 @@ from conformance.checker import Checker
 from conformance.finding import Finding
 from conformance.observation import Seen, observe, observe_body
 from conformance.plan import family_of
+from conformance.process import peak
 from conformance.process.machine import slowdown
 from conformance.process.state import ProcessState, collect_seldom, seed_everything
 from conformance.process.watchdog import Watchdog
@@ -115,6 +116,7 @@ class CaseRunner:
         self._poisoned_by: str | None = None
         self._probing_since: float | None = None
         self._hung = hung_subjects(context)
+        self.peak = peak.PeakMemory()
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self) -> None:
@@ -141,7 +143,14 @@ class CaseRunner:
         # A case that ended without a verdict fails: no path through pytest's hooks may end in silence.
         verdict = item.stash.get(VERDICT, failed(Reason.RAISED, "the case ended without a verdict"))
         self.journal.end(case.id, verdict, time.perf_counter() - started)
+        self.peak.note(case.id)
         return result
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Send this worker's peak memory to the controller."""
+        if (output := getattr(session.config, "workeroutput", None)) is not None:
+            output[peak.OUTPUT] = (self.peak.bytes, self.peak.case)
 
     def _deadline(self, case: Case) -> float:
         """Return the case's deadline on the machine as it is now, in seconds."""

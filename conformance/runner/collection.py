@@ -9,6 +9,7 @@ import pytest
 
 from conformance.accelerators.declaration import Declaration, State
 from conformance.case import Case
+from conformance.costs import measured
 from conformance.errors import ConformanceError, UnknownName
 from conformance.plan import bundled_cases, family_of, make_manifest
 from conformance.reports.json_files import write_json
@@ -27,7 +28,7 @@ def case_of(item: pytest.Item) -> Case | None:
 
 
 class Collection:
-    """Hooks that expand case families and put probes last. The result is the same on every worker."""
+    """Hooks that expand case families, and order the cases. The result is the same on every worker."""
 
     def __init__(
         self,
@@ -60,10 +61,11 @@ class Collection:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Put probes last, and drop what stands for an empty selection."""
+        """Put dear cases first and probes last, and drop what stands for an empty selection."""
         # pytest leaves one item to skip for an empty parameter set; here it only means that no case was selected.
         items[:] = [item for item in items if case_of(item) or family_of(getattr(item, "function", None)) is None]
-        items.sort(key=self._is_probe)
+        costs = measured()
+        items.sort(key=lambda item: (self._is_probe(item), costs.rank(case.id) if (case := case_of(item)) else 0.0))
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:

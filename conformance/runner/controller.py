@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 
 from conformance.accelerators.declaration import State
+from conformance.costs import measured
 from conformance.errors import ConformanceError, JournalError
+from conformance.process import peak
 from conformance.reports.fold import fold
 from conformance.reports.history import keep_run
 from conformance.reports.journal import read_journal
@@ -46,8 +48,13 @@ class Controller:
         #: Node id → case id. Filled when the plan is known; the crash handler reads it.
         self.case_ids: dict[str, str] = {}
         self.progress = Progress(config)
+        #: Peak memory in bytes of each worker that has ended, and the case that made it.
+        self.peaks: list[tuple[int, str]] = []
 
     # --- before -----------------------------------------------------------------------------------------------------
+
+    def pytest_sessionstart(self) -> None:
+        self.progress.start()
 
     def pytest_report_header(self) -> list[str]:
         """Return the lines about accelerator, declaration and versions for the head of pytest's output."""
@@ -125,7 +132,9 @@ class Controller:
         self.manifest = manifest
         self.case_ids.update({entry["nodeid"]: entry["id"] for entry in manifest["cases"]})
         self._open_journal()
-        self.progress.begin(len(manifest["cases"]) - len(self.context.done), manifest["sha256"])
+        costs, done = measured(), self.context.done
+        due = {entry["id"]: costs.seconds(entry["id"]) for entry in manifest["cases"] if entry["id"] not in done}
+        self.progress.begin(due, manifest["sha256"])
 
     def _accept_nothing(self) -> None:
         reject_unknown_cases(self.context.options, [])
@@ -171,20 +180,35 @@ class Controller:
 
     # --- during -----------------------------------------------------------------------------------------------------
 
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        if nodeid in self.case_ids:
+            self.progress.enter(self.case_ids[nodeid])
+
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         properties = dict(report.user_properties)
         if "conformance.outcome" in properties:
-            self.progress.step(str(properties["conformance.outcome"]))
+            self.progress.step(str(properties["conformance.id"]), str(properties["conformance.outcome"]))
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_handlecrashitem(self, crashitem: str) -> None:
+        if crashitem in self.case_ids:
+            self.progress.leave(self.case_ids[crashitem])
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """Take the peak memory of a worker that has ended. One that crashed leaves none."""
+        sent = getattr(node, "workeroutput", {}).get(peak.OUTPUT)
+        self.peaks += [(int(sent[0]), str(sent[1]))] if sent else []
 
     # --- after ------------------------------------------------------------------------------------------------------
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         """Write the report and set pytest's exit status, if there was a plan."""
+        self.progress.end()
         if self.manifest is None:
             self._clean_up()
             return
-        self.progress.end()
         self._finish(session, int(exitstatus))
 
     def _finish(self, session: pytest.Session, exitstatus: int) -> None:

@@ -43,6 +43,8 @@ def prepare(config: pytest.Config) -> None:
         option.numprocesses = context.accelerator.default_workers
     if option.numprocesses:
         option.dist = "load"  # the group schedulers of xdist 3.8 hang, or multiply failures, when a worker crashes
+        if option.maxschedchunk is None:
+            option.maxschedchunk = 1  # xdist's chunks of neighbours give all compiled models to one worker
         # xdist's default would end the run after some crashes, but here each crash is a verdict.
         option.maxworkerrestart = option.maxworkerrestart or "100000"
 

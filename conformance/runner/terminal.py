@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from conformance.process.peak import peak_line
 from conformance.reports.model import Report
 from conformance.reports.repro import rerun
 from conformance.reports.totals import ExitStatus
@@ -96,8 +97,15 @@ class Terminal:
             return
         reporter.write_sep("=", f"conformance of {self.context.accelerator.name}")
         reporter.write_line(body(report, width=int(reporter._tw.fullwidth) if reporter.isatty else _WIDTH_OF_A_LOG))
+        if line := peak_line(self._peaks()):
+            reporter.write_line(line)
         for line in next_steps(report, self.context, self.controller.kept):
             reporter.write_line(line)
+
+    def _peaks(self) -> list[tuple[int, str]]:
+        """Return the peaks of workers, or of this process where it has run the cases itself."""
+        runner = self.config.pluginmanager.getplugin("conformance-runner")
+        return [*self.controller.peaks, *([(runner.peak.bytes, runner.peak.case)] if runner else [])]
 
 
 def is_case(report: object) -> bool:

@@ -1,0 +1,44 @@
+"""Order of cases: the dear ones first, so that no worker waits at the end of a run."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from conformance.costs import DEAR, Costs, measured
+from conformance.plan import area_names
+from tests.acceptance.running import run_suite
+from tests.standard.costs import bound, costs_of, simulated
+
+
+def test_dear_cases_come_first_and_the_others_keep_their_order() -> None:
+    costs = Costs({"a.one": 3.0, "b.two": 9.0, "c.three": DEAR / 2}, {"a": 0.01})
+
+    assert sorted(["a.x", "a.one", "c.three", "b.two", "d.y"], key=costs.rank) == ["b.two", "a.one", "a.x", "c.three", "d.y"]
+
+
+def test_an_unknown_case_has_its_areas_median() -> None:
+    costs = costs_of({"a.one": 0.02, "a.two": 0.04, "a.three": 0.06, "a.dear": 7.0})
+
+    assert costs.seconds("a.new") == 0.04
+    assert costs.seconds("a.dear") == 7.0
+    assert costs.seconds("z.new") > 0
+
+
+def test_the_file_knows_every_area() -> None:
+    assert sorted(measured().areas) == area_names()
+
+
+@pytest.mark.parametrize("workers", [2, 4, 8, 16])
+def test_a_simulated_run_ends_near_the_bound(workers: int) -> None:
+    # The sizes of a whole run: a few dear cases, thousands of cheap ones.
+    chance = random.Random(34)
+    seconds = {f"a.{n}": chance.paretovariate(0.9) / 100 for n in range(15_000)}
+    seconds = {id: min(taken, 10.0) for id, taken in seconds.items()}
+    order = sorted(seconds, key=costs_of(seconds).rank)
+
+    least = bound(seconds.values(), workers)
+    assert simulated([seconds[id] for id in order], workers) <= 1.03 * least
+    # In the order of files, the same run is longer.
+    assert simulated([seconds[id] for id in reversed(order)], workers) > 1.03 * least

@@ -1,0 +1,95 @@
+"""Renews the measured costs of cases: ``python -m tests.standard.costs REPORT``, with the report of a whole run.
+
+``--simulate`` prints how long the run would take with other numbers of workers, beside the bound that no order of cases
+can beat.
+"""
+
+from __future__ import annotations
+
+import argparse
+import heapq
+import json
+import sys
+from collections import defaultdict, deque
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from statistics import median
+
+from conformance.costs import DEAR, FILE, Costs
+from conformance.reports.loading import load
+
+#: Workers of the simulated runs.
+WORKERS = (1, 2, 4, 8, 16)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Write the file of costs, or print the simulated runs."""
+    parser = argparse.ArgumentParser(prog="python -m tests.standard.costs", description=__doc__)
+    parser.add_argument("report", metavar="REPORT", type=Path, help="report folder or report.json of a whole run")
+    parser.add_argument("--simulate", action="store_true", help="write nothing; print the lengths of simulated runs")
+    options = parser.parse_args(arguments)
+    seconds = {case.id: case.seconds for case in load(options.report).cases}
+    costs = costs_of(seconds)
+    if options.simulate:
+        print("\n".join(table(seconds, costs)))
+        return 0
+    FILE.write_text(text(costs), encoding="utf-8")
+    print(f"{FILE.name}: {len(costs.cases)} of {len(seconds)} cases take {DEAR:g} s and more")
+    return 0
+
+
+def costs_of(seconds: Mapping[str, float]) -> Costs:
+    """Return the costs of cases that took these seconds."""
+    dear = {id: round(taken, 2) for id, taken in seconds.items() if taken >= DEAR}
+    others: dict[str, list[float]] = defaultdict(list)
+    for id, taken in seconds.items():
+        if id not in dear:
+            others[id.partition(".")[0]].append(taken)
+    return Costs(dear, {area: round(median(taken), 4) for area, taken in sorted(others.items())})
+
+
+def text(costs: Costs) -> str:
+    """Return the file's text, the dearest case first."""
+    ordered = dict(sorted(costs.cases.items(), key=lambda row: (-row[1], row[0])))
+    return json.dumps({"areas": dict(costs.areas), "cases": ordered}, indent=0) + "\n"
+
+
+def table(seconds: Mapping[str, float], costs: Costs) -> list[str]:
+    """Return one line for each number of workers: the simulated length, the bound, and the difference in percent."""
+    order = sorted(seconds, key=costs.rank)
+    lines = ["workers  simulated s  bound s  above"]
+    for workers in WORKERS:
+        length, least = simulated([seconds[id] for id in order], workers), bound(seconds.values(), workers)
+        lines.append(f"{workers:7d}  {length:11.1f}  {least:7.1f}  {length / least - 1:5.1%}")
+    return lines
+
+
+def bound(seconds: Iterable[float], workers: int) -> float:
+    """Return the seconds that no order of the cases can beat."""
+    taken = list(seconds)
+    return max(sum(taken) / workers, max(taken))
+
+
+def simulated(order: Sequence[float], workers: int) -> float:
+    """Return the seconds of a run in this order with xdist's scheduler ``load`` and chunks of one.
+
+    A worker holds the case that it runs and one more, and gets another when it ends one.
+    """
+    waiting = deque(order)
+    held = [deque(waiting.popleft() for _ in range(min(2, len(waiting)))) for _ in range(workers)]
+    running = [(cases[0], number) for number, cases in enumerate(held) if cases]
+    heapq.heapify(running)
+    now = 0.0
+    while running:
+        now, number = heapq.heappop(running)
+        cases = held[number]
+        cases.popleft()
+        if waiting:
+            cases.append(waiting.popleft())
+        if cases:
+            heapq.heappush(running, (now + cases[0], number))
+    return now
+
+
+if __name__ == "__main__":
+    sys.exit(main())
