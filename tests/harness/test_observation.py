@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 
 import pytest
@@ -12,7 +11,6 @@ from conformance.finding import EnvironmentLacks, Finding, Refused
 from conformance.observation import Seen, contradicts_out_of_memory, observe
 from conformance.reports.verdict import Reason
 from conformance.runner.controller import run_status
-from conformance.runner.progress import progress_line
 
 
 class OutOfMemoryError(RuntimeError):
@@ -78,9 +76,3 @@ def test_an_asserts_own_sentence_is_enough() -> None:
 )
 def test_exit_status(pytests: int, reports: int, expected: int) -> None:
     assert run_status(pytests, reports) == expected
-
-
-def test_progress_tells_what_is_left() -> None:
-    line = progress_line(Counter({"pass": 30, "fail": 20}), total=200, seconds=60)
-
-    assert line == "[ 25%] 50/200 pass 30 skip 0 fail 20 in 1:00, about 3:00 left"
