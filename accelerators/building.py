@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from conformance.errors import SetupError
+from conformance.process.cache import cache_folder
 
 
 @dataclass(frozen=True)
@@ -67,12 +68,6 @@ def build(recipe: Recipe) -> Built:
         start = time.perf_counter()
         _compile(recipe, file)
         return Built(file, time.perf_counter() - start)
-
-
-def cache_folder() -> Path:
-    """Return the user's cache folder for this project."""
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(home) / "accelerator-conformance"
 
 
 def compiler(who: str, without: str) -> list[str]:

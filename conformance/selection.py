@@ -7,38 +7,39 @@ import re
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 
-from conformance.case import Case, Tier
+from conformance.case import Tier
+from conformance.reports.planned import PlannedCase
 from conformance.reports.profiles import in_profile
 from conformance.run_options import RunOptions
 
 
-def selector(options: RunOptions) -> Callable[[Case], bool]:
+def selector(options: RunOptions) -> Callable[[PlannedCase], bool]:
     """Return a predicate that tells whether the options select a case."""
-    tests: list[Callable[[Case], bool]] = []
+    tests: list[Callable[[PlannedCase], bool]] = []
     if options.areas:
         tests.append(lambda case: case.area in options.areas)
     if options.tier:
-        tests.append(lambda case: case.tier.value == options.tier)
+        tests.append(lambda case: case.tier == options.tier)
     else:
         tests.append(_usual(options.cases))
     if options.dtypes:
-        tests.append(lambda case: case.dtype in options.dtypes)
+        tests.append(lambda case: case.axes.get("dtype") in options.dtypes)
     if options.cases:
         tests.append(_named(options.cases))
     if options.profile:
-        tests.append(lambda case: in_profile(str(options.profile), case.planned))
+        tests.append(lambda case: in_profile(str(options.profile), case))
     if options.shard:
         tests.append(lambda case: in_shard(case.id, *options.shard))  # type: ignore[misc]
     return lambda case: all(test(case) for test in tests)
 
 
-def _usual(patterns: Iterable[str]) -> Callable[[Case], bool]:
+def _usual(patterns: Iterable[str]) -> Callable[[PlannedCase], bool]:
     """Return a predicate that leaves out the deep tier, but for cases that are named in full."""
     exact = frozenset(patterns)
-    return lambda case: case.tier is not Tier.DEEP or case.id in exact
+    return lambda case: case.tier != Tier.DEEP.value or case.id in exact
 
 
-def _named(patterns: Iterable[str]) -> Callable[[Case], bool]:
+def _named(patterns: Iterable[str]) -> Callable[[PlannedCase], bool]:
     """Return a predicate that tells whether one of the patterns matches the id of a case.
 
     Ids without a wildcard are looked up in a set, because a case file may name thousands of them.

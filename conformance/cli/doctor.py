@@ -22,14 +22,12 @@ from conformance.cli.checks import (
     python_check,
     report_check,
 )
-from conformance.cli.probing import LoadResult, Probe, probe, run_limited
+from conformance.cli.probing import LoadResult, Probe, probe_all, run_limited
 from conformance.errors import UsageError
 from conformance.process.deaths import how_it_ended
 
 SUMMARY = "Check this machine: packages, tools, accelerators, and what would be skipped."
 
-# Importing torch keeps one core busy, and a probe mostly imports torch.
-_PARALLEL_PROBES: Final = 2
 #: Line of a traceback that names an exception.
 _EXCEPTION: Final = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Exit)\b")
 
@@ -62,10 +60,12 @@ def run(arguments: argparse.Namespace) -> int:
     names = [arguments.name] if requested else _names()
     # Not to stdout, which other programs may read. Importing torch from a cold disk has taken half a minute.
     print(f"importing torch, and loading {', '.join(names)}: this can take a minute", file=sys.stderr, flush=True)
-    probes = _probes(names, arguments.time_limit)
+    with ThreadPoolExecutor(1) as pool:
+        software = pool.submit(lambda: list(_software(arguments.time_limit, arguments.conformance_report)))
+        probes = probe_all(names, arguments.time_limit)
+        checks = software.result()
     if requested and probes[0].result is LoadResult.UNKNOWN:
         raise UsageError(probes[0].text)
-    checks = list(_software(arguments.time_limit, arguments.conformance_report))
     _print("software", checks)
     accelerators = [accelerator_check(loaded, requested=requested) for loaded in probes]
     _print("accelerators", accelerators)
@@ -120,11 +120,6 @@ def _import_error(time_limit: float, *, autoload: str) -> str:
     cause = next((line for line in lines if _EXCEPTION.match(line)), lines[-1])
     broken = "reinstall torch" if autoload == "0" else "repair or remove that package"
     return f"fails: {cause}; {broken}"
-
-
-def _probes(names: Sequence[str], time_limit: float) -> list[Probe]:
-    with ThreadPoolExecutor(_PARALLEL_PROBES) as pool:
-        return list(pool.map(lambda name: probe(name, time_limit), names))
 
 
 #: Check states of accelerators that the user did not name: a run can use another accelerator.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from conformance.cli.main import known_name, known_names
 
 if TYPE_CHECKING:
-    from conformance.plan import BundledCase
+    from conformance.reports.planned import PlannedCase
 
 SUMMARY = "List cases, capabilities or accelerators."
 
@@ -48,10 +48,10 @@ def _lines(arguments: argparse.Namespace) -> Iterator[str]:
     return _counts(chosen) if arguments.count else map(_line, chosen)
 
 
-def _line(planned: BundledCase) -> str:
+def _line(planned: PlannedCase) -> str:
     """Return the id, with a comment for a case that is not about the device. ``--case-file`` reads such lines."""
-    note = planned.case.planned.about_note
-    return f"{planned.case.id}  # {note}" if note else planned.case.id
+    note = planned.about_note
+    return f"{planned.id}  # {note}" if note else planned.id
 
 
 def _capabilities() -> Iterator[str]:
@@ -69,11 +69,12 @@ def _accelerators() -> Iterator[str]:
     yield from names()
 
 
-def _chosen(arguments: argparse.Namespace) -> list[BundledCase]:
+def _chosen(arguments: argparse.Namespace) -> list[PlannedCase]:
     """Return the cases that the options select. A wrong option is reported before any suite is imported."""
     from conformance.accelerators.capabilities import DTYPES
     from conformance.case import Tier
-    from conformance.plan import area_names, bundled_cases
+    from conformance.known_cases import known_cases
+    from conformance.plan import area_names
     from conformance.reports.profiles import PROFILES
     from conformance.run_options import RunOptions
     from conformance.selection import selector
@@ -86,12 +87,12 @@ def _chosen(arguments: argparse.Namespace) -> list[BundledCase]:
         dtypes=known_names("dtype", arguments.dtype, DTYPES),
     )
     is_selected = selector(options)
-    return [planned for planned in bundled_cases(options.areas or None, deep=True) if is_selected(planned.case)]
+    return [planned for planned in known_cases(options.areas or None) if is_selected(planned)]
 
 
-def _counts(chosen: list[BundledCase]) -> Iterator[str]:
+def _counts(chosen: list[PlannedCase]) -> Iterator[str]:
     """Yield the number of cases of each area, and their sum."""
-    areas = Counter(planned.case.area for planned in chosen)
+    areas = Counter(planned.area for planned in chosen)
     width = max(map(len, [*areas, "total"]))
     for area, number in sorted(areas.items()):
         yield f"{area:<{width}}  {number:>6}"

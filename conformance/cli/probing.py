@@ -11,8 +11,12 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
 from typing import Any, Final
 
 from conformance.errors import ConformanceError, UsageError
@@ -20,6 +24,10 @@ from conformance.process.python import child_python
 
 # Vendor libraries may print to standard output too; this prefix marks the line with the answer.
 _MARK: Final = "conformance-probe: "
+#: The same for the common process of several probes.
+_SERVED: Final = "conformance-served: "
+#: Seconds that the common process may take to import torch, from a slow disk as well; and between two looks at forks.
+_TORCH_DEADLINE, _POLL = 300.0, 0.02
 #: Characters of a message that are kept.
 _MAX_OUTPUT: Final = 4_000
 
@@ -49,6 +57,74 @@ def probe(name: str, time_limit: float) -> Probe:
     """Load the accelerator in a new process, which is killed after ``time_limit`` seconds, and return the result."""
     program = "from conformance.cli.probing import main; main()"
     return read_answer(name, *run_limited(child_python(program, name), time_limit))
+
+
+def probe_all(names: Sequence[str], time_limit: float) -> list[Probe]:
+    """Load accelerators side by side, each in a process of its own, and return the results in the order of the names.
+
+    The processes are forks of one that has imported torch: importing it for each takes longer than all the rest.
+    """
+    if len(names) == 1 or not hasattr(os, "fork"):
+        return [probe(name, time_limit) for name in names]
+    program = "from conformance.cli.probing import serve; serve()"
+    _, output, _ = run_limited(child_python(program, str(time_limit), *names), time_limit + _TORCH_DEADLINE)
+    lines = [line.removeprefix(_SERVED) for line in output.splitlines() if line.startswith(_SERVED)]
+    ended = {name: result for name, *result in map(json.loads, lines)}
+    # A name without a result: the common process has died, so each gets one that imports torch itself.
+    return [read_answer(name, *ended[name]) if name in ended else probe(name, time_limit) for name in names]
+
+
+def serve() -> None:
+    """Fork a probe for each accelerator on the command line, and print one line of JSON for each.
+
+    A line has the name, the exit status (None for a probe that was killed after the time limit), and both outputs.
+    """
+    with contextlib.suppress(Exception):
+        import torch  # noqa: F401 - a probe that needs torch reports how importing it fails
+    time_limit, *names = sys.argv[1:]
+    with tempfile.TemporaryDirectory() as folder:
+        files = {
+            name: (Path(folder, f"{number}.out"), Path(folder, f"{number}.err")) for number, name in enumerate(names)
+        }
+        running = {_forked(name, *files[name]): name for name in names}
+        for pid, status in _ended(running, float(time_limit)):
+            name = running[pid]
+            outputs = (path.read_text(errors="replace")[-_MAX_OUTPUT:] for path in files[name])
+            print("\n" + _SERVED + json.dumps([name, status, *outputs]), flush=True)
+
+
+def _forked(name: str, output: Path, errors: Path) -> int:
+    """Start a fork that loads the accelerator and writes the answer into the first file; return its process id."""
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        os.setsid()  # its children are killed with it
+        for number, path in ((1, output), (2, errors)):
+            os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), number)
+        print("\n" + _MARK + json.dumps(load_here(name)), flush=True)
+        os._exit(0)
+    except BaseException as error:  # noqa: BLE001 - SystemExit too: a fork must not go on as its parent
+        print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        os._exit(1)
+
+
+def _ended(running: Iterable[int], time_limit: float) -> Iterator[tuple[int, int | None]]:
+    """Yield the process id and the exit status of each fork when it ends; None for one that had to be killed."""
+    left, deadline = set(running), time.monotonic() + time_limit
+    while left:
+        late = time.monotonic() > deadline
+        for pid in sorted(left):
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if not ended and not late:
+                continue
+            if not ended:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+            left.discard(pid)
+            yield pid, os.waitstatus_to_exitcode(status) if ended else None
+        time.sleep(_POLL)
 
 
 def run_limited(command: list[str], time_limit: float, *, autoload: str = "0") -> tuple[int | None, str, str]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ import torch
 from conformance.coverage import databases
 from conformance.coverage.map import Flags
 from conformance.coverage.recording import CallRecorder
+from conformance.process.cache import cache_folder, keep
 
 
 def reached() -> tuple[Flags, dict[str, int]]:
@@ -26,20 +26,15 @@ def reached() -> tuple[Flags, dict[str, int]]:
         calls, inputs = json.loads(file.read_text(encoding="utf-8"))
         return calls, inputs
     found = _found()
-    with contextlib.suppress(OSError):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        temporary = file.with_suffix(f".{os.getpid()}")
-        temporary.write_text(json.dumps(found), encoding="utf-8")
-        temporary.replace(file)
+    keep(file, json.dumps(found))
     return found
 
 
 def _cache_path() -> Path:
     """Return the cache file's path; its name changes with torch and with the code that runs the databases."""
-    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     code = [Path(__file__).with_name(name).read_text(encoding="utf-8") for name in ("databases.py", "flags.py")]
     key = hashlib.sha256("\0".join([str(torch.__version__), *code]).encode()).hexdigest()[:16]
-    return root / "accelerator-conformance" / f"databases-{key}.json"
+    return cache_folder() / f"databases-{key}.json"
 
 
 def _found() -> tuple[Flags, dict[str, int]]:

@@ -11,7 +11,8 @@ from conformance.accelerators.declaration import Declaration, State
 from conformance.case import Case
 from conformance.costs import measured
 from conformance.errors import ConformanceError, UnknownName
-from conformance.plan import bundled_cases, family_of, make_manifest
+from conformance.known_cases import known_elsewhere
+from conformance.plan import family_of, make_manifest
 from conformance.reports.json_files import write_json
 from conformance.run_options import RunOptions
 from conformance.selection import matches, selector
@@ -52,7 +53,7 @@ class Collection:
             return
         if not any(mark.name == MARKER for mark in getattr(metafunc.function, "pytestmark", [])):
             getattr(pytest.mark, MARKER)(metafunc.function)  # its items take the marks of the function, for -m
-        chosen = [case for case in family.expand() if self._selected(case)]
+        chosen = [case for case in family.expand() if self._selected(case.planned)]
         if "case" not in metafunc.fixturenames:
             metafunc.fixturenames.append("case")
         names = ("case", *family.axis_names)
@@ -111,9 +112,20 @@ def reject_unknown_cases(options: RunOptions, ids: Sequence[str]) -> None:
             raise _unknown_case(pattern)
 
 
+def reject_mistyped_cases(patterns: Sequence[str]) -> None:
+    """Raise for a ``--case`` that matches no case of the suite, before workers start."""
+    if not patterns:
+        return
+    ids = [planned.id for planned in known_elsewhere()]
+    known = frozenset(ids)
+    for pattern in patterns:
+        if pattern not in known and not any(matches(pattern, id) for id in ids):
+            raise UnknownCase(pattern, ids)
+
+
 def _unknown_case(pattern: str) -> ConformanceError:
     """Return the error for a pattern that selects no case: excluded by other options, or unknown."""
-    known = [planned.case.id for planned in bundled_cases(deep=True)]
+    known = [planned.id for planned in known_elsewhere()]
     if any(matches(pattern, id) for id in known):
         return ConformanceError(
             f"case '{pattern}' exists, but --area, --tier, --dtype, --profile or --shard leaves it out."

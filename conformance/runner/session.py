@@ -18,7 +18,7 @@ from conformance.plan import SUITES, area_names
 from conformance.process.deaths import evidence, loading_limited, output_path, read_text
 from conformance.process.trial import try_module
 from conformance.run_options import read_options
-from conformance.runner.collection import Collection
+from conformance.runner.collection import Collection, reject_mistyped_cases
 from conformance.runner.context import RUN_CONTEXT, ReportFolder, RunContext, folder_for, is_worker, worker_name
 from conformance.runner.waivers import waivers_of
 from conformance.selection import areas_of
@@ -120,6 +120,9 @@ def _register_controller(config: pytest.Config, context: RunContext, collection:
 def _make_context(config: pytest.Config) -> RunContext:
     """Return the context of a new run. Raise ConformanceError for wrong options before anything runs."""
     options = read_options(config)
+    paths = _paths(config)
+    if not paths:
+        reject_mistyped_cases(options.cases)
     waivers_of(options.waivers)  # raises if the file is wrong
     try_module(options.accelerator)
     accelerator = resolve(options.accelerator)
@@ -127,7 +130,6 @@ def _make_context(config: pytest.Config) -> RunContext:
     if not config.option.collectonly:
         # Before anything runs: a missing package is then one sentence, not the failure of every worker.
         accelerator.preflight()
-    paths = _paths(config)
     folder = folder_for(options, accelerator.name, paths, _typed(config))
     if not config.option.collectonly:
         folder.create()

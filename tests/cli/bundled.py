@@ -10,6 +10,7 @@ import pytest
 from conformance.accelerators.capabilities import RNG_STATE, Cell
 from conformance.case import Case, Level, Tier
 from conformance.plan import BundledCase
+from conformance.reports.planned import PlannedCase
 
 
 def check_state() -> None:
@@ -47,5 +48,9 @@ def use_stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
         chosen = None if areas is None else set(areas)
         return [planned for planned in (CASES if deep else USUAL) if chosen is None or planned.case.area in chosen]
 
+    def known_cases(areas: Iterable[str] | None = None) -> list[PlannedCase]:
+        return [bundled.case.planned for bundled in bundled_cases(areas, deep=True)]
+
     monkeypatch.setattr("conformance.plan.bundled_cases", bundled_cases)
+    monkeypatch.setattr("conformance.known_cases.known_cases", known_cases)
     monkeypatch.setattr("conformance.plan.area_names", lambda: ["accelerator", "operators", "profiling", "workloads"])

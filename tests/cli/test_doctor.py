@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from conformance.cli import doctor
+from conformance.cli import doctor, probing
 from conformance.cli.checks import (
     EXTRAS,
     REQUIRED,
@@ -23,7 +23,7 @@ from conformance.cli.checks import (
     why_unwritable,
 )
 from conformance.cli.main import main
-from conformance.cli.probing import LoadResult, Probe, read_answer, run_limited
+from conformance.cli.probing import LoadResult, Probe, probe_all, read_answer, run_limited
 
 Captured = pytest.CaptureFixture[str]
 
@@ -91,6 +91,38 @@ def test_a_crashing_vendor_stack_is_named_by_its_signal() -> None:
     assert (answer.result, answer.text) == (LoadResult.CRASHED, "loading it ended the process with SIGABRT")
 
 
+def test_accelerators_are_probed_side_by_side_and_none_harms_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "aborting.py").write_text("import os\nos.abort()\n")
+    (tmp_path / "hanging.py").write_text("import time\ntime.sleep(600)\n")
+    (tmp_path / "exiting.py").write_text("import sys\nsys.exit('no licence')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    found = probe_all(["aborting:X", "cpu", "hanging:X", "exiting:X", "no-such"], 20)
+
+    assert [answer.name for answer in found] == ["aborting:X", "cpu", "hanging:X", "exiting:X", "no-such"]
+    assert [answer.result for answer in found] == [
+        LoadResult.CRASHED,
+        LoadResult.USABLE,
+        LoadResult.HUNG,
+        LoadResult.ABSENT,
+        LoadResult.UNKNOWN,
+    ]
+    assert found[0].text == "loading it ended the process with SIGABRT"
+
+
+def test_if_the_common_process_dies_each_accelerator_is_probed_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = probing.run_limited
+
+    def run(command: list[str], limit: float, **more: str) -> tuple[int | None, str, str]:
+        return (-9, "", "") if "serve" in command[2] else real(command, limit, **more)
+
+    monkeypatch.setattr(probing, "run_limited", run)
+
+    assert [answer.result for answer in probe_all(["cpu", "no-such"], 120)] == [LoadResult.USABLE, LoadResult.UNKNOWN]
+
+
 def test_a_vendor_stack_that_exits_is_named_by_its_last_words() -> None:
     result = run_limited([sys.executable, "-c", "import sys; sys.exit('no licence')"], 30)
 
@@ -155,7 +187,10 @@ def healthy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def answer_with(monkeypatch: pytest.MonkeyPatch, **found: LoadResult) -> None:
-    monkeypatch.setattr(doctor, "probe", lambda name, limit: Probe(name, found[name], f"about \x1b[31m{name}"))
+    def probed(names: list[str], limit: float) -> list[Probe]:
+        return [Probe(name, found[name], f"about \x1b[31m{name}") for name in names]
+
+    monkeypatch.setattr(doctor, "probe_all", probed)
 
 
 @pytest.mark.usefixtures("healthy")

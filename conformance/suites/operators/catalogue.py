@@ -13,11 +13,9 @@ import functools
 import hashlib
 import importlib.util
 import json
-import os
 import platform
 import re
 import subprocess
-import tempfile
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from importlib import metadata
@@ -25,6 +23,7 @@ from pathlib import Path
 
 from conformance.accelerators.capabilities import DIFFERENTIABLE_DTYPES, DTYPES, Cell, Mode
 from conformance.case import Case
+from conformance.process.cache import cache_folder, keep
 from conformance.process.python import child_python
 
 #: float8 has no arithmetic in PyTorch's operator database; its storage and casts are cases of the accelerator area.
@@ -118,7 +117,7 @@ def fill_cache_elsewhere() -> None:
 
 def fill_cache() -> None:
     """Read the database in this process and write the cache file."""
-    _write(cache_path(), _from_database())
+    keep(cache_path(), dump_operators(_from_database()))
 
 
 def _from_database() -> tuple[Operator, ...]:
@@ -156,8 +155,7 @@ def _unique(name: str, taken: set[str]) -> str:
 
 def cache_path() -> Path:
     """Return the cache file's path; its name changes with torch, Python, NumPy, the database and this code."""
-    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return root / "accelerator-conformance" / f"operators-{_key()}.json"
+    return cache_folder() / f"operators-{_key()}.json"
 
 
 def _key() -> str:
@@ -209,18 +207,3 @@ def _read(path: Path) -> tuple[Operator, ...] | None:
     except (OSError, ValueError, TypeError, KeyError):
         return None
     return known or None  # an empty list is a failed read: every torch has operators
-
-
-def _write(path: Path, known: tuple[Operator, ...]) -> None:
-    """Write a temporary file, then rename it.
-
-    Several workers may write at once; a reader sees either the whole file or none.
-    """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(dump_operators(known))
-        Path(temporary).replace(path)
-    except OSError:
-        return  # the next process computes it again

@@ -1,0 +1,27 @@
+"""Files in the user's cache folder. A missing, broken or unwritable one costs time and nothing else."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+
+def cache_folder() -> Path:
+    """Return the user's cache folder for this project."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "accelerator-conformance"
+
+
+def keep(path: Path, text: str) -> None:
+    """Write a temporary file, then rename it.
+
+    Several processes may write at once; a reader sees either the whole file or none.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        Path(temporary).replace(path)
+    except OSError:
+        return  # the next process computes it again
