@@ -18,10 +18,12 @@ from importlib import metadata
 from pathlib import Path
 from typing import Final
 
-from conformance.plan import bundled_cases, suite_version
+from conformance.plan import area_names, bundled_cases, suite_version
 from conformance.process.cache import cache_folder, keep
 from conformance.process.python import child_python
 from conformance.reports.planned import PlannedCase
+from conformance.run_options import RunOptions
+from conformance.selection import areas_of, selector
 
 #: Timeout in seconds for the process that makes the plan.
 _LONGEST_PLANNING: Final = 300.0
@@ -36,6 +38,22 @@ def known_cases(areas: Iterable[str] | None = None) -> list[PlannedCase]:
             keep(cache_path(), _dump(rows))
     wanted = None if areas is None else frozenset(areas)
     return [planned for planned in rows if wanted is None or planned.area in wanted]
+
+
+def areas_in(options: RunOptions) -> list[str]:
+    """Return the areas in which the options select a case, so that no other area is imported.
+
+    Where no file has the plan, these are all areas that the options do not exclude by name.
+    """
+    named = areas_of(options, area_names())
+    if not (options.profile or options.cases or options.dtypes or options.tier):
+        return named
+    rows = _read(cache_path())
+    if rows is None:
+        return named
+    selected = selector(options)
+    wanted = {planned.area for planned in rows if planned.area in named and selected(planned)}
+    return [area for area in named if area in wanted] or named
 
 
 def known_elsewhere() -> list[PlannedCase]:

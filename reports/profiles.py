@@ -1,6 +1,7 @@
 """Profiles: the sets of cases that badges stand for, as pure predicates over planned cases.
 
-``core`` ⊂ ``inference``, ``core`` ⊂ ``training`` ⊂ ``distributed``, and ``full`` holds every case.
+``core`` ⊂ ``inference``, ``core`` ⊂ ``training`` ⊂ ``distributed``, and ``full`` holds every case. ``standard`` has the
+cases that detect most per second: a first answer in minutes, and no badge.
 
 A profile is green if everything that is claimed of it passes, and if enough of it is claimed. Without the second
 condition a declaration of three cells would earn every profile.
@@ -9,9 +10,12 @@ Cases that are not about the device belong to ``full`` alone, and count in no re
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import cache
+from pathlib import Path
 from typing import Final
 
 from conformance.errors import UnknownName
@@ -26,7 +30,8 @@ class Profile:
     """Profile: a named set of cases. ``parents`` are the profiles that it contains.
 
     ``needs`` are capabilities that have to be claimed. ``areas`` are those of which at least ``MINIMUM_SHARE`` of the
-    profile's own cases has to be claimed; None means every area.
+    profile's own cases has to be claimed; None means every area. A profile without ``badge`` is a choice of cases for a
+    quick answer; its result is shown, and it is no level of support.
     """
 
     name: str
@@ -35,6 +40,7 @@ class Profile:
     own: Callable[[PlannedCase], bool]
     needs: tuple[str, ...] = ()
     areas: frozenset[str] | None = frozenset()
+    badge: bool = True
 
 
 #: The tier of cases that an ordinary run leaves out.
@@ -71,6 +77,18 @@ def _is_distributed(planned: PlannedCase) -> bool:
     return planned.of_device and planned.distributed
 
 
+@cache
+def _standard_ids() -> frozenset[str]:
+    """Return the ids of the profile ``standard``. The file has the axes of its cases by the ids without them."""
+    text = Path(__file__).with_name("standard.json").read_text(encoding="utf-8")
+    chosen: dict[str, list[str]] = json.loads(text)
+    return frozenset(f"{name}[{axes}]" if axes else name for name, rows in chosen.items() for axes in rows)
+
+
+def _is_standard(planned: PlannedCase) -> bool:
+    return planned.of_device and planned.id in _standard_ids()
+
+
 def _is_any(_planned: PlannedCase) -> bool:
     return True
 
@@ -80,6 +98,13 @@ PROFILES: dict[str, Profile] = {
     profile.name: profile
     for profile in (
         Profile("core", "The mandatory core, which no declaration can exclude.", (), _is_core),
+        Profile(
+            "standard",
+            "The cases that detect most per second, of every area: a first answer in two minutes. It earns no badge.",
+            ("core",),
+            _is_standard,
+            badge=False,
+        ),
         Profile("inference", "Running models forward, on one device.", ("core",), _is_inference, areas=_BASIC_AREAS),
         Profile(
             "training",
@@ -96,7 +121,7 @@ PROFILES: dict[str, Profile] = {
             needs=_COLLECTIVES,
             areas=None,
         ),
-        Profile("full", "Everything.", ("inference", "distributed"), _is_any, areas=None),
+        Profile("full", "Everything.", ("standard", "inference", "distributed"), _is_any, areas=None),
     )
 }
 
@@ -191,7 +216,7 @@ def _all_green(name: str, alone: Mapping[str, ProfileResult]) -> bool:
 def badge(results: Iterable[ProfileResult]) -> str | None:
     """Return the name of the largest green profile, or None."""
     # The last one: the results come from the smallest profile to the largest.
-    green = [result.name for result in results if result.green]
+    green = [result.name for result in results if result.green and PROFILES[result.name].badge]
     return green[-1] if green else None
 
 
@@ -208,7 +233,7 @@ class Policy:
 
 
 #: Smaller profiles allow fewer flaky cases.
-_MAX_FLAKY: Final = {"core": 0, "inference": 5, "training": 5, "distributed": 10, "full": 10}
+_MAX_FLAKY: Final = {"core": 0, "standard": 5, "inference": 5, "training": 5, "distributed": 10, "full": 10}
 
 POLICIES: Final[dict[str, Policy]] = {name: Policy(name, max_flaky=_MAX_FLAKY[name]) for name in PROFILES}
 

@@ -70,6 +70,12 @@ def rerun(header: Mapping[str, Any], file: str) -> str:
     return shlex.join([*head, "--case-file", file, *_settings(header)]) if head else ""
 
 
+def whole(header: Mapping[str, Any]) -> str:
+    """Return a command line that runs every case, with the settings of a run."""
+    head = _command(header)
+    return shlex.join([*head, *_settings(header)]) if head else ""
+
+
 def _command(header: Mapping[str, Any]) -> list[str]:
     """Return the words that begin a command line: pytest, files and accelerator. None without an accelerator."""
     spec = str(header.get("spec") or header.get("accelerator") or "auto")

@@ -14,14 +14,14 @@ import pytest
 
 from conformance.accelerators.registry import resolve
 from conformance.errors import ConformanceError, UsageError
-from conformance.plan import SUITES, area_names
+from conformance.known_cases import areas_in
+from conformance.plan import SUITES
 from conformance.process.deaths import evidence, loading_limited, output_path, read_text
 from conformance.process.trial import try_module
 from conformance.run_options import read_options
 from conformance.runner.collection import Collection, reject_mistyped_cases
 from conformance.runner.context import RUN_CONTEXT, ReportFolder, RunContext, folder_for, is_worker, worker_name
 from conformance.runner.waivers import waivers_of
-from conformance.selection import areas_of
 
 
 def prepare(config: pytest.Config) -> None:
@@ -84,7 +84,7 @@ def activate(config: pytest.Config) -> None:
     context = config.stash[RUN_CONTEXT] = config.stash.get(RUN_CONTEXT, None) or _make_worker_context(config)
     pytest.register_assert_rewrite("conformance.suites")
     if context.bundled:
-        config.args[:] = [str(SUITES / area) for area in areas_of(context.options, area_names())]
+        config.args[:] = [str(SUITES / area) for area in areas_in(context.options)]
     collection = Collection(
         context.options,
         context.accelerator.static_declaration,

@@ -17,7 +17,8 @@ import pytest
 
 from conformance.process.peak import peak_line
 from conformance.reports.model import Report
-from conformance.reports.repro import rerun
+from conformance.reports.profiles import PROFILES
+from conformance.reports.repro import rerun, whole
 from conformance.reports.totals import ExitStatus
 from conformance.runner.context import RunContext, header_of
 
@@ -140,5 +141,8 @@ def next_steps(report: Report, context: RunContext, kept: Path | None) -> Iterat
         if kept is not None:
             yield f"      {shlex.join(['conformance', 'diff', folder])}"
     elif report.badge:
-        words = ["conformance", "gate", os.path.join(folder, "report.json"), "--profile", report.badge]  # noqa: PTH118
+        profile = report.run.profile or report.badge
+        words = ["conformance", "gate", os.path.join(folder, "report.json"), "--profile", profile]  # noqa: PTH118
         yield f"next: {shlex.join(words)}"
+    if report.run.profile in PROFILES and not PROFILES[report.run.profile].badge:
+        yield f"every case, as badges and the gate ask for: {whole(header_of(context))}"

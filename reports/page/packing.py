@@ -36,6 +36,8 @@ NO_MESSAGE: Final = -1
 #: Used share of the error budget, in quarters of a power of two, rounded up: ``a`` is 1/1024 or less, ``O`` all of it.
 _SHARES: Final = string.ascii_letters + "123456789"
 _STEPS: Final = 4
+#: Names of the profiles that earn a badge; the last one, ``full``, holds every case.
+_PROFILES: Final = [name for name, profile in PROFILES.items() if profile.badge]
 _LEAST_SHARE: Final = -10 * _STEPS
 RATIO: Final = "max_budget_ratio"
 
@@ -58,7 +60,7 @@ def payload(table: Table, columns: Sequence[PageColumn]) -> dict[str, Any]:
         "unrepeatable": [place for place, id in enumerate(ids) if not is_repeatable(id)],
         "axes": [json.loads(text) for text in axes],
         "axis": places,
-        "profiles": list(PROFILES),
+        "profiles": _PROFILES,
         "inside": "".join(_membership(table, id) for id in ids),
         "letters": {letter: [outcome.value, reason.value] for (outcome, reason), letter in LETTERS.items()},
         "reasons": {
@@ -82,7 +84,7 @@ def payload(table: Table, columns: Sequence[PageColumn]) -> dict[str, Any]:
 def _membership(table: Table, id: str) -> str:
     """Return a hexadecimal digit with a bit for each profile except ``full``, which holds every case."""
     # Four bits make one hexadecimal digit, so membership costs one character a case.
-    bits = [in_profile(name, table.planned[id]) for name in list(PROFILES)[:4]]
+    bits = [in_profile(name, table.planned[id]) for name in _PROFILES[:-1]]
     return f"{sum(bit << place for place, bit in enumerate(bits)):x}"
 
 

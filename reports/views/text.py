@@ -295,7 +295,16 @@ def _profile(report: Report) -> str:
     """Return the profile that the run has reached, or why there is none, and the breadth."""
     if report.run.invocation.selection and not report.badge:
         return _partial(report)
-    return f"{report.badge or 'none is fully green'} · {report.breadth}"
+    return f"{_without_badge(report)}{report.badge or 'none is fully green'} · {report.breadth}"
+
+
+def _without_badge(report: Report) -> str:
+    """Return the result of the run's profile if that profile earns no badge, else nothing."""
+    name = report.run.profile
+    if name not in PROFILES or PROFILES[name].badge:
+        return ""
+    green = any(result.green for result in report.profile_results if result.name == name)
+    return f"{name} is {'green' if green else 'not green'}; reached: "
 
 
 def _narrow(report: Report, width: int) -> Iterator[str]:

@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from conformance import known_cases as module
-from conformance.known_cases import known_cases
-from conformance.plan import bundled_cases
+from conformance.known_cases import areas_in, known_cases
+from conformance.plan import area_names, bundled_cases
+from conformance.reports.profiles import in_profile
+from conformance.run_options import RunOptions
 
 
 @pytest.fixture
@@ -46,6 +48,16 @@ def test_a_file_of_the_suite_that_changes_makes_another_plan(
     module.cache_path.cache_clear()
 
     assert module.cache_path() != before
+
+
+def test_only_areas_with_a_selected_case_are_imported() -> None:
+    rows = known_cases()
+    core = {planned.area for planned in rows if in_profile("core", planned)}
+
+    assert areas_in(RunOptions("cpu", profile="core")) == sorted(core)
+    assert areas_in(RunOptions("cpu", cases=("*.rng.seed*",))) == ["accelerator"]
+    assert areas_in(RunOptions("cpu", areas=("utils", "comm"), profile="core")) == ["utils"]
+    assert areas_in(RunOptions("cpu")) == area_names()
 
 
 @pytest.mark.parametrize("text", ["", "[", "[[1]]", "{}", "null", '[["a", "b"]]'])

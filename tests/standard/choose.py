@@ -1,0 +1,186 @@
+"""Chooses the cases of the profile ``standard``: ``python -m tests.standard.choose REPORT KILLERS``.
+
+REPORT is the report of a whole run, which has the seconds of every case. KILLERS is what ``python -m
+tests.faults.killers`` has written: drawn faults of operators, each with every case that kills it.
+
+The choice is a greedy cover: again and again the case that kills most per second among what is left.
+
+* A generated fault is a sample. What it says of one operator holds for all: the cells that killed it form a pattern,
+  and every operator gets every pattern, with its share of the weight.
+* A generated fault acts in all dtypes at once, but a device has a kernel for each. A part of the weight goes to faults
+  of one dtype alone.
+* A known defect counts by the cases that killed it.
+* All core cases are in the profile, and for each area and each required cell without an axis the cheapest case.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from conformance.known_cases import known_cases
+from conformance.reports import profiles
+from conformance.reports.loading import load
+from conformance.reports.planned import PlannedCase
+
+FILE = Path(profiles.__file__).with_name("standard.json")
+DEFECTS = Path(__file__).parents[1] / "defects" / "measured.json"
+#: Worker-seconds of the profile: what two workers have in two minutes, less start, collection and report.
+SECONDS = 150.0
+#: Weights of all generated faults of operators and of all known defects: the families of faults that they stand for.
+_OPERATORS, _DEFECTS = 7.0, 3.0
+#: Share of the operators' weight for faults in one dtype alone, and its parts.
+_ALONE = 0.2
+_DTYPES = {
+    "bfloat16-inference": 0.35,
+    "bfloat16-training": 0.25,
+    "float16-inference": 0.2,
+    "float16-training": 0.1,
+    "int32-inference": 0.1,
+}
+#: Least seconds of a case: pytest itself needs some.
+_LEAST = 0.004
+
+
+@dataclass
+class Cover:
+    """Faults with weights, the cases that kill each, and the cases that are chosen so far."""
+
+    seconds: Mapping[str, float]
+    weights: list[float] = field(default_factory=list)
+    killers: list[frozenset[str]] = field(default_factory=list)
+    chosen: set[str] = field(default_factory=set)
+
+    def add(self, weight: float, killers: Iterable[str]) -> None:
+        """Add a fault; one that no candidate kills is left out."""
+        if known := frozenset(killers) & self.seconds.keys():
+            self.weights.append(weight)
+            self.killers.append(known)
+
+    def cost(self, id: str) -> float:
+        return max(self.seconds[id], _LEAST)
+
+    def spent(self) -> float:
+        return sum(map(self.cost, self.chosen))
+
+    def share(self) -> float:
+        """Return the weight of the killed faults, as a share of all."""
+        killed = (w for w, killers in zip(self.weights, self.killers, strict=True) if killers & self.chosen)
+        return sum(killed) / (sum(self.weights) or 1.0)
+
+    def fill(self, budget: float) -> None:
+        """Choose the best case per second until the budget is spent, or nothing is left to kill."""
+        by_case: dict[str, list[int]] = defaultdict(list)
+        for number, killers in enumerate(self.killers):
+            for id in killers:
+                by_case[id].append(number)
+        alive = {number for number, killers in enumerate(self.killers) if not killers & self.chosen}
+        gain = {id: sum(self.weights[n] for n in numbers if n in alive) for id, numbers in by_case.items()}
+        spent = self.spent()
+        while gain:
+            id = max(gain, key=lambda id: (gain[id] / self.cost(id), id))
+            if gain[id] <= 0:
+                return
+            worth = gain.pop(id)
+            if spent + self.cost(id) > budget or worth <= 0:
+                continue
+            self.chosen.add(id)
+            spent += self.cost(id)
+            for number in by_case[id]:
+                if number in alive:
+                    alive.discard(number)
+                    for other in self.killers[number]:
+                        if other in gain:
+                            gain[other] -= self.weights[number]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Write the file of the profile, and print what it costs and kills."""
+    parser = argparse.ArgumentParser(prog="python -m tests.standard.choose", description=__doc__)
+    parser.add_argument("report", metavar="REPORT", type=Path, help="report folder or report.json of a whole run")
+    parser.add_argument("killers", metavar="KILLERS", type=Path, nargs="+", help="files of tests.faults.killers")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help=f"worker-seconds (default: {SECONDS:g})")
+    options = parser.parse_args(arguments)
+    planned = {case.id: case for case in known_cases() if case.tier != profiles.DEEP and case.of_device}
+    measured = {case.id: case.seconds for case in load(options.report).cases if case.id in planned}
+    cover = Cover(measured)
+    _add_operators(cover, planned, [row for path in options.killers for row in _rows(path)])
+    _add_defects(cover)
+    cover.chosen |= _required(planned, cover)
+    print(f"required: {len(cover.chosen)} cases, {cover.spent():.0f} s, {cover.share():.1%} of the weight")
+    cover.fill(options.seconds)
+    print(f"chosen: {len(cover.chosen)} cases, {cover.spent():.0f} s, {cover.share():.1%} of the weight")
+    areas = Counter(planned[id].area for id in cover.chosen)
+    print(", ".join(f"{area} {number}" for area, number in sorted(areas.items())))
+    FILE.write_text(text(cover.chosen), encoding="utf-8")
+    return 0
+
+
+def _rows(path: Path) -> list[dict[str, list[str]]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def _add_operators(cover: Cover, planned: Mapping[str, PlannedCase], rows: Sequence[Mapping[str, list[str]]]) -> None:
+    """Give every operator the patterns of the drawn faults."""
+    patterns: Counter[frozenset[str]] = Counter()
+    for row in rows:
+        subjects = Counter(id.partition("[")[0] for id in row["reds"] if id.startswith("operators."))
+        if subjects:
+            subject = subjects.most_common(1)[0][0]
+            patterns[frozenset(_axes(id) for id in row["reds"] if id.partition("[")[0] == subject)] += 1
+    cells: dict[str, set[str]] = defaultdict(set)
+    for id, case in planned.items():
+        if case.area == "operators" and case.in_reference:
+            cells[id.partition("[")[0]].add(_axes(id))
+    share = _OPERATORS / len(cells)
+    for subject, known in cells.items():
+        for pattern, number in patterns.items():
+            weight = share * (1 - _ALONE) * number / sum(patterns.values())
+            cover.add(weight, (f"{subject}[{axes}]" for axes in pattern & known))
+        for axes, part in _DTYPES.items():
+            cover.add(share * _ALONE * part, [f"{subject}[{axes}]"] if axes in known else [])
+
+
+def _axes(id: str) -> str:
+    return id.partition("[")[2].removesuffix("]")
+
+
+def _add_defects(cover: Cover) -> None:
+    """Add the known defects, each with all cases that have failed on it."""
+    rows = [json.loads(line) for line in DEFECTS.read_text(encoding="utf-8").splitlines()[1:]]
+    killed = [row["reds"] for row in rows if row["reds"]]
+    for reds in killed:
+        cover.add(_DEFECTS / len(killed), reds)
+
+
+def _required(planned: Mapping[str, PlannedCase], cover: Cover) -> set[str]:
+    """Return the core cases, and the cheapest case of each area and of each capability that a case requires."""
+    found = {id for id, case in planned.items() if case.level == "core" and id in cover.seconds}
+    wanted: dict[str, list[str]] = defaultdict(list)
+    for id, case in planned.items():
+        if id in cover.seconds:
+            wanted[f"area {case.area}"].append(id)
+            for cell in case.requires:
+                if not cell.startswith(("operators.", "kernels.")):
+                    wanted[cell.partition("[")[0]].append(id)
+    for ids in wanted.values():
+        if found.isdisjoint(ids):
+            found.add(min(ids, key=cover.cost))
+    return found
+
+
+def text(ids: Iterable[str]) -> str:
+    """Return the file's text: the axes of the chosen cases by the ids without them, one id a line."""
+    rows: dict[str, list[str]] = defaultdict(list)
+    for id in sorted(ids):
+        rows[id.partition("[")[0]].append(_axes(id))
+    return "{\n" + ",\n".join(f"{json.dumps(name)}: {json.dumps(axes)}" for name, axes in rows.items()) + "\n}\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
