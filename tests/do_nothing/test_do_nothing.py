@@ -6,13 +6,12 @@ import functools
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
 from conformance.case import Case
 from conformance.plan import bundled_cases
 from conformance.reports.model import CaseRecord
 from conformance.reports.verdict import Outcome, Reason
 from conformance.selection import matches
+from tests.rows import every_row
 
 from .run import may_pass, portion, run_cases, stale, unearned
 
@@ -56,7 +55,7 @@ def test_an_entry_that_passes_no_more_is_found() -> None:
     assert stale([PASSED], ALLOWED, both) == [], "nothing that the entry names has run"
 
 
-@pytest.mark.parametrize("pattern", may_pass())
+@every_row(may_pass())
 def test_each_entry_names_a_planned_case_about_the_device(pattern: str) -> None:
     named = [case for case in planned_cases() if matches(pattern, case.id)]
 
