@@ -16,7 +16,7 @@ import pytest
 from .running import HERE, Run, kill, run, start
 
 DEADLINE = 2.0
-#: ``tox run -e chaos`` has more.
+#: ``tox run -e instrument -- chaos`` has more.
 KILLS = int(os.environ.get("CONFORMANCE_KILLS", "6"))
 
 

@@ -18,7 +18,7 @@ from conformance.reports.journal import read_journal
 
 from .running import HERE, Run, run, start
 
-#: ``tox run -e chaos`` has more.
+#: ``tox run -e instrument -- chaos`` has more.
 INTERRUPTS = int(os.environ.get("CONFORMANCE_KILLS", "6")) // 3
 FOREVER = """
 import os, time

@@ -1,6 +1,6 @@
 """Twenty random false claims are named, no more and no fewer, and what ``conformance suggest`` writes is clean.
 
-``CONFORMANCE_LIE_SEEDS=20 pytest tests/acceptance/test_lies.py -s`` prints the table; ``tox run -e lies`` does that.
+``tox run -e instrument -- lies`` takes twenty seeds (``CONFORMANCE_LIE_SEEDS``) and prints the table.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A right device with CUDA's habits is accused of nothing: the cases that the habits concern, in a run of their own.
 
-`tox run -e like-cuda` runs all areas.
+`tox run -e instrument -- like-cuda` runs all areas.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ from conformance.reports.profiles import PROFILES
 from conformance.reports.totals import ExitStatus
 from conformance.run_options import Strictness
 from conformance.runner.controller import EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_USAGE
+from tests.instruments import BY_NAME
 from tests.rows import every_row
 
 from . import known_gaps
@@ -75,6 +76,8 @@ OTHERS = {
     "--mutant",
     "--upstream",
     "--out",
+    # those of the tests
+    "--part",
     # those of the generated faults
     "--draws",
     "--family",
@@ -179,11 +182,35 @@ def test_capabilities_in_prose_exist() -> None:
     } <= set(VOCABULARY)
 
 
+ENVIRONMENTS = set(re.findall(r"^\[testenv:([\w-]+)\]", (ROOT / "tox.ini").read_text(encoding="utf-8"), re.MULTILINE))
+
+
 def test_contributing_names_every_environment_of_tox() -> None:
-    environments = re.findall(r"^\[testenv:([\w-]+)\]", text(ROOT / "tox.ini"), re.MULTILINE)
     named = re.findall(r"tox run -e ([\w,-]+)", text(ROOT / "CONTRIBUTING.md"))
 
-    assert {name for names in named for name in names.split(",")} == set(environments)
+    assert {name for names in named for name in names.split(",")} == ENVIRONMENTS
+    assert len(ENVIRONMENTS) <= 9, "an instrument needs no environment of its own: see tests/instruments.py"
+
+
+def texts_with_commands() -> list[Path]:
+    """Return the pages and all programs in which a command of tox may stand."""
+    folders = ("tests", "benchmarks", "conformance", "accelerators", "kernels", "docs")
+    programs = [path for folder in folders for path in sorted((ROOT / folder).rglob("*")) if path.suffix in SOURCES]
+    return [*pages(), *programs, ROOT / "tox.ini", ROOT / ".ci" / "run", ROOT / ".ci" / "nightly"]
+
+
+#: Endings of files with commands in comments and messages.
+SOURCES = (".py", ".toml", ".sh", ".yml")
+
+
+@every_row(texts_with_commands, name=lambda path: str(path.relative_to(ROOT)))
+def test_every_environment_and_every_instrument_that_is_named_exists(path: Path) -> None:
+    content = text(path)
+    environments = re.findall(r"tox run -e ([a-z][\w-]*(?:,[\w-]+)*)", content)
+    named = re.findall(r"(?:run -e instrument --|-m tests\.instruments) ([a-z][\w-]*)", content)
+
+    assert set(",".join(environments).split(",")) <= {*ENVIRONMENTS, ""}
+    assert set(named) <= {*BY_NAME, "nightly"}
 
 
 def test_the_commands_are_exactly_these() -> None:

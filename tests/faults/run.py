@@ -89,7 +89,7 @@ def complaint(score: scores.Score, measured: Path) -> str | None:
     return (
         f"the suite kills {score} of the drawn faults; {measured.name} has {committed:.0%}.\n"
         "  See the survivors in faults.md. If fewer kills are right, measure again and commit the figure: "
-        "tox run -e faults -- --narrow --draws 3000"
+        "tox run -e instrument -- faults --narrow --draws 3000"
     )
 
 

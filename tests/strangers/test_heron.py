@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-#: Parts of the operators and models in float32: all of them take minutes, and ``tox run -e strangers`` runs them.
+#: Parts of the operators and models in float32: all take minutes: ``tox run -e instrument -- strangers heron``.
 SELECTIONS = {
     "interface": ["--area", "accelerator", "--area", "capabilities"],
     "operators": ["--area", "operators", "--dtype", "float32", "--shard", "3/20"],

@@ -21,7 +21,7 @@ BUSY = 8.0
 
 @pytest.fixture(scope="module")
 def torture(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return tortured(tmp_path_factory.mktemp("torture"), "-n2")  # all other words: tox run -e torture
+    return tortured(tmp_path_factory.mktemp("torture"), "-n2")  # all other words: tox run -e instrument -- torture
 
 
 def tortured(folder: Path, *arguments: str) -> Run:
