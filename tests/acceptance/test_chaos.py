@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.layers import longer
+
 from .running import HERE, Run, kill, run, start
 
 DEADLINE = 2.0
@@ -20,7 +22,7 @@ DEADLINE = 2.0
 KILLS = int(os.environ.get("CONFORMANCE_KILLS", "6"))
 
 
-@pytest.fixture(scope="module", params=["-n1", "-n2"])
+@pytest.fixture(scope="module", params=longer(["-n1", "-n2"], "-n2"))
 def chaos(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
     folder = tmp_path_factory.mktemp("chaos")
     tests = shutil.copy(HERE / "chaos_cases.py", folder / "test_chaos_cases.py")
@@ -84,6 +86,7 @@ def test_a_failure_prints_its_repro_line(chaos: Run) -> None:
     assert "--case chaos.wrong -n0" in chaos.output
 
 
+@pytest.mark.long
 def test_a_run_killed_at_random_points_resumes_to_the_same_report(tmp_path: Path) -> None:
     undisturbed, disturbed = tmp_path / "undisturbed", tmp_path / "disturbed"
     for folder in (undisturbed, disturbed):

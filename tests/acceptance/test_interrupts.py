@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import shutil
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from conformance.reports.journal import read_journal
+from tests.layers import longer
 
 from .running import HERE, Run, run, start
 
@@ -60,8 +62,9 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("workers", ["-n0", "-n2"])
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("way", "workers"), longer(itertools.product(WAYS, ["-n0", "-n2"]), ("ctrl-c", "-n2"), ("sigterm", "-n0"))
+)
 def test_the_interrupted_case_runs_again(way: str, workers: str, tmp_path: Path) -> None:
     (tmp_path / "test_vendor.py").write_text(FOREVER)
     words = ("--accelerator=cpu", "test_vendor.py", workers)
@@ -79,6 +82,7 @@ def test_the_interrupted_case_runs_again(way: str, workers: str, tmp_path: Path)
     assert resumed.verdicts == {f"vendor.{name}": ("pass", "native") for name in ("first", "second", "third")}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("workers", ["-n0", "-n2"])
 @pytest.mark.parametrize("way", ["ctrl-c", "sigterm", "sigkill"])
 def test_a_run_interrupted_at_random_points_resumes_to_the_same_report(way: str, workers: str, tmp_path: Path) -> None:

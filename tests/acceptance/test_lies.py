@@ -27,6 +27,7 @@ from conformance.errors import ConformanceError
 from conformance.reports.model import Report
 from conformance.reports.report_json import read_report
 from conformance.reports.verdict import Reason
+from tests.layers import longer
 
 from . import lies
 from .lies import Candidate, Kind, Lie
@@ -121,7 +122,7 @@ class Row:
         )
 
 
-@pytest.fixture(scope="module", params=list(SUBJECTS))
+@pytest.fixture(scope="module", params=longer(SUBJECTS, "sim"))
 def bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     name = str(request.param)
     try:
