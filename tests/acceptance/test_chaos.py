@@ -6,6 +6,7 @@ import json
 import os
 import random
 import shutil
+import subprocess
 import time
 from collections import Counter
 from dataclasses import replace
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.layers import longer
+from tests.waiting import wait_for
 
 from .running import HERE, Run, kill, run, start
 
@@ -67,12 +69,13 @@ def test_the_report_says_how_a_process_died(chaos: Run, case: str, text: str) ->
     assert text in chaos.messages[case]
 
 
-def test_a_hang_is_known_within_five_seconds_of_its_deadline(chaos: Run) -> None:
+def test_a_hang_is_known_by_its_own_deadline(chaos: Run) -> None:
     records = journal(chaos.folder)
     began = next(r["t"] for r in records if r["kind"] == "start" and r["id"] == "chaos.hang_holding_the_gil")
     ended = next(r["t"] for r in records if r["kind"] == "end" and r["id"] == "chaos.hang_holding_the_gil")
 
-    assert DEADLINE <= ended - began <= DEADLINE + 5
+    # On a busy machine it is known later; without a deadline of its own, after 60 s.
+    assert DEADLINE <= ended - began < 45
 
 
 def test_the_report_folder_holds_nothing_but_the_report(chaos: Run) -> None:
@@ -110,16 +113,15 @@ def test_a_run_killed_at_random_points_resumes_to_the_same_report(tmp_path: Path
     assert_nothing_was_rerun(journal(last.folder))
 
 
-def wait_until_it_works(process: object, folder: Path, moment: float) -> None:
+def wait_until_it_works(process: subprocess.Popen[str], folder: Path, moment: float) -> None:
     """Let a run come as far as its first new journal line, then some more: kills before that test nothing."""
     path = folder / "conformance-report/cpu/journal.jsonl"
     size = path.stat().st_size if path.exists() else 0
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline and process.poll() is None:  # type: ignore[attr-defined]
-        if path.exists() and path.stat().st_size > size:
-            break
-        time.sleep(0.02)
-    time.sleep(moment)
+    wait_for(
+        "the journal has another line, or the run has ended",
+        lambda: process.poll() is not None or (path.exists() and path.stat().st_size > size),
+    )
+    time.sleep(moment)  # any moment will do: the kill is random
 
 
 def without_times(finished: Run) -> list[object]:
