@@ -1,4 +1,4 @@
-"""What all tests of a process share."""
+"""What all tests of a process share: the part that runs, the order, and the simulated device."""
 
 from __future__ import annotations
 
@@ -16,11 +16,28 @@ LONGEST = (
 )  # fmt: skip
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option for a part of the tests."""
+    parser.addoption("--part", metavar="K/N", help="every N-th of the chosen tests, from the K-th: parts are disjoint")
+
+
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the tests of the longest files first, after pytest-randomly has drawn an order."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep one part, and put the tests of the longest files first, after pytest-randomly has drawn an order."""
+    if part := config.getoption("--part"):
+        kept = {item.nodeid for item in part_of(sorted(items, key=lambda item: item.nodeid), part)}
+        config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in kept])
+        items[:] = [item for item in items if item.nodeid in kept]
     order = {name: place for place, name in enumerate(LONGEST)}
     items.sort(key=lambda item: order.get("/".join(item.path.parts[-2:]), len(order)))
+
+
+def part_of(items: list[pytest.Item], part: str) -> list[pytest.Item]:
+    """Return the part K/N of the items: neighbours are alike, so that each part has some of every kind."""
+    number, _, count = part.partition("/")
+    if not (number.isdigit() and count.isdigit() and 1 <= int(number) <= int(count)):
+        raise pytest.UsageError(f"--part {part}: expected K/N, such as 1/5")
+    return items[int(number) - 1 :: int(count)]
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.rows import every_row
+
 ROOT = Path(__file__).parent.parent
 ROOMS = {
     "conformance.accelerators": ROOT / "accelerators",
@@ -87,7 +89,7 @@ def place_of(path: Path) -> str:
 ALL = [path for folder in dict.fromkeys(ROOMS.values()) for path in sources(folder)]
 
 
-@pytest.mark.parametrize("path", ALL, ids=lambda p: str(p.relative_to(ROOT)))
+@every_row(ALL, name=lambda path: str(path.relative_to(ROOT)))
 def test_arrows_between_rooms(path: Path) -> None:
     place, found = place_of(path), list(imports(path, package_of(path)))
     own = [name for name in found if name.split(".")[0] == "conformance"]

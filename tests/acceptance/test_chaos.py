@@ -6,6 +6,7 @@ import json
 import os
 import random
 import shutil
+import subprocess
 import time
 from collections import Counter
 from dataclasses import replace
@@ -13,14 +14,17 @@ from pathlib import Path
 
 import pytest
 
+from tests.layers import longer
+from tests.waiting import wait_for
+
 from .running import HERE, Run, kill, run, start
 
 DEADLINE = 2.0
-#: ``tox run -e chaos`` has more.
+#: ``tox run -e instrument -- chaos`` has more.
 KILLS = int(os.environ.get("CONFORMANCE_KILLS", "6"))
 
 
-@pytest.fixture(scope="module", params=["-n1", "-n2"])
+@pytest.fixture(scope="module", params=longer(["-n1", "-n2"], "-n2"))
 def chaos(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
     folder = tmp_path_factory.mktemp("chaos")
     tests = shutil.copy(HERE / "chaos_cases.py", folder / "test_chaos_cases.py")
@@ -65,12 +69,13 @@ def test_the_report_says_how_a_process_died(chaos: Run, case: str, text: str) ->
     assert text in chaos.messages[case]
 
 
-def test_a_hang_is_known_within_five_seconds_of_its_deadline(chaos: Run) -> None:
+def test_a_hang_is_known_by_its_own_deadline(chaos: Run) -> None:
     records = journal(chaos.folder)
     began = next(r["t"] for r in records if r["kind"] == "start" and r["id"] == "chaos.hang_holding_the_gil")
     ended = next(r["t"] for r in records if r["kind"] == "end" and r["id"] == "chaos.hang_holding_the_gil")
 
-    assert DEADLINE <= ended - began <= DEADLINE + 5
+    # On a busy machine it is known later; without a deadline of its own, after 60 s.
+    assert DEADLINE <= ended - began < 45
 
 
 def test_the_report_folder_holds_nothing_but_the_report(chaos: Run) -> None:
@@ -84,6 +89,7 @@ def test_a_failure_prints_its_repro_line(chaos: Run) -> None:
     assert "--case chaos.wrong -n0" in chaos.output
 
 
+@pytest.mark.long
 def test_a_run_killed_at_random_points_resumes_to_the_same_report(tmp_path: Path) -> None:
     undisturbed, disturbed = tmp_path / "undisturbed", tmp_path / "disturbed"
     for folder in (undisturbed, disturbed):
@@ -107,16 +113,15 @@ def test_a_run_killed_at_random_points_resumes_to_the_same_report(tmp_path: Path
     assert_nothing_was_rerun(journal(last.folder))
 
 
-def wait_until_it_works(process: object, folder: Path, moment: float) -> None:
+def wait_until_it_works(process: subprocess.Popen[str], folder: Path, moment: float) -> None:
     """Let a run come as far as its first new journal line, then some more: kills before that test nothing."""
     path = folder / "conformance-report/cpu/journal.jsonl"
     size = path.stat().st_size if path.exists() else 0
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline and process.poll() is None:  # type: ignore[attr-defined]
-        if path.exists() and path.stat().st_size > size:
-            break
-        time.sleep(0.02)
-    time.sleep(moment)
+    wait_for(
+        "the journal has another line, or the run has ended",
+        lambda: process.poll() is not None or (path.exists() and path.stat().st_size > size),
+    )
+    time.sleep(moment)  # any moment will do: the kill is random
 
 
 def without_times(finished: Run) -> list[object]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import shutil
@@ -15,10 +16,12 @@ from pathlib import Path
 import pytest
 
 from conformance.reports.journal import read_journal
+from tests.layers import longer
+from tests.waiting import PATIENCE, wait_for
 
 from .running import HERE, Run, run, start
 
-#: ``tox run -e chaos`` has more.
+#: ``tox run -e instrument -- chaos`` has more.
 INTERRUPTS = int(os.environ.get("CONFORMANCE_KILLS", "6")) // 3
 FOREVER = """
 import os, time
@@ -60,15 +63,16 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("workers", ["-n0", "-n2"])
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("way", "workers"), longer(itertools.product(WAYS, ["-n0", "-n2"]), ("ctrl-c", "-n2"), ("sigterm", "-n0"))
+)
 def test_the_interrupted_case_runs_again(way: str, workers: str, tmp_path: Path) -> None:
     (tmp_path / "test_vendor.py").write_text(FOREVER)
     words = ("--accelerator=cpu", "test_vendor.py", workers)
     process = start(*words, cwd=tmp_path)
-    wait_for(tmp_path / "running", process)
+    wait_for_file(tmp_path / "running", process)
     WAYS[way](process)
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=PATIENCE)
     journal = read_journal(tmp_path / "conformance-report/cpu/journal.jsonl")
     (tmp_path / "released").touch()
 
@@ -79,6 +83,7 @@ def test_the_interrupted_case_runs_again(way: str, workers: str, tmp_path: Path)
     assert resumed.verdicts == {f"vendor.{name}": ("pass", "native") for name in ("first", "second", "third")}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("workers", ["-n0", "-n2"])
 @pytest.mark.parametrize("way", ["ctrl-c", "sigterm", "sigkill"])
 def test_a_run_interrupted_at_random_points_resumes_to_the_same_report(way: str, workers: str, tmp_path: Path) -> None:
@@ -93,21 +98,20 @@ def test_a_run_interrupted_at_random_points_resumes_to_the_same_report(way: str,
     for _ in range(INTERRUPTS):
         process = start(*words, "--resume", cwd=disturbed, CHAOS_LOG=str(disturbed / "log"))
         # Not only while cases run: loading, collection and the end of a run are points too.
-        wait_for(disturbed / "conformance-report/cpu", process)
+        wait_for_file(disturbed / "conformance-report/cpu", process)
         time.sleep(dice.uniform(0, 8))
         if process.poll() is None:
             WAYS[way](process)
-        process.communicate(timeout=60)
+        process.communicate(timeout=PATIENCE)
     last = run(*words, "--resume", cwd=disturbed, CHAOS_LOG=str(disturbed / "log"))
 
     assert without_times(last) == without_times(whole), last.output
 
 
-def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and process.poll() is None and not path.exists():
-        time.sleep(0.02)
-    assert path.exists(), process.communicate()[0] if process.poll() is not None else "timed out"
+def wait_for_file(path: Path, process: subprocess.Popen[str]) -> None:
+    """Wait until a run has made the file, or has ended without it."""
+    wait_for(f"the run makes {path.name}, or ends", lambda: path.exists() or process.poll() is not None)
+    assert path.exists(), process.communicate()[0]
 
 
 def without_times(finished: Run) -> list[object]:

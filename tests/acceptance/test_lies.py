@@ -1,6 +1,6 @@
 """Twenty random false claims are named, no more and no fewer, and what ``conformance suggest`` writes is clean.
 
-``CONFORMANCE_LIE_SEEDS=20 pytest tests/acceptance/test_lies.py -s`` prints the table; ``tox run -e lies`` does that.
+``tox run -e instrument -- lies`` takes twenty seeds (``CONFORMANCE_LIE_SEEDS``) and prints the table.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from conformance.errors import ConformanceError
 from conformance.reports.model import Report
 from conformance.reports.report_json import read_report
 from conformance.reports.verdict import Reason
+from tests.layers import longer
 
 from . import lies
 from .lies import Candidate, Kind, Lie
@@ -121,7 +122,7 @@ class Row:
         )
 
 
-@pytest.fixture(scope="module", params=list(SUBJECTS))
+@pytest.fixture(scope="module", params=longer(SUBJECTS, "sim"))
 def bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     name = str(request.param)
     try:

@@ -1,6 +1,6 @@
 """A right device with CUDA's habits is accused of nothing: the cases that the habits concern, in a run of their own.
 
-`tox run -e like-cuda` runs all areas.
+`tox run -e instrument -- like-cuda` runs all areas.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from conformance.accelerators.simulated.habits import HABITS
+from tests.rows import every_row
 
 from .running import Run, run
 
@@ -59,6 +60,6 @@ def test_what_is_not_computed_is_confirmed(finished: Run) -> None:
         assert "confirmed" in finished.messages[f"operators.{cell}"]
 
 
-@pytest.mark.parametrize("name", sorted(HABITS))
+@every_row(sorted(HABITS))
 def test_every_habit_is_of_an_operator(name: str) -> None:
     assert torch._C._jit_get_schemas_for_operator(f"aten::{name}")

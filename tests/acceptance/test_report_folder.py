@@ -143,7 +143,7 @@ def test_of_runs_started_at_once_none_is_lost(workers: str, folder: Path) -> Non
     processes = []
     for _ in range(3):
         processes.append(start(*words, cwd=folder))
-        time.sleep(0.1)
+        time.sleep(0.1)  # so that they do not all start in one moment; any order is right
     outputs = [process.communicate(timeout=240)[0] for process in processes]
 
     statuses = [process.returncode for process in processes]

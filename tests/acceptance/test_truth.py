@@ -29,6 +29,7 @@ def test_planned_is_accounted_and_nothing_fails(slice_run: Run) -> None:
     assert len(slice_run.report.cases) == slice_run.report.run.suite.cases >= 200
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "arguments", [["-n0"], ["-n1"], ["-n2", "-p", "randomly", "-p", "no:cacheprovider"]], ids=["n0", "n1", "shuffled"]
 )

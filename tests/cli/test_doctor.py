@@ -73,13 +73,13 @@ def test_an_unwritable_report_folder_is_a_problem(tmp_path: Path) -> None:
 
 
 def test_a_hanging_vendor_stack_is_killed_with_its_children() -> None:
-    code = "import subprocess, time; subprocess.Popen(['sleep', '60']); time.sleep(60)"
+    code = "import subprocess, time; subprocess.Popen(['sleep', '600']); time.sleep(600)"
     began = time.monotonic()
 
     result = run_limited([sys.executable, "-c", code], 0.5)
 
     assert result == (None, "", "")
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 300, "it waited for the end of a process"
     assert read_answer("supa", *result).result is LoadResult.HUNG
 
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import fnmatch
 from collections import Counter
 
-import pytest
-
 from conformance.accelerators.simulated.faults import SWITCHES
 from conformance.selection import matches
 from tests.faults.pairs import order, state
 from tests.faults.pairs.pair import CALLS, PLACES
+from tests.rows import every_row
 
 from . import bench, table
 from .catalogue import MUTANTS
@@ -35,7 +34,7 @@ def test_names_are_unique_and_there_are_enough():
     assert len(MUTANTS) >= 100
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=NAMES)
+@every_row(MUTANTS, name=lambda mutant: mutant.name)
 def test_a_mutant_names_cases_that_are_planned(mutant: Mutant):
     assert bench.select([mutant.fault.caught_by]), f"{mutant.fault.caught_by} names no case"
     for pattern in mutant.also_run:
@@ -44,7 +43,7 @@ def test_a_mutant_names_cases_that_are_planned(mutant: Mutant):
     assert mutant.family
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=NAMES)
+@every_row(MUTANTS, name=lambda mutant: mutant.name)
 def test_a_mutant_breaks_something_that_exists(mutant: Mutant):
     fault = mutant.fault
 
@@ -61,7 +60,7 @@ def test_every_switch_has_a_mutant():
     assert set(SWITCHES) - used == set(NO_DEFECTS)
 
 
-@pytest.mark.parametrize("line", LINES, ids=lambda line: line.what[:40])
+@every_row(LINES, name=lambda line: line.what[:40])
 def test_every_known_defect_has_mutants_or_waits(line):
     assert line.mutants or line.waits
     assert set(line.mutants) <= set(NAMES)

@@ -1,4 +1,4 @@
-"""A fast part of ``tox run -e defects``: some mutants of each family against one case that must catch them."""
+"""A fast part of ``tox run -e instrument -- defects``: some mutants of each family, each against one case."""
 
 from __future__ import annotations
 

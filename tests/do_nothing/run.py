@@ -43,15 +43,15 @@ def may_pass() -> dict[str, str]:
     return {pattern: group["reason"] for group in groups for pattern in group["cases"]}
 
 
-def portion(cases: Iterable[Case], operators: int, seed: str = "") -> list[str]:
-    """Return the ids of some operator cases and of some of every other area, the same ones for the same seed."""
+def portion(cases: Iterable[Case], operators: int, others: int = _OF_AN_AREA, seed: str = "") -> list[str]:
+    """Return the ids of some operator cases and of ``others`` of every other area, the same ones for the same seed."""
     areas: dict[str, list[str]] = defaultdict(list)
     for case in cases:
         areas[case.area].append(case.id)
     return [
         id
         for area, ids in areas.items()
-        for id in sorted(ids, key=lambda id: _place(id, seed))[: operators if area == "operators" else _OF_AN_AREA]
+        for id in sorted(ids, key=lambda id: _place(id, seed))[: operators if area == "operators" else others]
     ]
 
 
@@ -91,7 +91,7 @@ def main() -> int:
     planned = [bundled.case for bundled in bundled_cases()]
     ids = [case.id for case in planned]
     if arguments.portion is not None:
-        ids = portion(planned, arguments.portion, arguments.seed)
+        ids = portion(planned, arguments.portion, seed=arguments.seed)
     with tempfile.TemporaryDirectory() as folder:
         cases = run_cases(ids, Path(folder))
     new, old = unearned(cases, may_pass()), stale(cases, may_pass(), [case.id for case in planned])

@@ -13,11 +13,11 @@ from conformance.plan import bundled_cases
 from conformance.reports.model import CaseRecord
 from conformance.reports.verdict import Outcome, Reason
 from conformance.selection import matches
+from tests.layers import longer
+from tests.rows import every_row
 
 from .run import may_pass, portion, run_cases, stale, unearned
 
-#: Operator cases of the portion; the whole run is ``python -m tests.do_nothing.run``.
-OPERATORS = 60
 ALLOWED = {"area.zeros[*": "the right answer is zero"}
 PASSED = CaseRecord("area.exp[float32]", "area")
 
@@ -28,9 +28,10 @@ def planned_cases() -> list[Case]:
     return [bundled.case for bundled in bundled_cases()]
 
 
-def test_a_portion_of_the_suite_sees_that_nothing_is_done(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("operators", "others"), longer([(8, 1), (60, 8)]))
+def test_a_portion_of_the_suite_sees_that_nothing_is_done(operators: int, others: int, tmp_path: Path) -> None:
     planned = planned_cases()
-    ids = portion(planned, OPERATORS)
+    ids = portion(planned, operators, others)
 
     cases = run_cases(ids, tmp_path)
 
@@ -56,7 +57,7 @@ def test_an_entry_that_passes_no_more_is_found() -> None:
     assert stale([PASSED], ALLOWED, both) == [], "nothing that the entry names has run"
 
 
-@pytest.mark.parametrize("pattern", may_pass())
+@every_row(may_pass())
 def test_each_entry_names_a_planned_case_about_the_device(pattern: str) -> None:
     named = [case for case in planned_cases() if matches(pattern, case.id)]
 

@@ -13,6 +13,7 @@ from benchmarks.record import read, record
 from benchmarks.table import Row
 from conformance.plan import area_names
 from tests.defects import measuring, table
+from tests.rows import every_row
 
 from . import explained, figures
 from .pages import pages, text
@@ -50,7 +51,7 @@ def test_every_area_describes_itself() -> None:
     assert " |  |\n" not in figures.areas() + "\n", "write a docstring in conformance/suites/AREA/__init__.py"
 
 
-@pytest.mark.parametrize("page", pages(), ids=lambda page: page.name)
+@every_row(pages, name=lambda page: page.name)
 def test_no_count_stands_outside_the_generated_parts(page: Path) -> None:
     """A count that is typed by hand becomes stale. Fragments of the changelog and examples of output are exempt."""
     if page.parent.name == "changelog":

@@ -6,8 +6,6 @@ import re
 import shlex
 from pathlib import Path
 
-import pytest
-
 from conformance.accelerators import lint
 from conformance.accelerators.capabilities import DTYPES, VOCABULARY
 from conformance.accelerators.registry import names
@@ -20,6 +18,8 @@ from conformance.reports.profiles import PROFILES
 from conformance.reports.totals import ExitStatus
 from conformance.run_options import Strictness
 from conformance.runner.controller import EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_USAGE
+from tests.instruments import BY_NAME
+from tests.rows import every_row
 
 from . import known_gaps
 from .pages import DOCS, README, ROOT, anchors, links, pages, rows, section, text
@@ -76,6 +76,8 @@ OTHERS = {
     "--mutant",
     "--upstream",
     "--out",
+    # those of the tests
+    "--part",
     # those of the generated faults
     "--draws",
     "--family",
@@ -99,14 +101,14 @@ OTHERS = {
 }
 
 
-@pytest.mark.parametrize("page", pages(), ids=lambda page: page.name)
+@every_row(pages, name=lambda page: page.name)
 def test_every_option_that_is_named_exists(page: Path) -> None:
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text(page)))
 
     assert named <= OURS | OTHERS, f"unknown options: {sorted(named - OURS - OTHERS)}"
 
 
-@pytest.mark.parametrize("page", pages(), ids=lambda page: page.name)
+@every_row(pages, name=lambda page: page.name)
 def test_every_command_that_is_shown_can_be_typed(page: Path) -> None:
     """The parser of the command accepts each ``conformance …`` line of a block."""
     lines = re.findall(r"^(?: {4}|\$ )?conformance ((?:\\\n|[^\n#])+)", text(page), re.MULTILINE)
@@ -180,11 +182,35 @@ def test_capabilities_in_prose_exist() -> None:
     } <= set(VOCABULARY)
 
 
+ENVIRONMENTS = set(re.findall(r"^\[testenv:([\w-]+)\]", (ROOT / "tox.ini").read_text(encoding="utf-8"), re.MULTILINE))
+
+
 def test_contributing_names_every_environment_of_tox() -> None:
-    environments = re.findall(r"^\[testenv:([\w-]+)\]", text(ROOT / "tox.ini"), re.MULTILINE)
     named = re.findall(r"tox run -e ([\w,-]+)", text(ROOT / "CONTRIBUTING.md"))
 
-    assert {name for names in named for name in names.split(",")} == set(environments)
+    assert {name for names in named for name in names.split(",")} == ENVIRONMENTS
+    assert len(ENVIRONMENTS) <= 9, "an instrument needs no environment of its own: see tests/instruments.py"
+
+
+def texts_with_commands() -> list[Path]:
+    """Return the pages and all programs in which a command of tox may stand."""
+    folders = ("tests", "benchmarks", "conformance", "accelerators", "kernels", "docs")
+    programs = [path for folder in folders for path in sorted((ROOT / folder).rglob("*")) if path.suffix in SOURCES]
+    return [*pages(), *programs, ROOT / "tox.ini", ROOT / ".ci" / "run", ROOT / ".ci" / "nightly"]
+
+
+#: Endings of files with commands in comments and messages.
+SOURCES = (".py", ".toml", ".sh", ".yml")
+
+
+@every_row(texts_with_commands, name=lambda path: str(path.relative_to(ROOT)))
+def test_every_environment_and_every_instrument_that_is_named_exists(path: Path) -> None:
+    content = text(path)
+    environments = re.findall(r"tox run -e ([a-z][\w-]*(?:,[\w-]+)*)", content)
+    named = re.findall(r"(?:run -e instrument --|-m tests\.instruments) ([a-z][\w-]*)", content)
+
+    assert set(",".join(environments).split(",")) <= {*ENVIRONMENTS, ""}
+    assert set(named) <= {*BY_NAME, "nightly"}
 
 
 def test_the_commands_are_exactly_these() -> None:
@@ -193,7 +219,7 @@ def test_the_commands_are_exactly_these() -> None:
     assert "pip install tox && tox run -e tests" in text(ROOT / ".ci" / "run")
 
 
-@pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda page: page.name)
+@every_row(sorted(DOCS.glob("*.md")), name=lambda page: page.name)
 def test_each_page_starts_with_a_command(page: Path) -> None:
     lines = text(page).splitlines()
 
@@ -201,7 +227,7 @@ def test_each_page_starts_with_a_command(page: Path) -> None:
     assert re.match(r" {4}(pytest|conformance|tox|python) ", lines[2]), lines[2]
 
 
-@pytest.mark.parametrize("page", pages(), ids=lambda page: page.name)
+@every_row(pages, name=lambda page: page.name)
 def test_links_lead_somewhere(page: Path) -> None:
     for link in links(text(page)):
         if "://" in link:
@@ -212,7 +238,7 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert not anchor or anchor in anchors(text(target)), link
 
 
-@pytest.mark.parametrize("page", pages(), ids=lambda page: page.name)
+@every_row(pages, name=lambda page: page.name)
 def test_no_machine_stands_in_the_text(page: Path) -> None:
     paths = re.findall(r"(?<![\w.~-])/(?:home|root|work|tmp|usr|opt|Users)/\S*", text(page))
     registries = re.findall(r"\S*(?:--index-url|--extra-index|/simple/)\S*", text(page))
@@ -220,7 +246,7 @@ def test_no_machine_stands_in_the_text(page: Path) -> None:
     assert paths + registries == []
 
 
-@pytest.mark.parametrize("file", sorted((ROOT / "changelog").glob("*.md")), ids=lambda file: file.name)
+@every_row(sorted((ROOT / "changelog").glob("*.md")), name=lambda file: file.name)
 def test_changelog_fragments_are_named_as_agreed(file: Path) -> None:
     if file.name != "README.md":
         assert re.fullmatch(r"\d+\.(feature|change|fix|removal)(\.\d+)?\.md", file.name)

@@ -27,6 +27,7 @@ from conformance.suites.operators.classes import op_class
 from conformance.suites.operators.execution import OperatorSample
 from conformance.suites.operators.oracle import FunctionElements, of_forward
 from tests.exact.device import ExactDevice, is_evaluated
+from tests.layers import longer
 
 CPU = torch.device("cpu")
 SEEDS = range(5)
@@ -95,7 +96,7 @@ def failures(mode: str, base: int) -> tuple[dict[str, str], set[str]]:
     return failed, computed
 
 
-@pytest.mark.parametrize("base", SEEDS)
+@pytest.mark.parametrize("base", longer(SEEDS))
 @pytest.mark.parametrize("mode", ["inference", "training"])
 def test_exact_values_fail_nothing(mode: str, base: int, small: None) -> None:
     failed, computed = failures(mode, base)
@@ -168,7 +169,7 @@ def allowed_at(
     return float(compare.judged_elements(host, host, better, kind, 1.0).allowed.reshape(-1)[position])
 
 
-@pytest.mark.parametrize("base", SEEDS)
+@pytest.mark.parametrize("base", longer(SEEDS))
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_three_ulp_beyond_the_budget_fail(dtype: torch.dtype, base: int, small: None) -> None:
     accepted, refused, tried = [], [], set()

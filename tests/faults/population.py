@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from . import arguments, derivatives, inputs, outputs, refusals
 from .fault import FAMILIES, Fault, Flags, Kind
@@ -45,12 +45,19 @@ def _of_kernels(family: str, seen: dict[str, Flags]) -> Iterator[Fault]:
                     yield Fault(family, kind.name, kernel, place, detail)
 
 
-def drawn(families: Sequence[str], draws: int, seed: str, found: Map, rules: dict[str, int]) -> list[Fault]:
-    """Draw faults, the same number of each family, without repetition. A seed draws the same ones every time."""
+def drawn(
+    families: Sequence[str],
+    draws: int,
+    seed: str,
+    found: Map,
+    rules: dict[str, int],
+    is_chosen: Callable[[Fault], bool] = lambda fault: True,
+) -> list[Fault]:
+    """Draw chosen faults, the same number of each family, without repetition. A seed draws the same ones every time."""
     chosen = []
     for number, family in enumerate(families):
         share = draws // len(families) + (number < draws % len(families))
-        every = population(family, found, rules)
+        every = [fault for fault in population(family, found, rules) if is_chosen(fault)]
         chosen += random.Random(f"{seed}:{family}").sample(every, min(share, len(every)))
     return chosen
 

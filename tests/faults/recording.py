@@ -306,13 +306,19 @@ def call(function: Any, values: Sequence[Any]) -> Any:
 
 
 def kept(
-    *, accelerator: str, narrow: bool, processes: int, only_new: bool = False, say: Callable[[str], None] = print
+    *,
+    accelerator: str,
+    narrow: bool,
+    processes: int,
+    only_new: bool = False,
+    chosen: Callable[[list[str]], list[str]] = list,
+    say: Callable[[str], None] = print,
 ) -> Map:
-    """Return the map of this suite: from its file, or recorded now and kept.
+    """Return the map of this suite, or of the ``chosen`` cases: from its file, or recorded now and kept.
 
     ``only_new`` records the cases that the newest file lacks, and believes it for the others.
     """
-    cases = plan(narrow=narrow)
+    cases = chosen(plan(narrow=narrow))
     file = FOLDER / f"map-{_key([accelerator, *cases])}.json.gz"
     files = sorted(FOLDER.glob("map-*.json.gz"), key=lambda path: path.stat().st_mtime)
     if file.exists():

@@ -13,7 +13,7 @@ from pathlib import Path
 from conformance.errors import ConformanceError
 from tests.defects import bench
 
-from . import corpus, forks, population, recording, scores
+from . import corpus, forks, parts, population, recording, scores
 from .fault import FAMILIES
 from .judging import Judged, judged, judged_deep, judged_wide
 from .pairs import families as pairs
@@ -69,11 +69,13 @@ def _of_kernels(
         narrow=options.narrow,
         processes=options.jobs,
         only_new=options.only_new,
+        chosen=options.part.cases if options.part else list,
         say=_say,
     )
     known = corpus.read()
     assert known is not None
-    faults = population.drawn(families, round(options.draws * part), options.seed, found, known.inputs)
+    chosen = [parts.chosen(found)] if options.part else []
+    faults = population.drawn(families, round(options.draws * part), options.seed, found, known.inputs, *chosen)
     _say(f"{len(faults)} faults drawn; {len(found.cases)} cases in the map; {time.perf_counter() - started:.0f} s")
     results = judged(faults, options.accelerator, found, known, options.jobs, _say)
     if options.narrow:
@@ -89,7 +91,7 @@ def complaint(score: scores.Score, measured: Path) -> str | None:
     return (
         f"the suite kills {score} of the drawn faults; {measured.name} has {committed:.0%}.\n"
         "  See the survivors in faults.md. If fewer kills are right, measure again and commit the figure: "
-        "tox run -e faults -- --narrow --draws 3000"
+        "tox run -e instrument -- faults --narrow --draws 3000"
     )
 
 
@@ -114,6 +116,12 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--only-new", action="store_true", help="record only the cases that the newest map lacks; while writing cases"
     )
     parser.add_argument("--deep", action="store_true", help="survivors also go through the cases of the deep tier")
+    parser.add_argument(
+        "--part",
+        type=parts.Part.of,
+        metavar="K/N",
+        help="only faults of every N-th operator, by its own cases",
+    )
     parser.add_argument("--out", type=Path, default=Path("faults-report"), help="folder for faults.json and faults.md")
     options = parser.parse_args(arguments)
     for name in ("draws", "jobs"):

@@ -46,12 +46,10 @@ def test_compiling_for_ever_is_a_hang() -> None:
 def test_the_case_has_afterwards_what_it_had_left() -> None:
     with while_compiling():
         pass
-    began = time.monotonic()
 
+    assert 0 < signal.getitimer(signal.ITIMER_REAL)[0] <= DEADLINE
     with pytest.raises(Late):
         time.sleep(10)
-
-    assert time.monotonic() - began < 10 * DEADLINE
 
 
 def test_where_no_clock_runs_none_is_started() -> None:

@@ -21,6 +21,7 @@ from conformance.kernels.low_latency.all_reduce import DTYPES, OPERATIONS
 from conformance.kernels.low_latency.reference import in_order
 from conformance.kernels.low_latency.segment import Tuning
 from tests.kernels.ranks import run_ranks
+from tests.waiting import wait_for
 
 #: 1 KiB chunks: 8 of them go around the ring of four slots twice.
 SMALL = Tuning(chunk=1024, whole=1024)
@@ -162,7 +163,6 @@ def test_one_rank_without_shared_memory_takes_all_ranks_to_torch_distributed():
 def failing(rank: int, size: int, how: str) -> tuple[str, str, float]:
     communicator = LowLatencyAllReduce(timeout=0.5 if how == "late" else 30.0)
     communicator.all_reduce(torch.ones(5))
-    started = time.monotonic()
     if rank == 1:
         if how == "killed":
             os.kill(os.getpid(), signal.SIGKILL)
@@ -173,11 +173,10 @@ def failing(rank: int, size: int, how: str) -> tuple[str, str, float]:
     given = torch.ones(6 if how == "mismatch" and rank == 1 else 5)
     with pytest.raises((UsageError, TimeoutError, ConnectionError)) as raised:
         communicator.all_reduce(given)
-    seconds = time.monotonic() - started
     assert (given == 1).all()
     with pytest.raises(UsageError, match="can no longer be used"):
         communicator.all_reduce(given)
-    return type(raised.value).__name__, str(raised.value), seconds
+    return type(raised.value).__name__, str(raised.value)
 
 
 @pytest.mark.parametrize(
@@ -190,10 +189,10 @@ def failing(rank: int, size: int, how: str) -> tuple[str, str, float]:
     ],
 )
 def test_a_rank_that_goes_or_differs_is_one_sentence_soon(how, kind, sentence):
-    name, text, seconds = run_ranks(failing, 2, how, dying=(1,) if how == "killed" else ())[0]
+    name, text = run_ranks(failing, 2, how, dying=(1,) if how == "killed" else ())[0]
 
+    # Another rank that had waited for its limit would have got a TimeoutError.
     assert (name, sentence in text) == (kind, True), text
-    assert seconds < 10
 
 
 def signalled(rank: int, size: int, folder: Path, to_main: bool) -> int:
@@ -204,9 +203,9 @@ def signalled(rank: int, size: int, folder: Path, to_main: bool) -> int:
     handled, ended = folder / "handled", folder / "ended"
     communicator, given = LowLatencyAllReduce(), torch.ones(5)
     if rank == 1:
-        _wait_for(handled)
+        wait_until_made(handled)
         assert (communicator.all_reduce(given) == 2).all()
-        _wait_for(ended)
+        wait_until_made(ended)
         with pytest.raises(ConnectionError, match="rank 0"):
             communicator.all_reduce(given)
         return 1
@@ -227,14 +226,6 @@ def _signal_soon(*, to_main: bool) -> None:
         signal.pthread_kill(thread.ident, signal.SIGUSR1)
 
     threading.Timer(0.2, send).start()
-
-
-def _wait_for(path: Path) -> None:
-    """The other rank is in its call until this one joins it: a time to sleep would be a guess."""
-    until = time.monotonic() + 60
-    while not path.exists():
-        assert time.monotonic() < until, f"{path.name} did not happen"
-        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("to_main", [True, False])
@@ -300,3 +291,8 @@ def test_the_library_is_plain_and_small():
     assert isinstance(library, ctypes.CDLL)
     assert Path(library._name).stat().st_size < 200_000
     assert "1000 ranks" in shared._obstacle(1000)
+
+
+def wait_until_made(path: Path) -> None:
+    """The other rank is in its call until this one joins it: a time to sleep would be a guess."""
+    wait_for(f"the other rank makes {path.name}", path.exists)

@@ -209,7 +209,7 @@ def _parameters(function: ast.FunctionDef) -> list[str]:
     return [parameter.arg for parameter in function.args.args]
 
 
-@pytest.mark.skipif(is_missing, reason="the package triton is not installed: tox run -e triton")
+@pytest.mark.skipif(is_missing, reason="the package triton is not installed: tox run -e instrument -- triton")
 @pytest.mark.parametrize(("file", "interpreted"), [("on_triton.py", "1"), ("for_targets.py", "0")])
 def test_their_own_tests_pass(file: str, interpreted: str, tmp_path: Path) -> None:
     """In a process each: Triton decides when a kernel is defined whether it is interpreted or compiled."""

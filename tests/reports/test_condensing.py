@@ -6,8 +6,6 @@ import random
 from dataclasses import replace
 from typing import Any
 
-import pytest
-
 from conformance.accelerators.claims import parse_cell
 from conformance.accelerators.declaration import Declaration, Detail, State
 from conformance.cli.claims_text import declaration_of_cells
@@ -18,6 +16,7 @@ from conformance.reports.journal import CaseEnd, JournalRecords
 from conformance.reports.model import DeclarationRecord, DeclaredCell, Report
 from conformance.reports.verdict import Reason, Verdict, failed, passed, skipped
 from tests.reports.samples import HEADER, SHA, entry
+from tests.rows import every_row
 
 AXES = {"dtype": "float16", "mode": "inference"}
 NAMES = [f"{prefix}op{n}" for prefix in ("", "linalg.", "nn.functional.", "nn.") for n in range(6)]
@@ -69,7 +68,7 @@ def report_with(entries: list[dict[str, Any]], ended: dict[str, Verdict], cells:
     return replace(report, declaration=DeclarationRecord("", tuple(cells)))
 
 
-@pytest.mark.parametrize("seed", range(200))
+@every_row(range(200), name=lambda seed: f"seed {seed}")
 def test_every_correction_is_said_and_nothing_else_changes(seed: int) -> None:
     report, before, reference = a_run(seed)
     found = correct(report)

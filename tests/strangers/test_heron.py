@@ -10,9 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.layers import longer
+
 HERE = Path(__file__).parent
-#: Parts of the operators and models in float32: all of them take minutes, and ``tox run -e strangers`` runs them.
+#: Parts of the operators and models in float32: all take minutes: ``tox run -e instrument -- strangers heron``.
 SELECTIONS = {
+    "few operators": ["--area", "operators", "--dtype", "float32", "--shard", "3/200"],
     "interface": ["--area", "accelerator", "--area", "capabilities"],
     "operators": ["--area", "operators", "--dtype", "float32", "--shard", "3/20"],
     "models": ["--area", "workloads", "--dtype", "float32", "--shard", "2/4"],
@@ -37,11 +40,12 @@ def failures(selection: list[str], folder: Path, **environment: str) -> dict[str
     return {case["id"]: case["message"] for case in cases if case.get("outcome") == "fail"}
 
 
-@pytest.mark.parametrize("selection", SELECTIONS.values(), ids=SELECTIONS)
-def test_a_correct_backend_is_not_accused(selection: list[str], tmp_path: Path) -> None:
-    assert failures(selection, tmp_path) == {}
+@pytest.mark.parametrize("selection", longer(SELECTIONS, "few operators"))
+def test_a_correct_backend_is_not_accused(selection: str, tmp_path: Path) -> None:
+    assert failures(SELECTIONS[selection], tmp_path) == {}
 
 
+@pytest.mark.long
 def test_storages_without_an_address_are_no_fault_of_an_operator(tmp_path: Path) -> None:
     assert failures(SELECTIONS["operators"], tmp_path, TORCH_HERON_OPAQUE="1") == {}
 

@@ -217,10 +217,12 @@ def _run(folder, program, variables, hosts, *options, arguments=(), under=(), la
     }
     # With --no-python the command of a rank is whatever stands here.
     command = ["--no-python", *under, sys.executable, str(script)] if under else [str(script)]
+    # Without a folder for logs, torchrun makes one in the temporary folder of the machine and leaves it there.
+    logs = f"--log-dir={folder / 'logs-of-torchrun'}"
     status = _agents(os.getpid()).run({
         "slowdown": busy,
         "variables": {**known, **variables},
-        "options": [*options, "--monitor-interval=0.02", *command, *arguments],
+        "options": [logs, *options, "--monitor-interval=0.02", *command, *arguments],
         "hosts": hosts,
         "late": {str(number): str(folder / file) for number, file in (late or {}).items()},
         "output": str(output),

@@ -1,7 +1,7 @@
 """Acceptance table of the rank pool: torture cases for each isolation, many cases on the same ranks, and chaos.
 
-tox run -e torture                                       # everything; about an hour on two cores
-python -m tests.harness.ranks.acceptance --chaos 20 --words reuse fork
+tox run -e instrument -- torture                         # everything; about an hour on two cores
+tox run -e instrument -- torture --chaos 20 --words reuse fork
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Each host has its own network, name, clock, process ids and disk. The clocks differ by a day, and each host mounts a
 disk of its own on the same path.
 
-tox run -e hosts            # needs root, for the namespaces
+tox run -e instrument -- hosts            # needs root, for the namespaces
 """
 
 from __future__ import annotations

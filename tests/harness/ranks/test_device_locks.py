@@ -8,13 +8,13 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from conformance.ranks.device_locks import DeviceLocks, DevicesBusy, physical_names
 from tests.acceptance.running import run
+from tests.waiting import wait_for
 
 HERE = Path(__file__).parent
 HOLD = """
@@ -83,10 +83,8 @@ def test_a_rank_that_lives_on_keeps_its_device(tmp_path: Path) -> None:
 def test_nobody_overtakes_who_waits(tmp_path: Path) -> None:
     command = [sys.executable, "-c", HOLD, str(tmp_path), "3"]
     with other(tmp_path, 1), subprocess.Popen(command, stdin=subprocess.DEVNULL) as waiting:
-        until = time.monotonic() + 20
-        while not (tmp_path / "queue").exists() or _free(tmp_path / "queue"):
-            assert time.monotonic() < until
-            time.sleep(0.01)
+        queue = tmp_path / "queue"
+        wait_for("the other process is in the queue", lambda: queue.exists() and not _free(queue))
         with pytest.raises(DevicesBusy, match="ahead in the queue"), locks(tmp_path).lock(1, 0.1, "ours"):
             pytest.fail("a small case went before a large one")
         waiting.kill()

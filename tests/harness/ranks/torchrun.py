@@ -46,9 +46,11 @@ def command(nodes: int, node: int, ranks: int, address: str, port: int) -> list[
 @contextlib.contextmanager
 def started(words: list[str], cwd: Path, **more: str) -> Iterator[Torchrun]:
     """Run torchrun in its own session during the context; kill what is left of it afterwards."""
+    # Without a folder for logs, torchrun makes one in the temporary folder of the machine and leaves it there.
+    variables = environment(PET_LOG_DIR=str(cwd / "logs-of-torchrun"), **more)
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(
-            words, cwd=cwd, env=environment(**more), stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+            words, cwd=cwd, env=variables, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
         )
         try:
             yield Torchrun(process, log)

@@ -1,4 +1,4 @@
-"""The page in a real browser. Not collected by itself: ``tox run -e page`` names this file, and needs Chromium.
+"""The page in a real browser. Not collected by itself: ``tox run -e instrument -- page`` runs it.
 
 ``CHROMIUM`` names the browser if it is not ``chromium`` on the path; ``AXE`` an ``axe.min.js``, for the accessibility
 check; screenshots go to ``SCREENSHOTS`` if it is set.

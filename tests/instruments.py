@@ -1,0 +1,223 @@
+"""Instruments: measurements of the suite and of this project that take longer than a test.
+
+    python -m tests.instruments                          # lists them
+    python -m tests.instruments defects                  # runs one
+    python -m tests.instruments faults --draws 200       # what follows the name goes to the instrument
+    python -m tests.instruments nightly                  # runs all that need nothing more; prints a table of minutes
+
+An instrument that needs more than the suite's own packages says what to install, and then does not run.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tabulate import tabulate
+
+ROOT = Path(__file__).parents[1]
+TESTS = ROOT / "tests"
+#: In the words of a command: a folder that is removed after the run, and the folder for what stays.
+TEMPORARY, KEPT = "{temporary}", "{kept}"
+USAGE = 4
+
+
+@dataclass(frozen=True)
+class Instrument:
+    """One instrument: its minutes on two cores, a sentence, and programs of this Python with their words.
+
+    The first program gets the words that a user gives; without any, it gets ``default``, and ``at_night`` in a nightly
+    run. ``packages`` are what it imports beyond the suite's packages, with the requirement for pip. ``needs`` are
+    programs, or facts about the machine, that nobody can install from here; an instrument that has needs or packages
+    is not part of a night.
+    """
+
+    name: str
+    minutes: str
+    sentence: str
+    programs: tuple[tuple[str, ...], ...]
+    default: tuple[str, ...] = ()
+    at_night: tuple[str, ...] = ()
+    variables: tuple[tuple[str, str], ...] = ()
+    packages: tuple[tuple[str, str], ...] = ()
+    needs: str = ""
+    prepare: Callable[[], int] | None = None
+
+    @property
+    def is_nightly(self) -> bool:
+        """Return whether it runs wherever the suite does."""
+        return not (self.packages or self.needs)
+
+
+def _tests(*paths: str) -> tuple[str, ...]:
+    """Return the words that run these files or folders of tests, with what they print."""
+    return ("-m", "pytest", "-s", "-p", "no:randomly", "-p", "no:cacheprovider", *(str(TESTS / path) for path in paths))
+
+
+def _install_axe() -> int:
+    """Install axe-core, which judges the page's accessibility, with npm into the folder that AXE names."""
+    folder = Path(os.environ["AXE"]).parents[2]
+    command = ["npm", "install", "--silent", "--no-save", "--prefix", str(folder), "axe-core@4.14.1"]
+    return subprocess.run(command, check=False).returncode
+
+
+LIKE_CUDA = "conformance.accelerators.simulated.like_cuda:LIKE_CUDA"
+INSTRUMENTS = (
+    Instrument(
+        "defects", "20", "Every known defect by itself: which does the suite detect, and whom does it accuse falsely?",
+        (("-m", "tests.defects.run"),),
+    ),
+    Instrument(
+        "faults", "60", "Generated faults: the share that the suite kills, per family, with intervals.",
+        (("-m", "tests.faults.run", "--out", f"{KEPT}/faults"),),
+        default=("--draws", "5000"), at_night=("--narrow", "--draws", "700"),
+    ),
+    Instrument(
+        "workload-faults", "5", "Faults that only a model shows: are they found, and do messages name the layer?",
+        (("-m", "tests.workload_faults"),),
+    ),
+    Instrument(
+        "do-nothing", "15", "Every case on an accelerator that does nothing: which pass, and may they?",
+        (("-m", "tests.do_nothing.run"),),
+    ),
+    Instrument(
+        "lies", "10", "Twenty false claims in a true declaration, twenty times: which are named? Prints a table.",
+        (_tests("acceptance/test_lies.py"),), variables=(("CONFORMANCE_LIE_SEEDS", "20"),),
+    ),
+    Instrument(
+        "chaos", "10", "Workers that crash and hang, and runs that are killed at twenty random moments and resumed.",
+        (_tests("acceptance/test_chaos.py", "acceptance/test_interrupts.py"),),
+        variables=(("CONFORMANCE_KILLS", "20"),),
+    ),
+    Instrument(
+        "torture", "60", "Ranks that crash or hang in every way, 2,000 cases on the same ranks, 200 kills: a table.",
+        (("-m", "tests.harness.ranks.acceptance"),), at_night=("--chaos", "20"),
+    ),
+    Instrument(
+        "exact", "15", "Devices that compute exactly, in wide numbers or in another order: is any accused?",
+        (_tests("exact"),), variables=(("CONFORMANCE_EXACT", "1"),),
+    ),
+    Instrument(
+        "like-cuda", "10", "Most areas on the simulated accelerator with CUDA's habits, which is right: is it accused?",
+        (("-m", "pytest", f"--accelerator={LIKE_CUDA}", "--area=capabilities,accelerator,operators,ops,workloads",
+          f"--conformance-report={KEPT}/like-cuda"),),
+    ),
+    Instrument(
+        "recipe", "3", "The README's recipes in a new clone; run, gate and publish on cpu, sim and a stand-in.",
+        (("-m", "tests.recipe.published", "--profile", "core", "--out", f"{KEPT}/published"),
+         ("-m", "tests.recipe.readme")),
+    ),
+    Instrument(
+        "coverage", "15", "The tests with the line coverage of each package outside of the suites; fails below 85 %.",
+        (("-m", "tests.line_coverage"),), packages=(("coverage", "coverage>=7.10"),),
+    ),
+    Instrument(
+        "fuzz", "30", "A million changed reports, waivers, manifests and JUnit files, and a coverage-guided fuzzer.",
+        (("-m", "tests.fuzz.blast"), ("-m", "tests.fuzz.run", "-max_total_time=600")), default=("1000000",),
+        packages=(("hypothesis", "hypothesis"), ("atheris", "atheris")),
+    ),
+    Instrument(
+        "triton", "3", "The Triton kernels by Triton's interpreter, and compiled for two GPUs that are not here.",
+        (_tests("kernels/test_triton.py"),), packages=(("triton", "triton==3.9.0"),),
+    ),
+    Instrument(
+        "strangers", "60", "The suite on backends of other people: failures, their causes and a sample to judge.",
+        (("-m", "tests.strangers.run", "--out", f"{KEPT}/strangers"),), needs="a network for their packages",
+    ),
+    Instrument(
+        "hosts", "3", "Cases over two hosts that are network namespaces, with torchrun in both.",
+        (_tests("harness/ranks/on_two_hosts.py"),), needs="root and iproute2",
+    ),
+    Instrument(
+        "page", "3", "The published page in Chromium, with the rules of axe-core for accessibility.",
+        (_tests("reports/page/in_chromium.py"),),
+        variables=(("AXE", f"{TEMPORARY}/node_modules/axe-core/axe.min.js"),),
+        packages=(("playwright", "playwright"),), needs="Chromium and npm", prepare=_install_axe,
+    ),
+)  # fmt: skip
+BY_NAME = {instrument.name: instrument for instrument in INSTRUMENTS}
+
+
+def listed() -> str:
+    """Return the table of all instruments."""
+    rows = [
+        (one.name, one.minutes, one.sentence, ", ".join([*(name for name, _ in one.packages), one.needs]).strip(", "))
+        for one in INSTRUMENTS
+    ]
+    return tabulate(rows, headers=("name", "minutes", "what it measures", "needs"), tablefmt="github")
+
+
+def missing(instrument: Instrument) -> list[str]:
+    """Return the requirements of packages that cannot be imported here."""
+    return [wanted for name, wanted in instrument.packages if importlib.util.find_spec(name) is None]
+
+
+def run(instrument: Instrument, words: Sequence[str]) -> int:
+    """Run the programs of an instrument until one fails; return its exit status."""
+    if lacking := missing(instrument):
+        command = f"{sys.executable} -m pip install {' '.join(lacking)}"
+        print(f"{instrument.name} needs {' and '.join(lacking)}. Install it: {command}", file=sys.stderr)
+        return USAGE
+    kept = Path(os.environ.get("INSTRUMENTS_OUT", ROOT / "conformance-report" / "instruments"))
+    kept.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as temporary:
+
+        def filled(text: str) -> str:
+            return text.replace(TEMPORARY, temporary).replace(KEPT, str(kept))
+
+        os.environ.update({name: filled(value) for name, value in instrument.variables})
+        if instrument.prepare and (status := instrument.prepare()):
+            return status
+        given = list(words or instrument.default)
+        for program in instrument.programs:
+            # A program of this folder starts in the checkout. Pytest starts outside of it: there, the folder
+            # conformance/ would hide the installed package.
+            cwd = temporary if "pytest" in program else ROOT
+            command = [sys.executable, *map(filled, program), *given]
+            if status := subprocess.run(command, cwd=cwd, check=False).returncode:
+                return status
+            given = []
+    return 0
+
+
+def nightly() -> int:
+    """Run all instruments that need nothing more; print minutes and statuses, and return 1 for a failure."""
+    rows = []
+    for instrument in INSTRUMENTS:
+        if not instrument.is_nightly:
+            rows.append((instrument.name, "–", "not run"))
+            continue
+        started = time.monotonic()
+        print(f"\n== {instrument.name}: {instrument.sentence}", flush=True)
+        # Another process, because an instrument sets variables.
+        command = [sys.executable, "-m", "tests.instruments", instrument.name, *instrument.at_night]
+        status = subprocess.run(command, cwd=ROOT, check=False).returncode
+        minutes = f"{(time.monotonic() - started) / 60:.1f}"
+        rows.append((instrument.name, minutes, f"status {status}" if status else "ok"))
+    print(tabulate(rows, headers=("instrument", "minutes", ""), tablefmt="github"))
+    return int(any(result.startswith("status") for *_, result in rows))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """List the instruments, or run one or all; return 4 for an unknown name."""
+    name, *words = arguments if arguments is not None else sys.argv[1:] or [""]
+    if name in ("", "-h", "--help"):
+        print(f"{(__doc__ or '').strip()}\n\n{listed()}")
+        return 0
+    if name == "nightly":
+        return nightly()
+    if name not in BY_NAME:
+        print(f"no instrument is called {name}; there are {', '.join(BY_NAME)}", file=sys.stderr)
+        return USAGE
+    return run(BY_NAME[name], words)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
