@@ -15,6 +15,7 @@ import pytest
 from conformance.accelerators.registry import resolve
 from conformance.errors import ConformanceError, UsageError
 from conformance.plan import SUITES, area_names
+from conformance.process.compiler_cache import new_compiler_cache
 from conformance.process.deaths import evidence, loading_limited, output_path, read_text
 from conformance.process.trial import try_module
 from conformance.run_options import read_options
@@ -131,6 +132,7 @@ def _make_context(config: pytest.Config) -> RunContext:
         folder.create()
         config.add_cleanup(folder.lock())
         folder.tidy()
+        config.add_cleanup(new_compiler_cache())
     run = uuid.uuid4().hex[:12]
     context = RunContext(options, accelerator, folder, run, _size(folder.journal), paths, _typed(config))
     _ = context.claimed_answers  # raises if the file is wrong
