@@ -19,6 +19,7 @@ from dataclasses import asdict
 from typing import Any
 
 from conformance.errors import ConformanceError, UsageError
+from conformance.process.compiler_cache import own_compiler_cache
 from conformance.ranks import rendezvous
 from conformance.ranks.channel import Channel, Closed, Hello, LoadFailed, Message, decode, encode
 from conformance.ranks.fork_server_client import ForkServerClient
@@ -34,7 +35,8 @@ def main() -> None:
     """Register with torchrun's store, serve one pytest process, and end with it."""
     signal.signal(signal.SIGTERM, _leave)
     try:
-        _serve_one_run()
+        with own_compiler_cache():
+            _serve_one_run()
     except ConformanceError as error:
         sys.stderr.write(f"{error}\n")
         raise SystemExit(error.exit_status) from None

@@ -16,6 +16,7 @@ from conformance.accelerators.registry import resolve
 from conformance.errors import ConformanceError, UsageError
 from conformance.known_cases import areas_in
 from conformance.plan import SUITES
+from conformance.process.compiler_cache import new_compiler_cache
 from conformance.process.deaths import evidence, loading_limited, output_path, read_text
 from conformance.process.trial import try_module
 from conformance.run_options import read_options
@@ -135,6 +136,7 @@ def _make_context(config: pytest.Config) -> RunContext:
         folder.create()
         config.add_cleanup(folder.lock())
         folder.tidy()
+        config.add_cleanup(new_compiler_cache())
     run = uuid.uuid4().hex[:12]
     context = RunContext(options, accelerator, folder, run, _size(folder.journal), paths, _typed(config))
     _ = context.claimed_answers  # raises if the file is wrong

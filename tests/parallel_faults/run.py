@@ -87,7 +87,10 @@ def _body(planned: Any, plant: Any, rank: int, folder: Path) -> str:
     shared = folder / "shared"
     shared.mkdir(exist_ok=True)
     family = planned.case.subject.split(".")[0]
-    models.reference("mixtral" if family == "mixtral" else "llama")  # the oracle is right: it is made before the fault
+    # The oracle is right: it is made before the fault.
+    for layers in (models.QUICK_LAYERS, 2 * models.QUICK_LAYERS):
+        models.quick_reference("mixtral" if family == "mixtral" else "llama", layers)
+    models.reference("llama")
     if plant:
         plant()
     own = {

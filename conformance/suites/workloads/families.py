@@ -39,6 +39,8 @@ class Family:
     repeated: str = ""
     graphs: int = 1
     graphs_apart: int = 1
+    traced: dict[str, Any] = field(default_factory=dict, hash=False, compare=False)
+    traced_length: int | None = None
     needs: tuple[str, ...] = ()
 
     @property
@@ -68,34 +70,40 @@ def _frozen(value: Any) -> Any:
 
 
 def build(
-    family: Family, *, dropout: float = 0.0, grouped: bool = True, wide: bool = False, **changes: Any
+    family: Family,
+    *,
+    dropout: float = 0.0,
+    grouped: bool = True,
+    wide: bool = False,
+    traced: bool = False,
+    **changes: Any,
 ) -> nn.Module:
     """Return a float32 model on the host with the family's initial weights; ``changes`` go into its configuration.
 
     Experts are computed one by one unless they are ``grouped``. ``wide`` weights make a model that generates many
-    different tokens.
+    different tokens. A ``traced`` model has one layer of each kind.
     """
-    key = (family.name, dropout, grouped, wide, tuple(sorted(changes.items())))
+    key = (family.name, dropout, grouped, wide, traced, tuple(sorted(changes.items())))
     return copy.deepcopy(_template(key))
 
 
 @functools.lru_cache(maxsize=24)
 def _template(key: tuple[Any, ...]) -> nn.Module:
-    name, dropout, grouped, wide, changes = key
+    name, dropout, grouped, wide, traced, changes = key
     with torch.random.fork_rng(devices=[]):  # the weights do not depend on the case, and do not change its generator
         torch.manual_seed(0)
         # A tied head prefers the token that it has just read.
         untied = {"tie_word_embeddings": False} if wide else {}
-        model = _new(families()[name], dropout, grouped, {**untied, **dict(changes)})
+        model = _new(families()[name], dropout, grouped, traced, {**untied, **dict(changes)})
         if wide:
             _widen(model)
         return model
 
 
-def _new(family: Family, dropout: float, grouped: bool, changes: dict[str, Any]) -> nn.Module:
+def _new(family: Family, dropout: float, grouped: bool, traced: bool, changes: dict[str, Any]) -> nn.Module:
     if not family.model:
-        return _own(family)
-    config = _config(family, dropout, changes)
+        return _own(family, traced)
+    config = _config(family, dropout, traced, changes)
     if family.routed and not grouped:
         config._experts_implementation = "eager"
     model = libraries.member("transformers", family.model)(config)
@@ -104,15 +112,27 @@ def _new(family: Family, dropout: float, grouped: bool, changes: dict[str, Any])
     return model
 
 
-def _config(family: Family, dropout: float, changes: dict[str, Any]) -> Any:
+def _config(family: Family, dropout: float, traced: bool, changes: dict[str, Any]) -> Any:
     """Return the configuration of a family."""
-    shape = {} if family.own_shape else load_table(__file__, "families.toml")["shape"]
+    table = load_table(__file__, "families.toml")
+    shape = {} if family.own_shape else table["shape"]
     tokens = (
         {} if family.data in ("audio", "captions") else dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
     )
     off = dict.fromkeys(family.dropout, dropout)
     arguments = {**tokens, **shape, **family.arguments, **off, **changes}
+    if traced:
+        fewer = family.traced if family.own_shape else {**table["traced"], **family.traced}
+        arguments = _merged(arguments, fewer)
     return libraries.member("transformers", family.config)(**copy.deepcopy(arguments))
+
+
+def _merged(arguments: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments with the changes, also inside of tables."""
+    new = {
+        name: _merged(arguments[name], value) if isinstance(value, dict) else value for name, value in changes.items()
+    }
+    return {**arguments, **new}
 
 
 def _spread(parameter: nn.Parameter) -> None:
@@ -130,8 +150,8 @@ def _widen(model: nn.Module) -> None:
                 parameter.normal_(std=_WIDE)
 
 
-def _own(family: Family) -> nn.Module:
+def _own(family: Family, traced: bool) -> nn.Module:
     from .models.recommender import Recommender
     from .models.unet import UNet
 
-    return {"unet": UNet, "recommender": Recommender}[family.name]()
+    return UNet(one_stage=traced) if family.name == "unet" else Recommender()

@@ -38,22 +38,28 @@ LIMITS = load_table(__file__, "bounds.toml")["families"]
 
 
 @contextlib.contextmanager
-def naming_layer(family: Family, run_device: RunDevice, scheme: Scheme, *, training: bool = True) -> Iterator[None]:
+def naming_layer(
+    family: Family, run_device: RunDevice, scheme: Scheme, *, training: bool = True, traced: bool = False
+) -> Iterator[None]:
     """Add the first wrong layer to the message of a comparison that fails inside."""
     try:
         yield
     except AssertionError as error:
-        if type(error) is not AssertionError or not (found := wrong_layer(family, run_device, scheme, training)):
+        if type(error) is not AssertionError or not (
+            found := wrong_layer(family, run_device, scheme, training, traced)
+        ):
             raise
         raise AssertionError(f"{error}. {found}") from error
 
 
-def wrong_layer(family: Family, run_device: RunDevice, scheme: Scheme, training: bool) -> str:
+def wrong_layer(family: Family, run_device: RunDevice, scheme: Scheme, training: bool, traced: bool = False) -> str:
     """Return a sentence about the first layer whose output leaves its budget in a new run, or an empty one."""
     bounds = bounds_of(_dtype_of(scheme))
     sides = [(run_device, scheme), (HOST, scheme), (HOST, ORACLE)]
-    device, host, oracle = (model_on(family, place, kind.storage).train(training) for place, kind in sides)
-    batch = reference_batch(family)
+    device, host, oracle = (
+        model_on(family, place, kind.storage, traced=traced).train(training) for place, kind in sides
+    )
+    batch = traced_batch(family) if traced else reference_batch(family)
 
     def run(model: nn.Module) -> torch.Tensor | None:
         place = run_device if model is device else HOST
@@ -82,6 +88,15 @@ def reference_batch(family: Family) -> Any:
     from .inputs import batches_of
 
     return batches_of(family.data, COMPARED_STEPS)[0]
+
+
+def traced_batch(family: Family) -> Any:
+    """Return the first batch of the family's data, on the host, in rows of the length that its traced cases have."""
+    inputs, targets = reference_batch(family)
+    if family.traced_length is None:
+        return inputs, targets
+    short = slice(family.traced_length)
+    return {name: part[:, short].contiguous() for name, part in inputs.items()}, targets[:, short].contiguous()
 
 
 def check_train(check: Any, family: Family, run_device: RunDevice, dtype: str) -> FamilyTrainer:
@@ -236,7 +251,8 @@ def _with_and_without_break(
 def one_backward(trainer: FamilyTrainer) -> dict[str, torch.Tensor]:
     """Return the gradients of the first batch, unscaled."""
     trainer.model.zero_grad(set_to_none=True)
-    trainer.backward(*trainer.placed(trainer.task.batches[0]))
+    batch = traced_batch(trainer.family) if trainer.traced else trainer.task.batches[0]
+    trainer.backward(*trainer.placed(batch))
     scale = trainer.scheme.loss_scale
     return {name: gradient / scale for name, gradient in gradients_of(trainer.model).items()}
 
@@ -358,16 +374,19 @@ def flops_of(family: Family) -> int:
 
 
 def check_compiled(check: Any, family: Family, run_device: RunDevice, dtype: str, backend: Any) -> None:
-    """Compare the gradients of a compiled model with the oracle's, and count its graphs."""
-    with naming_layer(family, run_device, SCHEMES[dtype]):
-        trainer = FamilyTrainer(family, run_device, SCHEMES[dtype])
+    """Compare the gradients of a compiled model with the oracle's, and count its graphs.
+
+    The model has one layer of each kind: a compiler takes a second one as long as the first, and it shows no more.
+    """
+    sides = [(run_device, SCHEMES[dtype]), (HOST, SCHEMES[dtype]), (HOST, ORACLE)]
+    with naming_layer(family, run_device, SCHEMES[dtype], traced=True):
+        trainer, *others = (FamilyTrainer(family, place, scheme, traced=True) for place, scheme in sides)
         trainer.model.compile(backend=backend)
         found = one_backward(trainer)
         apart = family.routed and not groups_experts(run_device.device.type)
         allowed, graphs = family.graphs_apart if apart else family.graphs, len(backend.nodes)
         check.that(1 <= graphs <= allowed, f"the model is compiled in {graphs} graphs, allowed {allowed}")
         check.that(all(backend.nodes), "a graph is empty")
-        host = host_run_of(family.name, dtype)[0].gradients
-        oracle = reference_of(family.name).run.gradients
+        host, oracle = map(one_backward, others)
         check.metric("gradient_error", check_gradients(check, family, dtype, found, host, oracle))
     check.metric("graphs", len(backend.nodes))

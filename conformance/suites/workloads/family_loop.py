@@ -27,17 +27,25 @@ def task_of(name: str) -> TrainingTask:
 
 
 class FamilyTrainer(Trainer):
-    """Trainer of a family. ``micro`` batches are accumulated for each step."""
+    """Trainer of a family. ``micro`` batches are accumulated for each step. ``traced`` is build's."""
 
     def __init__(
-        self, family: Family, run_device: RunDevice, scheme: Scheme, dropout: float = 0.0, micro: int = 1
+        self,
+        family: Family,
+        run_device: RunDevice,
+        scheme: Scheme,
+        dropout: float = 0.0,
+        micro: int = 1,
+        *,
+        traced: bool = False,
     ) -> None:
-        self.family, self.micro = family, micro
+        self.family, self.micro, self.traced = family, micro, traced
         super().__init__(task_of(family.name), run_device, scheme, dropout)
 
     def placed_model(self, dropout: float) -> nn.Module:
         """Return the model with its initial weights, on the device and in training mode."""
-        return model_on(self.family, self.run_device, self.scheme.storage, dropout=dropout).train()
+        storage = self.scheme.storage
+        return model_on(self.family, self.run_device, storage, dropout=dropout, traced=self.traced).train()
 
     def new_optimizer(self) -> torch.optim.Optimizer:
         """Return the family's optimizer of the trainable parameters."""

@@ -63,17 +63,20 @@ class Stage(nn.Module):
 
 
 class UNet(nn.Module):
-    """UNet of two resolutions that predicts the noise in an image."""
+    """UNet of two resolutions that predicts the noise in an image.
 
-    def __init__(self) -> None:
+    With ``one_stage`` it has only the last of three stages, the one that joins both resolutions.
+    """
+
+    def __init__(self, *, one_stage: bool = False) -> None:
         super().__init__()
         self.checkpointing = False
         self.time = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.SiLU(), nn.Linear(WIDTH, WIDTH))
         self.tokens = nn.Embedding(128, WIDTH)
         self.enter = nn.Conv2d(1, WIDTH, 3, padding=1)
-        self.down = Stage(WIDTH, WIDTH)
+        self.down = None if one_stage else Stage(WIDTH, WIDTH)
         self.shrink = nn.Conv2d(WIDTH, 2 * WIDTH, 3, stride=2, padding=1)
-        self.middle = Stage(2 * WIDTH, 2 * WIDTH)
+        self.middle = None if one_stage else Stage(2 * WIDTH, 2 * WIDTH)
         self.grow = nn.ConvTranspose2d(2 * WIDTH, WIDTH, 4, stride=2, padding=1)
         self.up = Stage(2 * WIDTH, WIDTH)
         self.leave = nn.Conv2d(WIDTH, 1, 3, padding=1)
@@ -89,7 +92,9 @@ class UNet(nn.Module):
         deep = self._stage(self.middle, self.shrink(wide), time, words)
         return self.leave(self._stage(self.up, torch.cat((self.grow(deep), wide), dim=1), time, words))
 
-    def _stage(self, stage: Stage, *inputs: torch.Tensor) -> torch.Tensor:
+    def _stage(self, stage: Stage | None, *inputs: torch.Tensor) -> torch.Tensor:
+        if stage is None:
+            return inputs[0]
         return checkpoint(stage, *inputs, use_reentrant=False) if self.checkpointing else stage(*inputs)
 
 

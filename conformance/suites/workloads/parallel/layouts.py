@@ -16,8 +16,8 @@ from torch import nn
 
 from conformance.accelerators.capabilities import COMM_AVERAGE, COMM_DTYPE, COMM_P2P
 
-from .models import loss_on, optimizer_of
-from .stages import Pipeline
+from .models import QUICK_LAYERS, loss_on, quick_optimizer_of
+from .stages import Pipeline, stages_of
 
 
 @dataclass
@@ -165,10 +165,15 @@ class Layout:
             return None
         if not self.schedule:
             model = self.wrap(model, mesh, device)
-            return Trained(model, optimizer_of(model), self._part(mesh))
+            return Trained(model, quick_optimizer_of(model), self._part(mesh))
         pipeline = Pipeline(model, self.schedule, mesh["pp"].get_group(), device)
         pipeline.start(lambda stage: self.wrap(stage, mesh, device))
-        return Trained(pipeline.own, optimizer_of(pipeline.own), self._part(mesh), pipeline)
+        return Trained(pipeline.own, quick_optimizer_of(pipeline.own), self._part(mesh), pipeline)
+
+    def layers(self, ranks: int) -> int:
+        """Return how many layers a model needs: one for each stage of a pipeline."""
+        sizes, names = self.mesh(ranks)
+        return max(QUICK_LAYERS, stages_of(self.schedule, sizes[names.index("pp")]) if self.schedule else 1)
 
     def _part(self, mesh: Any) -> tuple[int, int]:
         """Return the number, and the count, of this rank's part of the batch."""

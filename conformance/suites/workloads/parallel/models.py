@@ -20,6 +20,11 @@ BATCH, CONTEXT = 12, 32
 #: Steps of a training. A checkpoint is saved after the first half of them.
 STEPS = 4
 RATE, MOMENTUM = 0.05, 0.9
+#: Steps of a training by an engine of PyTorch: the second one has momentum, and a resumed one begins with the momentum
+#: that was saved. The rate is larger, so that every weight moves as far as in four steps.
+QUICK_STEPS, QUICK_RATE = 2, 0.2
+#: Layers of a model that no pipeline cuts into more parts.
+QUICK_LAYERS = 2
 #: Sizes that both models share. All heads have keys of their own, so that four ranks of tensor parallelism get one.
 SIZES = {
     "vocab_size": 128,
@@ -94,6 +99,11 @@ def optimizer_of(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.SGD(model.parameters(), lr=RATE, momentum=MOMENTUM, foreach=False)
 
 
+def quick_optimizer_of(model: nn.Module) -> torch.optim.Optimizer:
+    """Return the optimizer of a training by an engine of PyTorch."""
+    return torch.optim.SGD(model.parameters(), lr=QUICK_RATE, momentum=MOMENTUM, foreach=False)
+
+
 def adamw_of(model: nn.Module) -> torch.optim.Optimizer:
     """Return AdamW, for what needs its states, such as DeepSpeed's universal checkpoints."""
     return torch.optim.AdamW(model.parameters(), lr=3e-3, eps=1e-4, foreach=False)
@@ -125,6 +135,7 @@ def reference(
     family: str,
     change: Callable[[nn.Module], object] | None = None,
     optimizer_for: Callable[[nn.Module], torch.optim.Optimizer] = optimizer_of,
+    steps: int = STEPS,
     **sizes: int,
 ) -> Reference:
     """Return the training of a family on the host, after ``change`` of its model. A process computes it once.
@@ -136,13 +147,18 @@ def reference(
         change(model)
     initial = {name: value.detach().clone() for name, value in model.named_parameters()}
     optimizer, losses = optimizer_for(model), []
-    for tokens, targets in batches():
+    for tokens, targets in batches()[:steps]:
         optimizer.zero_grad()
         loss = loss_on(model, tokens, targets)
         loss.backward()
         optimizer.step()
         losses.append(float(loss.detach()))
     return Reference(tuple(losses), initial, {name: value.detach() for name, value in model.named_parameters()})
+
+
+def quick_reference(family: str, layers: int = QUICK_LAYERS) -> Reference:
+    """Return the training of a family with so many layers, which trainings by engines of PyTorch are compared with."""
+    return reference(family, None, quick_optimizer_of, QUICK_STEPS, num_hidden_layers=layers)
 
 
 def check_losses(check: Any, family: str, losses: list[float], kind: str = "", known: Reference | None = None) -> None:

@@ -19,6 +19,11 @@ V_SHAPED = ("ScheduleZBVZeroBubble", "ScheduleDualPipeV")
 MICRO_BATCHES = 6
 
 
+def stages_of(schedule: str, ranks: int) -> int:
+    """Return the number of stages of a schedule on so many ranks."""
+    return 2 * ranks if schedule in (*LOOPED, *V_SHAPED) else ranks
+
+
 class Own(nn.Module):
     """Modules of a llama that one rank has, under the names that they have in the whole model."""
 
@@ -64,12 +69,13 @@ class Pipeline:
     def __init__(self, model: nn.Module, schedule: str, group: Any, device: torch.device) -> None:
         self._schedule_name, self._group, self._device = schedule, group, device
         rank, ranks = dist.get_rank(group), dist.get_world_size(group)
+        self._count = stages_of(schedule, ranks)
         if schedule in LOOPED:
-            self._numbers, self._count = [rank, rank + ranks], 2 * ranks
+            self._numbers = [rank, rank + ranks]
         elif schedule in V_SHAPED:
-            self._numbers, self._count = [rank, 2 * ranks - 1 - rank], 2 * ranks
+            self._numbers = [rank, 2 * ranks - 1 - rank]
         else:
-            self._numbers, self._count = [rank], ranks
+            self._numbers = [rank]
         self.own = Own(model, self._numbers, self._count).to(device)
 
     def start(self, wrap: Callable[[nn.Module], nn.Module]) -> None:
