@@ -6,6 +6,7 @@ The host's side uses ``call`` and ``host_gradients``, so that a test can inject 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -82,6 +83,19 @@ class OperatorSample:
     def tensors(self) -> list[torch.Tensor]:
         """Return all tensors among the arguments, in order."""
         return tensors(self.arguments)
+
+    def found_out(self, key: Hashable, find: Callable[[], Any]) -> Any:
+        """Return what ``find`` has returned for this sample, and call it the first time.
+
+        Nobody writes a sample's tensors, as each call gets a copy. What is kept lives as long as the sample.
+        """
+        if key not in self._kept:
+            self._kept[key] = find()
+        return self._kept[key]
+
+    @functools.cached_property
+    def _kept(self) -> dict[Hashable, Any]:
+        return {}
 
     def __str__(self) -> str:
         shapes = ", ".join(str(tuple(tensor.shape)) for tensor in self.tensors[:4]) or "no tensors"
