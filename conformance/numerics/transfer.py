@@ -40,20 +40,25 @@ def to_host(tensor: torch.Tensor) -> torch.Tensor:
     return copy
 
 
-def copied(value: Any, device: torch.device, on_host: Iterable[torch.Tensor] = ()) -> Any:
+def copied(
+    value: Any,
+    device: torch.device,
+    on_host: Iterable[torch.Tensor] = (),
+    shared: frozenset[int] | None = None,
+) -> Any:
     """Return a deep copy with its tensors, device arguments and generators on ``device``.
 
     Tensors in ``on_host`` stay on the host, and ``meta`` tensors stay ``meta``. A tensor that is used twice is copied
-    once. Tensors that share memory share it in the copy.
+    once. Tensors that share memory share it in the copy. ``shared`` is what ``shared_addresses`` has said of the value.
     """
-    copier = _Copier(device, _shared_addresses(value), frozenset(map(id, on_host)))
+    copier = _Copier(device, shared_addresses(value) if shared is None else shared, frozenset(map(id, on_host)))
     if device.type in ("cpu", "meta"):
         return mapped(value, copier.leaf)
     with with_modes():
         return mapped(value, copier.leaf)
 
 
-def _shared_addresses(value: Any) -> frozenset[int]:
+def shared_addresses(value: Any) -> frozenset[int]:
     """Return the addresses of memory that several tensors share."""
     distinct = {id(tensor): tensor for tensor in tensors(value)}
     if len(distinct) < 2:
@@ -81,7 +86,6 @@ class _Copier:
         return self._tensors[id(leaf)]
 
     def _copy(self, source: torch.Tensor) -> torch.Tensor:
-        address = storage_address(source)
         # as_strided, below, knows neither sparse layouts nor lazy bits.
         if source.is_conj():
             lazy = self._copy(source.conj()).conj()
@@ -93,15 +97,23 @@ class _Copier:
                 if lazy.is_neg():
                     return lazy
             return self._copy(source.resolve_neg())
-        strided = source.layout is torch.strided
-        if not strided or (address not in self._shared and source.is_contiguous() and source.storage_offset() == 0):
-            return source.clone() if self._device.type == "cpu" else source.to(self._device, copy=True)
+        if source.layout is not torch.strided:
+            return self._moved(source)
+        is_plain = source.is_contiguous() and source.storage_offset() == 0
+        if is_plain and not self._shared:
+            return self._moved(source)
+        address = storage_address(source)
+        if is_plain and address not in self._shared:
+            return self._moved(source)
         memory = self._memory.get((address, source.dtype)) if address else None
         if memory is None:
             memory = memory_behind(source).to(self._device, copy=True)
         if address:
             self._memory[address, source.dtype] = memory
         return memory.as_strided(source.shape, source.stride(), source.storage_offset()).detach()
+
+    def _moved(self, source: torch.Tensor) -> torch.Tensor:
+        return source.clone() if self._device.type == "cpu" else source.to(self._device, copy=True)
 
 
 @functools.cache

@@ -6,6 +6,7 @@ The host's side uses ``call`` and ``host_gradients``, so that a test can inject 
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -15,7 +16,7 @@ import torch
 from torch.utils._device import _device_constructors
 
 from conformance.numerics.modes import with_modes
-from conformance.numerics.transfer import copied, widened
+from conformance.numerics.transfer import copied, shared_addresses, widened
 from conformance.numerics.trees import leaves, mapped, tensors
 
 HOST = torch.device("cpu")
@@ -71,9 +72,13 @@ class OperatorSample:
 
     def on(self, device: torch.device) -> OperatorSample:
         """Return a copy of this sample on ``device``; the tensors of ``on_host`` stay on the host."""
-        stay = [tensor for position, tensor in enumerate(self.tensors) if position in self.on_host]
-        first, args, kwargs = copied(self.arguments, device, stay)
+        stay = [self.tensors[position] for position in self.on_host] if self.on_host else ()
+        first, args, kwargs = copied(self.arguments, device, stay, self._shared)
         return replace(self, input=first, args=args, kwargs=kwargs, device=device)
+
+    @functools.cached_property
+    def _shared(self) -> frozenset[int]:
+        return shared_addresses(self.arguments)
 
     def wide(self, change) -> OperatorSample:
         """Return this sample in float64 or complex128, with ``change`` applied to each widened tensor."""
@@ -89,12 +94,13 @@ class OperatorSample:
 
         Nobody writes a sample's tensors, as each call gets a copy. What is kept lives as long as the sample.
         """
-        if key not in self._kept:
-            self._kept[key] = find()
-        return self._kept[key]
+        if key not in self.kept:
+            self.kept[key] = find()
+        return self.kept[key]
 
     @functools.cached_property
-    def _kept(self) -> dict[Hashable, Any]:
+    def kept(self) -> dict[Hashable, Any]:
+        """Return what was found out about this sample, by key."""
         return {}
 
     def __str__(self) -> str:
@@ -117,6 +123,38 @@ def _default_device(function, sample: OperatorSample) -> AbstractContextManager[
     # Private to torch, but the same set that torch.device uses as a context.
     makes_tensors = function in _device_constructors() or not sample.tensors
     return sample.device if makes_tensors and sample.device != HOST else nullcontext()
+
+
+@dataclass(frozen=True)
+class HostCall:
+    """The host's call of a sample: its arguments after the call, and its result or refusal. Nobody writes them.
+
+    ``draws`` says that the call moved the host's generator. Then another call gives other numbers.
+    """
+
+    given: OperatorSample
+    value: Any = None
+    error: Exception | None = None
+    draws: bool = False
+
+
+def host_call(function, sample: OperatorSample) -> HostCall:
+    """Return the host's call of a sample. It is made once for a sample, unless it draws random numbers."""
+    found = sample.kept.get(("host", function)) or _on_host(function, sample)
+    if not found.draws:
+        sample.kept["host", function] = found
+    return found
+
+
+def _on_host(function, sample: OperatorSample) -> HostCall:
+    given, value, error, state = sample.on(HOST), None, None, torch.get_rng_state()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            value = call(function, given)
+        except Exception as refusal:  # each operator refuses in its own way
+            error = refusal.with_traceback(None)  # its frames hold tensors
+    return HostCall(given, value, error, not torch.equal(state, torch.get_rng_state()))
 
 
 def execute(function, sample: OperatorSample, **extra):

@@ -26,7 +26,7 @@ from . import (
     settings,
     special_inputs,
 )
-from .arrangements import dense
+from .arrangements import dense, is_dense
 from .classes import is_uninitialised, op_class
 from .execution import HOST, OperatorSample, call, host_gradients, processed
 from .judging import Judge, with_equal_strides
@@ -226,6 +226,8 @@ def check_sample(
 
 def _is_sound(info, judge: Judge, sample: OperatorSample, kind: Pass, host_run, seed: int) -> bool:
     """Return whether PyTorch's CPU gives the same result and gradients for these tensors as for contiguous ones."""
+    if kind == PLAIN and is_dense(sample):
+        return True  # it would be the same call once more
     # The values of the cotangents stay; their arrangement does not.
     dense_kind = Pass(lambda cotangent: kind.arrange(cotangent).contiguous())
     try:

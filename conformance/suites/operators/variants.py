@@ -21,7 +21,7 @@ from conformance.numerics.trees import leaves, tensors
 
 from . import arrangements, choices, execution, sampling, special_inputs
 from .arrangements import poisoned
-from .execution import HOST, OperatorSample, call, processed
+from .execution import HOST, HostCall, OperatorSample, call, host_call, processed
 from .oracle import of_forward
 from .promises import is_excused, promises_refusal, reference_refuses
 
@@ -115,7 +115,15 @@ def settled(device_attempt: Attempt) -> Attempt:
     return device_attempt
 
 
-def both_answered(judge, label: str, sample: OperatorSample, function, device_attempt, host_attempt, **extra) -> bool:
+def both_answered(
+    judge,
+    label: str,
+    sample: OperatorSample,
+    function,
+    device_attempt: Attempt,
+    host_attempt: Attempt | HostCall,
+    **extra,
+) -> bool:
     """Return whether both sides returned a value; raise the device's exception if only the device raised one.
 
     Fail if the device accepted a call that no device can give a meaning: the host and the meta function refuse it.
@@ -133,7 +141,7 @@ def both_answered(judge, label: str, sample: OperatorSample, function, device_at
 
 def accepted_more(info, judge, label: str, sample: OperatorSample, found) -> None:
     """Compare what the device gives for a call that PyTorch's CPU does not support with the operator's plain result."""
-    usual = attempt(call, info.op, sample.on(HOST))
+    usual = host_call(info.op, sample)
     if usual.error is not None:
         return  # there is nothing to compare with
     pairs = zip(leaves(found), leaves(usual.value), strict=False)
@@ -149,8 +157,8 @@ def rearranged(info, judge, sample: OperatorSample) -> None:
     """Check that inputs with the same values in other arrangements of memory give the same result."""
     excused = is_excused(info, "test_noncontiguous_samples")
     for name, strided in arrangements.of(info, sample):
-        host, device = strided.on(HOST), strided.on(judge.device)
-        host_attempt, device_attempt = attempt(call, info.op, host), attempt(execution.execute, info.op, device)
+        device, host_attempt = strided.on(judge.device), host_call(info.op, strided)
+        device_attempt = attempt(execution.execute, info.op, device)
         if excused or host_attempt.error is not None:
             device_attempt = settled(device_attempt)
         if device_attempt.error is not None and (excused or reference_refuses(info, strided)):
@@ -160,10 +168,10 @@ def rearranged(info, judge, sample: OperatorSample) -> None:
         if both_answered(judge, label, strided, info.op, device_attempt, host_attempt):
             if is_sound(info, judge, strided, host_attempt.value):
                 oracle = of_forward(info, strided)
-                pairs = (device_attempt.value, device), (host_attempt.value, host)
+                pairs = (device_attempt.value, device), (host_attempt.value, host_attempt.given)
                 judge.outcome(strided, *pairs, oracle, variant=name)
         elif device_attempt.error is None:
-            accepted_more(info, judge, label, arrangements.dense(strided), device_attempt.value)
+            accepted_more(info, judge, label, arrangements.dense_of(strided), device_attempt.value)
 
 
 def is_sound(info, judge, strided: OperatorSample, value) -> bool:
@@ -172,7 +180,7 @@ def is_sound(info, judge, strided: OperatorSample, value) -> bool:
     Kernels that PyTorch calls with contiguous inputs alone, such as native_group_norm, read other memory. Then the host
     is no reference.
     """
-    plain_attempt = attempt(call, info.op, arrangements.dense(strided).on(HOST))
+    plain_attempt = host_call(info.op, arrangements.dense_of(strided))
     if plain_attempt.error is not None:
         return True
     oracle = of_forward(info, strided)
@@ -192,14 +200,14 @@ def is_sound(info, judge, strided: OperatorSample, value) -> bool:
 
 def out_variants(info, judge, sample: OperatorSample) -> None:
     """Check ``out=`` with outputs of the right size, of a wrong size (resized), and of an integer dtype."""
-    usual = attempt(call, info.op, sample.on(HOST))
+    usual = host_call(info.op, sample)
     if usual.error is not None or not _can_be_out(usual.value):
         return
     _into(info, judge, sample, usual.value, "out= variant", _alike)
     may_refuse = is_excused(info, "test_noncontiguous_samples")
     for name, arranged in _for_forms(info, sample):
         # Repeated values may give a result of another size.
-        usual_of = attempt(call, info.op, arranged.on(HOST))
+        usual_of = host_call(info.op, arranged)
         if usual_of.error is None and is_sound(info, judge, arranged, usual_of.value):
             _into(info, judge, arranged, usual_of.value, f"out= variant, inputs {name}", _alike, may_refuse=may_refuse)
     if _has_gaps(usual.value, judge.device):
@@ -221,9 +229,9 @@ def _for_forms(
 def forms(info, judge, sample: OperatorSample) -> None:
     """Check the in-place and the ``out=`` form with one sample: their kernels may be others."""
     in_place(info, judge, sample)
-    usual = attempt(call, info.op, sample.on(HOST)) if info.supports_out else Attempt()
-    if usual.value is not None and _can_be_out(usual.value):
-        _into(info, judge, sample, usual.value, "out= variant", _alike)
+    usual = host_call(info.op, sample).value if info.supports_out else None
+    if usual is not None and _can_be_out(usual):
+        _into(info, judge, sample, usual, "out= variant", _alike)
 
 
 def _can_be_out(value) -> bool:
@@ -314,25 +322,25 @@ def _is_near(leaf: torch.Tensor, usual: torch.Tensor) -> bool:
     return torch.allclose(leaf.to(wide), usual.to(wide), rtol=_ROUNDED, atol=_ROUNDED, equal_nan=True)
 
 
-def _is_reference(info, build, plain_call, host_call, host_attempt: Attempt) -> bool:
+def _is_reference(info, build, plain_call, call_into, host_attempt: Attempt) -> bool:
     """Return whether the CPU's ``out=`` form gave what its plain call gives, and left the inputs as that leaves them.
 
     Each call is a pair of a sample and outputs; the plain call gets contiguous inputs. The CPU writes some outputs as
     if they had no gaps, and native_batch_norm reads other memory.
     """
-    (sample, value), (host, out) = plain_call, host_call
+    (sample, value), (host, out) = plain_call, call_into
     if build is _with_gaps:
         return _are_alike(out, value)
     if build is not _alike or host_attempt.error is not None:
         return True
     if not _are_alike(out, value):
         return False
-    usual = arrangements.dense(sample).on(HOST)
-    if attempt(call, info.op, usual).error is not None:
+    usual = host_call(info.op, arrangements.dense_of(sample))
+    if usual.error is not None:
         return True
     pairs = [
         (plain(after), plain(due))
-        for after, due in zip(host.tensors, usual.tensors, strict=True)
+        for after, due in zip(host.tensors, usual.given.tensors, strict=True)
         if after.layout is torch.strided and not after.is_quantized
     ]
     return _are_alike([after for after, _ in pairs], [due for _, due in pairs])

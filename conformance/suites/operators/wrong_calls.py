@@ -18,7 +18,7 @@ from conformance.numerics.trees import leaves, mapped
 
 from . import execution, sampling, special_inputs
 from .arrangements import poisoned
-from .execution import HOST, OperatorSample, call
+from .execution import HOST, OperatorSample, call, host_call
 from .promises import described_elements, promises_refusal
 from .sampling import limits
 from .variants import Attempt, attempt, representative, settled
@@ -172,11 +172,11 @@ def check_more(
         if in_place is not None:
             _check_meaning(judge, Wrong(f"{name}, in place", other, in_place), function, same_numbers)
         if into is not None:
-            usual = attempt(call, function, same_numbers.on(HOST)).value
+            usual = host_call(function, same_numbers).value
             if isinstance(usual, torch.Tensor) and usual.layout is torch.strided:
                 out = poisoned(usual.shape, changed.dtype if usual.dtype is tensor.dtype else usual.dtype)
                 _check_meaning(judge, Wrong(f"{name}, out=", other, into, out), function, same_numbers)
-    usual = attempt(call, function, sample.on(HOST)).value if into is not None else None
+    usual = host_call(function, sample).value if into is not None else None
     if isinstance(usual, torch.Tensor) and usual.layout is torch.strided:
         for dtype in (dtype for dtype in _OUT_DTYPES if dtype is not usual.dtype):
             wrong = Wrong(f"out= of {dtype}", sample, into, poisoned(usual.shape, dtype))
@@ -193,7 +193,7 @@ def _with_another_dtype(
     for factor in (spread, 1):
         changed = _in_another_dtype(tensor.detach(), factor)
         other, same_numbers = (sample.with_tensor(tensor, new) for new in (changed, changed.to(tensor.dtype)))
-        if attempt(call, function, same_numbers.on(HOST)).error is None:
+        if host_call(function, same_numbers).error is None:
             break
     return changed, other, same_numbers
 
@@ -287,7 +287,7 @@ def _wrong_calls(info, sample: OperatorSample) -> Iterator[Wrong]:
         for name, other in changed:
             yield Wrong(f"{name}, in place", other, info.inplace_variant, in_place=True)
     if info.supports_out:
-        usual = attempt(call, info.op, sample.on(HOST)).value
+        usual = host_call(info.op, sample).value
         if isinstance(usual, torch.Tensor) and usual.layout is torch.strided:
             yield from _wrong_outputs(info, sample, usual, changed)
 
