@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-#: Types of values that hold no other values.
-_PLAIN = frozenset({int, float, bool, complex, str, type(None), torch.dtype, torch.device})
+#: Types of values that hold no others and are the same on every device.
+PLAIN_TYPES = frozenset({int, float, bool, complex, type(None), torch.dtype})
 
 
 def leaves(value: Any) -> list[Any]:
@@ -21,7 +21,7 @@ def leaves(value: Any) -> list[Any]:
 def _gather(value: Any, found: list[Any]) -> None:
     kind = type(value)
     # The types first: torch's own instance check takes longer for what is no tensor.
-    if kind in _PLAIN or isinstance(value, torch.Tensor):
+    if kind in PLAIN_TYPES or isinstance(value, torch.Tensor):
         found.append(value)
     elif isinstance(value, (tuple, list)) and kind is not torch.Size:
         for item in value:
@@ -35,7 +35,7 @@ def _gather(value: Any, found: list[Any]) -> None:
 
 def tensors(value: Any) -> list[torch.Tensor]:
     """Return all tensors in order."""
-    return [leaf for leaf in leaves(value) if type(leaf) not in _PLAIN and isinstance(leaf, torch.Tensor)]
+    return [leaf for leaf in leaves(value) if type(leaf) not in PLAIN_TYPES and isinstance(leaf, torch.Tensor)]
 
 
 def mapped(value: Any, change: Callable[[Any], Any]) -> Any:

@@ -9,7 +9,7 @@ import functools
 import warnings
 from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import torch
@@ -20,6 +20,8 @@ from conformance.numerics.transfer import copied, shared_addresses, widened
 from conformance.numerics.trees import leaves, mapped, tensors
 
 HOST = torch.device("cpu")
+#: A context without an effect, made once.
+_NO_DEVICE: AbstractContextManager[object] = nullcontext()
 
 
 @dataclass(frozen=True)
@@ -72,9 +74,14 @@ class OperatorSample:
 
     def on(self, device: torch.device) -> OperatorSample:
         """Return a copy of this sample on ``device``; the tensors of ``on_host`` stay on the host."""
-        stay = [self.tensors[position] for position in self.on_host] if self.on_host else ()
-        first, args, kwargs = copied(self.arguments, device, stay, self._shared)
-        return replace(self, input=first, args=args, kwargs=kwargs, device=device)
+        stay = [tensor for position, tensor in enumerate(self.tensors) if position in self.on_host]
+        copies: dict[int, torch.Tensor] = {}
+        first, args, kwargs = copied(self.arguments, device, stay, self._shared, copies)
+        found = object.__new__(type(self))  # not replace(), which takes longer than the copy of a small tensor
+        found.__dict__.update({name: self.__dict__[name] for name in _FIELDS})
+        found.__dict__.update(input=first, args=args, kwargs=kwargs, device=device)
+        found.__dict__["tensors"] = [copies[id(tensor)] for tensor in self.tensors]
+        return found
 
     @functools.cached_property
     def _shared(self) -> frozenset[int]:
@@ -108,6 +115,10 @@ class OperatorSample:
         return f"sample {self.number} (shape {shapes}{', ' + self.tier if self.tier else ''})"
 
 
+#: Names of what a sample consists of.
+_FIELDS = tuple(each.name for each in fields(OperatorSample))
+
+
 def call(function, sample: OperatorSample, **extra):
     """Call the operator on the device of the sample's tensors."""
     try:
@@ -120,9 +131,11 @@ def call(function, sample: OperatorSample, **extra):
 
 def _default_device(function, sample: OperatorSample) -> AbstractContextManager[object]:
     """Return a context with a default device for operators that create tensors: not every sample names a device."""
+    if sample.device == HOST:
+        return _NO_DEVICE
     # Private to torch, but the same set that torch.device uses as a context.
     makes_tensors = function in _device_constructors() or not sample.tensors
-    return sample.device if makes_tensors and sample.device != HOST else nullcontext()
+    return sample.device if makes_tensors else _NO_DEVICE
 
 
 @dataclass(frozen=True)

@@ -216,8 +216,8 @@ def check_sample(
     if not judge.values or _drew_differently(judge, actual, expected, seed, info, sample):
         return None
     device_run, host_run = (actual, actual_gradients), (expected, expected_gradients)
-    _judge_values(info, judge, sample, device_run, host_run, seed, kind, with_oracle=with_oracle)
     due = cotangents(differentiable(sample, expected), seed, kind.arrange)
+    _judge_values(info, judge, sample, device_run, host_run, (seed, kind, due), with_oracle=with_oracle)
     for position, (after, before) in enumerate(zip(given, due, strict=False)):
         kept = same_bits(plain(after), plain(before))
         judge.check.that(kept, f"{sample}: the backward changed the gradient that it got for output {position}")
@@ -263,11 +263,12 @@ def _device_refusal(info, device: OperatorSample, seed: int) -> Exception | None
 
 
 def _judge_values(
-    info, judge: Judge, sample: OperatorSample, device_run, host_run, seed: int, kind: Pass, *, with_oracle: bool
+    info, judge: Judge, sample: OperatorSample, device_run, host_run, backward_of, *, with_oracle: bool
 ) -> None:
+    """Compare results and gradients; ``backward_of`` are the seed, the kind and the cotangents of the backward."""
+    seed, kind, given = backward_of
     (actual, actual_gradients), (expected, expected_gradients) = device_run, host_run
     forward = of_forward(info, sample)
-    given = cotangents(differentiable(sample, expected), seed, kind.arrange)
     backward = of_gradients(
         info, sample, lambda wide, change: kind.run(info, call, host_gradients, wide, seed, change)[1], given
     )
