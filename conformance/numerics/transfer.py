@@ -11,7 +11,7 @@ import torch
 
 from .layout import storage_address
 from .modes import with_modes
-from .trees import mapped, tensors
+from .trees import PLAIN_TYPES, mapped, tensors
 
 WIDER = {
     torch.float16: torch.float64,
@@ -40,20 +40,28 @@ def to_host(tensor: torch.Tensor) -> torch.Tensor:
     return copy
 
 
-def copied(value: Any, device: torch.device, on_host: Iterable[torch.Tensor] = ()) -> Any:
+def copied(
+    value: Any,
+    device: torch.device,
+    on_host: Iterable[torch.Tensor] = (),
+    shared: frozenset[int] | None = None,
+    copies: dict[int, torch.Tensor] | None = None,
+) -> Any:
     """Return a deep copy with its tensors, device arguments and generators on ``device``.
 
     Tensors in ``on_host`` stay on the host, and ``meta`` tensors stay ``meta``. A tensor that is used twice is copied
-    once. Tensors that share memory share it in the copy.
+    once. Tensors that share memory share it in the copy. ``shared`` is what ``shared_addresses`` has said of the value.
+    ``copies`` gets the copy of each tensor, by the id of the tensor.
     """
-    copier = _Copier(device, _shared_addresses(value), frozenset(map(id, on_host)))
+    known = shared_addresses(value) if shared is None else shared
+    copier = _Copier(device, known, frozenset(map(id, on_host)), {} if copies is None else copies)
     if device.type in ("cpu", "meta"):
         return mapped(value, copier.leaf)
     with with_modes():
         return mapped(value, copier.leaf)
 
 
-def _shared_addresses(value: Any) -> frozenset[int]:
+def shared_addresses(value: Any) -> frozenset[int]:
     """Return the addresses of memory that several tensors share."""
     distinct = {id(tensor): tensor for tensor in tensors(value)}
     if len(distinct) < 2:
@@ -65,23 +73,30 @@ def _shared_addresses(value: Any) -> frozenset[int]:
 class _Copier:
     """Copier of leaves that copies each tensor and each shared memory once."""
 
-    def __init__(self, device: torch.device, shared: frozenset[int], on_host: frozenset[int]) -> None:
-        self._device, self._shared, self._on_host = device, shared, on_host
-        self._tensors: dict[int, torch.Tensor] = {}
+    def __init__(
+        self,
+        device: torch.device,
+        shared: frozenset[int],
+        on_host: frozenset[int],
+        copies: dict[int, torch.Tensor],
+    ) -> None:
+        self._device, self._shared, self._on_host, self._tensors = device, shared, on_host, copies
         self._memory: dict[tuple[int, torch.dtype], torch.Tensor] = {}
 
     def leaf(self, leaf: Any) -> Any:
         """Return the copy of one leaf."""
+        if type(leaf) in PLAIN_TYPES:
+            return leaf
         if not isinstance(leaf, torch.Tensor):
             return _moved_argument(leaf, self._device)
-        if id(leaf) not in self._tensors:
+        known = self._tensors.get(id(leaf))
+        if known is None:
             stays = leaf.is_meta or id(leaf) in self._on_host
-            copy = leaf.detach().clone() if stays else self._copy(leaf.detach())
-            self._tensors[id(leaf)] = copy.requires_grad_() if leaf.requires_grad else copy
-        return self._tensors[id(leaf)]
+            known = leaf.detach().clone() if stays else self._copy(leaf.detach())
+            known = self._tensors[id(leaf)] = known.requires_grad_() if leaf.requires_grad else known
+        return known
 
     def _copy(self, source: torch.Tensor) -> torch.Tensor:
-        address = storage_address(source)
         # as_strided, below, knows neither sparse layouts nor lazy bits.
         if source.is_conj():
             lazy = self._copy(source.conj()).conj()
@@ -93,15 +108,23 @@ class _Copier:
                 if lazy.is_neg():
                     return lazy
             return self._copy(source.resolve_neg())
-        strided = source.layout is torch.strided
-        if not strided or (address not in self._shared and source.is_contiguous() and source.storage_offset() == 0):
-            return source.clone() if self._device.type == "cpu" else source.to(self._device, copy=True)
+        if source.layout is not torch.strided:
+            return self._moved(source)
+        is_plain = source.is_contiguous() and source.storage_offset() == 0
+        if is_plain and not self._shared:
+            return self._moved(source)
+        address = storage_address(source)
+        if is_plain and address not in self._shared:
+            return self._moved(source)
         memory = self._memory.get((address, source.dtype)) if address else None
         if memory is None:
             memory = memory_behind(source).to(self._device, copy=True)
         if address:
             self._memory[address, source.dtype] = memory
         return memory.as_strided(source.shape, source.stride(), source.storage_offset()).detach()
+
+    def _moved(self, source: torch.Tensor) -> torch.Tensor:
+        return source.clone() if self._device.type == "cpu" else source.to(self._device, copy=True)
 
 
 @functools.cache

@@ -7,6 +7,9 @@ from typing import Any
 
 import torch
 
+#: Types of values that hold no others and are the same on every device.
+PLAIN_TYPES = frozenset({int, float, bool, complex, type(None), torch.dtype})
+
 
 def leaves(value: Any) -> list[Any]:
     """Return all values in order; a torch.Size is one value."""
@@ -16,9 +19,11 @@ def leaves(value: Any) -> list[Any]:
 
 
 def _gather(value: Any, found: list[Any]) -> None:
-    if isinstance(value, torch.Tensor):  # first, because most values are tensors
+    kind = type(value)
+    # The types first: torch's own instance check takes longer for what is no tensor.
+    if kind in PLAIN_TYPES or isinstance(value, torch.Tensor):
         found.append(value)
-    elif isinstance(value, (tuple, list)) and not isinstance(value, torch.Size):
+    elif isinstance(value, (tuple, list)) and kind is not torch.Size:
         for item in value:
             _gather(item, found)
     elif isinstance(value, dict):
@@ -30,13 +35,16 @@ def _gather(value: Any, found: list[Any]) -> None:
 
 def tensors(value: Any) -> list[torch.Tensor]:
     """Return all tensors in order."""
-    return [leaf for leaf in leaves(value) if isinstance(leaf, torch.Tensor)]
+    return [leaf for leaf in leaves(value) if type(leaf) not in PLAIN_TYPES and isinstance(leaf, torch.Tensor)]
 
 
 def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
     """Return the structure with ``change`` applied to every leaf; named tuples and other subclasses are leaves."""
-    if type(value) in (tuple, list):
-        return type(value)(mapped(item, change) for item in value)
-    if type(value) is dict:
+    kind = type(value)
+    if kind is tuple:
+        return tuple([mapped(item, change) for item in value])
+    if kind is list:
+        return [mapped(item, change) for item in value]
+    if kind is dict:
         return {key: mapped(item, change) for key, item in value.items()}
     return change(value)

@@ -7,6 +7,7 @@ Memory that belongs to no element is filled with NaN or the largest integer, so 
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable, Collection, Iterator
 
 import torch
@@ -21,6 +22,8 @@ from .sampling import limits
 
 #: Elements before the first one of an offset tensor: odd, so that no vector load is aligned by chance.
 _OFFSET = 3
+#: Key under which an arrangement keeps the sample of which it is one. Weak, as that sample keeps its arrangements.
+_OF = "of"
 
 
 def poisoned(shape, dtype: torch.dtype) -> torch.Tensor:
@@ -125,7 +128,12 @@ def of(
     whole for a solver: equal rows would be singular. With ``operands_only``, the first tensor stays as it is.
     """
     fixed = sample.input if operands_only else None
-    written = _written(info, sample)
+    written = sample.found_out(("written", info.op), lambda: _written(info, sample))
+
+    def arranged(name: str, change: Callable, takes: Callable[[torch.Tensor], bool]) -> OperatorSample | None:
+        # Several checks ask for the same arrangements of all tensors.
+        make = functools.partial(_arranged, sample, change, takes)
+        return make() if operands_only else sample.found_out(("arranged", info.op, name), make)
 
     def may_change(leaf: torch.Tensor, change: Callable) -> bool:
         # What a call writes has no lazy bit: PyTorch makes none on it.
@@ -133,7 +141,8 @@ def of(
 
     for name, change in ARRANGEMENTS.items():
         takes = functools.partial(may_change, change=change)
-        if (not names or name in names) and (found := _arranged(sample, change, takes)):
+        if (not names or name in names) and (found := arranged(name, change, takes)):
+            found.kept[_OF] = weakref.ref(sample)  # the values are the same, to the bit
             yield name, found
     if info.name in limits().repetition.undefined:
         return
@@ -147,7 +156,7 @@ def of(
             may_repeat = _of_products if solves else _is_value
             return may_repeat(info, sample, leaf) or (of_batch and leaf.dim() > 2 and leaf.is_floating_point())
 
-        if (not names or name in names) and (found := _arranged(sample, change, repeats)):
+        if (not names or name in names) and (found := arranged(name, change, repeats)):
             yield name, found
 
 
@@ -200,6 +209,28 @@ def for_kernels(sample: OperatorSample) -> Iterator[tuple[str, OperatorSample]]:
         takes = lambda leaf, takes_all=takes_all: takes_all or leaf.is_floating_point()  # noqa: E731
         if (found := _arranged(sample, change, takes)) is not None:
             yield name, found
+
+
+def dense_of(sample: OperatorSample) -> OperatorSample:
+    """Return what ``dense`` returns, made once for a sample; the sample itself if all its tensors are so."""
+    of_usual = sample.kept.get(_OF)
+    usual = of_usual and of_usual()
+    if usual is not None:
+        return dense_of(usual)
+    return sample if is_dense(sample) else sample.found_out("dense", lambda: dense(sample))
+
+
+def is_dense(sample: OperatorSample) -> bool:
+    """Return whether a copy of the sample and one of its dense form have the same arrangement in memory."""
+    distinct = {id(tensor) for tensor in sample.tensors}
+    return len(distinct) == len(sample.tensors) and all(map(_fills_its_memory, sample.tensors))
+
+
+def _fills_its_memory(tensor: torch.Tensor) -> bool:
+    if tensor.layout is not torch.strided:
+        return True  # dense() leaves it as it is
+    plain = not _is_arranged(tensor) and not tensor.is_quantized
+    return plain and tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
 
 
 def dense(sample: OperatorSample) -> OperatorSample:

@@ -8,6 +8,11 @@ from conformance.numerics.budgets import ELEMENTWISE_CLASSES, OpClass, class_of_
 
 from .sampling import limits
 
+#: Classes of operators by id, with the operator: PyTorch's descriptions have no hash.
+_KNOWN: dict[int, tuple[object, OpClass]] = {}
+#: Operators whose classes are kept. Every case asks for that of one operator, hundreds of times.
+_MOST_KNOWN = 64
+
 
 def op_class(info) -> OpClass:
     """Return the error-budget class of an operator.
@@ -15,6 +20,15 @@ def op_class(info) -> OpClass:
     An OpInfo without a special type may be composed of products and sums, so it is a contraction. A generator
     without tensor inputs, such as a window, is rounded like the function of which it consists.
     """
+    known = _KNOWN.get(id(info))
+    if known is None or known[0] is not info:
+        if len(_KNOWN) >= _MOST_KNOWN:
+            _KNOWN.clear()
+        known = _KNOWN[id(info)] = (info, _class_of(info))
+    return known[1]
+
+
+def _class_of(info) -> OpClass:
     kinds = {kind.__name__ for kind in type(info).__mro__}
     if "ShapeFuncInfo" in kinds:
         return OpClass.EXACT

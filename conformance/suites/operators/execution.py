@@ -6,18 +6,22 @@ The host's side uses ``call`` and ``host_gradients``, so that a test can inject 
 from __future__ import annotations
 
 import functools
+import warnings
+from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import torch
 from torch.utils._device import _device_constructors
 
 from conformance.numerics.modes import with_modes
-from conformance.numerics.transfer import copied, widened
+from conformance.numerics.transfer import copied, shared_addresses, widened
 from conformance.numerics.trees import leaves, mapped, tensors
 
 HOST = torch.device("cpu")
+#: A context without an effect, made once.
+_NO_DEVICE: AbstractContextManager[object] = nullcontext()
 
 
 @dataclass(frozen=True)
@@ -71,8 +75,17 @@ class OperatorSample:
     def on(self, device: torch.device) -> OperatorSample:
         """Return a copy of this sample on ``device``; the tensors of ``on_host`` stay on the host."""
         stay = [tensor for position, tensor in enumerate(self.tensors) if position in self.on_host]
-        first, args, kwargs = copied(self.arguments, device, stay)
-        return replace(self, input=first, args=args, kwargs=kwargs, device=device)
+        copies: dict[int, torch.Tensor] = {}
+        first, args, kwargs = copied(self.arguments, device, stay, self._shared, copies)
+        found = object.__new__(type(self))  # not replace(), which takes longer than the copy of a small tensor
+        found.__dict__.update({name: self.__dict__[name] for name in _FIELDS})
+        found.__dict__.update(input=first, args=args, kwargs=kwargs, device=device)
+        found.__dict__["tensors"] = [copies[id(tensor)] for tensor in self.tensors]
+        return found
+
+    @functools.cached_property
+    def _shared(self) -> frozenset[int]:
+        return shared_addresses(self.arguments)
 
     def wide(self, change) -> OperatorSample:
         """Return this sample in float64 or complex128, with ``change`` applied to each widened tensor."""
@@ -83,9 +96,27 @@ class OperatorSample:
         """Return all tensors among the arguments, in order."""
         return tensors(self.arguments)
 
+    def found_out(self, key: Hashable, find: Callable[[], Any]) -> Any:
+        """Return what ``find`` has returned for this sample, and call it the first time.
+
+        Nobody writes a sample's tensors, as each call gets a copy. What is kept lives as long as the sample.
+        """
+        if key not in self.kept:
+            self.kept[key] = find()
+        return self.kept[key]
+
+    @functools.cached_property
+    def kept(self) -> dict[Hashable, Any]:
+        """Return what was found out about this sample, by key."""
+        return {}
+
     def __str__(self) -> str:
         shapes = ", ".join(str(tuple(tensor.shape)) for tensor in self.tensors[:4]) or "no tensors"
         return f"sample {self.number} (shape {shapes}{', ' + self.tier if self.tier else ''})"
+
+
+#: Names of what a sample consists of.
+_FIELDS = tuple(each.name for each in fields(OperatorSample))
 
 
 def call(function, sample: OperatorSample, **extra):
@@ -100,9 +131,43 @@ def call(function, sample: OperatorSample, **extra):
 
 def _default_device(function, sample: OperatorSample) -> AbstractContextManager[object]:
     """Return a context with a default device for operators that create tensors: not every sample names a device."""
+    if sample.device == HOST:
+        return _NO_DEVICE
     # Private to torch, but the same set that torch.device uses as a context.
     makes_tensors = function in _device_constructors() or not sample.tensors
-    return sample.device if makes_tensors and sample.device != HOST else nullcontext()
+    return sample.device if makes_tensors else _NO_DEVICE
+
+
+@dataclass(frozen=True)
+class HostCall:
+    """The host's call of a sample: its arguments after the call, and its result or refusal. Nobody writes them.
+
+    ``draws`` says that the call moved the host's generator. Then another call gives other numbers.
+    """
+
+    given: OperatorSample
+    value: Any = None
+    error: Exception | None = None
+    draws: bool = False
+
+
+def host_call(function, sample: OperatorSample) -> HostCall:
+    """Return the host's call of a sample. It is made once for a sample, unless it draws random numbers."""
+    found = sample.kept.get(("host", function)) or _on_host(function, sample)
+    if not found.draws:
+        sample.kept["host", function] = found
+    return found
+
+
+def _on_host(function, sample: OperatorSample) -> HostCall:
+    given, value, error, state = sample.on(HOST), None, None, torch.get_rng_state()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            value = call(function, given)
+        except Exception as refusal:  # each operator refuses in its own way
+            error = refusal.with_traceback(None)  # its frames hold tensors
+    return HostCall(given, value, error, not torch.equal(state, torch.get_rng_state()))
 
 
 def execute(function, sample: OperatorSample, **extra):

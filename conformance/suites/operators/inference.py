@@ -33,7 +33,7 @@ from . import (
     wrong_calls,
 )
 from .classes import is_uninitialised, op_class
-from .execution import OperatorSample, call
+from .execution import OperatorSample, host_call
 from .judging import Judge
 from .sampling import limits
 
@@ -144,16 +144,10 @@ def check_samples(info, judge: Judge, samples: list[OperatorSample], measured: i
 
 
 def _run_on_host(info, judge: Judge, sample: OperatorSample) -> SampleRun:
-    run = SampleRun(sample, sample.on(torch.device("cpu")), sample.on(judge.device))
-    state = torch.get_rng_state()
-    try:
-        run.expected = call(info.op, run.host)
-    except Exception as refusal:  # without a reference the device need not give a result either
-        run.refusal = refusal
-        return run
+    made = host_call(info.op, sample)
     # A call that moves the host's generator draws random numbers; its values cannot be compared one by one.
-    run.draws = judge.values and not torch.equal(state, torch.get_rng_state())
-    return run
+    draws = made.error is None and judge.values and made.draws
+    return SampleRun(sample, made.given, sample.on(judge.device), made.value, made.error, draws)
 
 
 def _run_on_device(info, judge: Judge, runs: list[SampleRun]) -> None:
@@ -198,19 +192,16 @@ def _no_reference(refusal: Exception) -> Exception:
 def check_specials(info, judge: Judge, dtype: torch.dtype) -> None:
     """Compare results for NaN, infinities, signed zeros and subnormals, with the signs of zeros."""
     for sample in tiers.special_values(info, dtype, subnormals=judge.check.subnormals):
-        host, device = sample.on(torch.device("cpu")), sample.on(judge.device)
-        state = torch.get_rng_state()
-        try:
-            expected = call(info.op, host)
-        except TypeError:
-            if all(isinstance(argument, torch.Tensor) for argument in sample.args):
-                raise
+        made, device = host_call(info.op, sample), sample.on(judge.device)
+        if isinstance(made.error, TypeError) and not all(isinstance(given, torch.Tensor) for given in sample.args):
             continue  # the operator takes no number in the place of its second tensor
-        if not torch.equal(state, torch.get_rng_state()):
+        if made.error is not None:
+            raise made.error
+        if made.draws:
             return  # drawn numbers cannot be compared element by element
-        actual = execution.execute(info.op, device)
+        actual, expected = execution.execute(info.op, device), made.value
         exact = oracle.of_forward(info, sample)
-        judge.outcome(sample, (actual, device), (expected, host), exact)
+        judge.outcome(sample, (actual, device), (expected, made.given), exact)
         if promises.promises_zero_signs(info):
             judge.signs(str(sample), actual, expected, exact)
         variants.forms(info, judge, sample)

@@ -235,6 +235,19 @@ def growths(sample: OperatorSample) -> Iterator[Growth]:
 
 def _plan(info, sample: OperatorSample, growth: Growth) -> Plan | None:
     """Return how the operator grows along these dimensions; None if it does not, or faster than its inputs."""
+    key, state = ("growth", info.op, growth), torch.get_rng_state()
+    if key not in sample.kept:
+        found = _measured(info, sample, growth)
+        if not torch.equal(state, torch.get_rng_state()):
+            # A call that draws random numbers is made each time: what is drawn later depends on it.
+            return found and Plan(sample, growth, *found)
+        sample.kept[key] = found
+    found = sample.kept[key]
+    return found and Plan(sample, growth, *found)
+
+
+def _measured(info, sample: OperatorSample, growth: Growth) -> tuple[float, float] | None:
+    """Return the elements of input and output per row."""
     longer = [extended(info, sample, growth, length) for length in (_FEW, 2 * _FEW)]
     few, many = (_elements(info, each) for each in longer)
     if few is None or many is None or any(repeated_writes.are_in(info, each) for each in longer):
@@ -243,7 +256,7 @@ def _plan(info, sample: OperatorSample, growth: Growth) -> Plan | None:
     if many[1] > 2.5 * few[1] or many[2] > few[2]:
         return None
     inputs, outputs = ((after - before) / _FEW for before, after in zip(few[:2], many[:2], strict=True))
-    return Plan(sample, growth, inputs, outputs) if inputs >= 1 else None
+    return (inputs, outputs) if inputs >= 1 else None
 
 
 def _elements(info, sample: OperatorSample) -> tuple[int, int, int] | None:

@@ -9,6 +9,7 @@ import inspect
 import math
 import re
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -34,16 +35,20 @@ MOST_AMPLIFIED = 2.0**16
 #: Names of the kernels whose results are what is left of cancelling terms.
 PROJECTIONS = re.compile(r"(layer|group|batch)_norm|fused_rms_norm|softmax_backward_data")
 
+#: By output: exact values of single elements, and the sizes relative to which PyTorch's formula rounds.
+Functions = tuple[dict[int, Elements], dict[int, torch.Tensor]]
+
 
 class Oracle:
     """Float64 values of all outputs of ``compute(sample)``, and their response to changes of the inputs.
 
     ``compute`` takes a wide sample (float64 or complex128) and a change of the other tensors, and returns leaves. An
-    operator without a float64 version has no oracle; then the host's own result is the reference. ``elements`` and
-    ``scales`` hold, by output, exact values of single elements, and the sizes relative to which PyTorch's formula
-    rounds. With ``apart``, the response is the sum of the responses to each input, as changes of several inputs can
-    cancel. With ``rounds_between``, it is at least the response to changes of all intermediate results. With
-    ``rounds``, the computation may round also where the host's results are all exact.
+    operator without a float64 version has no oracle; then the host's own result is the reference. By output,
+    ``scales`` holds the sizes relative to which PyTorch's formula rounds. ``functions`` returns exact values of single
+    elements and such sizes, and is called when an exact value is asked for. With ``apart``, the response is the sum of
+    the responses to each input, as changes of several inputs can cancel. With ``rounds_between``, it is at least the
+    response to changes of all intermediate results. With ``rounds``, the computation may round also where the host's
+    results are all exact.
     """
 
     def __init__(
@@ -51,7 +56,7 @@ class Oracle:
         compute,
         sample: OperatorSample,
         *,
-        elements: dict[int, Elements] | None = None,
+        functions: Callable[[], Functions] | None = None,
         scales: dict[int, torch.Tensor] | None = None,
         apart: bool = False,
         rounds_between: bool = False,
@@ -59,7 +64,7 @@ class Oracle:
     ) -> None:
         self._rounds = rounds or _repeats(sample)
         self._compute, self._sample, self._apart, self._rounds_between = compute, sample, apart, rounds_between
-        self._elements, self._scales = elements or {}, scales or {}
+        self._functions = functions or (lambda: ({}, scales or {}))
         self._values: list | None = None
         self._narrow: set[int] = set()
 
@@ -74,9 +79,13 @@ class Oracle:
         values = self.values
         if position >= len(values) or not isinstance(values[position], torch.Tensor):
             return None
-        elements, scale = self._elements.get(position), self._scales.get(position)
+        elements, scale = (found.get(position) for found in self._by_output)
         rounds = self._rounds or position in self._narrow
         return Exact(values[position], lambda: self._response(position), elements, scale, rounds=rounds)
+
+    @functools.cached_property
+    def _by_output(self) -> Functions:
+        return self._functions()
 
     @property
     def values(self) -> list:
@@ -97,7 +106,7 @@ class Oracle:
             if found is not None and rough is not None:
                 # By element: a branch of one row says nothing of the others.
                 found = torch.where(rough <= limit, torch.maximum(found, rough), found)
-        if found is not None and (elements := self._elements.get(position)) is not None:
+        if found is not None and (elements := self._by_output[0].get(position)) is not None:
             found = found + elements.terms(exact_value.shape)
         return found
 
@@ -238,19 +247,20 @@ def of_forward(info, sample: OperatorSample) -> Oracle:
     if op_class(info) is OpClass.EXACT:
         return Oracle(lambda wide, _: [], sample)
     sample = _with_default_eps(info, sample)
-    elements: dict[int, Elements] = {}
-    if sample.process is None and (function := FunctionElements.of(info, sample)):
-        elements[0] = function
-    scales = {0: torch.tensor(term, dtype=torch.float64)} if (term := term_of_generator(info.name)) else {}
     return Oracle(
         lambda wide, _: processed(wide, call(info.op, wide)),
         sample,
-        elements=elements,
-        scales=scales,
+        functions=lambda: _functions_of(info, sample),
         apart=is_elementwise(info),
         rounds_between=info.name in limits().composed.projections,
         rounds=info.name in limits().composed.attention,
     )
+
+
+def _functions_of(info, sample: OperatorSample) -> Functions:
+    function = FunctionElements.of(info, sample) if sample.process is None else None
+    term = term_of_generator(info.name)
+    return {0: function} if function else {}, {0: torch.tensor(term, dtype=torch.float64)} if term else {}
 
 
 def of_gradients(info, sample: OperatorSample, compute, cotangents: list[torch.Tensor]) -> Oracle:
@@ -258,19 +268,24 @@ def of_gradients(info, sample: OperatorSample, compute, cotangents: list[torch.T
 
     ``compute`` also takes the change of the cotangents: the gradient of a linear operator depends on them alone.
     """
-    elements: dict[int, Elements] = {}
-    scales: dict[int, torch.Tensor] = {}
     sample = _with_default_eps(info, sample)
-    function = FunctionElements.of(info, sample) if sample.process is None else None
-    if function is not None and len(cotangents) == 1:
-        elements.update(function.gradients(sample, cotangents[0].double()))
-        if slope := slope_of(info.name):
-            scales = dict.fromkeys(elements, slope * cotangents[0].double().abs())
-        if is_elementwise(info):
-            scales.update(_sums_of_terms(info, sample, function, cotangents[0].double()))
     # A backward pass is a composition, also where the forward is one kernel.
     simple = is_elementwise(info)
-    return Oracle(compute, sample, elements=elements, scales=scales, apart=simple, rounds_between=not simple)
+    functions = functools.partial(_functions_of_gradients, info, sample, cotangents)
+    return Oracle(compute, sample, functions=functions, apart=simple, rounds_between=not simple)
+
+
+def _functions_of_gradients(info, sample: OperatorSample, cotangents: list[torch.Tensor]) -> Functions:
+    function = FunctionElements.of(info, sample) if sample.process is None else None
+    if function is None or len(cotangents) != 1:
+        return {}, {}
+    cotangent, scales = cotangents[0].double(), {}
+    elements: dict[int, Elements] = {**function.gradients(sample, cotangent)}
+    if slope := slope_of(info.name):
+        scales = dict.fromkeys(elements, slope * cotangent.abs())
+    if is_elementwise(info):
+        scales.update(_sums_of_terms(info, sample, function, cotangent))
+    return elements, scales
 
 
 def _sums_of_terms(

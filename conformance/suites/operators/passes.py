@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
+from torch.utils import _python_dispatch as dispatch
 
 from conformance.numerics.transfer import copied
 
 from . import execution
 from .execution import OperatorSample, processed
+
+#: Shape of an output, and whether it is complex.
+Kind = tuple[torch.Size, bool]
 
 
 def _as_drawn(cotangent: torch.Tensor) -> torch.Tensor:
@@ -56,16 +61,31 @@ def cotangents(
 
     They are drawn in float32 and rounded to bfloat16, so that they are equal in every precision.
     """
-    generator = torch.Generator().manual_seed(seed)
-    drawn = []
-    for output in outputs:
-        # float32 by name: the oracle runs under another default dtype, which would draw other numbers.
-        parts = [torch.randn(output.shape, generator=generator, dtype=torch.float32) for _ in "ri"]
-        values = torch.complex(*parts) if output.is_complex() else parts[0]
-        values = _rounded(values).to(output.dtype)
+    kinds = tuple((output.shape, output.is_complex()) for output in outputs)
+    # A dispatch mode takes part in each draw: the oracle's changes all results inside a pass.
+    draw = _draw if dispatch._len_torch_dispatch_stack() else _drawn
+    given = []
+    for output, numbers in zip(outputs, draw(seed, kinds), strict=True):
+        values = numbers.to(output.dtype)
         strided = output.layout is torch.strided
         values = arrange(values) if strided else values.to_sparse(layout=output.layout)
-        drawn.append(copied(values, output.device))
+        given.append(copied(values, output.device))
+    return given
+
+
+@functools.lru_cache(maxsize=1)
+def _drawn(seed: int, kinds: tuple[Kind, ...]) -> list[torch.Tensor]:
+    """Return the numbers of one pass, which host, device, oracle and comparison ask for in turn; nobody writes them."""
+    return _draw(seed, kinds)
+
+
+def _draw(seed: int, kinds: tuple[Kind, ...]) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    drawn = []
+    for shape, is_complex in kinds:
+        # float32 by name: the oracle runs under another default dtype, which would draw other numbers.
+        parts = [torch.randn(shape, generator=generator, dtype=torch.float32) for _ in "ri"]
+        drawn.append(_rounded(torch.complex(*parts) if is_complex else parts[0]))
     return drawn
 
 

@@ -93,10 +93,15 @@ def promises_refusal(function, sample: OperatorSample, **extra) -> bool:
 
     A meta function that does not exist, or that refuses the call without ``extra`` too, describes nothing.
     """
-    described, refusal = _meta_outcome(function, sample, **extra)
-    if described is not None or isinstance(refusal, NotImplementedError):
+    refusal = _meta_outcome(function, sample, **extra)[1]
+    if refusal is None or issubclass(refusal, NotImplementedError):
         return False
     return not extra or _on_meta(function, sample) is not None
+
+
+def described_elements(function, sample: OperatorSample) -> int:
+    """Return the elements of all outputs that the meta function describes; 0 if it refuses the call."""
+    return sum(leaf.numel() for leaf in _on_meta(function, sample) or [] if isinstance(leaf, torch.Tensor))
 
 
 def _on_meta(function, sample: OperatorSample, **extra) -> list | None:
@@ -104,11 +109,18 @@ def _on_meta(function, sample: OperatorSample, **extra) -> list | None:
     return _meta_outcome(function, sample, **extra)[0]
 
 
-def _meta_outcome(function, sample: OperatorSample, **extra) -> tuple[list | None, Exception | None]:
+def _meta_outcome(function, sample: OperatorSample, **extra) -> tuple[list | None, type[Exception] | None]:
+    """Return the described outputs, or the type of the refusal; without ``extra`` they are kept with the sample."""
+    if extra:
+        return _ask_meta(function, sample, **extra)
+    return sample.found_out(("meta", function), lambda: _ask_meta(function, sample))
+
+
+def _ask_meta(function, sample: OperatorSample, **extra) -> tuple[list | None, type[Exception] | None]:
     try:
         return leaves(call(function, sample.on(META), **extra)), None
     except Exception as refusal:  # each operator refuses in its own way
-        return None, refusal
+        return None, type(refusal)
 
 
 def reference_refuses(info, sample: OperatorSample) -> bool:
@@ -118,8 +130,10 @@ def reference_refuses(info, sample: OperatorSample) -> bool:
     ``view_copy`` of a tensor that has no such view, PyTorch promises on no device.
     """
     reference = _references().get(info.full_name)
-    if reference is None:
-        return False
+    return reference is not None and sample.found_out(("reference", reference.op), lambda: _refuses(reference, sample))
+
+
+def _refuses(reference, sample: OperatorSample) -> bool:
     try:
         call(reference.op, sample.on(HOST))
     except Exception:  # each operator refuses in its own way

@@ -18,7 +18,7 @@ from conformance.numerics.trees import leaves, mapped
 
 from . import execution, special_inputs
 from .classes import is_elementwise, is_factorisation
-from .execution import HOST, OperatorSample, call
+from .execution import HOST, OperatorSample, call, host_call
 from .oracle import of_forward
 from .sampling import is_first_dtype, limits
 from .variants import attempt, forms, representative
@@ -51,15 +51,16 @@ def check(info, judge, samples: list[OperatorSample], dtype: torch.dtype) -> Non
     if not judge.values or not samples:
         return
     for other in _chosen(info, judge, samples, dtype):
-        host, device = other.on(HOST), other.on(judge.device)
-        expected = call(info.op, host)
+        usual, device = host_call(info.op, other), other.on(judge.device)
+        if usual.error is not None:
+            raise usual.error
         found = attempt(execution.execute, info.op, device)
         if isinstance(found.error, NotImplementedError):
             judge.check.metric("settings", f"not supported: {other.tier}")
         elif found.error is not None:
             raise found.error
         else:
-            judge.outcome(other, (found.value, device), (expected, host), of_forward(info, other))
+            judge.outcome(other, (found.value, device), (usual.value, usual.given), of_forward(info, other))
             if is_first_dtype(info, dtype):
                 forms(info, judge, other)
 
@@ -337,12 +338,11 @@ def computes(info, sample: OperatorSample) -> bool:
 def _result(info, sample: OperatorSample) -> tuple[Any] | None:
     """Return the host's result, as the one element of a tuple; None if it refuses, draws, or makes many elements."""
     state = torch.get_rng_state()
-    try:
-        found = call(info.op, sample.on(HOST))
-    except Exception:  # the argument does not exist, or has no such value
+    found = host_call(info.op, sample)
+    if found.error is not None:  # the argument does not exist, or has no such value
         return None
-    if not torch.equal(state, torch.get_rng_state()):
+    if found.draws:
         torch.set_rng_state(state)
         return None
-    made = sum(leaf.numel() for leaf in leaves(found) if isinstance(leaf, torch.Tensor))
-    return (found,) if made <= limits().generation.elements else None
+    made = sum(leaf.numel() for leaf in leaves(found.value) if isinstance(leaf, torch.Tensor))
+    return (found.value,) if made <= limits().generation.elements else None
