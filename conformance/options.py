@@ -23,7 +23,10 @@ _OPTIONS: tuple[tuple[str, dict[str, object]], ...] = (
     ("--capabilities", {"metavar": "FILE", "help": "TOML declaration that overrides the accelerator's own."}),
     (
         "--profile",
-        {"metavar": "NAME", "help": "Run only the cases of a profile: core, inference, training, distributed or full."},
+        {
+            "metavar": "NAME",
+            "help": "Run only the cases of a profile: core, standard, inference, training, distributed or full.",
+        },
     ),
     (
         "--area",

@@ -78,7 +78,7 @@ def _is_distributed(planned: PlannedCase) -> bool:
 
 
 @cache
-def _standard_ids() -> frozenset[str]:
+def standard_ids() -> frozenset[str]:
     """Return the ids of the profile ``standard``. The file has the axes of its cases by the ids without them."""
     text = Path(__file__).with_name("standard.json").read_text(encoding="utf-8")
     chosen: dict[str, list[str]] = json.loads(text)
@@ -86,7 +86,7 @@ def _standard_ids() -> frozenset[str]:
 
 
 def _is_standard(planned: PlannedCase) -> bool:
-    return planned.of_device and planned.id in _standard_ids()
+    return planned.of_device and planned.id in standard_ids()
 
 
 def _is_any(_planned: PlannedCase) -> bool:

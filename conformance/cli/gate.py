@@ -37,7 +37,11 @@ class CannotJudge(ConformanceError):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("report", metavar="REPORT", type=Path, nargs="?", help="a report.json or a report folder")
-    add("--profile", metavar="NAME", help="core, inference, training, distributed or full (default: the run's own)")
+    add(
+        "--profile",
+        metavar="NAME",
+        help="core, standard, inference, training, distributed or full (default: the run's own)",
+    )
     add("--baseline", metavar="REPORT", type=Path, help="an earlier report that was accepted")
     add("--waivers", metavar="FILE", type=Path, help="the agreed waivers, a TOML file")
     add("--manifest", metavar="FILE", type=Path, help="judge by this manifest (default: the released manifest)")

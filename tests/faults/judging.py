@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from typing import Any
 
+from conformance.reports.profiles import standard_ids
 from tests.defects import bench
 
 from . import corpus, derivatives, forks
@@ -50,6 +51,11 @@ class Judged:
     #: What came of it where the survivors of the unit tier meet deep cases too; None without the deep tier.
     deep: End | None = None
 
+    @property
+    def by_standard(self) -> bool:
+        """Return whether a case of the profile ``standard`` has killed it."""
+        return self.end is End.KILLED and self.by in standard_ids()
+
     def as_plain(self) -> dict[str, Any]:
         """Return this as data for JSON."""
         return {
@@ -72,8 +78,9 @@ class Judged:
 def candidates(fault: Fault, found: Map) -> tuple[list[str], list[str], bool]:
     """Return the cases on the subject and some others, the most promising first, and if any reach it.
 
-    Cases named after the kernel come first. Of the others, the shortest of each operator come before any second one:
-    a fault in a kernel of many operators may show in few of them.
+    Cases of the profile ``standard`` come first, so that a score tells what it kills alone. Then cases named after the
+    kernel. Of the others, the shortest of each operator come before any second one: a fault in a kernel of many
+    operators may show in few of them.
     """
     own, others, reached = [], [], False
     callers = found.callers(fault.target)
@@ -108,7 +115,12 @@ def _promising(cases: list[tuple[float, str]], target: str) -> list[str]:
     for seconds, id in sorted(cases):
         ranks[_subject(id)] = rank = ranks.get(_subject(id), 0) + 1
         ranked.append((rank, seconds, id))
-    return list(dict.fromkeys([*named, *(id for _, _, id in sorted(ranked))]))
+    return standard_first(dict.fromkeys([*named, *(id for _, _, id in sorted(ranked))]))
+
+
+def standard_first(cases: Iterable[str]) -> list[str]:
+    """Return the cases of the profile ``standard`` before all others, each part in its order."""
+    return sorted(cases, key=lambda id: id not in standard_ids())
 
 
 def _subject(id: str) -> str:
@@ -240,7 +252,7 @@ def cases_of_callers(fault: Fault, found: Map, cases: Sequence[str]) -> list[str
             subjects.add(_subject(id))
     name = operator_of(fault.target).partition("::")[2]
     chosen = [id for id in cases if _subject(id) in subjects]
-    return sorted(chosen, key=lambda id: name not in _subject(id).split("."))
+    return standard_first(sorted(chosen, key=lambda id: name not in _subject(id).split(".")))
 
 
 def _judge_more(task: tuple[Fault, list[str]], accelerator: str, send: forks.Send) -> None:

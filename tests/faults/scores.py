@@ -69,6 +69,12 @@ def over_deep(results: Iterable[Judged]) -> Score | None:
     return Score(sum(item.deep is End.KILLED for item in live), len(live))
 
 
+def by_standard(results: Iterable[Judged]) -> Score:
+    """Return the share of the killed faults that the profile ``standard`` kills alone."""
+    killed = [item for item in results if item.end is End.KILLED]
+    return Score(sum(item.by_standard for item in killed), len(killed))
+
+
 def _score(live: Sequence[Judged]) -> Score:
     return Score(sum(item.end is End.KILLED for item in live), len(live))
 
@@ -79,6 +85,7 @@ def report(results: Sequence[Judged], facts: dict[str, Any]) -> dict[str, Any]:
         **facts,
         "reached": over_reached(results).as_plain(),
         "public": over_public(results).as_plain(),
+        "standard": by_standard(results).as_plain(),
         "unproven": {
             "faults": sum(not item.shown.live for item in results),
             "share": round(sum(not item.shown.live for item in results) / max(1, len(results)), 4),
@@ -90,6 +97,7 @@ def report(results: Sequence[Judged], facts: dict[str, Any]) -> dict[str, Any]:
                 "unproven": sum(not item.shown.live for item in mine),
                 "reached": over_reached(mine).as_plain(),
                 "public": over_public(mine).as_plain(),
+                "standard": by_standard(mine).as_plain(),
                 "deep": deep.as_plain() if (deep := over_deep(mine)) else None,
             }
             for family in FAMILIES
@@ -107,10 +115,11 @@ def markdown(results: Sequence[Judged], facts: dict[str, Any]) -> str:
         f"{len(results)} faults drawn with seed `{facts['seed']}`; {facts['cases']} cases; {facts['seconds']:.0f} s.",
         "",
         f"Over reached kernels: **{over_reached(results)}**. Over the public API: **{over_public(results)}**.",
+        f"Of the killed ones, by the profile `standard`: **{by_standard(results)}**.",
         "",
-        "| family | drawn | unproven | over reached | over the public API | over reached, with the deep tier |"
-        + "".join(f" {end.value} |" for end in _ENDS),
-        "|---" * (6 + len(_ENDS)) + "|",
+        "| family | drawn | unproven | over reached | over the public API | of these, by `standard` "
+        "| over reached, with the deep tier |" + "".join(f" {end.value} |" for end in _ENDS),
+        "|---" * (7 + len(_ENDS)) + "|",
     ]
     for family, title in FAMILIES.items():
         mine = [item for item in results if item.fault.family == family]
@@ -120,7 +129,7 @@ def markdown(results: Sequence[Judged], facts: dict[str, Any]) -> str:
             unproven = len(mine) - len(live)
             lines.append(
                 f"| {family} {title} | {len(mine)} | {unproven} ({unproven / len(mine):.0%}) | {over_reached(mine)} "
-                f"| {over_public(mine)} | {over_deep(mine) or '–'} |{counts}"
+                f"| {over_public(mine)} | {by_standard(mine)} | {over_deep(mine) or '–'} |{counts}"
             )
     lines += ["", "## By kind", "", "| kind | live | killed | unproven |", "|---|---|---|---|"]
     for kind in sorted({f"{item.fault.family}.{item.fault.kind}" for item in results}):

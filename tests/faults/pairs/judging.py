@@ -10,7 +10,7 @@ import torch
 
 from tests.defects import bench
 from tests.faults import forks
-from tests.faults.judging import End, Judged
+from tests.faults.judging import End, Judged, standard_first
 from tests.faults.liveness import Shown
 
 from .pair import MEMBER_CALLS, Pair, hits
@@ -24,7 +24,7 @@ _PATIENCE = 3
 def subjects(pair: Pair) -> list[str]:
     """Return the cases on the subject of a fault that run in one process."""
     ordered = dict.fromkeys(case for pattern in pair.part.cases for case in bench.select([pattern]))
-    return [case for case in ordered if bench.planned(case).case.world_size is None]
+    return standard_first(case for case in ordered if bench.planned(case).case.world_size is None)
 
 
 def judged(pairs: Sequence[Pair], processes: int, say: Callable[[str], None]) -> list[Judged]:

@@ -10,11 +10,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from conformance.reports.profiles import standard_ids
 from tests.acceptance.running import environment
 from tests.acceptance.running import run as run_pytest
 from tests.defects import bench
 from tests.faults.fault import Fault
-from tests.faults.judging import End, Judged
+from tests.faults.judging import End, Judged, standard_first
 from tests.faults.liveness import Shown
 
 from . import collectives
@@ -23,13 +24,15 @@ ROOT = Path(__file__).parents[3]
 SPEC = "tests.faults.pairs.ranks:BROKEN"
 #: Runs of pytest, and cases of one fault in each.
 _ROUNDS, _CASES = 3, 2
+#: Rounds with cases of the profile ``standard`` alone, before the others.
+_STANDARD_ROUNDS = 12
 _WORLD = 4
 
 
 def judged(faults: Sequence[Fault], say: Callable[[str], None]) -> list[Judged]:
     """Judge faults of collectives."""
     cases = {case: entry.case.world_size for case, entry in bench.plan("comm").items() if entry.case.world_size}
-    waiting = {fault: list(collectives.candidates(fault, cases)) for fault in faults}
+    waiting = {fault: standard_first(collectives.candidates(fault, cases)) for fault in faults}
     subjects = {fault: len(ids) for fault, ids in waiting.items()}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -46,9 +49,14 @@ def judged(faults: Sequence[Fault], say: Callable[[str], None]) -> list[Judged]:
             )
             for fault in faults
         }
-        for number in range(_ROUNDS):
-            _run(number, [fault for fault in live if ends[fault].end is not End.KILLED], waiting, ends, folder)
-            say(f"round {number + 1}: {sum(end.end is End.KILLED for end in ends.values())} killed")
+        number = 0
+        for standard in (True, False):
+            for _ in range(_STANDARD_ROUNDS if standard else _ROUNDS):
+                left = [fault for fault in live if ends[fault].end is not End.KILLED]
+                if not _run(number, left, waiting, ends, folder, standard=standard):
+                    break
+                number += 1
+                say(f"round {number}: {sum(end.end is End.KILLED for end in ends.values())} killed")
     return [ends[fault] for fault in faults]
 
 
@@ -67,18 +75,28 @@ def _live(faults: Sequence[Fault], folder: Path) -> list[Fault]:
 
 
 def _run(
-    number: int, faults: Sequence[Fault], waiting: dict[Fault, list[str]], ends: dict[Fault, Judged], folder: Path
-) -> None:
-    """Give each fault some cases of its own, run them, and note what was killed."""
+    number: int,
+    faults: Sequence[Fault],
+    waiting: dict[Fault, list[str]],
+    ends: dict[Fault, Judged],
+    folder: Path,
+    *,
+    standard: bool,
+) -> bool:
+    """Give each fault some cases of its own, run them, and note what was killed. Return whether a case was left.
+
+    With ``standard`` only cases of that profile run: few, so faults wait for the same case through some rounds.
+    """
     taken: dict[str, Fault] = {}
     for _ in range(_CASES):
         for fault in faults:
-            case = next((case for case in waiting[fault] if case not in taken), None)
+            free = (case for case in waiting[fault] if case not in taken)
+            case = next((case for case in free if not standard or case in standard_ids()), None)
             if case:
                 taken[case] = fault
                 waiting[fault].remove(case)
     if not taken:
-        return
+        return False
     plan = folder / f"round{number}.json"
     plan.write_text(json.dumps({case: asdict(fault) for case, fault in taken.items()}), encoding="utf-8")
     chosen = folder / f"round{number}.txt"
@@ -98,3 +116,4 @@ def _run(
             end.end, end.by, end.reason = End.KILLED, case, reason
         elif end.end is not End.KILLED:
             end.end = End.TOLERATED
+    return True
