@@ -6,20 +6,18 @@ extension at the same time wait until one of them has built it.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import shlex
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from conformance.errors import SetupError
-from conformance.process.cache import cache_folder
+from conformance.process.cache import cache_folder, locked
 
 
 @dataclass(frozen=True)
@@ -62,7 +60,7 @@ def build(recipe: Recipe) -> Built:
             f"{recipe.who} cannot be built: {folder} cannot be created: {error.strerror}.\n"
             "  set XDG_CACHE_HOME to a folder that can be written"
         ) from None
-    with _locked(folder / "lock"):
+    with locked(folder / "lock"):
         if file.exists():  # another process built it while this one waited for the lock
             return Built(file, 0.0)
         start = time.perf_counter()
@@ -93,15 +91,6 @@ def _fingerprint(recipe: Recipe) -> str:
             digest.update(source.name.encode() + source.read_bytes())
     digest.update(repr(recipe.depends).encode())
     return digest.hexdigest()[:16]
-
-
-@contextmanager
-def _locked(lock: Path) -> Iterator[None]:
-    """Hold an exclusive lock on the file, so that one process builds and the others wait for it."""
-    with lock.open("w") as handle:
-        # The lock ends with its process, so a killed build leaves no stale lock behind.
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
 
 
 def _compile(recipe: Recipe, file: Path) -> None:

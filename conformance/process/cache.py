@@ -4,12 +4,28 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
 def cache_folder() -> Path:
     """Return the user's cache folder for this project."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "accelerator-conformance"
+
+
+@contextmanager
+def locked(lock: Path) -> Iterator[None]:
+    """Hold an exclusive lock on the file, so that one process works and the others wait for it."""
+    try:
+        import fcntl  # not on every platform that imports this module
+    except ImportError:
+        yield
+        return
+    with lock.open("w") as handle:
+        # The lock ends with its process, so a killed one leaves no stale lock behind.
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
 
 
 def keep(path: Path, text: str) -> None:

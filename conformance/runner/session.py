@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,8 @@ from conformance.runner.waivers import waivers_of
 
 def prepare(config: pytest.Config) -> None:
     """Validate the options, and choose the number of workers before pytest-xdist reads its own options."""
+    # Before anything imports a module of the suites: the plan, which names a mistyped case, needs one.
+    pytest.register_assert_rewrite("conformance.suites")
     if is_worker(config):
         return  # a worker must not start workers of its own
     try:
@@ -83,9 +86,11 @@ def _setting(config: pytest.Config, name: str) -> str | None:
 def activate(config: pytest.Config) -> None:
     """Register the plugins of this process's role."""
     context = config.stash[RUN_CONTEXT] = config.stash.get(RUN_CONTEXT, None) or _make_worker_context(config)
-    pytest.register_assert_rewrite("conformance.suites")
     if context.bundled:
-        config.args[:] = [str(SUITES / area) for area in areas_in(context.options)]
+        areas = areas_in(context.options)
+        config.args[:] = [str(SUITES / area) for area in areas]
+        if not is_worker(config):
+            _begin_reading_operators(areas)
     collection = Collection(
         context.options,
         context.accelerator.static_declaration,
@@ -103,6 +108,14 @@ def activate(config: pytest.Config) -> None:
         from conformance.runner.device_host import DeviceHost
 
         config.pluginmanager.register(DeviceHost(config, context), "conformance-host")
+
+
+def _begin_reading_operators(areas: Sequence[str]) -> None:
+    """Start to read PyTorch's database of operators, if it is needed and no file has the list."""
+    from conformance.suites.operators import catalogue
+
+    if catalogue.AREA in areas:
+        catalogue.begin_filling()
 
 
 def _register_controller(config: pytest.Config, context: RunContext, collection: Collection) -> None:

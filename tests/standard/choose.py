@@ -5,8 +5,9 @@ tests.faults.killers`` has written: drawn faults of operators, each with every c
 
 The choice is a greedy cover: again and again the case that kills most per second among what is left.
 
-* A generated fault is a sample. What it says of one operator holds for all: the cells that killed it form a pattern,
-  and every operator gets every pattern, with its share of the weight.
+* A generated fault is a sample. What it says of one subject, such as an operator, holds for all subjects of the area.
+  The axes of the cases that killed it form a pattern, and every subject gets every pattern, with its share of the
+  weight.
 * A generated fault acts in all dtypes at once, but a device has a kernel for each. A part of the weight goes to faults
   of one dtype alone.
 * A known defect counts by the cases that killed it.
@@ -32,8 +33,8 @@ FILE = Path(profiles.__file__).with_name("standard.json")
 DEFECTS = Path(__file__).parents[1] / "defects" / "measured.json"
 #: Worker-seconds of the profile: what two workers have in two minutes, less start, collection and report.
 SECONDS = 150.0
-#: Weights of all generated faults of operators and of all known defects: the families of faults that they stand for.
-_OPERATORS, _DEFECTS = 7.0, 3.0
+#: Weights of all generated faults and of all known defects: the number of families of faults that they stand for.
+_GENERATED, _DEFECTS = 7.0, 3.0
 #: Share of the operators' weight for faults in one dtype alone, and its parts.
 _ALONE = 0.2
 _DTYPES = {
@@ -109,7 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     planned = {case.id: case for case in known_cases() if case.tier != profiles.DEEP and case.of_device}
     measured = {case.id: case.seconds for case in load(options.report).cases if case.id in planned}
     cover = Cover(measured)
-    _add_operators(cover, planned, [row for path in options.killers for row in _rows(path)])
+    _add_generated(cover, planned, [row for path in options.killers for row in _rows(path)])
     _add_defects(cover)
     cover.chosen |= _required(planned, cover)
     print(f"required: {len(cover.chosen)} cases, {cover.spent():.0f} s, {cover.share():.1%} of the weight")
@@ -125,25 +126,41 @@ def _rows(path: Path) -> list[dict[str, list[str]]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def _add_operators(cover: Cover, planned: Mapping[str, PlannedCase], rows: Sequence[Mapping[str, list[str]]]) -> None:
-    """Give every operator the patterns of the drawn faults."""
-    patterns: Counter[frozenset[str]] = Counter()
+def _add_generated(cover: Cover, planned: Mapping[str, PlannedCase], rows: Sequence[Mapping[str, list[str]]]) -> None:
+    """Give every subject of an area the patterns of the faults drawn there."""
+    patterns: dict[str, Counter[frozenset[str]]] = defaultdict(Counter)
     for row in rows:
-        subjects = Counter(id.partition("[")[0] for id in row["reds"] if id.startswith("operators."))
+        subjects = Counter(id.partition("[")[0] for id in row["reds"])
         if subjects:
             subject = subjects.most_common(1)[0][0]
-            patterns[frozenset(_axes(id) for id in row["reds"] if id.partition("[")[0] == subject)] += 1
-    cells: dict[str, set[str]] = defaultdict(set)
-    for id, case in planned.items():
-        if case.area == "operators" and case.in_reference:
-            cells[id.partition("[")[0]].add(_axes(id))
-    share = _OPERATORS / len(cells)
-    for subject, known in cells.items():
-        for pattern, number in patterns.items():
-            weight = share * (1 - _ALONE) * number / sum(patterns.values())
-            cover.add(weight, (f"{subject}[{axes}]" for axes in pattern & known))
+            axes = frozenset(_axes(id) for id in row["reds"] if id.partition("[")[0] == subject)
+            patterns[subject.partition(".")[0]][axes] += 1
+    drawn = sum(map(Counter.total, patterns.values())) or 1
+    for area, found in patterns.items():
+        weight = _GENERATED / drawn
+        subjects_of_area = _subjects(planned, area)
+        for subject, known in subjects_of_area.items():
+            for pattern, number in found.items():
+                part = (1 - _ALONE) if area == "operators" else 1.0
+                ids = (f"{subject}[{axes}]" if axes else subject for axes in pattern & known)
+                cover.add(weight * part * number / len(subjects_of_area), ids)
+    _add_single_dtypes(cover, _subjects(planned, "operators"), _GENERATED * patterns["operators"].total() / drawn)
+
+
+def _add_single_dtypes(cover: Cover, operators: Mapping[str, set[str]], weight: float) -> None:
+    """Add faults that act in one dtype alone to every operator."""
+    for subject, known in operators.items():
         for axes, part in _DTYPES.items():
-            cover.add(share * _ALONE * part, [f"{subject}[{axes}]"] if axes in known else [])
+            cover.add(weight / len(operators) * _ALONE * part, [f"{subject}[{axes}]"] if axes in known else [])
+
+
+def _subjects(planned: Mapping[str, PlannedCase], area: str) -> dict[str, set[str]]:
+    """Return the axes of the cases of each subject of an area that PyTorch's CPU has."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for id, case in planned.items():
+        if case.area == area and case.in_reference:
+            found[id.partition("[")[0]].add(_axes(id))
+    return found
 
 
 def _axes(id: str) -> str:

@@ -9,6 +9,7 @@ Cells without a meaning are left out by rule: training needs a differentiable dt
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import importlib.util
@@ -23,12 +24,15 @@ from pathlib import Path
 
 from conformance.accelerators.capabilities import DIFFERENTIABLE_DTYPES, DTYPES, Cell, Mode
 from conformance.case import Case
-from conformance.process.cache import cache_folder, keep
+from conformance.process.cache import cache_folder, keep, locked
 from conformance.process.python import child_python
 
 #: float8 has no arithmetic in PyTorch's operator database; its storage and casts are cases of the accelerator area.
 OPERATOR_DTYPES = tuple(name for name in DTYPES if not name.startswith("float8"))
 AREA = "operators"
+#: Program that reads the database, and the processes that run it beside this one.
+_FILL = f"from {__name__} import fill_cache; fill_cache()"
+_CHILDREN: list[subprocess.Popen[bytes]] = []
 #: Timeout in seconds for the process that reads the database.
 _LONGEST_READING = 300.0
 
@@ -111,13 +115,28 @@ def fill_cache_elsewhere() -> None:
 
     The process that makes a plan never holds the hundreds of megabytes of the database.
     """
-    program = f"from {__name__} import fill_cache; fill_cache()"
-    subprocess.run(child_python(program), capture_output=True, check=False, timeout=_LONGEST_READING)
+    subprocess.run(child_python(_FILL), capture_output=True, check=False, timeout=_LONGEST_READING)
+
+
+def begin_filling() -> None:
+    """Start the same child process where it is needed, and do not wait for it.
+
+    The list is needed when the modules of other areas have been imported, which takes as long.
+    """
+    if not cache_path().exists():
+        with contextlib.suppress(OSError):
+            _CHILDREN.append(
+                subprocess.Popen(child_python(_FILL), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            )
 
 
 def fill_cache() -> None:
-    """Read the database in this process and write the cache file."""
-    keep(cache_path(), dump_operators(_from_database()))
+    """Read the database in this process and write the cache file, unless another process has just done it."""
+    path = cache_path()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with locked(path.with_suffix(".lock")):
+        if _read(path) is None:
+            keep(path, dump_operators(_from_database()))
 
 
 def _from_database() -> tuple[Operator, ...]:
