@@ -8,13 +8,16 @@ from typing import Any
 import pytest
 
 
-def longer(values: Iterable[Any], *kept: Any) -> list[Any]:
-    """Return the values as parameters: those in ``kept``, or else the first, for each run; the others are ``long``."""
+def longer(values: Iterable[Any], *kept: Any, step: int | None = None) -> list[Any]:
+    """Return the values as parameters of which most are ``long``.
+
+    The others are those in ``kept``; or with a ``step``, every value so far from the one before; or the first.
+    """
     every = list(values)
-    usual = kept or tuple(every[:1])
-    missing = [value for value in usual if value not in every]
+    missing = [value for value in kept if value not in every]
     assert not missing, f"{missing} are no parameters"
-    return [value if value in usual else _long(value) for value in every]
+    usual = {every.index(value) for value in kept} or set(range(0, len(every), step or len(every)))
+    return [value if place in usual else _long(value) for place, value in enumerate(every)]
 
 
 def _long(value: Any) -> Any:

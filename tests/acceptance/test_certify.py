@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from conformance.accelerators.capabilities import VOCABULARY
 from conformance.case import About, Case
 from conformance.plan import bundled_cases
@@ -22,6 +24,7 @@ def needs_a_library(case: Case) -> bool:
     )
 
 
+@pytest.mark.long
 def test_nothing_that_is_undeclared_is_skipped(tmp_path: Path) -> None:
     planned = [bundled.case for bundled in bundled_cases()]
     # Two operators, some of every other area, and the cells that are probed on more ranks than there are devices.

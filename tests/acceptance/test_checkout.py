@@ -29,6 +29,7 @@ def checkout(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.long
 def test_python_m_pytest_uses_the_rooms_of_the_checkout(checkout: Path) -> None:
     started = run("--accelerator=cpu", "--area=v1", "-n1", "-p", "no:warnings", cwd=checkout)
     command = [

@@ -104,6 +104,7 @@ def test_planning_touches_no_device_and_writes_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "conformance-report").exists()
 
 
+@pytest.mark.long
 def test_a_folder_named_as_the_package_hides_nothing(tmp_path: Path) -> None:
     """As in a checkout, where ``conformance/`` stands beside ``accelerators/`` and is not the installed package."""
     (tmp_path / "conformance").mkdir()

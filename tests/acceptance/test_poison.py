@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.layers import longer
+
 from .running import HERE, Run, run
 
 INTERRUPTED = 2
@@ -19,7 +21,7 @@ def poison_run(folder: Path, *arguments: str) -> Run:
     return run(spec, "poison_cases.py", *arguments, cwd=folder, name="poisonable-Poisonable", PYTHONPATH=str(folder))
 
 
-@pytest.mark.parametrize("workers", ["-n1", "-n2"])
+@pytest.mark.parametrize("workers", longer(["-n1", "-n2"], "-n2"))
 def test_the_culprit_is_named_and_the_innocents_run_elsewhere(tmp_path: Path, workers: str) -> None:
     finished = poison_run(tmp_path, workers)
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.layers import longer
+
 from .running import Run, environment, run
 
 CASES = """
@@ -48,7 +50,7 @@ def test_the_marker_selects_cases(folder: Path) -> None:
     assert "1 deselected" in finished.output
 
 
-@pytest.mark.parametrize("workers", ["-n0", "-n2"])
+@pytest.mark.parametrize("workers", longer(["-n0", "-n2"]))
 def test_failed_cases_run_again_after_a_repair(workers: str, folder: Path) -> None:
     words = ("--accelerator=cpu", "test_vendor.py", workers, "--lf")
     with_cache(*words, cwd=folder)
@@ -155,7 +157,7 @@ def test_other_missing_fixtures_get_no_hint(tmp_path: Path) -> None:
     assert "accelerator-conformance, name the device" not in run(cwd=tmp_path).output
 
 
-@pytest.mark.parametrize("workers", ["-n0", "-n1"])
+@pytest.mark.parametrize("workers", longer(["-n0", "-n1"]))
 def test_a_case_that_is_planned_twice_is_one_sentence(workers: str, tmp_path: Path) -> None:
     (tmp_path / "test_vendor.py").write_text(CASES + CASES.replace("def test_step", "def test_other"))
 
@@ -187,7 +189,7 @@ def test_an_option_that_loses_verdicts_is_refused(option: str, folder: Path) -> 
     assert not (folder / "conformance-report").exists()
 
 
-@pytest.mark.parametrize("workers", ["-n0", "-n1"])
+@pytest.mark.parametrize("workers", longer(["-n0", "-n1"]))
 def test_a_mark_that_repeats_a_case_is_refused(workers: str, folder: Path) -> None:
     text = (folder / "test_vendor.py").read_text().replace("@case(", "@pytest.mark.flaky(reruns=3)\n@case(")
     (folder / "test_vendor.py").write_text(f"import pytest\n{text}")

@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from conformance.cli.main import main
+from conformance.coverage import databases
 from conformance.coverage.map import CoverageMap
 from conformance.coverage.tables import NO_REASON, missing_share, reason_of, tables, text
 from tests.docs import known_gaps
+from tests.layers import longer
 
 FLAGS = {"self": ["float32", "n4"], "other": ["float32", "n4"], "alpha": ["=1"], "result": ["float32", "n4"]}
 
@@ -73,6 +75,19 @@ def test_a_dtype_that_the_databases_give_and_no_case_does_is_missing() -> None:
     assert tables(recorded(self=other, other=other, result=other))["dtypes"] == {"aten::add.Tensor": ["float32"]}
 
 
+@pytest.fixture(params=longer(["of few operators", "whole"]))
+def torchs_databases(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch's databases, which take half a minute and are kept in the user's cache; or a part, kept nowhere."""
+    if request.param == "whole":
+        return
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    every = databases.database()
+    monkeypatch.setattr(databases, "database", lambda: {name: every[name] for name in ("addcmul", "add", "sum")})
+    for name in ("_modules", "_optimizers", "_foreach"):
+        monkeypatch.setattr(databases, name, lambda watch: None)
+
+
+@pytest.mark.usefixtures("torchs_databases")
 def test_a_run_is_recorded_and_its_map_is_printed_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "map.json"
     words = ["--accelerator", "sim", "--case", "operators.addcmul[float32-training]", "-n0", "--out", str(file)]

@@ -191,6 +191,7 @@ class Crashing:
 """
 
 
+@pytest.mark.long
 def test_a_device_that_crashes_in_a_probe_loses_that_probe(tmp_path: Path) -> None:
     (tmp_path / "crashing.py").write_text(CRASHES)
     words = ["onboard", "crashing:Crashing", "-o", "claims.toml", "--cells=1", "--conformance-report=kept"]

@@ -23,6 +23,7 @@ from tests.faults.pairs import judging as pairs_judging
 from tests.faults.pairs import order, state
 from tests.faults.pairs.pair import Pair, Part
 from tests.faults.scores import over_public, over_reached, wilson
+from tests.layers import longer
 
 #: Cases with undefined results, numbers in the place of tensors, lists, views, copies and random numbers.
 SAMPLE = (
@@ -52,7 +53,7 @@ def prepared() -> None:
     forks.prepare()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", params=[pytest.param("", marks=pytest.mark.long)])
 def found() -> recording.Map:
     """The map of a few cases, and the corpus."""
     known = [case for case in SAMPLE if case in bench.plan(bench.area_of(case))]
@@ -60,12 +61,14 @@ def found() -> recording.Map:
     return recording.recorded(known, "sim", 1, lambda text: None)
 
 
+@pytest.mark.long
 def test_an_identity_fault_on_every_kernel_fails_no_case(found: recording.Map) -> None:
     """Recording overrides every kernel, and changes nothing."""
     assert {case: record.red for case, record in found.cases.items() if record.red} == {}
     assert len(kernels_of_a_device()) > 800
 
 
+@pytest.mark.long
 def test_an_identity_around_every_operator_fails_no_case() -> None:
     def work(case: str, send: forks.Send) -> None:
         from conformance.accelerators.simulated.simulator import started
@@ -110,86 +113,92 @@ def test_a_fault_is_live_and_killed(found: recording.Map, fault: Fault) -> None:
     assert result.by
 
 
-@pytest.mark.parametrize(
-    ("fault", "case"),
-    [
-        # A result on the other device, of a dtype that the meta function describes.
-        (Fault("D", "device", "aten::count_nonzero.dim_IntList", "r0"), "operators.count_nonzero[float32-inference]"),
-        (Fault("A", "constant", "aten::_fused_adagrad_", "7", "1.0"), "optimizers.fused_call[Adagrad]"),
-        (Fault("G", "swallowed", "aten::_fused_adam_"), "optimizers.fused_call[Adam]"),
-        (Fault("B", "offset", "aten::normal.Tensor_float", "0"), "operators.normal.number_mean[float32-inference]"),
-        (Fault("E", "infinity", "aten::normal.Tensor_Tensor", "0"), "operators.normal[float32-inference]"),
-        (Fault("C", "tail", "aten::_unique2", "r0", "18"), "operators.unique[float32-inference]"),
-        (Fault("B", "expansion", "aten::geqrf", "0"), "operators.geqrf[float32-inference-deep]"),
-        (Fault("B", "strides", "aten::isneginf.out", "0"), "operators.isneginf[float32-inference]"),
-        (Fault("E", "subnormals", "aten::polar.out", "0"), "operators.polar[float32-inference]"),
-        (Fault("E", "int through double", "aten::_foreach_addcmul.Scalar", "2"), "foreach.addcmul[int64]"),
-        (Fault("A", "neighbour", "aten::take.out", "0", "1"), "operators.take[int64-inference-deep]"),
-        # Infinity where the host has NaN; few infinities; an infinity beside large numbers; the other side of a kink.
-        (Fault("E", "NaN", "aten::addcdiv.out", "2"), "operators.addcdiv[float32-inference]"),
-        (
-            Fault("E", "infinity", "aten::native_group_norm", "1"),
-            "operators.nn.functional.group_norm[float32-inference]",
-        ),
-        (Fault("E", "infinity", "aten::triangular_solve.X", "0"), "operators.triangular_solve[float32-inference]"),
-        (
-            Fault("E", "subnormals", "aten::elu_backward.grad_input", "5"),
-            "operators.nn.functional.selu[float32-training]",
-        ),
-        # A number in the place of a tensor of integers; spreads in few digits; an argument behind defaults.
-        (Fault("E", "int through float", "aten::scatter.value_out", "0"), "operators.scatter[int64-inference]"),
-        (Fault("E", "bfloat16", "aten::normal.Tensor_Tensor_out", "1"), "operators.normal[float32-inference]"),
-        (Fault("E", "scalar", "aten::elu.out", "3"), "operators.nn.functional.elu[float32-inference-deep]"),
-        (Fault("B", "expansion", "aten::normal.Tensor_Tensor", "1"), "operators.normal[float32-inference]"),
-        (Fault("E", "NaN", "aten::_local_scalar_dense", "0"), "operators.item[float32-inference]"),
-        (Fault("E", "int through float", "aten::_local_scalar_dense", "0"), "operators.item[int64-inference]"),
-        (Fault("E", "NaN", "aten::lu_unpack.out", "0"), "operators.lu_unpack[float32-inference]"),
-        # Kernels of a backward that do not check their arguments.
-        (
-            Fault("B", "strides", "aten::batch_norm_backward", "6"),
-            "operators._batch_norm_with_update[float32-training-deep]",
-        ),
-        (
-            Fault("G", "swallowed", "aten::batch_norm_backward"),
-            "operators._batch_norm_with_update[float32-training-deep]",
-        ),
-        (Fault("G", "swallowed", "aten::col2im"), "operators.nn.functional.unfold[float32-training]"),
-        # Numbers of the dtype itself, and NaN in matrices that are factorised, among results of another size, and in
-        # samples whose factor is not 0.0.
-        (Fault("E", "infinity", "aten::nextafter.out", "0"), "operators.nextafter[float32-inference]"),
-        (Fault("E", "NaN", "aten::linalg_ldl_factor_ex.out", "0"), "operators.linalg.ldl_factor_ex[float32-inference]"),
-        (Fault("E", "NaN", "aten::_unique2", "0"), "operators.unique[float32-inference]"),
-        (
-            Fault("E", "NaN", "aten::native_dropout_backward", "0"),
-            "operators.native_dropout_backward[float32-inference]",
-        ),
-        # Draws of one seed whose scale is odd or infinite, and a kernel behind a draw.
-        (Fault("E", "scalar", "aten::cauchy_", "2"), "operators.cauchy[float32-inference]"),
-        (Fault("E", "infinity", "aten::normal.Tensor_Tensor", "1"), "operators.normal[float32-inference]"),
-        (
-            Fault("E", "NaN", "aten::fractional_max_pool3d_backward", "0"),
-            "operators.nn.functional.fractional_max_pool3d[float32-training]",
-        ),
-        # A sum of subnormal numbers and zeros alone.
-        (Fault("E", "subnormals", "aten::_foreach_norm.Scalar", "0"), "foreach.norm[float32]"),
-        # A difference of two zeros, powers of integers, an infinity below the diagonal, a late step of an optimizer.
-        (Fault("E", "negative zero", "aten::_foreach_sub.List", "0"), "foreach.sub[float32]"),
-        (Fault("E", "int through double", "aten::_foreach_pow_.List", "1"), "foreach.pow[int64]"),
-        (Fault("E", "int through float", "aten::_foreach_pow.ScalarList", "0"), "foreach.pow[int64]"),
-        (Fault("E", "infinity", "aten::linalg_qr.out", "0"), "operators.linalg.qr[float32-inference]"),
-        (Fault("E", "bfloat16", "aten::_fused_adam_", "5"), "optimizers.fused_call[Adam]"),
-        # NaN in the rate, and special values in a tensor of one number that fills another.
-        (Fault("E", "NaN", "aten::_fused_adagrad_.tensor_lr", "4"), "optimizers.fused_call[Adagrad]"),
-        (Fault("E", "negative zero", "aten::fill_.Tensor", "1"), "operators.fill[float32-inference]"),
-        # Large outputs of a factorisation.
-        (Fault("C", "tail", "aten::linalg_lu.out", "r0", "14"), "operators.linalg.lu[float32-inference]"),
-        # Refusals that no meta function knows: of shapes, of a dimension, of a range of random numbers.
-        (Fault("G", "swallowed", "aten::bincount"), "operators.bincount[int64-inference]"),
-        (Fault("G", "swallowed", "aten::unique_consecutive"), "operators.unique_consecutive[float32-inference]"),
-        (Fault("G", "swallowed", "aten::uniform_"), "operators.uniform[float32-inference]"),
-    ],
-    ids=str,
-)
+#: Faults, and the case that has to see each.
+SEEN_BY: list[tuple[Fault, str]] = [
+    # A result on the other device, of a dtype that the meta function describes.
+    (
+        Fault("D", "device", "aten::count_nonzero.dim_IntList", "r0"),
+        "operators.count_nonzero[float32-inference]",
+    ),
+    (Fault("A", "constant", "aten::_fused_adagrad_", "7", "1.0"), "optimizers.fused_call[Adagrad]"),
+    (Fault("G", "swallowed", "aten::_fused_adam_"), "optimizers.fused_call[Adam]"),
+    (Fault("B", "offset", "aten::normal.Tensor_float", "0"), "operators.normal.number_mean[float32-inference]"),
+    (Fault("E", "infinity", "aten::normal.Tensor_Tensor", "0"), "operators.normal[float32-inference]"),
+    (Fault("C", "tail", "aten::_unique2", "r0", "18"), "operators.unique[float32-inference]"),
+    (Fault("B", "expansion", "aten::geqrf", "0"), "operators.geqrf[float32-inference-deep]"),
+    (Fault("B", "strides", "aten::isneginf.out", "0"), "operators.isneginf[float32-inference]"),
+    (Fault("E", "subnormals", "aten::polar.out", "0"), "operators.polar[float32-inference]"),
+    (Fault("E", "int through double", "aten::_foreach_addcmul.Scalar", "2"), "foreach.addcmul[int64]"),
+    (Fault("A", "neighbour", "aten::take.out", "0", "1"), "operators.take[int64-inference-deep]"),
+    # Infinity where the host has NaN; few infinities; an infinity beside large numbers; the other side of a kink.
+    (Fault("E", "NaN", "aten::addcdiv.out", "2"), "operators.addcdiv[float32-inference]"),
+    (
+        Fault("E", "infinity", "aten::native_group_norm", "1"),
+        "operators.nn.functional.group_norm[float32-inference]",
+    ),
+    (Fault("E", "infinity", "aten::triangular_solve.X", "0"), "operators.triangular_solve[float32-inference]"),
+    (
+        Fault("E", "subnormals", "aten::elu_backward.grad_input", "5"),
+        "operators.nn.functional.selu[float32-training]",
+    ),
+    # A number in the place of a tensor of integers; spreads in few digits; an argument behind defaults.
+    (Fault("E", "int through float", "aten::scatter.value_out", "0"), "operators.scatter[int64-inference]"),
+    (Fault("E", "bfloat16", "aten::normal.Tensor_Tensor_out", "1"), "operators.normal[float32-inference]"),
+    (Fault("E", "scalar", "aten::elu.out", "3"), "operators.nn.functional.elu[float32-inference-deep]"),
+    (Fault("B", "expansion", "aten::normal.Tensor_Tensor", "1"), "operators.normal[float32-inference]"),
+    (Fault("E", "NaN", "aten::_local_scalar_dense", "0"), "operators.item[float32-inference]"),
+    (Fault("E", "int through float", "aten::_local_scalar_dense", "0"), "operators.item[int64-inference]"),
+    (Fault("E", "NaN", "aten::lu_unpack.out", "0"), "operators.lu_unpack[float32-inference]"),
+    # Kernels of a backward that do not check their arguments.
+    (
+        Fault("B", "strides", "aten::batch_norm_backward", "6"),
+        "operators._batch_norm_with_update[float32-training-deep]",
+    ),
+    (
+        Fault("G", "swallowed", "aten::batch_norm_backward"),
+        "operators._batch_norm_with_update[float32-training-deep]",
+    ),
+    (Fault("G", "swallowed", "aten::col2im"), "operators.nn.functional.unfold[float32-training]"),
+    # Numbers of the dtype itself, and NaN in matrices that are factorised, among results of another size, and in
+    # samples whose factor is not 0.0.
+    (Fault("E", "infinity", "aten::nextafter.out", "0"), "operators.nextafter[float32-inference]"),
+    (
+        Fault("E", "NaN", "aten::linalg_ldl_factor_ex.out", "0"),
+        "operators.linalg.ldl_factor_ex[float32-inference]",
+    ),
+    (Fault("E", "NaN", "aten::_unique2", "0"), "operators.unique[float32-inference]"),
+    (
+        Fault("E", "NaN", "aten::native_dropout_backward", "0"),
+        "operators.native_dropout_backward[float32-inference]",
+    ),
+    # Draws of one seed whose scale is odd or infinite, and a kernel behind a draw.
+    (Fault("E", "scalar", "aten::cauchy_", "2"), "operators.cauchy[float32-inference]"),
+    (Fault("E", "infinity", "aten::normal.Tensor_Tensor", "1"), "operators.normal[float32-inference]"),
+    (
+        Fault("E", "NaN", "aten::fractional_max_pool3d_backward", "0"),
+        "operators.nn.functional.fractional_max_pool3d[float32-training]",
+    ),
+    # A sum of subnormal numbers and zeros alone.
+    (Fault("E", "subnormals", "aten::_foreach_norm.Scalar", "0"), "foreach.norm[float32]"),
+    # A difference of two zeros, powers of integers, an infinity below the diagonal, a late step of an optimizer.
+    (Fault("E", "negative zero", "aten::_foreach_sub.List", "0"), "foreach.sub[float32]"),
+    (Fault("E", "int through double", "aten::_foreach_pow_.List", "1"), "foreach.pow[int64]"),
+    (Fault("E", "int through float", "aten::_foreach_pow.ScalarList", "0"), "foreach.pow[int64]"),
+    (Fault("E", "infinity", "aten::linalg_qr.out", "0"), "operators.linalg.qr[float32-inference]"),
+    (Fault("E", "bfloat16", "aten::_fused_adam_", "5"), "optimizers.fused_call[Adam]"),
+    # NaN in the rate, and special values in a tensor of one number that fills another.
+    (Fault("E", "NaN", "aten::_fused_adagrad_.tensor_lr", "4"), "optimizers.fused_call[Adagrad]"),
+    (Fault("E", "negative zero", "aten::fill_.Tensor", "1"), "operators.fill[float32-inference]"),
+    # Large outputs of a factorisation.
+    (Fault("C", "tail", "aten::linalg_lu.out", "r0", "14"), "operators.linalg.lu[float32-inference]"),
+    # Refusals that no meta function knows: of shapes, of a dimension, of a range of random numbers.
+    (Fault("G", "swallowed", "aten::bincount"), "operators.bincount[int64-inference]"),
+    (Fault("G", "swallowed", "aten::unique_consecutive"), "operators.unique_consecutive[float32-inference]"),
+    (Fault("G", "swallowed", "aten::uniform_"), "operators.uniform[float32-inference]"),
+]
+
+
+@pytest.mark.parametrize(("fault", "case"), longer(SEEN_BY, step=15), ids=str)
 def test_a_fault_fails_the_case_that_is_for_it(fault: Fault, case: str) -> None:
     def work(armed_fault: Fault | None, send: forks.Send) -> None:
         place = bench.Bench()
@@ -199,7 +208,7 @@ def test_a_fault_fails_the_case_that_is_for_it(fault: Fault, case: str) -> None:
     assert {copy.task: copy.messages for copy in forks.run([None, fault], work, 1)} == {None: [False], fault: [True]}
 
 
-@pytest.mark.parametrize("defect", outsiders.OUTSIDERS, ids=str)
+@pytest.mark.parametrize("defect", longer(outsiders.OUTSIDERS, step=12), ids=str)
 def test_a_defect_by_an_outsider_fails_its_case(defect: outsiders.Outsider) -> None:
     def work(broken: outsiders.Outsider, send: forks.Send) -> None:
         place = bench.Bench()
@@ -227,6 +236,7 @@ def test_an_output_with_gaps_that_is_written_as_a_contiguous_one_fails() -> None
     assert [copy.messages for copy in forks.run([None], work, 1)] == [[(True, True)]]
 
 
+@pytest.mark.long
 def test_the_cases_of_outsiders_pass_on_a_device_without_their_defects() -> None:
     def work(cases: list[str], send: forks.Send) -> None:
         place = bench.Bench()

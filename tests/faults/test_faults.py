@@ -8,11 +8,27 @@ from pathlib import Path
 
 import pytest
 
+from tests.layers import longer
 
-@pytest.mark.parametrize("part", ["fails", "not fails"])
-def test_the_generator_of_faults_in_a_fresh_process(part: str, tmp_path: Path) -> None:
+
+@pytest.mark.parametrize(("layer", "part"), longer([("not long", ""), ("long", "fails"), ("long", "not fails")]))
+def test_the_generator_of_faults_in_a_fresh_process(layer: str, part: str, tmp_path: Path) -> None:
     file = Path(__file__).with_name("in_a_fresh_process.py")
-    words = ["-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", "-p", "no:randomly", "-k", part, str(file)]
+    words = [
+        "-m",
+        "pytest",
+        "-q",
+        "-n0",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:randomly",
+        "-m",
+        layer,
+        "-k",
+        part,
+        str(file),
+    ]
 
     done = subprocess.run([sys.executable, *words], cwd=tmp_path, capture_output=True, text=True, timeout=800)
 

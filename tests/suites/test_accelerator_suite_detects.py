@@ -13,6 +13,7 @@ from conformance.reports.verdict import Reason
 from conformance.suites import accelerator, capabilities, profiling, shared_bodies, utils
 from tests.acceptance.running import run
 from tests.defects.stand_ins import HOST, LATE, planned, run_body, verdict_on
+from tests.layers import longer
 
 ROOT = Path(__file__).parents[2]
 
@@ -38,7 +39,7 @@ LATE_PROBES = [
 ]
 
 
-@pytest.mark.parametrize("case_id", [*late_cases(), *LATE_PROBES])
+@pytest.mark.parametrize("case_id", longer([*late_cases(), *LATE_PROBES], step=8))
 def test_a_late_device_is_right(case_id):
     """Check that a device whose work runs as late as allowed passes every case that waits correctly."""
     if case_id in NEED_ANOTHER_DEVICE:

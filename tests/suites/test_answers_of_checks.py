@@ -80,6 +80,7 @@ def test_a_near_result_answers_within_its_bound() -> None:
         judged(f"{place}=1.6")
 
 
+@pytest.mark.long
 def test_cases_on_ranks_answer_and_a_changed_value_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "cases.txt").write_text("\n".join(CASES), encoding="utf-8")
     words = ("--accelerator=cpu", f"--challenge={NONCE}", f"--case-file={tmp_path / 'cases.txt'}", "-n0")

@@ -24,6 +24,7 @@ from conformance.suites.workloads import decoding, family_checks, family_loop, l
 from conformance.suites.workloads.families import families
 from conformance.suites.workloads.loop import RunDevice, Trainer
 from tests.defects.catalogue.stand_ins.workloads import Steeper
+from tests.layers import longer
 
 pytest.importorskip("transformers")
 DECLARED = Declaration.of([(c.cell, supported()) for c in (DETERMINISTIC, RNG_STATE)])
@@ -237,7 +238,7 @@ def afflicted(module: str, surgery: Surgery) -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: f"{fault.family}-{fault.name}-{fault.body}")
+@pytest.mark.parametrize("fault", longer(FAULTS, step=4), ids=lambda fault: f"{fault.family}-{fault.name}-{fault.body}")
 def test_a_fault_of_a_layer_is_found_and_named(
     fault: Fault, place: RunDevice, planted: Callable[[str, object], None]
 ) -> None:

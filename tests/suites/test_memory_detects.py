@@ -6,6 +6,7 @@ import pytest
 
 from tests.defects.catalogue.stand_ins import allocators
 from tests.defects.stand_ins import COUNTING, planned, run_body
+from tests.layers import longer
 
 #: Not run here: one case needs two devices, and one counts host tensors like device tensors, which do not fit.
 ELSEWHERE = {"accelerator.memory.per_device", "accelerator.memory.holds_values[33554433]"}
@@ -16,7 +17,7 @@ def about_memory() -> list[str]:
     return [name for name in planned() if name.startswith(PREFIXES) and ".pinned" not in name and name not in ELSEWHERE]
 
 
-@pytest.mark.parametrize("case_id", about_memory())
+@pytest.mark.parametrize("case_id", longer(about_memory(), step=6))
 def test_an_allocator_that_counts_is_right(case_id):
     run_body(case_id, COUNTING)
 

@@ -16,6 +16,7 @@ from conformance.numerics.trees import mapped
 from conformance.suites.foreach import functions, test_foreach
 from conformance.suites.operators import execution, kernels
 from conformance.suites.operators.execution import OperatorSample, call
+from tests.layers import longer
 
 from .test_operators_detect import run
 from .test_special_inputs import reads, without_nan, without_negative_zero, without_subnormals
@@ -197,7 +198,7 @@ def in_memory_order(function: Any, sample: OperatorSample, **extra: Any) -> Any:
 
 @pytest.mark.parametrize(
     ("broken", "cell", "message"),
-    [
+    longer([
         (with_narrow_numbers, "masked_fill[float32-inference]", "sample 7001|other numbers"),
         (with_narrow_numbers, "cdist[float32-inference]", "other numbers"),
         (with_narrow_numbers, "nn.functional.leaky_relu[float32-inference]", "negative_slope="),
@@ -236,7 +237,7 @@ def in_memory_order(function: Any, sample: OperatorSample, **extra: Any) -> Any:
         (only_in(kernel("elu_backward"), reads(_without_offset)), "nn.functional.elu[float32-training]", "offset"),
         (only_in(with_number, lost_for_numbers), "fmod[float32-inference]", "special values and a number"),
         (only_in(kernel("_fft_c2r"), swallowing), "fft.irfft[float32-training]", "accepted"),
-    ],
+    ], step=4),
 )  # fmt: skip
 def test_a_defect_of_odd_calls_is_found(
     broken: Execute, cell: str, message: str, monkeypatch: pytest.MonkeyPatch

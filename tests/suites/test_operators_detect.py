@@ -13,6 +13,7 @@ from conformance.case import Case, seed_of
 from conformance.checker import Checker
 from conformance.suites.operators import catalogue, cell, execution
 from tests.defects.catalogue.stand_ins import operators
+from tests.layers import longer
 
 CPU = torch.device("cpu")
 
@@ -33,7 +34,7 @@ def run(case_id: str, base: int = 0) -> Checker:
     return check
 
 
-@pytest.mark.parametrize("base", [1, 2, 3])
+@pytest.mark.parametrize("base", longer([1, 2, 3]))
 def test_another_seed_accuses_nobody(base):
     for case_id in sorted({mutant.fault.caught_by for mutant in operators.MUTANTS}):
         run(case_id, base)

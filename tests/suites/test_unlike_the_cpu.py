@@ -33,6 +33,7 @@ from conformance.suites.operators import (
 )
 from conformance.suites.operators.execution import OperatorSample, call
 from conformance.suites.operators.factors import with_positive_diagonal
+from tests.layers import longer
 
 from .python_device import Wrapper, python_device
 from .test_operators_detect import CPU, planned, run
@@ -380,7 +381,7 @@ def noisy(units: float) -> Callable[[torch.Tensor], torch.Tensor]:
     return change
 
 
-@pytest.mark.parametrize("name", ["fft.fft", "fft.rfft", "fft.irfftn", "fft.ihfft2", "stft"])
+@pytest.mark.parametrize("name", longer(["fft.fft", "fft.rfft", "fft.irfftn", "fft.ihfft2", "stft"]))
 def test_gradients_of_transforms_have_errors_relative_to_their_norm(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with_gradients(monkeypatch, noisy(4), name)
 

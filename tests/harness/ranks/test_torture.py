@@ -20,7 +20,7 @@ HERE = Path(__file__).parent
 BUSY = 45.0
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", params=[pytest.param("-n2", marks=pytest.mark.long)])
 def torture(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return tortured(tmp_path_factory.mktemp("torture"), "-n2")  # all other words: tox run -e instrument -- torture
 

@@ -1,0 +1,56 @@
+"""Layers and parts of tests: which parameters are long, and that parts are disjoint and complete."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.conftest import part_of
+from tests.layers import longer
+from tests.waiting import wait_for
+
+
+def usual(parameters: list[Any]) -> list[Any]:
+    """Return the parameters that are not long."""
+    return [value for value in parameters if not hasattr(value, "marks")]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "kept"),
+    [
+        (longer("abcde"), ["a"]),
+        (longer("abcde", "b", "e"), ["b", "e"]),
+        (longer("abcde", step=2), ["a", "c", "e"]),
+        (longer([("a", 1), ("b", 2)]), [("a", 1)]),
+    ],
+)
+def test_few_parameters_are_for_every_run(parameters: list[Any], kept: list[Any]) -> None:
+    assert usual(parameters) == kept
+    others = [value for value in parameters if value not in kept]
+    assert all([mark.name for mark in value.marks] == ["long"] for value in others)
+
+
+def test_a_parameter_that_is_not_there_is_refused() -> None:
+    with pytest.raises(AssertionError, match="are no parameters"):
+        longer("abc", "d")
+
+
+def test_parts_are_disjoint_and_complete() -> None:
+    items: Any = list("abcdefghijk")
+    parts = [part_of(items, f"{number}/5") for number in range(1, 6)]
+
+    assert sorted(item for part in parts for item in part) == items
+    assert {len(part) for part in parts} == {2, 3}
+
+
+@pytest.mark.parametrize("text", ["0/5", "6/5", "1", "a/5"])
+def test_what_names_no_part_is_refused(text: str) -> None:
+    with pytest.raises(pytest.UsageError, match="expected K/N"):
+        part_of([], text)
+
+
+def test_a_wait_without_end_says_for_what() -> None:
+    wait_for("nothing", lambda: True, 0)
+    with pytest.raises(AssertionError, match=r"did not happen within 0 s: the moon is blue"):
+        wait_for("the moon is blue", lambda: False, 0)
