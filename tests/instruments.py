@@ -80,6 +80,11 @@ INSTRUMENTS = (
         default=("--draws", "5000"), at_night=("--narrow", "--draws", "700"),
     ),
     Instrument(
+        "killers", "15", "Every case that kills a drawn fault: what the profile standard is chosen by.",
+        (("-m", "tests.faults.killers"),),
+        default=("--out", f"{KEPT}/killers.jsonl"), at_night=("--draws", "70", "--out", f"{KEPT}/killers.jsonl"),
+    ),
+    Instrument(
         "workload-faults", "5", "Faults that only a model shows: are they found, and do messages name the layer?",
         (("-m", "tests.workload_faults"),),
     ),

@@ -29,6 +29,7 @@ from conformance.reports.planned import PlannedCase
 from conformance.reports.profiles import PROFILES
 from conformance.reports.views import all_views, text
 from tests.faults.fault import FAMILIES as FAULT_FAMILIES
+from tests.standard import score as standard_score
 
 ROOT: Final = Path(__file__).parents[2]
 DOCS: Final = ROOT / "docs"
@@ -199,4 +200,5 @@ PARTS: Final = (
     (DOCS / "verdicts.md", "profiles", profiles),
     (DOCS / "benchmarks.md", "benchmarks", measurements),
     (DOCS / "detection.md", "faults", generated_faults),
+    (DOCS / "detection.md", "standard", standard_score.table),
 )
