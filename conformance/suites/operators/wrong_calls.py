@@ -23,8 +23,9 @@ from .promises import described_elements, promises_refusal
 from .sampling import limits
 from .variants import Attempt, attempt, representative, settled
 
-#: Numbers that fit hardly any argument.
-_NUMBERS = (-7, 99, 0)
+#: Numbers that fit hardly any argument. The large one may be a size or a scale.
+_LARGE = 99
+_NUMBERS = (-7, _LARGE, 0)
 #: What is appended to a list of sizes or dimensions.
 _TAIL = (1, 1, 1)
 #: Dtypes of outputs that do not fit most results.
@@ -42,8 +43,8 @@ _MOST_ELEMENTS = 1 << 22
 class Wrong:
     """A wrong call: how the arguments were changed, the function, and outputs for ``out=``, made on the host.
 
-    With ``in_place``, the function writes its input. ``is_of_shapes`` says that only a shape was changed: then the
-    result is about as large as that of the right call.
+    With ``in_place``, the function writes its input. ``grows`` says that a number became so large that the result may
+    be huge.
     """
 
     name: str
@@ -51,7 +52,7 @@ class Wrong:
     function: Any
     out: Any = None
     in_place: bool = False
-    is_of_shapes: bool = False
+    grows: bool = False
 
     def __str__(self) -> str:
         return f"{self.sample}, {self.name}"
@@ -81,18 +82,32 @@ def check(info, judge, samples: list[OperatorSample], dtype: torch.dtype) -> Non
 
 
 def _check_wrong(judge, wrong: Wrong) -> None:
-    """Check a call that the host refuses: every device has to, or has to do something."""
-    if wrong.is_of_shapes and not _has_index(wrong.sample):
-        # The host comes first, as it accepts many calls, and is faster than the meta function.
-        if _host_refuses(wrong):
-            judge_one = _check_refusal if _is_wrong_everywhere(wrong) else _check_done
-            judge_one(judge, wrong)
+    """Check a call that the host refuses: every device has to refuse it, or has to do something."""
+    if _has_index(wrong.sample) or (wrong.grows and described_elements(wrong.function, wrong.sample) > _MOST_ELEMENTS):
+        # The meta function comes first: it has no memory that a wrong call could read, or fill.
+        if _is_wrong_everywhere(wrong):
+            check_one(judge, wrong)
+    elif _host_refuses(wrong):
+        _check_refused(judge, wrong)
+
+
+def _check_refused(judge, wrong: Wrong) -> None:
+    """Check what the device makes of a call that the host refuses.
+
+    The meta function is asked about what the device accepts alone: it takes longer than both.
+    """
+    given, extra = wrong.sample.on(judge.device), wrong.extra(judge.device)
+    if _may_be_in_memory(wrong, given) and _is_wrong_everywhere(wrong):
         return
-    # The meta function comes first: it has no memory that a wrong call could read, or fill.
-    if _is_wrong_everywhere(wrong):
-        check_one(judge, wrong)
-    elif not _has_index(wrong.sample) and described_elements(wrong.function, wrong.sample) <= _MOST_ELEMENTS:
-        _check_answer(judge, wrong)
+    written = _written(wrong, given, extra)
+    before = [plain(tensor).clone() for tensor in written]
+    found = _answer(wrong, given, extra)
+    if _is_refusal(found):
+        judge.check.count += 1
+    elif _is_wrong_everywhere(wrong):
+        judge.check.that(False, f"{wrong}: accepted, although PyTorch refuses it on every device")
+    else:
+        _check_computed(judge, wrong, found, written, before)
 
 
 def _is_wrong_everywhere(wrong: Wrong) -> bool:
@@ -118,21 +133,27 @@ def _has_index(sample: OperatorSample) -> bool:
 
 
 def _check_answer(judge, wrong: Wrong) -> None:
-    """Check that the device does something where it accepts a call that the host alone refuses.
-
-    It may do more than PyTorch's CPU. But zeros, or an output as it was, come from a kernel that loses an exception.
-    """
-    if _host_refuses(wrong):
-        _check_done(judge, wrong)
-
-
-def _check_done(judge, wrong: Wrong) -> None:
+    """Check that the device does something where it accepts a call that the host alone refuses."""
+    if not _host_refuses(wrong):
+        return
     given, extra = wrong.sample.on(judge.device), wrong.extra(judge.device)
     written = _written(wrong, given, extra)
     before = [plain(tensor).clone() for tensor in written]
     found = _answer(wrong, given, extra)
-    if found.error is not None or found.value is NotImplemented:
-        return
+    if not _is_refusal(found):
+        _check_computed(judge, wrong, found, written, before)
+
+
+def _is_refusal(found: Attempt) -> bool:
+    return found.error is not None or found.value is NotImplemented
+
+
+def _check_computed(judge, wrong: Wrong, found: Attempt, written, before) -> None:
+    """Check that an accepted call computed something; ``before`` are the written tensors as they were.
+
+    A device may do more than PyTorch's CPU. But zeros, or an output as it was, come from a kernel that loses an
+    exception.
+    """
     made = [plain(tensor) for tensor in _tensors(found.value)]
     if written:
         computed = not all(same_bits(plain(tensor), old) for tensor, old in zip(written, before, strict=True))
@@ -264,23 +285,24 @@ def shapes(function, sample: OperatorSample) -> Iterator[Wrong]:
 
 def changed(function, sample: OperatorSample) -> Iterator[Wrong]:
     """Yield calls of any function with one argument that may not fit: a tensor, a number or a list of numbers."""
-    for name, other in _changed(sample):
-        yield Wrong(name, other, function)
+    for name, other, grows in _changed(sample):
+        yield Wrong(name, other, function, grows=grows)
 
 
 def check_one(judge, wrong: Wrong) -> None:
     """Check that the device refuses what the host refuses."""
-    if _host_refuses(wrong):
-        _check_refusal(judge, wrong)
-
-
-def _check_refusal(judge, wrong: Wrong) -> None:
+    if not _host_refuses(wrong):
+        return
     given = wrong.sample.on(judge.device)
-    if "as_strided" in getattr(wrong.function, "__name__", "") and _has_more_memory(given):
-        return  # the view may be within the memory that the device's allocator has rounded up
+    if _may_be_in_memory(wrong, given):
+        return
     found = _answer(wrong, given, wrong.extra(judge.device))
-    refused = found.error is not None or found.value is NotImplemented
-    judge.check.that(refused, f"{wrong}: accepted, although PyTorch refuses it on every device")
+    judge.check.that(_is_refusal(found), f"{wrong}: accepted, although PyTorch refuses it on every device")
+
+
+def _may_be_in_memory(wrong: Wrong, given: OperatorSample) -> bool:
+    """Return whether a wrong view may be within the memory that the device's allocator has rounded up."""
+    return "as_strided" in getattr(wrong.function, "__name__", "") and _has_more_memory(given)
 
 
 def _has_more_memory(sample: OperatorSample) -> bool:
@@ -300,14 +322,12 @@ def _take_late_errors(device: torch.device) -> None:
 
 
 def _wrong_calls(info, sample: OperatorSample) -> Iterator[Wrong]:
-    of_shapes = len(list(_shapes(sample)))  # they come first among the changes
-    changes = [(name, other, order < of_shapes) for order, (name, other) in enumerate(_changed(sample))]
-    for name, other, is_of_shapes in changes:
-        yield Wrong(name, other, info.op, is_of_shapes=is_of_shapes)
+    changes = list(_changed(sample))
+    for name, other, grows in changes:
+        yield Wrong(name, other, info.op, grows=grows)
     if info.inplace_variant is not None and isinstance(sample.input, torch.Tensor):
-        for name, other, is_of_shapes in changes:
-            wrong = Wrong(f"{name}, in place", other, info.inplace_variant, in_place=True, is_of_shapes=is_of_shapes)
-            yield wrong
+        for name, other, grows in changes:
+            yield Wrong(f"{name}, in place", other, info.inplace_variant, in_place=True, grows=grows)
     if info.supports_out:
         usual = host_call(info.op, sample).value
         if isinstance(usual, torch.Tensor) and usual.layout is torch.strided:
@@ -315,12 +335,11 @@ def _wrong_calls(info, sample: OperatorSample) -> Iterator[Wrong]:
 
 
 def _wrong_outputs(info, sample: OperatorSample, usual: torch.Tensor, changes) -> Iterator[Wrong]:
-    for name, other, is_of_shapes in changes:
-        out = poisoned(usual.shape, usual.dtype)
-        yield Wrong(f"{name}, out=", other, info.op, out, is_of_shapes=is_of_shapes)
+    for name, other, grows in changes:
+        yield Wrong(f"{name}, out=", other, info.op, poisoned(usual.shape, usual.dtype), grows=grows)
     for dtype in _OUT_DTYPES:
         if dtype is not usual.dtype:
-            yield Wrong(f"out= of {dtype}", sample, info.op, poisoned(usual.shape, dtype), is_of_shapes=True)
+            yield Wrong(f"out= of {dtype}", sample, info.op, poisoned(usual.shape, dtype))
 
 
 def _shapes(sample: OperatorSample) -> Iterator[tuple[str, OperatorSample]]:
@@ -332,16 +351,16 @@ def _shapes(sample: OperatorSample) -> Iterator[tuple[str, OperatorSample]]:
             yield f"input {number} {name}", sample.with_tensor(tensor, other)
 
 
-def _changed(sample: OperatorSample) -> Iterator[tuple[str, OperatorSample]]:
-    """Yield the sample with one argument that may not fit."""
-    yield from _shapes(sample)
+def _changed(sample: OperatorSample) -> Iterator[tuple[str, OperatorSample, bool]]:
+    """Yield the sample with one argument that may not fit, and whether the result may be huge."""
+    yield from ((name, other, False) for name, other in _shapes(sample))
     numbers = [leaf for leaf in leaves(list(sample.arguments)) if type(leaf) in (int, float)]
     for number, old in enumerate(numbers):
         for value in map(type(old), _NUMBERS):
             if value != old:
-                yield f"number {number} is {value}", _with_number(sample, number, value)
+                yield f"number {number} is {value}", _with_number(sample, number, value), value == _LARGE
     for place, name, listed in _lists(sample):
-        yield f"{name} has {len(listed) + len(_TAIL)} numbers", sample.with_argument(place, (*listed, *_TAIL))
+        yield f"{name} has {len(listed) + len(_TAIL)} numbers", sample.with_argument(place, (*listed, *_TAIL)), False
 
 
 def _others(tensor: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
