@@ -10,6 +10,7 @@ Cases that are not about the device belong to ``full`` alone, and count in no re
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -80,8 +81,8 @@ def _is_distributed(planned: PlannedCase) -> bool:
 @cache
 def standard_ids() -> frozenset[str]:
     """Return the ids of the profile ``standard``. The file has the axes of its cases by the ids without them."""
-    text = Path(__file__).with_name("standard.json").read_text(encoding="utf-8")
-    chosen: dict[str, list[str]] = json.loads(text)
+    packed = Path(__file__).with_name("standard.json.gz").read_bytes()
+    chosen: dict[str, list[str]] = json.loads(gzip.decompress(packed))
     return frozenset(f"{name}[{axes}]" if axes else name for name, rows in chosen.items() for axes in rows)
 
 

@@ -65,7 +65,7 @@ def test_a_cover_takes_nothing_that_kills_nothing_more() -> None:
 
 
 def test_the_file_names_ids_by_their_axes() -> None:
-    assert text(["b.x[int8]", "a.y", "b.x[float32]"]) == '{\n"a.y": [""],\n"b.x": ["float32", "int8"]\n}\n'
+    assert text(["b.x[int8]", "a.y", "b.x[float32]"]) == '{"a.y":[""],"b.x":["float32","int8"]}'
 
 
 def test_the_last_line_of_a_run_names_the_command_for_every_case(tmp_path: Path) -> None:
