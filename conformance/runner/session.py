@@ -87,6 +87,8 @@ def activate(config: pytest.Config) -> None:
     """Register the plugins of this process's role."""
     context = config.stash[RUN_CONTEXT] = config.stash.get(RUN_CONTEXT, None) or _make_worker_context(config)
     if context.bundled:
+        # Of torch's own modules, which the suites import; a reader can do nothing about them.
+        config.addinivalue_line("filterwarnings", "ignore::DeprecationWarning:torch")
         areas = areas_in(context.options)
         config.args[:] = [str(SUITES / area) for area in areas]
         if not is_worker(config):

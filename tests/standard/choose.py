@@ -11,7 +11,7 @@ The choice is a greedy cover: again and again the case that kills most per secon
 * A generated fault acts in all dtypes at once, but a device has a kernel for each. A part of the weight goes to faults
   of one dtype alone.
 * A known defect counts by the cases that killed it.
-* All core cases are in the profile, and for each area and each required cell without an axis the cheapest case.
+* All core cases are in the profile, and for each area and each cell that can be claimed the cheapest case.
 """
 
 from __future__ import annotations
@@ -177,15 +177,16 @@ def _add_defects(cover: Cover) -> None:
 
 
 def _required(planned: Mapping[str, PlannedCase], cover: Cover) -> set[str]:
-    """Return the core cases, and the cheapest case of each area and of each capability that a case requires."""
+    """Return the core cases, and the cheapest case of each area and of each cell that can be claimed."""
     found = {id for id, case in planned.items() if case.level == "core" and id in cover.seconds}
     wanted: dict[str, list[str]] = defaultdict(list)
     for id, case in planned.items():
         if id in cover.seconds:
             wanted[f"area {case.area}"].append(id)
             for cell in case.requires:
-                if not cell.startswith(("operators.", "kernels.")):
-                    wanted[cell.partition("[")[0]].append(id)
+                name, bracket, axes = cell.partition("[")
+                # A device claims operators together, by dtype and mode.
+                wanted[f"operators.*{bracket}{axes}" if name.startswith("operators.") else cell].append(id)
     for ids in wanted.values():
         if found.isdisjoint(ids):
             found.add(min(ids, key=cover.cost))
