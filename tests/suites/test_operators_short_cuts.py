@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from conformance.checker import Checker
-from conformance.suites.operators import passes, promises, variants, wrong_calls
-from conformance.suites.operators.execution import OperatorSample
+from conformance.suites.operators import arrangements, execution, passes, promises, variants, wrong_calls
+from conformance.suites.operators.execution import HOST, OperatorSample, host_call
 from conformance.suites.operators.oracle import Intermediates
 
 
@@ -109,3 +109,91 @@ def test_a_wrong_call_with_a_huge_result_is_not_run(monkeypatch: pytest.MonkeyPa
     wrong_calls.check(info, judge, [OperatorSample(0, torch.ones(4), (2,))], torch.float32)
 
     assert judge.check.count
+
+
+def _strict(tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.dim() > 1:
+        raise RuntimeError("a vector is expected")
+    return tensor + 1
+
+
+def _matrix(asked: list[Any]) -> wrong_calls.Wrong:
+    def strict(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.is_meta:
+            asked.append(tensor)
+        return _strict(tensor)
+
+    return wrong_calls.Wrong("a matrix", OperatorSample(0, torch.ones(2, 2)), strict)
+
+
+def test_a_call_that_the_device_refuses_is_not_asked_about() -> None:
+    asked: list[Any] = []
+    judge = SimpleNamespace(check=Checker(), device=HOST)
+
+    wrong_calls._check_wrong(judge, _matrix(asked))
+
+    assert judge.check.count == 1
+    assert not asked
+
+
+def test_a_call_that_the_device_accepts_and_every_device_refuses_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    judge = SimpleNamespace(check=Checker(), device=HOST)
+    monkeypatch.setattr(execution, "execute", lambda function, sample, **extra: sample.input + 1)
+
+    with pytest.raises(AssertionError, match="PyTorch refuses it on every device"):
+        wrong_calls._check_wrong(judge, _matrix(asked))
+
+    assert asked
+
+
+def test_the_host_computes_a_sample_once_unless_it_draws() -> None:
+    made: list[Any] = []
+
+    def doubled(tensor: torch.Tensor) -> torch.Tensor:
+        made.append(tensor)
+        return tensor * 2
+
+    sample = OperatorSample(0, torch.arange(4.0))
+    first, again = (host_call(doubled, sample) for _ in range(2))
+    assert first is again
+    assert len(made) == 1
+    assert made[0] is not sample.input
+
+    drawn = [host_call(torch.bernoulli, OperatorSample(1, torch.full((200,), 0.5))) for _ in range(2)]
+    assert all(each.draws for each in drawn)
+    assert not torch.equal(drawn[0].value, drawn[1].value)
+
+
+def test_arrangements_of_a_sample_are_made_once_and_know_its_dense_form() -> None:
+    info = SimpleNamespace(op=_strict, name="strict", full_name="strict")
+    info.promotes_int_to_float, info.gradcheck_wrapper, info.decorators = False, _strict, ()
+    sample = OperatorSample(0, torch.arange(6.0))
+
+    first, again = (dict(arrangements.of(info, sample)) for _ in range(2))
+
+    assert first
+    assert all(again[name] is arranged for name, arranged in first.items())
+    assert arrangements.dense_of(first["non-contiguous"]) is sample
+    repeated = arrangements.dense_of(first["expanded along the first dimension"])
+    assert repeated.input.tolist() == [0.0] * 6
+    assert repeated.input.is_contiguous()
+
+
+@pytest.mark.parametrize("returns_its_output", [True, False])
+def test_an_output_that_is_returned_counts_twice(returns_its_output: bool) -> None:
+    seen: list[str] = []
+    judge = SimpleNamespace(check=Checker())
+
+    def result(label: str, *given: Any) -> None:
+        seen.append(label)
+        judge.check.count += 3
+
+    judge.result = result
+    outs = [torch.zeros(2), torch.zeros(2)]
+    returned = tuple(outs) if returns_its_output else tuple(out.clone() for out in outs)
+
+    variants._judge_both(judge, "a call", "its output", OperatorSample(0, None), returned, tuple(outs), None, 1.0)
+
+    assert judge.check.count == 6
+    assert seen == (["a call"] if returns_its_output else ["a call", "a call, its output"])

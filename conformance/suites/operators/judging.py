@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from dataclasses import dataclass, field
 
@@ -48,6 +49,12 @@ class Judge:
     def __post_init__(self) -> None:
         self.watches = Watches.on(self.device, self.watched)
         self._place = copied(torch.zeros(1), self.device).device
+
+    def of_class(self, op_class: OpClass) -> Judge:
+        """Return a judge with the budgets of another class, which counts in the same check."""
+        other = copy.copy(self)
+        other.op_class = op_class
+        return other
 
     def result(
         self,

@@ -12,7 +12,7 @@ from torch.utils import _python_dispatch as dispatch
 from conformance.numerics.transfer import copied
 
 from . import execution
-from .execution import OperatorSample, processed
+from .execution import HOST, OperatorSample, processed
 
 #: Shape of an output, and whether it is complex.
 Kind = tuple[torch.Size, bool]
@@ -63,9 +63,12 @@ def cotangents(
     """
     kinds = tuple((output.shape, output.is_complex()) for output in outputs)
     # A dispatch mode takes part in each draw: the oracle's changes all results inside a pass.
-    draw = _draw if dispatch._len_torch_dispatch_stack() else _drawn
+    in_mode = dispatch._len_torch_dispatch_stack() > 0
     given = []
-    for output, numbers in zip(outputs, draw(seed, kinds), strict=True):
+    for output, numbers in zip(outputs, (_draw if in_mode else _drawn)(seed, kinds), strict=True):
+        if arrange is _as_drawn and not in_mode and output.device == HOST and output.layout is torch.strided:
+            given.append(numbers.to(output.dtype, copy=True))  # what follows, in one step
+            continue
         values = numbers.to(output.dtype)
         strided = output.layout is torch.strided
         values = arrange(values) if strided else values.to_sparse(layout=output.layout)

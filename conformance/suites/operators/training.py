@@ -281,7 +281,7 @@ def _judge_values(
     )
     outputs = sum(tensor.numel() for tensor in tensors(expected))
     length = max(n, float(outputs) ** 0.5)  # it sums over all outputs
-    of_sums = replace(judge, op_class=OF_SUMS.get(judge.op_class, judge.op_class))
+    of_sums = judge.of_class(OF_SUMS.get(judge.op_class, judge.op_class))
     for i, (gradient, expected_gradient) in enumerate(zip(actual_gradients, expected_gradients, strict=True)):
         label = f"{sample}, gradient of input {i}"
         if i == 0 and (chosen := _gradient_of_choice(info, sample, actual, expected, given)) is not None:
