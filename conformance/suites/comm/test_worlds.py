@@ -27,7 +27,7 @@ def test_all_devices(accelerator, check, device, world, pytestconfig, tmp_path):
     size = min(MOST, max(2, accelerator.device_count()))
     needs_devices(accelerator, device, size)
 
-    job = launch(tmp_path, EVERYWHERE, size, JOB_ACCELERATOR=pytestconfig.getoption("--accelerator"))
+    job = launch(tmp_path, EVERYWHERE, size, forked=True, JOB_ACCELERATOR=pytestconfig.getoption("--accelerator"))
 
     check.equal(job.status, 0, f"the job's exit status (output: {job.output})")
     check_identities(check, job, 0, size)

@@ -65,7 +65,8 @@ report(begun=begun, total=total)
 def test_restart(accelerator, check, device, pytestconfig, tmp_path):
     """After a rank is killed, all ranks restart as new processes and continue from the saved state on the device."""
     needs_devices(accelerator, device, 2)
-    job = launch(tmp_path, TRAINS, 2, "--max-restarts=1", JOB_ACCELERATOR=pytestconfig.getoption("--accelerator"))
+    spec = pytestconfig.getoption("--accelerator")
+    job = launch(tmp_path, TRAINS, 2, "--max-restarts=1", forked=True, JOB_ACCELERATOR=spec)
 
     check.equal(job.status, 0, f"the job's exit status (output: {job.output})")
     for attempt in range(2):
@@ -101,9 +102,8 @@ TRAINS_INSIDE = TRAINS.replace(
 def test_restart_inside(accelerator, check, device, pytestconfig, tmp_path):
     """After a rank is killed while the other waits for it in a sum, all ranks restart and the sum is complete."""
     needs_devices(accelerator, device, 2)
-    job = launch(
-        tmp_path, TRAINS_INSIDE, 2, "--max-restarts=1", JOB_ACCELERATOR=pytestconfig.getoption("--accelerator")
-    )
+    spec = pytestconfig.getoption("--accelerator")
+    job = launch(tmp_path, TRAINS_INSIDE, 2, "--max-restarts=1", forked=True, JOB_ACCELERATOR=spec)
 
     check.equal(job.status, 0, f"the job's exit status (output: {job.output})")
     check_identities(check, job, 1, 2)
@@ -259,8 +259,8 @@ def test_too_few_hosts(accelerator, check, device, pytestconfig, tmp_path):
     def join():
         (tmp_path / "joined").write_text(str(time.time()))
 
-    # Long enough for a rank that is started too soon to say so.
-    second = threading.Timer(3 * slowdown(), join)
+    # Long enough for a rank that is started too soon to say so: a forked one starts in milliseconds.
+    second = threading.Timer(slowdown(), join)
     second.start()
     try:
         spec = pytestconfig.getoption("--accelerator")

@@ -62,14 +62,36 @@ class Job:
 #: A process that imports torchrun once, as that takes two seconds, and forks an agent for each host of a job. Each line
 #: of its input is a job. In a job of several hosts, each host has one rank and the first has the store. The status of
 #: the job is the agents' exit status that is furthest from 0; the case judges whether a killed host is an error.
+#:
+#: The agents look at the state of a rendezvous twenty times a second; torch 2.13 sleeps for a whole second between two
+#: looks. In a job with ``forked``, they fork their ranks (torch's start method "fork"), which then need not import
+#: torch.
 _AGENTS = """
 import gc; gc.disable()
-import json, os, pathlib, signal, sys, time, traceback
+import atexit, dataclasses, json, os, pathlib, runpy, signal, sys, time, traceback
+from conformance.accelerators import registry
 from conformance.process.lifetime import die_with_parent
-from torch.distributed.run import main
+from torch.distributed import run
+from torch.distributed.elastic.rendezvous import dynamic_rendezvous
 
 die_with_parent()
 own = os.getpid()
+if hasattr(dynamic_rendezvous, "_delay"):
+    dynamic_rendezvous._delay = lambda seconds: time.sleep(0.05)
+
+def run_program(script, *arguments):
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_DFL)  # those of the agent
+    sys.argv = [script, *arguments]
+    try:
+        runpy.run_path(script, run_name="__main__")
+    finally:
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+
+def forking(arguments, configured=run.config_from_args):
+    config, _, (*_, script) = configured(arguments)
+    return dataclasses.replace(config, start_method="fork"), run_program, [script]
 
 def become_agent(job, number):
     status = 1
@@ -83,7 +105,10 @@ def become_agent(job, number):
         os.dup2(output, 2)
         while number in job["late"] and not pathlib.Path(job["late"][number]).exists():
             time.sleep(0.01)
-        main([option.replace("IS_HOST", str(number == "0")) for option in job["options"]])
+        if job["forked"]:
+            atexit._clear()  # ranks run what they have registered themselves
+            run.config_from_args = forking
+        run.main([option.replace("IS_HOST", str(number == "0")) for option in job["options"]])
         status = 0
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else 1
@@ -169,21 +194,22 @@ def _agents(pid):
     return Agents()
 
 
-def launch(folder, program, ranks, *options, inherited=None, arguments=(), under=(), **environment):
+def launch(folder, program, ranks, *options, inherited=None, arguments=(), under=(), forked=False, **environment):
     """Run ``program`` on ``ranks`` ranks under torchrun and return the Job, or raise TimeoutExpired.
 
     Without a number of ``ranks``, torchrun takes it from its environment. ``arguments`` are the program's own.
     ``under`` is a command that starts the program in each rank. ``inherited`` are the environment variables of
-    torchrun, by default those of this process. ``environment`` are further variables.
+    torchrun, by default those of this process. ``environment`` are further variables. ``forked`` ranks start in
+    milliseconds; it is for cases that are not about the start of a program.
     """
     number = [] if ranks is None else [f"--nproc-per-node={ranks}"]
     variables = {**(os.environ if inherited is None else inherited), **environment}
     options = ("--standalone", _HERE, *number, *options)
-    return _run(folder, program, variables, 1, *options, arguments=arguments, under=under)
+    return _run(folder, program, variables, 1, *options, arguments=arguments, under=under, forked=forked)
 
 
 def launch_on_hosts(folder, program, fewest, hosts, late=None, most=None, **environment):
-    """Run ``program`` as on several hosts, with one agent and one rank for each, and return the Job.
+    """Run ``program`` as on several hosts, with one agent and one forked rank for each, and return the Job.
 
     The job continues while at least ``fewest`` hosts are alive, and has at the ``most`` so many; by default all.
     JOB_HOST is a host's number. Host 0 has the rendezvous; any other may be killed. ``late`` has the file that a host
@@ -200,10 +226,10 @@ def launch_on_hosts(folder, program, fewest, hosts, late=None, most=None, **envi
     rendezvous = f"--rdzv-conf={limits},is_host=IS_HOST"
     options = [rendezvous, _HERE, f"--nnodes={fewest}:{most or hosts}", "--nproc-per-node=1", "--max-restarts=2",
                "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=job"]  # fmt: skip
-    return _run(folder, program, {**os.environ, **environment}, hosts, *options, late=late)
+    return _run(folder, program, {**os.environ, **environment}, hosts, *options, late=late, forked=True)
 
 
-def _run(folder, program, variables, hosts, *options, arguments=(), under=(), late=None):
+def _run(folder, program, variables, hosts, *options, arguments=(), under=(), late=None, forked=False):
     script, output = folder / "program.py", folder / "output.txt"
     script.write_text(_PREAMBLE + program, encoding="utf-8")
     busy = slowdown()
@@ -224,6 +250,7 @@ def _run(folder, program, variables, hosts, *options, arguments=(), under=(), la
         "variables": {**known, **variables},
         "options": [logs, *options, "--monitor-interval=0.02", *command, *arguments],
         "hosts": hosts,
+        "forked": forked,
         "late": {str(number): str(folder / file) for number, file in (late or {}).items()},
         "output": str(output),
     })  # fmt: skip

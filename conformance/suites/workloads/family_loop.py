@@ -140,7 +140,7 @@ def micro_batches(inputs: Inputs, targets: torch.Tensor, number: int) -> list[tu
 
 
 class FamilyReference:
-    """Float64 run of a family on the host; one per process and family."""
+    """Float64 run of a family on the host; one per process and family, which takes a few megabytes."""
 
     def __init__(self, family: Family) -> None:
         trainer = FamilyTrainer(family, HOST, ORACLE)
@@ -149,13 +149,13 @@ class FamilyReference:
         self.weights = weights_of(trainer.model)
 
 
-@functools.lru_cache(maxsize=4)
+@functools.cache
 def reference_of(name: str) -> FamilyReference:
     """Return the oracle of a family."""
     return FamilyReference(families()[name])
 
 
-@functools.lru_cache(maxsize=8)
+@functools.cache
 def host_run_of(name: str, dtype: str) -> tuple[Trajectory, dict[str, torch.Tensor]]:
     """Return the host's run in the dtype of a case, and its weights afterwards."""
     trainer = FamilyTrainer(families()[name], HOST, SCHEMES[dtype])

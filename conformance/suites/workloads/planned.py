@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import TypeAlias
 
 from conformance.accelerators.capabilities import AUTOCAST, Capability, Cell
@@ -27,10 +27,14 @@ def planned_families(
     *needs: Capability,
     dtypes: Sequence[str] = DTYPES,
     having: Callable[[Family], bool] = lambda family: True,
+    deep: Container[str] = (),
 ) -> Expand:
-    """Return a function that gives the cases ``workloads.<family>.<what>`` of all families that fit, one per dtype."""
+    """Return a function that gives the cases ``workloads.<family>.<what>`` of all families that fit, one per dtype.
+
+    Cases of the families that ``deep`` names have the deep tier.
+    """
     return lambda: [
-        _case(f"{name}.{what}", mode, dtype, (*needs, *_operators(family)))
+        _case(f"{name}.{what}", mode, dtype, (*needs, *_operators(family)), deep=name in deep)
         for name, family in families().items()
         if having(family)
         for dtype in dtypes
@@ -41,7 +45,7 @@ def _operators(family: Family) -> list[Cell]:
     return [Cell(f"operators.{name}", "float32", "inference") for name in family.needs]
 
 
-def _case(subject: str, mode: str, dtype: str, needs: Sequence[Capability | Cell]) -> Case:
+def _case(subject: str, mode: str, dtype: str, needs: Sequence[Capability | Cell], *, deep: bool = False) -> Case:
     axes = (("dtype", dtype), ("mode", mode))
     model = subject.split(".", 1)[0]
     cells = [
@@ -53,7 +57,7 @@ def _case(subject: str, mode: str, dtype: str, needs: Sequence[Capability | Cell
     return Case(
         id=case_id(f"workloads.{subject}", axes),
         area="workloads",
-        tier=Tier.WORKLOAD,
+        tier=Tier.DEEP if deep else Tier.WORKLOAD,
         axes=axes,
         requires=tuple(cells),
         deadline=DEADLINE,

@@ -13,8 +13,11 @@ from .families import families
 from .loop import RunDevice
 from .planned import planned_families
 
-#: Families whose graphs the declared backend compiles: each takes some seconds.
+#: Families whose graphs the declared backend compiles.
 COMPILED = ("llama", "gpt2", "unet")
+#: Of these, the families of the deep tier. Each has twenty kernels, for which a C++ compiler takes 30 s. compile.llama
+#: compiles a layer like that of llama, and the traced case of each family runs the same graph.
+DEEP = ("llama", "unet")
 
 
 @cases(planned_families("traced", "training", COMPILE, dtypes=["float32"], having=lambda f: not f.sparse))
@@ -23,7 +26,11 @@ def test_traced(accelerator, device, case, check):
     _check(case, accelerator, device, check, "aot_eager")
 
 
-@cases(planned_families("compiled", "training", COMPILE, dtypes=["float32"], having=lambda f: f.name in COMPILED))
+@cases(
+    planned_families(
+        "compiled", "training", COMPILE, dtypes=["float32"], having=lambda f: f.name in COMPILED, deep=DEEP
+    )
+)
 def test_compiled(accelerator, device, case, check):
     """The declared backend compiles a model in few graphs, which give the oracle's gradients."""
     _check(case, accelerator, device, check, accelerator.get_compile_backend())

@@ -14,7 +14,8 @@ from .parallel.layouts import LAYOUTS
 from .parallel.planned import planned
 
 NEEDS = (Cell("workloads.llama", "float32", "training"),)
-#: Logical ranks, each of which has one attention head.
+#: Logical ranks, each of which has one attention head. 64 of them take four times as long and have no other code, so
+#: they belong to the deep tier.
 RANKS = (16, 64)
 #: LocalTensor mode is private to PyTorch. In these series its interface is the one that is used here.
 SERIES = ("2.13",)
@@ -22,7 +23,7 @@ SERIES = ("2.13",)
 
 def logical_cases():
     """Return a case for each number of logical ranks, such as ``workloads.llama.logical_tp[64]``."""
-    return [planned("llama.logical_tp", (("ranks", str(ranks)),), NEEDS, None) for ranks in RANKS]
+    return [planned("llama.logical_tp", (("ranks", str(ranks)),), NEEDS, None, deep=ranks > 16) for ranks in RANKS]
 
 
 def _config(ranks):

@@ -48,12 +48,12 @@ report(**trainers.rank_of_two(str(folder / f"weights-{rank}.pt")))
 
 
 def rank_cases():
-    """Return the case of two ranks on the CPU, ``workloads.llama.accelerate_ranks[2]``."""
-    return [
-        planned(
-            "llama.accelerate_ranks", (("world", "2"),), (COMM, Cell("workloads.llama", "float32", "training")), None
-        )
-    ]
+    """Return the case of two ranks on the CPU, ``workloads.llama.accelerate_ranks[2]``.
+
+    It is deep: two processes import both libraries, which takes 10 s, and it tests accelerate only on the host.
+    """
+    needs = (COMM, Cell("workloads.llama", "float32", "training"))
+    return [planned("llama.accelerate_ranks", (("world", "2"),), needs, None, deep=True)]
 
 
 @cases(rank_cases)

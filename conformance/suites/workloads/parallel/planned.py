@@ -18,9 +18,14 @@ DEADLINE = 180.0
 
 
 def planned(
-    subject: str, axes: tuple[tuple[str, str], ...], needs: Sequence[Capability | Cell], ranks: int | None
+    subject: str,
+    axes: tuple[tuple[str, str], ...],
+    needs: Sequence[Capability | Cell],
+    ranks: int | None,
+    *,
+    deep: bool = False,
 ) -> Case:
-    """Return the case ``workloads.<subject>[axes]`` on that many ranks."""
+    """Return the case ``workloads.<subject>[axes]`` on that many ranks, of the tier ``deep`` or workload."""
     cells = [need if isinstance(need, Cell) else need.cell for need in needs]
     # PyTorch's ring attention knows three attention operators by name; a device with another one cannot have it.
     special = {
@@ -32,7 +37,7 @@ def planned(
     return Case(
         id=case_id(f"workloads.{subject}", axes),
         area="workloads",
-        tier=Tier.WORKLOAD,
+        tier=Tier.DEEP if deep else Tier.WORKLOAD,
         axes=axes,
         requires=tuple(dict.fromkeys(cells)),
         deadline=DEADLINE,
