@@ -25,6 +25,8 @@ PER_SEED = 20
 HONEST = 40
 #: Cells looked at before anything is made false: some that PyTorch's CPU has, and some that it has not.
 POOL = 260
+#: The same for a quick look.
+FEW = 60
 
 
 class Kind(Enum):
@@ -102,7 +104,7 @@ def _host_cases(name: str) -> list[Case]:
     return [case for case in cells if case.requires[0].subject in subjects]
 
 
-def pool(name: str, draw: random.Random) -> list[Case]:
+def pool(name: str, draw: random.Random, size: int) -> list[Case]:
     """Every capability's probe, and operator cells of both sorts."""
     capabilities = [one.case for one in bundled_cases(["capabilities"]) if one.case.adaptive]
     cells = [one.case for one in bundled_cases(["operators"]) if one.case.adaptive]
@@ -112,7 +114,7 @@ def pool(name: str, draw: random.Random) -> list[Case]:
     half = [case for case in absent if case.mode == "training" and _sibling(case, cells)]
     several = {} if name == "sim" else set(ABOUT_SEVERAL_DEVICES)
     kept = [case for case in capabilities if str(case.requires[0]) not in several]
-    return [*kept, *half, *_host_cases(name), *draw.sample(there, POOL), *draw.sample(absent, POOL)]
+    return [*kept, *half, *_host_cases(name), *draw.sample(there, size), *draw.sample(absent, size)]
 
 
 def _sibling(case: Case, cells: Sequence[Case]) -> bool:

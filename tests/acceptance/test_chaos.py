@@ -143,6 +143,7 @@ def journal(folder: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
 
 
+@pytest.mark.long
 def test_workers_that_die_together_lose_nothing(tmp_path: Path) -> None:
     shutil.copy(HERE / "twin_cases.py", tmp_path / "test_twin_cases.py")
 

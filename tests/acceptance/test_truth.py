@@ -8,38 +8,46 @@ import pytest
 
 from conformance.reports.declaration.claims import check_claims
 from conformance.reports.verdict import Outcome
+from tests.layers import longer
 
 from .running import Run, run
 
-#: One part in eighty of every area: a few hundred cases, cheap enough to run several times.
-SLICE = "--shard=1/80"
+#: One part in eighty of every area: a few hundred cases, cheap enough to run several times. The other is a tenth of it.
+SLICE, SMALL_SLICE = "--shard=1/80", "--shard=1/800"
+
+
+@pytest.fixture(scope="module", params=longer([SMALL_SLICE, SLICE]))
+def shard(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
 @pytest.fixture(scope="module")
-def slice_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return run("--accelerator=cpu", SLICE, "-n2", cwd=tmp_path_factory.mktemp("slice"), timeout=600)
+def slice_run(shard: str, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return run("--accelerator=cpu", shard, "-n2", cwd=tmp_path_factory.mktemp("slice"), timeout=600)
 
 
-def test_planned_is_accounted_and_nothing_fails(slice_run: Run) -> None:
+def test_planned_is_accounted_and_nothing_fails(shard: str, slice_run: Run) -> None:
     failed = [case.id for case in slice_run.report.cases if case.outcome is Outcome.FAIL]
 
     assert slice_run.status == 0, slice_run.output
     assert not failed
     assert not slice_run.report.accounting.unaccounted
-    assert len(slice_run.report.cases) == slice_run.report.run.suite.cases >= 200
+    assert len(slice_run.report.cases) == slice_run.report.run.suite.cases >= (200 if shard == SLICE else 15)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(
     "arguments", [["-n0"], ["-n1"], ["-n2", "-p", "randomly", "-p", "no:cacheprovider"]], ids=["n0", "n1", "shuffled"]
 )
-def test_verdicts_do_not_depend_on_how_the_suite_is_run(slice_run: Run, arguments: list[str], tmp_path: Path) -> None:
-    again = run("--accelerator=cpu", SLICE, *arguments, cwd=tmp_path, timeout=600)
+def test_verdicts_do_not_depend_on_how_the_suite_is_run(
+    shard: str, slice_run: Run, arguments: list[str], tmp_path: Path
+) -> None:
+    again = run("--accelerator=cpu", shard, *arguments, cwd=tmp_path, timeout=600)
 
     assert again.verdicts == slice_run.verdicts
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", params=[pytest.param("", marks=pytest.mark.long)])
 def units_but_operators(tmp_path_factory: pytest.TempPathFactory) -> Run:
     areas = "--area=accelerator,capabilities,profiling,utils"
     return run("--accelerator=cpu", areas, "-n2", cwd=tmp_path_factory.mktemp("units"), timeout=600)
