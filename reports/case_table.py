@@ -8,6 +8,7 @@ from __future__ import annotations
 import marshal
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import fields
 from typing import Any, Final, overload
 
@@ -144,16 +145,20 @@ class CaseTable(Sequence[CaseRecord]):
                 self._whole[place] = case
         return self
 
-    def grouped(self, key: Callable[[CaseRecord], object]) -> list[CaseSubset]:
-        """Return the cases with equal keys, in the order of the first ones. Cases of one kind have the same key."""
+    def grouped(self, key: Callable[[CaseRecord], object], apart: AbstractSet[str]) -> list[CaseSubset]:
+        """Return the cases with equal keys, in the order of the first ones. Cases of one kind have the same key.
+
+        Cases whose ids are in ``apart`` are in other groups than the rest.
+        """
         keys: dict[int, object] = {}
         found: dict[object, array[int]] = {}
         for place, kind in enumerate(self._kind):
             if kind < 0 or kind not in keys:
                 keys[kind] = key(self._made(place))
-            members = found.get(keys[kind])
+            whole = (keys[kind], self.ids[place] in apart)
+            members = found.get(whole)
             if members is None:
-                members = found[keys[kind]] = array("L")
+                members = found[whole] = array("L")
             members.append(place)
         return [CaseSubset(self, places) for places in found.values()]
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from conformance.reports.standard import standard_ids
 from conformance.reports.totals import Counts, count
 from conformance.reports.verdict import Outcome, Reason
 
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
 class CaseGroup:
     """Cases that profiles and gate rules treat alike, in the order of the report.
 
-    They share area, tier, level, mode, outcome and reason. All or none are on ranks, and about the device.
+    They share area, tier, level, mode, outcome and reason. All or none are on ranks, about the device, and in the
+    profile ``standard``.
     """
 
     cases: Sequence[CaseRecord]
@@ -51,10 +53,11 @@ class CaseGroup:
 def grouped(cases: Iterable[CaseRecord]) -> tuple[CaseGroup, ...]:
     """Return the groups of the cases, in the order of their first members."""
     if hasattr(cases, "grouped"):  # a table of many cases, which are not all made at once
-        return tuple(map(CaseGroup, cases.grouped(_key)))
+        return tuple(map(CaseGroup, cases.grouped(_key, standard_ids())))
     groups: dict[tuple[object, ...], list[CaseRecord]] = {}
+    standard = standard_ids()
     for case in cases:
-        key = _key(case)
+        key = (_key(case), case.id in standard)
         if key in groups:
             groups[key].append(case)
         else:

@@ -10,19 +10,16 @@ Cases that are not about the device belong to ``full`` alone, and count in no re
 
 from __future__ import annotations
 
-import gzip
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from functools import cache
-from pathlib import Path
 from typing import Final
 
 from conformance.errors import UnknownName
 from conformance.reports.breadth import area_shares, claimed_cells, common_numbers
 from conformance.reports.groups import CaseGroup
 from conformance.reports.planned import PlannedCase
+from conformance.reports.standard import standard_ids
 from conformance.reports.totals import total
 
 
@@ -76,14 +73,6 @@ def _is_training(planned: PlannedCase) -> bool:
 
 def _is_distributed(planned: PlannedCase) -> bool:
     return planned.of_device and planned.distributed
-
-
-@cache
-def standard_ids() -> frozenset[str]:
-    """Return the ids of the profile ``standard``. The file has the axes of its cases by the ids without them."""
-    packed = Path(__file__).with_name("standard.json.gz").read_bytes()
-    chosen: dict[str, list[str]] = json.loads(gzip.decompress(packed))
-    return frozenset(f"{name}[{axes}]" if axes else name for name, rows in chosen.items() for axes in rows)
 
 
 def _is_standard(planned: PlannedCase) -> bool:
@@ -173,7 +162,7 @@ def profile_results(groups: Iterable[CaseGroup], lost: Iterable[PlannedCase] = (
     """Return the result of every profile, from the smallest to the largest.
 
     ``lost`` are planned cases without a verdict; they count as claimed. A profile is green only if every profile that
-    it contains is green too.
+    it contains, and that earns a badge, is green too.
     """
     known, missing = common_numbers(groups), tuple(lost)
     alone = {name: _result(profile, known, missing) for name, profile in PROFILES.items()}
@@ -211,7 +200,8 @@ def _lacks(profile: Profile, groups: Sequence[tuple[CaseGroup, int]], lost: Sequ
 
 
 def _all_green(name: str, alone: Mapping[str, ProfileResult]) -> bool:
-    return alone[name].green and all(_all_green(parent, alone) for parent in PROFILES[name].parents)
+    parents = [parent for parent in PROFILES[name].parents if PROFILES[parent].badge]
+    return alone[name].green and all(_all_green(parent, alone) for parent in parents)
 
 
 def badge(results: Iterable[ProfileResult]) -> str | None:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from typing import Any
 
-from conformance.reports.profiles import standard_ids
+from conformance.reports.standard import standard_ids
 from tests.defects import bench
 
 from . import corpus, derivatives, forks

@@ -66,7 +66,8 @@ def test_a_case_on_ranks_is_distributed_whatever_its_area_and_a_probe_is_not() -
 
     found = {name: [in_profile(profile, one) for profile in PROFILES] for name, one in planned.items()}
 
-    distributed, one_device = [False, False, False, True, True], [False, True, True, True, True]
+    # core, standard, inference, training, distributed, full
+    distributed, one_device = [False, False, False, False, True, True], [False, False, True, True, True, True]
     assert found == dict(zip(planned, [distributed, distributed, distributed, one_device, one_device], strict=True))
 
 

@@ -29,8 +29,8 @@ from conformance.known_cases import known_cases
 from conformance.reports import profiles
 from conformance.reports.loading import load
 from conformance.reports.planned import PlannedCase
+from conformance.reports.standard import FILE
 
-FILE = Path(profiles.__file__).with_name("standard.json.gz")
 DEFECTS = Path(__file__).parents[1] / "defects" / "measured.json"
 #: Worker-seconds of the profile: what two workers have in two minutes, less start, collection and report.
 SECONDS = 150.0

@@ -9,7 +9,8 @@ import pytest
 
 from conformance.known_cases import known_cases
 from conformance.reports.planned import PlannedCase
-from conformance.reports.profiles import DEEP, PROFILES, in_profile, standard_ids
+from conformance.reports.profiles import DEEP, PROFILES, in_profile
+from conformance.reports.standard import standard_ids
 from tests.acceptance.running import run
 from tests.standard.choose import Cover, text
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from conformance.reports.profiles import standard_ids
+from conformance.reports.standard import standard_ids
 from tests.acceptance.running import environment
 from tests.acceptance.running import run as run_pytest
 from tests.defects import bench

@@ -1,0 +1,18 @@
+"""Ids of the profile ``standard``, which are measured and not derived from what a case is."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+FILE: Final = Path(__file__).with_name("standard.json.gz")
+
+
+@cache
+def standard_ids() -> frozenset[str]:
+    """Return the ids of the chosen cases. The file has the axes of the cases by the ids without them."""
+    chosen: dict[str, list[str]] = json.loads(gzip.decompress(FILE.read_bytes()))
+    return frozenset(f"{name}[{axes}]" if axes else name for name, rows in chosen.items() for axes in rows)
