@@ -68,7 +68,7 @@ class Job:
 #: torch.
 _AGENTS = """
 import gc; gc.disable()
-import atexit, dataclasses, json, os, pathlib, runpy, signal, sys, time, traceback
+import atexit, dataclasses, json, logging, os, pathlib, runpy, signal, sys, time, traceback
 from conformance.accelerators import registry
 from conformance.process.lifetime import die_with_parent
 from torch.distributed import run
@@ -108,6 +108,10 @@ def become_agent(job, number):
         if job["forked"]:
             atexit._clear()  # ranks run what they have registered themselves
             run.config_from_args = forking
+            # To format a traceback, torch's own formatter imports its compiler, which takes each agent a second.
+            for logger in logging.root.manager.loggerDict.values():
+                for handler in getattr(logger, "handlers", ()):
+                    handler.setFormatter(logging.Formatter())
         run.main([option.replace("IS_HOST", str(number == "0")) for option in job["options"]])
         status = 0
     except SystemExit as end:
