@@ -121,7 +121,8 @@ INSTRUMENTS = (
     ),
     Instrument(
         "coverage", "15", "The tests with the line coverage of each package outside of the suites; fails below 85 %.",
-        (("-m", "tests.line_coverage"),), packages=(("coverage", "coverage>=7.10"),),
+        (("-m", "tests.line_coverage"),),
+        packages=(("coverage", "coverage>=7.10"), ("hypothesis", "hypothesis"), ("lxml", "lxml"), ("yaml", "pyyaml")),
     ),
     Instrument(
         "fuzz", "30", "A million changed reports, waivers, manifests and JUnit files, and a coverage-guided fuzzer.",

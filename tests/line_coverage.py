@@ -70,14 +70,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rows.append(("all", sum(ran for _, ran, _ in rows), sum(every for *_, every in rows)))
     table = [(package, every, f"{100 * ran / every:.1f} %") for package, ran, every in rows if every]
     print(tabulate(table, headers=("package", "lines", "covered"), tablefmt="github"))
-    never = sorted(name for name, found in files.items() if found["summary"]["covered_lines"] == 0 != _size(found))
+    never = sorted(name.removeprefix(f"{ROOT}/") for name, found in files.items() if _ran_never(found["summary"]))
     print("no line ran: " + (", ".join(never) or "none"))
     _, ran, every = rows[-1]
     return int(status != 0 or 100 * ran < LEAST * every)
 
 
-def _size(found: dict[str, Any]) -> int:
-    return int(found["summary"]["num_statements"])
+def _ran_never(summary: dict[str, int]) -> bool:
+    return summary["num_statements"] > 0 == summary["covered_lines"]
 
 
 if __name__ == "__main__":
