@@ -13,10 +13,11 @@ import os
 import platform
 import subprocess
 from collections.abc import Iterable, Iterator
+from dataclasses import fields
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from conformance.plan import area_names, bundled_cases, suite_version
 from conformance.process.cache import cache_folder, keep
@@ -25,6 +26,8 @@ from conformance.reports.planned import PlannedCase
 from conformance.run_options import RunOptions
 from conformance.selection import areas_of, selector
 
+#: Names of the values of a case, in the order in which they are kept.
+_FIELDS: Final = [field.name for field in fields(PlannedCase)]
 #: Timeout in seconds for the process that makes the plan.
 _LONGEST_PLANNING: Final = 300.0
 
@@ -113,11 +116,14 @@ def _dump(rows: Iterable[PlannedCase]) -> str:
     return json.dumps([list(vars(planned).values()) for planned in rows], separators=(",", ":"))
 
 
+def _planned(row: dict[str, Any]) -> PlannedCase:
+    return PlannedCase(**{**row, "requires": tuple(row["requires"])})
+
+
 def _read(path: Path) -> list[PlannedCase] | None:
     """Return the plan in a file, or None if there is none that can be read."""
     try:
         rows = json.loads(path.read_text(encoding="utf-8"))
-        # Fields in the order of the class; ``requires`` is a tuple there.
-        return [PlannedCase(*row[:4], tuple(row[4]), *row[5:]) for row in rows]
+        return [_planned(dict(zip(_FIELDS, row, strict=True))) for row in rows]
     except (OSError, ValueError, TypeError, LookupError):
         return None
