@@ -45,7 +45,11 @@ def refused(cwd: Path, *arguments: str, **environment: str) -> str:
         (["--accelerator=cpu", "--tier=units"], ["tier 'units' is not registered", "unit"]),
         (["--accelerator=cpu", "--strictness=mild"], ["strictness 'mild' is not registered"]),
         (["--accelerator=cpu", "--case=accelerator.rng.sede*"], ["accelerator.rng.sede*"]),
-        (["--accelerator=cpu", "--case=utils.*", "--case=utils.nothing"], ["case 'utils.nothing'"]),
+        pytest.param(
+            ["--accelerator=cpu", "--case=utils.*", "--case=utils.nothing"],
+            ["case 'utils.nothing'"],
+            marks=pytest.mark.long,
+        ),
         (["--accelerator=cpu", "--case-file=nowhere.txt"], ["--case-file nowhere.txt", "No such file"]),
         (["--accelerator=cpu", "--case-file", "comments.txt"], ["--case-file comments.txt", "names no case"]),
         (["--accelerator=cpu", "--shard=3/2"], ["--shard 3/2", "K/N"]),

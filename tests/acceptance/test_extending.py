@@ -233,6 +233,7 @@ def test_a_new_view_is_a_format(extended: Extended) -> None:
     assert re.fullmatch(r"\d+ cases, \d+ columns\n", done.stdout), done.stdout + done.stderr
 
 
+@pytest.mark.long
 def test_a_new_gate_rule_judges_and_explains_itself(extended: Extended) -> None:
     released = extended.conformance("manifest", "--release")
     assert released.returncode == 0, released.stderr

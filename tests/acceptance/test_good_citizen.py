@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.layers import longer
+
 from .running import environment, run
 
 PLAIN = "def test_plain():\n    import sys\n    assert 'torch' not in sys.modules\n"
@@ -149,7 +151,9 @@ HEARD = {
 }
 
 
-@pytest.mark.parametrize("words", [["-n1"], ["-n1", "-v"], ["-n0"]], ids=["worker", "verbose", "without-workers"])
+@pytest.mark.parametrize(
+    "words", longer([["-n1"], ["-n1", "-v"], ["-n0"]]), ids=["worker", "verbose", "without-workers"]
+)
 def test_other_plugins_hear_of_every_case_as_of_every_test(tmp_path: Path, words: list[str]) -> None:
     (tmp_path / "conftest.py").write_text(LISTENER)
     (tmp_path / "test_vendor.py").write_text(CASES)

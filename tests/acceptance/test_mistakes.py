@@ -162,6 +162,7 @@ def test_third():
 """
 
 
+@pytest.mark.long
 def test_a_device_that_dies_for_good_leaves_an_account_of_every_case(tmp_path: Path) -> None:
     written(FROM_A_FILE_ON, tmp_path)
     (tmp_path / "test_vendor.py").write_text(DIES_LATER)

@@ -12,9 +12,10 @@ import pytest
 from conformance.cli.main import main
 from conformance.reports.history import earlier_runs
 from conformance.reports.loading import load
+from tests.layers import longer
 
 from .running import Run, run, start
-from .test_interrupts import FOREVER, wait_for
+from .test_interrupts import FOREVER, wait_for_file
 
 CASES = """
 from conformance.case import case
@@ -94,7 +95,7 @@ def test_an_interrupted_run_is_kept_and_can_be_continued(tmp_path: Path) -> None
     (tmp_path / "test_vendor.py").write_text(FOREVER)
     words = ("--accelerator=cpu", "test_vendor.py", "-n1")
     process = start(*words, cwd=tmp_path)
-    wait_for(tmp_path / "running", process)
+    wait_for_file(tmp_path / "running", process)
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
     (tmp_path / "released").touch()
@@ -135,7 +136,7 @@ def test_a_run_that_cannot_keep_the_run_before_changes_nothing(folder: Path) -> 
     assert load(first.folder).run.id == first.report.run.id == second.report.run.id
 
 
-@pytest.mark.parametrize("workers", ["-n0", "-n2"])
+@pytest.mark.parametrize("workers", longer(["-n0", "-n2"]))
 def test_of_runs_started_at_once_none_is_lost(workers: str, folder: Path) -> None:
     (folder / "test_vendor.py").write_text(CASES.replace("assert n", "import time; time.sleep(2); assert n"))
     words = ("--accelerator=cpu", "test_vendor.py", workers)
@@ -165,12 +166,12 @@ def test_a_narrowed_run_can_be_resumed_beside_a_complete_one(folder: Path) -> No
     assert "0 cases to run" in resumed.output
 
 
-@pytest.mark.parametrize("workers", ["-n0", "-n1"])
+@pytest.mark.parametrize("workers", longer(["-n0", "-n1"], "-n1"))
 def test_a_folder_in_use_is_locked(workers: str, tmp_path: Path) -> None:
     (tmp_path / "test_vendor.py").write_text(FOREVER)
     words = ("--accelerator=cpu", "test_vendor.py", workers)
     process = start(*words, cwd=tmp_path)
-    wait_for(tmp_path / "running", process)
+    wait_for_file(tmp_path / "running", process)
 
     second = run(*words, cwd=tmp_path)
     elsewhere = run(*words, "--case=vendor.first", cwd=tmp_path, name="cpu-selection")

@@ -13,6 +13,7 @@ import pytest
 
 from conformance.reports.declaration.claims import check_claims
 from conformance.reports.verdict import Outcome
+from tests.layers import longer
 
 from .running import HERE, Run, environment, run
 
@@ -108,7 +109,7 @@ def test_one_sentence(variables: dict[str, str], sentence: str, tmp_path: Path) 
     assert "Traceback" not in finished.output
 
 
-@pytest.mark.parametrize("workers", ["-n0", "-n1"])
+@pytest.mark.parametrize("workers", longer(["-n0", "-n1"]))
 def test_two_accelerators_in_one_process(workers: str, tmp_path: Path) -> None:
     first = ("-p", "conformance.accelerators.simulated.torch_sim")
     more = {**INSTALLED, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
@@ -132,7 +133,7 @@ def test_cuda_is_refused_where_the_vendor_answers_for_it(tmp_path: Path) -> None
     )
 
 
-@pytest.mark.parametrize("checks", ["check_module.py", "check_operators.py"])
+@pytest.mark.parametrize("checks", longer(["check_module.py", "check_operators.py"]))
 def test_the_stand_in_is_what_it_says(checks: str, tmp_path: Path) -> None:
     pytest_here = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:randomly")
 

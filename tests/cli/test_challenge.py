@@ -55,6 +55,7 @@ def test_a_nonce_is_printed_and_is_never_the_same(capsys: pytest.CaptureFixture[
     assert 0 <= seed_of_challenge(new_nonce()) < 2**62
 
 
+@pytest.mark.long
 def test_wrong_and_missing_answers_are_named_and_right_ones_are_counted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -45,7 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     quick = functools.partial(measuring.quickest_case, known=measuring.read(MEASURED).by_name)
     results = run(chosen, options.jobs, quick if options.quick else measuring.cases_of)
     if options.out:
-        kept = measuring.read(options.out).with_results(results) if options.mutant else measuring.whole(results)
+        adds = options.mutant and options.out.exists()
+        kept = measuring.read(options.out).with_results(results) if adds else measuring.whole(results)
         measuring.write(kept, options.out)
     by_name = {result.name: result for result in results}
     differing = [] if options.quick else compare(chosen, by_name)

@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from conformance.numerics.modes import with_memory
 from conformance.suites.operators import execution
 from conformance.suites.operators.execution import OperatorSample
+from tests.layers import longer
 from tests.suites.test_operators_detect import planned, run
 
 KINDS = ("float32-inference", "float32-training", "float64-training", "bfloat16-training")
@@ -119,7 +120,7 @@ def failures(ids: list[str], device: OtherOrder, monkeypatch: pytest.MonkeyPatch
     return failed
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", longer(KINDS))
 def test_the_opposite_order_fails_nothing(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     device = OtherOrder()
 

@@ -13,6 +13,7 @@ from conformance.suites.operators import database, execution
 from conformance.suites.operators.classes import op_class
 from conformance.suites.operators.execution import OperatorSample
 from conformance.suites.operators.oracle import of_forward
+from tests.layers import longer
 from tests.suites.test_operators_detect import run
 
 
@@ -39,7 +40,7 @@ def rms_norm(x: Any, shape: Any, weight: Any = None, eps: float | None = None) -
     return result if weight is None else result * weight
 
 
-@pytest.mark.parametrize("base", range(5))
+@pytest.mark.parametrize("base", longer(range(5)))
 @pytest.mark.parametrize("mode", ["inference", "training"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("formula", [layer_norm, group_norm, rms_norm], ids=lambda formula: formula.__name__)
@@ -86,7 +87,7 @@ FACTORISATIONS = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", FACTORISATIONS)
+@pytest.mark.parametrize("name", longer(FACTORISATIONS, step=3))
 def test_what_factorises_or_solves_is_iterative(name: str) -> None:
     assert op_class(database.find(name)) is OpClass.ITERATIVE
 
@@ -137,7 +138,7 @@ CLASSES = {
 }
 
 
-@pytest.mark.parametrize("name", CLASSES)
+@pytest.mark.parametrize("name", longer(CLASSES, step=3))
 def test_the_class_follows_from_what_the_function_is(name: str) -> None:
     assert op_class(database.find(name)) is CLASSES[name]
 

@@ -16,6 +16,7 @@ from conformance.numerics.trees import leaves
 from conformance.suites.operators import execution
 from conformance.suites.operators.execution import OperatorSample, call
 from conformance.suites.operators.oracle import wide_defaults
+from tests.layers import longer
 from tests.suites.test_operators_detect import planned, run
 
 DTYPES = ("float32", "bfloat16", "float16")
@@ -85,7 +86,7 @@ def failures(dtype: str, device: WideDevice, monkeypatch: pytest.MonkeyPatch) ->
     return failed
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", longer(DTYPES, "bfloat16"))
 def test_one_rounding_at_the_end_fails_nothing(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     device = WideDevice()
 
