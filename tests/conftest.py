@@ -11,7 +11,8 @@ ON_THE_DEVICE = {"simulated", "suites"}
 #: Files that take longest, in folders of ``tests``. They run first: at the end, one worker would wait for another.
 LONGEST = (
     "acceptance/test_bad_input.py", "acceptance/test_pytest_habits.py", "acceptance/test_standin.py",
-    "acceptance/test_lies.py", "acceptance/test_mistakes.py", "suites/test_unlike_the_cpu.py", "defects/test_defects.py",
+    "acceptance/test_lies.py", "acceptance/test_mistakes.py", "suites/test_unlike_the_cpu.py",
+    "defects/test_defects.py",
     "acceptance/test_report_folder.py", "acceptance/test_truth.py", "faults/test_faults.py",
     "suites/test_fallback_detects.py", "exact/test_exact_device.py", "exact/test_right_formulas.py",
     "acceptance/test_like_cuda.py", "acceptance/test_death_watcher.py", "acceptance/test_interrupts.py",
