@@ -9,7 +9,17 @@ import pytest
 import torch
 
 from conformance.checker import Checker
-from conformance.suites.operators import arrangements, execution, passes, promises, variants, wrong_calls
+from conformance.suites.operators import (
+    arrangements,
+    database,
+    execution,
+    large,
+    passes,
+    promises,
+    sampling,
+    variants,
+    wrong_calls,
+)
 from conformance.suites.operators.execution import HOST, OperatorSample, host_call
 from conformance.suites.operators.oracle import Intermediates
 
@@ -197,3 +207,14 @@ def test_an_output_that_is_returned_counts_twice(returns_its_output: bool) -> No
 
     assert judge.check.count == 6
     assert seen == (["a call"] if returns_its_output else ["a call", "a call, its output"])
+
+
+def test_a_derivative_that_needs_the_square_of_its_memory_gets_fewer_rows() -> None:
+    info = next(info for info in database.database().values() if info.name == "linalg.lstsq")
+    samples = sampling.pick(info, torch.float32, requires_grad=True, extent=sampling.limits().training)
+
+    def rows(**given: bool) -> int:
+        return max(max(x.shape) for x in large.grown(info, samples, torch.float32, **given)[-1].tensors)
+
+    # A matrix of rows × rows in float64 takes 32 MB and not 134 MB.
+    assert rows(trained=True) ** 2 * 8 <= 32e6 < rows() ** 2 * 8

@@ -57,15 +57,21 @@ class Plan:
         return int(target / max(self.inputs, self.outputs)) | 1
 
 
-def grown(info, samples: list[OperatorSample], dtype: torch.dtype, elements: int | None = None) -> list[OperatorSample]:
+def grown(
+    info, samples: list[OperatorSample], dtype: torch.dtype, elements: int | None = None, *, trained: bool = False
+) -> list[OperatorSample]:
     """Return some large samples: one with a large output, one with the longest reduction, and one of another overload.
 
-    They have about so many ``elements``, or as many as the table says, for the dtypes of the table. The list is empty
-    if no sample of the operator can grow.
+    They have about so many ``elements``, or as many as the table says, for the dtypes of the table; fewer if they are
+    ``trained`` and a derivative needs the square of their memory. The list is empty if no sample of the operator can
+    grow.
     """
     if elements is None and str(dtype).removeprefix("torch.") not in limits().large.dtypes:
         return []
     most = limits().large.iterative if op_class(info) is OpClass.ITERATIVE else limits().large.elements
+    inner_rows = _INNER
+    if trained and info.name in limits().large.squared:
+        most, inner_rows = limits().large.squares, limits().large.squares // 2
     target = elements or most
     plans = list(_plans(info, samples))
     if not plans:
@@ -80,7 +86,7 @@ def grown(info, samples: list[OperatorSample], dtype: torch.dtype, elements: int
     ]
     inner = _of_inner_reduction(info, samples) if dtype is torch.float32 and elements is None else None
     if inner is not None:
-        found.append(replace(extended(info, inner.sample, inner.growth, _INNER), number=_NUMBER + len(found)))
+        found.append(replace(extended(info, inner.sample, inner.growth, inner_rows), number=_NUMBER + len(found)))
     return found
 
 

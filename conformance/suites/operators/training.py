@@ -92,7 +92,7 @@ def _check_further(info, judge: Judge, samples: list[OperatorSample], dtype: tor
         check_sample(info, judge, longer, with_oracle=False)
     if info.name in limits().large.untrained:
         return
-    for grown in large.grown(info, fixed, dtype):
+    for grown in large.grown(info, fixed, dtype, trained=True):
         check_sample(info, judge, grown, with_oracle=False)
 
 
