@@ -12,15 +12,15 @@ import json
 import os
 import platform
 import subprocess
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields
 from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
+from conformance.cache import cache_folder, keep
 from conformance.plan import area_names, bundled_cases, suite_version
-from conformance.process.cache import cache_folder, keep
 from conformance.process.python import child_python
 from conformance.reports.planned import PlannedCase
 from conformance.run_options import RunOptions
@@ -57,6 +57,14 @@ def areas_in(options: RunOptions) -> list[str]:
     selected = selector(options)
     wanted = {planned.area for planned in rows if planned.area in named and selected(planned)}
     return [area for area in named if area in wanted] or named
+
+
+def begin_reading_operators(areas: Sequence[str]) -> None:
+    """Start to read PyTorch's database of operators, if it is needed and no file has the list."""
+    from conformance.suites.operators import catalogue
+
+    if catalogue.AREA in areas:
+        catalogue.begin_filling()
 
 
 def known_elsewhere() -> list[PlannedCase]:

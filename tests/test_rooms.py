@@ -22,7 +22,7 @@ ROOMS = {
     "conformance": ROOT / "conformance",
 }
 #: Leaves of the import graph, which every place may import.
-LEAVES = ("conformance.errors", "conformance.claim_lookup", "conformance.accelerator_name")
+LEAVES = ("conformance.errors", "conformance.claim_lookup", "conformance.accelerator_name", "conformance.cache")
 #: What each place may import of this project besides the leaves.
 ALLOWED = {
     "accelerators": ("conformance.accelerators",),

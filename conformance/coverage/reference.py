@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 
+from conformance.cache import cache_folder, keep
 from conformance.coverage import databases
 from conformance.coverage.map import Flags
 from conformance.coverage.recording import CallRecorder
-from conformance.process.cache import cache_folder, keep
 
 
 def reached() -> tuple[Flags, dict[str, int]]:

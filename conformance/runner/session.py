@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import pytest
 
 from conformance.accelerators.registry import resolve
 from conformance.errors import ConformanceError, UsageError
-from conformance.known_cases import areas_in
+from conformance.known_cases import areas_in, begin_reading_operators
 from conformance.plan import SUITES
 from conformance.process.compiler_cache import new_compiler_cache
 from conformance.process.deaths import evidence, loading_limited, output_path, read_text
@@ -92,7 +91,7 @@ def activate(config: pytest.Config) -> None:
         areas = areas_in(context.options)
         config.args[:] = [str(SUITES / area) for area in areas]
         if not is_worker(config):
-            _begin_reading_operators(areas)
+            begin_reading_operators(areas)
     collection = Collection(
         context.options,
         context.accelerator.static_declaration,
@@ -110,14 +109,6 @@ def activate(config: pytest.Config) -> None:
         from conformance.runner.device_host import DeviceHost
 
         config.pluginmanager.register(DeviceHost(config, context), "conformance-host")
-
-
-def _begin_reading_operators(areas: Sequence[str]) -> None:
-    """Start to read PyTorch's database of operators, if it is needed and no file has the list."""
-    from conformance.suites.operators import catalogue
-
-    if catalogue.AREA in areas:
-        catalogue.begin_filling()
 
 
 def _register_controller(config: pytest.Config, context: RunContext, collection: Collection) -> None:

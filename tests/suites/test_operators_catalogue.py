@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from conformance.process.cache import keep
+from conformance.cache import keep
 from conformance.suites.operators import catalogue
 
 

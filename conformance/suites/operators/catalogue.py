@@ -23,8 +23,8 @@ from importlib import metadata
 from pathlib import Path
 
 from conformance.accelerators.capabilities import DIFFERENTIABLE_DTYPES, DTYPES, Cell, Mode
+from conformance.cache import cache_folder, keep, locked
 from conformance.case import Case
-from conformance.process.cache import cache_folder, keep, locked
 from conformance.process.python import child_python
 
 #: float8 has no arithmetic in PyTorch's operator database; its storage and casts are cases of the accelerator area.
