@@ -19,7 +19,10 @@ SIZES = ("1", "513", "65537", "1048577", "33554433")
 
 
 def settle(accelerator):
-    """Free everything that earlier cases left behind, cached blocks included."""
+    """Free everything that earlier cases left behind, cached blocks included.
+
+    A case that compares two readings calls this first: garbage that is freed between them changes the second one.
+    """
     gc.collect()
     accelerator.synchronize()
     accelerator.empty_cache()
@@ -147,6 +150,7 @@ def test_resets(accelerator, device):
 @case("accelerator.memory.order", requires=[MEMORY_STATS])
 def test_order(accelerator, device):
     """Allocated memory is at most reserved memory and the total, and no peak is below its current value."""
+    settle(accelerator)
     kept = fill(device, 16 * MIB)
 
     allocated, reserved = accelerator.memory_allocated(), accelerator.memory_reserved()
@@ -234,6 +238,7 @@ def test_cached_is_reserved(accelerator, device):
 @case("accelerator.memory.stats", requires=[MEMORY_STATS])
 def test_stats(accelerator, device):
     """memory_stats() is a dict whose current and peak values equal those of the accelerator's members."""
+    settle(accelerator)
     kept = fill(device, 5 * MIB)
 
     stats = accelerator.memory_stats()
@@ -250,6 +255,7 @@ def test_stats(accelerator, device):
 @case("accelerator.memory.empty_cache_gives_back", requires=[MEMORY_STATS])
 def test_empty_cache_gives_back(accelerator, device):
     """empty_cache() does not raise reserved memory and does not change allocated memory."""
+    settle(accelerator)
     kept, freed = fill(device, 3 * MIB), fill(device, 64 * MIB)
     # The freed memory is now cached, so empty_cache() has something to give back.
     del freed
