@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -28,6 +29,12 @@ class Checker:
         #: Digests of values that must be the same on all ranks, by name.
         self.digests: dict[str, str] = {}
         self._has_answered = False
+        #: Makes the metrics that a case has only if it fails; None if it has none.
+        self.on_failure: Callable[[], dict[str, str]] | None = None
+        #: Selector of the calls that are judged, such as {form=out}; empty for all.
+        self.calls = ""
+        #: The call of the operator under test that failed, or the last one that was selected; None if there is none.
+        self.failed: Any = None
         #: The call that ended the device's context where PyTorch allows it; empty if there was none.
         self.context_ended_by = ""
 

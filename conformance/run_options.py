@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from conformance.case import Isolation, Tier
 from conformance.errors import UnknownName, UsageError
+from conformance.reports.calls import split
 
 if TYPE_CHECKING:
     import pytest
@@ -36,6 +37,8 @@ class RunOptions:
     tier: str | None = None
     dtypes: tuple[str, ...] = ()
     cases: tuple[str, ...] = ()
+    #: Selectors of single calls, by the id of their case.
+    calls: Mapping[str, str] = field(default_factory=dict)
     strictness: Strictness = Strictness.CI
     waivers: Path | None = None
     resume: bool = False
@@ -57,6 +60,7 @@ def read_options(config: pytest.Config) -> RunOptions:
     from conformance.reports.profiles import PROFILES
 
     get = config.getoption
+    cases, calls = _cases(get("case") or (), get("case_file") or ())
     return RunOptions(
         accelerator=str(get("accelerator")),
         capabilities=_file("--capabilities", get("capabilities"), "docs/declarations.md"),
@@ -64,7 +68,8 @@ def read_options(config: pytest.Config) -> RunOptions:
         areas=_many_of("area", get("area"), area_names()),
         tier=_one_of("tier", get("tier"), [tier.value for tier in Tier]),
         dtypes=_many_of("dtype", get("dtype"), _dtype_names()),
-        cases=_cases(get("case") or (), get("case_file") or ()),
+        cases=cases,
+        calls=calls,
         strictness=Strictness(_one_of("strictness", get("strictness"), [level.value for level in Strictness])),
         waivers=_file("--waivers", get("waivers"), "docs/gate.md"),
         resume=bool(get("resume")),
@@ -134,9 +139,24 @@ def _folder(option: str, value: str | None) -> Path | None:
     return Path(value).absolute()
 
 
-def _cases(typed: Iterable[str], files: Iterable[str]) -> tuple[str, ...]:
-    """Return ids and patterns of cases, those of the command line first, without duplicates."""
-    return tuple(dict.fromkeys([*typed, *(pattern for file in files for pattern in _listed(file))]))
+def _cases(typed: Iterable[str], files: Iterable[str]) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Return ids and patterns of cases, those of the command line first, without duplicates, and selectors by id.
+
+    UsageError for a selector of calls behind something else than the id of an operator's case.
+    """
+    cases, calls = [], {}
+    for pattern in (*typed, *(pattern for file in files for pattern in _listed(file))):
+        id, selector = split(pattern)
+        cases.append(id)
+        if not selector and "{" not in pattern:
+            continue
+        if not selector or "*" in id or not id.startswith("operators."):
+            raise UsageError(
+                f"--case {pattern}: calls are selected behind the full id of an operator's case, such as "
+                "'operators.add[float32-inference]{form=out,arrangement=offset}'. A failure's repro line has one."
+            )
+        calls[id] = selector
+    return tuple(dict.fromkeys(cases)), calls
 
 
 def _listed(file: str) -> list[str]:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from conformance.reports.calls import CALL, fields_of
 from conformance.reports.model import CaseRecord
 from conformance.reports.verdict import Reason
 
@@ -16,6 +17,10 @@ _CHANGING: Final = re.compile(
     r"'[^'\n]*'|\"[^\"\n]*\"|\[[^]\n]*]|\{[^}\n]*}|<[^>\n]*>"
     r"|[\w.:]+\(\)|\b(?:torch\.)?(?:b?float\d\w*|complex\d+|u?int\d+|bool)\b|[-+]?\d[\d.,:]*(?:e[-+]?\d+)?"
 )
+#: Fields of a call that failures of one cause share; the sample and its source differ from operator to operator.
+_OF_CAUSE: Final = ("form", "arrangement", "change")
+#: The sample in the label of a call, with its shapes.
+_SAMPLE: Final = re.compile(r"^sample \d+ \((?:[^()]|\([^()]*\))*\)")
 #: Characters of a message that are compared.
 _COMPARED: Final = 300
 
@@ -46,8 +51,18 @@ def causes(failed: Iterable[CaseRecord]) -> tuple[Cause, ...]:
 
 
 def cause_key(case: CaseRecord) -> str:
-    """Return the first line of a case's message without its own name and without numbers."""
-    line = next((line for line in case.message.splitlines() if line.strip()), "")[:_COMPARED]
+    """Return what failures of one cause have in common.
+
+    Of a failed call of an operator, these are the fields of the call without its sample, and what was said about it.
+    Of any other case, it is the first line of its message without its own name and without numbers.
+    """
+    line = next((line for line in case.message.splitlines() if line.strip()), "")
+    call = fields_of(str(case.metrics.get(CALL, "")))
+    if call:
+        shared = [f"{name}={re.sub(r'[0-9]+', '…', call[name])}" for name in _OF_CAUSE if name in call]
+        said = line.rpartition(": ")[2]
+        return f"{', '.join(shared)}: {_CHANGING.sub('…', said[:_COMPARED])}"
+    line = _SAMPLE.sub("sample …", line)[:_COMPARED]
     name = case.id.partition("[")[0].rpartition(".")[2]
     # As in "aten::add.out raises": with the prefix and the overload of an operator.
     own = re.sub(rf"(?:[\w.:]*[.:])?\b{re.escape(name)}\b(?:\.\w+)?", "…", line) if name else line

@@ -119,16 +119,17 @@ def _reject_odd_accelerator(header: Mapping[str, Any]) -> None:
 def _judged(planned: PlannedCase, ended: CaseEnd, repro: ReproLine) -> CaseRecord:
     """Return the record of a case that has ended. Untrusted text of the journal is cleaned."""
     verdict = ended.verdict
+    facts = redaction.flat_facts(verdict.metrics if isinstance(verdict.metrics, Mapping) else {})
     return CaseRecord(
         **vars(planned),
         outcome=verdict.outcome,
         reason=verdict.reason,
         message=redaction.message(verdict.message),
-        metrics=redaction.flat_facts(verdict.metrics if isinstance(verdict.metrics, Mapping) else {}),
+        metrics=facts,
         seconds=_seconds(ended.seconds),
         ranks=planned.world_size or 1,
         # Only a failure has to be repeated; other cases need no command in the report.
-        repro=repro.of(planned.id) if verdict.outcome is Outcome.FAIL else "",
+        repro=repro.of(planned.id, facts) if verdict.outcome is Outcome.FAIL else "",
     )
 
 

@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from conformance.reports.calls import LONGEST_SCRIPT, SCRIPT
 from conformance.reports.plain_text import plain, without_folders, without_repro_lines
 
 #: Facts that help to repeat a result and name no person and no machine. Package versions are added.
@@ -56,7 +57,13 @@ def environment(found: Mapping[str, Any]) -> dict[str, float | int | str]:
 
 def flat_facts(found: Mapping[Any, Any]) -> dict[str, float | int | str]:
     """Return numbers and short strings, sorted by name."""
-    return {plain(str(name))[:100]: flat(found[name]) for name in sorted(found, key=str)[:MAX_FACTS]}
+    names = sorted(found, key=str)[:MAX_FACTS]
+    return {plain(str(name))[:100]: _script(found) if name == SCRIPT else flat(found[name]) for name in names}
+
+
+def _script(found: Mapping[Any, Any]) -> str:
+    """Return the script of a failed call; it keeps its lines."""
+    return without_folders(plain(str(found[SCRIPT])))[:LONGEST_SCRIPT]
 
 
 def flat(value: Any) -> float | int | str:

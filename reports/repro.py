@@ -11,10 +11,12 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
+from types import MappingProxyType
 from typing import Any, Final
 
 from conformance.accelerator_name import is_accelerator_name
 from conformance.reports import redaction
+from conformance.reports.calls import CALL, is_selector
 from conformance.reports.model import CaseRecord, Report
 from conformance.reports.plain_text import SAYS_REPRO, without_repro_lines
 
@@ -33,9 +35,15 @@ class ReproLine:
     head: str
     tail: str
 
-    def of(self, id: str) -> str:
-        """Return the line of a case, or an empty text if the id cannot stand in one."""
-        return f"{self.head}{shlex.quote(id)}{self.tail}" if self.head and is_repeatable(id) else ""
+    def of(self, id: str, metrics: Mapping[str, Any] = MappingProxyType({})) -> str:
+        """Return the line of a case, or an empty text if the id cannot stand in one.
+
+        If the metrics of the case name the call that failed, the line runs that call alone.
+        """
+        if not self.head or not is_repeatable(id):
+            return ""
+        call = str(metrics.get(CALL, ""))
+        return f"{self.head}{shlex.quote(id + call if is_selector(call) else id)}{self.tail}"
 
 
 def is_repeatable(id: str) -> bool:
@@ -155,4 +163,4 @@ def _with_own(case: CaseRecord, line: ReproLine) -> CaseRecord:
     message = without_repro_lines(case.message)
     if not case.repro and message == case.message:
         return case
-    return replace(case, message=message, repro=line.of(case.id) if case.repro else "")
+    return replace(case, message=message, repro=line.of(case.id, case.metrics) if case.repro else "")

@@ -235,6 +235,8 @@ class CaseRunner:
         checker = item.stash.get(CHECKER, Checker())
         observation = observe_body(error, checker, self.subject.accelerator, generated=_is_generated(item))
         verdict = judge(case, self.subject.declaration, observation, self.options.strictness)
+        if verdict.outcome is Outcome.FAIL and checker.on_failure is not None:
+            checker.metrics.update(checker.on_failure())
         metrics = {**verdict.metrics, **checker.metrics, **({"leaked": ",".join(leaked)} if leaked else {})}
         # Before the waivers: a waiver for the case's own failure must not excuse an unusable device.
         verdict = self._after_health_check(case, replace(verdict, metrics=metrics), checker.context_ended_by)

@@ -200,7 +200,7 @@ def worker_input(context: RunContext) -> dict[str, Any]:
         "run": context.run,
         "journal_limit": context.journal_limit,
         "paths": list(context.paths),
-        "cases": list(context.options.cases),
+        "cases": [id + context.options.calls.get(id, "") for id in context.options.cases],
     }
 
 

@@ -13,7 +13,7 @@ import torch
 
 from conformance.numerics.functions import FUNCTIONS, exact, exact_derivative, rounded
 from conformance.suites.operators import execution, kernels
-from conformance.suites.operators.execution import OperatorSample
+from conformance.suites.operators.calls import Call
 
 #: Significant bits and exponent of the smallest subnormal number.
 FORMATS = {torch.float32: (24, -149), torch.float64: (53, -1074)}
@@ -41,7 +41,7 @@ class ExactDevice:
         ):
             yield
 
-    def execute(self, function: Any, sample: OperatorSample, **extra: Any) -> Any:
+    def execute(self, function: Any, sample: Call, **extra: Any) -> Any:
         if isinstance(function, (torch._ops.OpOverload, kernels.Into)):
             return execution.call(function, sample, **extra)  # a kernel of the backward is another function
         self._last = arguments = self._arguments(sample)
@@ -73,7 +73,7 @@ class ExactDevice:
             self._replace(gradient, self._last, value)
         return found
 
-    def _arguments(self, sample: OperatorSample) -> tuple[list[torch.Tensor], dict[str, Any], list[int]] | None:
+    def _arguments(self, sample: Call) -> tuple[list[torch.Tensor], dict[str, Any], list[int]] | None:
         passed = [sample.input, *sample.args]
         if sample.process is not None or not all(isinstance(a, (int, float, torch.Tensor)) for a in passed):
             return None

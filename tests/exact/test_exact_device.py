@@ -23,8 +23,8 @@ from conformance.numerics import compare
 from conformance.numerics.budgets import OpClass
 from conformance.numerics.compare import Comparison, Exact
 from conformance.suites.operators import catalogue, cell, database, execution, sampling, tiers
+from conformance.suites.operators.calls import Call
 from conformance.suites.operators.classes import op_class
-from conformance.suites.operators.execution import OperatorSample
 from conformance.suites.operators.oracle import FunctionElements, of_forward
 from tests.exact.device import ExactDevice, is_evaluated
 from tests.layers import longer
@@ -108,7 +108,7 @@ def test_exact_values_fail_nothing(mode: str, base: int, step: int, small: None)
     assert len(computed) >= FEWEST_OPERATORS // step
 
 
-def samples_of(info: Any, dtype: torch.dtype, base: int) -> Iterator[OperatorSample]:
+def samples_of(info: Any, dtype: torch.dtype, base: int) -> Iterator[Call]:
     torch.manual_seed(base)
     yield from tiers.edge_sizes(info, dtype) or sampling.pick(
         info, dtype, requires_grad=False, extent=sampling.limits().inference
@@ -133,7 +133,7 @@ class Beyond:
         return compare.compare(actual, self.host, lambda: self.oracle, self.op_class)
 
 
-def edge_of(info: Any, sample: OperatorSample, dtype: torch.dtype) -> Beyond | None:
+def edge_of(info: Any, sample: Call, dtype: torch.dtype) -> Beyond | None:
     """Find the edge of what is allowed for the last element with an ordinary exact value."""
     host = execution.call(info.op, sample.on(CPU))
     oracle = of_forward(info, sample).leaf(0)

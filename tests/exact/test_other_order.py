@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from conformance.numerics.modes import with_memory
 from conformance.suites.operators import execution
-from conformance.suites.operators.execution import OperatorSample
+from conformance.suites.operators.calls import Call
 from tests.layers import longer
 from tests.suites.test_operators_detect import planned, run
 
@@ -89,7 +89,7 @@ class OtherOrder(TorchDispatchMode):
         wrong = self._factor != 1.0 and isinstance(result, torch.Tensor) and result.is_floating_point()
         return result * self._factor if wrong else result
 
-    def execute(self, function: Any, sample: OperatorSample, **extra: Any) -> Any:
+    def execute(self, function: Any, sample: Call, **extra: Any) -> Any:
         with self:
             return execution.call(function, sample, **extra)
 

@@ -10,8 +10,8 @@ import torch
 
 from conformance.numerics.budgets import OpClass
 from conformance.suites.operators import database, execution
+from conformance.suites.operators.calls import Call
 from conformance.suites.operators.classes import op_class
-from conformance.suites.operators.execution import OperatorSample
 from conformance.suites.operators.oracle import of_forward
 from tests.layers import longer
 from tests.suites.test_operators_detect import run
@@ -49,7 +49,7 @@ def test_normalisations_of_one_and_two_elements(
 ) -> None:
     """What is left of two normalised elements is rounding, of the terms and not of the difference."""
 
-    def execute(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+    def execute(function: Any, sample: Call, **extra: Any) -> Any:
         execution.call(function, sample, **extra)  # PyTorch's own checks of arguments refuse on every device
         return execution.call(formula, sample)
 
@@ -59,7 +59,7 @@ def test_normalisations_of_one_and_two_elements(
 
 
 def test_a_normalisation_that_is_off_by_a_thousandth_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    def execute(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+    def execute(function: Any, sample: Call, **extra: Any) -> Any:
         return execution.call(layer_norm, sample) * (1 + 1e-5)
 
     monkeypatch.setattr(execution, "execute", execute)
@@ -73,7 +73,7 @@ def test_a_normalisation_that_is_off_by_a_thousandth_fails(monkeypatch: pytest.M
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
 def test_the_oracle_of_rms_norm_takes_the_eps_of_the_dtype(dtype: torch.dtype, keywords: dict[str, Any]) -> None:
     """Inputs of 1e-4 are smaller than the root of float32's eps, so that eps decides the result."""
-    sample = OperatorSample(0, torch.full((2, 5), 1e-4, dtype=dtype), ([5],), keywords)
+    sample = Call(0, torch.full((2, 5), 1e-4, dtype=dtype), ([5],), keywords)
     info = database.find("nn.functional.rms_norm")
 
     exact = of_forward(info, sample).leaf(0)
@@ -108,7 +108,7 @@ def laid_out_otherwise(value: torch.Tensor) -> torch.Tensor:
 def test_strides_of_factors_are_free(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The layout of factors is the library's choice, and meta functions do not promise it."""
 
-    def execute(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+    def execute(function: Any, sample: Call, **extra: Any) -> Any:
         result = execution.call(function, sample, **extra)
         if extra:
             return result
@@ -147,7 +147,7 @@ def test_the_class_follows_from_what_the_function_is(name: str) -> None:
 def test_gradients_from_an_output_that_is_one_ulp_off(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """PyTorch differentiates from the saved output, and sums the gradients of broadcast inputs: terms can cancel."""
 
-    def execute(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+    def execute(function: Any, sample: Call, **extra: Any) -> Any:
         result = execution.call(function, sample, **extra)
         result.data.mul_(1 + 2**-52)
         return result
@@ -166,7 +166,7 @@ FUNCTIONS = ("exponential", "gaussian")
 def moved_by(units: float, *, of_largest: bool) -> Any:
     """Return an ``execute`` whose results are wrong by some unit roundoffs, alternately up and down."""
 
-    def execute(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+    def execute(function: Any, sample: Call, **extra: Any) -> Any:
         result = execution.call(function, sample, **extra)
         if extra or not result.numel():
             return result

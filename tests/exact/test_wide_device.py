@@ -14,7 +14,8 @@ import torch
 
 from conformance.numerics.trees import leaves
 from conformance.suites.operators import execution
-from conformance.suites.operators.execution import OperatorSample, call
+from conformance.suites.operators.calls import Call
+from conformance.suites.operators.execution import call
 from conformance.suites.operators.oracle import wide_defaults
 from tests.layers import longer
 from tests.suites.test_operators_detect import planned, run
@@ -32,7 +33,7 @@ class WideDevice:
     def __init__(self, factor: float = 1.0) -> None:
         self.replaced, self._factor = 0, factor
 
-    def execute(self, function: Any, sample: OperatorSample, **extra: Any) -> Any:
+    def execute(self, function: Any, sample: Call, **extra: Any) -> Any:
         before, state = sample.wide(torch.clone), torch.get_rng_state()
         result = call(function, sample, **extra)
         if torch.equal(state, torch.get_rng_state()):
@@ -40,14 +41,14 @@ class WideDevice:
             self._replace(extra.get("out", result), wide, sample)
         return result
 
-    def _in_float64(self, function: Any, sample: OperatorSample, extra: dict[str, Any]) -> Any:
+    def _in_float64(self, function: Any, sample: Call, extra: dict[str, Any]) -> Any:
         try:
             with torch.no_grad(), wide_defaults():
                 return call(function, sample, **extra)
         except Exception:  # the kernel has no float64: the device computes as the host does
             return None
 
-    def _replace(self, result: Any, wide: Any, sample: OperatorSample) -> None:
+    def _replace(self, result: Any, wide: Any, sample: Call) -> None:
         """Write what was computed in float64 into the outputs that share no memory with an input."""
         ours, theirs = leaves(result), leaves(wide)
         given = {tensor.untyped_storage().data_ptr() for tensor in sample.tensors if _is_dense(tensor)}

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from conformance.suites.operators import choices, database, execution, training
-from conformance.suites.operators.execution import OperatorSample, call
+from conformance.suites.operators.calls import Call
+from conformance.suites.operators.execution import call
 
 from .test_operators_detect import run
 
@@ -19,14 +20,14 @@ def info_of(name: str) -> Any:
     return database.find(name)
 
 
-def settled(name: str, sample: OperatorSample, actual: list[torch.Tensor]) -> bool:
+def settled(name: str, sample: Call, actual: list[torch.Tensor]) -> bool:
     found = call(info_of(name).op, sample)
     expected = list(found) if isinstance(found, tuple) else [found]
     return all(map(torch.equal, choices.settled(info_of(name), sample, actual, expected), actual))
 
 
-def of(*args: Any, x: torch.Tensor = ROW, **kwargs: Any) -> OperatorSample:
-    return OperatorSample(0, x, args, kwargs)
+def of(*args: Any, x: torch.Tensor = ROW, **kwargs: Any) -> Call:
+    return Call(0, x, args, kwargs)
 
 
 SORTED = torch.tensor([[1.0, 1.0, 2.0, 3.0, 3.0]])
@@ -57,12 +58,12 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("name", "sample", "actual"), EQUALLY_GOOD)
-def test_an_equal_element_is_right(name: str, sample: OperatorSample, actual: list[torch.Tensor]) -> None:
+def test_an_equal_element_is_right(name: str, sample: Call, actual: list[torch.Tensor]) -> None:
     assert settled(name, sample, actual)
 
 
 @pytest.mark.parametrize(("name", "sample", "actual"), WRONG)
-def test_another_element_is_wrong(name: str, sample: OperatorSample, actual: list[torch.Tensor]) -> None:
+def test_another_element_is_wrong(name: str, sample: Call, actual: list[torch.Tensor]) -> None:
     assert not settled(name, sample, actual)
 
 
@@ -75,7 +76,7 @@ def test_the_exponent_of_infinity_is_open_and_that_of_one_is_not() -> None:
     assert not settled("frexp", sample, [mantissa, exponent + 1])
 
 
-def last_of_equals(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+def last_of_equals(function: Any, sample: Call, **extra: Any) -> Any:
     """Sort backwards among equals, in the strides that the meta function gives every device."""
     if extra or sample.kwargs.get("stable") or sample.input.dim() == 0 or not hasattr(function, "__name__"):
         return call(function, sample, **extra)

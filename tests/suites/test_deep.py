@@ -11,7 +11,8 @@ import torch
 from conformance.case import Case
 from conformance.plan import bundled_cases
 from conformance.suites.operators import catalogue, cell, database, deep, execution, sampling
-from conformance.suites.operators.execution import OperatorSample, call
+from conformance.suites.operators.calls import Call
+from conformance.suites.operators.execution import call
 
 from .test_operators_detect import CPU, run
 from .test_operators_detect import planned as usual
@@ -29,13 +30,13 @@ def is_overload(function: Any) -> bool:
     return isinstance(function, torch._ops.OpOverload)
 
 
-def without_value_in_overloads(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+def without_value_in_overloads(function: Any, sample: Call, **extra: Any) -> Any:
     """Ignore ``value`` where the overload itself is called."""
     kept = {name: value for name, value in sample.kwargs.items() if name != "value" or not is_overload(function)}
     return call(function, sample.with_arguments((sample.input, sample.args, kept)), **extra)
 
 
-def in_order_of_memory_in_overloads(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+def in_order_of_memory_in_overloads(function: Any, sample: Call, **extra: Any) -> Any:
     """Read a transposed tensor in the order of its memory where the overload itself is called."""
     if not is_overload(function) or not isinstance(sample.input, torch.Tensor) or sample.input.is_contiguous():
         return call(function, sample, **extra)
@@ -68,7 +69,7 @@ def test_a_deep_case_has_more_samples() -> None:
     assert sampling.limits() is usual_limits
 
 
-def samples_of(info: Any) -> list[OperatorSample]:
+def samples_of(info: Any) -> list[Call]:
     return sampling.pick(info, torch.float32, requires_grad=False, extent=sampling.limits().inference)
 
 

@@ -20,12 +20,14 @@ from conformance.case import Case, seed_of
 from conformance.checker import Checker
 from conformance.finding import Finding
 from conformance.numerics import placement
-from conformance.numerics.placement import Call, HostWork, Operand, host_work
+from conformance.numerics.placement import Call as ProfiledCall
+from conformance.numerics.placement import HostWork, Operand, host_work
 from conformance.observation import observe
 from conformance.reports.verdict import Reason, Verdict
 from conformance.run_options import Strictness
 from conformance.suites.operators import catalogue, cell, execution
-from conformance.suites.operators.execution import OperatorSample, call
+from conformance.suites.operators.calls import Call
+from conformance.suites.operators.execution import call
 from conformance.verdicts import judge
 from tests.acceptance.running import run as user_run
 
@@ -149,7 +151,7 @@ def test_everything_on_the_host_is_a_fallback_everywhere(name: str, device: torc
 def test_python_around_the_operators_is_seen(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
     """A vendor that replaces PyTorch's Python function: no operator of the device is involved."""
 
-    def execute(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+    def execute(function: Any, sample: Call, **extra: Any) -> Any:
         if extra or function.__name__.endswith("_"):
             return call(function, sample, **extra)
         moved = sample.with_arguments(pytree.tree_map(detours.to_host, sample.arguments))
@@ -262,17 +264,17 @@ def here(elements: int = 10, address: int = 2) -> Operand:
 
 def down(elements: int = 10, address: int = 2) -> Call:
     """A copy to the host, as PyTorch records it: three operators, one copy."""
-    copy = Call("aten::copy_", (here(elements, address), there(elements)))
-    carried = Call(copy.name, copy.operands, (Call("aten::_copy_from", copy.operands[::-1]),))
-    return Call("aten::_to_copy", (there(elements),), (carried,), own=False)
+    copy = ProfiledCall("aten::copy_", (here(elements, address), there(elements)))
+    carried = ProfiledCall(copy.name, copy.operands, (ProfiledCall("aten::_copy_from", copy.operands[::-1]),))
+    return ProfiledCall("aten::_to_copy", (there(elements),), (carried,), own=False)
 
 
 def up(elements: int = 10, address: int = 2) -> Call:
-    return Call("aten::copy_", (there(elements, 3), here(elements, address)))
+    return ProfiledCall("aten::copy_", (there(elements, 3), here(elements, address)))
 
 
 def op(name: str, *operands: Operand, inside: tuple[Call, ...] = (), own: bool = True) -> Call:
-    return Call(f"aten::{name}", operands, inside, own)
+    return ProfiledCall(f"aten::{name}", operands, inside, own)
 
 
 @pytest.mark.parametrize(
@@ -288,7 +290,7 @@ def op(name: str, *operands: Operand, inside: tuple[Call, ...] = (), own: bool =
         ),
         ([op("normal_", there(), inside=(op("normal"), up()))], HostWork("aten::normal_", 0, 40)),
         ([op("_to_copy", there(), inside=(down(), up()))], HostWork("aten::_to_copy", 40, 40)),
-        ([Call(inside=(op("mm", there(), inside=(down(),)),))], HostWork("aten::mm", 40, 0)),
+        ([ProfiledCall(inside=(op("mm", there(), inside=(down(),)),))], HostWork("aten::mm", 40, 0)),
         ([down(), op("exp", here()), up()], HostWork("aten::exp", 40, 40)),
         ([down(), up()], HostWork("", 40, 40)),  # NumPy computes: no operator of PyTorch
     ],
@@ -338,15 +340,15 @@ def test_torch_that_does_not_tell_overloads(name: str, device: torch.device, mon
 # --- stubs ----------------------------------------------------------------------------------------------------------
 
 
-def returns_nothing(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+def returns_nothing(function: Any, sample: Call, **extra: Any) -> Any:
     call(function, sample, **extra)
 
 
-def ignores_out(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+def ignores_out(function: Any, sample: Call, **extra: Any) -> Any:
     return call(function, sample)
 
 
-def changes_a_copy(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+def changes_a_copy(function: Any, sample: Call, **extra: Any) -> Any:
     in_place = getattr(function, "__name__", "").endswith("_")
     return call(function, sample.on(sample.device), **extra) if in_place else call(function, sample, **extra)
 

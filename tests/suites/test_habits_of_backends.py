@@ -11,7 +11,8 @@ from torch.nn import functional
 
 from conformance.checker import Checker
 from conformance.suites.operators import execution
-from conformance.suites.operators.execution import OperatorSample, call
+from conformance.suites.operators.calls import Call
+from conformance.suites.operators.execution import call
 
 from .test_operators_detect import run
 
@@ -22,7 +23,7 @@ def with_habit(monkeypatch: pytest.MonkeyPatch, habit: Any, cell: str) -> Checke
     return run(f"operators.{cell}")
 
 
-def other_signs(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+def other_signs(function: Any, sample: Call, **extra: Any) -> Any:
     """Give each pair of singular vectors, or each eigenvector, the other sign."""
     found = call(function, sample, **extra)
     if extra or not isinstance(found, tuple):
@@ -36,7 +37,7 @@ def test_vectors_in_a_batch_may_have_other_signs(cell: str, monkeypatch: pytest.
     assert with_habit(monkeypatch, other_signs, cell).count > 10
 
 
-def refuses_to_write(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+def refuses_to_write(function: Any, sample: Call, **extra: Any) -> Any:
     """Refuse to write running means whose elements share their memory, or that are lazily negated."""
     for tensor in sample.tensors[1:]:
         if not tensor.requires_grad and (tensor.is_neg() or (tensor.numel() > 1 and 0 in tensor.stride())):
@@ -51,7 +52,7 @@ def test_what_a_call_writes_is_dense(cell: str, monkeypatch: pytest.MonkeyPatch)
     assert with_habit(monkeypatch, refuses_to_write, cell).count > 10
 
 
-def normalises_first(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+def normalises_first(function: Any, sample: Call, **extra: Any) -> Any:
     """Compute the cosine from normalised vectors, whose gradients are rounded otherwise."""
     if function is not functional.cosine_embedding_loss:
         return call(function, sample, **extra)
@@ -66,7 +67,7 @@ def test_gradients_of_a_loss_with_labels_may_have_the_roundings_of_its_terms(mon
     assert with_habit(monkeypatch, normalises_first, "nn.functional.cosine_embedding_loss[float32-training]").count > 10
 
 
-def adds_in_order(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+def adds_in_order(function: Any, sample: Call, **extra: Any) -> Any:
     """Add the squares of a loss in 64 lanes, each of which adds one number after the other, as a shader does."""
     if extra or not isinstance(sample.input, torch.Tensor) or sample.input.numel() < 1000:
         return call(function, sample, **extra)
@@ -79,13 +80,13 @@ def adds_in_order(function: Any, sample: OperatorSample, **extra: Any) -> Any:
 def test_a_sum_may_run_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its partial sums grow, and each of them is rounded: no tree of sums has such an error."""
     ones = torch.full((1 << 20,), 1.1)
-    error = adds_in_order(None, OperatorSample(0, ones, (torch.zeros(1 << 20),))).double() - ones[0].double() ** 2
+    error = adds_in_order(None, Call(0, ones, (torch.zeros(1 << 20),))).double() - ones[0].double() ** 2
     assert abs(error) > 8 * torch.finfo(torch.float32).eps
 
     assert with_habit(monkeypatch, adds_in_order, "nn.functional.mse_loss[float32-inference]").count > 10
 
 
-def solves_each_column(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+def solves_each_column(function: Any, sample: Call, **extra: Any) -> Any:
     """Solve each right-hand side alone: infinities in one reach no other."""
     if function is not torch.linalg.lstsq or extra or not sample.args or sample.args[0].dim() < 2:
         return call(function, sample, **extra)
@@ -100,7 +101,7 @@ def test_each_right_hand_side_may_be_solved_alone(monkeypatch: pytest.MonkeyPatc
     assert with_habit(monkeypatch, solves_each_column, "linalg.lstsq[float32-inference]").count > 10
 
 
-def gives_the_limit(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+def gives_the_limit(function: Any, sample: Call, **extra: Any) -> Any:
     """Compute the gradient of soft_margin_loss by a sigmoid, which has a limit at infinity."""
     if str(function) != "aten.soft_margin_loss_backward.default" or extra:
         return call(function, sample, **extra)
@@ -113,7 +114,7 @@ def test_a_limit_at_infinity_is_right_where_the_host_has_nan(monkeypatch: pytest
     assert with_habit(monkeypatch, gives_the_limit, "nn.functional.soft_margin_loss[float32-training]").count > 10
 
 
-def takes_the_other_side(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+def takes_the_other_side(function: Any, sample: Call, **extra: Any) -> Any:
     """Compare with ``>`` where the host compares with ``<=``: for NaN, the other side of the kink."""
     if str(function) != "aten.threshold_backward.default" or extra:
         return call(function, sample, **extra)

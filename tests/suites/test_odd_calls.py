@@ -15,7 +15,8 @@ from conformance.checker import Checker
 from conformance.numerics.trees import mapped
 from conformance.suites.foreach import functions, test_foreach
 from conformance.suites.operators import execution, kernels
-from conformance.suites.operators.execution import OperatorSample, call
+from conformance.suites.operators.calls import Call
+from conformance.suites.operators.execution import call
 from tests.layers import longer
 
 from .test_operators_detect import run
@@ -24,7 +25,7 @@ from .test_special_inputs import reads, without_nan, without_negative_zero, with
 Execute = Callable[..., Any]
 
 
-def with_narrow_numbers(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+def with_narrow_numbers(function: Any, sample: Call, **extra: Any) -> Any:
     """Round each number through bfloat16."""
 
     def narrow(leaf: Any) -> Any:
@@ -36,7 +37,7 @@ def with_narrow_numbers(function: Any, sample: OperatorSample, **extra: Any) -> 
 def without(name: str) -> Execute:
     """Return a device that ignores an argument."""
 
-    def execute(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+    def execute(function: Any, sample: Call, **extra: Any) -> Any:
         kept = {key: value for key, value in sample.kwargs.items() if key != name}
         return call(function, sample.with_arguments((sample.input, sample.args, kept)), **extra)
 
@@ -46,7 +47,7 @@ def without(name: str) -> Execute:
 def only_in(form: Callable[[Any, dict[str, Any]], bool], broken: Execute) -> Execute:
     """Return a device that is broken in one form of the call."""
 
-    def execute(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+    def execute(function: Any, sample: Call, **extra: Any) -> Any:
         return (broken if form(function, extra) else call)(function, sample, **extra)
 
     return execute
@@ -68,12 +69,12 @@ def by_out(function: Any, extra: dict[str, Any]) -> bool:
     return isinstance(function, kernels.Into)
 
 
-def of_no_values(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+def of_no_values(function: Any, sample: Call, **extra: Any) -> Any:
     """Write nothing but zeros."""
     return call(function, sample, **extra).zero_()
 
 
-def swallowing(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+def swallowing(function: Any, sample: Call, **extra: Any) -> Any:
     """Return zeros where the call is refused."""
     try:
         return call(function, sample, **extra)
@@ -81,20 +82,20 @@ def swallowing(function: Any, sample: OperatorSample, **extra: Any) -> Any:
         return extra.get("out", torch.zeros_like(sample.tensors[0]))
 
 
-def swallowing_one_dimension_more(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+def swallowing_one_dimension_more(function: Any, sample: Call, **extra: Any) -> Any:
     """Return zeros for a refused call with a tensor that has one dimension more than the database's."""
     is_more = any(tensor.dim() > 3 and tensor.shape[0] == 1 for tensor in sample.tensors)
     return (swallowing if is_more else call)(function, sample, **extra)
 
 
-def swallowing_long_lists(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+def swallowing_long_lists(function: Any, sample: Call, **extra: Any) -> Any:
     """Return zeros for a refused call with a list of more numbers than dimensions."""
     lists = [value for value in (*sample.args, *sample.kwargs.values()) if isinstance(value, (list, tuple))]
     is_long = any(len(value) > sample.tensors[0].dim() for value in lists)
     return (swallowing if is_long else call)(function, sample, **extra)
 
 
-def clamping(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+def clamping(function: Any, sample: Call, **extra: Any) -> Any:
     """Clamp an index to the tensor where the call is refused."""
     try:
         return call(function, sample, **extra)
@@ -122,7 +123,7 @@ def _times_three(tensor: torch.Tensor) -> torch.Tensor:
 def of_operands(change: Callable[[torch.Tensor], torch.Tensor]) -> Execute:
     """Return a device that reads the operands behind the first one by a change."""
 
-    def execute(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+    def execute(function: Any, sample: Call, **extra: Any) -> Any:
         read = lambda leaf: change(leaf) if isinstance(leaf, torch.Tensor) else leaf  # noqa: E731
         args, kwargs = mapped([sample.args, sample.kwargs], read)
         return call(function, sample.with_arguments((sample.input, args, kwargs)), **extra)
@@ -134,19 +135,19 @@ def with_number(function: Any, extra: dict[str, Any]) -> bool:
     return function is torch.fmod
 
 
-def lost_for_numbers(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+def lost_for_numbers(function: Any, sample: Call, **extra: Any) -> Any:
     """Lose infinities where the second operand is a number."""
     broken = reads(lambda t: t.nan_to_num(7.0, 7.0, 7.0)) if sample.args and type(sample.args[0]) is float else call
     return broken(function, sample, **extra)
 
 
-def in_narrow_integers(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+def in_narrow_integers(function: Any, sample: Call, **extra: Any) -> Any:
     """Add up more than 512 integers in 32 bits."""
     found = call(function, sample, **extra)
     return found.to(torch.int32).to(found.dtype) if found.dtype is torch.int64 and sample.input.numel() > 512 else found
 
 
-def through_float64(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+def through_float64(function: Any, sample: Call, **extra: Any) -> Any:
     """Compare integers as floating-point numbers."""
     if extra or sample.input.dtype is not torch.int64 or not sample.input.dim():
         return call(function, sample, **extra)
@@ -156,13 +157,13 @@ def through_float64(function: Any, sample: OperatorSample, **extra: Any) -> Any:
     return torch.return_types.topk((sample.input.gather(dim, order), order))
 
 
-def of_unsigned_bytes(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+def of_unsigned_bytes(function: Any, sample: Call, **extra: Any) -> Any:
     """Read signed bytes as unsigned ones."""
     read = lambda t: t.view(torch.uint8) if isinstance(t, torch.Tensor) and t.dtype is torch.int8 else t  # noqa: E731
     return call(function, sample.with_arguments(mapped(sample.arguments, read)), **extra)
 
 
-def few_of_an_index(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+def few_of_an_index(function: Any, sample: Call, **extra: Any) -> Any:
     """Leave out what is written to an index more than 256 times."""
     if True not in sample.kwargs.values() or len(sample.tensors) != 3 or sample.tensors[2].dim() == 0:
         return call(function, sample, **extra)
@@ -172,7 +173,7 @@ def few_of_an_index(function: Any, sample: OperatorSample, **extra: Any) -> Any:
     return call(function, sample.with_arguments((sample.input, ((index[:256],), values[:256]), sample.kwargs)), **extra)
 
 
-def unstable(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+def unstable(function: Any, sample: Call, **extra: Any) -> Any:
     """Return equal elements of long rows in reverse order."""
     if extra or not sample.input.dim() or sample.input.shape[-1] <= 1024:
         return call(function, sample, **extra)
@@ -180,14 +181,14 @@ def unstable(function: Any, sample: OperatorSample, **extra: Any) -> Any:
     return torch.return_types.sort((found.values, sample.input.shape[-1] - 1 - found.indices))
 
 
-def with_head_of_queries(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+def with_head_of_queries(function: Any, sample: Call, **extra: Any) -> Any:
     """Scale by the size of the values."""
     query, value = sample.input, sample.args[1]
     scale = (value.shape[-1] / query.shape[-1]) ** 0.5
     return call(function, sample.with_arguments((query / scale, sample.args, sample.kwargs)), **extra)
 
 
-def in_memory_order(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+def in_memory_order(function: Any, sample: Call, **extra: Any) -> Any:
     """Write into a transposed matrix in the order of its memory."""
     if not function.__name__.endswith("_") or sample.input.is_contiguous():
         return call(function, sample, **extra)
@@ -199,7 +200,7 @@ def in_memory_order(function: Any, sample: OperatorSample, **extra: Any) -> Any:
 @pytest.mark.parametrize(
     ("broken", "cell", "message"),
     longer([
-        (with_narrow_numbers, "masked_fill[float32-inference]", "sample 7001|other numbers"),
+        (with_narrow_numbers, "masked_fill[float32-inference]", "sample 7001|other numbers|one row of input 0"),
         (with_narrow_numbers, "cdist[float32-inference]", "other numbers"),
         (with_narrow_numbers, "nn.functional.leaky_relu[float32-inference]", "negative_slope="),
         (without("antialias"), "nn.functional.interpolate.bilinear[float32-inference]", "antialias=True"),
@@ -249,14 +250,14 @@ def test_a_defect_of_odd_calls_is_found(
         run(f"operators.{cell}")
 
 
-def without_own_kernels(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+def without_own_kernels(function: Any, sample: Call, **extra: Any) -> Any:
     """Refuse the overloads of a backward: the device differentiates in another way."""
     if isinstance(function, torch._ops.OpOverload):
         raise NotImplementedError("no such kernel")
     return call(function, sample, **extra)
 
 
-def in_more_dtypes(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+def in_more_dtypes(function: Any, sample: Call, **extra: Any) -> Any:
     """Compute in float64 what the host refuses in its dtype, and round the result."""
     try:
         return call(function, sample, **extra)
@@ -267,7 +268,7 @@ def in_more_dtypes(function: Any, sample: OperatorSample, **extra: Any) -> Any:
         return mapped(call(function, sample.with_arguments(arguments)), lambda leaf: leaf.round().to(torch.int64))
 
 
-def zero_without_sign(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+def zero_without_sign(function: Any, sample: Call, **extra: Any) -> Any:
     """Give 0 for -0 where the operator has a bound of 0."""
     result = call(function, sample, **extra)
     return result + 0.0 if function is torch.clamp_min and isinstance(result, torch.Tensor) else result
@@ -327,7 +328,7 @@ def test_a_tensor_without_dimensions_in_a_list_counts(monkeypatch: pytest.Monkey
 
 
 def test_a_draw_that_changes_its_input_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    def execute(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+    def execute(function: Any, sample: Call, **extra: Any) -> Any:
         result = call(function, sample, **extra)
         with torch.no_grad():
             sample.tensors[0].view(-1)[-1:].mul_(0.5)
@@ -342,7 +343,7 @@ def test_a_draw_that_changes_its_input_is_wrong(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_solver_may_call_a_matrix_with_nan_singular(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refusing(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+    def refusing(function: Any, sample: Call, **extra: Any) -> Any:
         if sample.tensors[0].isnan().any():
             raise torch.linalg.LinAlgError("the matrix is singular")
         return call(function, sample, **extra)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,10 +10,12 @@ import pytest
 import torch
 
 from conformance.checker import Checker
+from conformance.numerics.budgets import OpClass
 from conformance.suites.operators import (
     arrangements,
     database,
     execution,
+    judging,
     large,
     passes,
     promises,
@@ -20,8 +23,17 @@ from conformance.suites.operators import (
     variants,
     wrong_calls,
 )
-from conformance.suites.operators.execution import HOST, OperatorSample, host_call
+from conformance.suites.operators.calls import HOST, Call
+from conformance.suites.operators.cells import Cell
+from conformance.suites.operators.execution import host_call
 from conformance.suites.operators.oracle import Intermediates
+from conformance.suites.operators.watching import Watches
+
+
+def a_cell(info: Any = None, samples: Sequence[Call] = ()) -> Cell:
+    """A cell on the host of an operator of which only some facts are known."""
+    watches = Watches.on(HOST, 0)
+    return Cell(info, torch.float32, HOST, Checker(), OpClass.CONTRACTION, watches, samples=list(samples))
 
 
 def _drawn_by_hand(seed: int, *outputs: torch.Tensor) -> list[torch.Tensor]:
@@ -75,17 +87,17 @@ def test_equal_bits_are_alike_and_other_numbers_are_not() -> None:
 def test_a_write_between_elements_shows_and_a_whole_tensor_has_none(columns: int) -> None:
     memories = [torch.zeros(4, 6) for _ in range(3)]
     before, host, written = (memory[:, :: 6 // columns] for memory in memories)
-    judge = SimpleNamespace(check=Checker())
+    cell, given = a_cell(), Call(0, before)
 
-    variants._check_gaps(judge, "a call", written, host, before)
-    assert judge.check.count == 1
+    variants._check_gaps(cell, given, "out", written, host, before)
+    assert cell.check.count == 1
 
     memories[2][1, 1] = 7.0
     if columns < 6:
         with pytest.raises(AssertionError, match="between its elements"):
-            variants._check_gaps(judge, "a call", written, host, before)
+            variants._check_gaps(cell, given, "out", written, host, before)
     else:
-        variants._check_gaps(judge, "a call", written, host, before)
+        variants._check_gaps(cell, given, "out", written, host, before)
 
 
 def test_the_meta_function_is_asked_once_for_a_sample() -> None:
@@ -95,10 +107,10 @@ def test_the_meta_function_is_asked_once_for_a_sample() -> None:
         asked.append(tensor)
         return torch.cat([tensor, tensor])
 
-    sample = OperatorSample(0, torch.zeros(5))
+    sample = Call(0, torch.zeros(5))
     for _ in range(3):
         assert promises.described_elements(double, sample) == 10
-        assert not promises.promises_refusal(double, sample)
+        assert not promises.promises_refusal(SimpleNamespace(op=double), sample)
 
     assert len(asked) == 1
 
@@ -113,12 +125,12 @@ def test_a_wrong_call_with_a_huge_result_is_not_run(monkeypatch: pytest.MonkeyPa
     info = SimpleNamespace(
         op=zoom, name="zoom", full_name="zoom", dtypes={torch.float32}, supports_out=False, inplace_variant=None
     )
-    monkeypatch.setattr(wrong_calls.special_inputs, "unlike", lambda *given, **named: [])
-    judge = SimpleNamespace(check=Checker(), values=True, drawn=set(), device=torch.device("cpu"))
+    monkeypatch.setattr(wrong_calls, "unlike", lambda *given, **named: [])
+    cell = a_cell(info, [Call(0, torch.ones(4), (2,))])
 
-    wrong_calls.check(info, judge, [OperatorSample(0, torch.ones(4), (2,))], torch.float32)
+    wrong_calls.wrong_calls(cell)
 
-    assert judge.check.count
+    assert cell.check.count
 
 
 def _strict(tensor: torch.Tensor) -> torch.Tensor:
@@ -133,26 +145,25 @@ def _matrix(asked: list[Any]) -> wrong_calls.Wrong:
             asked.append(tensor)
         return _strict(tensor)
 
-    return wrong_calls.Wrong("a matrix", OperatorSample(0, torch.ones(2, 2)), strict)
+    return wrong_calls.Wrong.of(Call(0, torch.ones(2, 2), change="a matrix"), strict)
 
 
 def test_a_call_that_the_device_refuses_is_not_asked_about() -> None:
     asked: list[Any] = []
-    judge = SimpleNamespace(check=Checker(), device=HOST)
+    cell = a_cell()
 
-    wrong_calls._check_wrong(judge, _matrix(asked))
+    wrong_calls._check_wrong(cell, _matrix(asked))
 
-    assert judge.check.count == 1
+    assert cell.check.count == 1
     assert not asked
 
 
 def test_a_call_that_the_device_accepts_and_every_device_refuses_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
-    judge = SimpleNamespace(check=Checker(), device=HOST)
     monkeypatch.setattr(execution, "execute", lambda function, sample, **extra: sample.input + 1)
 
     with pytest.raises(AssertionError, match="PyTorch refuses it on every device"):
-        wrong_calls._check_wrong(judge, _matrix(asked))
+        wrong_calls._check_wrong(a_cell(), _matrix(asked))
 
     assert asked
 
@@ -164,13 +175,13 @@ def test_the_host_computes_a_sample_once_unless_it_draws() -> None:
         made.append(tensor)
         return tensor * 2
 
-    sample = OperatorSample(0, torch.arange(4.0))
+    sample = Call(0, torch.arange(4.0))
     first, again = (host_call(doubled, sample) for _ in range(2))
     assert first is again
     assert len(made) == 1
     assert made[0] is not sample.input
 
-    drawn = [host_call(torch.bernoulli, OperatorSample(1, torch.full((200,), 0.5))) for _ in range(2)]
+    drawn = [host_call(torch.bernoulli, Call(1, torch.full((200,), 0.5))) for _ in range(2)]
     assert all(each.draws for each in drawn)
     assert not torch.equal(drawn[0].value, drawn[1].value)
 
@@ -178,9 +189,9 @@ def test_the_host_computes_a_sample_once_unless_it_draws() -> None:
 def test_arrangements_of_a_sample_are_made_once_and_know_its_dense_form() -> None:
     info = SimpleNamespace(op=_strict, name="strict", full_name="strict")
     info.promotes_int_to_float, info.gradcheck_wrapper, info.decorators = False, _strict, ()
-    sample = OperatorSample(0, torch.arange(6.0))
+    sample = Call(0, torch.arange(6.0))
 
-    first, again = (dict(arrangements.of(info, sample)) for _ in range(2))
+    first, again = ({found.arrangement: found for found in arrangements.of(info, sample)} for _ in range(2))
 
     assert first
     assert all(again[name] is arranged for name, arranged in first.items())
@@ -191,22 +202,22 @@ def test_arrangements_of_a_sample_are_made_once_and_know_its_dense_form() -> Non
 
 
 @pytest.mark.parametrize("returns_its_output", [True, False])
-def test_an_output_that_is_returned_counts_twice(returns_its_output: bool) -> None:
+def test_an_output_that_is_returned_counts_twice(returns_its_output: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
-    judge = SimpleNamespace(check=Checker())
+    cell = a_cell()
 
-    def result(label: str, *given: Any) -> None:
-        seen.append(label)
-        judge.check.count += 3
+    def result(judge: object, form: Call, *given: Any, part: str = "") -> None:
+        seen.append(part)
+        cell.check.count += 3
 
-    judge.result = result
+    monkeypatch.setattr(judging.Judge, "result", result)
     outs = [torch.zeros(2), torch.zeros(2)]
     returned = tuple(outs) if returns_its_output else tuple(out.clone() for out in outs)
 
-    variants._judge_both(judge, "a call", "its output", OperatorSample(0, None), returned, tuple(outs), None, 1.0)
+    variants._judge_both(cell, Call(0, None), "its output", returned, tuple(outs), None, 1.0)
 
-    assert judge.check.count == 6
-    assert seen == (["a call"] if returns_its_output else ["a call", "a call, its output"])
+    assert cell.check.count == 6
+    assert seen == ([""] if returns_its_output else ["", "its output"])
 
 
 def test_a_derivative_that_needs_the_square_of_its_memory_gets_fewer_rows() -> None:

@@ -16,7 +16,8 @@ from conformance.checker import Checker
 from conformance.numerics.trees import mapped
 from conformance.suites.foreach import functions, special_lists, special_operands
 from conformance.suites.operators import execution, special_inputs
-from conformance.suites.operators.execution import OperatorSample, call
+from conformance.suites.operators.calls import Call
+from conformance.suites.operators.execution import call
 
 from .test_operators_detect import run
 
@@ -54,7 +55,7 @@ def through_double(tensor: torch.Tensor) -> torch.Tensor:
 def reads(reading: Reading) -> Callable[..., Any]:
     """Return a device that reads its tensors in this way."""
 
-    def execute(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+    def execute(function: Any, sample: Call, **extra: Any) -> Any:
         def changed(leaf: Any) -> Any:
             return reading(leaf) if isinstance(leaf, torch.Tensor) and not leaf.requires_grad else leaf
 
@@ -78,7 +79,7 @@ def reads(reading: Reading) -> Callable[..., Any]:
         (without_subnormals, "nn.functional.binary_cross_entropy[float32-inference]", "subnormal numbers in input 0"),
         (without_nan, "nonzero[float32-inference]", "NaN in input 0, output 0: the shape"),
         (without_nan, "prod[float32-inference]", r"shape \(5, 5, 5\)\), NaN in input 0"),
-        (through_double, "sort[int64-inference]", r"\(4099,\), large\), integers (times|plus) 9007199254740993"),
+        (through_double, "sort[int64-inference]", "integers (times|plus) 9007199254740993"),
         (through_double, "trunc[int64-inference]", "integers times 9007199254740993"),
         (through_double, "addbmm[int64-inference]", "integers times 9007199254740993"),
     ],
@@ -97,7 +98,7 @@ def test_a_lost_special_value_is_wrong(
 def test_a_comparison_with_zero_that_loses_subnormal_numbers_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels for a tensor and a number are others than those for two tensors."""
 
-    def execute(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+    def execute(function: Any, sample: Call, **extra: Any) -> Any:
         beside_zero = len(sample.args) == 1 and type(sample.args[0]) is int
         return (reads(without_subnormals) if beside_zero else call)(function, sample, **extra)
 
@@ -144,14 +145,14 @@ def test_a_backward_that_changes_its_cotangents_is_wrong(
         run("operators.mm[float32-training]")
 
 
-def stands_still(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+def stands_still(function: Any, sample: Call, **extra: Any) -> Any:
     """Return the first input in the place of the next number: less than one rounding of float64's next number."""
     result = call(function, sample, **extra)
     is_plain = isinstance(result, torch.Tensor) and not extra and result.shape == sample.input.shape
     return sample.input.clone() if is_plain else result
 
 
-def another_largest(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+def another_largest(function: Any, sample: Call, **extra: Any) -> Any:
     """Return 1e38 in the place of infinities: float64's largest number is further away than each of float32's."""
     result = call(function, sample, **extra)
     return torch.where(sample.input.isposinf(), 1e38, result).to(result.dtype) if not extra else result
@@ -177,7 +178,7 @@ def test_a_number_of_the_dtype_itself_is_no_number_of_a_wider_one(
 def test_a_device_that_spreads_nan_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
     """Convolutions by transforms give NaN for every output of an image that contains one."""
 
-    def execute(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+    def execute(function: Any, sample: Call, **extra: Any) -> Any:
         result = call(function, sample, **extra)
         if isinstance(result, torch.Tensor) and not all(t.isfinite().all() for t in sample.tensors):
             return torch.full_like(result, float("nan"))
@@ -213,10 +214,10 @@ def test_infinity_in_the_place_of_nan_is_lost_where_no_infinity_was(of_nan: bool
 # --- wrong calls ------------------------------------------------------------------------------------------------------
 
 
-def swallows(kept: Callable[[OperatorSample], Any]) -> Callable[..., Any]:
+def swallows(kept: Callable[[Call], Any]) -> Callable[..., Any]:
     """Return a device that gives something where it has to refuse."""
 
-    def execute(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+    def execute(function: Any, sample: Call, **extra: Any) -> Any:
         try:
             return call(function, sample, **extra)
         except Exception:
@@ -246,7 +247,7 @@ def test_a_refusal_that_no_meta_function_knows_may_not_become_zeros(cell: str, m
 def test_a_device_that_computes_what_the_host_refuses_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
     """It counts tensors of any shape and dtype, and takes a weight of 1 where one is missing."""
 
-    def counted(sample: OperatorSample) -> Any:
+    def counted(sample: Call) -> Any:
         weights = next((given for given in (*sample.args, *sample.kwargs.values()) if given is not None), None)
         numbers = sample.input.to(torch.int64).reshape(-1)
         if isinstance(weights, torch.Tensor):

@@ -28,15 +28,24 @@ from conformance.suites.operators import (
     database,
     error_inputs,
     execution,
+    families,
     repeated_writes,
     wrong_calls,
 )
-from conformance.suites.operators.execution import OperatorSample, call
+from conformance.suites.operators.calls import Call
+from conformance.suites.operators.execution import call
 from conformance.suites.operators.factors import with_positive_diagonal
 from tests.layers import longer
 
 from .python_device import Wrapper, python_device
 from .test_operators_detect import CPU, planned, run
+
+
+def without_forms(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave the families out that call other forms."""
+    all_of = families.families
+    few = lambda mode: [family for family in all_of(mode) if family.stage is not families.Stage.FORMS]  # noqa: E731
+    monkeypatch.setattr("conformance.suites.operators.inference.families", few)
 
 
 @pytest.fixture
@@ -137,7 +146,7 @@ def test_results_that_are_not_plain_are_compared() -> None:
 # --- other habits ---------------------------------------------------------------------------------------------------
 
 
-def columns_first(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+def columns_first(function: Any, sample: Call, **extra: Any) -> Any:
     """Give every new matrix the layout that Fortran libraries give it."""
     result = call(function, sample, **extra)
     in_place = str(getattr(function, "__name__", "")).endswith("_")
@@ -155,7 +164,7 @@ def test_strides_that_nobody_promises_are_free(name: str, monkeypatch: pytest.Mo
     assert with_habit(monkeypatch, columns_first, name).count > 0
 
 
-def resized_by_columns(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+def resized_by_columns(function: Any, sample: Call, **extra: Any) -> Any:
     before = extra["out"].shape if isinstance(extra.get("out"), torch.Tensor) else None
     result = call(function, sample, **extra)
     if before is not None and before != result.shape and result.dim() >= 2:
@@ -174,13 +183,13 @@ def test_promised_strides_are_demanded(name: str, monkeypatch: pytest.MonkeyPatc
         with_habit(monkeypatch, columns_first, f"{name}[float32-inference]")
 
 
-def positive_zeros(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+def positive_zeros(function: Any, sample: Call, **extra: Any) -> Any:
     result = call(function, sample, **extra)
     plain_call = not extra and not str(getattr(function, "__name__", "")).endswith("_")
     return torch.where(result == 0, torch.zeros_like(result), result) if plain_call else result
 
 
-def positive_in_ties(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+def positive_in_ties(function: Any, sample: Call, **extra: Any) -> Any:
     """Give 0 where the operator has two zeros to choose from; IEEE 754-2019, 9.6, defines all other choices."""
     result = call(function, sample, **extra)
     is_plain = not extra and not str(getattr(function, "__name__", "")).endswith("_") and len(sample.tensors) == 2
@@ -206,7 +215,7 @@ def test_signs_of_zero_that_are_defined_are_demanded(name: str, monkeypatch: pyt
         with_habit(monkeypatch, positive_zeros, f"{name}[float32-inference]")
 
 
-def accepts_strides(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+def accepts_strides(function: Any, sample: Call, **extra: Any) -> Any:
     """Compute with inputs of any strides."""
     dense = mapped(sample.arguments, lambda leaf: leaf.contiguous() if isinstance(leaf, torch.Tensor) else leaf)
     try:
@@ -220,7 +229,7 @@ def test_a_device_may_support_strides_that_the_cpu_refuses(monkeypatch: pytest.M
 
 
 def test_what_only_the_device_supports_is_compared_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    def habit(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+    def habit(function: Any, sample: Call, **extra: Any) -> Any:
         if all(tensor.is_contiguous() for tensor in sample.tensors):
             return call(function, sample, **extra)
         first, *rest = accepts_strides(function, sample, **extra)
@@ -230,7 +239,7 @@ def test_what_only_the_device_supports_is_compared_too(monkeypatch: pytest.Monke
         with_habit(monkeypatch, habit, "native_group_norm[float32-inference]")
 
 
-def resizes_always(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+def resizes_always(function: Any, sample: Call, **extra: Any) -> Any:
     """Resize a wrong output without a warning, also where the number of elements happens to be right."""
     result = call(function, sample)
     out = extra.get("out")
@@ -250,7 +259,7 @@ def test_a_missing_warning_is_a_note_and_hides_nothing(monkeypatch: pytest.Monke
 
     assert check.metrics["resize_warning"] == "missing"
 
-    def wrong_in_place(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+    def wrong_in_place(function: Any, sample: Call, **extra: Any) -> Any:
         result = resizes_always(function, sample, **extra)
         return result.add_(1) if str(getattr(function, "__name__", "")) == "exp_" else result
 
@@ -258,7 +267,7 @@ def test_a_missing_warning_is_a_note_and_hides_nothing(monkeypatch: pytest.Monke
         with_habit(monkeypatch, wrong_in_place, "exp[float32-inference]")
 
 
-def refuses_to_resize(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+def refuses_to_resize(function: Any, sample: Call, **extra: Any) -> Any:
     """Write only into outputs of the right size."""
     if "out" in extra:
         right, given = ([leaf.shape for leaf in leaves(value)] for value in (call(function, sample), extra["out"]))
@@ -273,7 +282,7 @@ def test_a_refusal_to_resize_is_a_note_and_hides_nothing(name: str, monkeypatch:
 
 
 def test_a_refusal_to_resize_hides_no_wrong_variant(monkeypatch: pytest.MonkeyPatch) -> None:
-    def wrong_in_place(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+    def wrong_in_place(function: Any, sample: Call, **extra: Any) -> Any:
         result = refuses_to_resize(function, sample, **extra)
         return result.add_(1) if str(getattr(function, "__name__", "")) == "exp_" else result
 
@@ -282,7 +291,7 @@ def test_a_refusal_to_resize_hides_no_wrong_variant(monkeypatch: pytest.MonkeyPa
 
 
 def test_outputs_of_the_right_size_have_to_be_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuses(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+    def refuses(function: Any, sample: Call, **extra: Any) -> Any:
         if "out" in extra:
             raise NotImplementedError("no out=")
         return call(function, sample, **extra)
@@ -303,7 +312,7 @@ class Queued(torch.Tensor):
         return super().__torch_function__(function, types, args, kwargs or {})
 
 
-def refuses_later(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+def refuses_later(function: Any, sample: Call, **extra: Any) -> Any:
     """Refuse as the CPU does, but when the values are read."""
     try:
         return call(function, sample, **extra)
@@ -330,7 +339,7 @@ def test_a_refusal_of_queued_work_is_a_refusal(name: str, monkeypatch: pytest.Mo
     assert with_habit(monkeypatch, refuses_later, name).count > 0
 
 
-def statistics_as_described(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+def statistics_as_described(function: Any, sample: Call, **extra: Any) -> Any:
     """Return the statistics that the meta function describes, as CUDA does; in evaluation the CPU returns none."""
     result, mean, deviation = call(function, sample, **extra)
     if mean.numel() == 0 and result.dim() > 1:
@@ -347,7 +356,7 @@ def test_a_shape_in_which_pytorchs_own_devices_differ_is_free(
 
 
 def test_a_shape_that_nobody_describes_is_not_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    def one_more(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+    def one_more(function: Any, sample: Call, **extra: Any) -> Any:
         result, mean, deviation = statistics_as_described(function, sample, **extra)
         return result, torch.cat([mean, mean[:1]]), deviation
 
@@ -400,7 +409,7 @@ def test_the_gradient_of_one_normalised_element_is_what_cancels(monkeypatch: pyt
 def test_normalized_vectors_may_have_the_roundings_of_their_norm(
     units: float, right: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def habit(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+    def habit(function: Any, sample: Call, **extra: Any) -> Any:
         return call(function, sample, **extra) * (1 + units * UNIT)
 
     with contextlib.nullcontext() if right else pytest.raises(AssertionError, match="elements differ"):
@@ -410,7 +419,7 @@ def test_normalized_vectors_may_have_the_roundings_of_their_norm(
 # --- what documentation leaves open ---------------------------------------------------------------------------------
 
 
-def reversed_order(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+def reversed_order(function: Any, sample: Call, **extra: Any) -> Any:
     result = call(function, sample, **extra)
     if isinstance(result, torch.Tensor):
         return result.flip(-1)
@@ -420,11 +429,11 @@ def reversed_order(function: Any, sample: OperatorSample, **extra: Any) -> Any:
 @pytest.mark.parametrize("name", ["linalg.eig", "linalg.eigvals"])
 @pytest.mark.parametrize("mode", ["inference", "training"])
 def test_eigenvalues_have_no_order(name: str, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("conformance.suites.operators.variants.check", lambda *arguments: None)
+    without_forms(monkeypatch)
 
     assert with_habit(monkeypatch, reversed_order, f"{name}[float32-{mode}]").count > 0
 
-    def wrong(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+    def wrong(function: Any, sample: Call, **extra: Any) -> Any:
         result = reversed_order(function, sample, **extra)
         return result + 0.1 if isinstance(result, torch.Tensor) else type(result)((result[0] + 0.1, result[1]))
 
@@ -437,7 +446,7 @@ def test_eigenvalues_have_no_order(name: str, mode: str, monkeypatch: pytest.Mon
 def test_any_index_of_an_equal_element_is_right(name: str, right: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """The device names the last of equal elements, or none of them."""
 
-    def habit(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+    def habit(function: Any, sample: Call, **extra: Any) -> Any:
         result = call(function, sample, **extra)
         if extra or isinstance(result, torch.Tensor) or sample.input.dim() != 1:
             return result
@@ -466,7 +475,7 @@ class OtherMaximum:
         self.right = right
         self.others = 0
 
-    def __call__(self, function: Any, sample: OperatorSample, **extra: Any) -> Any:
+    def __call__(self, function: Any, sample: Call, **extra: Any) -> Any:
         if "out" in extra or sample.input.dim() < 2:
             return call(function, sample, **extra)
         result = call(function, sample, **extra)
@@ -487,7 +496,7 @@ class OtherMaximum:
         return type(result)((picked.view(values.shape), other))
 
     @staticmethod
-    def rows(function: Any, sample: OperatorSample, tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
+    def rows(function: Any, sample: Call, tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
         if function in (torch.cummax, torch.cummin):
             return tensor, sample.kwargs.get("dim", sample.args[0] if sample.args else -1)
         return tensor.flatten(-2), -1
@@ -522,7 +531,7 @@ def test_any_of_equal_maxima_of_a_window_is_right(
 )
 def test_the_gradient_may_go_to_any_of_equal_maxima(found: list[float], expected: list[float]) -> None:
     info = SimpleNamespace(name="nn.functional.max_pool1d")
-    sample = OperatorSample(0, torch.tensor([[5.0, 5.0, 4.0]]))
+    sample = Call(0, torch.tensor([[5.0, 5.0, 4.0]]))
 
     settled = choices.settled_gradient(info, sample, torch.tensor([found]), torch.tensor([[1.0, 2.0, 1.0]]))
 
@@ -532,7 +541,7 @@ def test_the_gradient_may_go_to_any_of_equal_maxima(found: list[float], expected
 # --- factors, draws and references ----------------------------------------------------------------------------------
 
 
-def with_other_signs(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+def with_other_signs(function: Any, sample: Call, **extra: Any) -> Any:
     """Call a QR, and give each second column of Q and row of R the opposite sign, or another phase."""
     result = call(function, sample, **extra)
     if "out" in extra:
@@ -551,7 +560,7 @@ def with_other_signs(function: Any, sample: OperatorSample, **extra: Any) -> Any
 def test_signs_of_a_qr_are_open(name: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert with_habit(monkeypatch, with_other_signs, f"{name}[{kind}]").count > 10
 
-    def wrong(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+    def wrong(function: Any, sample: Call, **extra: Any) -> Any:
         result = call(function, sample, **extra)
         return type(result)((result[0] * 1.001, result[1]))
 
@@ -572,7 +581,7 @@ def test_further_columns_of_a_complete_qr_are_any_basis_of_their_space() -> None
 
 @pytest.mark.parametrize("name", ["masked.var[int64-inference]", "masked.std[int8-inference]"])
 def test_integers_that_become_float32_are_rounded(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def habit(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+    def habit(function: Any, sample: Call, **extra: Any) -> Any:
         result = call(function, sample, **extra)
         return torch.nextafter(result, torch.full_like(result, torch.inf)) if result.is_floating_point() else result
 
@@ -580,7 +589,7 @@ def test_integers_that_become_float32_are_rounded(name: str, monkeypatch: pytest
 
 
 def test_few_seeds_may_give_the_same_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    def as_first(function: Any, sample: OperatorSample, *, until: int, **extra: Any) -> Any:
+    def as_first(function: Any, sample: Call, *, until: int, **extra: Any) -> Any:
         if torch.initial_seed() <= until:
             execution.reseed(1, CPU)
         return call(function, sample, **extra)
@@ -598,7 +607,7 @@ def test_what_the_cpu_itself_computes_otherwise_into_an_output_is_free(
 ) -> None:
     """PyTorch's CPU reads non-contiguous input of native_batch_norm as if it were contiguous, with ``out=`` alone."""
 
-    def habit(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+    def habit(function: Any, sample: Call, **extra: Any) -> Any:
         if "out" not in extra or any(out.dtype is not sample.input.dtype for out in extra["out"]):
             return call(function, sample, **extra)
         contiguous = arrangements.dense(sample).on(CPU)
@@ -613,7 +622,7 @@ def test_what_the_cpu_itself_computes_otherwise_into_an_output_is_free(
 
 
 def test_an_input_may_keep_its_shape(monkeypatch: pytest.MonkeyPatch) -> None:
-    def habit(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+    def habit(function: Any, sample: Call, **extra: Any) -> Any:
         shape = sample.input.shape
         result = call(function, sample, **extra)
         if sample.input.shape != shape:
@@ -626,11 +635,11 @@ def test_an_input_may_keep_its_shape(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_view_may_end_in_memory_that_the_allocator_has_added() -> None:
-    assert not wrong_calls._has_more_memory(OperatorSample(0, torch.zeros(3)))
-    assert wrong_calls._has_more_memory(OperatorSample(0, torch.zeros(128)[:3]))
+    assert not wrong_calls._has_more_memory(Call(0, torch.zeros(3)))
+    assert wrong_calls._has_more_memory(Call(0, torch.zeros(128)[:3]))
 
 
-def written_backwards(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+def written_backwards(function: Any, sample: Call, **extra: Any) -> Any:
     """Call with the pairs of index and value in the opposite order: another one is written last."""
     last = len(sample.tensors) - 1
     if last and "unpool" in function.__name__:
@@ -675,18 +684,18 @@ def test_the_last_value_written_to_one_place_is_open(name: str, mode: str, monke
 def test_calls_that_write_twice_to_one_place_are_known(name: str, arguments: tuple[Any, ...], expected: bool) -> None:
     info = SimpleNamespace(name=name)
 
-    assert repeated_writes.are_in(info, OperatorSample(0, torch.zeros(3), arguments)) is expected
+    assert repeated_writes.are_in(info, Call(0, torch.zeros(3), arguments)) is expected
 
 
 def test_special_values_whose_result_is_open_are_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    def habit(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+    def habit(function: Any, sample: Call, **extra: Any) -> Any:
         result = call(function, sample, **extra)
         if function is torch.digamma:
             return torch.where(sample.input == 0, -torch.inf, result)
         # In place, the input is the result: it was NaN where it still is.
         return result if result is sample.input else torch.where(sample.input.isnan(), torch.nan, result)
 
-    monkeypatch.setattr("conformance.suites.operators.variants.check", lambda *arguments: None)
+    without_forms(monkeypatch)
 
     for name in ("sign", "sgn", "heaviside", "digamma"):
         assert with_habit(monkeypatch, habit, f"{name}[float32-inference]").count > 0
@@ -694,18 +703,18 @@ def test_special_values_whose_result_is_open_are_free(monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("declared", [True, False])
 def test_subnormal_inputs_are_judged_where_they_are_declared(declared: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    def flushing(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+    def flushing(function: Any, sample: Call, **extra: Any) -> Any:
         small = sample.input.abs() < torch.finfo(torch.float32).smallest_normal
         flushed = sample.with_arguments((sample.input * ~small, sample.args, sample.kwargs))
         result = call(function, flushed, **extra)
         return sample.input.copy_(result) if result is flushed.input else result
 
-    monkeypatch.setattr("conformance.suites.operators.variants.check", lambda *arguments: None)
+    without_forms(monkeypatch)
     monkeypatch.setattr(execution, "execute", flushing)
     check = Checker()
     check.subnormals = declared
 
-    with pytest.raises(AssertionError, match="special values") if declared else contextlib.nullcontext():
+    with pytest.raises(AssertionError, match="special values|tiny numbers") if declared else contextlib.nullcontext():
         cell.run(planned()["operators.log[float32-inference]"], CPU, check)
 
 
@@ -725,7 +734,7 @@ def test_subnormal_inputs_are_judged_where_they_are_declared(declared: bool, mon
 def test_only_calls_without_a_meaning_have_to_be_refused(
     operator: str, arguments: tuple[Any, ...], meaningless: bool
 ) -> None:
-    sample = OperatorSample(0, arguments[0], arguments[1:])
+    sample = Call(0, arguments[0], arguments[1:])
 
     assert error_inputs.is_meaningless(database.find(operator), sample) is meaningless
 
@@ -738,7 +747,7 @@ def test_a_device_may_refuse_what_the_reference_in_python_refuses(mode: str, mon
     """``torch._refs.view_copy`` refuses tensors without such a view; PyTorch's CPU copies them."""
     import torch._refs
 
-    def execute(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+    def execute(function: Any, sample: Call, **extra: Any) -> Any:
         return call(torch._refs.view_copy, sample, **extra)
 
     check = with_habit(monkeypatch, execute, f"view_copy[float32-{mode}]")
@@ -748,7 +757,7 @@ def test_a_device_may_refuse_what_the_reference_in_python_refuses(mode: str, mon
 
 @pytest.mark.parametrize("mode", ["inference", "training"])
 def test_a_device_may_not_refuse_other_arrangements(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def execute(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+    def execute(function: Any, sample: Call, **extra: Any) -> Any:
         if not sample.input.is_contiguous():
             raise RuntimeError("contiguous inputs only")
         return call(function, sample, **extra)
@@ -781,7 +790,7 @@ def sums_in_any_order() -> Callable[..., Any]:
     """Return a device whose floating results differ in the last bits from call to call."""
     generator = torch.Generator().manual_seed(5)
 
-    def execute(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+    def execute(function: Any, sample: Call, **extra: Any) -> Any:
         def move(leaf: Any) -> Any:
             if not isinstance(leaf, torch.Tensor) or not leaf.is_floating_point():
                 return leaf

@@ -13,7 +13,8 @@ import torch
 
 from conformance.numerics.trees import mapped
 from conformance.suites.operators import arrangements, choices, database, execution, large
-from conformance.suites.operators.execution import OperatorSample, call
+from conformance.suites.operators.calls import Call
+from conformance.suites.operators.execution import call
 
 from .test_operators_detect import run
 
@@ -24,7 +25,7 @@ Reading = Callable[[torch.Tensor], torch.Tensor]
 def reads(reading: Reading) -> Callable[..., Any]:
     """Return a device that reads its tensors in this way."""
 
-    def execute(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+    def execute(function: Any, sample: Call, **extra: Any) -> Any:
         changed = mapped(sample.arguments, lambda leaf: reading(leaf) if isinstance(leaf, torch.Tensor) else leaf)
         return call(function, sample.with_arguments(changed), **extra)
 
@@ -81,7 +82,7 @@ def test_a_misread_arrangement_is_wrong(
 def wrong_behind(limit: int) -> Callable[..., Any]:
     """Return a device whose results have one wrong element behind so many right ones."""
 
-    def execute(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+    def execute(function: Any, sample: Call, **extra: Any) -> Any:
         result = call(function, sample, **extra)
         if isinstance(result, torch.Tensor) and result.numel() > limit:
             result = result.clone()
@@ -99,11 +100,11 @@ def test_a_wrong_element_in_a_large_result_is_found(cell: str, monkeypatch: pyte
         run(f"operators.{cell}")
 
 
-def grown(name: str) -> list[OperatorSample]:
+def grown(name: str) -> list[Call]:
     info = database.find(name)
     samples = list(info.sample_inputs("cpu", torch.float32))
     return large.grown(
-        info, [OperatorSample(i, each.input, each.args, each.kwargs) for i, each in enumerate(samples)], torch.float32
+        info, [Call(i, each.input, each.args, each.kwargs) for i, each in enumerate(samples)], torch.float32
     )
 
 
@@ -187,7 +188,7 @@ class Exponential(torch.autograd.Function):
 
 
 def exponential(differentiable: bool, slope: float) -> Callable[..., Any]:
-    def execute(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+    def execute(function: Any, sample: Call, **extra: Any) -> Any:
         return Exponential.apply(sample.input, differentiable, slope)
 
     return execute
@@ -206,7 +207,7 @@ def test_a_wrong_further_derivative_is_found(
 
 
 def test_a_wrong_batch_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def execute(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+    def execute(function: Any, sample: Call, **extra: Any) -> Any:
         result = call(function, sample, **extra)
         return result + 1 if torch._C._functorch.is_batchedtensor(sample.input) else result
 
@@ -217,7 +218,7 @@ def test_a_wrong_batch_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_device_without_further_derivatives_gets_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
-    def execute(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+    def execute(function: Any, sample: Call, **extra: Any) -> Any:
         if torch._C._functorch.is_batchedtensor(sample.input):
             raise NotImplementedError("no batching rule")
         return call(function, sample, **extra)
@@ -246,7 +247,7 @@ def test_another_index_of_repeated_values_is_right(monkeypatch: pytest.MonkeyPat
     """Expanded inputs consist of equal elements, of which a device may name any."""
     repeated = []
 
-    def execute(function: Any, sample: OperatorSample, **extra: Any) -> Any:
+    def execute(function: Any, sample: Call, **extra: Any) -> Any:
         result = call(function, sample, **extra)
         if extra or isinstance(result, torch.Tensor) or 0 not in sample.input.stride() or not sample.input.numel():
             return result

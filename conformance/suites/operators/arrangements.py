@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
 
 import torch
 
@@ -16,8 +17,9 @@ from conformance.numerics.budgets import OpClass
 from conformance.numerics.compare import plain, same_bits
 from conformance.numerics.trees import mapped
 
+from .calls import HOST, Call
 from .classes import op_class
-from .execution import HOST, OperatorSample, call
+from .execution import call
 from .sampling import limits
 
 #: Elements before the first one of an offset tensor: odd, so that no vector load is aligned by chance.
@@ -119,10 +121,8 @@ OF_FORMS = ("non-contiguous", "with a storage offset", *REPETITIONS)
 OF_INPUTS = ("non-contiguous", "with a storage offset", "transposed in memory")
 
 
-def of(
-    info, sample: OperatorSample, names: Collection[str] = (), *, operands_only: bool = False
-) -> Iterator[tuple[str, OperatorSample]]:
-    """Yield the name and the sample of every arrangement that differs from the sample's own, or of some by name.
+def of(info, sample: Call, names: Collection[str] = (), *, operands_only: bool = False) -> Iterator[Call]:
+    """Yield the sample in every arrangement that differs from its own, or in some by name.
 
     Only values are repeated, not indices: writing twice to one place has no defined order. Matrices are repeated as a
     whole for a solver: equal rows would be singular. With ``operands_only``, the first tensor stays as it is.
@@ -130,9 +130,10 @@ def of(
     fixed = sample.input if operands_only else None
     written = sample.found_out(("written", info.op), lambda: _written(info, sample))
 
-    def arranged(name: str, change: Callable, takes: Callable[[torch.Tensor], bool]) -> OperatorSample | None:
+    def arranged(name: str, change: Callable, takes: Callable[[torch.Tensor], bool]) -> Call | None:
         # Several checks ask for the same arrangements of all tensors.
-        make = functools.partial(_arranged, sample, change, takes)
+        part = "operands" if operands_only else ""
+        make = functools.partial(_arranged, sample, name, change, takes, part)
         return make() if operands_only else sample.found_out(("arranged", info.op, name), make)
 
     def may_change(leaf: torch.Tensor, change: Callable) -> bool:
@@ -143,7 +144,7 @@ def of(
         takes = functools.partial(may_change, change=change)
         if (not names or name in names) and (found := arranged(name, change, takes)):
             found.kept[_OF] = weakref.ref(sample)  # the values are the same, to the bit
-            yield name, found
+            yield found
     if info.name in limits().repetition.undefined:
         return
     solves = op_class(info) is OpClass.ITERATIVE
@@ -157,10 +158,10 @@ def of(
             return may_repeat(info, sample, leaf) or (of_batch and leaf.dim() > 2 and leaf.is_floating_point())
 
         if (not names or name in names) and (found := arranged(name, change, repeats)):
-            yield name, found
+            yield found
 
 
-def _written(info, sample: OperatorSample) -> list[torch.Tensor]:
+def _written(info, sample: Call) -> list[torch.Tensor]:
     """Return the tensors that the plain call writes, such as the running means of batch_norm.
 
     The elements of such a tensor may not share a place in memory, on any device.
@@ -178,7 +179,7 @@ def _written(info, sample: OperatorSample) -> list[torch.Tensor]:
     return [old for old, new in dense_pairs if not same_bits(plain(old), plain(new))]
 
 
-def _is_value(info, sample: OperatorSample, leaf: torch.Tensor) -> bool:
+def _is_value(info, sample: Call, leaf: torch.Tensor) -> bool:
     """Return whether a tensor holds values or a mask, or indices that may repeat."""
     if leaf is sample.input or leaf.is_floating_point() or leaf.is_complex() or leaf.dtype is torch.bool:
         return True
@@ -187,13 +188,13 @@ def _is_value(info, sample: OperatorSample, leaf: torch.Tensor) -> bool:
     return any(kind.__name__ == "BinaryUfuncInfo" for kind in type(info).__mro__)
 
 
-def _of_products(info, sample: OperatorSample, leaf: torch.Tensor) -> bool:
+def _of_products(info, sample: Call, leaf: torch.Tensor) -> bool:
     """Return whether a solver only computes with a tensor: a matrix whose rows are equal would be singular."""
     places = limits().special_inputs.in_products.get(info.name, ())
     return any(place in places and tensor is leaf for place, tensor in enumerate(sample.tensors))
 
 
-def for_kernels(sample: OperatorSample) -> Iterator[tuple[str, OperatorSample]]:
+def for_kernels(sample: Call) -> Iterator[Call]:
     """Yield arrangements for kernels that check no argument: what they read or write stays in a tensor's memory.
 
     Indices keep their arrangement, but for an offset, because such a kernel writes where they point.
@@ -207,11 +208,11 @@ def for_kernels(sample: OperatorSample) -> Iterator[tuple[str, OperatorSample]]:
     for name, change in changes.items():
         takes_all = change is with_offset
         takes = lambda leaf, takes_all=takes_all: takes_all or leaf.is_floating_point()  # noqa: E731
-        if (found := _arranged(sample, change, takes)) is not None:
-            yield name, found
+        if (found := _arranged(sample, name, change, takes)) is not None:
+            yield found
 
 
-def dense_of(sample: OperatorSample) -> OperatorSample:
+def dense_of(sample: Call) -> Call:
     """Return what ``dense`` returns, made once for a sample; the sample itself if all its tensors are so."""
     of_usual = sample.kept.get(_OF)
     usual = of_usual and of_usual()
@@ -220,7 +221,7 @@ def dense_of(sample: OperatorSample) -> OperatorSample:
     return sample if is_dense(sample) else sample.found_out("dense", lambda: dense(sample))
 
 
-def is_dense(sample: OperatorSample) -> bool:
+def is_dense(sample: Call) -> bool:
     """Return whether a copy of the sample and one of its dense form have the same arrangement in memory."""
     distinct = {id(tensor) for tensor in sample.tensors}
     return len(distinct) == len(sample.tensors) and all(map(_fills_its_memory, sample.tensors))
@@ -233,9 +234,9 @@ def _fills_its_memory(tensor: torch.Tensor) -> bool:
     return plain and tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
 
 
-def dense(sample: OperatorSample) -> OperatorSample:
+def dense(sample: Call) -> Call:
     """Return the sample with the same values, each tensor contiguous in memory of its own."""
-    return sample.with_arguments(mapped(sample.arguments, _dense))
+    return replace(sample.with_arguments(mapped(sample.arguments, _dense)), arrangement="", part="")
 
 
 def _dense(leaf):
@@ -246,10 +247,12 @@ def _dense(leaf):
 
 
 def _arranged(
-    sample: OperatorSample,
+    sample: Call,
+    name: str,
     change: Callable[[torch.Tensor], torch.Tensor],
     takes: Callable[[torch.Tensor], bool],
-) -> OperatorSample | None:
+    part: str = "",
+) -> Call | None:
     """Return the sample with the strided tensors that ``takes`` names in another arrangement; None if none changes."""
     changed = []
     memo: dict[int, torch.Tensor] = {}  # a tensor that is passed twice stays one tensor
@@ -266,7 +269,7 @@ def _arranged(
         return memo[id(leaf)]
 
     arguments = mapped(sample.arguments, arrange)
-    return sample.with_arguments(arguments) if any(changed) else None
+    return replace(sample.with_arguments(arguments), arrangement=name, part=part) if any(changed) else None
 
 
 def _is_arranged(tensor: torch.Tensor) -> bool:

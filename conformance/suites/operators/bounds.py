@@ -5,40 +5,45 @@ The database has such a call for few operators, and none with ``out=`` or in pla
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 
-from . import execution, forms, sampling, special_inputs
+from conformance.accelerators.capabilities import Mode
+
+from . import execution, forms
+from .calls import HOST, Call
+from .cells import Cell
 from .error_inputs import computes
-from .execution import HOST, OperatorSample, call
+from .execution import attempt, call, settled
+from .families import Stage, check
+from .kinds import unlike
 from .sampling import limits
-from .variants import attempt, settled
 
 
-def check(info, judge, samples: list[OperatorSample], dtype: torch.dtype) -> None:
+@check(Mode.INFERENCE, stage=Stage.LAST, once=True, values=False)
+def bounds(cell: Cell) -> None:
     """Check that the device refuses an index beyond the end, in one dtype.
 
     A device may refuse by an assertion in its kernel, which ends its context. So this is the last check of a cell.
     """
-    if info.name not in limits().indices.bounded or not sampling.is_first_dtype(info, dtype):
+    if cell.info.name not in limits().indices.bounded:
         return
-    device, check = judge.device, judge.check
-    for sample in special_inputs.unlike(info, judge, samples, most=len(samples)):
-        for name, beyond in _beyond(info, sample):
-            for form, run in _forms(info, sample):
-                if attempt(run, call, beyond.on(HOST)).error is None:
+    for sample in unlike(cell, cell.samples, most=len(cell.samples)):
+        for beyond in _beyond(cell.info, sample):
+            for form in (beyond, *_others(cell.info, sample, beyond)):
+                if attempt(call, cell.info, form.on(HOST)).error is None:
                     continue
-                label = f"{beyond}, {name}{form}"
-                found = settled(attempt(run, execution.execute, beyond.on(device)))
-                check.that(found.error is not None, f"{label}: accepted, and it names memory outside of the tensor")
-                if device.type != HOST.type and not computes(device):
-                    check.context_ended_by = label
-                    check.metric("context_ended_by", label)
+                found = settled(attempt(execution.execute, cell.info, cell.on(form)))
+                cell.judge.claim(form, found.error is not None, "accepted, and it names memory outside of the tensor")
+                if cell.device.type != HOST.type and not computes(cell.device):
+                    cell.check.context_ended_by = str(form)
+                    cell.check.metric("context_ended_by", str(form))
                     return
 
 
-def _beyond(info, sample: OperatorSample) -> Iterator[tuple[str, OperatorSample]]:
+def _beyond(info: Any, sample: Call) -> Iterator[Call]:
     """Yield the sample with the last index one beyond the end, or before the beginning."""
     for number, index in enumerate(sample.tensors):
         if index.dtype is not torch.int64 or index.layout is not torch.strided:
@@ -49,12 +54,10 @@ def _beyond(info, sample: OperatorSample) -> Iterator[tuple[str, OperatorSample]
         for name, value in (("beyond the end", end), ("before the beginning", -end - 1)):
             changed = index.clone(memory_format=torch.contiguous_format).reshape(-1)
             changed[-1] = value
-            yield f"input {number} {name}", sample.with_tensor(index, changed.reshape(index.shape))
+            other = sample.with_tensor(index, changed.reshape(index.shape))
+            yield other.named(change=f"input {number} {name}")
 
 
-def _forms(info, sample: OperatorSample) -> Iterator[tuple[str, Callable]]:
-    """Yield the plain call, and the ``out=`` and the in-place form if there is one."""
-    yield "", lambda run, beyond: run(info.op, beyond)
-    usual = attempt(call, info.op, sample.on(HOST)).value
-    for name, form in forms.others(info, usual):
-        yield f", {name}", form
+def _others(info: Any, sample: Call, beyond: Call) -> Iterator[Call]:
+    """Yield the ``out=`` and the in-place form of a wrong call of a sample, if there is one."""
+    yield from forms.others(info, beyond, attempt(call, info, sample.on(HOST)).value)

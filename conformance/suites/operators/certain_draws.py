@@ -11,11 +11,14 @@ from collections.abc import Callable, Iterator
 
 import torch
 
+from conformance.accelerators.capabilities import Mode
 from conformance.numerics.compare import plain
 
 from . import arrangements, execution, forms
-from .execution import HOST, OperatorSample, call
-from .variants import attempt
+from .calls import HOST, Call
+from .cells import Cell
+from .execution import attempt, call, perform
+from .families import check
 
 #: Numbers from 9500 on are no numbers of other samples.
 _NUMBER, _SPREAD_NUMBER = 9500, 9600
@@ -26,88 +29,80 @@ _INF = float("inf")
 _NEAR, _ROUNDINGS = 0.02, 8
 
 
-def check(info, judge, dtype: torch.dtype) -> None:
+@check(Mode.INFERENCE, dtypes=(torch.float32,), values=False)
+def certain_draws(cell: Cell) -> None:
     """Compare such draws with the host's, in float32: for inputs in every arrangement, and in each form of the call."""
-    if dtype is not torch.float32:
-        return
-    if info.full_name in _SPREADS:
-        _check_spread(info, judge)
-        _check_every_spread(info, judge)
-    if info.full_name in _SCALES:
-        _check_scale(info, judge, *_SCALES[info.full_name])
-    make = _DRAWS.get(info.full_name)
+    if cell.info.full_name in _SPREADS:
+        _check_spread(cell)
+        _check_every_spread(cell)
+    if cell.info.full_name in _SCALES:
+        _check_scale(cell, *_SCALES[cell.info.full_name])
+    make = _DRAWS.get(cell.info.full_name)
     for order, (given, args, kwargs) in enumerate(make() if make else ()):
-        sample = OperatorSample(_NUMBER + order, given, args, kwargs, tier="a draw without freedom")
-        for name, arranged in [("", sample), *arrangements.of(info, sample)]:
-            _compare(info, judge, arranged, name)
+        sample = Call(_NUMBER + order, given, args, kwargs, source="a draw without freedom")
+        for arranged in (sample, *arrangements.of(cell.info, sample)):
+            _compare(cell, arranged)
 
 
-def _compare(info, judge, sample: OperatorSample, arrangement: str) -> None:
-    usual = attempt(call, info.op, sample.on(HOST)).value
+def _compare(cell: Cell, sample: Call) -> None:
+    usual = attempt(call, cell.info, sample.on(HOST)).value
     if not isinstance(usual, torch.Tensor):
         return
-    others = [(name, form) for name, form in forms.others(info, usual) if not arrangement]
-    for name, run in [("", _plainly(info)), *others]:
+    others = () if sample.arrangement else forms.others(cell.info, sample, usual)
+    for form in (sample, *others):
         try:
-            expected = plain(run(call, sample.on(HOST)))
+            expected = plain(perform(call, cell.info, form.on(HOST)))
         except Exception:  # the host has no such form of this call
             continue
-        found = plain(run(execution.execute, sample.on(judge.device)))
-        label = ", ".join(filter(None, (str(sample), arrangement, name)))
-        judge.check.equal(found, expected, label)
+        cell.judge.equal(form, plain(perform(execution.execute, cell.info, cell.on(form))), expected)
 
 
-def _check_spread(info, judge) -> None:
+def _check_spread(cell: Cell) -> None:
     """Compare draws of one seed for odd spreads with those for a spread of 1: the ratio is the spread."""
     odd = 1 + torch.rand(6, 4)
     drawn, usual = (
-        _drawn(info, judge, _SPREADS[info.full_name](spread), "draws of one seed") for spread in (odd, torch.ones(6, 4))
+        _drawn(cell, _SPREADS[cell.info.full_name](spread), "draws of one seed") for spread in (odd, torch.ones(6, 4))
     )
-    for label, numbers in drawn.items():
-        _check_ratio(judge, label, numbers / usual[label] / odd)
+    for (form, numbers), (_, ones) in zip(drawn, usual, strict=True):
+        _check_ratio(cell, form, numbers / ones / odd)
 
 
-def _check_scale(info, judge, odd: tuple, usual: tuple, ratio: float) -> None:
+def _check_scale(cell: Cell, odd: tuple, usual: tuple, ratio: float) -> None:
     """Compare draws of one seed for a number that bfloat16 does not hold with those for 1."""
-    numbers, ones = (_drawn(info, judge, (torch.zeros(6, 4), args), "draws of one seed") for args in (odd, usual))
-    for label, drawn in numbers.items():
-        _check_ratio(judge, label, drawn / ones[label] / ratio)
+    numbers, ones = (_drawn(cell, (torch.zeros(6, 4), args), "draws of one seed") for args in (odd, usual))
+    for (form, drawn), (_, usual_drawn) in zip(numbers, ones, strict=True):
+        _check_ratio(cell, form, drawn / usual_drawn / ratio)
 
 
-def _check_ratio(judge, label: str, ratio: torch.Tensor) -> None:
+def _check_ratio(cell: Cell, form: Call, ratio: torch.Tensor) -> None:
     """Check that ratios to what they should be are 1 as exactly as float32 has it, if they are near to 1."""
     # A device may draw other numbers for other arguments. Then no ratio is near.
     error = (ratio - 1).abs()
     follows = bool((error < _NEAR).all())
     exact = bool((error < _ROUNDINGS * torch.finfo(torch.float32).eps).all())
-    judge.check.that(exact or not follows, f"{label}: the spreads were rounded to fewer digits")
+    cell.judge.claim(form, exact or not follows, "the spreads were rounded to fewer digits")
 
 
-def _check_every_spread(info, judge) -> None:
+def _check_every_spread(cell: Cell) -> None:
     """Check that no number is the mean for positive spreads that are expanded, or one number without dimensions."""
     spreads = {"an expanded spread": (1 + torch.rand(1, 4)).expand(6, 4), "one spread": torch.tensor(_ODD)}
     for name, spread in spreads.items():
-        for label, numbers in _drawn(info, judge, _SPREADS[info.full_name](spread), name).items():
-            judge.check.that(bool((numbers != 0).all()), f"{label}: numbers are the mean, as for a spread of 0")
-    infinite = _SPREADS[info.full_name](torch.full((6, 4), _INF))
-    for label, numbers in _drawn(info, judge, infinite, "an infinite spread").items():
-        judge.check.that(not numbers.isfinite().any(), f"{label}: some numbers are finite")
+        for form, numbers in _drawn(cell, _SPREADS[cell.info.full_name](spread), name):
+            cell.judge.claim(form, bool((numbers != 0).all()), "numbers are the mean, as for a spread of 0")
+    infinite = _SPREADS[cell.info.full_name](torch.full((6, 4), _INF))
+    for form, numbers in _drawn(cell, infinite, "an infinite spread"):
+        cell.judge.claim(form, not numbers.isfinite().any(), "some numbers are finite")
 
 
-def _drawn(info, judge, arguments: tuple, name: str) -> dict[str, torch.Tensor]:
-    """Return the device's numbers of one seed for an input and other arguments, by each form of the call."""
+def _drawn(cell: Cell, arguments: tuple, name: str) -> list[tuple[Call, torch.Tensor]]:
+    """Return each form of the call for an input and other arguments, with the device's numbers of one seed."""
     given, args = arguments
-    sample = OperatorSample(_SPREAD_NUMBER, given, args, {}, tier=name)
-    found = {}
-    for form, run in [("", _plainly(info)), *forms.others(info, call(info.op, sample.on(HOST)))]:
-        execution.reseed(1, judge.device)
-        drawn = plain(run(execution.execute, sample.on(judge.device))).double()
-        found[", ".join(filter(None, (str(sample), form)))] = drawn
+    sample = Call(_SPREAD_NUMBER, given, args, {}, source=name)
+    found = []
+    for form in (sample, *forms.others(cell.info, sample, call(cell.info.op, sample.on(HOST)))):
+        execution.reseed(1, cell.device)
+        found.append((form, plain(perform(execution.execute, cell.info, cell.on(form))).double()))
     return found
-
-
-def _plainly(info) -> Callable[..., torch.Tensor]:
-    return lambda run, sample: run(info.op, sample)
 
 
 def _numbers(*shape: int) -> torch.Tensor:

@@ -13,13 +13,14 @@ import torch
 from conformance.numerics.compare import plain, same_bits
 from conformance.numerics.trees import leaves
 
-from .execution import HOST, OperatorSample, call
+from .calls import HOST, Call
+from .execution import call
 from .sampling import limits
 
 Leaves = list
 
 
-def settled(info, sample: OperatorSample, actual: Leaves, expected: Leaves) -> Leaves:
+def settled(info, sample: Call, actual: Leaves, expected: Leaves) -> Leaves:
     """Return the expected leaves, with the device's own values where these are as good as the host's."""
     if info is None or not may_choose(info) or len(actual) != len(expected) or not _alike(actual, expected):
         return expected
@@ -40,7 +41,7 @@ def may_choose(info) -> bool:
     return has_choice(info) or info.name in limits().choices.windows
 
 
-def agree(info, sample: OperatorSample, actual: Leaves, expected: Leaves) -> bool:
+def agree(info, sample: Call, actual: Leaves, expected: Leaves) -> bool:
     """Return whether the device has made the host's choice, so that results that follow from it can be compared.
 
     This holds for every operator without a choice, also if its results are wrong.
@@ -51,7 +52,7 @@ def agree(info, sample: OperatorSample, actual: Leaves, expected: Leaves) -> boo
     return all(new is old or same_bits(plain(new), plain(old)) for new, old in zip(wanted, expected, strict=True))
 
 
-def gradient(info, sample: OperatorSample, actual: Leaves, cotangent: torch.Tensor) -> torch.Tensor | None:
+def gradient(info, sample: Call, actual: Leaves, cotangent: torch.Tensor) -> torch.Tensor | None:
     """Return the gradient of the input for the elements that the device has chosen; None for other operators."""
     picks = info.name in limits().choices.windows
     gathers = picks or info.name in limits().choices.gathers
@@ -68,7 +69,7 @@ def gradient(info, sample: OperatorSample, actual: Leaves, cotangent: torch.Tens
     return torch.zeros_like(x.detach()).scatter_add(dim, index, cotangent.to(x.dtype))
 
 
-def settled_gradient(info, sample: OperatorSample, found: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+def settled_gradient(info, sample: Call, found: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
     """Return the expected gradient of the input, with the device's own values where it chose other equal elements.
 
     This is for operators that choose without an index among their results.
@@ -112,13 +113,13 @@ def _alike(actual: Leaves, expected: Leaves) -> bool:
     return all(isinstance(a, torch.Tensor) and isinstance(e, torch.Tensor) and a.dtype == e.dtype for a, e in pairs)
 
 
-def _argument(sample: OperatorSample, name: str, position: int, default):
+def _argument(sample: Call, name: str, position: int, default):
     if name in sample.kwargs:
         return sample.kwargs[name]
     return sample.args[position] if position < len(sample.args) else default
 
 
-def _dim(name: str, sample: OperatorSample) -> int:
+def _dim(name: str, sample: Call) -> int:
     return _argument(sample, "dim", getattr(limits().choices, name), -1)
 
 
@@ -136,7 +137,7 @@ def _picks(x: torch.Tensor, dim: int, index: torch.Tensor, values: torch.Tensor)
     return distinct and bool(_equal(x.gather(dim, index), values).all())
 
 
-def _ordered(name: str, sample: OperatorSample, found: Leaves, wanted: Leaves) -> Leaves | None:
+def _ordered(name: str, sample: Call, found: Leaves, wanted: Leaves) -> Leaves | None:
     """Settle sort, argsort and topk: the indices of equal elements are open, and of an unsorted topk the order."""
     x = sample.input.detach()
     if x.dim() == 0 or sample.kwargs.get("stable") or found[-1].shape != wanted[-1].shape:
@@ -151,7 +152,7 @@ def _ordered(name: str, sample: OperatorSample, found: Leaves, wanted: Leaves) -
     return [values, index] if _picks(x, dim, index, values) else None
 
 
-def _selected(name: str, sample: OperatorSample, found: Leaves, wanted: Leaves) -> Leaves | None:
+def _selected(name: str, sample: Call, found: Leaves, wanted: Leaves) -> Leaves | None:
     """Settle kthvalue, median and mode: the index of an equal element is open, and which of several modes it is."""
     x = sample.input.detach()
     if len(found) < 2 or x.dim() == 0 or any(f.shape != w.shape for f, w in zip(found, wanted, strict=True)):
@@ -167,7 +168,7 @@ def _selected(name: str, sample: OperatorSample, found: Leaves, wanted: Leaves) 
     return found if bool(as_often.all()) else None
 
 
-def _unsorted(name: str, sample: OperatorSample, found: Leaves, wanted: Leaves) -> Leaves | None:
+def _unsorted(name: str, sample: Call, found: Leaves, wanted: Leaves) -> Leaves | None:
     """Settle unique elements without an order: expect the host's results in the device's order."""
     asked = sample.kwargs
     if asked.get("sorted", True) or asked.get("dim") is not None or found[0].shape != wanted[0].shape:
@@ -181,7 +182,7 @@ def _unsorted(name: str, sample: OperatorSample, found: Leaves, wanted: Leaves) 
     return expected
 
 
-def _rows(info, sample: OperatorSample, tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
+def _rows(info, sample: Call, tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
     """Return the tensor with the dimensions that one index counts in one, and that dimension."""
     counted = limits().choices.windows[info.name]
     if not counted:  # cummax and cummin
@@ -189,7 +190,7 @@ def _rows(info, sample: OperatorSample, tensor: torch.Tensor) -> tuple[torch.Ten
     return tensor.contiguous().flatten(-counted), -1
 
 
-def _largest(info, sample: OperatorSample, found: Leaves, wanted: Leaves) -> Leaves | None:
+def _largest(info, sample: Call, found: Leaves, wanted: Leaves) -> Leaves | None:
     """Settle cummax, cummin and max pooling with indices: the index of an equal element in the same window is open.
 
     The host shows which window an element is in: if every chosen element is a little larger, each result is larger.
@@ -222,7 +223,7 @@ def _next(values: torch.Tensor, *, up: bool) -> torch.Tensor:
     return torch.where(values == (info.max if up else info.min), values, values + (1 if up else -1))
 
 
-def _exponent(name: str, sample: OperatorSample, found: Leaves, wanted: Leaves) -> Leaves | None:
+def _exponent(name: str, sample: Call, found: Leaves, wanted: Leaves) -> Leaves | None:
     """Settle frexp: C leaves the exponents of infinities and NaN open."""
     if found[1].shape != wanted[1].shape:
         return None
@@ -259,7 +260,7 @@ def _nearest(found: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
     return torch.tensor(order)
 
 
-_CHOICES: dict[str, Callable[[str, OperatorSample, Leaves, Leaves], Leaves | None]] = {
+_CHOICES: dict[str, Callable[[str, Call, Leaves, Leaves], Leaves | None]] = {
     **dict.fromkeys(("sort", "argsort", "topk"), _ordered),
     **dict.fromkeys(("kthvalue", "median", "nanmedian", "mode"), _selected),
     "unique": _unsorted,

@@ -8,6 +8,9 @@ import gc
 import os
 import random
 import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 
 @functools.cache
@@ -73,18 +76,20 @@ def _unwrapped(op, *args, **kwargs):
     return op(*args, **kwargs)
 
 
-class InPlace:
-    """An operator's description whose function is the in-place form, on a copy: leaves cannot be written."""
+@dataclass(frozen=True)
+class OnCopy:
+    """The in-place form of an operator, on a copy of its input: leaves that require a gradient cannot be written."""
 
-    def __init__(self, info) -> None:
-        self._info = info
+    function: Callable[..., Any]
 
-    def op(self, first, *args, **kwargs):
+    @property
+    def __name__(self) -> str:
+        """Return the name of the function."""
+        return str(getattr(self.function, "__name__", ""))
+
+    def __call__(self, first: Any, *args: Any, **kwargs: Any) -> Any:
         """Return the result that the in-place form wrote into a copy."""
-        return self._info.inplace_variant(first.clone(), *args, **kwargs)
-
-    def __getattr__(self, name: str):
-        return getattr(self._info, name)
+        return self.function(first.clone(), *args, **kwargs)
 
 
 def runs_on_cuda_only(info) -> bool:

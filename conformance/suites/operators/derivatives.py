@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch.autograd import forward_ad
@@ -18,9 +19,10 @@ from conformance.numerics.modes import has_dispatch_modes
 from conformance.numerics.trees import leaves, mapped, tensors
 
 from . import arrangements, choices, execution, promises
+from .calls import HOST, Call
+from .cells import Cell
 from .classes import op_class
-from .execution import HOST, OperatorSample, call, host_gradients, processed
-from .judging import Judge
+from .execution import call, host_gradients, processed
 from .oracle import Oracle
 from .passes import Pass, cotangents, unique
 
@@ -39,20 +41,21 @@ _ROWS = 4
 _ELEVEN_BITS = 1365 / 1024
 
 
-def passes(info, sample: OperatorSample) -> Iterator[tuple[str, OperatorSample, Pass]]:
-    """Yield name, sample and kind of backward of every further pass over a sample."""
+def passes(info: Any, sample: Call) -> Iterator[Call]:
+    """Yield the sample with every further backward."""
     yield from passes_of_subsets(sample)
     # Other cotangents are numbers of bfloat16: a kernel that narrows these shows here alone.
     finer = sample.tensors and sample.tensors[0].dtype in _PRECISE
-    yield "cotangents with gaps", sample, Pass(_finer_with_gaps if finer else arrangements.with_gaps)
-    yield "cotangents expanded from one number", sample, Pass(_expanded_from_one)
+    gaps = Pass(_finer_with_gaps if finer else arrangements.with_gaps)
+    yield sample.named(change="cotangents with gaps", backward=gaps)
+    yield sample.named(change="cotangents expanded from one number", backward=Pass(_expanded_from_one))
     for name, expand in (("first", arrangements.expanded_first), ("last", arrangements.expanded_last)):
-        yield f"cotangents expanded along the {name} dimension", _with_rows(info, sample), Pass(expand)
-    for name, arranged in arrangements.of(info, sample):
-        yield name, arranged, Pass()
+        change = f"cotangents expanded along the {name} dimension"
+        yield _with_rows(info, sample).named(change=change, backward=Pass(expand))
+    yield from arrangements.of(info, sample)
 
 
-def _with_rows(info, sample: OperatorSample) -> OperatorSample:
+def _with_rows(info, sample: Call) -> Call:
     """Return the sample with a matrix in the place of a vector, for a function of single elements: it has rows."""
     vector, kinds = sample.input, {kind.__name__ for kind in type(info).__mro__}
     if "UnaryUfuncInfo" not in kinds or vector.dim() != 1 or vector.numel() % _ROWS or vector.numel() == _ROWS:
@@ -61,13 +64,13 @@ def _with_rows(info, sample: OperatorSample) -> OperatorSample:
     return sample.with_tensor(vector, matrix.requires_grad_(vector.requires_grad))
 
 
-def passes_of_subsets(sample: OperatorSample) -> Iterator[tuple[str, OperatorSample, Pass]]:
-    """Yield name, sample and kind of the passes in which some inputs alone require a gradient."""
+def passes_of_subsets(sample: Call) -> Iterator[Call]:
+    """Yield the sample with the passes in which some inputs alone require a gradient."""
     trained = unique(tensor for tensor in sample.tensors if tensor.requires_grad)
     for name, chosen in _subsets(trained) if len(trained) > 1 else ():
         # The second cotangent shows a gradient that is kept from the first.
         for time in _TIMES if trained[0].dtype is torch.float32 else ("",):
-            yield f"{name}{time}", _only(sample, chosen), Pass()
+            yield _only(sample, chosen).named(change=f"{name}{time}")
 
 
 def _subsets(trained: list[torch.Tensor]) -> Iterator[tuple[str, list[torch.Tensor]]]:
@@ -78,7 +81,7 @@ def _subsets(trained: list[torch.Tensor]) -> Iterator[tuple[str, list[torch.Tens
         yield f"gradients of all inputs but {number}", [*trained[:number], *trained[number + 1 :]]
 
 
-def _only(sample: OperatorSample, chosen: list[torch.Tensor]) -> OperatorSample:
+def _only(sample: Call, chosen: list[torch.Tensor]) -> Call:
     """Return the sample in which the chosen tensors alone require a gradient."""
     kept = {id(tensor) for tensor in chosen}
     memo: dict[int, torch.Tensor] = {}
@@ -106,29 +109,29 @@ def _expanded_from_one(cotangent: torch.Tensor) -> torch.Tensor:
 # --- second derivatives, forward mode, vmap ---------------------------------------------------------------------------
 
 
-def check_further(info, judge: Judge, sample: OperatorSample, seed: int) -> None:
+def check_further(cell: Cell, sample: Call, seed: int) -> None:
     """Compare second derivatives, tangents and batched results with the host's."""
     if sample.tensors and sample.tensors[0].dtype not in _PRECISE:
         return
     # Another choice among equal elements has other derivatives, as has another order of eigenvalues.
-    if not _choose_alike(info, judge, sample):
-        judge.check.metric("further_derivatives", "another choice")
+    if not _choose_alike(cell, sample):
+        cell.check.metric("further_derivatives", "another choice")
         return
     # The error of a formula of several operators is bounded by the size of the whole result.
-    loose = replace(judge, op_class=OpClass.ITERATIVE)
+    loose = cell.of_class(OpClass.ITERATIVE)
     kinds: dict[str, tuple[bool, Callable]] = {
-        "second_order": (info.supports_gradgrad, _second_derivatives),
-        "forward_mode": (info.supports_forward_ad, _tangents),
+        "second_order": (cell.info.supports_gradgrad, _second_derivatives),
+        "forward_mode": (cell.info.supports_forward_ad, _tangents),
         "vmap": (isinstance(sample.input, torch.Tensor), _batched),
     }
     for name, (supported, compute) in kinds.items():
         if supported:
-            _compare(info, loose, sample, name, compute, seed)
-    if info.supports_forward_ad:
-        _check_single_tangents(info, loose, sample, seed)
+            _compare(loose, sample, name, compute, seed)
+    if cell.info.supports_forward_ad:
+        _check_single_tangents(loose, sample, seed)
 
 
-def _check_single_tangents(info, judge: Judge, sample: OperatorSample, seed: int) -> None:
+def _check_single_tangents(cell: Cell, sample: Call, seed: int) -> None:
     """Compare tangents where one input alone has one.
 
     A formula for all tangents may add up to the right sum where one of them is wrong. Computed in Python, a missing
@@ -137,51 +140,56 @@ def _check_single_tangents(info, judge: Judge, sample: OperatorSample, seed: int
     trained = unique(tensor for tensor in sample.tensors if tensor.requires_grad)
     if has_dispatch_modes() or not 1 < len(trained) <= _MOST_INPUTS:
         return
-    if any(type(tensor) is not torch.Tensor for tensor in sample.on(judge.device).tensors):
+    if any(type(tensor) is not torch.Tensor for tensor in cell.on(sample).tensors):
         return
     for number, tensor in enumerate(trained):
-        alone = replace(_only(sample, [tensor]), tier=f"tangent of input {number} alone")
-        _compare(info, judge, alone, "forward_mode", _tangents, seed)
+        alone = _only(sample, [tensor]).named(change=f"tangent of input {number} alone")
+        _compare(cell, alone, "forward_mode", _tangents, seed)
 
 
-def _choose_alike(info, judge: Judge, sample: OperatorSample) -> bool:
+def _choose_alike(cell: Cell, sample: Call) -> bool:
     """Return whether the device makes the host's choices for a sample, if the operator has any."""
-    if not choices.may_choose(info):
+    if not choices.may_choose(cell.info):
         return True
-    host, device = sample.on(HOST), sample.on(judge.device)
-    found, wanted = execution.execute(info.op, device), call(info.op, host)
-    return choices.agree(info, sample, processed(sample, found), processed(sample, wanted))
+    host, device = sample.on(HOST), cell.on(sample)
+    found, wanted = execution.execute(cell.info.op, device), call(cell.info.op, host)
+    return choices.agree(cell.info, sample, processed(sample, found), processed(sample, wanted))
 
 
-def _compare(info, judge: Judge, sample: OperatorSample, name: str, compute, seed: int) -> None:
+def _compare(cell: Cell, sample: Call, name: str, compute: Callable[..., list[Any]], seed: int) -> None:
+    given = sample.named(form=name.replace("_", " "), backward=Pass(of=name), seed=seed)
     try:
-        expected = compute(info, call, sample.on(HOST), seed)
+        expected = compute(cell.info, call, sample.on(HOST), seed)
     except Exception:
         return
     try:
-        actual = compute(info, execution.execute, sample.on(judge.device), seed)
+        actual = compute(cell.info, execution.execute, cell.on(given), seed)
     except Exception as error:
-        judge.check.metric(name, f"not supported: {type(error).__name__}")
+        cell.check.metric(name, f"not supported: {type(error).__name__}")
         return
     # A derivative that vanishes is what is left of terms as large as the other results.
     scales = dict.fromkeys(range(len(expected)), torch.tensor(_largest(expected), dtype=torch.float64))
     # Each operator of a formula rounds its result, and terms of second derivatives cancel: x + s for log_ndtr.
     composed = name == "second_order"
-    oracle = Oracle(lambda wide, _: compute(info, call, wide, seed), sample, scales=scales, rounds_between=composed)
-    label, n = f"{sample}, {name.replace('_', ' ')}", judge.length(sample, expected)
-    if composed and op_class(info) is OpClass.ITERATIVE:
+    oracle = Oracle(
+        lambda wide, _: compute(cell.info, call, wide, seed), sample, scales=scales, rounds_between=composed
+    )
+    n = cell.judge.length(sample, expected)
+    if composed and op_class(cell.info) is OpClass.ITERATIVE:
         n *= _OF_FACTORS
-    judge.check.that(len(actual) == len(expected), f"{label}: {len(actual)} results, expected {len(expected)}")
+    found_results = len(actual) == len(expected)
+    cell.judge.claim(given, found_results, f"{len(actual)} results, expected {len(expected)}")
     for position, (found, wanted) in enumerate(zip(actual, expected, strict=True)):
+        part = f"result {position}"
         if wanted is None or found is None:
-            judge.check.that(found is wanted, f"{label} {position}: None on one side only")
+            cell.judge.claim(given, found is wanted, "None on one side only", part)
             continue
         differs = name == "vmap" and min(found.dim(), wanted.dim()) > 0 and found.shape != wanted.shape
         pair = (found.detach()[0], wanted.detach()[0]) if differs and len(found) and len(wanted) else None
-        if pair and promises.describes(info, sample.on(HOST), position, *pair):
+        if pair and promises.describes(cell.info, sample.on(HOST), position, *pair):
             continue  # the meta function gives each output of the batch this shape
-        judge.metadata(f"{label} {position}", found.detach(), wanted.detach())
-        judge.leaf(f"{label} {position}", found, wanted, oracle, position, n)
+        cell.judge.metadata(given, found.detach(), wanted.detach(), part=part, own=False)
+        cell.judge.leaf(given, found, wanted, oracle, position, n, part=part)
 
 
 def _largest(results: list[torch.Tensor | None]) -> float:
@@ -190,7 +198,7 @@ def _largest(results: list[torch.Tensor | None]) -> float:
     return max((float(torch.nan_to_num(values, nan=0.0, posinf=0.0).max()) for values in found), default=0.0)
 
 
-def _second_derivatives(info, run, sample: OperatorSample, seed: int) -> list[torch.Tensor | None]:
+def _second_derivatives(info, run, sample: Call, seed: int) -> list[torch.Tensor | None]:
     """Return the gradients of the gradients by inputs and cotangents; empty if the operator is linear in everything."""
     result = run(info.op, sample)
     outputs = [leaf for leaf in processed(sample, result) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
@@ -205,7 +213,7 @@ def _second_derivatives(info, run, sample: OperatorSample, seed: int) -> list[to
     return list(host_gradients(kept, [*inputs, *given], cotangents(kept, seed + 1)))
 
 
-def _tangents(info, run, sample: OperatorSample, seed: int) -> list[torch.Tensor | None]:
+def _tangents(info, run, sample: Call, seed: int) -> list[torch.Tensor | None]:
     """Return the outputs' tangents for seeded tangents of all inputs that require a gradient (forward mode)."""
     inputs = unique(tensor for tensor in sample.tensors if tensor.requires_grad)
     with forward_ad.dual_level():
@@ -218,7 +226,7 @@ def _tangents(info, run, sample: OperatorSample, seed: int) -> list[torch.Tensor
         return [forward_ad.unpack_dual(leaf).tangent for leaf in found]
 
 
-def _batched(info, run, sample: OperatorSample, seed: int) -> list[torch.Tensor]:
+def _batched(info, run, sample: Call, seed: int) -> list[torch.Tensor]:
     """Return the outputs for a batch of two inputs, the second one reversed along its first dimension."""
     first = sample.input.detach()
     second = first.flip(0) if first.dim() else first

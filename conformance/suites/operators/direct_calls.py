@@ -14,13 +14,16 @@ from typing import Any
 
 import torch
 
+from conformance.accelerators.capabilities import Mode
 from conformance.numerics.budgets import OpClass
 from conformance.numerics.trees import leaves
 
 from . import execution, kernels, large, settings
-from .execution import HOST, OperatorSample, call
+from .calls import HOST, Call
+from .cells import Cell
+from .execution import attempt, call, settled
+from .families import Stage, check
 from .sampling import limits
-from .variants import attempt, settled
 
 #: Calls of one overload, each with other kinds of arguments.
 _CALLS = 6
@@ -28,36 +31,38 @@ _CALLS = 6
 _ODD = 0.13287353515625
 
 
-def check(info, judge, samples: list[OperatorSample], seed: int) -> None:
+@check(Mode.INFERENCE, stage=Stage.REFUSALS, deep=True, values=False)
+@check(Mode.TRAINING, deep=True)
+def direct_calls(cell: Cell) -> None:
     """Compare direct calls of the overloads behind some samples with the host's."""
-    if judge.op_class is OpClass.ITERATIVE:
+    if cell.op_class is OpClass.ITERATIVE:
         return
-    loose = replace(judge, op_class=OpClass.CONTRACTION, watched=0)
+    loose = cell.of_class(OpClass.CONTRACTION)
     numbers: dict[Any, int] = {}
-    for order, (function, sample) in enumerate(kernels.calls(info, samples, seed, kernels.computes_values, _kinds)):
+    found = kernels.calls(cell.info, cell.samples, cell.seed, kernels.computes_values, _kinds)
+    for order, (function, sample) in enumerate(found):
         numbers[function] = numbers.get(function, 0) + 1
         if numbers[function] > _CALLS:
             continue
-        named = replace(sample, number=kernels.NUMBER + order, tier=str(function))
-        kernels.check_call(info, loose, function, named)
-        _check_arguments(info, loose, function, named)
+        named = replace(sample, number=kernels.NUMBER + order, source=str(function))
+        kernels.check_call(loose, function, named)
+        _check_arguments(loose, function, named)
         if numbers[function] == 1:
-            _check_large(info, loose, function, named)
+            _check_large(loose, function, named)
 
 
-def _check_large(info, judge, function, sample: OperatorSample) -> None:
+def _check_large(cell: Cell, function: Any, sample: Call) -> None:
     """Compare a large call of an overload that checks its arguments, or computes each element alone."""
     dtype = next((tensor.dtype for tensor in sample.tensors), None)
     if dtype is not torch.float32 or not kernels.fits_any_shape(function, sample):
         return
-    kernel = kernels.Kernel(info, function)
-    judge = replace(judge, info=kernel)
-    for grown in large.grown(kernel, [sample], dtype)[:1]:
-        found = settled(attempt(execution.execute, function, grown.on(judge.device)))
-        expected = attempt(call, function, grown.on(HOST))
+    cell = cell.of_kernel(kernels.Kernel(cell.info, function))
+    for grown in large.grown(cell.info, [sample], dtype)[:1]:
+        found = settled(attempt(execution.execute, cell.info, cell.on(grown)))
+        expected = attempt(call, cell.info, grown.on(HOST))
         if found.error is None and expected.error is None:
-            n = judge.length(grown, expected.value)
-            judge.result(f"{grown}", grown, found.value, expected.value, kernels.oracle_of(function, grown), n)
+            n = cell.judge.length(grown, expected.value)
+            cell.judge.result(grown, found.value, expected.value, kernels.oracle_of(function, grown), n)
 
 
 def _kinds(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -71,32 +76,30 @@ def _kind(leaf: Any) -> Any:
     return leaf if isinstance(leaf, bool | str | None) else type(leaf).__name__
 
 
-def _check_arguments(info, judge, function, sample: OperatorSample) -> None:
+def _check_arguments(cell: Cell, function: Any, sample: Call) -> None:
     """Compare calls with other values of the arguments that are no tensors, where the host computes them."""
     unchecked = limits().large.unchecked
     if kernels.is_private(function):
         return  # PyTorch alone calls it, and it does not check its arguments
-    if info.name in unchecked or function._schema.name.partition("::")[2] in unchecked:
+    if cell.info.name in unchecked or function._schema.name.partition("::")[2] in unchecked:
         return
-    kernel = kernels.Kernel(info, function)
-    judge = replace(judge, info=kernel)
+    cell = cell.of_kernel(kernels.Kernel(cell.info, function))
     into = kernels.with_out(function)
-    for name, other in _with_arguments(function, sample):
-        host, device = other.on(HOST), other.on(judge.device)
-        if not settings.computes(kernel, other):
+    for other in _with_arguments(function, sample):
+        host, device = other.on(HOST), cell.on(other)
+        if not settings.computes(cell.info, other):
             continue
-        found = settled(attempt(execution.execute, function, device))
+        found = settled(attempt(execution.execute, cell.info, device))
         if found.error is not None:
-            judge.check.metric("kernels", f"refused, {name}: {function}")
+            cell.check.metric("kernels", f"refused, {other.change}: {function}")
             continue
         pairs = (found.value, device), (call(function, host), host)
-        named = replace(other, tier=f"{function}, {name}")
-        judge.outcome(named, *pairs, kernels.oracle_of(function, other))
+        cell.judge.outcome(other, *pairs, kernels.oracle_of(function, other))
         if into is not None:
-            kernels.check_into(kernel, judge, named, into, pairs[1][0])
+            kernels.check_into(cell, other, into, pairs[1][0])
 
 
-def _with_arguments(function, sample: OperatorSample) -> Iterator[tuple[str, OperatorSample]]:
+def _with_arguments(function: Any, sample: Call) -> Iterator[Call]:
     """Yield the call with one argument that is no tensor set to something else.
 
     A flag keeps its value where a tensor is left out or empty: for another flag, kernels read it and do not check.
@@ -121,10 +124,11 @@ def _with_arguments(function, sample: OperatorSample) -> Iterator[tuple[str, Ope
         else:
             others = list(_others(given, str(argument.type.annotation_str)))
         for value in others:
-            yield f"{argument.name}={value}", (sample if argument.kwarg_only else filled).with_argument(key, value)
+            other = (sample if argument.kwarg_only else filled).with_argument(key, value)
+            yield other.named(change=f"{argument.name}={value}")
 
 
-def _given(arguments: Sequence[Any], sample: OperatorSample) -> Iterator[tuple[Any, Any]]:
+def _given(arguments: Sequence[Any], sample: Call) -> Iterator[tuple[Any, Any]]:
     """Yield the arguments behind the first one, with their values or defaults."""
     for place, argument in enumerate(arguments):
         if argument.kwarg_only:

@@ -8,12 +8,15 @@ from typing import Any
 
 import torch
 
+from conformance.checker import Checker
 from conformance.numerics.compare import plain
 from conformance.numerics.trees import mapped, tensors
 
 from . import execution, sampling
+from .calls import HOST, Call
+from .cells import Cell
 from .classes import is_uninitialised
-from .execution import HOST, OperatorSample, call
+from .execution import call
 from .promises import promises_refusal
 from .sampling import limits
 
@@ -22,16 +25,12 @@ from .sampling import limits
 class Invalid:
     """One call that the operator has to refuse. ``depends_on_values``: PyTorch expects the refusal of its CPU only."""
 
-    number: int
-    sample: OperatorSample
+    call: Call
     types: Any
     depends_on_values: bool
 
-    def __str__(self) -> str:
-        return f"error input {self.number} ({self.sample})"
 
-
-def check_refusals(info, dtype: torch.dtype, device: torch.device, check) -> None:
+def check_refusals(info: Any, dtype: torch.dtype, device: torch.device, check: Checker) -> None:
     """Check that every error input raises, unless it has a meaning that only PyTorch's CPU kernel does not support.
 
     On the host the exception has to be of the type that the database names. The database also lists inputs that
@@ -39,43 +38,44 @@ def check_refusals(info, dtype: torch.dtype, device: torch.device, check) -> Non
     after the call has returned, by an assertion in the kernel, and its context ends with that. A right call in
     ``dtype`` comes before them.
     """
-    calls = _invalid_calls(info)
-    for invalid in calls:
-        if not invalid.depends_on_values:
-            _check_refusal(info, device, check, invalid)
-    check_right_call(info, dtype, device, check)
-    by_values = [invalid for invalid in calls if invalid.depends_on_values]
-    for position, invalid in enumerate(by_values):
-        _check_refusal(info, device, check, invalid)
-        if device.type != HOST.type and not computes(device):
-            check.context_ended_by = str(invalid)
-            check.metric("context_ended_by", str(invalid))
-            check.metric("not_run", len(by_values) - position - 1)
-            break
+    cell, calls = Cell.of(info, dtype, device, check, []), _invalid_calls(info)
+    with cell.reporting_calls():
+        for invalid in calls:
+            if not invalid.depends_on_values:
+                _check_refusal(cell, invalid)
+        check_right_call(cell)
+        by_values = [invalid for invalid in calls if invalid.depends_on_values]
+        for position, invalid in enumerate(by_values):
+            _check_refusal(cell, invalid)
+            if device.type != HOST.type and not computes(device):
+                check.context_ended_by = str(invalid.call)
+                check.metric("context_ended_by", str(invalid.call))
+                check.metric("not_run", len(by_values) - position - 1)
+                break
     check.metric("comparisons", check.count)
 
 
-def _check_refusal(info, device: torch.device, check, invalid: Invalid) -> None:
-    names = _names(invalid.types)
-    raised = _refusal(execution.execute, info, invalid.sample.on(device))
-    accepted = raised is None and _must_be_refused(info, invalid)
-    check.that(not accepted, f"{invalid} was accepted; expected {names}")
-    if device.type == HOST.type:  # the database's types hold for the CPU; elsewhere any exception is a refusal
+def _check_refusal(cell: Cell, invalid: Invalid) -> None:
+    names, given = _names(invalid.types), invalid.call
+    raised = _refusal(execution.execute, cell.info, cell.on(given))
+    accepted = raised is None and _must_be_refused(cell.info, invalid)
+    cell.judge.claim(given, not accepted, f"it was accepted; expected {names}")
+    if cell.device.type == HOST.type:  # the database's types hold for the CPU; elsewhere any exception is a refusal
         right = isinstance(raised, invalid.types)
-        check.that(right, f"{invalid}: raised {type(raised).__name__}, expected {names}")
+        cell.judge.claim(given, right, f"raised {type(raised).__name__}, expected {names}")
 
 
-def _invalid_calls(info) -> list[Invalid]:
+def _invalid_calls(info: Any) -> list[Invalid]:
     """Return the error inputs that PyTorch's CPU refuses."""
     everywhere = _listed_for_every_device(info)
     found = []
     for number, error in enumerate(info.error_inputs("cpu", set_seed=False)):
-        sample = OperatorSample.of(number, error.sample_input)
+        given = Call.of(number, error.sample_input).named(source="error input")
         listed = everywhere is None or everywhere[_key(error)] > 0
         if everywhere is not None:
             everywhere[_key(error)] -= 1
-        if _refusal(call, info, sample.on(HOST)) is not None:
-            found.append(Invalid(number, sample, error.error_type, not listed))
+        if _refusal(call, info, given.on(HOST)) is not None:
+            found.append(Invalid(given, error.error_type, not listed))
     return found
 
 
@@ -88,7 +88,7 @@ def _listed_for_every_device(info) -> Counter | None:
 
 
 def _key(error) -> tuple[str, tuple]:
-    shapes = tuple(tuple(tensor.shape) for tensor in OperatorSample.of(0, error.sample_input).tensors)
+    shapes = tuple(tuple(tensor.shape) for tensor in Call.of(0, error.sample_input).tensors)
     return error.error_regex, shapes
 
 
@@ -98,8 +98,8 @@ def _must_be_refused(info, invalid: Invalid) -> bool:
     PyTorch does not ask other devices to look at values. But with an index beyond the end, a device that accepts the
     call reads or writes memory outside of the tensor.
     """
-    has_index = any(tensor.dtype is torch.int64 for tensor in invalid.sample.tensors)
-    return is_meaningless(info, invalid.sample) and (has_index or not invalid.depends_on_values)
+    has_index = any(tensor.dtype is torch.int64 for tensor in invalid.call.tensors)
+    return is_meaningless(info, invalid.call) and (has_index or not invalid.depends_on_values)
 
 
 def computes(device: torch.device) -> bool:
@@ -110,32 +110,34 @@ def computes(device: torch.device) -> bool:
         return False
 
 
-def check_right_call(info, dtype: torch.dtype, device: torch.device, check) -> None:
+def check_right_call(cell: Cell) -> None:
     """Check that the operator accepts a right call after the wrong ones, and computes something.
 
     A device that refuses everything, or that computes nothing, refuses no wrong call by itself: PyTorch does.
     Whether the values are right is the matter of other cases.
     """
-    for sample in sampling.pick(info, dtype, requires_grad=False, extent=limits().training):
+    info = cell.info
+    for picked in sampling.pick(info, cell.dtype, requires_grad=False, extent=limits().training):
+        sample = picked.named(change="after the error inputs")
         try:
             expected = call(info.op, sample.on(HOST))
         except Exception:  # the host refuses it too, so it says nothing
             continue
-        actual = execution.execute(info.op, sample.on(device))
-        check.count += 1
+        actual = execution.execute(info.op, cell.on(sample))
         if is_uninitialised(info) or any(tensor.any() for tensor in map(plain, tensors(actual))):
+            cell.judge.counts(sample)
             break
         zeros = all(not tensor.any() for tensor in map(plain, tensors(expected)))
-        check.that(zeros, f"after the error inputs, {sample} gives zeros alone")
+        cell.judge.claim(sample, zeros, "it gives zeros alone")
 
 
-def is_meaningless(info, sample: OperatorSample) -> bool:
+def is_meaningless(info, sample: Call) -> bool:
     """Return whether no device can compute the call.
 
     The meta function refuses it; or the host refuses the same values in contiguous memory and in float64 too, so that
     the values are to blame, as an index beyond the end is.
     """
-    if promises_refusal(info.op, sample):
+    if promises_refusal(info, sample):
         return True
     contiguous = sample.with_arguments(mapped(sample.arguments, _contiguous))
     return all(_refusal(call, info, other.on(HOST)) is not None for other in (contiguous, sample.wide(_same)))
@@ -149,7 +151,7 @@ def _same(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-def _refusal(runner, info, sample: OperatorSample) -> Exception | None:
+def _refusal(runner, info, sample: Call) -> Exception | None:
     try:
         value = runner(info.op, sample)
         for leaf in tensors(value):

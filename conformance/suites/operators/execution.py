@@ -5,121 +5,26 @@ The host's side uses ``call`` and ``host_gradients``, so that a test can inject 
 
 from __future__ import annotations
 
-import functools
 import warnings
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.utils._device import _device_constructors
 
+from conformance.numerics.compare import plain
 from conformance.numerics.modes import with_modes
-from conformance.numerics.transfer import copied, shared_addresses, widened
-from conformance.numerics.trees import leaves, mapped, tensors
+from conformance.numerics.trees import leaves, tensors
 
-HOST = torch.device("cpu")
+from .calls import HOST, Call
+
 #: A context without an effect, made once.
 _NO_DEVICE: AbstractContextManager[object] = nullcontext()
 
 
-@dataclass(frozen=True)
-class OperatorSample:
-    """Arguments of one operator call.
-
-    ``process`` removes from a result what the operator leaves open, such as the sign of eigenvectors. ``on_host`` holds
-    the positions, in the order of ``tensors``, of tensors that stay on the host whatever the device.
-    """
-
-    number: int
-    input: Any
-    args: tuple[Any, ...] = ()
-    kwargs: dict[str, Any] = field(default_factory=dict)
-    process: Any = None
-    broadcasts_input: bool = False
-    tier: str = ""
-    on_host: frozenset[int] = frozenset()
-    device: torch.device = HOST
-
-    @classmethod
-    def of(cls, number: int, sample) -> OperatorSample:
-        """Return the database's ``SampleInput`` as a sample with this number."""
-        process = sample.output_process_fn_grad
-        # The default is a lambda that returns its argument; None saves a call for every result.
-        is_default = process.__qualname__ == "SampleInput.__init__.<locals>.<lambda>"
-        return cls(
-            number, sample.input, sample.args, sample.kwargs, None if is_default else process, sample.broadcasts_input
-        )
-
-    def with_arguments(self, arguments) -> OperatorSample:
-        """Return this sample with other arguments, given as (input, args, kwargs)."""
-        first, args, kwargs = arguments
-        return replace(self, input=first, args=args, kwargs=kwargs)
-
-    def with_argument(self, place: int | str, value: Any) -> OperatorSample:
-        """Return this sample with another argument after the first one, given by its place or its name."""
-        if isinstance(place, str):
-            return replace(self, kwargs={**self.kwargs, place: value})
-        return replace(self, args=(*self.args[:place], value, *self.args[place + 1 :]))
-
-    def with_tensor(self, old: torch.Tensor, new: torch.Tensor) -> OperatorSample:
-        """Return this sample with another tensor in every place of ``old``."""
-        return self.with_arguments(mapped(self.arguments, lambda leaf: new if leaf is old else leaf))
-
-    @property
-    def arguments(self) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
-        """Return (input, args, kwargs)."""
-        return self.input, self.args, self.kwargs
-
-    def on(self, device: torch.device) -> OperatorSample:
-        """Return a copy of this sample on ``device``; the tensors of ``on_host`` stay on the host."""
-        stay = [tensor for position, tensor in enumerate(self.tensors) if position in self.on_host]
-        copies: dict[int, torch.Tensor] = {}
-        first, args, kwargs = copied(self.arguments, device, stay, self._shared, copies)
-        found = object.__new__(type(self))  # not replace(), which takes longer than the copy of a small tensor
-        found.__dict__.update({name: self.__dict__[name] for name in _FIELDS})
-        found.__dict__.update(input=first, args=args, kwargs=kwargs, device=device)
-        found.__dict__["tensors"] = [copies[id(tensor)] for tensor in self.tensors]
-        return found
-
-    @functools.cached_property
-    def _shared(self) -> frozenset[int]:
-        return shared_addresses(self.arguments)
-
-    def wide(self, change) -> OperatorSample:
-        """Return this sample in float64 or complex128, with ``change`` applied to each widened tensor."""
-        return self.with_arguments(widened(self.arguments, change))
-
-    @functools.cached_property
-    def tensors(self) -> list[torch.Tensor]:
-        """Return all tensors among the arguments, in order."""
-        return tensors(self.arguments)
-
-    def found_out(self, key: Hashable, find: Callable[[], Any]) -> Any:
-        """Return what ``find`` has returned for this sample, and call it the first time.
-
-        Nobody writes a sample's tensors, as each call gets a copy. What is kept lives as long as the sample.
-        """
-        if key not in self.kept:
-            self.kept[key] = find()
-        return self.kept[key]
-
-    @functools.cached_property
-    def kept(self) -> dict[Hashable, Any]:
-        """Return what was found out about this sample, by key."""
-        return {}
-
-    def __str__(self) -> str:
-        shapes = ", ".join(str(tuple(tensor.shape)) for tensor in self.tensors[:4]) or "no tensors"
-        return f"sample {self.number} (shape {shapes}{', ' + self.tier if self.tier else ''})"
-
-
-#: Names of what a sample consists of.
-_FIELDS = tuple(each.name for each in fields(OperatorSample))
-
-
-def call(function, sample: OperatorSample, **extra):
+def call(function, sample: Call, **extra):
     """Call the operator on the device of the sample's tensors."""
     try:
         with _default_device(function, sample):
@@ -129,13 +34,18 @@ def call(function, sample: OperatorSample, **extra):
         raise RuntimeError(f"AssertionError: {error}") from error
 
 
-def _default_device(function, sample: OperatorSample) -> AbstractContextManager[object]:
+def _default_device(function, sample: Call) -> AbstractContextManager[object]:
     """Return a context with a default device for operators that create tensors: not every sample names a device."""
     if sample.device == HOST:
         return _NO_DEVICE
     # Private to torch, but the same set that torch.device uses as a context.
     makes_tensors = function in _device_constructors() or not sample.tensors
     return sample.device if makes_tensors else _NO_DEVICE
+
+
+def perform(run: Callable[..., Any], info: Any, given: Call) -> Any:
+    """Run a call in its form, which is the operator itself if no other function is set, by ``call`` or ``execute``."""
+    return run(given.function or info.op, given, **given.extra)
 
 
 @dataclass(frozen=True)
@@ -145,13 +55,13 @@ class HostCall:
     ``draws`` says that the call moved the host's generator. Then another call gives other numbers.
     """
 
-    given: OperatorSample
+    given: Call
     value: Any = None
     error: Exception | None = None
     draws: bool = False
 
 
-def host_call(function, sample: OperatorSample) -> HostCall:
+def host_call(function, sample: Call) -> HostCall:
     """Return the host's call of a sample. It is made once for a sample, unless it draws random numbers."""
     found = sample.kept.get(("host", function)) or _on_host(function, sample)
     if not found.draws:
@@ -159,7 +69,7 @@ def host_call(function, sample: OperatorSample) -> HostCall:
     return found
 
 
-def _on_host(function, sample: OperatorSample) -> HostCall:
+def _on_host(function, sample: Call) -> HostCall:
     given, value, error, state = sample.on(HOST), None, None, torch.get_rng_state()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -170,10 +80,40 @@ def _on_host(function, sample: OperatorSample) -> HostCall:
     return HostCall(given, value, error, not torch.equal(state, torch.get_rng_state()))
 
 
-def execute(function, sample: OperatorSample, **extra):
+def execute(function, sample: Call, **extra):
     """Call the operator on the device under test."""
     with with_modes():
         return call(function, sample, **extra)
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """Outcome of a call on one side: a value or an exception, and whether it warned about resizing."""
+
+    value: object = None
+    error: Exception | None = None
+    resized: bool = False
+
+
+def attempt(run: Callable[..., Any], info: Any, given: Call) -> Attempt:
+    """Run a call by ``call`` or ``execute`` and return its outcome; an exception is caught, not raised."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            value = perform(run, info, given)
+        except Exception as error:  # it is compared with the host's outcome
+            return Attempt(error=error)
+    return Attempt(value, resized=any("was resized" in str(warning.message) for warning in caught))
+
+
+def settled(device_attempt: Attempt) -> Attempt:
+    """Return the outcome after a read of the values: a device that queues its work raises only then."""
+    try:
+        for leaf in tensors(leaves(device_attempt.value)):
+            plain(leaf)
+    except Exception as error:  # as in attempt()
+        return Attempt(error=error)
+    return device_attempt
 
 
 def host_gradients(outputs, inputs, cotangents):
@@ -196,7 +136,7 @@ def gradients_twice(outputs, inputs, cotangents):
     return [gradient for run in runs for gradient in run]
 
 
-def processed(sample: OperatorSample, result):
+def processed(sample: Call, result):
     """Return the leaves of the result after the sample's own post-processing, which leaves only determined values."""
     return leaves(sample.process(result) if sample.process else result)
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 import torch
 
 from .arrangements import transposed
-from .execution import OperatorSample
+from .calls import Call
 from .settings import computes
 
 #: Numbers from 9700 on are no numbers of other samples.
@@ -22,7 +22,7 @@ _SHAPE = (2, 3, 4, 5)
 _PLACES = (0, 1)
 
 
-def mixed(info, samples: list[OperatorSample]) -> Iterator[OperatorSample]:
+def mixed(info, samples: list[Call]) -> Iterator[Call]:
     """Yield samples of an operator on a list of tensors with images of two formats in their places."""
     for sample in samples:
         if not _is_list(sample.input):
@@ -41,12 +41,12 @@ def _is_list(value) -> bool:
     )
 
 
-def _with_one(sample: OperatorSample, place: int) -> OperatorSample:
+def _with_one(sample: Call, place: int) -> Call:
     images = [_image(tensor.detach()) for tensor in sample.input]
     images[place] = transposed(images[place])
     given = [image.requires_grad_(t.requires_grad) for image, t in zip(images, sample.input, strict=True)]
     changed = replace(sample, input=type(sample.input)(given))
-    return replace(changed, number=_NUMBER + place, tier=f"image {place} of a list in channels_last")
+    return replace(changed, number=_NUMBER + place, source=f"image {place} of a list in channels_last")
 
 
 def _image(tensor: torch.Tensor) -> torch.Tensor:

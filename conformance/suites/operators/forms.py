@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 
-from conformance.numerics.transfer import copied
 from conformance.numerics.trees import leaves
 
 from .arrangements import poisoned
-from .execution import OperatorSample
+from .calls import Call
+
+#: Names of the forms.
+OUT, IN_PLACE = "out= variant", "in-place variant"
 
 
-def others(info, usual) -> Iterator[tuple[str, Callable]]:
-    """Yield the name of each other form and a function of (``call`` or ``execute``, sample); ``usual`` is a result."""
+def others(info: Any, given: Call, usual: Any) -> Iterator[Call]:
+    """Yield the call in each other form that the operator has; ``usual`` is the result of the plain form."""
     made = leaves(usual)
     if info.supports_out and all(isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided for leaf in made):
-
-        def into(run, sample: OperatorSample):
-            outs = tuple(copied(poisoned(leaf.shape, leaf.dtype), sample.device) for leaf in made)
-            return run(info.op, sample, out=outs if isinstance(usual, tuple) else outs[0])
-
-        yield "out= variant", into
+        outs = tuple(poisoned(leaf.shape, leaf.dtype) for leaf in made)
+        yield given.into(OUT, info.op, out=outs if isinstance(usual, tuple) else outs[0])
     if info.inplace_variant is not None:
-        yield "in-place variant", lambda run, sample: run(info.inplace_variant, sample)
+        yield given.into(IN_PLACE, info.inplace_variant)

@@ -17,16 +17,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from conformance.numerics.budgets import OpClass
 from conformance.numerics.compare import plain
-from conformance.numerics.transfer import copied
 from conformance.numerics.trees import leaves, mapped
 
 from . import arrangements, execution, special_inputs, tiny_inputs, variants, wrong_calls
-from .execution import HOST, OperatorSample, call, host_gradients
+from .calls import HOST, Call
+from .cells import Cell
+from .execution import attempt, call, host_gradients, settled
 from .oracle import Oracle
 from .passes import Pass
 from .promises import promises_refusal
 from .sampling import elements, limits
-from .variants import attempt, settled
 
 #: Numbers from 5000 on are no numbers of other samples.
 NUMBER = 5000
@@ -37,14 +37,14 @@ _SPREAD = 1000
 _STRUCTURED = "CompositeExplicitAutogradNonFunctional"
 
 
-def check(info, judge, samples: list[OperatorSample], dtype: torch.dtype, seed: int) -> None:
+def check(cell: Cell, samples: list[Call], dtype: torch.dtype, seed: int) -> None:
     """Compare the kernels behind some samples with the host's, in float32."""
-    if dtype is not torch.float32 or judge.op_class is OpClass.ITERATIVE:
+    if dtype is not torch.float32 or cell.op_class is OpClass.ITERATIVE:
         return
     # A kernel of a backward is a composition, also where the forward is a function.
-    loose = replace(judge, op_class=OpClass.CONTRACTION, watched=0)
-    for order, (function, sample) in enumerate(calls(info, samples, seed, _is_of_interest, _settings)):
-        check_call(info, loose, function, replace(sample, number=NUMBER + order, tier=str(function)))
+    loose = cell.of_class(OpClass.CONTRACTION)
+    for order, (function, sample) in enumerate(calls(cell.info, samples, seed, _is_of_interest, _settings)):
+        check_call(loose, function, replace(sample, number=NUMBER + order, source=str(function)))
 
 
 # --- the calls --------------------------------------------------------------------------------------------------------
@@ -52,11 +52,11 @@ def check(info, judge, samples: list[OperatorSample], dtype: torch.dtype, seed: 
 
 def calls(
     info,
-    samples: list[OperatorSample],
+    samples: list[Call],
     seed: int,
     is_of_interest: Callable[[Any], bool],
     kinds: Callable[[tuple[Any, ...]], tuple[Any, ...]],
-) -> list[tuple[Any, OperatorSample]]:
+) -> list[tuple[Any, Call]]:
     """Return calls of the overloads behind an operator, the largest of each kind of arguments.
 
     ``is_of_interest`` chooses the overloads, and ``kinds`` says what makes two calls of one overload alike.
@@ -86,13 +86,13 @@ class _Calls(TorchDispatchMode):
     def __init__(self, is_of_interest, kinds) -> None:
         super().__init__()
         self._is_of_interest, self._kinds = is_of_interest, kinds
-        self.largest: dict[tuple[Any, tuple[Any, ...]], OperatorSample] = {}
+        self.largest: dict[tuple[Any, tuple[Any, ...]], Call] = {}
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         """Run the call, and keep its arguments as they were before."""
         kwargs = kwargs or {}
         if args and self._is_of_interest(func):
-            given = OperatorSample(0, args[0], tuple(args[1:]), kwargs)
+            given = Call(0, args[0], tuple(args[1:]), kwargs)
             key = func, self._kinds(args)
             known = self.largest.get(key)
             if known is None or elements(known) < elements(given) <= limits().generation.elements:
@@ -143,36 +143,35 @@ def _public_names() -> frozenset[str]:
 # --- checks -----------------------------------------------------------------------------------------------------------
 
 
-def check_call(info, judge, function, sample: OperatorSample) -> None:
+def check_call(cell: Cell, function: Any, sample: Call) -> None:
     """Compare calls of an overload with the arguments of a sample, arranged, special and wrong, with the host's."""
     if any(tensor.layout is not torch.strided for tensor in sample.tensors):
         return
-    device, host = sample.on(judge.device), sample.on(HOST)
-    found, expected = settled(attempt(execution.execute, function, device)), attempt(call, function, host)
+    is_unchecked = cell.info.name in limits().large.unchecked
+    cell = cell.of_kernel(Kernel(cell.info, function))
+    device, host = cell.on(sample), sample.on(HOST)
+    found, expected = settled(attempt(execution.execute, cell.info, device)), attempt(call, cell.info, host)
     if found.error is not None or expected.error is not None:
-        judge.check.metric("kernels", f"not computed: {function}")
+        cell.check.metric("kernels", f"not computed: {function}")
         return
-    kernel = Kernel(info, function)
-    judge = replace(judge, info=kernel, watched=0)
     pairs = (found.value, device), (expected.value, host)
     if is_private(function) and not _has_the_form(pairs[0][0], pairs[1][0]):
-        judge.check.metric("kernels", f"another form: {function}")
+        cell.check.metric("kernels", f"another form: {function}")
         return
-    judge.outcome(sample, *pairs, oracle_of(function, sample))
+    cell.judge.outcome(sample, *pairs, oracle_of(function, sample))
     into = with_out(function)
     if into is not None:
-        check_into(kernel, judge, sample, into, pairs[1][0])
+        check_into(cell, sample, into, pairs[1][0])
     if not any(part in function._schema.name for part in limits().kernels.finite):
-        special_inputs.check_kernel(kernel, judge, sample)
-    tiny_inputs.check(kernel, judge, [sample])
-    _check_arrangements(kernel, judge, sample)
-    is_unchecked = info.name in limits().large.unchecked
+        special_inputs.check_kernel(cell, sample)
+    tiny_inputs.check(cell, [sample])
+    _check_arrangements(cell, sample)
     for wrong in () if is_unchecked else _wrong(function, sample, pairs[1][0]):
-        if promises_refusal(function, wrong.sample):
-            wrong_calls.check_one(judge, wrong)
+        if promises_refusal(cell.info, wrong.call):
+            wrong_calls.check_one(cell, wrong)
     # Gradients are small: factors below one hide most of them. A kernel that does not check its arguments reads no
     # further than in a tensor whose elements are wider.
-    wrong_calls.check_more(judge, function, sample, into=into, spread=_SPREAD, only_wider=is_unchecked)
+    wrong_calls.check_more(cell, function, sample, into=into, spread=_SPREAD, only_wider=is_unchecked)
 
 
 def is_private(function) -> bool:
@@ -188,42 +187,43 @@ def _has_the_form(actual, expected) -> bool:
     return len(ours) == len(theirs) and alike and all(_is_close(plain(a), plain(w)) for a, w in pairs)
 
 
-def check_into(kernel: Kernel, judge, sample: OperatorSample, into, expected) -> None:
+def check_into(cell: Cell, sample: Call, into: Into, expected: Any) -> None:
     """Compare what the overload's sibling with ``out=`` writes with the host's plain result."""
     if not isinstance(expected, torch.Tensor) or expected.layout is not torch.strided:
         return
-    host_out = arrangements.poisoned(expected.shape, expected.dtype)
-    host = attempt(call, into, sample.on(HOST), out=host_out)
-    if host.error is not None or not _is_close(host_out, expected):
+    form = sample.into("out=", into, out=arrangements.poisoned(expected.shape, expected.dtype))
+    on_host, device = form.on(HOST), cell.on(form)
+    host = attempt(call, cell.info, on_host)
+    if host.error is not None or not _is_close(on_host.extra["out"], expected):
         return  # a few kernels of PyTorch's CPU write something else, such as a loss before its mean
-    out = copied(arrangements.poisoned(expected.shape, expected.dtype), judge.device)
-    found = settled(attempt(execution.execute, into, sample.on(judge.device), out=out))
+    found = settled(attempt(execution.execute, cell.info, device))
     if found.error is not None:
-        judge.check.metric("kernels", f"not computed with out=: {kernel.op}")
+        cell.check.metric("kernels", f"not computed with out=: {cell.info.op}")
         return
-    judge.result(f"{sample}, out=", sample, out, expected, oracle_of(kernel.op, sample), judge.length(sample, expected))
+    oracle, n = oracle_of(cell.info.op, sample), cell.judge.length(sample, expected)
+    cell.judge.result(form, device.extra["out"], expected, oracle, n)
 
 
 def _is_close(written: torch.Tensor, expected: torch.Tensor) -> bool:
     return torch.allclose(written, expected, rtol=1e-3, atol=1e-3, equal_nan=True)
 
 
-def _check_arrangements(kernel: Kernel, judge, sample: OperatorSample) -> None:
+def _check_arrangements(cell: Cell, sample: Call) -> None:
     """Compare results for inputs in other arrangements of memory, where the host's kernel takes these."""
-    for name, arranged in arrangements.for_kernels(sample):
-        found = settled(attempt(execution.execute, kernel.op, arranged.on(judge.device)))
-        expected = attempt(call, kernel.op, arranged.on(HOST))
-        if expected.error is not None or not variants.is_sound(kernel, judge, arranged, expected.value):
+    for arranged in arrangements.for_kernels(sample):
+        found = settled(attempt(execution.execute, cell.info, cell.on(arranged)))
+        expected = attempt(call, cell.info, arranged.on(HOST))
+        if expected.error is not None or not variants.is_sound(cell, arranged, expected.value):
             continue
         if found.error is not None:
             # A note: PyTorch promises no arrangement for a kernel that no public function names.
-            judge.check.metric("kernels", f"refused, {name}: {kernel.op}")
+            cell.check.metric("kernels", f"refused, {arranged.arrangement}: {cell.info.op}")
             continue
-        oracle, n = oracle_of(kernel.op, arranged), judge.length(arranged, expected.value)
-        judge.result(f"{arranged}, {name}", arranged, found.value, expected.value, oracle, n)
+        oracle, n = oracle_of(cell.info.op, arranged), cell.judge.length(arranged, expected.value)
+        cell.judge.result(arranged, found.value, expected.value, oracle, n)
 
 
-def oracle_of(function, sample: OperatorSample) -> Oracle:
+def oracle_of(function, sample: Call) -> Oracle:
     """Return the function in float64. A kernel of a backward sums several terms, which may cancel."""
     return Oracle(lambda wide, _: leaves(call(function, wide)), sample, rounds_between=True)
 
@@ -266,7 +266,7 @@ def with_out(function) -> Into | None:
     return None
 
 
-def _wrong(function, sample: OperatorSample, expected) -> Iterator[wrong_calls.Wrong]:
+def _wrong(function, sample: Call, expected) -> Iterator[wrong_calls.Wrong]:
     """Yield wrong calls that no host answers by reading other memory: of kernels that check their arguments."""
     if _is_structured(function):
         yield from wrong_calls.changed(function, sample)
@@ -275,7 +275,7 @@ def _wrong(function, sample: OperatorSample, expected) -> Iterator[wrong_calls.W
         yield from wrong_calls.shapes(function, sample)
 
 
-def fits_any_shape(function, sample: OperatorSample) -> bool:
+def fits_any_shape(function, sample: Call) -> bool:
     """Return whether an overload takes the tensors of a sample in other sizes, or refuses them.
 
     Kernels of a backward do not check that the sizes of a gradient fit those of an input.

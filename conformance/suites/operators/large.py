@@ -17,8 +17,9 @@ from conformance.numerics.budgets import OpClass
 from conformance.numerics.trees import leaves, mapped, tensors
 
 from . import repeated_writes
+from .calls import HOST, Call
 from .classes import op_class
-from .execution import HOST, OperatorSample, call
+from .execution import call
 from .factors import with_positive_diagonal
 from .sampling import limits
 
@@ -47,7 +48,7 @@ _FEW = 16
 class Plan:
     """How a sample grows: elements of its largest input and output per row of the growing dimensions."""
 
-    sample: OperatorSample
+    sample: Call
     growth: Growth
     inputs: float
     outputs: float
@@ -58,8 +59,8 @@ class Plan:
 
 
 def grown(
-    info, samples: list[OperatorSample], dtype: torch.dtype, elements: int | None = None, *, trained: bool = False
-) -> list[OperatorSample]:
+    info, samples: list[Call], dtype: torch.dtype, elements: int | None = None, *, trained: bool = False
+) -> list[Call]:
     """Return some large samples: one with a large output, one with the longest reduction, and one of another overload.
 
     They have about so many ``elements``, or as many as the table says, for the dtypes of the table; fewer if they are
@@ -90,7 +91,7 @@ def grown(
     return found
 
 
-def _of_inner_reduction(info, samples: list[OperatorSample]) -> Plan | None:
+def _of_inner_reduction(info, samples: list[Call]) -> Plan | None:
     """Return a plan that grows a reduced dimension which is not the last one, of a sample with several results."""
     for sample in sorted(samples, key=_size, reverse=True)[: limits().large.reduced]:
         if not fits(sample) or not isinstance(sample.input, torch.Tensor) or sample.input.dim() < 2:
@@ -105,7 +106,7 @@ def _of_inner_reduction(info, samples: list[OperatorSample]) -> Plan | None:
     return None
 
 
-def with_ties(info, dtype: torch.dtype) -> Iterator[OperatorSample]:
+def with_ties(info, dtype: torch.dtype) -> Iterator[Call]:
     """Yield long rows of few values for sorts that keep the order of equal elements: ``stable=True`` of torch.sort."""
     if info.name not in limits().choices.stable or dtype is not torch.float32:
         return
@@ -114,10 +115,10 @@ def with_ties(info, dtype: torch.dtype) -> Iterator[OperatorSample]:
         # NaN is the largest number of a sort.
         values[values == _IS_NAN] = torch.nan
         given = {"dim": -1, "stable": True, "descending": descending}
-        yield OperatorSample(_WITH_TIES + order, values, (), given, tier="long rows of equal elements")
+        yield Call(_WITH_TIES + order, values, (), given, source="long rows of equal elements")
 
 
-def _of_other_overload(info, samples: list[OperatorSample], first: OperatorSample) -> Iterator[Plan]:
+def _of_other_overload(info, samples: list[Call], first: Call) -> Iterator[Plan]:
     """Yield plans of samples that another kernel gets: with a tensor for a number, or the reverse, or of other dims."""
     seen = [first]
     # More flags ask for more results.
@@ -129,11 +130,11 @@ def _of_other_overload(info, samples: list[OperatorSample], first: OperatorSampl
             yield max(plans, key=_share)
 
 
-def _flags(sample: OperatorSample) -> int:
+def _flags(sample: Call) -> int:
     return sum(value is True for value in sample.kwargs.values())
 
 
-def _is_of_other_overload(info, first: OperatorSample, sample: OperatorSample) -> bool:
+def _is_of_other_overload(info, first: Call, sample: Call) -> bool:
     dims = {each.input.dim() if isinstance(each.input, torch.Tensor) else 0 for each in (first, sample)}
     if info.full_name.startswith(_OF_ALL_DIMS) and len(dims) > 1:
         return True
@@ -151,7 +152,7 @@ def _share(plan: Plan) -> float:
     return min(plan.outputs / plan.inputs, 1)
 
 
-def batched(info, samples: list[OperatorSample], dtype: torch.dtype) -> Iterator[OperatorSample]:
+def batched(info, samples: list[Call], dtype: torch.dtype) -> Iterator[Call]:
     """Yield a sample with many batches, and one with many channels; its other dimensions are the smallest.
 
     A launch takes fewer blocks in y and z than in x, and kernels put batches and channels there. Functions of single
@@ -168,7 +169,7 @@ def batched(info, samples: list[OperatorSample], dtype: torch.dtype) -> Iterator
             yield replace(sample, number=_BATCHED + dim)
 
 
-def _batched(info, sample: OperatorSample, dim: int) -> OperatorSample | None:
+def _batched(info, sample: Call, dim: int) -> Call | None:
     """Return the sample with many rows along a leading dimension of its input, if that makes few elements."""
     # Vectors and matrices have no batch: a launch has their rows in x.
     if not sample.tensors or sample.tensors[0].dim() < 3 or not all(t.numel() for t in sample.tensors):
@@ -187,7 +188,7 @@ def _batched(info, sample: OperatorSample, dim: int) -> OperatorSample | None:
     return None
 
 
-def fits(sample: OperatorSample) -> bool:
+def fits(sample: Call) -> bool:
     fits = not sample.on_host and sample.process in (None, with_positive_diagonal)
     return fits and all(tensor.layout is torch.strided for tensor in sample.tensors)
 
@@ -196,7 +197,7 @@ def _reduction(plan: Plan) -> float:
     return plan.inputs / max(plan.outputs, 1.0)
 
 
-def _plans(info, samples: list[OperatorSample]) -> Iterator[Plan]:
+def _plans(info, samples: list[Call]) -> Iterator[Plan]:
     # The largest first: generators begin with simple samples, which often have no dimension to grow.
     for sample in sorted(samples, key=_size, reverse=True)[: limits().large.tried]:
         if not fits(sample):
@@ -213,11 +214,11 @@ def _is_safe(info, growth: Growth) -> bool:
     return info.name in limits().large.batches and growth[0] == 0 and all(dim is None for dim in growth[1:])
 
 
-def _size(sample: OperatorSample) -> int:
+def _size(sample: Call) -> int:
     return max((tensor.numel() for tensor in sample.tensors), default=0)
 
 
-def growths(sample: OperatorSample) -> Iterator[Growth]:
+def growths(sample: Call) -> Iterator[Growth]:
     """Yield sets of dimensions that may grow together: those of equal size and place, and each one alone.
 
     Only the first tensor and indices lead, as the sizes of other arguments follow from the first one's.
@@ -239,7 +240,7 @@ def growths(sample: OperatorSample) -> Iterator[Growth]:
                     yield growth
 
 
-def _plan(info, sample: OperatorSample, growth: Growth) -> Plan | None:
+def _plan(info, sample: Call, growth: Growth) -> Plan | None:
     """Return how the operator grows along these dimensions; None if it does not, or faster than its inputs."""
     key, state = ("growth", info.op, growth), torch.get_rng_state()
     if key not in sample.kept:
@@ -252,7 +253,7 @@ def _plan(info, sample: OperatorSample, growth: Growth) -> Plan | None:
     return found and Plan(sample, growth, *found)
 
 
-def _measured(info, sample: OperatorSample, growth: Growth) -> tuple[float, float] | None:
+def _measured(info, sample: Call, growth: Growth) -> tuple[float, float] | None:
     """Return the elements of input and output per row."""
     longer = [extended(info, sample, growth, length) for length in (_FEW, 2 * _FEW)]
     few, many = (_elements(info, each) for each in longer)
@@ -265,7 +266,7 @@ def _measured(info, sample: OperatorSample, growth: Growth) -> tuple[float, floa
     return (inputs, outputs) if inputs >= 1 else None
 
 
-def _elements(info, sample: OperatorSample) -> tuple[int, int, int] | None:
+def _elements(info, sample: Call) -> tuple[int, int, int] | None:
     """Return the elements of the largest input and output, and the number of outputs; None if the host refuses."""
     state = torch.get_rng_state()
     try:
@@ -278,7 +279,7 @@ def _elements(info, sample: OperatorSample) -> tuple[int, int, int] | None:
     return _size(sample), max((leaf.numel() for leaf in made), default=0), len(made)
 
 
-def extended(info, sample: OperatorSample, growth: Growth, length: int) -> OperatorSample:
+def extended(info, sample: Call, growth: Growth, length: int) -> Call:
     """Return the sample with ``length`` rows along the growing dimensions."""
     generator = torch.Generator().manual_seed(length)
     dims = {id(tensor): dim for tensor, dim in zip(sample.tensors, growth, strict=True)}
@@ -300,6 +301,4 @@ def extended(info, sample: OperatorSample, growth: Growth, length: int) -> Opera
 
     arguments = mapped(sample.arguments, extend)
     first, args, kwargs = arguments
-    return OperatorSample(
-        _NUMBER, first, args, kwargs, sample.process, broadcasts_input=sample.broadcasts_input, tier="large"
-    )
+    return Call(_NUMBER, first, args, kwargs, sample.process, broadcasts_input=sample.broadcasts_input, source="large")

@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import partial
 
 import torch
 
+from conformance.accelerators.capabilities import Mode
 from conformance.numerics.budgets import OpClass
 from conformance.numerics.compare import plain
 from conformance.numerics.trees import tensors
 
-from . import execution, large, randomness
-from .execution import HOST, OperatorSample, call
+from . import large, randomness
+from .calls import Call
+from .cells import Cell
+from .families import Stage, check
 from .sampling import limits
 
 #: Elements of a long draw. A launch of 2^20 elements leaves so many that their mean tells something.
@@ -34,48 +38,51 @@ _BLOCK = 256
 _SHORTEST = 10
 
 
-def check(info, judge, samples: list[OperatorSample], dtype: torch.dtype) -> None:
+@check(Mode.INFERENCE, stage=Stage.LARGE, dtypes=(torch.float32,), values=False)
+def long_draws(cell: Cell) -> None:
     """Compare the moments of a long draw with the host's at the ends of blocks and launches, in float32."""
-    if dtype is not torch.float32 or not judge.drawn or judge.op_class is OpClass.ITERATIVE:
+    if not cell.tally.drawn or cell.op_class is OpClass.ITERATIVE:
         return
-    sample = next((found for each in samples if (found := _long(info, judge, each)) is not None), None)
+    sample = next((found for each in cell.samples if (found := _long(cell, each)) is not None), None)
     if sample is None:
         return
-    host = plain(tensors(randomness.draw(call, info, sample, HOST, seed=11))[0])
-    runs = {"": execution.execute}
-    if info.supports_out and randomness.has_out(info, sample, host):
-        runs[", out= variant"] = lambda *given: randomness.drawn_into(execution.execute, host, *given)[1]
-    for variant, run in runs.items():
-        device = plain(tensors(randomness.draw(run, info, sample, judge.device, seed=11))[0])
-        _compare(judge, f"{sample}, a long draw{variant}", device, host)
+    sample = sample.named(change="a long draw")
+    host = plain(tensors(randomness.draw_on_host(cell.info, sample, seed=11))[0])
+    given = [sample]
+    if cell.info.supports_out:
+        given += filter(partial(randomness.is_taken, cell.info), [randomness.into_output(cell.info, sample, host)])
+    for form in given:
+        _compare(cell, form, plain(tensors(randomness.draw(cell, form, seed=11))[0]), host)
 
 
-def _compare(judge, label: str, device: torch.Tensor, host: torch.Tensor) -> None:
-    judge.check.equal(device.shape, host.shape, f"{label}: the shape")
+def _compare(cell: Cell, form: Call, device: torch.Tensor, host: torch.Tensor) -> None:
+    cell.judge.equal(form, device.shape, host.shape, "the shape")
     for name, places in _places(host.numel()):
         found, wanted = (values.reshape(-1)[places].double() for values in (device, host))
         for statistic, moment in _MOMENTS.items():
             distance = _distance(moment(found), moment(wanted))
-            message = f"{label}: {statistic} of {name} differs by {distance:.1f} standard errors"
-            judge.check.that(distance <= _SIGMAS, f"{message}, allowed {_SIGMAS}")
+            said = f"{statistic} of {name} differs by {distance:.1f} standard errors, allowed {_SIGMAS}"
+            cell.judge.claim(form, distance <= _SIGMAS, said)
 
 
-def _long(info, judge, sample: OperatorSample) -> OperatorSample | None:
+def _long(cell: Cell, sample: Call) -> Call | None:
     """Return the sample grown along the dimensions by which its result grows; None if it does not draw or grow."""
-    if sample.number not in judge.drawn or not large.fits(sample) or info.name in limits().random.short:
+    if sample.number not in cell.tally.drawn or not large.fits(sample) or cell.info.name in limits().random.short:
         return None
     for growth in large.growths(sample):
-        few, many = (_elements(info, large.extended(info, sample, growth, length)) for length in (_FEW, 2 * _FEW))
+        few, many = (
+            _elements(cell.info, large.extended(cell.info, sample, growth, length)) for length in (_FEW, 2 * _FEW)
+        )
         rate = (many[1] - few[1]) / _FEW
         if rate >= 1 and (many[0] - few[0]) / _FEW <= _MOST * rate and many[1] <= 2.5 * few[1]:
-            return large.extended(info, sample, growth, int(_ELEMENTS / rate) | 1)
+            return large.extended(cell.info, sample, growth, int(_ELEMENTS / rate) | 1)
     return None
 
 
-def _elements(info, sample: OperatorSample) -> tuple[int, int]:
+def _elements(info, sample: Call) -> tuple[int, int]:
     """Return the elements of the largest input and of the first result; zeros if the host refuses."""
     try:
-        made = tensors(randomness.draw(call, info, sample, HOST, seed=11))
+        made = tensors(randomness.draw_on_host(info, sample, seed=11))
     except Exception:  # this dimension cannot grow
         return 0, 0
     inputs = max((tensor.numel() for tensor in sample.tensors), default=0)

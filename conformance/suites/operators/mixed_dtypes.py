@@ -7,14 +7,19 @@ equal dtypes. The values are at the ends of the dtypes, and every pair of them i
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 
 import torch
 
-from . import execution, sampling
-from .execution import HOST, OperatorSample, call
+from conformance.accelerators.capabilities import Mode
+
+from . import execution
+from .calls import HOST, Call
+from .cells import Cell
+from .execution import attempt, call, settled
+from .families import source
 from .oracle import of_forward
 from .sampling import limits
-from .variants import attempt, settled
 
 #: Numbers from 8000 on are no numbers of other samples.
 _NUMBER = 8000
@@ -41,37 +46,39 @@ _PAIRS = (
 )
 
 
-def check(info, judge, dtype: torch.dtype) -> None:
-    """Compare a function of two tensors with the host's for operands of two dtypes, which the device declares."""
-    kinds = {kind.__name__ for kind in type(info).__mro__}
-    if "BinaryUfuncInfo" not in kinds or not sampling.is_first_dtype(info, dtype):
+def compare(cell: Cell, sample: Call) -> None:
+    """Compare a call with the host's; a refusal of the device is a note, as the claim is for operands of one dtype."""
+    expected = attempt(call, cell.info, sample.on(HOST))
+    if expected.error is not None:
+        return
+    found = settled(attempt(execution.execute, cell.info, cell.on(sample)))
+    if found.error is not None:
+        cell.check.metric("mixed_dtypes", f"refused: {sample.source}")
+        return
+    n = cell.judge.length(sample, expected.value)
+    cell.judge.result(sample, found.value, expected.value, of_forward(cell.info, sample), n)
+
+
+@source(Mode.INFERENCE, compare, once=True, values=False)
+def mixed_dtypes(cell: Cell) -> Iterator[Call]:
+    """Yield calls of a function of two tensors with operands of two dtypes, which the device declares."""
+    kinds = {kind.__name__ for kind in type(cell.info).__mro__}
+    if "BinaryUfuncInfo" not in kinds:
         return
     # The degree of a polynomial is a number of steps.
-    if info.name in limits().mixed.undefined or "polynomial" in info.name:
+    if cell.info.name in limits().mixed.undefined or "polynomial" in cell.info.name:
         return
     for order, pair in enumerate(_PAIRS):
-        if all(kind in info.dtypes and _is_declared(judge, kind) for kind in pair):
-            _compare(info, judge, _sample(order, *pair))
+        if all(kind in cell.info.dtypes and _is_declared(cell, kind) for kind in pair):
+            yield _sample(order, *pair)
 
 
-def _is_declared(judge, dtype: torch.dtype) -> bool:
-    return judge.check.dtypes is None or str(dtype).removeprefix("torch.") in judge.check.dtypes
+def _is_declared(cell: Cell, dtype: torch.dtype) -> bool:
+    return cell.check.dtypes is None or str(dtype).removeprefix("torch.") in cell.check.dtypes
 
 
-def _sample(order: int, first: torch.dtype, second: torch.dtype) -> OperatorSample:
+def _sample(order: int, first: torch.dtype, second: torch.dtype) -> Call:
     left, right = zip(*itertools.product(_VALUES[first], _VALUES[second]), strict=True)
     tier = f"{first} and {second}".replace("torch.", "")
     operands = torch.tensor(left, dtype=first), torch.tensor(right, dtype=second)
-    return OperatorSample(_NUMBER + order, operands[0], (operands[1],), {}, tier=tier)
-
-
-def _compare(info, judge, sample: OperatorSample) -> None:
-    expected = attempt(call, info.op, sample.on(HOST))
-    if expected.error is not None:
-        return
-    found = settled(attempt(execution.execute, info.op, sample.on(judge.device)))
-    if found.error is not None:
-        judge.check.metric("mixed_dtypes", f"refused: {sample.tier}")  # a note: the claim is for operands of one dtype
-        return
-    n = judge.length(sample, expected.value)
-    judge.result(str(sample), sample, found.value, expected.value, of_forward(info, sample), n)
+    return Call(_NUMBER + order, operands[0], (operands[1],), {}, source=tier)

@@ -21,8 +21,9 @@ from conformance.numerics.compare import Elements, Exact, widen
 from conformance.numerics.functions import FUNCTIONS, exact, exact_derivative, rounded
 from conformance.numerics.trees import mapped
 
+from .calls import Call
 from .classes import is_elementwise, op_class
-from .execution import OperatorSample, call, processed
+from .execution import call, processed
 from .sampling import limits
 
 #: Relative input change that measures conditioning: far above float64's roundoff, small enough to be linear.
@@ -54,7 +55,7 @@ class Oracle:
     def __init__(
         self,
         compute,
-        sample: OperatorSample,
+        sample: Call,
         *,
         functions: Callable[[], Functions] | None = None,
         scales: dict[int, torch.Tensor] | None = None,
@@ -144,7 +145,7 @@ class Oracle:
         except (RuntimeError, TypeError, ValueError, NotImplementedError, IndexError):
             return []  # the operator refuses float64: it has no oracle
 
-    def _wide(self, change) -> OperatorSample:
+    def _wide(self, change) -> Call:
         """Return the wide sample. A change needs floating-point inputs: if there are none, integers become such."""
         if change is None or not self._has_integers_only:
             return self._sample.wide(change or _unchanged)
@@ -192,7 +193,7 @@ class Intermediates(TorchDispatchMode):
         return leaf * (1 + STEP * sizes)
 
 
-def _repeats(sample: OperatorSample) -> bool:
+def _repeats(sample: Call) -> bool:
     """Return whether an input repeats one number: then all results can be exact by one chance."""
     return any(t.layout is torch.strided and t.numel() > 1 and 0 in t.stride() for t in sample.tensors)
 
@@ -229,7 +230,7 @@ def _largest(tensor: torch.Tensor) -> float:
     return max(1.0, float(sizes.max())) if sizes.numel() else 1.0
 
 
-def _with_default_eps(info, sample: OperatorSample) -> OperatorSample:
+def _with_default_eps(info, sample: Call) -> Call:
     """Return the sample with the eps that the operator takes by default in this dtype; float64 has another."""
     if info.name not in limits().eps.of_the_accumulator or not isinstance(sample.input, torch.Tensor):
         return sample
@@ -242,7 +243,7 @@ def _with_default_eps(info, sample: OperatorSample) -> OperatorSample:
     return replace(sample, args=bound.args[1:], kwargs=bound.kwargs)
 
 
-def of_forward(info, sample: OperatorSample) -> Oracle:
+def of_forward(info, sample: Call) -> Oracle:
     """Return the oracle of the operator's plain result. It is empty where the host's bits are the only right ones."""
     if op_class(info) is OpClass.EXACT:
         return Oracle(lambda wide, _: [], sample)
@@ -257,13 +258,13 @@ def of_forward(info, sample: OperatorSample) -> Oracle:
     )
 
 
-def _functions_of(info, sample: OperatorSample) -> Functions:
+def _functions_of(info, sample: Call) -> Functions:
     function = FunctionElements.of(info, sample) if sample.process is None else None
     term = term_of_generator(info.name)
     return {0: function} if function else {}, {0: torch.tensor(term, dtype=torch.float64)} if term else {}
 
 
-def of_gradients(info, sample: OperatorSample, compute, cotangents: list[torch.Tensor]) -> Oracle:
+def of_gradients(info, sample: Call, compute, cotangents: list[torch.Tensor]) -> Oracle:
     """Return the oracle of the gradients of all inputs, which ``compute`` returns for a wide sample.
 
     ``compute`` also takes the change of the cotangents: the gradient of a linear operator depends on them alone.
@@ -275,7 +276,7 @@ def of_gradients(info, sample: OperatorSample, compute, cotangents: list[torch.T
     return Oracle(compute, sample, functions=functions, apart=simple, rounds_between=not simple)
 
 
-def _functions_of_gradients(info, sample: OperatorSample, cotangents: list[torch.Tensor]) -> Functions:
+def _functions_of_gradients(info, sample: Call, cotangents: list[torch.Tensor]) -> Functions:
     function = FunctionElements.of(info, sample) if sample.process is None else None
     if function is None or len(cotangents) != 1:
         return {}, {}
@@ -288,9 +289,7 @@ def _functions_of_gradients(info, sample: OperatorSample, cotangents: list[torch
     return elements, scales
 
 
-def _sums_of_terms(
-    info, sample: OperatorSample, function: FunctionElements, cotangent: torch.Tensor
-) -> dict[int, torch.Tensor]:
+def _sums_of_terms(info, sample: Call, function: FunctionElements, cotangent: torch.Tensor) -> dict[int, torch.Tensor]:
     """Return the sums of the absolute terms of the gradients of broadcast inputs, by position; the terms can cancel."""
     trained = {id(tensor): tensor for tensor in sample.tensors if tensor.requires_grad}
     inputs = [id(argument) for argument in (sample.input, *sample.args)]
@@ -325,7 +324,7 @@ class FunctionElements:
     cotangent: torch.Tensor | None = None
 
     @classmethod
-    def of(cls, info, sample: OperatorSample) -> FunctionElements | None:
+    def of(cls, info, sample: Call) -> FunctionElements | None:
         """Return the elements of the operator's result; None if it has no exact function, or is not real."""
         arguments = (sample.input, *sample.args)
         if info.name not in FUNCTIONS or not all(map(_is_real, arguments)):
@@ -338,7 +337,7 @@ class FunctionElements:
         except RuntimeError:  # the arguments are broadcast by another rule, as the weight of prelu
             return None
 
-    def gradients(self, sample: OperatorSample, cotangent: torch.Tensor) -> dict[int, FunctionElements]:
+    def gradients(self, sample: Call, cotangent: torch.Tensor) -> dict[int, FunctionElements]:
         """Return the elements of the gradients, by their position among the inputs that require one."""
         trained = {id(tensor): tensor for tensor in sample.tensors if tensor.requires_grad}
         inputs, found = [id(argument) for argument in (sample.input, *sample.args)], {}

@@ -12,7 +12,8 @@ from torch.utils import _python_dispatch as dispatch
 from conformance.numerics.transfer import copied
 
 from . import execution
-from .execution import HOST, OperatorSample, processed
+from .calls import HOST, Call
+from .execution import perform, processed
 
 #: Shape of an output, and whether it is complex.
 Kind = tuple[torch.Size, bool]
@@ -24,18 +25,22 @@ def _as_drawn(cotangent: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Pass:
-    """Kind of a backward: ``arrange`` lays a strided cotangent, made on the host, out in memory."""
+    """Kind of a derivative: ``arrange`` lays a strided cotangent, made on the host, out in memory.
+
+    ``of`` is what is computed: the gradients of one backward, those of two over one graph, or a further derivative.
+    """
 
     arrange: Callable[[torch.Tensor], torch.Tensor] = _as_drawn
+    of: str = "gradients"
 
-    def run(self, info, run, differentiate, sample: OperatorSample, seed: int, change=None):
+    def run(self, info, run, differentiate, sample: Call, seed: int, change=None):
         """Return the result, and the gradients of all inputs with ``requires_grad``, in order.
 
         ``change``, if given, is applied to each cotangent.
         """
         # All sides start from one seed: a device with the host's generator then draws the host's numbers.
         execution.reseed(seed, sample.device)
-        result = run(info.op, sample)
+        result = perform(run, info, sample)
         outputs = differentiable(sample, result)
         inputs = unique(tensor for tensor in sample.tensors if tensor.requires_grad)
         if not outputs or not inputs:
@@ -44,7 +49,7 @@ class Pass:
         return result, list(differentiate(outputs, inputs, [change(each) for each in given] if change else given))
 
 
-def differentiable(sample: OperatorSample, result) -> list[torch.Tensor]:
+def differentiable(sample: Call, result) -> list[torch.Tensor]:
     """Return the outputs that have a gradient."""
     return [leaf for leaf in processed(sample, result) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
 

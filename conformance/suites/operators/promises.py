@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import functools
 import unittest
+from typing import Any
 
 import torch
 
 from conformance.numerics import layout
 from conformance.numerics.trees import leaves
 
+from .calls import HOST, Call
 from .classes import is_fourier_transform
-from .execution import HOST, OperatorSample, call
+from .execution import call
 from .sampling import limits
 
 META = torch.device("meta")
@@ -23,7 +25,7 @@ META = torch.device("meta")
 _COMPOSITE = "CompositeImplicitAutograd"
 
 
-def promises_strides(info, sample: OperatorSample, position: int, expected: torch.Tensor) -> bool:
+def promises_strides(info, sample: Call, position: int, expected: torch.Tensor) -> bool:
     """Return whether every device has to give output ``position`` of this call the strides that the host gave it.
 
     A view has the strides that its meaning gives it. Otherwise the meta function has to agree with the host. FFT
@@ -40,7 +42,7 @@ def promises_strides(info, sample: OperatorSample, position: int, expected: torc
     return found.shape == expected.shape and layout.significant_strides(found) == layout.significant_strides(expected)
 
 
-def describes(info, sample: OperatorSample, position: int, actual: torch.Tensor, expected: torch.Tensor) -> bool:
+def describes(info, sample: Call, position: int, actual: torch.Tensor, expected: torch.Tensor) -> bool:
     """Return whether the meta function or the host gives output ``position`` of this call the metadata of ``actual``.
 
     The dtype and the shape may each be that of either. Some outputs differ between the CPU and all other devices, as
@@ -88,42 +90,42 @@ def is_composite(info) -> bool:
     return any(torch._C._dispatch_has_kernel(each) and has(each, _COMPOSITE) for each in qualified)
 
 
-def promises_refusal(function, sample: OperatorSample, **extra) -> bool:
-    """Return whether the meta function refuses the call, so that it has no meaning on any device.
+def promises_refusal(info: Any, given: Call) -> bool:
+    """Return whether the meta function refuses the call in its form, so that it has no meaning on any device.
 
-    A meta function that does not exist, or that refuses the call without ``extra`` too, describes nothing.
+    A meta function that does not exist, or that refuses the call without its outputs too, describes nothing.
     """
-    refusal = _meta_outcome(function, sample, **extra)[1]
+    function = given.function or info.op
+    refusal = (_ask_meta(function, given) if given.extra else _meta_outcome(function, given))[1]
     if refusal is None or issubclass(refusal, NotImplementedError):
         return False
-    return not extra or _on_meta(function, sample) is not None
+    return not given.extra or _on_meta(function, given) is not None
 
 
-def described_elements(function, sample: OperatorSample) -> int:
+def described_elements(function: Any, given: Call) -> int:
     """Return the elements of all outputs that the meta function describes; 0 if it refuses the call."""
-    return sum(leaf.numel() for leaf in _on_meta(function, sample) or [] if isinstance(leaf, torch.Tensor))
+    return sum(leaf.numel() for leaf in _on_meta(function, given) or [] if isinstance(leaf, torch.Tensor))
 
 
-def _on_meta(function, sample: OperatorSample, **extra) -> list | None:
-    """Return the outputs that the meta function describes, or None if it refuses the call."""
-    return _meta_outcome(function, sample, **extra)[0]
+def _on_meta(function: Any, given: Call) -> list[Any] | None:
+    """Return the outputs that the meta function describes for the arguments, or None if it refuses them."""
+    return _meta_outcome(function, given)[0]
 
 
-def _meta_outcome(function, sample: OperatorSample, **extra) -> tuple[list | None, type[Exception] | None]:
-    """Return the described outputs, or the type of the refusal; without ``extra`` they are kept with the sample."""
-    if extra:
-        return _ask_meta(function, sample, **extra)
-    return sample.found_out(("meta", function), lambda: _ask_meta(function, sample))
+def _meta_outcome(function: Any, given: Call) -> tuple[list[Any] | None, type[Exception] | None]:
+    """Return the described outputs, or the type of the refusal; they are kept with the arguments."""
+    return given.found_out(("meta", function), lambda: _ask_meta(function, given.into("", None)))
 
 
-def _ask_meta(function, sample: OperatorSample, **extra) -> tuple[list | None, type[Exception] | None]:
+def _ask_meta(function: Any, given: Call) -> tuple[list[Any] | None, type[Exception] | None]:
+    on_meta = given.on(META)
     try:
-        return leaves(call(function, sample.on(META), **extra)), None
+        return leaves(call(function, on_meta, **on_meta.extra)), None
     except Exception as refusal:  # each operator refuses in its own way
         return None, type(refusal)
 
 
-def reference_refuses(info, sample: OperatorSample) -> bool:
+def reference_refuses(info, sample: Call) -> bool:
     """Return whether PyTorch's own reference of the operator in Python refuses the call.
 
     The references (``torch._refs``) are what a backend without a kernel of its own runs. What they refuse, such as
@@ -133,7 +135,7 @@ def reference_refuses(info, sample: OperatorSample) -> bool:
     return reference is not None and sample.found_out(("reference", reference.op), lambda: _refuses(reference, sample))
 
 
-def _refuses(reference, sample: OperatorSample) -> bool:
+def _refuses(reference, sample: Call) -> bool:
     try:
         call(reference.op, sample.on(HOST))
     except Exception:  # each operator refuses in its own way

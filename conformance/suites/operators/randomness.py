@@ -5,19 +5,20 @@ The ``out=`` form has to write its output. It may draw other numbers than the pl
 
 from __future__ import annotations
 
-import functools
 import math
+from typing import Any
 
 import torch
 
 from conformance.numerics.compare import plain, same_bits, widen
-from conformance.numerics.transfer import copied
 from conformance.numerics.trees import tensors
 
-from . import execution
+from . import execution, forms
 from .arrangements import poisoned
+from .calls import HOST, Call
+from .cells import Cell
 from .classes import is_factorisation
-from .execution import HOST, OperatorSample, call
+from .execution import call, perform
 from .judging import with_equal_strides
 from .sampling import limits
 
@@ -29,90 +30,93 @@ _INFORMATIVE = 16
 _FEWEST = 3
 
 
-def check(info, judge, sample: OperatorSample, expected) -> None:
+def check(cell: Cell, sample: Call, expected: Any) -> None:
     """Check metadata, equal numbers under one seed, different bits under another, and statistics."""
-    label = str(sample)
-    arguments = sample.on(judge.device)
-    execution.reseed(1, judge.device)
-    first = judge.watches.execute(info.op, arguments)
-    _check_inputs(info, judge, sample, arguments, str(sample))
-    judge.metadata(label, first, expected, with_equal_strides(sample.on(judge.device), sample))
-    again = draw(execution.execute, info, sample, judge.device, seed=1)
-    judge.check.that(repeats(first, again), f"{label}: the same seed gave different numbers")
-    judge.samples += 1
-    judge.drawn.add(sample.number)
+    arguments = cell.on(sample)
+    execution.reseed(1, cell.device)
+    first = cell.watches.execute(cell.info.op, arguments)
+    _check_inputs(cell, sample, arguments)
+    cell.judge.metadata(sample, first, expected, with_equal_strides(cell.on(sample), sample), own=False)
+    again = draw(cell, sample, seed=1)
+    cell.judge.claim(sample, repeats(first, again), "the same seed gave different numbers")
+    cell.tally.compared += 1
+    cell.tally.drawn.add(sample.number)
     if _is_informative(expected):
         seeds = range(2, 2 + limits().random.seeds)
-        draws = (draw(execution.execute, info, sample, judge.device, seed=seed) for seed in seeds)
-        differ = any(not _same(first, drawn) for drawn in draws) or _host_repeats(info, sample)
-        judge.check.that(differ, f"{label}: another seed gave the same numbers")
-        if len(judge.drawn) <= limits().random.samples:
-            check_statistics(info, judge, sample)
+        draws = (draw(cell, sample, seed=seed) for seed in seeds)
+        differ = any(not _same(first, drawn) for drawn in draws) or _host_repeats(cell.info, sample)
+        cell.judge.claim(sample, differ, "another seed gave the same numbers")
+        if len(cell.tally.drawn) <= limits().random.samples:
+            check_statistics(cell, sample)
     elif any(tensor.numel() >= _FEWEST for tensor in tensors(expected)):
-        check_statistics(info, judge, sample)
-    if info.supports_out and isinstance(expected, torch.Tensor) and expected.layout is torch.strided:
-        _check_out(info, judge, sample, expected)
+        check_statistics(cell, sample)
+    if cell.info.supports_out and isinstance(expected, torch.Tensor) and expected.layout is torch.strided:
+        _check_out(cell, into_output(cell.info, sample, expected), expected)
 
 
-def _check_out(info, judge, sample: OperatorSample, expected: torch.Tensor) -> None:
+def _check_out(cell: Cell, form: Call, expected: torch.Tensor) -> None:
     """Check that the ``out=`` form writes and returns its output: the numbers of the plain call, or others like them.
 
     PyTorch does not promise that both forms draw the same numbers under one seed.
     """
-    if not has_out(info, sample, expected):
+    if not is_taken(cell.info, form):
         return
-    label, run = f"{sample}, out= variant", functools.partial(drawn_into, execution.execute, expected)
-    arguments = sample.on(judge.device)
-    execution.reseed(1, judge.device)
-    first = run(info.op, arguments)
-    _check_inputs(info, judge, sample, arguments, label)
-    again = draw(run, info, sample, judge.device, seed=1)
-    judge.check.that(repeats(first[0], again[0]), f"{label}: the same seed gave different numbers")
-    returned, out = first
-    judge.check.that(returned.shape == out.shape and _same(returned, out), f"{label}: the result is not the output")
-    judge.metadata(label, out, expected)
-    if not repeats(draw(execution.execute, info, sample, judge.device, seed=1), out):
-        check_statistics(info, judge, sample, lambda *given: run(*given)[1], "out= variant")
+    arguments = cell.on(form)
+    execution.reseed(1, cell.device)
+    returned, out = perform(execution.execute, cell.info, arguments), arguments.extra["out"]
+    _check_inputs(cell, form, arguments)
+    cell.judge.claim(form, repeats(returned, draw(cell, form, seed=1)), "the same seed gave different numbers")
+    cell.judge.claim(form, returned.shape == out.shape and _same(returned, out), "the result is not the output")
+    cell.judge.metadata(form, out, expected, own=False)
+    if not repeats(draw(cell, form.into("", None), seed=1), out):
+        check_statistics(cell, form)
 
 
-def has_out(info, sample: OperatorSample, like: torch.Tensor) -> bool:
+def into_output(info: Any, sample: Call, like: torch.Tensor) -> Call:
+    """Return the call with an output, whose old contents no draw gives."""
+    return sample.into(forms.OUT, info.op, out=poisoned(like.shape, like.dtype))
+
+
+def is_taken(info: Any, form: Call) -> bool:
     """Return whether the host takes an output for this call."""
     try:
-        draw(functools.partial(drawn_into, call, like), info, sample, torch.device("cpu"), seed=1)
+        draw_on_host(info, form, seed=1)
     except Exception:  # the host has no such form of this call
         return False
     return True
 
 
-def drawn_into(runner, like: torch.Tensor, function, sample: OperatorSample) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the result of a call with an output, and the output, whose old contents no draw gives."""
-    out = copied(poisoned(like.shape, like.dtype), sample.device)
-    return runner(function, sample, out=out), out
-
-
-def _check_inputs(info, judge, sample: OperatorSample, arguments: OperatorSample, label: str) -> None:
+def _check_inputs(cell: Cell, sample: Call, arguments: Call) -> None:
     """Check that the call has changed no input but those that it fills with random numbers on the host too."""
-    host = sample.on(torch.device("cpu"))
-    call(info.op, host)
+    host = sample.into("", None).on(HOST)
+    call(cell.info.op, host)
     for number, (after, written, before) in enumerate(
         zip(arguments.tensors, host.tensors, sample.tensors, strict=True)
     ):
         if same_bits(plain(written), plain(before)):
             kept = same_bits(plain(after), plain(before))
-            judge.check.that(kept, f"{label}: input {number} was changed by an out-of-place operation")
+            cell.judge.claim(sample, kept, f"input {number} was changed by an out-of-place operation")
 
 
-def _host_repeats(info, sample: OperatorSample) -> bool:
+def _host_repeats(info: Any, sample: Call) -> bool:
     """Return whether the host too repeats a result under another seed, as pooling over nearly the whole input does."""
-    first, *rest = (draw(call, info, sample, torch.device("cpu"), seed=seed) for seed in (1, *OTHER_SEEDS))
+    first, *rest = (draw_on_host(info, sample, seed=seed) for seed in (1, *OTHER_SEEDS))
     return any(_same(first, drawn) for drawn in rest)
 
 
-def draw(runner, info, sample: OperatorSample, device: torch.device, seed: int):
-    """Seed the generators and return the operator's result on ``device``."""
-    arguments = sample.on(device)
-    execution.reseed(seed, device)
-    return runner(info.op, arguments)
+def draw(cell: Cell, form: Call, seed: int) -> Any:
+    """Seed the generators and return what a call draws on the device: its output, if it has one."""
+    arguments = cell.on(form)
+    execution.reseed(seed, cell.device)
+    drawn = perform(execution.execute, cell.info, arguments)
+    return arguments.extra.get("out", drawn)
+
+
+def draw_on_host(info: Any, form: Call, seed: int) -> Any:
+    """Do the same on the host."""
+    arguments = form.on(HOST)
+    execution.reseed(seed, HOST)
+    return perform(call, info, arguments)
 
 
 def _same(left, right) -> bool:
@@ -146,24 +150,22 @@ def _is_informative(expected) -> bool:
     return any(tensor.numel() >= _INFORMATIVE for tensor in tensors(expected))
 
 
-def check_statistics(info, judge, sample: OperatorSample, run=None, variant: str = "") -> None:
+def check_statistics(cell: Cell, form: Call) -> None:
     """Compare statistics of the first output: a device that draws other numbers draws them from the same distribution.
 
-    Both sides make many calls; the means may differ by a number of standard errors (limits.toml, ``random``). ``run``
-    is another form of the call on the device, and ``variant`` its name.
+    Both sides make many calls; the means may differ by a number of standard errors (limits.toml, ``random``). The
+    host's numbers are those of the plain form.
     """
-    repeats, allowed = range(limits().random.calls), limits().random.sigmas
-    run = run or execution.execute
+    repeats, allowed, plainly = range(limits().random.calls), limits().random.sigmas, form.into("", None)
     # Disjoint seeds: two generators that are the same algorithm must not agree by drawing the same numbers.
-    device_statistics = [_statistics(info, draw(run, info, sample, judge.device, seed=100 + i)) for i in repeats]
-    host_statistics = [_statistics(info, draw(call, info, sample, HOST, seed=5000 + i)) for i in repeats]
-    label = f"{sample}, {variant}" if variant else str(sample)
+    device_statistics = [_statistics(cell.info, draw(cell, form, seed=100 + i)) for i in repeats]
+    host_statistics = [_statistics(cell.info, draw_on_host(cell.info, plainly, seed=5000 + i)) for i in repeats]
     for name, device_values, host_values in zip(
         STATISTICS, torch.stack(device_statistics).T, torch.stack(host_statistics).T, strict=True
     ):
         distance = _distance(device_values, host_values)
-        close = distance <= allowed
-        judge.check.that(close, f"{label}: {name} differs by {distance:.1f} standard errors, allowed {allowed}")
+        said = f"{name} differs by {distance:.1f} standard errors, allowed {allowed}"
+        cell.judge.claim(form, distance <= allowed, said)
 
 
 #: The mean of some distributions does not exist; that of the arc tangent always does.

@@ -11,10 +11,10 @@ from typing import Final
 
 import torch
 
-from .execution import OperatorSample
+from .calls import Call
 
 
-def are_in(info, sample: OperatorSample) -> bool:
+def are_in(info, sample: Call) -> bool:
     """Return whether the call writes two values to one place, and adds up none of them."""
     places = _PLACES.get(info.name)
     return places is not None and any(_repeats(rows) for rows in places(sample))
@@ -26,25 +26,25 @@ def _repeats(rows: torch.Tensor) -> bool:
     return bool((ordered[..., 1:] == ordered[..., :-1]).any())
 
 
-def _of_scatter(sample: OperatorSample) -> list[torch.Tensor]:
+def _of_scatter(sample: Call) -> list[torch.Tensor]:
     dim, index, source = sample.args
     if not isinstance(source, torch.Tensor) or sample.kwargs.get("reduce") or not index.dim():
         return []  # one value for all places
     return [index.movedim(dim, -1)]
 
 
-def _of_index_copy(sample: OperatorSample) -> list[torch.Tensor]:
+def _of_index_copy(sample: Call) -> list[torch.Tensor]:
     return [sample.args[1].reshape(-1)]
 
 
-def _of_put(sample: OperatorSample) -> list[torch.Tensor]:
+def _of_put(sample: Call) -> list[torch.Tensor]:
     if _adds_up(sample):
         return []
     index, size = sample.args[0].reshape(-1), sample.input.numel()
     return [torch.where(index < 0, index + size, index)]
 
 
-def _of_index_put(sample: OperatorSample) -> list[torch.Tensor]:
+def _of_index_put(sample: Call) -> list[torch.Tensor]:
     indices, values = sample.args[:2]
     if _adds_up(sample) or values.numel() < 2:
         return []
@@ -55,16 +55,16 @@ def _of_index_put(sample: OperatorSample) -> list[torch.Tensor]:
     return [torch.zeros(int(counts.max()) if counts.numel() else 0)]
 
 
-def _of_max_unpool(dims: int) -> Callable[[OperatorSample], list[torch.Tensor]]:
+def _of_max_unpool(dims: int) -> Callable[[Call], list[torch.Tensor]]:
     return lambda sample: [sample.args[0].flatten(-dims)]
 
 
-def _adds_up(sample: OperatorSample) -> bool:
+def _adds_up(sample: Call) -> bool:
     return any(value is True for value in (*sample.args, *sample.kwargs.values()))
 
 
 #: The places that a call writes, for each operator that does not add up what it writes: rows of numbers.
-_PLACES: Final[dict[str, Callable[[OperatorSample], list[torch.Tensor]]]] = {
+_PLACES: Final[dict[str, Callable[[Call], list[torch.Tensor]]]] = {
     "scatter": _of_scatter,
     "index_copy": _of_index_copy,
     "index_put": _of_index_put,

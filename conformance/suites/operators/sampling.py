@@ -17,7 +17,7 @@ from conformance.numerics.budgets import load_table
 from conformance.numerics.trees import tensors
 
 from . import repeated_writes
-from .execution import OperatorSample
+from .calls import Call
 from .factors import with_positive_diagonal
 
 #: Full names of the operators whose samples keep no tensor on the host.
@@ -56,7 +56,7 @@ def _tables(deep: bool) -> SimpleNamespace:
     return SimpleNamespace(**{name: SimpleNamespace(**{**row, **changes.get(name, {})}) for name, row in usual.items()})
 
 
-def pick(info, dtype: torch.dtype, *, requires_grad: bool, extent) -> list[OperatorSample]:
+def pick(info, dtype: torch.dtype, *, requires_grad: bool, extent) -> list[Call]:
     """Return up to ``extent.samples`` of the first ``extent.prefix`` samples, made on the host."""
     with host_only():
         generated = info.sample_inputs("cpu", dtype, requires_grad=requires_grad, set_seed=False)
@@ -84,9 +84,7 @@ def _no() -> bool:
     return False
 
 
-def _with_host_arguments(
-    picked: list[OperatorSample], info, dtype: torch.dtype, *, requires_grad: bool
-) -> list[OperatorSample]:
+def _with_host_arguments(picked: list[Call], info, dtype: torch.dtype, *, requires_grad: bool) -> list[Call]:
     """Return the samples with the positions of the tensors that stay on the host.
 
     The database makes these tensors on the host even for another device. To find them, the samples are generated a
@@ -103,7 +101,7 @@ def _with_host_arguments(
     return [replace(sample, on_host=places.get(sample.number, frozenset())) for sample in picked]
 
 
-def _has_index(sample: OperatorSample) -> bool:
+def _has_index(sample: Call) -> bool:
     return any(not (t.is_floating_point() or t.is_complex()) for t in tensors([sample.args, sample.kwargs]))
 
 
@@ -113,23 +111,23 @@ def _host_places(info, dtype: torch.dtype, *, requires_grad: bool) -> dict[int, 
         # On meta nothing is computed; a tensor that is not on meta was made on the host.
         generated = info.sample_inputs("meta", dtype, requires_grad=requires_grad, set_seed=False)
         for number, sample in enumerate(itertools.islice(generated, limits().inference.prefix)):
-            made = enumerate(OperatorSample.of(number, sample).tensors)
+            made = enumerate(Call.of(number, sample).tensors)
             found[number] = frozenset(position for position, tensor in made if not tensor.is_meta)
     except Exception:  # some generators read the values of their tensors, and meta tensors have none
         return {}
     return found
 
 
-def _prefix(generated, length: int) -> list[OperatorSample]:
+def _prefix(generated, length: int) -> list[Call]:
     """Return the first samples, fewer if they are large: some generators hold thousands, with millions of numbers."""
     samples, scanned, filled = [], 0, False
     for number, sample in enumerate(itertools.islice(generated, limits().generation.longest)):
         # Some generators begin with empty tensors, on which nothing is computed: then the first that are not follow.
-        if number >= length and (filled or not _is_filled(OperatorSample.of(number, sample))):
+        if number >= length and (filled or not _is_filled(Call.of(number, sample))):
             if filled:
                 break
             continue
-        samples.append(OperatorSample.of(number, sample))
+        samples.append(Call.of(number, sample))
         filled = filled or _is_filled(samples[-1])
         scanned += elements(samples[-1])
         if scanned > limits().generation.scanned:
@@ -137,12 +135,12 @@ def _prefix(generated, length: int) -> list[OperatorSample]:
     return samples
 
 
-def _is_filled(sample: OperatorSample) -> bool:
+def _is_filled(sample: Call) -> bool:
     """Return whether no tensor of the sample is empty."""
     return all(tensor.numel() for tensor in sample.tensors)
 
 
-def _chosen(samples: list[OperatorSample], count: int) -> list[OperatorSample]:
+def _chosen(samples: list[Call], count: int) -> list[Call]:
     """Return ``count`` samples, spread evenly. If all of these have an empty tensor, the last is one that has none."""
     chosen = _spread(samples, count)
     if any(map(_is_filled, chosen)):
@@ -151,13 +149,13 @@ def _chosen(samples: list[OperatorSample], count: int) -> list[OperatorSample]:
     return chosen if filled is None else [*chosen[:-1], filled]
 
 
-def _small(samples: list[OperatorSample]) -> list[OperatorSample]:
+def _small(samples: list[Call]) -> list[Call]:
     """Return the samples that are not too large, or the smallest one if all are."""
     small = [sample for sample in samples if elements(sample) <= limits().generation.elements]
     return small or sorted(samples, key=elements)[:1]
 
 
-def _spread(samples: list[OperatorSample], count: int) -> list[OperatorSample]:
+def _spread(samples: list[Call], count: int) -> list[Call]:
     if len(samples) <= count:
         return samples
     # Both ends are included.
@@ -165,7 +163,7 @@ def _spread(samples: list[OperatorSample], count: int) -> list[OperatorSample]:
     return [samples[round(i * step)] for i in range(count)]
 
 
-def _within_budget(samples: list[OperatorSample]) -> list[OperatorSample]:
+def _within_budget(samples: list[Call]) -> list[Call]:
     """Return the first samples that together stay below the cell's limit of elements; at least one."""
     kept, spent = [], 0
     for sample in samples:
@@ -176,7 +174,7 @@ def _within_budget(samples: list[OperatorSample]) -> list[OperatorSample]:
     return kept
 
 
-def elements(sample: OperatorSample) -> int:
+def elements(sample: Call) -> int:
     """Return how many elements the sample's tensors have together."""
     return sum(tensor.numel() for tensor in sample.tensors)
 

@@ -14,21 +14,26 @@ from typing import Any
 
 import torch
 
+from conformance.accelerators.capabilities import Mode
 from conformance.numerics.trees import leaves, mapped
 
-from . import execution, special_inputs
+from . import execution
+from .calls import HOST, Call
+from .cells import Cell
 from .classes import is_elementwise, is_factorisation
-from .execution import HOST, OperatorSample, call, host_call
+from .execution import attempt, call, host_call
+from .families import Stage, source
+from .kinds import representative, unlike
 from .oracle import of_forward
-from .sampling import is_first_dtype, limits
-from .variants import attempt, forms, representative
+from .sampling import limits
+from .variants import check_forms
 
 #: Numbers from 4000 on are no numbers of the database's samples, tiers or large samples.
 _NUMBER = 4000
 #: Factors of eleven bits or more: the product of a number of bfloat16 and a factor is no number of bfloat16. They are
-#: unlike, so that two arguments differ.
+#: of_kinds, so that two arguments differ.
 _FACTORS = tuple(1 + bits / 1024 for bits in (3, 5, 11, 13, 19, 21))
-#: Factors of a number for each dimension: so unlike that results of few elements show which dimension has which.
+#: Factors of a number for each dimension: so of_kinds that results of few elements show which dimension has which.
 _APART = (1.0, 1.53, 0.71)
 #: Integers that neither 8 bits nor the steps of bfloat16 hold.
 _INTEGERS = (257, 259, 517, 521)
@@ -43,57 +48,64 @@ _OF_NUMBERS = (torch.float32, torch.float64, torch.complex64, torch.int64)
 _FOR_NONE = {"Optional[float]": (0.7,), "Optional[number]": (1.3,), "Optional[int]": (3, 1)}
 
 
-def check(info, judge, samples: list[OperatorSample], dtype: torch.dtype) -> None:
-    """Compare results for other settings with the host's: other numbers in some dtypes, other defaults in one.
-
-    The in-place and the ``out=`` form get them too: their kernels may be others.
-    """
-    if not judge.values or not samples:
-        return
-    for other in _chosen(info, judge, samples, dtype):
-        usual, device = host_call(info.op, other), other.on(judge.device)
-        if usual.error is not None:
-            raise usual.error
-        found = attempt(execution.execute, info.op, device)
-        if isinstance(found.error, NotImplementedError):
-            judge.check.metric("settings", f"not supported: {other.tier}")
-        elif found.error is not None:
-            raise found.error
-        else:
-            judge.outcome(other, (found.value, device), (usual.value, usual.given), of_forward(info, other))
-            if is_first_dtype(info, dtype):
-                forms(info, judge, other)
+def compare(cell: Cell, other: Call) -> None:
+    """Compare a call with the host's; that the device does not support it is a note."""
+    usual, device = host_call(cell.info.op, other), cell.on(other)
+    if usual.error is not None:
+        raise usual.error
+    found = attempt(execution.execute, cell.info, device)
+    if isinstance(found.error, NotImplementedError):
+        cell.check.metric("settings", f"not supported: {other.source}")
+    elif found.error is not None:
+        raise found.error
+    else:
+        cell.judge.outcome(other, (found.value, device), (usual.value, usual.given), of_forward(cell.info, other))
+        cell.kept("settings", list).append(other)
 
 
-def _chosen(info, judge, samples: list[OperatorSample], dtype: torch.dtype) -> Iterator[OperatorSample]:
-    if dtype in _OF_NUMBERS:
-        for sample in special_inputs.unlike(info, judge, samples):
-            yield from with_numbers(info, sample, dtype)
-        yield from beyond(info, samples)
-        for sample in special_inputs.unlike(info, judge, samples, most=len(samples), by_dims=True):
-            yield from with_tuples(info, sample)
-    fixed = [sample for sample in samples if sample.number not in judge.drawn]
-    if fixed and is_first_dtype(info, dtype):
-        unlike = special_inputs.unlike(info, judge, samples)
-        # A sample with other kinds of arguments may reach another overload.
-        for sample in {id(sample): sample for sample in (representative(fixed, plain=True), *unlike)}.values():
-            yield from with_defaults(info, sample)
-            yield from with_dtype(info, sample, judge.check.dtypes)
-            yield from with_unequal_sizes(info, sample)
-        for sample in unlike:
-            yield from with_rows(info, sample)
-        for sample in fixed:
-            yield from with_images(info, sample)
-            yield from with_present_index(info, sample)
-    # Among integers some are equal, which is where the side of a search and the order of a sort matter.
-    if fixed and dtype in (torch.float32, torch.int64):
-        yield from with_words(info, representative(fixed, plain=True))
+@source(Mode.INFERENCE, compare, dtypes=_OF_NUMBERS)
+def other_numbers(cell: Cell) -> Iterator[Call]:
+    """Yield samples with other numbers: all of them, one for each dimension, coordinates far away."""
+    for sample in unlike(cell, cell.samples):
+        yield from with_numbers(cell.info, sample, cell.dtype)
+    yield from beyond(cell.info, cell.samples)
+    for sample in unlike(cell, cell.samples, most=len(cell.samples), by_dims=True):
+        yield from with_tuples(cell.info, sample)
+
+
+@source(Mode.INFERENCE, compare, once=True, fixed=True)
+def other_defaults(cell: Cell) -> Iterator[Call]:
+    """Yield samples with other defaults and sizes. One with other kinds of arguments may reach another overload."""
+    of_kinds = unlike(cell, cell.samples)
+    for sample in {id(sample): sample for sample in (representative(cell.fixed, plain=True), *of_kinds)}.values():
+        yield from with_defaults(cell.info, sample)
+        yield from with_dtype(cell.info, sample, cell.check.dtypes)
+        yield from with_unequal_sizes(cell.info, sample)
+    for sample in of_kinds:
+        yield from with_rows(cell.info, sample)
+    for sample in cell.fixed:
+        yield from with_images(cell.info, sample)
+        yield from with_present_index(cell.info, sample)
+
+
+@source(Mode.INFERENCE, check_forms, stage=Stage.FORMS, once=True)
+def forms_of_settings(cell: Cell) -> list[Call]:
+    """Return the calls with other settings that the device supports: their other forms may be other kernels."""
+    found: list[Call] = cell.kept("settings", list)
+    return found
+
+
+# Among integers some are equal, which is where the side of a search and the order of a sort matter.
+@source(Mode.INFERENCE, compare, dtypes=(torch.float32, torch.int64), fixed=True)
+def other_words(cell: Cell) -> Iterator[Call]:
+    """Yield a sample with other words."""
+    yield from with_words(cell.info, representative(cell.fixed, plain=True))
 
 
 # --- numbers ----------------------------------------------------------------------------------------------------------
 
 
-def with_numbers(info, sample: OperatorSample, dtype: torch.dtype) -> Iterator[OperatorSample]:
+def with_numbers(info, sample: Call, dtype: torch.dtype) -> Iterator[Call]:
     """Yield the sample with all numbers changed, or with each one where the host refuses that."""
     places = [place for place, leaf in enumerate(_plain(sample)) if _is_number(leaf)]
     places = [place for place in places if _takes_any_number(info, sample, place)]
@@ -111,11 +123,11 @@ def with_numbers(info, sample: OperatorSample, dtype: torch.dtype) -> Iterator[O
             yield _named(alone, f"another number {place}", sample.number)
 
 
-def _named(sample: OperatorSample, name: str, order: int) -> OperatorSample:
-    return replace(sample, number=_NUMBER + order, tier=name)
+def _named(sample: Call, name: str, order: int) -> Call:
+    return replace(sample, number=_NUMBER + order, source=name)
 
 
-def with_tuples(info, sample: OperatorSample) -> Iterator[OperatorSample]:
+def with_tuples(info, sample: Call) -> Iterator[Call]:
     """Yield an image's sample with a number for each dimension in the place of one for all, such as a scale."""
     dims = sample.input.dim() - 2 if isinstance(sample.input, torch.Tensor) else 0
     if dims not in (1, 2, 3):
@@ -135,7 +147,7 @@ def _is_number(leaf: Any) -> bool:
     return type(leaf) in (int, float) and leaf == leaf and abs(leaf) < 1e6
 
 
-def _takes_any_number(info, sample: OperatorSample, place: int) -> bool:
+def _takes_any_number(info, sample: Call, place: int) -> bool:
     """Return whether an argument is a number by its schema: a dimension or a size is an integer, and takes no float."""
     value = _plain(sample)[place]
     if type(value) is float:
@@ -157,12 +169,12 @@ def _odd(value: float, order: int, dtype: torch.dtype) -> float:
     return (value or 1.0) * _FACTORS[order % len(_FACTORS)]
 
 
-def _plain(sample: OperatorSample) -> list[Any]:
+def _plain(sample: Call) -> list[Any]:
     """Return the leaves of the arguments behind the first one."""
     return leaves([sample.args, sample.kwargs])
 
 
-def _replaced(sample: OperatorSample, values: dict[int, Any]) -> OperatorSample:
+def _replaced(sample: Call, values: dict[int, Any]) -> Call:
     seen = iter(range(10_000))
 
     def change(leaf: Any) -> Any:
@@ -173,18 +185,18 @@ def _replaced(sample: OperatorSample, values: dict[int, Any]) -> OperatorSample:
     return replace(sample, args=args, kwargs=kwargs)
 
 
-def beyond(info, samples: list[OperatorSample]) -> Iterator[OperatorSample]:
+def beyond(info, samples: list[Call]) -> Iterator[Call]:
     """Yield the samples with coordinates several images away, for operators that take such coordinates."""
     for sample in samples if info.name in limits().settings.beyond else ():
         far = sample.tensors[1].detach() * _FAR
         changed = sample.with_tensor(sample.tensors[1], far.requires_grad_(sample.tensors[1].requires_grad))
-        yield replace(changed, number=_NUMBER + _BEYOND + sample.number, tier="coordinates far beyond the image")
+        yield replace(changed, number=_NUMBER + _BEYOND + sample.number, source="coordinates far beyond the image")
 
 
 # --- defaults ---------------------------------------------------------------------------------------------------------
 
 
-def with_defaults(info, sample: OperatorSample) -> Iterator[OperatorSample]:
+def with_defaults(info, sample: Call) -> Iterator[Call]:
     """Yield the sample with each default in turn set to something else that the host computes."""
     for name, default, kind in _defaults(info, sample):
         for value in others(default, kind):
@@ -194,7 +206,7 @@ def with_defaults(info, sample: OperatorSample) -> Iterator[OperatorSample]:
                 break
 
 
-def with_dtype(info, sample: OperatorSample, declared: Collection[str] | None) -> Iterator[OperatorSample]:
+def with_dtype(info, sample: Call, declared: Collection[str] | None) -> Iterator[Call]:
     """Yield the sample with a wider ``dtype=``, in which the operator has to compute, of those that are declared."""
     given = sample.input.dtype if isinstance(sample.input, torch.Tensor) else None
     wider = _WIDER.get(given)
@@ -207,7 +219,7 @@ def with_dtype(info, sample: OperatorSample, declared: Collection[str] | None) -
         yield _named(other, f"dtype={wider}", sample.number)
 
 
-def with_unequal_sizes(info, sample: OperatorSample) -> Iterator[OperatorSample]:
+def with_unequal_sizes(info, sample: Call) -> Iterator[Call]:
     """Yield the sample with one dimension of one tensor longer, which the documentation lets differ from another one.
 
     Sizes that are most often equal, such as those of keys and values, may be taken for each other.
@@ -222,7 +234,7 @@ def with_unequal_sizes(info, sample: OperatorSample) -> Iterator[OperatorSample]
                 yield _named(other, f"dimension {dim} of input {number} longer", sample.number)
 
 
-def with_words(info, sample: OperatorSample) -> Iterator[OperatorSample]:
+def with_words(info, sample: Call) -> Iterator[Call]:
     """Yield the sample with each word of a table in turn, for the arguments that take words and are not given."""
     words = vars(limits().words)
     # A flag of the same name is none: ``reduce`` of a loss is true or false.
@@ -235,7 +247,7 @@ def with_words(info, sample: OperatorSample) -> Iterator[OperatorSample]:
                 yield _named(other, f"{name}={word!r}", sample.number)
 
 
-def with_rows(info, sample: OperatorSample) -> Iterator[OperatorSample]:
+def with_rows(info, sample: Call) -> Iterator[Call]:
     """Yield the sample with the first row, or one element, of each tensor in turn, where it broadcasts to the result.
 
     The element is a tensor of no dimensions, which kernels take for a number.
@@ -252,7 +264,7 @@ def with_rows(info, sample: OperatorSample) -> Iterator[OperatorSample]:
                     yield _named(other, f"one {name} of input {number}", sample.number)
 
 
-def with_present_index(info, sample: OperatorSample) -> Iterator[OperatorSample]:
+def with_present_index(info, sample: Call) -> Iterator[Call]:
     """Yield the sample with one of its own indices for each argument of that kind, such as the one a loss ignores."""
     known = next((int(t.flatten()[0]) for t in sample.tensors if t.dtype is torch.int64 and t.numel()), None)
     names = dict.fromkeys([*sample.kwargs, *(name for name, _, _ in _defaults(info, sample))])
@@ -263,7 +275,7 @@ def with_present_index(info, sample: OperatorSample) -> Iterator[OperatorSample]
                 yield _named(other, f"{name}={known}", sample.number)
 
 
-def with_images(info, sample: OperatorSample) -> Iterator[OperatorSample]:
+def with_images(info, sample: Call) -> Iterator[Call]:
     """Yield the sample with an image of channels_last memory in the place of an input of three dimensions.
 
     Its channels repeat values, so that a matrix of them would be singular.
@@ -282,7 +294,7 @@ def with_images(info, sample: OperatorSample) -> Iterator[OperatorSample]:
         yield _named(other, "an image in channels_last", sample.number)
 
 
-def _defaults(info, sample: OperatorSample) -> Iterator[tuple[str, Any, str]]:
+def _defaults(info, sample: Call) -> Iterator[tuple[str, Any, str]]:
     """Yield name, default and type of the arguments that a sample does not give."""
     given, seen = 1 + len(sample.args), set(sample.kwargs) | set(limits().settings.kept)
     for name, default, kind in (*_of_signature(info, given), *_of_schemas(info, given)):
@@ -324,18 +336,18 @@ def others(default: Any, kind: str) -> Iterator[Any]:
         yield from _FOR_NONE[kind]
 
 
-def _shape(info, sample: OperatorSample) -> torch.Size | None:
+def _shape(info, sample: Call) -> torch.Size | None:
     """Return the shape of the host's result; None if it is no tensor, or if the host does not compute the call."""
     result = _result(info, sample)
     return result[0].shape if result is not None and isinstance(result[0], torch.Tensor) else None
 
 
-def computes(info, sample: OperatorSample) -> bool:
+def computes(info, sample: Call) -> bool:
     """Return whether the host computes the call, and draws no random numbers for it."""
     return _result(info, sample) is not None
 
 
-def _result(info, sample: OperatorSample) -> tuple[Any] | None:
+def _result(info, sample: Call) -> tuple[Any] | None:
     """Return the host's result, as the one element of a tuple; None if it refuses, draws, or makes many elements."""
     state = torch.get_rng_state()
     found = host_call(info.op, sample)

@@ -7,17 +7,23 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import torch
 
+from conformance.accelerators.capabilities import Mode
 from conformance.numerics.budgets import OpClass
 from conformance.numerics.compare import Exact, plain, same_bits, widen, without_nan
 from conformance.numerics.trees import leaves, mapped, tensors
 
 from . import choices, execution, forms, large, sampling, special_values, tiers, tiny_inputs
-from .execution import HOST, OperatorSample, call, host_gradients
+from .calls import HOST, Call
+from .cells import Cell
+from .execution import call, host_gradients, perform
+from .families import Stage, check, source
+from .kinds import unlike
 from .oracle import Oracle, of_forward
 from .passes import Pass
 from .sampling import limits
@@ -38,83 +44,125 @@ _FINITE = (20.0, -30.0)
 _FAR = 300.0
 #: Relative difference of two results in float64 that is nothing but rounding.
 _ROUNDED = 1e-9
-#: Stands in the place of a tensor; no number that the database has. Such samples count from 7000 on.
-_A_NUMBER, _NUMBERED = 0.7, 7000
+#: Number of the samples of ``item``.
+_OF_ITEM = 7000
 
 
-def check(info, judge, samples: list[OperatorSample], dtype: torch.dtype) -> None:
-    """Compare results for special values in each tensor of some samples with the host's."""
-    has_samples = dtype.is_floating_point and tiers.has_special_values(info)
-    if not judge.values or (dtype.is_floating_point and info.name in limits().special_inputs.undefined):
+def _compare(cell: Cell, change: Change) -> None:
+    """Compare a call with special values, and its forms, with the host's."""
+    state, given = torch.get_rng_state(), change.call
+    try:
+        expected = call(cell.info.op, given.on(HOST))
+    except Exception:  # such values are outside of the operator's domain
         return
-    if judge.op_class is OpClass.ITERATIVE:
-        _check_solved(info, judge, samples, dtype)
+    if not torch.equal(state, torch.get_rng_state()):
         return
-    if not (dtype.is_floating_point or dtype in FACTORS):
+    try:
+        found = execution.execute(cell.info.op, cell.on(given))
+    except RuntimeError:
+        if not change.may_refuse:
+            raise
+        cell.check.metric("special_inputs", f"refused: {change.name}")
         return
-    if info.name == "item":
-        _check_numbers(info, judge, dtype)
-        return
-    chosen = unlike(info, judge, samples)
-    tiny_inputs.check(info, judge, chosen)
-    if dtype.is_floating_point:
-        for sample in chosen[:1]:
-            _check_ignored(info, judge, sample)
-    for sample in chosen:
-        if has_samples and tiers.is_usual(info, sample, dtype):
+    _compare_form(cell, change, given, expected, found)
+    for form in forms.others(cell.info, given, expected) if change.in_forms else ():
+        try:
+            expected = perform(call, cell.info, form.on(HOST))
+        except Exception:  # the host has no such form of this call
             continue
-        changes = (
-            special_values.integers(info, sample, dtype)
-            if dtype in FACTORS
-            else special_values.floats(info, judge, sample)
-        )
-        for change in changes:
-            _compare(info, judge, change)
+        _compare_form(cell, change, form, expected, perform(execution.execute, cell.info, cell.on(form)))
 
 
-def _check_numbers(info, judge, dtype: torch.dtype) -> None:
+@source(Mode.INFERENCE, _compare)
+def special_inputs(cell: Cell) -> Iterator[Change]:
+    """Yield some samples with special values in each tensor in turn."""
+    if not _takes_special_values(cell) or cell.op_class is OpClass.ITERATIVE or cell.info.name == "item":
+        return
+    is_float = cell.dtype.is_floating_point
+    has_samples = is_float and tiers.has_special_values(cell.info)
+    chosen = unlike(cell, cell.samples)
+    if is_float and chosen:
+        yield from _ignored(cell.info, chosen[0])
+    for sample in chosen:
+        if not (has_samples and tiers.is_usual(cell.info, sample, cell.dtype)):
+            values = special_values.floats if is_float else special_values.integers
+            yield from values(cell, sample)
+
+
+@check(Mode.INFERENCE)
+def tiny_numbers(cell: Cell) -> None:
+    """Compare results for subnormal numbers and negative zeros in some samples."""
+    if _takes_special_values(cell) and cell.op_class is not OpClass.ITERATIVE and cell.info.name != "item":
+        tiny_inputs.check(cell, unlike(cell, cell.samples))
+
+
+@check(Mode.INFERENCE)
+def numbers_in_python(cell: Cell) -> None:
+    """Compare the number that ``item`` makes of one element, bit for bit."""
+    if cell.info.name == "item" and _takes_special_values(cell):
+        _check_numbers(cell, cell.dtype)
+
+
+@check(Mode.INFERENCE)
+def solved(cell: Cell) -> None:
+    """Compare what linear algebra makes of special values."""
+    if cell.op_class is OpClass.ITERATIVE and cell.dtype.is_floating_point and not _is_undefined(cell):
+        _check_solved(cell, cell.samples, cell.dtype)
+
+
+def _takes_special_values(cell: Cell) -> bool:
+    return not _is_undefined(cell) and (cell.dtype.is_floating_point or cell.dtype in FACTORS)
+
+
+def _is_undefined(cell: Cell) -> bool:
+    return cell.dtype.is_floating_point and cell.info.name in limits().special_inputs.undefined
+
+
+def _check_numbers(cell: Cell, dtype: torch.dtype) -> None:
     """Check that one element of a tensor becomes the same number in Python, bit for bit."""
-    tiny = torch.finfo(dtype).smallest_normal / 8 if judge.check.subnormals and dtype.is_floating_point else 1.0
+    tiny = torch.finfo(dtype).smallest_normal / 8 if cell.check.subnormals and dtype.is_floating_point else 1.0
     odd = (1.2345678, -0.0, float("nan"), torch.inf, -torch.inf, tiny)
     wide = torch.float64 if dtype.is_floating_point else dtype
     for value in odd if dtype.is_floating_point else (special_values.MOST, *FACTORS[dtype]):
-        given = torch.tensor(value, dtype=dtype)
-        found = execution.execute(info.op, OperatorSample(_NUMBERED, given).on(judge.device))
-        same = type(found) is type(value) and same_bits(*(torch.tensor(n, dtype=wide) for n in (found, given.item())))
-        judge.check.that(same, f"item() of {given.item()} gives {found!r}")
+        given = Call(_OF_ITEM, torch.tensor(value, dtype=dtype), change=f"the number {value}")
+        found = execution.execute(cell.info.op, cell.on(given))
+        same = type(found) is type(value) and same_bits(
+            *(torch.tensor(n, dtype=wide) for n in (found, given.input.item()))
+        )
+        cell.judge.claim(given, same, f"item() gives {found!r}")
 
 
-def _check_solved(info, judge, samples: list[OperatorSample], dtype: torch.dtype) -> None:
+def _check_solved(cell: Cell, samples: list[Call], dtype: torch.dtype) -> None:
     """Compare results for NaN and infinities in the inputs of linear algebra that no iteration reads.
 
     Iterations may end the process for a matrix with NaN. An elimination ends, and an infinity has no defined pivot.
     """
     table = limits().special_inputs
-    in_products, eliminated = (part.get(info.name, ()) for part in (table.in_products, table.eliminated))
-    for sample in unlike(info, judge, samples) if dtype.is_floating_point else ():
+    in_products, eliminated = (part.get(cell.info.name, ()) for part in (table.in_products, table.eliminated))
+    for sample in unlike(cell, samples):
         places = range(limits().special_inputs.tensors) if sampling.is_deep() else (*in_products, *eliminated)
-        tiny_inputs.check_losses(info, judge, sample, places)
+        tiny_inputs.check_losses(cell, sample, places)
         for number, tensor in of_values(sample):
-            if number in table.factorised.get(info.name, ()):
-                _check_is_seen(info, judge, sample, number, tensor)
+            if number in table.factorised.get(cell.info.name, ()):
+                _check_is_seen(cell, sample, number, tensor)
             for change in (
                 special_values.not_finite(sample, number, tensor, special_values.KINDS) if number in in_products else ()
             ):
-                _compare(info, judge, change)
+                _compare(cell, change)
             for change in special_values.not_finite(sample, number, tensor, ("NaN",)) if number in eliminated else ():
                 # A library may find no pivot in such a matrix, and say that it is singular.
-                _compare(info, judge, replace(change, may_refuse=True, of_nan=False))
-            if number in table.triangular.get(info.name, ()):
-                _compare(info, judge, special_values.rare(sample, number, tensor, -torch.inf))
+                _compare(cell, replace(change, may_refuse=True, of_nan=False))
+            if number in table.triangular.get(cell.info.name, ()):
+                _compare(cell, special_values.rare(sample, number, tensor, -torch.inf))
 
 
-def _check_is_seen(info, judge, sample: OperatorSample, number: int, tensor: torch.Tensor) -> None:
+def _check_is_seen(cell: Cell, sample: Call, number: int, tensor: torch.Tensor) -> None:
     """Check that a matrix with NaN or infinity in its first column is refused, or its result is not finite.
 
     Both triangles contain the first element; below it, the largest number of the dtype has a finite factorisation. A
     case of which the host makes finite results does not count. Which elements are NaN depends on the algorithm.
     """
-    usual = tiny_inputs.outputs(info, call, sample.on(HOST))
+    usual = tiny_inputs.outputs(cell.info, call, sample.on(HOST))
     if not usual or not _are_finite(usual):
         return
     rows = (0, 1) if tensor.shape[-2] > 1 else (0,)
@@ -122,139 +170,56 @@ def _check_is_seen(info, judge, sample: OperatorSample, number: int, tensor: tor
         flat = tensor.detach().clone(memory_format=torch.contiguous_format).view(-1)
         flat[row * tensor.shape[-1]] = value
         changed = sample.with_tensor(sample.tensors[number], flat.view(tensor.shape))
-        due = tiny_inputs.outputs(info, call, changed.on(HOST))
+        changed = changed.named(change=f"{value} in row {row} of input {number}")
+        due = tiny_inputs.outputs(cell.info, call, changed.on(HOST))
         if due is not None and _are_finite(due):
             continue
-        for name, found in tiny_inputs.in_forms(info, judge, changed, usual if due is None else due):
+        for form, found in tiny_inputs.in_forms(cell, changed, usual if due is None else due):
             lost = bool(found) and _are_finite(found)
-            judge.check.that(
-                not lost,
-                f"{sample}, {value} in row {row} of input {number}{name}: all numbers of the result are finite",
-            )
+            cell.judge.claim(form, not lost, "all numbers of the result are finite")
 
 
 def _are_finite(outputs: list[torch.Tensor]) -> bool:
     return all(bool(plain(leaf).isfinite().all()) for leaf in outputs)
 
 
-def check_long_integers(info, judge, samples: list[OperatorSample], dtype: torch.dtype) -> None:
-    """Compare results of long samples for integers that float32 does not hold, whose sums 32 bits do not hold."""
-    if dtype not in FACTORS or not judge.values or info.name in limits().special_inputs.undefined:
+@source(Mode.INFERENCE, _compare, stage=Stage.LARGE, dtypes=tuple(FACTORS))
+def long_integers(cell: Cell) -> Iterator[Change]:
+    """Yield long samples of integers that float32 does not hold, whose sums 32 bits do not hold."""
+    if cell.info.name in limits().special_inputs.undefined:
         return
-    for sample in large.grown(info, samples, dtype, _LONG):
-        for change in special_values.integers(info, sample, dtype):
-            _compare(info, judge, replace(change, in_forms=False))
+    for sample in large.grown(cell.info, cell.samples, cell.dtype, _LONG):
+        for change in special_values.integers(cell, sample):
+            yield replace(change, in_forms=False)
 
 
-def check_long_floats(info, judge, samples: list[OperatorSample], dtype: torch.dtype) -> None:
-    """Compare results of long samples for NaN and infinities: a kernel for long rows is another one."""
-    if dtype is not torch.float32 or judge.op_class is OpClass.ITERATIVE or not judge.values:
+@source(Mode.INFERENCE, _compare, stage=Stage.LARGE, dtypes=(torch.float32,))
+def long_floats(cell: Cell) -> Iterator[Change]:
+    """Yield long samples with NaN and infinities: a kernel for long rows is another one."""
+    if cell.op_class is OpClass.ITERATIVE or cell.info.name in limits().special_inputs.undefined:
         return
-    for sample in (
-        large.grown(info, samples, dtype, _LONG) if info.name not in limits().special_inputs.undefined else ()
-    ):
+    for sample in large.grown(cell.info, cell.samples, cell.dtype, _LONG):
         for number, tensor in itertools.islice(of_values(sample), 1):
             for value in (torch.nan, torch.inf, -torch.inf):
-                _compare(info, judge, replace(special_values.rare(sample, number, tensor, value), in_forms=False))
+                yield replace(special_values.rare(sample, number, tensor, value), in_forms=False)
 
 
-def check_kernel(kernel, judge, sample: OperatorSample) -> None:
+def check_kernel(cell: Cell, sample: Call) -> None:
     """Compare results of a kernel that is no operator of the database for special values in each tensor."""
     for number, tensor in of_values(sample):
         for change in special_values.not_finite(sample, number, tensor):
-            _compare(kernel, judge, replace(change, kinks=change.of_nan))
-        if judge.check.subnormals and tensor.dtype is torch.float32:
+            _compare(cell, replace(change, kinks=change.of_nan))
+        if cell.check.subnormals and tensor.dtype is torch.float32:
             # One side of a kink begins with them.
             name = f"subnormal numbers in input {number}"
-            _compare(
-                kernel,
-                judge,
-                Change(name, special_values.with_subnormals(kernel, sample, tensor), gross=True),
-            )
-
-
-def unlike(
-    info,
-    judge,
-    samples: list[OperatorSample],
-    most: int | None = None,
-    *,
-    by_dims: bool = False,
-    draws: bool = False,
-) -> list[OperatorSample]:
-    """Return some samples with other kinds of arguments each: the largest, those without a factor 0.0 first.
-
-    None of them draws random numbers, except with ``draws``. With ``by_dims``, and in the deep tier, an input with
-    another number of dimensions is of another kind.
-    """
-    most, by_dims = most or limits().special_inputs.samples, by_dims or sampling.is_deep()
-    found: dict[tuple, OperatorSample] = {}
-    for sample in sorted(samples, key=_by_use, reverse=True):
-        fits = draws or sample.number not in judge.drawn
-        fits &= sample.process is None or info.name in {*limits().factors.moved_by, *limits().factors.of_signs}
-        if fits and all(tensor.layout is torch.strided and tensor.numel() for tensor in sample.tensors):
-            dims = sample.input.dim() if by_dims and isinstance(sample.input, torch.Tensor) else 0
-            found.setdefault((dims, *_kinds(sample)), sample)
-    chosen = list(found.values())[:most]
-    known = {_kinds(sample) for sample in found.values() if sampling.elements(sample) > 1}
-    numbers = _with_a_number(info, chosen[0], known) if chosen else None
-    scalars = limits().special_inputs.scalars.get(info.name)
-    if chosen and scalars and chosen[0].tensors[0].is_floating_point():
-        tensor = torch.tensor(_A_NUMBER, dtype=chosen[0].tensors[0].dtype)
-        numbers = replace(chosen[0].with_argument(scalars, tensor), number=chosen[0].number + _NUMBERED)
-    return [*chosen, numbers] if numbers is not None else chosen
-
-
-def _by_use(sample: OperatorSample) -> tuple[bool, int]:
-    """Return whether no number is 0.0, a factor for which nothing shows, and how many elements there are."""
-    numbers = [leaf for leaf in leaves([sample.args, sample.kwargs]) if type(leaf) is float]
-    return 0.0 not in numbers, sampling.elements(sample)
-
-
-def _with_a_number(info, sample: OperatorSample, known: set[tuple]) -> OperatorSample | None:
-    """Return the sample with a number in the place of its last tensor of values.
-
-    None if there already is such a sample among the ``known`` kinds, or if the host takes no number there.
-
-    That is another overload of most functions. The database has it for few of them, or for one element alone.
-    """
-    given = [(place, value) for place, value in enumerate(sample.args) if isinstance(value, torch.Tensor)]
-    places = [place for place, value in given if is_real(value)]
-    numbers: tuple[float, ...] = (_A_NUMBER, -_A_NUMBER)
-    if not places and isinstance(sample.input, torch.Tensor) and sample.input.dtype in FACTORS:
-        places, numbers = [place for place, value in given if value.dtype is sample.input.dtype], (1, 2)
-    if not places:
-        return None
-    changed, other = (
-        replace(sample.with_argument(places[-1], number), number=sample.number + _NUMBERED) for number in numbers
-    )
-    if _kinds(changed) in known:
-        return None
-    first, second = (_tensor_or_none(info, numbered) for numbered in (changed, other))
-    # A number that does not count stands for something else: ``to`` takes a tensor for its dtype.
-    return None if first is None or second is None or torch.equal(first, second) else changed
-
-
-def _tensor_or_none(info, sample: OperatorSample) -> torch.Tensor | None:
-    """Return the host's result if it is one tensor."""
-    try:
-        made = call(info.op, sample.on(HOST))
-    except Exception:  # each operator refuses in its own way
-        return None
-    return plain(made) if isinstance(made, torch.Tensor) and made.layout is torch.strided else None
-
-
-def _kinds(sample: OperatorSample) -> tuple:
-    """Return the types of the arguments and their names: samples with others may reach another overload."""
-    arguments = [type(leaf) for leaf in leaves([sample.input, *sample.args])]
-    return (*arguments, *sample.kwargs, *(value for value in sample.kwargs.values() if type(value) is bool))
+            _compare(cell, Change(name, special_values.with_subnormals(cell.info, sample, tensor), gross=True))
 
 
 # --- operands without an effect ---------------------------------------------------------------------------------------
 
 
-def _check_ignored(info, judge, sample: OperatorSample) -> None:
-    """Compare results for NaN in an input that ``beta=0`` ignores, by the documentation of torch.addmm and its kin."""
+def _ignored(info: Any, sample: Call) -> Iterator[Change]:
+    """Yield the sample with NaN in an input that ``beta=0`` ignores, by the documentation of torch.addmm and others."""
     if not _has_beta(info) or not isinstance(sample.input, torch.Tensor) or not is_real(sample.input):
         return
     scaled = replace(sample, kwargs={**sample.kwargs, "beta": 0})
@@ -262,7 +227,7 @@ def _check_ignored(info, judge, sample: OperatorSample) -> None:
         scaled, sample.input, torch.full_like(sample.input, float("nan"), requires_grad=False)
     )
     if all(bool(plain(leaf).isfinite().all()) for leaf in tensors(leaves(call(info.op, ignored.on(HOST))))):
-        _compare(info, judge, Change("NaN in the input that beta=0 ignores", ignored, in_forms=True))
+        yield Change("NaN in the input that beta=0 ignores", ignored, in_forms=True)
 
 
 def _has_beta(info) -> bool:
@@ -270,7 +235,7 @@ def _has_beta(info) -> bool:
     return any({"alpha", "beta"} <= {argument.name for argument in schema.arguments} for schema in schemas)
 
 
-def _without_overflow(info, sample: OperatorSample, position: int, found: torch.Tensor, due: torch.Tensor):
+def _without_overflow(info, sample: Call, position: int, found: torch.Tensor, due: torch.Tensor):
     """Return the device's output with the host's elements where the result may not fit the dtype."""
 
     def wide(leaf):
@@ -288,60 +253,50 @@ def _without_overflow(info, sample: OperatorSample, position: int, found: torch.
 # --- comparison -------------------------------------------------------------------------------------------------------
 
 
-def _compare(info, judge, change: Change) -> None:
-    state, host = torch.get_rng_state(), change.sample.on(HOST)
-    try:
-        expected = call(info.op, host)
-    except Exception:  # such values are outside of the operator's domain
-        return
-    if not torch.equal(state, torch.get_rng_state()):
-        return
-    try:
-        found = execution.execute(info.op, change.sample.on(judge.device))
-    except RuntimeError:
-        if not change.may_refuse:
-            raise
-        judge.check.metric("special_inputs", f"refused: {change.name}")
-        return
-    _compare_form(info, judge, change, expected, found)
-    for name, run in forms.others(info, expected) if change.in_forms else ():
-        try:
-            expected = run(call, change.sample.on(HOST))
-        except Exception:  # the host has no such form of this call
-            continue
-        given = replace(change, name=f"{change.name}, {name}")
-        _compare_form(info, judge, given, expected, run(execution.execute, change.sample.on(judge.device)))
-
-
-def _compare_form(info, judge, change: Change, expected, actual) -> None:
+def _compare_form(cell: Cell, change: Change, form: Call, expected: Any, actual: Any) -> None:
     found, due = leaves(actual), leaves(expected)
-    if len(found) != len(due):
+    if len(found) != len(due) or not cell.selects(form):
         return  # the plain results show it
-    due = choices.settled(info, change.sample, found, due)
-    oracle, n = of_forward(info, change.sample), judge.length(change.sample, expected)
+    due = choices.settled(cell.info, change.sample, found, due)
+    oracle, n = of_forward(cell.info, change.sample), cell.judge.length(change.sample, expected)
     for position, (actual, wanted) in enumerate(zip(found, due, strict=True)):
-        label = f"{change}, output {position}"
-        if not _comparable(actual, wanted):
-            _check_size(info, judge, change, label, actual, wanted)
-            continue
-        ours, theirs = plain(actual), plain(wanted)
-        if change.moves:
-            _compare_bits(judge, label, ours, theirs)
-        elif change.gross and theirs.is_floating_point():
-            both = ours.isfinite() & theirs.isfinite()
-            other = both & ~torch.isclose(ours, theirs, *_GROSS)
-            judge.check.that(not other.any(), f"{label}: {int(other.sum())} elements are other numbers than the host's")
-        elif theirs.dtype in FACTORS:
-            # An integer result of special floating-point numbers, such as a position, has a standard for few operators.
-            if info.name in limits().special_inputs.positions:
-                judge.tensor(label, ours, theirs, lambda: None, n)
-            elif not any(tensor.is_floating_point() for tensor in change.sample.tensors):
-                ours = _without_overflow(info, change.sample, position, ours, theirs)
-                judge.tensor(label, ours, theirs, lambda: None, n)
+        if _comparable(actual, wanted):
+            exact = functools.partial(_exact, oracle, position)
+            _compare_output(cell, change, form, position, plain(actual), plain(wanted), exact, n)
         else:
-            if change.finite is not None:
-                ours = _in_question(info, change, position, ours, theirs)
-            judge.tensor(label, ours, theirs, functools.partial(_exact, oracle, position), n)
+            _check_size(cell, change, form, f"output {position}", actual, wanted)
+
+
+def _compare_output(
+    cell: Cell,
+    change: Change,
+    form: Call,
+    position: int,
+    ours: torch.Tensor,
+    theirs: torch.Tensor,
+    exact: Callable[[], Exact | None],
+    n: float,
+) -> None:
+    """Compare one output by the law of its change: all bits, other numbers alone, or within the error budget."""
+    part = f"output {position}"
+    if change.moves:
+        _compare_bits(cell, form, part, ours, theirs)
+    elif change.gross and theirs.is_floating_point():
+        both = ours.isfinite() & theirs.isfinite()
+        other = both & ~torch.isclose(ours, theirs, *_GROSS)
+        said = f"{int(other.sum())} elements are other numbers than the host's"
+        cell.judge.claim(form, not other.any(), said, part)
+    elif theirs.dtype in FACTORS:
+        # An integer result of special floating-point numbers, such as a position, has a standard for few operators.
+        if cell.info.name in limits().special_inputs.positions:
+            cell.judge.tensor(form, ours, theirs, lambda: None, n, part=part)
+        elif not any(tensor.is_floating_point() for tensor in change.sample.tensors):
+            ours = _without_overflow(cell.info, change.sample, position, ours, theirs)
+            cell.judge.tensor(form, ours, theirs, lambda: None, n, part=part)
+    else:
+        if change.finite is not None:
+            ours = _in_question(cell.info, change, position, ours, theirs)
+        cell.judge.tensor(form, ours, theirs, exact, n, part=part)
 
 
 def _has_nan(tensor: torch.Tensor) -> bool:
@@ -357,17 +312,17 @@ def _in_question(info, change: Change, position: int, ours: torch.Tensor, theirs
     return torch.where(both, ours, _with_losses_alone(ours, theirs, with_number, of_nan=change.of_nan))
 
 
-def _check_size(info, judge, change: Change, label: str, actual, wanted) -> None:
+def _check_size(cell: Cell, change: Change, form: Call, part: str, actual: Any, wanted: Any) -> None:
     """Check the number of positions, where they have a standard, and that NaN is among results of another size.
 
     How many of several NaN are equal to each other is open. Of other operators, the plain results show the size.
     """
     if not (isinstance(actual, torch.Tensor) and isinstance(wanted, torch.Tensor)):
         return
-    if info.name in limits().special_inputs.positions:
-        judge.check.equal(tuple(actual.shape), tuple(wanted.shape), f"{label}: the shape")
+    if cell.info.name in limits().special_inputs.positions:
+        cell.judge.equal(form, tuple(actual.shape), tuple(wanted.shape), f"{part}: the shape")
     if change.of_nan and _has_nan(wanted):
-        judge.check.that(_has_nan(actual), f"{label}: no element is NaN")
+        cell.judge.claim(form, _has_nan(actual), "no element is NaN", part)
 
 
 def _exact(oracle: Oracle, position: int) -> Exact | None:
@@ -383,10 +338,10 @@ def _comparable(actual, wanted) -> bool:
     return (actual.shape, actual.dtype) == (wanted.shape, wanted.dtype) and wanted.layout is torch.strided
 
 
-def _compare_bits(judge, label: str, actual: torch.Tensor, wanted: torch.Tensor) -> None:
+def _compare_bits(cell: Cell, form: Call, part: str, actual: torch.Tensor, wanted: torch.Tensor) -> None:
     """Check that all bits are the host's; one NaN is as good as another."""
     same = torch.equal(actual.isnan(), wanted.isnan()) and same_bits(without_nan(actual, 1.0), without_nan(wanted, 1.0))
-    judge.check.that(same, f"{label}: the operator moves elements, and bits of some have changed")
+    cell.judge.claim(form, same, "the operator moves elements, and bits of some have changed", part)
 
 
 def _with_losses_alone(actual: torch.Tensor, wanted: torch.Tensor, with_number, *, of_nan: bool) -> torch.Tensor:
@@ -432,44 +387,45 @@ def _same(tensor: torch.Tensor) -> torch.Tensor:
 # --- gradients --------------------------------------------------------------------------------------------------------
 
 
-def check_gradients(info, judge, sample: OperatorSample, seed: int) -> None:
+def check_gradients(cell: Cell, sample: Call, seed: int) -> None:
     """Compare gradients for NaN and infinities in each tensor and in the cotangents with the host's."""
-    if sample.process is not None or choices.has_choice(info) or judge.op_class is OpClass.ITERATIVE:
+    if sample.process is not None or choices.has_choice(cell.info) or cell.op_class is OpClass.ITERATIVE:
         return
     for change in _in_training(sample):
-        _compare_gradients(info, judge, change, seed)
+        _compare_gradients(cell, change, seed)
 
 
-def check_equal_operands(info, judge, samples: list[OperatorSample], dtype: torch.dtype, seed: int) -> None:
+def check_equal_operands(cell: Cell, samples: list[Call], dtype: torch.dtype, seed: int) -> None:
     """Check that gradients are finite where the host's are, for equal operands and for operands of zeros.
 
     A distance or a norm has a kink there. Which of its gradients is right is open, but NaN is none of them.
     """
-    if dtype is not torch.float32 or choices.has_choice(info) or judge.op_class is OpClass.ITERATIVE:
+    if dtype is not torch.float32 or choices.has_choice(cell.info) or cell.op_class is OpClass.ITERATIVE:
         return
     for sample in samples:
-        for name, changed in _with_equal_operands(sample) if sample.process is None else ():
-            _check_finite(info, judge, f"{sample}, {name}", changed, seed)
+        for changed in _with_equal_operands(sample) if sample.process is None else ():
+            _check_finite(cell, changed, seed)
 
 
-def _check_finite(info, judge, label: str, sample: OperatorSample, seed: int) -> None:
+def _check_finite(cell: Cell, sample: Call, seed: int) -> None:
     try:
-        due = _PLAIN.run(info, call, host_gradients, sample.on(HOST), seed)[1]
+        due = _PLAIN.run(cell.info, call, host_gradients, sample.on(HOST), seed)[1]
     except Exception:  # such values are outside of the operator's domain
         return
-    found = _PLAIN.run(info, execution.execute, execution.gradients, sample.on(judge.device), seed)[1]
+    sample = sample.named(backward=_PLAIN, seed=seed)
+    found = _PLAIN.run(cell.info, execution.execute, execution.gradients, cell.on(sample), seed)[1]
     for position, (actual, wanted) in enumerate(zip(found, due, strict=True)):
         if _comparable(actual, wanted):
             lost = plain(wanted).isfinite() & ~plain(actual).isfinite()
-            what = f"{label}, gradient of input {position}: {int(lost.sum())} numbers are not finite"
-            judge.check.that(not lost.any(), what)
+            said = f"{int(lost.sum())} numbers are not finite"
+            cell.judge.claim(sample, not lost.any(), said, f"gradient of input {position}")
 
 
-def _with_equal_operands(sample: OperatorSample) -> Iterator[tuple[str, OperatorSample]]:
+def _with_equal_operands(sample: Call) -> Iterator[Call]:
     first = sample.input
     for number, tensor in of_values(sample):
         zeros = torch.zeros_like(tensor, requires_grad=False)
-        yield f"zeros in input {number}", special_values.replaced(sample, tensor, zeros)
+        yield special_values.replaced(sample, tensor, zeros).named(change=f"zeros in input {number}")
         if tensor is first or not isinstance(first, torch.Tensor) or not is_real(first):
             continue
         if first.dtype is tensor.dtype and first.dim() == tensor.dim() > 0 and first.shape[-1] == tensor.shape[-1]:
@@ -479,7 +435,8 @@ def _with_equal_operands(sample: OperatorSample) -> Iterator[tuple[str, Operator
                 rows = torch.arange(tensor.shape[-2]) % equal.shape[-2]
                 equal = equal.index_select(-2, rows)
             if equal is not None:
-                yield f"input {number} equal to the first", special_values.replaced(sample, tensor, equal.clone())
+                changed = special_values.replaced(sample, tensor, equal.clone())
+                yield changed.named(change=f"input {number} equal to the first")
 
 
 def _fits(first: torch.Tensor, tensor: torch.Tensor) -> bool:
@@ -488,7 +445,7 @@ def _fits(first: torch.Tensor, tensor: torch.Tensor) -> bool:
     return first.numel() > 0 and all(own in (1, other) for own, other in pairs)
 
 
-def _in_training(sample: OperatorSample) -> Iterator[Change]:
+def _in_training(sample: Call) -> Iterator[Change]:
     for number, tensor in of_values(sample):
         yield from special_values.not_finite(sample, number, tensor)
     for name, values in special_values.NOT_FINITE.items():
@@ -502,24 +459,24 @@ def _in_training(sample: OperatorSample) -> Iterator[Change]:
         yield Change(f"{name} in the cotangents", sample, finite, kind=given(None), of_nan=name == "NaN")
 
 
-def _compare_gradients(info, judge, change: Change, seed: int) -> None:
+def _compare_gradients(cell: Cell, change: Change, seed: int) -> None:
     state = torch.Generator().manual_seed(seed).get_state()
     try:
-        expected, due = change.kind.run(info, call, host_gradients, change.sample.on(HOST), seed)
+        expected, due = change.kind.run(cell.info, call, host_gradients, change.sample.on(HOST), seed)
     except Exception:  # such values are outside of the operator's domain
         return
     if not torch.equal(state, torch.get_rng_state()):
         return
-    device = change.sample.on(judge.device)
-    _, found = change.kind.run(info, execution.execute, execution.gradients, device, seed)
-    n = judge.length(change.sample, expected)
+    given = change.call.named(backward=change.kind, seed=seed)
+    _, found = change.kind.run(cell.info, execution.execute, execution.gradients, cell.on(given), seed)
+    n = cell.judge.length(change.sample, expected)
     for position, (actual, wanted) in enumerate(zip(found, due, strict=True)):
         if _comparable(actual, wanted):
             ours, theirs = plain(actual), plain(wanted)
-            with_number = functools.partial(_gradient, info, change, position, seed)
+            with_number = functools.partial(_gradient, cell.info, change, position, seed)
             ours = _with_losses_alone(ours, theirs, with_number, of_nan=change.of_nan)
             # Float64 may have no special value there, where float32 overflows between its steps.
-            judge.tensor(f"{change}, gradient of input {position}", ours, theirs, lambda: None, n)
+            cell.judge.tensor(given, ours, theirs, lambda: None, n, part=f"gradient of input {position}")
 
 
 def _gradient(info, change: Change, position: int, seed: int, number: float):

@@ -15,7 +15,9 @@ import torch
 from conformance.numerics.trees import leaves, mapped
 
 from . import choices, sampling
-from .execution import HOST, OperatorSample, call
+from .calls import HOST, Call
+from .cells import Cell
+from .execution import call
 from .passes import Pass
 from .sampling import limits
 
@@ -54,8 +56,8 @@ class Change:
     """
 
     name: str
-    sample: OperatorSample
-    finite: Callable[[float], tuple[OperatorSample, Pass]] | None = None
+    sample: Call
+    finite: Callable[[float], tuple[Call, Pass]] | None = None
     moves: bool = False
     kind: Pass = _PLAIN
     in_forms: bool = False
@@ -64,11 +66,13 @@ class Change:
     gross: bool = False
     kinks: bool = False
 
-    def __str__(self) -> str:
-        return f"{self.sample}, {self.name}"
+    @property
+    def call(self) -> Call:
+        """Return the call with these values."""
+        return self.sample.named(change=self.name)
 
 
-def _placing(name: str, placed: Callable[[Any], OperatorSample], value: Any, **facts: bool) -> Change:
+def _placing(name: str, placed: Callable[[Any], Call], value: Any, **facts: bool) -> Change:
     """Return the sample with a special value, which ``placed`` puts into its places or replaces by a number."""
     return Change(name, placed(value), lambda number: (placed(number), _PLAIN), **facts)
 
@@ -76,13 +80,13 @@ def _placing(name: str, placed: Callable[[Any], OperatorSample], value: Any, **f
 # --- floating-point numbers -------------------------------------------------------------------------------------------
 
 
-def floats(info, judge, sample: OperatorSample) -> Iterator[Change]:
+def floats(cell: Cell, sample: Call) -> Iterator[Change]:
     """Yield the sample with special floating-point numbers in one tensor at a time."""
-    moves = _moves(info, sample)
+    moves = _moves(cell.info, sample)
     for number, tensor in of_values(sample):
         name = f"in input {number}"
         if moves:
-            for values in _all_kinds(tensor, subnormals=judge.check.subnormals):
+            for values in _all_kinds(tensor, subnormals=cell.check.subnormals):
                 yield Change(f"special values {name}", replaced(sample, tensor, values), moves=True, in_forms=True)
             continue
         yield from not_finite(sample, number, tensor)
@@ -91,50 +95,48 @@ def floats(info, judge, sample: OperatorSample) -> Iterator[Change]:
             yield rare(sample, number, tensor, -torch.inf)
         if sampling.is_deep() and tensor.numel() > 1:
             yield rare(sample, number, tensor, torch.inf, first=0)
-        if choices.has_choice(info):
+        if choices.has_choice(cell.info):
             # A choice of few elements, such as a median, meets infinities where most elements are infinite.
             yield Change(f"infinities alone {name}", replaced(sample, tensor, torch.full_like(tensor, torch.inf)))
         # In 16 bits, subnormal numbers have few digits, and each step of a formula may lose them all.
-        if judge.check.subnormals and tensor.dtype in (torch.float32, torch.float64):
-            yield Change(f"subnormal numbers {name}", with_subnormals(info, sample, tensor))
+        if cell.check.subnormals and tensor.dtype in (torch.float32, torch.float64):
+            yield Change(f"subnormal numbers {name}", with_subnormals(cell.info, sample, tensor))
 
 
-def not_finite(
-    sample: OperatorSample, number: int, tensor: torch.Tensor, kinds: Collection[str] = ()
-) -> Iterator[Change]:
+def not_finite(sample: Call, number: int, tensor: torch.Tensor, kinds: Collection[str] = ()) -> Iterator[Change]:
     """Yield the sample with NaN, and with infinities, in every third place of one tensor."""
     for kind in kinds or (KINDS if sampling.is_deep() else NOT_FINITE):
         values, largest = NOT_FINITE["NaN" if kind == "NaN" else "infinities"], KINDS[kind]
         others = sample if largest is None else _with_others_up_to(largest, sample, tensor)
 
-        def placed(value: float | None, values=values, others=others) -> OperatorSample:
+        def placed(value: float | None, values=values, others=others) -> Call:
             return replaced(others, tensor, spread(tensor, values, value))
 
         yield _placing(f"{kind} in input {number}", placed, None, in_forms=True, of_nan=kind == "NaN")
 
 
-def _nothing_else(sample: OperatorSample, number: int, tensor: torch.Tensor) -> Change:
+def _nothing_else(sample: Call, number: int, tensor: torch.Tensor) -> Change:
     """Return the sample with NaN alone in one tensor: an operator may read other places than every third."""
 
-    def filled(value: float) -> OperatorSample:
+    def filled(value: float) -> Call:
         return replaced(sample, tensor, torch.full_like(tensor, value, requires_grad=False))
 
     return _placing(f"NaN alone in input {number}", filled, float("nan"), of_nan=True)
 
 
-def rare(sample: OperatorSample, number: int, tensor: torch.Tensor, infinity: float, first: int = 1) -> Change:
+def rare(sample: Call, number: int, tensor: torch.Tensor, infinity: float, first: int = 1) -> Change:
     """Return the sample with few infinities of one sign, or NaN, in one tensor: of both signs, a sum may be NaN."""
 
-    def placed(value: float) -> OperatorSample:
+    def placed(value: float) -> Call:
         flat = tensor.detach().clone(memory_format=torch.contiguous_format).reshape(-1)
         flat[first::_SELDOM] = value
         return replaced(sample, tensor, flat.reshape(tensor.shape))
 
-    name = "NaN" if math.isnan(infinity) else "few infinities"
+    name = "few NaN" if math.isnan(infinity) else f"few {'negative ' if infinity < 0 else ''}infinities"
     return _placing(f"{name} in input {number}", placed, infinity, in_forms=True)
 
 
-def _with_others_up_to(most: float, sample: OperatorSample, tensor: torch.Tensor) -> OperatorSample:
+def _with_others_up_to(most: float, sample: Call, tensor: torch.Tensor) -> Call:
     """Return the sample with numbers up to ``most`` in every other tensor of values."""
 
     def scaled(leaf):
@@ -177,7 +179,7 @@ def _all_kinds(tensor: torch.Tensor, *, subnormals: bool) -> Iterator[torch.Tens
         yield rolled[: tensor.numel()].reshape(tensor.shape)
 
 
-def with_subnormals(info, sample: OperatorSample, tensor: torch.Tensor) -> OperatorSample:
+def with_subnormals(info, sample: Call, tensor: torch.Tensor) -> Call:
     """Return the sample with subnormal numbers in one tensor, and large ones in the others if the host takes them."""
     tiny = torch.finfo(tensor.dtype).smallest_normal / 8
 
@@ -194,7 +196,7 @@ def with_subnormals(info, sample: OperatorSample, tensor: torch.Tensor) -> Opera
     return changed
 
 
-def of_values(sample: OperatorSample) -> Iterator[tuple[int, torch.Tensor]]:
+def of_values(sample: Call) -> Iterator[tuple[int, torch.Tensor]]:
     """Yield the tensors that hold floating-point values on the device, with their positions."""
     for number, tensor in enumerate(sample.tensors[: limits().special_inputs.tensors]):
         # float8 has no arithmetic.
@@ -202,12 +204,12 @@ def of_values(sample: OperatorSample) -> Iterator[tuple[int, torch.Tensor]]:
             yield number, tensor
 
 
-def replaced(sample: OperatorSample, old: torch.Tensor, new: torch.Tensor) -> OperatorSample:
+def replaced(sample: Call, old: torch.Tensor, new: torch.Tensor) -> Call:
     """Return the sample with another tensor, which requires a gradient if the old one does."""
     return sample.with_tensor(old, new.requires_grad_() if old.requires_grad else new)
 
 
-def _moves(info, sample: OperatorSample) -> bool:
+def _moves(info, sample: Call) -> bool:
     """Return whether the operator moves bits: it takes every dtype, and results have elements of the inputs alone."""
     if not {torch.bool, torch.complex64} <= set(info.dtypes):
         return False
@@ -229,8 +231,9 @@ def _moves(info, sample: OperatorSample) -> bool:
 # --- integers ---------------------------------------------------------------------------------------------------------
 
 
-def integers(info, sample: OperatorSample, dtype: torch.dtype) -> Iterator[Change]:
+def integers(cell: Cell, sample: Call) -> Iterator[Change]:
     """Yield the sample with wide integers in one tensor at a time."""
+    info, dtype = cell.info, cell.dtype
     # Functions with real results are judged in floating point. Some run through a loop of as many steps.
     if not _gives_integers(info, sample):
         return
@@ -251,12 +254,12 @@ def integers(info, sample: OperatorSample, dtype: torch.dtype) -> Iterator[Chang
             yield Change(f"integers plus {_HALF} in input {number}", near, in_forms=True)
 
 
-def _gives_integers(info, sample: OperatorSample) -> bool:
+def _gives_integers(info, sample: Call) -> bool:
     made = _dtypes_of_results(info, sample)
     return None not in made and not any(dtype.is_floating_point for dtype in made)
 
 
-def _dtypes_of_results(info, sample: OperatorSample) -> set[torch.dtype | None]:
+def _dtypes_of_results(info, sample: Call) -> set[torch.dtype | None]:
     """Return the dtypes of the host's results, with None for what is no tensor and for a call that it refuses."""
     try:
         made = leaves(call(info.op, sample.on(HOST)))
@@ -265,7 +268,7 @@ def _dtypes_of_results(info, sample: OperatorSample) -> set[torch.dtype | None]:
     return {leaf.dtype if isinstance(leaf, torch.Tensor) else None for leaf in made}
 
 
-def _values_among(info, sample: OperatorSample, dtype: torch.dtype) -> set[int]:
+def _values_among(info, sample: Call, dtype: torch.dtype) -> set[int]:
     """Return the positions of tensors that hold values, not indices: in float32 they are floating-point numbers."""
     if torch.float32 not in info.dtypes:
         kinds = {kind.__name__ for kind in type(info).__mro__}

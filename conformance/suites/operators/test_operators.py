@@ -26,4 +26,4 @@ def test_operator(accelerator, declaration, device, case, check):
     check.subnormals = declaration.supports(DENORMALS.cell)
     operator = case.requires[0]
     check.dtypes = frozenset(dtype for dtype in DTYPES if declaration.supports(replace(operator, dtype=dtype)))
-    cell.run(case, device, check)
+    cell.run(case, device, check, getattr(accelerator, "package", "") or "")

@@ -7,7 +7,7 @@ import math
 import torch
 
 from .arrangements import transposed
-from .execution import OperatorSample
+from .calls import Call
 from .sampling import limits
 
 #: A number in the place of a second tensor, for which no kernel has a rule of its own, as for a power of one half.
@@ -16,17 +16,17 @@ _NUMBER = 0.7
 _RAGGED = (33, 65)
 
 
-def edge_sizes(info, dtype: torch.dtype) -> list[OperatorSample]:
+def edge_sizes(info, dtype: torch.dtype) -> list[Call]:
     """Return samples for unary and binary operators: vectors whose sizes lie around the edges of a tile."""
     build = _builder(info)
     if build is None:
         return []
     sizes = limits().tiers.sizes
     # Numbers from 1000 and 2000 on cannot be those of the database's samples.
-    return [OperatorSample(1000 + i, *build(info, dtype, size), tier=f"size {size}") for i, size in enumerate(sizes)]
+    return [Call(1000 + i, *build(info, dtype, size), source=f"size {size}") for i, size in enumerate(sizes)]
 
 
-def ragged_matrices(info, dtype: torch.dtype) -> list[OperatorSample]:
+def ragged_matrices(info, dtype: torch.dtype) -> list[Call]:
     """Return a sample of matrices for each tensor of a unary or binary operator, which alone is transposed in memory.
 
     A kernel that copies tiles through fast memory has another path for such operands, and for the edge of a matrix.
@@ -40,7 +40,7 @@ def ragged_matrices(info, dtype: torch.dtype) -> list[OperatorSample]:
     for number in range(len(matrices)):
         arranged = [transposed(matrix) if order == number else matrix for order, matrix in enumerate(matrices)]
         tier = f"{' x '.join(map(str, _RAGGED))}, input {number} transposed"
-        found.append(OperatorSample(1500 + number, arranged[0], tuple(arranged[1:]), named, tier=tier))
+        found.append(Call(1500 + number, arranged[0], tuple(arranged[1:]), named, source=tier))
     return found
 
 
@@ -74,13 +74,13 @@ def has_special_values(info) -> bool:
     return _builder(info) is not None
 
 
-def is_usual(info, sample: OperatorSample, dtype: torch.dtype) -> bool:
+def is_usual(info, sample: Call, dtype: torch.dtype) -> bool:
     """Return whether a sample has the keyword arguments of the samples of ``special_values``, and no tensor in them."""
     has_tensors = any(isinstance(value, torch.Tensor) for value in sample.kwargs.values())
     return not has_tensors and set(sample.kwargs) == set(_keywords(info, dtype, sample.input))
 
 
-def special_values(info, dtype: torch.dtype, *, subnormals: bool = True) -> list[OperatorSample]:
+def special_values(info, dtype: torch.dtype, *, subnormals: bool = True) -> list[Call]:
     """Return a sample of NaN, infinities, signed zeros, subnormals and largest numbers; of all pairs if binary.
 
     Without ``subnormals``, the smallest normal number is in their places. What documentation leaves open is left out.
@@ -90,19 +90,17 @@ def special_values(info, dtype: torch.dtype, *, subnormals: bool = True) -> list
         return []
     values = _judged(info, _specials(dtype, subnormals=subnormals))
     if build is _unary:
-        return [OperatorSample(2000, values, (), _keywords(info, dtype, values), tier="special values")]
+        return [Call(2000, values, (), _keywords(info, dtype, values), source="special values")]
     left, right = (grid.reshape(-1) for grid in torch.meshgrid(values, values, indexing="ij"))
-    pairs = OperatorSample(2000, left, (right,), _keywords(info, dtype, left), tier="special values")
+    pairs = Call(2000, left, (right,), _keywords(info, dtype, left), source="special values")
     # Most functions of two tensors have another kernel for a tensor and a number.
-    number = OperatorSample(
-        2001, values, (_NUMBER,), _keywords(info, dtype, values), tier="special values and a number"
-    )
+    number = Call(2001, values, (_NUMBER,), _keywords(info, dtype, values), source="special values and a number")
     return [pairs, number, *_beside_zero(info, dtype, values)]
 
 
-def _beside_zero(info, dtype: torch.dtype, values: torch.Tensor) -> list[OperatorSample]:
+def _beside_zero(info, dtype: torch.dtype, values: torch.Tensor) -> list[Call]:
     """Return the values and the number 0 for a comparison: beside other numbers, a lost subnormal does not show."""
-    sample = OperatorSample(2002, values, (0,), _keywords(info, dtype, values), tier="special values and zero")
+    sample = Call(2002, values, (0,), _keywords(info, dtype, values), source="special values and zero")
     return [sample] if not sample.kwargs and _compares(info, values) else []
 
 

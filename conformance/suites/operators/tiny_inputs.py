@@ -6,7 +6,8 @@ things show it: an operator that selects elements keeps their bits, and a result
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
+from typing import Any
 
 import torch
 
@@ -15,7 +16,9 @@ from conformance.numerics.compare import plain, same_bits
 from conformance.numerics.trees import leaves
 
 from . import execution, forms, sampling
-from .execution import HOST, OperatorSample, call
+from .calls import HOST, Call
+from .cells import Cell
+from .execution import call, perform
 
 #: Dtypes in which subnormal numbers have digits enough for formulas of some steps.
 _DTYPES = (torch.float32, torch.float64)
@@ -27,30 +30,30 @@ _FEW = 3
 _TENSORS = 6
 
 
-def check(info, judge, samples: list[OperatorSample]) -> None:
+def check(cell: Cell, samples: list[Call]) -> None:
     """Compare results for subnormal numbers and negative zeros with the host's."""
     if not samples:
         return
-    if all(_selects(info, sample) for sample in samples) and sampling.elements(samples[0]) > _FEW:
+    if all(_selects(cell.info, sample) for sample in samples) and sampling.elements(samples[0]) > _FEW:
         for sample in samples:
-            for name, changed in _with_tiny(sample, subnormals=judge.check.subnormals):
-                _compare_bits(info, judge, name, changed)
-    check_losses(info, judge, samples[0], range(_TENSORS))
+            for changed in _with_tiny(sample, subnormals=cell.check.subnormals):
+                _compare_bits(cell, changed)
+    check_losses(cell, samples[0], range(_TENSORS))
 
 
-def check_losses(info, judge, sample: OperatorSample, numbers: Collection[int]) -> None:
+def check_losses(cell: Cell, sample: Call, numbers: Collection[int]) -> None:
     """Check that results are not lost for subnormal numbers in each tensor of some, given by their positions."""
-    if judge.check.subnormals:
-        for number, name, changed in _scaled(sample):
+    if cell.check.subnormals:
+        for number, changed in _scaled(sample):
             if number in numbers:
-                _compare_losses(info, judge, name, changed)
+                _compare_losses(cell, changed)
 
 
-def outputs(info, run, sample: OperatorSample, form=None) -> list[torch.Tensor] | None:
+def outputs(info: Any, run: Callable[..., Any], given: Call) -> list[torch.Tensor] | None:
     """Return the floating-point outputs; None where the call is refused or draws random numbers."""
     state = torch.get_rng_state()
     try:
-        made = leaves(run(info.op, sample) if form is None else form(run, sample))
+        made = leaves(perform(run, info, given))
     except Exception:  # such values are outside of the operator's domain
         return None
     if not torch.equal(state, torch.get_rng_state()):
@@ -61,7 +64,7 @@ def outputs(info, run, sample: OperatorSample, form=None) -> list[torch.Tensor] 
     return [torch.view_as_real(plain(leaf)) if leaf.is_complex() else leaf for leaf in made]
 
 
-def _of_values(sample: OperatorSample) -> Iterator[tuple[int, torch.Tensor]]:
+def _of_values(sample: Call) -> Iterator[tuple[int, torch.Tensor]]:
     for number, tensor in enumerate(sample.tensors[:_TENSORS]):
         if (
             tensor.dtype in _DTYPES
@@ -72,14 +75,14 @@ def _of_values(sample: OperatorSample) -> Iterator[tuple[int, torch.Tensor]]:
             yield number, tensor.detach()
 
 
-def _with(sample: OperatorSample, number: int, new: torch.Tensor) -> OperatorSample:
+def _with(sample: Call, number: int, new: torch.Tensor) -> Call:
     return sample.with_tensor(sample.tensors[number], new)
 
 
 # --- operators that select elements -----------------------------------------------------------------------------------
 
 
-def _selects(info, sample: OperatorSample) -> bool:
+def _selects(info, sample: Call) -> bool:
     """Return whether all elements of the results are elements of the inputs, none of which is zero."""
     given = [tensor for _, tensor in _of_values(sample)]
     if not given or any((tensor == 0).any() for tensor in given):
@@ -101,7 +104,7 @@ def _flat(tensor: torch.Tensor) -> torch.Tensor:
     return plain(tensor).clone(memory_format=torch.contiguous_format).reshape(-1)
 
 
-def _with_tiny(sample: OperatorSample, *, subnormals: bool) -> Iterator[tuple[str, OperatorSample]]:
+def _with_tiny(sample: Call, *, subnormals: bool) -> Iterator[Call]:
     for number, tensor in _of_values(sample):
         limit = torch.finfo(tensor.dtype)
         tiny = limit.smallest_normal * (limit.eps * 3 if subnormals else 1)
@@ -110,38 +113,38 @@ def _with_tiny(sample: OperatorSample, *, subnormals: bool) -> Iterator[tuple[st
         values = (tiny, -tiny) if _has_zero(sample) else (tiny, -0.0, -tiny)
         for order, value in enumerate(values):
             flat[order * 2 :: len(values) * 2] = value
-        yield f"negative zeros and tiny numbers in input {number}", _with(sample, number, flat.reshape(tensor.shape))
+        changed = _with(sample, number, flat.reshape(tensor.shape))
+        yield changed.named(change=f"negative zeros among tiny numbers in input {number}")
 
 
-def _has_zero(sample: OperatorSample) -> bool:
+def _has_zero(sample: Call) -> bool:
     return any(type(leaf) in (int, float) and leaf == 0 for leaf in leaves([sample.args, sample.kwargs]))
 
 
-def _compare_bits(info, judge, name: str, sample: OperatorSample) -> None:
-    due = outputs(info, call, sample.on(HOST))
+def _compare_bits(cell: Cell, sample: Call) -> None:
+    due = outputs(cell.info, call, sample.on(HOST))
     # Where the host itself returns other bits, it did more than to select.
     if due is None or not _are_among(due, [tensor for _, tensor in _of_values(sample)]):
         return
-    for name_of_form, found in in_forms(info, judge, sample, due):
+    for form, found in in_forms(cell, sample, due):
         for actual, wanted in zip(found, due, strict=False):
             if actual.shape == wanted.shape and actual.dtype is wanted.dtype:
                 same = same_bits(plain(actual), plain(wanted))
-                label = f"{sample}, {name}{name_of_form}"
-                judge.check.that(same, f"{label}: the operator selects elements, and bits of some have changed")
+                cell.judge.claim(form, same, "the operator selects elements, and bits of some have changed")
 
 
-def in_forms(info, judge, sample: OperatorSample, due: list[torch.Tensor]) -> Iterator[tuple[str, list[torch.Tensor]]]:
-    """Yield the device's outputs of the plain call, and of each other form that the host takes."""
-    yield "", outputs(info, execution.execute, sample.on(judge.device)) or []
-    for name, form in forms.others(info, due[0] if len(due) == 1 else tuple(due)):
-        if outputs(info, call, sample.on(HOST), form) is not None:
-            yield f", {name}", outputs(info, execution.execute, sample.on(judge.device), form) or []
+def in_forms(cell: Cell, sample: Call, due: list[torch.Tensor]) -> Iterator[tuple[Call, list[torch.Tensor]]]:
+    """Yield the call, and each other form of it that the host takes, with the device's outputs."""
+    yield sample, outputs(cell.info, execution.execute, cell.on(sample)) or []
+    for form in forms.others(cell.info, sample, due[0] if len(due) == 1 else tuple(due)):
+        if outputs(cell.info, call, form.on(HOST)) is not None:
+            yield form, outputs(cell.info, execution.execute, cell.on(form)) or []
 
 
 # --- results that are lost as a whole ---------------------------------------------------------------------------------
 
 
-def _scaled(sample: OperatorSample) -> Iterator[tuple[int, str, OperatorSample]]:
+def _scaled(sample: Call) -> Iterator[tuple[int, Call]]:
     """Yield the sample with subnormal numbers in each input in turn, also beside zeros in each other one.
 
     Beside an ordinary summand, a lost one does not show.
@@ -151,33 +154,34 @@ def _scaled(sample: OperatorSample) -> Iterator[tuple[int, str, OperatorSample]]
         largest = tensor.nan_to_num(0.0, 0.0, 0.0).abs().max()
         if not largest > 0:
             continue
-        name = f"subnormal numbers in input {number}"
+        name = f"tiny numbers in input {number}"
         tiny = _with(sample, number, tensor / largest * (torch.finfo(tensor.dtype).smallest_normal / 2))
-        yield number, name, tiny
+        yield number, tiny.named(change=name)
         for other, summand in values:
             if other != number:
-                yield number, f"{name}, zeros in input {other}", _with(tiny, other, torch.zeros_like(summand))
+                changed = _with(tiny, other, torch.zeros_like(summand))
+                yield number, changed.named(change=f"{name}, zeros in input {other}")
 
 
-def _compare_losses(info, judge, name: str, sample: OperatorSample) -> None:
+def _compare_losses(cell: Cell, sample: Call) -> None:
     """Check that no result is lost, zero or infinite, which is a number both on the host and in float64."""
-    due, exact = outputs(info, call, sample.on(HOST)), outputs(info, call, sample.wide(_same))
+    due, exact = outputs(cell.info, call, sample.on(HOST)), outputs(cell.info, call, sample.wide(_same))
     if not due or exact is None or len(due) != len(exact):
         return
     limits = [torch.finfo(leaf.dtype) for leaf in due]
     least = [limit.smallest_normal * limit.eps * _STEPS for limit in limits]
     if not any(bool((leaf.abs() >= bound).any()) for leaf, bound in zip(due, least, strict=True)):
         return
-    for name_of_form, found in in_forms(info, judge, sample, due):
+    for form, found in in_forms(cell, sample, due):
         for actual, wanted, wide, bound in zip(found, due, exact, least, strict=False):
             if actual.shape == wanted.shape == wide.shape:
                 is_there = (wanted.abs() >= bound) & (wide.abs() >= bound)
                 lost = (plain(actual) == 0) & plain(is_there)
-                if judge.op_class is not OpClass.ITERATIVE:
+                if cell.op_class is not OpClass.ITERATIVE:
                     # A solver may multiply by the reciprocal of a pivot, which overflows before the quotient does.
                     lost |= plain(actual).isinf() & plain(wanted.isfinite() & wide.isfinite())
-                label = f"{sample}, {name}{name_of_form}"
-                judge.check.that(not lost.any(), f"{label}: {int(lost.sum())} results are lost: zero, or infinite")
+                said = f"{int(lost.sum())} results are lost: zero, or infinite"
+                cell.judge.claim(form, not lost.any(), said)
 
 
 def _same(tensor: torch.Tensor) -> torch.Tensor:

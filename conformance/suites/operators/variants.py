@@ -8,188 +8,96 @@ from __future__ import annotations
 
 import functools
 import itertools
-import warnings
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator
+from typing import Any
 
 import torch
 
+from conformance.accelerators.capabilities import Mode
 from conformance.numerics import layout, transfer
 from conformance.numerics.compare import compare, plain, same_bits
 from conformance.numerics.transfer import copied
-from conformance.numerics.trees import leaves, tensors
+from conformance.numerics.trees import leaves
 
-from . import arrangements, choices, execution, sampling, special_inputs
+from . import arrangements, choices, execution, forms, sampling
 from .arrangements import poisoned
-from .execution import HOST, HostCall, OperatorSample, call, host_call, processed
-from .oracle import of_forward
+from .calls import HOST, Call
+from .cells import Cell
+from .execution import Attempt, HostCall, attempt, call, host_call, processed, settled
+from .families import Stage, source
+from .kinds import representative, unlike
+from .oracle import Oracle, of_forward
 from .promises import is_excused, promises_refusal, reference_refuses
 
 #: Relative and absolute difference of two results of the CPU that is nothing but rounding in any dtype.
 _ROUNDED = 1e-2
 
 
-@dataclass(frozen=True)
-class Attempt:
-    """Outcome of a call on one side: a value or an exception, and whether it warned about resizing."""
-
-    value: object = None
-    error: Exception | None = None
-    resized: bool = False
-
-
-def check(info, judge, samples: list[OperatorSample], dtype: torch.dtype) -> None:
-    """Compare the variants of an operator that the database lists, on one or two of the samples; in one dtype on more.
-
-    The others have other kinds of arguments, or a tensor of no dimensions: they may reach other kernels.
-    """
-    if not judge.values:
-        return
-    samples = [sample for sample in samples if sample.number not in judge.drawn]
-    if not samples:
-        return  # the operator is random; each variant draws other numbers
-    sample = representative(samples)
-    rearranged(info, judge, sample)
-    if info.supports_out:
-        out_variants(info, judge, sample)
-    for chosen in {id(candidate): candidate for candidate in (samples[0], sample)}.values():
-        in_place(info, judge, chosen)
-    if not sampling.is_first_dtype(info, dtype):
-        return
-    _in_place_rearranged(info, judge, sample)
-    for other in _unlike(info, judge, samples, sample):
-        rearranged(info, judge, other)
-        if info.supports_out:
-            out_variants(info, judge, other)
-        in_place(info, judge, other)
-        _in_place_rearranged(info, judge, other)
-
-
-def _unlike(info, judge, samples: list[OperatorSample], first: OperatorSample) -> list[OperatorSample]:
-    """Return samples with other kinds of arguments than ``first``, and one with a tensor of no dimensions."""
-    without_dims = (sample for sample in samples if any(tensor.dim() == 0 for tensor in sample.tensors))
-    found = [*special_inputs.unlike(info, judge, samples), *itertools.islice(without_dims, 1)]
-    return [sample for sample in {id(sample): sample for sample in found}.values() if sample is not first]
-
-
-def representative(samples: list[OperatorSample], *, plain: bool = False) -> OperatorSample:
-    """Return the sample whose tensors have the most dimensions together; it has elements.
-
-    Of several, it is the one with the most arguments; with ``plain``, the one with the fewest, which leaves the most
-    defaults. If no input has several dimensions, it is the sample with the most elements.
-    """
-    several = [
-        sample
-        for sample in samples
-        if isinstance(sample.input, torch.Tensor) and sample.input.dim() > 1 and sample.input.numel() > 1
-    ]
-    filled = [sample for sample in several if all(tensor.numel() for tensor in sample.tensors)] or several
-    if not filled:
-        return max(samples, key=lambda sample: sum(tensor.numel() for tensor in sample.tensors))
-
-    def breadth(sample: OperatorSample) -> tuple[int, int]:
-        arguments = len(sample.args) + len(sample.kwargs)
-        return sum(tensor.dim() for tensor in sample.tensors), -arguments if plain else arguments
-
-    return max(filled, key=breadth)
-
-
-def attempt(runner, function, sample: OperatorSample, **extra) -> Attempt:
-    """Call the function and return its outcome; an exception is caught, not raised."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        try:
-            value = runner(function, sample, **extra)
-        except Exception as error:  # it is compared with the host's outcome
-            return Attempt(error=error)
-    return Attempt(value, resized=any("was resized" in str(warning.message) for warning in caught))
-
-
-def settled(device_attempt: Attempt) -> Attempt:
-    """Return the outcome after a read of the values: a device that queues its work raises only then."""
-    try:
-        for leaf in tensors(leaves(device_attempt.value)):
-            plain(leaf)
-    except Exception as error:  # as in attempt()
-        return Attempt(error=error)
-    return device_attempt
-
-
-def both_answered(
-    judge,
-    label: str,
-    sample: OperatorSample,
-    function,
-    device_attempt: Attempt,
-    host_attempt: Attempt | HostCall,
-    **extra,
-) -> bool:
+def both_answered(cell: Cell, form: Call, device_attempt: Attempt, host_attempt: Attempt | HostCall) -> bool:
     """Return whether both sides returned a value; raise the device's exception if only the device raised one.
 
     Fail if the device accepted a call that no device can give a meaning: the host and the meta function refuse it.
     """
     if host_attempt.error is not None:
-        judge.check.count += 1
-        if device_attempt.error is None and promises_refusal(function, sample, **extra):
+        if cell.judge.counts(form) and device_attempt.error is None and promises_refusal(cell.info, form):
             expected = type(host_attempt.error).__name__
-            judge.check.that(False, f"{label}: accepted, although PyTorch raises {expected} here")
+            cell.judge.claim(form, False, f"accepted, although PyTorch raises {expected} here")
         return False
     if device_attempt.error is not None:
         raise device_attempt.error
     return True
 
 
-def accepted_more(info, judge, label: str, sample: OperatorSample, found) -> None:
+def accepted_more(cell: Cell, form: Call, found: Any) -> None:
     """Compare what the device gives for a call that PyTorch's CPU does not support with the operator's plain result."""
-    usual = host_call(info.op, sample)
+    dense = arrangements.dense_of(form)
+    usual = host_call(cell.info.op, dense)
     if usual.error is not None:
         return  # there is nothing to compare with
     pairs = zip(leaves(found), leaves(usual.value), strict=False)
     if all(isinstance(a, torch.Tensor) and (a.shape, a.dtype) == (e.shape, e.dtype) for a, e in pairs):
-        n = judge.length(sample, usual.value)
-        judge.result(label, sample, found, usual.value, of_forward(info, sample), n)
+        n = cell.judge.length(dense, usual.value)
+        cell.judge.result(form, found, usual.value, of_forward(cell.info, dense), n)
 
 
 # --- other arrangements of memory -----------------------------------------------------------------------------------
 
 
-def rearranged(info, judge, sample: OperatorSample) -> None:
+def rearranged(cell: Cell, sample: Call) -> None:
     """Check that inputs with the same values in other arrangements of memory give the same result."""
-    excused = is_excused(info, "test_noncontiguous_samples")
-    for name, strided in arrangements.of(info, sample):
-        device, host_attempt = strided.on(judge.device), host_call(info.op, strided)
-        device_attempt = attempt(execution.execute, info.op, device)
+    excused = is_excused(cell.info, "test_noncontiguous_samples")
+    for strided in arrangements.of(cell.info, sample):
+        device, host_attempt = cell.on(strided), host_call(cell.info.op, strided)
+        device_attempt = attempt(execution.execute, cell.info, device)
         if excused or host_attempt.error is not None:
             device_attempt = settled(device_attempt)
-        if device_attempt.error is not None and (excused or reference_refuses(info, strided)):
-            judge.check.metric("non_contiguous", "refused")  # a note: PyTorch does not ask every device for it
+        if device_attempt.error is not None and (excused or reference_refuses(cell.info, strided)):
+            cell.check.metric("non_contiguous", "refused")  # a note: PyTorch does not ask every device for it
             continue
-        label = f"{strided}, {name}"
-        if both_answered(judge, label, strided, info.op, device_attempt, host_attempt):
-            if is_sound(info, judge, strided, host_attempt.value):
-                oracle = of_forward(info, strided)
+        if both_answered(cell, strided, device_attempt, host_attempt):
+            if is_sound(cell, strided, host_attempt.value):
                 pairs = (device_attempt.value, device), (host_attempt.value, host_attempt.given)
-                judge.outcome(strided, *pairs, oracle, variant=name)
+                cell.judge.outcome(strided, *pairs, of_forward(cell.info, strided))
         elif device_attempt.error is None:
-            accepted_more(info, judge, label, arrangements.dense_of(strided), device_attempt.value)
+            accepted_more(cell, strided, device_attempt.value)
 
 
-def is_sound(info, judge, strided: OperatorSample, value) -> bool:
+def is_sound(cell, strided: Call, value) -> bool:
     """Return whether PyTorch's CPU gives the same values for the arrangement as for contiguous inputs.
 
     Kernels that PyTorch calls with contiguous inputs alone, such as native_group_norm, read other memory. Then the host
     is no reference.
     """
-    plain_attempt = host_call(info.op, arrangements.dense_of(strided))
+    plain_attempt = host_call(cell.info.op, arrangements.dense_of(strided))
     if plain_attempt.error is not None:
         return True
-    oracle = of_forward(info, strided)
+    oracle = of_forward(cell.info, strided)
     found_leaves, due = processed(strided, value), processed(strided, plain_attempt.value)
-    pairs = zip(found_leaves, choices.settled(info, strided, found_leaves, due), strict=True)
-    n = judge.length(strided, value)
+    pairs = zip(found_leaves, choices.settled(cell.info, strided, found_leaves, due), strict=True)
+    n = cell.judge.length(strided, value)
     return all(
         found.shape == dense.shape
-        and compare(plain(found), plain(dense), functools.partial(oracle.leaf, position), judge.op_class, n).right
+        and compare(plain(found), plain(dense), functools.partial(oracle.leaf, position), cell.op_class, n).right
         for position, (found, dense) in enumerate(pairs)
         if isinstance(dense, torch.Tensor)
     )
@@ -198,40 +106,40 @@ def is_sound(info, judge, strided: OperatorSample, value) -> bool:
 # --- out= -----------------------------------------------------------------------------------------------------------
 
 
-def out_variants(info, judge, sample: OperatorSample) -> None:
+def out_variants(cell: Cell, sample: Call) -> None:
     """Check ``out=`` with outputs of the right size, of a wrong size (resized), and of an integer dtype."""
-    usual = host_call(info.op, sample)
+    usual = host_call(cell.info.op, sample)
     if usual.error is not None or not _can_be_out(usual.value):
         return
-    _into(info, judge, sample, usual.value, "out= variant", _alike)
-    may_refuse = is_excused(info, "test_noncontiguous_samples")
-    for name, arranged in _for_forms(info, sample):
+    _into(cell, sample, usual.value, forms.OUT, _alike)
+    may_refuse = is_excused(cell.info, "test_noncontiguous_samples")
+    for arranged in _for_forms(cell.info, sample):
         # Repeated values may give a result of another size.
-        usual_of = host_call(info.op, arranged)
-        if usual_of.error is None and is_sound(info, judge, arranged, usual_of.value):
-            _into(info, judge, arranged, usual_of.value, f"out= variant, inputs {name}", _alike, may_refuse=may_refuse)
-    if _has_gaps(usual.value, judge.device):
-        _into(info, judge, sample, usual.value, "out= variant, outputs with gaps", _with_gaps, may_refuse=True)
-    _into(info, judge, sample, usual.value, "out= variant with wrong-size outputs", _larger)
+        usual_of = host_call(cell.info.op, arranged)
+        if usual_of.error is None and is_sound(cell, arranged, usual_of.value):
+            _into(cell, arranged.named(part="inputs"), usual_of.value, forms.OUT, _alike, may_refuse=may_refuse)
+    if _has_gaps(usual.value, cell.device):
+        _into(cell, sample, usual.value, f"{forms.OUT}, outputs with gaps", _with_gaps, may_refuse=True)
+    _into(cell, sample, usual.value, f"{forms.OUT} with wrong-size outputs", _larger)
     if any(leaf.dtype.is_floating_point or leaf.dtype.is_complex for leaf in leaves(usual.value)):
-        _into(info, judge, sample, usual.value, "out= variant with integer outputs", _integers)
+        _into(cell, sample, usual.value, f"{forms.OUT} with integer outputs", _integers)
 
 
 def _for_forms(
-    info, sample: OperatorSample, names: Collection[str] = arrangements.OF_FORMS, *, operands_only: bool = False
-) -> Iterator[tuple[str, OperatorSample]]:
+    info: Any, sample: Call, names: Collection[str] = arrangements.OF_FORMS, *, operands_only: bool = False
+) -> Iterator[Call]:
     """Yield the arrangements that PyTorch asks every device to take, or that its own tests excuse a device from."""
-    for name, arranged in arrangements.of(info, sample, names, operands_only=operands_only):
+    for arranged in arrangements.of(info, sample, names, operands_only=operands_only):
         if not reference_refuses(info, arranged):
-            yield name, arranged
+            yield arranged
 
 
-def forms(info, judge, sample: OperatorSample) -> None:
+def check_forms(cell: Cell, sample: Call) -> None:
     """Check the in-place and the ``out=`` form with one sample: their kernels may be others."""
-    in_place(info, judge, sample)
-    usual = host_call(info.op, sample).value if info.supports_out else None
+    in_place(cell, sample)
+    usual = host_call(cell.info.op, sample).value if cell.info.supports_out else None
     if usual is not None and _can_be_out(usual):
-        _into(info, judge, sample, usual, "out= variant", _alike)
+        _into(cell, sample, usual, forms.OUT, _alike)
 
 
 def _can_be_out(value) -> bool:
@@ -264,59 +172,57 @@ def _integers(leaf):
     return poisoned(leaf.shape, dtype)
 
 
-def _into(info, judge, sample: OperatorSample, value, variant: str, build, *, may_refuse: bool = False) -> None:
-    host, device = sample.on(HOST), sample.on(judge.device)
-    host_out, device_out = _outputs(value, build, HOST), _outputs(value, build, judge.device)
+def _into(
+    cell: Cell, sample: Call, value: Any, form: str, build: Callable[..., torch.Tensor], *, may_refuse: bool = False
+) -> None:
+    made = sample.into(form, cell.info.op, out=_outputs(value, build, HOST))
+    host, device = made.on(HOST), cell.on(made)
+    host_out, device_out, before = host.extra["out"], device.extra["out"], made.extra["out"]
     addresses, strides = _addresses(device_out), _strides(device_out)
-    host_attempt, device_attempt = (
-        attempt(call, info.op, host, out=host_out),
-        attempt(execution.execute, info.op, device, out=device_out),
-    )
-    label = f"{sample}, {variant}"
-    if not _is_reference(info, build, (sample, value), (host, host_out), host_attempt):
+    host_attempt, device_attempt = attempt(call, cell.info, host), attempt(execution.execute, cell.info, device)
+    if not _is_reference(cell.info, build, (sample, value), host, host_attempt):
         return
     if host_attempt.error is not None or build is _larger or may_refuse:
         device_attempt = settled(device_attempt)
     if may_refuse and device_attempt.error is not None:
-        judge.check.metric("non_contiguous", "refused")  # a note, as in rearranged()
+        cell.check.metric("non_contiguous", "refused")  # a note, as in rearranged()
         return
     if build is _larger and device_attempt.error is not None and host_attempt.error is None:
-        judge.check.metric("resize", "refused")  # a note: PyTorch deprecates that outputs with elements are resized
+        cell.check.metric("resize", "refused")  # a note: PyTorch deprecates that outputs with elements are resized
         return
-    # The meta function is asked about a call that the host refuses.
-    of_meta = {} if host_attempt.error is None else {"out": _outputs(value, build, torch.device("meta"))}
-    if not both_answered(judge, label, sample, info.op, device_attempt, host_attempt, **of_meta):
+    if not both_answered(cell, made, device_attempt, host_attempt):
         return
-    oracle = of_forward(info, sample)
-    n = judge.length(host, host_attempt.value)
-    before = _outputs(value, build, HOST)
+    oracle = of_forward(cell.info, sample)
+    n = cell.judge.length(host, host_attempt.value)
     # First of all: a call that wrote nothing is reported as a stub and not as wrong values.
-    judge.effect(label, before, device_out, host_out)
+    cell.judge.effect(made, before, device_out, host_out)
     returned, written = host_attempt.value, host_out
     if _shapes(device_out) == _shapes(value) != _shapes(host_out):
         # The CPU keeps some empty outputs of a wrong size. A device that resizes them does what the documentation says.
         returned = written = value
-    judge.metadata(label, device_out, written)
+    cell.judge.metadata(made, device_out, written, own=False)
     contents = _rebuilt(device_out, value), _rebuilt(written, value)
-    _judge_both(judge, label, "contents of out", sample, (device_attempt.value, returned), contents, oracle, n)
-    judge.inputs(label, device, host, sample, n)
+    _judge_both(cell, made, "contents of out", (device_attempt.value, returned), contents, oracle, n)
+    cell.judge.inputs(made, device, host, n)
     for leaf, host_leaf, old in zip(*(leaves(each) for each in (device_out, host_out, before)), strict=True):
-        _check_gaps(judge, f"{label}, out", leaf, host_leaf, old)
+        _check_gaps(cell, made, "out", leaf, host_leaf, old)
     if host_attempt.resized and not device_attempt.resized:
-        judge.check.metric("resize_warning", "missing")  # a note: the values are right
+        cell.check.metric("resize_warning", "missing")  # a note: the values are right
     if build in (_alike, _with_gaps):
-        judge.check.that(_addresses(device_out) == addresses, f"{label}: the outputs' memory was replaced")
-        judge.check.that(_strides(device_out) == strides, f"{label}: the outputs' strides were changed")
+        cell.judge.claim(made, _addresses(device_out) == addresses, "the outputs' memory was replaced")
+        cell.judge.claim(made, _strides(device_out) == strides, "the outputs' strides were changed")
 
 
-def _judge_both(judge, label: str, name: str, sample: OperatorSample, returned, written, oracle, n: float) -> None:
+def _judge_both(
+    cell: Cell, form: Call, name: str, returned: tuple[Any, Any], written: tuple[Any, Any], oracle: Oracle, n: float
+) -> None:
     """Compare what a call returned, and what it wrote: pairs of the device's and the host's."""
-    before = judge.check.count
-    judge.result(label, sample, *returned, oracle, n)
-    if judge.check.answers is None and all(map(_are_same_tensors, returned, written)):
-        judge.check.count += judge.check.count - before  # each call returned what it wrote, which was just compared
+    before = cell.check.count
+    cell.judge.result(form, *returned, oracle, n)
+    if cell.check.answers is None and all(map(_are_same_tensors, returned, written)):
+        cell.check.count += cell.check.count - before  # each call returned what it wrote, which was just compared
         return
-    judge.result(f"{label}, {name}", sample, *written, oracle, n)
+    cell.judge.result(form, *written, oracle, n, part=name)
 
 
 def _are_same_tensors(left, right) -> bool:
@@ -338,13 +244,15 @@ def _is_near(leaf: torch.Tensor, usual: torch.Tensor) -> bool:
     return torch.allclose(leaf.to(wide), usual.to(wide), rtol=_ROUNDED, atol=_ROUNDED, equal_nan=True)
 
 
-def _is_reference(info, build, plain_call, call_into, host_attempt: Attempt) -> bool:
+def _is_reference(
+    info: Any, build: Callable[..., torch.Tensor], plain_run: tuple[Call, Any], host: Call, host_attempt: Attempt
+) -> bool:
     """Return whether the CPU's ``out=`` form gave what its plain call gives, and left the inputs as that leaves them.
 
-    Each call is a pair of a sample and outputs; the plain call gets contiguous inputs. The CPU writes some outputs as
-    if they had no gaps, and native_batch_norm reads other memory.
+    ``plain_run`` is a sample and its result; the plain call gets contiguous inputs. The CPU writes some outputs as if
+    they had no gaps, and native_batch_norm reads other memory.
     """
-    (sample, value), (host, out) = plain_call, call_into
+    (sample, value), out = plain_run, host.extra["out"]
     if build is _with_gaps:
         return _are_alike(out, value)
     if build is not _alike or host_attempt.error is not None:
@@ -362,7 +270,9 @@ def _is_reference(info, build, plain_call, call_into, host_attempt: Attempt) -> 
     return _are_alike([after for after, _ in pairs], [due for _, due in pairs])
 
 
-def _check_gaps(judge, label: str, written: torch.Tensor, host: torch.Tensor, before: torch.Tensor) -> None:
+def _check_gaps(
+    cell: Cell, form: Call, what: str, written: torch.Tensor, host: torch.Tensor, before: torch.Tensor
+) -> None:
     """Check that memory which belongs to no element of a tensor still holds what it held before the call."""
     same = lambda tensor: (tensor.shape, tensor.stride(), tensor.storage_offset())  # noqa: E731
     if before.layout is not torch.strided or before.is_neg() or before.is_conj() or same(host) != same(before):
@@ -381,7 +291,7 @@ def _check_gaps(judge, label: str, written: torch.Tensor, host: torch.Tensor, be
         return
     if found.shape == whole.shape:
         kept = gaps is None or same_bits(plain(found)[gaps], whole[gaps])
-        judge.check.that(kept, f"{label}: the call wrote to memory between its elements, or beside them")
+        cell.judge.claim(form, kept, "the call wrote to memory between its elements, or beside them", what)
 
 
 def _gaps_of(tensor: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:
@@ -424,48 +334,92 @@ def _rebuilt(out, value):
 # --- in place -------------------------------------------------------------------------------------------------------
 
 
-def in_place(info, judge, sample: OperatorSample) -> None:
+def in_place(cell: Cell, sample: Call) -> None:
     """Check that the in-place variant, if there is one, writes the same values into its own input and returns it."""
-    if info.inplace_variant is not None and isinstance(sample.input, torch.Tensor):
-        _in_place(info, judge, sample, "in-place variant")
+    if cell.info.inplace_variant is not None and isinstance(sample.input, torch.Tensor):
+        _in_place(cell, sample)
 
 
-def _in_place_rearranged(info, judge, sample: OperatorSample) -> None:
+def in_place_rearranged(cell: Cell, sample: Call) -> None:
     """Check the in-place variant with its operands, and with its own input, in other arrangements of memory."""
-    if info.inplace_variant is None or not isinstance(sample.input, torch.Tensor):
+    if cell.info.inplace_variant is None or not isinstance(sample.input, torch.Tensor):
         return
-    for name, arranged in _for_forms(info, sample, arrangements.OF_INPUTS):
-        if attempt(call, info.inplace_variant, arranged.on(HOST)).error is None:
-            _in_place(info, judge, arranged, f"in-place variant, inputs {name}", may_refuse=True)
-    may_refuse = is_excused(info, "test_noncontiguous_samples")
-    for name, arranged in _for_forms(info, sample, operands_only=True):
-        _in_place(info, judge, arranged, f"in-place variant, operands {name}", may_refuse=may_refuse)
+    for arranged in _for_forms(cell.info, sample, arrangements.OF_INPUTS):
+        given = arranged.named(part="inputs").into(forms.IN_PLACE, cell.info.inplace_variant)
+        if attempt(call, cell.info, given.on(HOST)).error is None:
+            _in_place(cell, given, may_refuse=True)
+    may_refuse = is_excused(cell.info, "test_noncontiguous_samples")
+    for arranged in _for_forms(cell.info, sample, operands_only=True):
+        _in_place(cell, arranged, may_refuse=may_refuse)
 
 
-def _in_place(info, judge, sample: OperatorSample, variant: str, *, may_refuse: bool = False) -> None:
-    host, device = sample.on(HOST), sample.on(judge.device)
+def _in_place(cell: Cell, sample: Call, *, may_refuse: bool = False) -> None:
+    form = sample.into(forms.IN_PLACE, cell.info.inplace_variant)
+    host, device = form.on(HOST), cell.on(form)
     address = layout.storage_address(device.input)
-    host_attempt = attempt(call, info.inplace_variant, host)
-    device_attempt = attempt(execution.execute, info.inplace_variant, device)
+    host_attempt, device_attempt = attempt(call, cell.info, host), attempt(execution.execute, cell.info, device)
     if host_attempt.error is not None or may_refuse:
         device_attempt = settled(device_attempt)
     if may_refuse and device_attempt.error is not None:
-        judge.check.metric("non_contiguous", "refused")  # a note, as in rearranged()
+        cell.check.metric("non_contiguous", "refused")  # a note, as in rearranged()
         return
     if host.input.shape != sample.input.shape and settled(device_attempt).error is not None:
-        judge.check.metric("in_place_resize", "refused")  # a note: an input does not change its shape, by documentation
+        cell.check.metric("in_place_resize", "refused")  # a note: an input does not change its shape, by documentation
         return
-    label = f"{sample}, {variant}"
-    if not both_answered(judge, label, sample, info.inplace_variant, device_attempt, host_attempt):
+    if not both_answered(cell, form, device_attempt, host_attempt):
         return
-    oracle, n = of_forward(info, sample), judge.length(host, host_attempt.value)
+    oracle, n = of_forward(cell.info, sample), cell.judge.length(host, host_attempt.value)
     # First of all: a call that wrote nothing is reported as a stub and not as wrong values.
-    judge.effect(label, sample.input, device.input, host.input)
+    cell.judge.effect(form, sample.input, device.input, host.input)
     values = device_attempt.value, host_attempt.value
-    _judge_both(judge, label, "its input", sample, values, (device.input, host.input), oracle, n)
-    _check_gaps(judge, f"{label}, its input", device.input, host.input, sample.input)
+    _judge_both(cell, form, "its input", values, (device.input, host.input), oracle, n)
+    _check_gaps(cell, form, "its input", device.input, host.input, sample.input)
     # The device has to keep the input's memory only where the host keeps it, and does not resize it.
     if layout.shares_memory(host_attempt.value, host.input) and host.input.shape == sample.input.shape:
         same = layout.shares_memory(device_attempt.value, device.input)
-        judge.check.that(same is not False, f"{label}: returned a copy instead of its input")
-        judge.check.that(address == layout.storage_address(device.input), f"{label}: the input's memory was replaced")
+        cell.judge.claim(form, same is not False, "returned a copy instead of its input")
+        replaced = address != layout.storage_address(device.input)
+        cell.judge.claim(form, not replaced, "the input's memory was replaced")
+
+
+# --- families ---------------------------------------------------------------------------------------------------------
+
+
+@source(Mode.INFERENCE, rearranged, stage=Stage.FORMS, fixed=True)
+def arrangements_of_some(cell: Cell) -> Iterator[Call]:
+    """Yield one sample, and in one dtype others, whose inputs are laid out in memory in every way."""
+    yield from _chosen(cell)
+
+
+@source(Mode.INFERENCE, out_variants, stage=Stage.FORMS, fixed=True)
+def outputs_of_some(cell: Cell) -> Iterator[Call]:
+    """Yield the same samples for the form with outputs."""
+    if cell.info.supports_out:
+        yield from _chosen(cell)
+
+
+@source(Mode.INFERENCE, in_place, stage=Stage.FORMS, fixed=True)
+def in_place_of_some(cell: Cell) -> Iterator[Call]:
+    """Yield the same samples, and the first one, for the in-place form."""
+    chosen = (cell.fixed[0], *_chosen(cell))
+    yield from {id(candidate): candidate for candidate in chosen}.values()
+
+
+@source(Mode.INFERENCE, in_place_rearranged, stage=Stage.FORMS, fixed=True, once=True)
+def in_place_rearranged_of_some(cell: Cell) -> Iterator[Call]:
+    """Yield the same samples for the in-place form of other arrangements."""
+    yield from _chosen(cell)
+
+
+def _chosen(cell: Cell) -> Iterator[Call]:
+    """Yield one sample; in one dtype also those with other kinds of arguments, and one without dimensions.
+
+    Those may reach other kernels.
+    """
+    first = representative(cell.fixed)
+    yield first
+    if not sampling.is_first_dtype(cell.info, cell.dtype):
+        return
+    without_dims = (sample for sample in cell.fixed if any(tensor.dim() == 0 for tensor in sample.tensors))
+    found = [*unlike(cell, cell.fixed), *itertools.islice(without_dims, 1)]
+    yield from (sample for sample in {id(sample): sample for sample in found}.values() if sample is not first)

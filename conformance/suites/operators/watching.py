@@ -13,7 +13,7 @@ from conformance.numerics.placement import HostWork, Operand, Recording, host_wo
 from conformance.numerics.trees import tensors
 
 from . import execution
-from .execution import HOST, OperatorSample
+from .calls import HOST, Call
 
 
 @dataclass
@@ -103,7 +103,7 @@ class Watches:
             session, self.session = self.session, None
             session.end()
 
-    def span(self, samples: Sequence[OperatorSample]) -> int:
+    def span(self, samples: Sequence[Call]) -> int:
         """Return how many of these samples one profile has to span to see all forward calls that are to be recorded."""
         informative = 0
         for number, sample in enumerate(samples, 1):
@@ -113,7 +113,7 @@ class Watches:
         # With nothing to record, a profile need not span more than one sample.
         return 1 if informative == 0 else len(samples)
 
-    def execute(self, function, sample: OperatorSample, **extra):
+    def execute(self, function, sample: Call, **extra):
         """Call the operator on the device, recorded if the forward watch still needs calls."""
         return self._run(self.forward, sample.tensors, lambda: execution.execute(function, sample, **extra))
 

@@ -12,16 +12,19 @@ from typing import Any
 
 import torch
 
+from conformance.accelerators.capabilities import Mode
 from conformance.numerics.compare import plain, same_bits
-from conformance.numerics.transfer import copied
 from conformance.numerics.trees import leaves, mapped
 
-from . import execution, sampling, special_inputs
+from . import execution
 from .arrangements import poisoned
-from .execution import HOST, OperatorSample, call, host_call
+from .calls import HOST, Call
+from .cells import Cell
+from .execution import Attempt, attempt, call, host_call, settled
+from .families import Stage, check
+from .kinds import representative, unlike
 from .promises import described_elements, promises_refusal
 from .sampling import limits
-from .variants import Attempt, attempt, representative, settled
 
 #: Numbers that fit hardly any argument. The large one may be a size or a scale.
 _LARGE = 99
@@ -41,114 +44,123 @@ _MOST_ELEMENTS = 1 << 22
 
 @dataclass(frozen=True)
 class Wrong:
-    """A wrong call: how the arguments were changed, the function, and outputs for ``out=``, made on the host.
+    """A wrong call, with its function.
 
     With ``in_place``, the function writes its input. ``grows`` says that a number became so large that the result may
     be huge.
     """
 
-    name: str
-    sample: OperatorSample
-    function: Any
-    out: Any = None
+    call: Call
     in_place: bool = False
     grows: bool = False
 
-    def __str__(self) -> str:
-        return f"{self.sample}, {self.name}"
+    @classmethod
+    def of(
+        cls,
+        changed: Call,
+        function: Any,
+        *,
+        out: torch.Tensor | None = None,
+        in_place: bool = False,
+        grows: bool = False,
+    ) -> Wrong:
+        """Return the call of a function with changed arguments, into an output made on the host if one is given."""
+        form = "in place" if in_place else "" if out is None else "out="
+        return cls(changed.into(form, function, **({} if out is None else {"out": out})), in_place, grows)
 
-    def extra(self, device: torch.device) -> dict[str, Any]:
-        """Return the keyword arguments for a call on a device."""
-        return {} if self.out is None else {"out": copied(self.out, device)}
 
-
-def check(info, judge, samples: list[OperatorSample], dtype: torch.dtype) -> None:
+@check(Mode.INFERENCE, stage=Stage.REFUSALS, once=True, values=False)
+def wrong_calls(cell: Cell) -> None:
     """Check that the device refuses wrong calls, in one dtype of each operator."""
-    if not sampling.is_first_dtype(info, dtype) or not samples or info.name in limits().large.unchecked:
+    samples = cell.samples
+    if not samples or cell.info.name in limits().large.unchecked:
         return
-    unlike = special_inputs.unlike(info, judge, samples, draws=True)
-    chosen = {id(sample): sample for sample in (representative(samples), *unlike)}
+    of_kinds = unlike(cell, samples, draws=True)
+    chosen = {id(sample): sample for sample in (representative(samples), *of_kinds)}
     for sample in chosen.values():
-        for wrong in _wrong_calls(info, sample):
-            _check_wrong(judge, wrong)
-    for sample in unlike if judge.values else ():
-        if sample.number in judge.drawn:
-            _check_drawn(info, judge, sample)
+        for wrong in _wrong_calls(cell.info, sample):
+            _check_wrong(cell, wrong)
+    for sample in of_kinds if cell.values else ():
+        if sample.number in cell.tally.drawn:
+            _check_drawn(cell, sample)
             continue
-        into = info.op if info.supports_out else None
+        into = cell.info.op if cell.info.supports_out else None
         # The result of a broadcast does not fit into a smaller input.
-        in_place = None if sample.broadcasts_input else info.inplace_variant
-        check_more(judge, info.op, sample, into=into, in_place=in_place)
+        in_place = None if sample.broadcasts_input else cell.info.inplace_variant
+        check_more(cell, cell.info.op, sample, into=into, in_place=in_place)
 
 
-def _check_wrong(judge, wrong: Wrong) -> None:
+def _check_wrong(cell: Cell, wrong: Wrong) -> None:
     """Check a call that the host refuses: every device has to refuse it, or has to do something."""
-    if _has_index(wrong.sample) or (wrong.grows and described_elements(wrong.function, wrong.sample) > _MOST_ELEMENTS):
+    given = wrong.call
+    if _has_index(given) or (wrong.grows and described_elements(given.function, given) > _MOST_ELEMENTS):
         # The meta function comes first: it has no memory that a wrong call could read, or fill.
         if _is_wrong_everywhere(wrong):
-            check_one(judge, wrong)
+            check_one(cell, wrong)
     elif _host_refuses(wrong):
-        _check_refused(judge, wrong)
+        _check_refused(cell, wrong)
 
 
-def _check_refused(judge, wrong: Wrong) -> None:
+def _check_refused(cell: Cell, wrong: Wrong) -> None:
     """Check what the device makes of a call that the host refuses.
 
     The meta function is asked about what the device accepts alone: it takes longer than both.
     """
-    given, extra = wrong.sample.on(judge.device), wrong.extra(judge.device)
-    if _may_be_in_memory(wrong, given) and _is_wrong_everywhere(wrong):
+    given = cell.on(wrong.call)
+    if _may_be_in_memory(given) and _is_wrong_everywhere(wrong):
         return
-    written = _written(wrong, given, extra)
+    written = _written(wrong, given)
     before = [plain(tensor).clone() for tensor in written]
-    found = _answer(wrong, given, extra)
+    found = _answer(given)
     if _is_refusal(found):
-        judge.check.count += 1
+        cell.judge.counts(wrong.call)
     elif _is_wrong_everywhere(wrong):
-        judge.check.that(False, f"{wrong}: accepted, although PyTorch refuses it on every device")
+        cell.judge.claim(wrong.call, False, "accepted, although PyTorch refuses it on every device")
     else:
-        _check_computed(judge, wrong, found, written, before)
+        _check_computed(cell, wrong, found, written, before)
 
 
 def _is_wrong_everywhere(wrong: Wrong) -> bool:
     """Return whether the meta function refuses the call, or refuses it without its outputs."""
+    given = wrong.call
     # Without outputs it was asked before.
-    if wrong.out is not None and promises_refusal(wrong.function, wrong.sample):
+    if given.extra and promises_refusal(None, given.into("", given.function)):
         return True
-    return promises_refusal(wrong.function, wrong.sample, **wrong.extra(torch.device("meta")))
+    return promises_refusal(None, given)
 
 
-def _check_drawn(info, judge, sample: OperatorSample) -> None:
+def _check_drawn(cell: Cell, sample: Call) -> None:
     """Check that the device draws something where it accepts a dtype that the host refuses."""
     for number, tensor in enumerate(sample.tensors[: limits().special_inputs.tensors]):
         if tensor.layout is torch.strided and number not in sample.on_host:
             changed = sample.with_tensor(tensor, _in_another_dtype(tensor.detach(), _SPREAD))
-            _check_answer(judge, Wrong(f"input {number} in another dtype", changed, info.op))
+            changed = changed.named(change=f"input {number} in another dtype")
+            _check_answer(cell, Wrong.of(changed, cell.info.op))
 
 
-def _has_index(sample: OperatorSample) -> bool:
+def _has_index(sample: Call) -> bool:
     """Return whether a tensor may hold indices beside tensors of values: a wrong one may end a device's context."""
     integers = [not tensor.is_floating_point() and not tensor.is_complex() for tensor in sample.tensors]
     return any(integers) and not all(integers)
 
 
-def _check_answer(judge, wrong: Wrong) -> None:
+def _check_answer(cell: Cell, wrong: Wrong) -> None:
     """Check that the device does something where it accepts a call that the host alone refuses."""
     if not _host_refuses(wrong):
         return
-    given, extra = wrong.sample.on(judge.device), wrong.extra(judge.device)
-    written = _written(wrong, given, extra)
+    given = cell.on(wrong.call)
+    written = _written(wrong, given)
     before = [plain(tensor).clone() for tensor in written]
-    found = _answer(wrong, given, extra)
+    found = _answer(given)
     if not _is_refusal(found):
-        _check_computed(judge, wrong, found, written, before)
+        _check_computed(cell, wrong, found, written, before)
 
 
 def _is_refusal(found: Attempt) -> bool:
     return found.error is not None or found.value is NotImplemented
 
 
-def _check_computed(judge, wrong: Wrong, found: Attempt, written, before) -> None:
+def _check_computed(cell: Cell, wrong: Wrong, found: Attempt, written, before) -> None:
     """Check that an accepted call computed something; ``before`` are the written tensors as they were.
 
     A device may do more than PyTorch's CPU. But zeros, or an output as it was, come from a kernel that loses an
@@ -160,32 +172,33 @@ def _check_computed(judge, wrong: Wrong, found: Attempt, written, before) -> Non
     else:
         computed = any(tensor.any() for tensor in made)
     is_empty = not any(tensor.numel() for tensor in made)
-    judge.check.that(is_empty or computed, f"{wrong}: accepted, although PyTorch refuses it, and nothing was computed")
+    said = "accepted, although PyTorch refuses it, and nothing was computed"
+    cell.judge.claim(wrong.call, is_empty or computed, said)
 
 
-def _written(wrong: Wrong, given: OperatorSample, extra: dict[str, Any]) -> list[torch.Tensor]:
+def _written(wrong: Wrong, given: Call) -> list[torch.Tensor]:
     """Return the tensors that a call writes: its outputs, or the input of an in-place form."""
-    if extra:
-        return _tensors([extra["out"]])
+    if given.extra:
+        return _tensors([given.extra["out"]])
     return given.tensors[:1] if wrong.in_place else []
 
 
 def _host_refuses(wrong: Wrong) -> bool:
-    return attempt(call, wrong.function, wrong.sample.on(HOST), **wrong.extra(HOST)).error is not None
+    return attempt(call, None, wrong.call.on(HOST)).error is not None
 
 
-def _answer(wrong: Wrong, given: OperatorSample, extra: dict[str, Any]) -> Attempt:
+def _answer(given: Call) -> Attempt:
     """Return what a device makes of a wrong call, after all errors that the call has left in its queue."""
-    found = settled(attempt(execution.execute, wrong.function, given, **extra))
+    found = settled(attempt(execution.execute, None, given))
     if found.error is not None:
         _take_late_errors(given.device)
     return found
 
 
 def check_more(
-    judge,
+    cell: Cell,
     function,
-    sample: OperatorSample,
+    sample: Call,
     *,
     into: Any = None,
     in_place: Any = None,
@@ -205,25 +218,22 @@ def check_more(
         changed, other, same_numbers = _with_another_dtype(function, sample, tensor, spread)
         if only_wider and changed.element_size() < tensor.element_size():
             continue
-        name = f"input {number} in {changed.dtype}"
-        _check_meaning(judge, Wrong(name, other, function), function, same_numbers)
+        other = other.named(change=f"input {number} in {changed.dtype}")
+        _check_meaning(cell, Wrong.of(other, function), function, same_numbers)
         if in_place is not None:
-            _check_meaning(judge, Wrong(f"{name}, in place", other, in_place), function, same_numbers)
+            _check_meaning(cell, Wrong.of(other, in_place, in_place=True), function, same_numbers)
         if into is not None:
             usual = host_call(function, same_numbers).value
             if isinstance(usual, torch.Tensor) and usual.layout is torch.strided:
                 out = poisoned(usual.shape, changed.dtype if usual.dtype is tensor.dtype else usual.dtype)
-                _check_meaning(judge, Wrong(f"{name}, out=", other, into, out), function, same_numbers)
+                _check_meaning(cell, Wrong.of(other, into, out=out), function, same_numbers)
     usual = host_call(function, sample).value if into is not None else None
     if isinstance(usual, torch.Tensor) and usual.layout is torch.strided:
         for dtype in (dtype for dtype in _OUT_DTYPES if dtype is not usual.dtype):
-            wrong = Wrong(f"out= of {dtype}", sample, into, poisoned(usual.shape, dtype))
-            _check_meaning(judge, wrong, function, sample)
+            _check_meaning(cell, _of_dtype(sample, into, usual, dtype), function, sample)
 
 
-def _with_another_dtype(
-    function, sample: OperatorSample, tensor: torch.Tensor, spread: int
-) -> tuple[torch.Tensor, OperatorSample, OperatorSample]:
+def _with_another_dtype(function, sample: Call, tensor: torch.Tensor, spread: int) -> tuple[torch.Tensor, Call, Call]:
     """Return the tensor in another dtype, the sample with it, and the sample with the same numbers in the old dtype.
 
     Where the operator is not defined for numbers that are spread out, they stay as near to zero as they are.
@@ -243,19 +253,19 @@ def _in_another_dtype(tensor: torch.Tensor, spread: int) -> torch.Tensor:
     return (tensor * spread).to(torch.int64) if tensor.is_floating_point() else tensor.to(torch.float32)
 
 
-def _check_meaning(judge, wrong: Wrong, function, same_numbers: OperatorSample) -> None:
+def _check_meaning(cell: Cell, wrong: Wrong, function, same_numbers: Call) -> None:
     """Check a call that the host refuses; it computes the function for ``same_numbers``."""
     if not _host_refuses(wrong):
         return
-    found = _answer(wrong, wrong.sample.on(judge.device), wrong.extra(judge.device))
+    found = _answer(cell.on(wrong.call))
     if found.error is not None:
         return
-    due = attempt(call, function, same_numbers.wide(_same))
+    due = attempt(call, None, same_numbers.into("", function).wide(_same))
     ours, theirs = _tensors(found.value), _tensors(due.value)
     is_near = due.error is not None or (
         len(ours) == len(theirs) and all(_is_near(plain(a), plain(w)) for a, w in zip(ours, theirs, strict=True))
     )
-    judge.check.that(is_near, f"{wrong}: accepted, and most elements are not what the operator means")
+    cell.judge.claim(wrong.call, is_near, "accepted, and most elements are not what the operator means")
 
 
 def _same(tensor: torch.Tensor) -> torch.Tensor:
@@ -277,35 +287,34 @@ def _is_near(actual: torch.Tensor, wanted: torch.Tensor) -> bool:
     return bool(near.double().mean() >= 0.5) and bool(actual.any() or (wanted.abs() < 1).double().mean() > 0.5)
 
 
-def shapes(function, sample: OperatorSample) -> Iterator[Wrong]:
+def shapes(function, sample: Call) -> Iterator[Wrong]:
     """Yield calls of any function with another shape of one tensor."""
-    for name, other in _shapes(sample):
-        yield Wrong(name, other, function)
+    for other in _shapes(sample):
+        yield Wrong.of(other, function)
 
 
-def changed(function, sample: OperatorSample) -> Iterator[Wrong]:
+def changed(function, sample: Call) -> Iterator[Wrong]:
     """Yield calls of any function with one argument that may not fit: a tensor, a number or a list of numbers."""
-    for name, other, grows in _changed(sample):
-        yield Wrong(name, other, function, grows=grows)
+    for other, grows in _changed(sample):
+        yield Wrong.of(other, function, grows=grows)
 
 
-def check_one(judge, wrong: Wrong) -> None:
+def check_one(cell: Cell, wrong: Wrong) -> None:
     """Check that the device refuses what the host refuses."""
     if not _host_refuses(wrong):
         return
-    given = wrong.sample.on(judge.device)
-    if _may_be_in_memory(wrong, given):
-        return
-    found = _answer(wrong, given, wrong.extra(judge.device))
-    judge.check.that(_is_refusal(found), f"{wrong}: accepted, although PyTorch refuses it on every device")
+    given = cell.on(wrong.call)
+    if not _may_be_in_memory(given):
+        said = "accepted, although PyTorch refuses it on every device"
+        cell.judge.claim(wrong.call, _is_refusal(_answer(given)), said)
 
 
-def _may_be_in_memory(wrong: Wrong, given: OperatorSample) -> bool:
+def _may_be_in_memory(given: Call) -> bool:
     """Return whether a wrong view may be within the memory that the device's allocator has rounded up."""
-    return "as_strided" in getattr(wrong.function, "__name__", "") and _has_more_memory(given)
+    return "as_strided" in getattr(given.function, "__name__", "") and _has_more_memory(given)
 
 
-def _has_more_memory(sample: OperatorSample) -> bool:
+def _has_more_memory(sample: Call) -> bool:
     """Return whether a tensor's storage on the device has more bytes than its elements need."""
     strided = [tensor for tensor in sample.tensors if tensor.layout is torch.strided]
     return any(tensor.untyped_storage().nbytes() > tensor.numel() * tensor.element_size() for tensor in strided)
@@ -321,46 +330,53 @@ def _take_late_errors(device: torch.device) -> None:
         return
 
 
-def _wrong_calls(info, sample: OperatorSample) -> Iterator[Wrong]:
+def _wrong_calls(info, sample: Call) -> Iterator[Wrong]:
     changes = list(_changed(sample))
-    for name, other, grows in changes:
-        yield Wrong(name, other, info.op, grows=grows)
+    for other, grows in changes:
+        yield Wrong.of(other, info.op, grows=grows)
     if info.inplace_variant is not None and isinstance(sample.input, torch.Tensor):
-        for name, other, grows in changes:
-            yield Wrong(f"{name}, in place", other, info.inplace_variant, in_place=True, grows=grows)
+        for other, grows in changes:
+            yield Wrong.of(other, info.inplace_variant, in_place=True, grows=grows)
     if info.supports_out:
         usual = host_call(info.op, sample).value
         if isinstance(usual, torch.Tensor) and usual.layout is torch.strided:
             yield from _wrong_outputs(info, sample, usual, changes)
 
 
-def _wrong_outputs(info, sample: OperatorSample, usual: torch.Tensor, changes) -> Iterator[Wrong]:
-    for name, other, grows in changes:
-        yield Wrong(f"{name}, out=", other, info.op, poisoned(usual.shape, usual.dtype), grows=grows)
+def _wrong_outputs(info, sample: Call, usual: torch.Tensor, changes) -> Iterator[Wrong]:
+    for other, grows in changes:
+        yield Wrong.of(other, info.op, out=poisoned(usual.shape, usual.dtype), grows=grows)
     for dtype in _OUT_DTYPES:
         if dtype is not usual.dtype:
-            yield Wrong(f"out= of {dtype}", sample, info.op, poisoned(usual.shape, dtype))
+            yield _of_dtype(sample, info.op, usual, dtype)
 
 
-def _shapes(sample: OperatorSample) -> Iterator[tuple[str, OperatorSample]]:
+def _of_dtype(sample: Call, into: Any, usual: torch.Tensor, dtype: torch.dtype) -> Wrong:
+    """Return the call into an output of another dtype."""
+    return Wrong(sample.into(f"out= of {dtype}", into, out=poisoned(usual.shape, dtype)))
+
+
+def _shapes(sample: Call) -> Iterator[Call]:
     """Yield the sample with one tensor of another shape."""
     for number, tensor in enumerate(sample.tensors[: limits().special_inputs.tensors]):
         if tensor.layout is not torch.strided or tensor.is_quantized:
             continue
         for name, other in _others(tensor.detach()):
-            yield f"input {number} {name}", sample.with_tensor(tensor, other)
+            yield sample.with_tensor(tensor, other).named(change=f"input {number} {name}")
 
 
-def _changed(sample: OperatorSample) -> Iterator[tuple[str, OperatorSample, bool]]:
+def _changed(sample: Call) -> Iterator[tuple[Call, bool]]:
     """Yield the sample with one argument that may not fit, and whether the result may be huge."""
-    yield from ((name, other, False) for name, other in _shapes(sample))
+    yield from ((other, False) for other in _shapes(sample))
     numbers = [leaf for leaf in leaves(list(sample.arguments)) if type(leaf) in (int, float)]
     for number, old in enumerate(numbers):
         for value in map(type(old), _NUMBERS):
             if value != old:
-                yield f"number {number} is {value}", _with_number(sample, number, value), value == _LARGE
+                other = _with_number(sample, number, value)
+                yield other.named(change=f"number {number} is {value}"), value == _LARGE
     for place, name, listed in _lists(sample):
-        yield f"{name} has {len(listed) + len(_TAIL)} numbers", sample.with_argument(place, (*listed, *_TAIL)), False
+        other = sample.with_argument(place, (*listed, *_TAIL))
+        yield other.named(change=f"{name} has {len(listed) + len(_TAIL)} numbers"), False
 
 
 def _others(tensor: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
@@ -371,14 +387,14 @@ def _others(tensor: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
     yield "with one dimension more", tensor.unsqueeze(0).clone()
 
 
-def _lists(sample: OperatorSample) -> Iterator[tuple[int | str, str, tuple[int, ...]]]:
+def _lists(sample: Call) -> Iterator[tuple[int | str, str, tuple[int, ...]]]:
     """Yield the place, the name for messages and the value of each argument that is a list of integers."""
     for place, value in (*enumerate(sample.args), *sample.kwargs.items()):
         if isinstance(value, (list, tuple)) and value and all(type(item) is int for item in value):
             yield place, f"list {place}", tuple(value)
 
 
-def _with_number(sample: OperatorSample, position: int, value: float) -> OperatorSample:
+def _with_number(sample: Call, position: int, value: float) -> Call:
     seen = iter(range(1000))
 
     def change(leaf):

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from conformance.errors import JournalError
+from conformance.reports.calls import CALL, SCRIPT
 from conformance.reports.challenge import ANSWER, parsed
 from conformance.reports.gate.evidence import GateEvidence
 from conformance.reports.gate.finding import GateFinding, Rule, counted, named, reject
@@ -111,6 +112,7 @@ def _of_failures(case: CaseRecord) -> Iterator[str]:
         yield "passed, with the metric of a case that is not claimed (probe)"
     if OBSERVED in metrics:
         yield "passed, with the metric of a waived failure (observed)"
+    yield from (f"passed, with the {name} of a failure" for name in (CALL, SCRIPT) if name in metrics)
     if _HOST_BYTES in metrics and case.reason is Reason.NATIVE:
         yield "passed as native, with bytes that the host computed (host_bytes)"
 

@@ -16,7 +16,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from conformance.accelerators.simulated.faults import Where
 from conformance.reports.verdict import Reason
 from conformance.suites.operators import execution
-from conformance.suites.operators.execution import OperatorSample, call, host_gradients
+from conformance.suites.operators.calls import Call
+from conformance.suites.operators.execution import call, host_gradients
 from tests.defects.mutant import Mutant, StandIn
 from tests.defects.stand_ins import cpu, on
 
@@ -38,19 +39,19 @@ def spoiled(
 def after(spoil: Callable[[torch.Tensor], Any]) -> Callable[..., Any]:
     """The right result, spoiled, for plain calls only: variants with ``out`` stay right."""
 
-    def execute(function, sample: OperatorSample, **extra):
+    def execute(function, sample: Call, **extra):
         result = call(function, sample, **extra)
         return result if extra or not isinstance(result, torch.Tensor) else spoil(result)
 
     return execute
 
 
-def before(change: Callable[[OperatorSample], OperatorSample]) -> Callable[..., Any]:
+def before(change: Callable[[Call], Call]) -> Callable[..., Any]:
     return lambda function, sample, **extra: call(function, change(sample), **extra)
 
 
 def in_place_only(spoil) -> Callable[..., Any]:
-    def execute(function, sample: OperatorSample, **extra):
+    def execute(function, sample: Call, **extra):
         name = getattr(function, "__name__", "")
         result = call(function, sample, **extra)
         return spoil(result) if name.endswith("_") and not name.endswith("__") else result
@@ -66,7 +67,7 @@ def _is_last(result):
     return (torch.arange(result.numel()) == result.numel() - 1).reshape(result.shape)
 
 
-def tf32(sample: OperatorSample) -> OperatorSample:
+def tf32(sample: Call) -> Call:
     """Inputs cut to ten bits of mantissa, as tensor cores do."""
     cut = sample.on(torch.device("cpu"))
     for tensor in cut.tensors:
@@ -74,7 +75,7 @@ def tf32(sample: OperatorSample) -> OperatorSample:
     return cut
 
 
-def narrow_accumulation(function, sample: OperatorSample, **extra):
+def narrow_accumulation(function, sample: Call, **extra):
     if extra:
         return call(function, sample, **extra)
     left, right = sample.input, sample.args[0]
@@ -84,7 +85,7 @@ def narrow_accumulation(function, sample: OperatorSample, **extra):
     return total
 
 
-def strides_ignored(sample: OperatorSample) -> OperatorSample:
+def strides_ignored(sample: Call) -> Call:
     tensor = sample.input
     if tensor.is_contiguous():
         return sample
@@ -92,14 +93,14 @@ def strides_ignored(sample: OperatorSample) -> OperatorSample:
     return sample.with_arguments((tensor.as_strided(tensor.shape, dense), sample.args, sample.kwargs))
 
 
-def input_mutated(function, sample: OperatorSample, **extra):
+def input_mutated(function, sample: Call, **extra):
     result = call(function, sample, **extra)
     if not extra and isinstance(sample.input, torch.Tensor) and not getattr(function, "__name__", "").endswith("_"):
         sample.input.zero_()
     return result
 
 
-def out_not_resized(function, sample: OperatorSample, **extra):
+def out_not_resized(function, sample: Call, **extra):
     if "out" in extra:
         right = call(function, sample)
         if extra["out"].shape != right.shape:
@@ -107,35 +108,35 @@ def out_not_resized(function, sample: OperatorSample, **extra):
     return call(function, sample, **extra)
 
 
-def out_ignored(function, sample: OperatorSample, **extra):
+def out_ignored(function, sample: Call, **extra):
     return call(function, sample)
 
 
-def out_of_integers_accepted(function, sample: OperatorSample, **extra):
+def out_of_integers_accepted(function, sample: Call, **extra):
     if "out" in extra and extra["out"].dtype is torch.int64:
         return extra["out"].copy_(call(function, sample))
     return call(function, sample, **extra)
 
 
-def errors_swallowed(function, sample: OperatorSample, **extra):
+def errors_swallowed(function, sample: Call, **extra):
     try:
         return call(function, sample, **extra)
     except RuntimeError:
         return torch.zeros(())
 
 
-def truncated_division(function, sample: OperatorSample, **extra):
+def truncated_division(function, sample: Call, **extra):
     if extra or getattr(function, "__name__", "").endswith("_"):
         return call(function, sample, **extra)
     return torch.div(sample.input, *sample.args, rounding_mode="trunc").to(torch.int32)
 
 
-def half_the_dropout(sample: OperatorSample) -> OperatorSample:
+def half_the_dropout(sample: Call) -> Call:
     p = sample.kwargs.get("p", 0.5)
     return sample.with_arguments((sample.input, sample.args, {**sample.kwargs, "p": p / 2}))
 
 
-def seed_ignored(function, sample: OperatorSample, **extra):
+def seed_ignored(function, sample: Call, **extra):
     torch.manual_seed(0)
     return call(function, sample, **extra)
 
@@ -143,7 +144,7 @@ def seed_ignored(function, sample: OperatorSample, **extra):
 def unseeded():
     state = torch.Generator().manual_seed(5)
 
-    def execute(function, sample: OperatorSample, **extra):
+    def execute(function, sample: Call, **extra):
         torch.manual_seed(int(torch.randint(2**31, (), generator=state)))
         return call(function, sample, **extra)
 
@@ -177,11 +178,11 @@ def cotangents_ignored(outputs, inputs, cotangents):
     return host_gradients(outputs, inputs, [torch.ones_like(each) for each in cotangents])
 
 
-def first_is_returned(function, sample: OperatorSample, **extra):
+def first_is_returned(function, sample: Call, **extra):
     return call(function, sample, **extra) if extra else sample.input
 
 
-def biased_variance(function, sample: OperatorSample, **extra):
+def biased_variance(function, sample: Call, **extra):
     result = call(function, sample, **extra)
     n = max(sample.input.numel() // max(result.numel(), 1), 1)
     return result if extra else result * (n - 1) / n

@@ -1,0 +1,197 @@
+"""A call of an operator, as a value: what is called, with which arguments, and what is special about it.
+
+The fields are the call's only identity. The label of a message, the selector of ``--case``, the key by which failures
+are grouped and the script of a failure are made of them, and never of the words of a message.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Final
+
+import torch
+
+from conformance.numerics.transfer import copied, shared_addresses, widened
+from conformance.numerics.trees import mapped, tensors
+
+HOST = torch.device("cpu")
+#: Words of selectors for the texts of labels that are in use most often; other texts are shortened by rule.
+WORDS: Final = {
+    "non-contiguous": "gaps",
+    "with a storage offset": "offset",
+    "transposed in memory": "transposed",
+    "with a lazy bit": "lazy",
+    "transposed, with a lazy bit": "adjoint",
+    "expanded along the first dimension": "expanded-first",
+    "expanded along the last dimension": "expanded-last",
+    "out= variant": "out",
+    "out=": "out",
+    "out= variant, outputs with gaps": "out-gaps",
+    "out= variant with wrong-size outputs": "out-wrong-size",
+    "out= variant with integer outputs": "out-integer",
+    "in-place variant": "in-place",
+}
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of an operator.
+
+    ``number`` and ``source`` say where the arguments come from: the database's samples are numbered from 0 on and have
+    no source. ``change`` is what was changed in them, ``arrangement`` how their tensors lie in memory, and ``form``
+    which function is called: the plain one, ``out=``, in place, an overload. ``part`` names the arguments that the
+    arrangement is about, if it is not all of them.
+
+    ``function`` is called with the arguments and with ``extra``, such as outputs; None is the operator itself.
+    ``backward`` is the derivative that is taken of the result, if one is, with numbers drawn from ``seed``.
+
+    ``process`` removes from a result what the operator leaves open, such as the sign of eigenvectors. ``on_host`` holds
+    the positions, in the order of ``tensors``, of tensors that stay on the host whatever the device. ``origin`` is the
+    call on the host of which this is a copy on a device: nobody writes its tensors.
+    """
+
+    number: int
+    input: Any
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    process: Callable[[Any], Any] | None = None
+    broadcasts_input: bool = False
+    source: str = ""
+    on_host: frozenset[int] = frozenset()
+    device: torch.device = HOST
+    change: str = ""
+    arrangement: str = ""
+    part: str = ""
+    form: str = ""
+    function: Any = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    backward: Any = None
+    seed: int = 0
+    origin: Call | None = None
+
+    @classmethod
+    def of(cls, number: int, sample: Any) -> Call:
+        """Return the database's ``SampleInput`` as a call with this number."""
+        process = sample.output_process_fn_grad
+        # The default is a lambda that returns its argument; None saves a call for every result.
+        is_default = process.__qualname__ == "SampleInput.__init__.<locals>.<lambda>"
+        return cls(
+            number, sample.input, sample.args, sample.kwargs, None if is_default else process, sample.broadcasts_input
+        )
+
+    def with_arguments(self, arguments: Any) -> Call:
+        """Return this call with other arguments, given as (input, args, kwargs)."""
+        first, args, kwargs = arguments
+        return replace(self, input=first, args=args, kwargs=kwargs)
+
+    def with_argument(self, place: int | str, value: Any) -> Call:
+        """Return this call with another argument after the first one, given by its place or its name."""
+        if isinstance(place, str):
+            return replace(self, kwargs={**self.kwargs, place: value})
+        return replace(self, args=(*self.args[:place], value, *self.args[place + 1 :]))
+
+    def with_tensor(self, old: torch.Tensor, new: torch.Tensor) -> Call:
+        """Return this call with another tensor in every place of ``old``."""
+        return self.with_arguments(mapped(self.arguments, lambda leaf: new if leaf is old else leaf))
+
+    def named(self, **names: Any) -> Call:
+        """Return this call with other words for its identity. What was found out about its arguments stays."""
+        found = replace(self, **names)
+        found.__dict__["kept"] = self.kept
+        if "tensors" in self.__dict__:
+            found.__dict__["tensors"] = self.tensors
+        return found
+
+    def into(self, form: str, function: Any, **extra: Any) -> Call:
+        """Return this call in another form: of this function, with these further arguments, made on the host."""
+        return self.named(form=form, function=function, extra=extra)
+
+    @property
+    def arguments(self) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+        """Return (input, args, kwargs)."""
+        return self.input, self.args, self.kwargs
+
+    def on(self, device: torch.device) -> Call:
+        """Return a copy of this call on ``device``; the tensors of ``on_host`` stay on the host."""
+        stay = [tensor for position, tensor in enumerate(self.tensors) if position in self.on_host]
+        copies: dict[int, torch.Tensor] = {}
+        first, args, kwargs = copied(self.arguments, device, stay, self._shared, copies)
+        found = object.__new__(type(self))  # not replace(), which takes longer than the copy of a small tensor
+        found.__dict__.update({name: self.__dict__[name] for name in _FIELDS})
+        found.__dict__.update(input=first, args=args, kwargs=kwargs, device=device, origin=self.origin or self)
+        found.__dict__["tensors"] = [copies[id(tensor)] for tensor in self.tensors]
+        if self.extra:
+            found.__dict__["extra"] = copied(dict(self.extra), device)
+        return found
+
+    @functools.cached_property
+    def _shared(self) -> frozenset[int]:
+        return shared_addresses(self.arguments)
+
+    def wide(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Call:
+        """Return this call in float64 or complex128, with ``change`` applied to each widened tensor."""
+        return self.with_arguments(widened(self.arguments, change))
+
+    @functools.cached_property
+    def tensors(self) -> list[torch.Tensor]:
+        """Return all tensors among the arguments, in order."""
+        return tensors(self.arguments)
+
+    def found_out(self, key: Hashable, find: Callable[[], Any]) -> Any:
+        """Return what ``find`` has returned for these arguments, and call it the first time.
+
+        Nobody writes a call's tensors, as each run gets a copy. What is kept lives as long as the call.
+        """
+        if key not in self.kept:
+            self.kept[key] = find()
+        return self.kept[key]
+
+    @functools.cached_property
+    def kept(self) -> dict[Hashable, Any]:
+        """Return what was found out about these arguments, by key."""
+        return {}
+
+    # --- identity -----------------------------------------------------------------------------------------------------
+
+    def __str__(self) -> str:
+        """Return the label that messages begin with."""
+        shapes = ", ".join(str(tuple(tensor.shape)) for tensor in self.tensors[:4]) or "no tensors"
+        sample = f"sample {self.number} (shape {shapes}{', ' + self.source if self.source else ''})"
+        arrangement = f"{self.part} {self.arrangement}" if self.part else self.arrangement
+        return ", ".join(filter(None, (sample, self.change, self.form, arrangement)))
+
+    @property
+    def words(self) -> dict[str, str]:
+        """Return the fields of the identity, each as one word; fields without a word are left out."""
+        named = {
+            "sample": str(self.number),
+            "source": self.source,
+            "change": self.change,
+            "form": self.form,
+            "arrangement": f"{self.part} {self.arrangement}" if self.part == "operands" else self.arrangement,
+        }
+        return {name: word(text) for name, text in named.items() if text}
+
+    @property
+    def key(self) -> str:
+        """Return the selector of this call, as ``--case 'ID{sample=3,form=out}'`` takes it."""
+        return "{" + ",".join(f"{name}={value}" for name, value in self.words.items()) + "}"
+
+
+#: Names of what a call consists of.
+_FIELDS = tuple(each.name for each in fields(Call))
+
+
+@functools.lru_cache(maxsize=4096)
+def word(text: str) -> str:
+    """Return a text of a label as one word of letters, digits, points and hyphens."""
+    usual = WORDS.get(text)
+    if usual is None:
+        for words, short in WORDS.items():
+            if len(words) > len("out=") and words in text:
+                text = text.replace(words, short)
+        usual = re.sub(r"[^A-Za-z0-9.]+", "-", text.replace("-inf", "minus inf").replace("torch.", "")).strip("-")
+    return usual.lower()
