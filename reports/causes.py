@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from conformance.reports.calls import CALL, fields_of
 from conformance.reports.model import CaseRecord
@@ -57,7 +57,8 @@ def cause_key(case: CaseRecord) -> str:
     Of any other case, it is the first line of its message without its own name and without numbers.
     """
     line = next((line for line in case.message.splitlines() if line.strip()), "")
-    call = fields_of(str(case.metrics.get(CALL, "")))
+    metrics: Mapping[str, Any] = getattr(case, "metrics", {})
+    call = fields_of(str(metrics.get(CALL, "")))
     if call:
         shared = [f"{name}={re.sub(r'[0-9]+', '…', call[name])}" for name in _OF_CAUSE if name in call]
         said = line.rpartition(": ")[2]

@@ -157,7 +157,11 @@ class Call:
     # --- identity -----------------------------------------------------------------------------------------------------
 
     def __str__(self) -> str:
-        """Return the label that messages begin with."""
+        return self.label
+
+    @functools.cached_property
+    def label(self) -> str:
+        """Return the words that messages about this call begin with."""
         shapes = ", ".join(str(tuple(tensor.shape)) for tensor in self.tensors[:4]) or "no tensors"
         sample = f"sample {self.number} (shape {shapes}{', ' + self.source if self.source else ''})"
         arrangement = f"{self.part} {self.arrangement}" if self.part else self.arrangement

@@ -14,6 +14,7 @@ from conformance.numerics.budgets import OpClass
 from conformance.numerics.transfer import copied
 from conformance.reports.calls import fields_of
 
+from .aspects import Aspect
 from .calls import HOST, Call
 from .classes import is_uninitialised, op_class
 from .judging import Judge
@@ -24,14 +25,13 @@ from .watching import Watches
 class Failure:
     """A failed call of an operator, as it was made on the host.
 
-    ``allowed`` is the largest difference of a floating-point element that does not show the failure; 0 if no numbers
-    differ. With ``strides``, the strides of a result are wrong.
+    ``aspect`` is what is wrong with it. Of numbers, ``allowed`` is a difference that does not show the failure.
     """
 
     call: Call
     info: Any
+    aspect: Aspect = Aspect.OTHER
     allowed: float = 0.0
-    strides: bool = False
 
 
 @dataclass
@@ -47,8 +47,8 @@ class Tally:
     drew_on_device: int = 0
     current: Call | None = None  # the call that ran on the device last, or is compared
     info: Any = None  # the operator or kernel of which it is a call
-    allowed: float = 0.0  # a difference that does not show the failure of the current comparison
-    strides: bool = False  # whether the current comparison is one of strides
+    aspect: Aspect = Aspect.OTHER  # what the current comparison looks at
+    allowed: float = 0.0  # a difference that does not show its failure
     selected: Failure | None = None  # the last call of a selection
 
 
@@ -115,7 +115,7 @@ class Cell:
         tally, current = self.tally, self.tally.current
         if current is None:
             return None
-        return Failure(current.origin or current, tally.info, tally.allowed, tally.strides)
+        return Failure(current.origin or current, tally.info, tally.aspect, tally.allowed)
 
     def kept(self, name: str, make: Callable[[], Any]) -> Any:
         """Return what ``make`` has returned for this name in this cell, and call it the first time."""
@@ -144,10 +144,10 @@ class Cell:
             self.note(found)
         return found
 
-    def note(self, call: Call) -> None:
-        """Keep a call as the one that runs or is compared now."""
+    def note(self, call: Call, aspect: Aspect = Aspect.OTHER, allowed: float = 0.0) -> None:
+        """Keep a call as the one that runs or is compared now, and what is compared."""
         self.tally.current, self.tally.info = call, self.info
-        self.tally.allowed, self.tally.strides = 0.0, False
+        self.tally.aspect, self.tally.allowed = aspect, allowed
         if self.only and self.selects(call):
             self.tally.selected = self.failure()
 

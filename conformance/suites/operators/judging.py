@@ -15,6 +15,7 @@ from conformance.numerics.compare import Exact, compare, host_ratio, plain, same
 from conformance.numerics.trees import leaves, tensors
 
 from . import choices, promises
+from .aspects import Aspect
 from .calls import Call
 from .classes import is_fourier_transform
 from .execution import processed
@@ -34,18 +35,26 @@ class Judge:
     def __init__(self, cell: Cell) -> None:
         self._cell = cell
 
-    def claim(self, call: Call, condition: object, said: str, part: str = "") -> None:
+    def claim(
+        self,
+        call: Call,
+        condition: object,
+        said: str,
+        part: str = "",
+        aspect: Aspect = Aspect.OTHER,
+        allowed: float = 0.0,
+    ) -> None:
         """Count one comparison of a call's outcome; raise AssertionError with what is ``said`` if it is false."""
         cell = self._cell
         if cell.selects(call):
-            cell.note(call)
-            cell.check.that(condition, f"{_about(call, part)}: {said}" if not condition else "")
+            cell.note(call, aspect, allowed)
+            cell.check.that(condition, f"{_about(call, part)}: {said}")
 
     def equal(self, call: Call, actual: Any, expected: Any, part: str = "") -> None:
         """Compare two values with ``==``, and tensors bit for bit; the device's one may answer a challenge."""
         cell = self._cell
         if cell.selects(call):
-            cell.note(call)
+            cell.note(call, Aspect.BITS)
             cell.check.equal(actual, expected, _about(call, part))
 
     def counts(self, call: Call) -> bool:
@@ -159,9 +168,7 @@ class Judge:
                 self.claim(call, not difference or described, str(difference), part)
                 if compared and (difference := layout.stride_difference(actual_leaf, expected_leaf)):
                     promised = promises.promises_strides(cell.info, strides_of, position, expected_leaf)
-                    cell.note(call)
-                    cell.tally.strides = True
-                    cell.check.that(not promised, f"{_about(call, part)}: {difference}")
+                    self.claim(call, not promised, difference, part, Aspect.STRIDES)
 
     def _is_described(self, call: Call | None, position: int, actual: torch.Tensor, expected: torch.Tensor) -> bool:
         """Return whether an output differs from the host's only in a dtype or shape that the meta function gives it."""
@@ -219,10 +226,8 @@ class Judge:
             return
         found, tally = compare(actual, expected, oracle, cell.op_class, n), cell.tally
         tally.worst, tally.ratio = max(tally.worst, found.worst), max(tally.ratio, found.ratio)
-        cell.note(call)
         # The element that is wrong differs by more than any that is right.
-        tally.allowed = 0.9 * found.worst
-        cell.check.that(found.right, f"{_about(call, part)}: {found}" if not found.right else "")
+        self.claim(call, found.right, str(found), part, Aspect.NUMBERS, 0.9 * found.worst)
 
     def against_oracle(self, call: Call, expected: Any, oracle: Oracle, n: float, *, raw: bool = False) -> None:
         """Measure how far PyTorch's CPU, the reference, is from the oracle, in budgets.
@@ -247,7 +252,7 @@ class Judge:
                 # Where the host's zero itself has the wrong sign, the oracle's sign is right too.
                 if not found.right and (exact := oracle.leaf(i)) is not None:
                     found = zero_signs(plain(actual_leaf), plain(expected_leaf), exact.value)
-                self.claim(call, found.right, str(found))
+                self.claim(call, found.right, str(found), aspect=Aspect.BITS)
 
     def aliasing(self, call: Call, actual: Any, device: Call, expected: Any, host: Call) -> None:
         """Check that each output shares memory with the same inputs as on the host, and with no other."""
@@ -312,7 +317,7 @@ class Judge:
 
 def _about(call: Call, part: str) -> str:
     """Return what a comparison is about: the label of the call, and the part of its outcome."""
-    return f"{call}, {part}" if part else str(call)
+    return f"{call.label}, {part}" if part else call.label
 
 
 def _joined(*parts: str) -> str:

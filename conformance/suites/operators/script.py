@@ -18,6 +18,7 @@ import torch
 from conformance.numerics.layout import storage_address
 from conformance.numerics.transfer import memory_behind
 
+from .aspects import Aspect
 from .calls import Call
 from .cells import Failure
 from .database import OnCopy
@@ -63,13 +64,27 @@ def script(failure: Failure, about: str, *, device: str, package: str = "", prof
     imports += ["import base64, zlib"] if "zlib" in text else []
     imports += ["import torch", *([f"import {package}"] if package else [])]
     end = _PROFILED if profiled else _COMPARED
-    options = f", rtol=0, atol={failure.allowed}" if 0 < failure.allowed < math.inf else ""
-    options += ", check_stride=True" if failure.strides else ""
-    ended = end.format(device=device, options=options)
+    signs = _SIGNS if failure.aspect is Aspect.BITS else ""
+    ended = end.format(device=device, near=_near(failure), signs=signs)
     found = "\n".join([head, *imports, "", text, ended])
     if len(found) > _LONGEST:
         raise Unwritable(f"its inputs need {len(found):,} characters")
     return found
+
+
+def _near(failure: Failure) -> str:
+    """Return how near two tensors ``due`` and ``got`` must be, as keywords of torch.testing.assert_close.
+
+    Only what has failed is compared closely: other roundings are no failure.
+    """
+    if failure.aspect is Aspect.BITS:
+        return "rtol=0, atol=0"
+    if failure.aspect is Aspect.LOST:
+        return "rtol=0.5, atol=0"
+    if failure.aspect is Aspect.NUMBERS and math.isfinite(failure.allowed):
+        return f"rtol=0, atol={failure.allowed}"
+    strides = ", check_stride=True" if failure.aspect is Aspect.STRIDES else ""
+    return f"rtol=1e-2, atol=1e-2 * size(due){strides}"
 
 
 class _Text:
@@ -345,7 +360,12 @@ def shared(result, inputs):
 """
 _COMPARED = (
     _HELPERS
-    + """def differs(due, got):
+    + """def size(tensor):
+    numbers = tensor.detach().abs().double() if tensor.numel() else torch.zeros(1)
+    return float(numbers.nan_to_num(0, 0, 0).max())
+
+
+def differs(due, got):
     if not (isinstance(due, torch.Tensor) and isinstance(got, torch.Tensor)):
         return "" if due == got else f"{{got}}, on the CPU {{due}}"
     if due.dtype == torch.float64 and due.dim() == 2 and due.shape == (4, 40):  # statistics of 40 draws
@@ -353,7 +373,7 @@ _COMPARED = (
         far = (due - got).mean(1).abs() > 6 * error + 1e-6
         return f"{{got.mean(1)}}, on the CPU {{due.mean(1)}}" if far.any() else ""
     try:
-        torch.testing.assert_close(got.detach().cpu(), due.detach(), equal_nan=True{options})
+        torch.testing.assert_close(got.detach().cpu(), due.detach(), equal_nan=True, {near}){signs}
     except AssertionError as error:
         return f"{{error}}\\n{{got}}\\non the CPU:\\n{{due}}"
     return ""
@@ -373,6 +393,10 @@ for name in found[0].keys() | found[1].keys():
             print(f"DIFFERENT: {{name}} {{i}}: {{text}}")
 """
 )
+_SIGNS = """
+        zeros = [t.signbit() & (t == 0) for t in (due, got.cpu()) if t.is_floating_point()]
+        assert not zeros or torch.equal(*zeros), "zeros have other signs"
+"""[:-1]
 _PROFILED = (
     _HELPERS
     + """with torch.profiler.profile(record_shapes=True) as profile:

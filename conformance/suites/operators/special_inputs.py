@@ -19,6 +19,7 @@ from conformance.numerics.compare import Exact, plain, same_bits, widen, without
 from conformance.numerics.trees import leaves, mapped, tensors
 
 from . import choices, execution, forms, large, sampling, special_values, tiers, tiny_inputs
+from .aspects import Aspect
 from .calls import HOST, Call
 from .cells import Cell
 from .execution import call, host_gradients, perform
@@ -341,7 +342,7 @@ def _comparable(actual, wanted) -> bool:
 def _compare_bits(cell: Cell, form: Call, part: str, actual: torch.Tensor, wanted: torch.Tensor) -> None:
     """Check that all bits are the host's; one NaN is as good as another."""
     same = torch.equal(actual.isnan(), wanted.isnan()) and same_bits(without_nan(actual, 1.0), without_nan(wanted, 1.0))
-    cell.judge.claim(form, same, "the operator moves elements, and bits of some have changed", part)
+    cell.judge.claim(form, same, "the operator moves elements, and bits of some have changed", part, Aspect.BITS)
 
 
 def _with_losses_alone(actual: torch.Tensor, wanted: torch.Tensor, with_number, *, of_nan: bool) -> torch.Tensor:

@@ -16,6 +16,7 @@ from conformance.numerics.compare import plain, same_bits
 from conformance.numerics.trees import leaves
 
 from . import execution, forms, sampling
+from .aspects import Aspect
 from .calls import HOST, Call
 from .cells import Cell
 from .execution import call, perform
@@ -130,7 +131,9 @@ def _compare_bits(cell: Cell, sample: Call) -> None:
         for actual, wanted in zip(found, due, strict=False):
             if actual.shape == wanted.shape and actual.dtype is wanted.dtype:
                 same = same_bits(plain(actual), plain(wanted))
-                cell.judge.claim(form, same, "the operator selects elements, and bits of some have changed")
+                cell.judge.claim(
+                    form, same, "the operator selects elements, and bits of some have changed", aspect=Aspect.BITS
+                )
 
 
 def in_forms(cell: Cell, sample: Call, due: list[torch.Tensor]) -> Iterator[tuple[Call, list[torch.Tensor]]]:
@@ -181,7 +184,7 @@ def _compare_losses(cell: Cell, sample: Call) -> None:
                     # A solver may multiply by the reciprocal of a pivot, which overflows before the quotient does.
                     lost |= plain(actual).isinf() & plain(wanted.isfinite() & wide.isfinite())
                 said = f"{int(lost.sum())} results are lost: zero, or infinite"
-                cell.judge.claim(form, not lost.any(), said)
+                cell.judge.claim(form, not lost.any(), said, aspect=Aspect.LOST)
 
 
 def _same(tensor: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,152 @@
+"""The identity of calls: a label names one call, and the script of a failed call shows the failure."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from conformance.accelerators.registry import resolve
+from conformance.accelerators.simulated.faults import armed
+from conformance.case import Case, Tier, seed_of
+from conformance.checker import Checker
+from conformance.process.state import seed_everything
+from conformance.reports.calls import is_selector
+from conformance.reports.verdict import Reason
+from conformance.suites.operators import cell
+from conformance.suites.operators.calls import Call
+from conformance.suites.operators.catalogue import generate
+from conformance.suites.operators.cells import Cell, Failure
+from conformance.suites.operators.script import Unwritable, script
+from tests.defects.catalogue import MUTANTS
+from tests.defects.mutant import Mutant
+from tests.layers import longer
+
+#: Cells whose calls are looked at; the issue of a wrong script was found in each of these.
+CELLS = [
+    "operators.matmul[float32-inference]",
+    "operators.sort[float32-inference]",
+    "operators.gather[int64-inference]",
+    "operators.nn.functional.layer_norm[float32-training]",
+    "operators.bernoulli[float32-inference]",
+]
+
+
+#: Characters of a script that takes long to run.
+LONG = 60_000
+
+
+@pytest.fixture(scope="module")
+def sim() -> Any:
+    return resolve("sim").load()
+
+
+@pytest.fixture(autouse=True)
+def generators() -> Iterator[None]:
+    with torch.random.fork_rng(devices=()):
+        yield
+
+
+def all_cells() -> dict[str, Case]:
+    return {case.id: case for case in generate()}
+
+
+def judged(case: Case, device: torch.device, accelerator: Any, calls: str = "") -> Checker:
+    """The checker after a run of the case that may fail."""
+    check = Checker()
+    check.calls = calls
+    seed_everything(seed_of(case.id, 0), accelerator)
+    with contextlib.suppress(Exception):
+        cell.run(case, device, check)
+    return check
+
+
+def printed(text: str) -> str:
+    """What a script prints in this process, where a fault may be armed."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        exec(compile(text, "script", "exec"), {"__name__": "script"})
+    return out.getvalue()
+
+
+def written(failure: Failure) -> str:
+    with cell.quiet():
+        return script(failure, "a call", device="sim", package=resolve("sim").unloaded().package)
+
+
+def different_arguments(one: Call, other: Call) -> bool:
+    pairs = list(zip(one.tensors, other.tensors, strict=False))
+    same = all(
+        a.shape == b.shape and a.dtype == b.dtype and torch.equal(*(t.detach().nan_to_num() for t in (a, b)))
+        for a, b in pairs
+        if a.layout is torch.strided and not a.is_quantized
+    )
+    return len(one.tensors) != len(other.tensors) or not same
+
+
+def some_cells() -> list[str]:
+    found = [id for id, case in all_cells().items() if case.dtype and case.in_reference and case.tier is not Tier.DEEP]
+    return random.Random(7).sample(found, 40)
+
+
+@pytest.mark.parametrize("id", longer([*CELLS, *some_cells()], *CELLS))
+def test_a_label_names_one_call_and_its_script_shows_nothing_on_a_healthy_device(
+    id: str, sim: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: dict[str, tuple[Call, Any]] = {}
+    said: list[str] = []
+    note = Cell.note
+
+    def noted(self: Cell, call: Call) -> None:
+        note(self, call)
+        own = call.origin or call
+        known, _ = made.setdefault(own.key, (own, self.info))
+        assert is_selector(own.key), own.key
+        if known is not own and known.kept is not own.kept:
+            assert not different_arguments(known, own), f"two calls are {own.key}"
+
+    monkeypatch.setattr(Cell, "note", noted)
+    monkeypatch.setattr(Checker, "that", lambda self, condition, message: said.append(message))
+    judged(all_cells()[id], torch.device("cpu"), sim)
+    monkeypatch.undo()
+
+    assert len(made) > 3
+    for key, (call, info) in made.items():
+        try:
+            text = written(Failure(call, info))
+        except Unwritable as error:
+            assert "layout" in str(error) or "no name in torch" in str(error), key  # noqa: PT017
+            continue
+        if len(text) > LONG:
+            continue  # the same lines with more numbers
+        assert "DIFFERENT" not in printed(text), f"{id}{key}\n{printed(text)}\n{text[:3000]}"
+
+
+def faulty() -> list[Mutant]:
+    """Mutants of operators that are killed by a cell of one."""
+    known = all_cells()
+    found = [m for m in MUTANTS if m.fault.caught_by in known and m.stand_in is None and not m.claims]
+    # The others fail beside their cell: the health check, or the profile, says so.
+    found = [m for m in found if known[m.fault.caught_by].dtype and m.reason in (None, Reason.WRONG, Reason.STUB)]
+    return random.Random(7).sample(found, 40)
+
+
+@pytest.mark.parametrize("mutant", longer(faulty(), step=5), ids=lambda mutant: mutant.name)
+def test_the_script_of_a_failed_call_shows_the_defect(mutant: Mutant, sim: Any) -> None:
+    case, device = all_cells()[mutant.fault.caught_by], torch.device("sim", 0)
+    with armed(mutant.fault):
+        check = judged(case, device, sim)
+        assert check.failed is not None
+        again = judged(case, device, sim, calls=check.failed.call.key)
+        assert again.failed is not None
+        assert again.failed.call.key == check.failed.call.key
+        assert again.on_failure is not None, "the selected call alone does not fail"
+        text = written(check.failed)
+        shown = printed(text)
+    assert "DIFFERENT" in shown, f"{check.failed.call}\n{shown}\n{text[:3000]}"
+    assert "DIFFERENT" not in printed(text)
