@@ -45,7 +45,7 @@ def without_forms(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave the families out that call other forms."""
     all_of = families.families
     few = lambda mode: [family for family in all_of(mode) if family.stage is not families.Stage.FORMS]  # noqa: E731
-    monkeypatch.setattr("conformance.suites.operators.inference.families", few)
+    monkeypatch.setattr("conformance.suites.operators.cell.families", few)
 
 
 @pytest.fixture

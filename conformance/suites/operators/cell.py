@@ -11,15 +11,18 @@ from typing import Any
 
 import torch
 
+from conformance.accelerators.capabilities import Mode
 from conformance.case import Case, Tier
 from conformance.checker import Checker
 from conformance.finding import EnvironmentLacks, Refused
 from conformance.numerics.modes import without_modes
 from conformance.reports.calls import CALL, LONGEST_SCRIPT, SCRIPT
 
-from . import database, error_inputs, inference, sampling, training
+from . import database, error_inputs, execution, sampling, training
 from .calls import Call
-from .cells import Failure
+from .cells import Cell, Failure
+from .comparing import check_samples
+from .families import Stage, families
 from .sampling import limits
 from .script import script
 
@@ -68,11 +71,51 @@ def _run(case: Case, device: torch.device, check: Checker) -> None:
 
 def _run_cell(case: Case, info: Any, device: torch.device, check: Checker) -> None:
     # A dtype that PyTorch's CPU lacks is only probed: there is no reference to compare with.
-    dtype, trains, probe = getattr(torch, case.dtype), case.mode == "training", not case.in_reference
-    extent = limits().probe if probe else limits().training if trains else limits().inference
-    samples = _samples(info, dtype, trains, extent, probe=probe)
-    area = training if trains else inference
-    area.check_cell(info, dtype, device, check, samples, probe=probe)
+    dtype, trains, probe = getattr(torch, str(case.dtype)), case.mode == "training", not case.in_reference
+    usual = limits().training if trains else limits().inference
+    samples = _samples(info, dtype, trains, limits().probe if probe else usual, probe=probe)
+    cell = Cell.of(info, dtype, device, check, samples, usual.watched)
+    with cell.reporting_calls():
+        first = _check_training if trains else _check_inference
+        failure = first(cell, probe=probe)
+        mode = Mode.TRAINING if trains else Mode.INFERENCE
+        chosen = () if probe else [family for family in families(mode) if family.is_of(cell)]
+        for family in chosen:
+            if family.stage is not Stage.LAST:
+                family.run(cell)
+        if cell.tally.compared == 0 and not cell.only:
+            # The device's exception, if it has one; else the environment lacks a reference.
+            raise failure or EnvironmentLacks("PyTorch's CPU can compute no sample, so nothing can be compared here.")
+        cell.judge.report()
+        for family in chosen:
+            if family.stage is Stage.LAST:
+                family.run(cell)
+
+
+def _check_inference(cell: Cell, *, probe: bool) -> Exception | None:
+    """Compare the plain results. A ``probe`` raises the device's exception for the first sample."""
+    samples = cell.samples
+    if probe:
+        execution.execute(cell.info.op, cell.on(samples[0]))  # a refusal ends the probe, before anything is computed
+    # The first samples run under one profile; those after it run and are compared one by one.
+    first = cell.watches.span(samples)
+    measured = 0 if probe else limits().oracle.samples
+    failure = check_samples(cell, samples[:first], measured)
+    for order, sample in enumerate(samples[first:], first):
+        # Of the samples for the oracle, ``measured - order`` are left.
+        failure = check_samples(cell, [sample], measured - order) or failure
+    return failure
+
+
+def _check_training(cell: Cell, *, probe: bool) -> Exception | None:
+    """Compare forward and backward. A ``probe`` raises the device's exception for the first sample."""
+    if probe:
+        training.PLAIN.run(cell.info, execution.execute, execution.gradients, cell.on(cell.samples[0]), seed=0)
+    failure = None
+    measured = 0 if probe else limits().oracle.samples
+    for order, sample in enumerate(cell.samples):
+        failure = training.check_sample(cell, sample, with_oracle=order < measured) or failure
+    return failure
 
 
 def _samples(info: Any, dtype: torch.dtype, trains: bool, extent: Any, *, probe: bool) -> list[Call]:

@@ -1,4 +1,4 @@
-"""Training cell of one operator: the forward with gradients on, and backward with seeded cotangents."""
+"""Forward with gradients on, and backward with seeded cotangents: families of training cells."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 from conformance.accelerators.capabilities import Mode
-from conformance.checker import Checker
 from conformance.finding import EnvironmentLacks
 from conformance.numerics.budgets import OF_SUMS, OpClass
 from conformance.numerics.compare import compare, plain, same_bits
@@ -33,7 +32,7 @@ from .calls import HOST, Call
 from .cells import Cell
 from .database import OnCopy
 from .execution import call, host_gradients, perform, processed
-from .families import Stage, check, families, source
+from .families import Stage, check, source
 from .judging import with_equal_strides
 from .kinds import representative, unlike
 from .oracle import Oracle, of_forward, of_gradients
@@ -44,32 +43,6 @@ from .sampling import limits
 
 #: The backward of an ordinary pass.
 PLAIN = Pass()
-
-
-def check_cell(
-    info: Any, dtype: torch.dtype, device: torch.device, check: Checker, samples: list[Call], *, probe: bool
-) -> None:
-    """Compare an operator's forward and backward with the host's.
-
-    A ``probe`` runs the device first, so that the device's exception for the first sample is raised.
-    """
-    cell = Cell.of(info, dtype, device, check, samples, limits().training.watched)
-    with cell.reporting_calls():
-        if probe:
-            PLAIN.run(info, execution.execute, execution.gradients, cell.on(samples[0]), seed=0)
-        failure = None
-        measured = 0 if probe else limits().oracle.samples
-        for order, sample in enumerate(samples):
-            failure = check_sample(cell, sample, with_oracle=order < measured) or failure
-        if cell.tally.compared == 0 and not cell.only:
-            raise failure or EnvironmentLacks("no sample of this operator has a gradient to compare")
-        for family in () if probe else families(Mode.TRAINING):
-            if family.is_of(cell):
-                family.run(cell)
-        cell.judge.report()
-
-
-# --- families ---------------------------------------------------------------------------------------------------------
 
 
 def check_own(cell: Cell, sample: Call) -> None:
