@@ -17,7 +17,8 @@ import torch
 from conformance.case import Case, seed_of
 from conformance.checker import Checker
 from conformance.selection import in_shard
-from conformance.suites.operators import catalogue, cell
+from conformance.suites.operators import cell
+from conformance.suites.operators.plan import catalogue
 
 
 def chosen(dtype: str, shard: tuple[int, int]) -> list[Case]:

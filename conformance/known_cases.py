@@ -61,7 +61,7 @@ def areas_in(options: RunOptions) -> list[str]:
 
 def begin_reading_operators(areas: Sequence[str]) -> None:
     """Start to read PyTorch's database of operators, if it is needed and no file has the list."""
-    from conformance.suites.operators import catalogue
+    from conformance.suites.operators.plan import catalogue
 
     if catalogue.AREA in areas:
         catalogue.begin_filling()
@@ -88,7 +88,7 @@ def cache_path() -> Path:
 
 
 def _facts() -> Iterator[str]:
-    from conformance.suites.operators.catalogue import cache_path as operators
+    from conformance.suites.operators.plan.catalogue import cache_path as operators
 
     yield suite_version()
     yield platform.python_version()

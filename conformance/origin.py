@@ -23,8 +23,8 @@ _MACHINERY = (
 #: Modules inside these that call the device on purpose.
 _BORDERS = (
     "conformance.numerics.transfer",
-    "conformance.suites.operators.database",  # it wraps operators
-    "conformance.suites.operators.execution",
+    "conformance.suites.operators.calls.database",  # it wraps operators
+    "conformance.suites.operators.calls.execution",
 )
 #: Packages whose frames stand between pytest, or the process of a rank, and the body of a case.
 _RUNNERS = ("_pytest", "pluggy", "pytest", "xdist", "conformance.ranks", "conformance.runner", "conformance.process")

@@ -74,7 +74,7 @@ def keep_operators() -> None:
     """Write the list of operators of the installed torch to the lists of all series."""
     from conformance.plan import torch_version
     from conformance.reports.gate.manifests import torch_series
-    from conformance.suites.operators.series import write_list
+    from conformance.suites.operators.plan.series import write_list
 
     write_list(torch_series(torch_version()))
 
@@ -83,8 +83,8 @@ def releases() -> Iterable[Manifest]:
     """Return the manifest of every series whose list of operators is kept: a complete one, and changes from it."""
     from conformance.plan import area_names, bundled_cases, suite_version
     from conformance.reports.gate.manifests import PINNED, changes, make_manifest
-    from conformance.suites.operators.catalogue import AREA, cases_of
-    from conformance.suites.operators.series import known_series, read_list
+    from conformance.suites.operators.plan.catalogue import AREA, cases_of
+    from conformance.suites.operators.plan.series import known_series, read_list
 
     others = [bundled.case.planned for bundled in bundled_cases(set(area_names()) - {AREA})]
 

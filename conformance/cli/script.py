@@ -15,7 +15,7 @@ from conformance.errors import ConformanceError, UsageError
 if TYPE_CHECKING:
     from conformance.case import Case
     from conformance.reports.model import CaseRecord, Report
-    from conformance.suites.operators.cells import Failure
+    from conformance.suites.operators.judge.cells import Failure
 
 
 def script(case: Case, report: Report | None, accelerator: str = "") -> str:
@@ -32,8 +32,8 @@ def script(case: Case, report: Report | None, accelerator: str = "") -> str:
     spec = accelerator or (_registered(report.accelerator.spec) if report else "cpu")
     failure, (device, package) = _failure(case, record, seed, spec), _vendor(spec, report)
     from conformance.suites.operators import cell
-    from conformance.suites.operators.script import Unwritable
-    from conformance.suites.operators.script import script as written
+    from conformance.suites.operators.judge.script import Unwritable
+    from conformance.suites.operators.judge.script import script as written
 
     what = f"{record.reason.value}: {record.message}" if record and record.message else "first call"
     profiled = record is not None and record.reason.value == "fallback"

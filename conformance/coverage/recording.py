@@ -115,7 +115,7 @@ class CoveragePlugin:
             with self._recorder.mode():
                 yield
             return
-        from conformance.suites.operators import execution
+        from conformance.suites.operators.calls import execution
 
         original: tuple[Any, Any] = execution.execute, execution.gradients
 

@@ -18,7 +18,7 @@ from conformance.errors import UsageError
 from conformance.reports.loading import load
 from conformance.reports.model import Report
 from conformance.reports.verdict import Reason, failed
-from conformance.suites.operators.catalogue import generate
+from conformance.suites.operators.plan.catalogue import generate
 from tests.reports.samples import entry, write_run
 
 
@@ -92,7 +92,7 @@ def test_a_script_has_the_numbers_of_the_sample(cases: dict[str, Case], tmp_path
 def test_a_failure_without_a_call_is_repeated_on_the_device(
     cases: dict[str, Case], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from conformance.suites.operators import execution
+    from conformance.suites.operators.calls import execution
 
     id = "operators.add[float32-inference]"
     healthy = execution.execute

@@ -12,8 +12,9 @@ from unittest import mock
 import torch
 
 from conformance.numerics.functions import FUNCTIONS, exact, exact_derivative, rounded
-from conformance.suites.operators import execution, kernels
-from conformance.suites.operators.calls import Call
+from conformance.suites.operators.calls import execution
+from conformance.suites.operators.calls.calls import Call
+from conformance.suites.operators.checks import kernels
 
 #: Significant bits and exponent of the smallest subnormal number.
 FORMATS = {torch.float32: (24, -149), torch.float64: (53, -1074)}

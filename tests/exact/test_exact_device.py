@@ -22,10 +22,13 @@ from conformance.checker import Checker
 from conformance.numerics import compare
 from conformance.numerics.budgets import OpClass
 from conformance.numerics.compare import Comparison, Exact
-from conformance.suites.operators import catalogue, cell, database, execution, sampling, tiers
-from conformance.suites.operators.calls import Call
-from conformance.suites.operators.classes import op_class
-from conformance.suites.operators.oracle import FunctionElements, of_forward
+from conformance.suites.operators import cell
+from conformance.suites.operators.calls import database, execution, sampling
+from conformance.suites.operators.calls.calls import Call
+from conformance.suites.operators.calls.classes import op_class
+from conformance.suites.operators.inputs import tiers
+from conformance.suites.operators.judge.oracle import FunctionElements, of_forward
+from conformance.suites.operators.plan import catalogue
 from tests.exact.device import ExactDevice, is_evaluated
 from tests.layers import longer
 

@@ -16,8 +16,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from conformance.numerics.modes import with_memory
-from conformance.suites.operators import execution
-from conformance.suites.operators.calls import Call
+from conformance.suites.operators.calls import execution
+from conformance.suites.operators.calls.calls import Call
 from tests.layers import longer
 from tests.suites.test_operators_detect import planned, run
 

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from conformance.numerics.budgets import OpClass
-from conformance.suites.operators import database, execution
-from conformance.suites.operators.calls import Call
-from conformance.suites.operators.classes import op_class
-from conformance.suites.operators.oracle import of_forward
+from conformance.suites.operators.calls import database, execution
+from conformance.suites.operators.calls.calls import Call
+from conformance.suites.operators.calls.classes import op_class
+from conformance.suites.operators.judge.oracle import of_forward
 from tests.layers import longer
 from tests.suites.test_operators_detect import run
 

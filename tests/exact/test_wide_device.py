@@ -13,10 +13,10 @@ import pytest
 import torch
 
 from conformance.numerics.trees import leaves
-from conformance.suites.operators import execution
-from conformance.suites.operators.calls import Call
-from conformance.suites.operators.execution import call
-from conformance.suites.operators.oracle import wide_defaults
+from conformance.suites.operators.calls import execution
+from conformance.suites.operators.calls.calls import Call
+from conformance.suites.operators.calls.execution import call
+from conformance.suites.operators.judge.oracle import wide_defaults
 from tests.layers import longer
 from tests.suites.test_operators_detect import planned, run
 

@@ -18,7 +18,7 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
-from conformance.suites.operators import database
+from conformance.suites.operators.calls import database
 
 T = TypeVar("T")
 _CONTEXT = multiprocessing.get_context("fork")

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from conformance.coverage import backward, databases
-from conformance.suites.operators.sampling import limits
+from conformance.suites.operators.calls.sampling import limits
 from tests.defects import bench
 
 from . import corpus, derivatives, encoding, forks

@@ -28,7 +28,7 @@ from conformance.accelerators.capabilities import COMPILE
 from conformance.coverage import backward, databases
 from conformance.coverage.flags import flags_of
 from conformance.numerics.modes import with_memory
-from conformance.suites.operators import execution
+from conformance.suites.operators.calls import execution
 from tests.defects import bench
 
 from . import corpus, encoding, forks

@@ -19,7 +19,7 @@ from conformance.run_options import RunOptions
 @pytest.fixture
 def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache folder of this test, with the list of operators that the user's own has."""
-    from conformance.suites.operators import catalogue
+    from conformance.suites.operators.plan import catalogue
 
     known = catalogue.operators()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

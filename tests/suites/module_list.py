@@ -10,8 +10,8 @@ from torch.overrides import TorchFunctionMode
 from conformance.accelerators.capabilities import Mode
 from conformance.suites.modules import checking, database, planned
 from conformance.suites.modules.call import HOST
-from conformance.suites.operators.catalogue import operators
-from conformance.suites.operators.database import database as operator_database
+from conformance.suites.operators.calls.database import database as operator_database
+from conformance.suites.operators.plan.catalogue import operators
 
 FILE = Path(planned.__file__).with_name("modules.toml")
 _PADS = {"Circular": "circular", "Reflection": "reflect", "Replication": "replicate"}

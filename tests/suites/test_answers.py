@@ -12,7 +12,8 @@ from conformance.answers import Answers
 from conformance.case import seed_of
 from conformance.checker import Checker
 from conformance.reports.challenge import VALUES, parsed, seed_of_challenge
-from conformance.suites.operators import cell, execution
+from conformance.suites.operators import cell
+from conformance.suites.operators.calls import execution
 
 from .test_operators_detect import CPU, planned
 

@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 import torch
 
-from conformance.suites.operators import choices, database, execution, training
-from conformance.suites.operators.calls import Call
-from conformance.suites.operators.execution import call
+from conformance.suites.operators.calls import database, execution
+from conformance.suites.operators.calls.calls import Call
+from conformance.suites.operators.calls.execution import call
+from conformance.suites.operators.checks import training
+from conformance.suites.operators.judge import choices
 
 from .test_operators_detect import run
 

@@ -10,9 +10,11 @@ import torch
 
 from conformance.case import Case
 from conformance.plan import bundled_cases
-from conformance.suites.operators import catalogue, cell, database, deep, execution, sampling
-from conformance.suites.operators.calls import Call
-from conformance.suites.operators.execution import call
+from conformance.suites.operators import cell
+from conformance.suites.operators.calls import database, execution, sampling
+from conformance.suites.operators.calls.calls import Call
+from conformance.suites.operators.calls.execution import call
+from conformance.suites.operators.plan import catalogue, deep
 
 from .test_operators_detect import CPU, run
 from .test_operators_detect import planned as usual

@@ -25,9 +25,11 @@ from conformance.numerics.placement import HostWork, Operand, host_work
 from conformance.observation import observe
 from conformance.reports.verdict import Reason, Verdict
 from conformance.run_options import Strictness
-from conformance.suites.operators import catalogue, cell, execution
-from conformance.suites.operators.calls import Call
-from conformance.suites.operators.execution import call
+from conformance.suites.operators import cell
+from conformance.suites.operators.calls import execution
+from conformance.suites.operators.calls.calls import Call
+from conformance.suites.operators.calls.execution import call
+from conformance.suites.operators.plan import catalogue
 from conformance.verdicts import judge
 from tests.acceptance.running import run as user_run
 
@@ -191,7 +193,7 @@ class Mute:
 def test_without_a_profiler_the_operator_is_judged_all_the_same(
     profiler: Any, device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("conformance.suites.operators.watching.Recording", profiler)
+    monkeypatch.setattr("conformance.suites.operators.judge.watching.Recording", profiler)
     with detours.registered(detours.numpy_exp(SIM)):
         check = run("exp[float32-inference]", device)
 

@@ -10,9 +10,9 @@ import torch
 from torch.nn import functional
 
 from conformance.checker import Checker
-from conformance.suites.operators import execution
-from conformance.suites.operators.calls import Call
-from conformance.suites.operators.execution import call
+from conformance.suites.operators.calls import execution
+from conformance.suites.operators.calls.calls import Call
+from conformance.suites.operators.calls.execution import call
 
 from .test_operators_detect import run
 

@@ -9,8 +9,8 @@ from torch import nn
 from conformance.accelerators.capabilities import DTYPES
 from conformance.checker import Checker
 from conformance.suites.modules import checking, database, planned
-from conformance.suites.operators.catalogue import operators
 from conformance.suites.operators.cell import quiet
+from conformance.suites.operators.plan.catalogue import operators
 
 HOST = torch.device("cpu")
 #: Bases and containers of other modules, and modules that need several processes.

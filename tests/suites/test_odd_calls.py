@@ -14,9 +14,10 @@ import torch
 from conformance.checker import Checker
 from conformance.numerics.trees import mapped
 from conformance.suites.foreach import functions, test_foreach
-from conformance.suites.operators import execution, kernels
-from conformance.suites.operators.calls import Call
-from conformance.suites.operators.execution import call
+from conformance.suites.operators.calls import execution
+from conformance.suites.operators.calls.calls import Call
+from conformance.suites.operators.calls.execution import call
+from conformance.suites.operators.checks import kernels
 from tests.layers import longer
 
 from .test_operators_detect import run

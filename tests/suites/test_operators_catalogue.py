@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from conformance.cache import keep
-from conformance.suites.operators import catalogue
+from conformance.suites.operators.plan import catalogue
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def test_a_cell_requires_itself(cases):
 def test_a_warm_plan_does_not_import_torch():
     catalogue.operators()
     code = (
-        "import cProfile, sys; from conformance.suites.operators import catalogue; profile = cProfile.Profile();"
+        "import cProfile, sys; from conformance.suites.operators.plan import catalogue; profile = cProfile.Profile();"
         "n = len(profile.runcall(catalogue.generate));"
         "print(n, sum(entry.callcount for entry in profile.getstats()), 'torch' in sys.modules)"
     )
@@ -65,7 +65,7 @@ def test_a_warm_plan_does_not_import_torch():
 def test_the_database_needs_no_scipy_and_leaves_it_to_others():
     code = (
         "import importlib.util, sys\n"
-        "from conformance.suites.operators.database import database\n"
+        "from conformance.suites.operators.calls.database import database\n"
         "assert len(database()) > 500\n"
         "from torch.testing._internal import common_utils\n"
         "print('scipy' in sys.modules, common_utils.TEST_SCIPY == bool(importlib.util.find_spec('scipy')))"

@@ -11,7 +11,9 @@ import torch
 
 from conformance.case import Case, seed_of
 from conformance.checker import Checker
-from conformance.suites.operators import catalogue, cell, execution
+from conformance.suites.operators import cell
+from conformance.suites.operators.calls import execution
+from conformance.suites.operators.plan import catalogue
 from tests.defects.catalogue.stand_ins import operators
 from tests.layers import longer
 

@@ -11,23 +11,15 @@ import torch
 
 from conformance.checker import Checker
 from conformance.numerics.budgets import OpClass
-from conformance.suites.operators import (
-    arrangements,
-    database,
-    execution,
-    judging,
-    large,
-    passes,
-    promises,
-    sampling,
-    variants,
-    wrong_calls,
-)
-from conformance.suites.operators.calls import HOST, Call
-from conformance.suites.operators.cells import Cell
-from conformance.suites.operators.execution import host_call
-from conformance.suites.operators.oracle import Intermediates
-from conformance.suites.operators.watching import Watches
+from conformance.suites.operators.calls import database, execution, passes, sampling
+from conformance.suites.operators.calls.calls import HOST, Call
+from conformance.suites.operators.calls.execution import host_call
+from conformance.suites.operators.checks import wrong_calls
+from conformance.suites.operators.inputs import arrangements, large, variants
+from conformance.suites.operators.judge import judging, promises
+from conformance.suites.operators.judge.cells import Cell
+from conformance.suites.operators.judge.oracle import Intermediates
+from conformance.suites.operators.judge.watching import Watches
 
 
 def a_cell(info: Any = None, samples: Sequence[Call] = ()) -> Cell:

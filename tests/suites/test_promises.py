@@ -10,7 +10,7 @@ import pytest
 from torch.testing._internal.common_utils import LazyVal
 from torch.testing._internal.opinfo.core import DecorateInfo
 
-from conformance.suites.operators.promises import is_excused
+from conformance.suites.operators.judge.promises import is_excused
 
 
 def _cuda_that_is_none() -> bool:

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from conformance.suites.operators import sampling
-from conformance.suites.operators.database import find
+from conformance.suites.operators.calls import sampling
+from conformance.suites.operators.calls.database import find
 
 #: Operators for which PyTorch's database adds samples on CUDA, where torch says that there is one.
 LOOKING_FOR_CUDA = ("to", "new_empty", "new_empty_strided", "new_full", "new_ones")

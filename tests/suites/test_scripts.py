@@ -19,10 +19,10 @@ from conformance.process.state import seed_everything
 from conformance.reports.calls import is_selector
 from conformance.reports.verdict import Reason
 from conformance.suites.operators import cell
-from conformance.suites.operators.calls import Call
-from conformance.suites.operators.catalogue import generate
-from conformance.suites.operators.cells import Cell, Failure
-from conformance.suites.operators.script import Unwritable, script
+from conformance.suites.operators.calls.calls import Call
+from conformance.suites.operators.judge.cells import Cell, Failure
+from conformance.suites.operators.judge.script import Unwritable, script
+from conformance.suites.operators.plan.catalogue import generate
 from tests.defects.catalogue import MUTANTS
 from tests.defects.mutant import Mutant
 from tests.layers import longer

@@ -15,9 +15,10 @@ import torch
 from conformance.checker import Checker
 from conformance.numerics.trees import mapped
 from conformance.suites.foreach import functions, special_lists, special_operands
-from conformance.suites.operators import execution, special_inputs
-from conformance.suites.operators.calls import Call
-from conformance.suites.operators.execution import call
+from conformance.suites.operators.calls import execution
+from conformance.suites.operators.calls.calls import Call
+from conformance.suites.operators.calls.execution import call
+from conformance.suites.operators.inputs import special_inputs
 
 from .test_operators_detect import run
 

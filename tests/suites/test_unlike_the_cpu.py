@@ -21,20 +21,14 @@ from conformance.numerics import layout
 from conformance.numerics.compare import plain, same_bits
 from conformance.numerics.trees import leaves, mapped
 from conformance.reports.verdict import Reason
-from conformance.suites.operators import (
-    arrangements,
-    cell,
-    choices,
-    database,
-    error_inputs,
-    execution,
-    families,
-    repeated_writes,
-    wrong_calls,
-)
-from conformance.suites.operators.calls import Call
-from conformance.suites.operators.execution import call
-from conformance.suites.operators.factors import with_positive_diagonal
+from conformance.suites.operators import cell
+from conformance.suites.operators.calls import database, execution, repeated_writes
+from conformance.suites.operators.calls.calls import Call
+from conformance.suites.operators.calls.execution import call
+from conformance.suites.operators.calls.factors import with_positive_diagonal
+from conformance.suites.operators.checks import error_inputs, wrong_calls
+from conformance.suites.operators.inputs import arrangements, families
+from conformance.suites.operators.judge import choices
 from tests.layers import longer
 
 from .python_device import Wrapper, python_device
@@ -513,7 +507,7 @@ class OtherMaximum:
 def test_any_of_equal_maxima_of_a_window_is_right(
     name: str, mode: str, right: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("conformance.suites.operators.kernels.check", lambda *arguments: None)
+    monkeypatch.setattr("conformance.suites.operators.checks.kernels.check", lambda *arguments: None)
     device, dtype = OtherMaximum(right=right), "float16" if name.startswith("cum") else "bfloat16"
 
     with contextlib.nullcontext() if right else pytest.raises(AssertionError, match="differ"):
@@ -824,7 +818,7 @@ def test_other_random_numbers_are_no_rounding(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_refused_call_may_have_more_errors_in_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
     """On rgpu each step of svd_lowrank refused a wrong dtype, and the next read was called a broken device."""
-    from conformance.suites.operators import wrong_calls
+    from conformance.suites.operators.checks import wrong_calls
 
     queue = [RuntimeError("dtype"), RuntimeError("dtype")]
 

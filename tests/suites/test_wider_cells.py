@@ -12,9 +12,11 @@ import pytest
 import torch
 
 from conformance.numerics.trees import mapped
-from conformance.suites.operators import arrangements, choices, database, execution, large
-from conformance.suites.operators.calls import Call
-from conformance.suites.operators.execution import call
+from conformance.suites.operators.calls import database, execution
+from conformance.suites.operators.calls.calls import Call
+from conformance.suites.operators.calls.execution import call
+from conformance.suites.operators.inputs import arrangements, large
+from conformance.suites.operators.judge import choices
 
 from .test_operators_detect import run
 

@@ -10,7 +10,7 @@ import torch
 from conformance.numerics.compare import plain, zero_signs
 from conformance.numerics.nearness import Near, near
 from conformance.numerics.transfer import copied_with_memory, memory_behind
-from conformance.suites.operators.sampling import limits
+from conformance.suites.operators.calls.sampling import limits
 
 from .functions import Function, ListCall, Lists
 

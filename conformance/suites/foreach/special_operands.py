@@ -13,7 +13,7 @@ import torch
 
 from conformance.numerics.compare import plain, zero_signs
 from conformance.numerics.trees import mapped
-from conformance.suites.operators.sampling import limits
+from conformance.suites.operators.calls.sampling import limits
 
 from .functions import Function, ListCall
 from .special_lists import OPEN, moved

@@ -16,9 +16,9 @@ from conformance.numerics.budgets import load_table
 from conformance.numerics.compare import plain, same_bits, without_nan
 from conformance.numerics.nearness import METRIC, Near, bound_of
 from conformance.numerics.trees import tensors
-from conformance.suites.operators.execution import gradients_twice, reseed
-from conformance.suites.operators.randomness import repeats
-from conformance.suites.operators.training import cotangents
+from conformance.suites.operators.calls.execution import gradients_twice, reseed
+from conformance.suites.operators.checks.training import cotangents
+from conformance.suites.operators.inputs.randomness import repeats
 
 from . import database, laws
 from .call import HOST, ModuleCall

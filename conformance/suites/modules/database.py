@@ -7,8 +7,8 @@ from unittest import mock
 
 import torch
 
-from conformance.suites.operators.database import database as operator_database
-from conformance.suites.operators.sampling import host_only
+from conformance.suites.operators.calls.database import database as operator_database
+from conformance.suites.operators.calls.sampling import host_only
 
 from .additions import additions
 from .call import HOST, ModuleCall

@@ -13,7 +13,7 @@ from torch import nn
 
 from conformance.numerics.budgets import load_table, unit_roundoff
 from conformance.numerics.compare import plain, same_bits
-from conformance.suites.operators.execution import reseed
+from conformance.suites.operators.calls.execution import reseed
 
 #: Roundings of a scaled element.
 _ROUNDINGS = 8

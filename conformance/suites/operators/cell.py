@@ -18,13 +18,14 @@ from conformance.finding import EnvironmentLacks, Refused
 from conformance.numerics.modes import without_modes
 from conformance.reports.calls import CALL, LONGEST_SCRIPT, SCRIPT
 
-from . import database, error_inputs, execution, sampling, training
-from .calls import Call
-from .cells import Cell, Failure
-from .comparing import check_samples
-from .families import Stage, families
-from .sampling import limits
-from .script import script
+from .calls import database, execution, sampling
+from .calls.calls import Call
+from .calls.sampling import limits
+from .checks import error_inputs, training
+from .inputs.comparing import check_samples
+from .inputs.families import Stage, families
+from .judge.cells import Cell, Failure
+from .judge.script import script
 
 #: Scripts that one process keeps for the report. ``conformance explain --script`` writes the others.
 _MOST_SCRIPTS = 200

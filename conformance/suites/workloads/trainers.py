@@ -9,7 +9,7 @@ from unittest import mock
 
 import torch
 
-from conformance.suites.operators.sampling import host_only
+from conformance.suites.operators.calls.sampling import host_only
 
 from . import libraries
 from .comparing import bounds_of, within

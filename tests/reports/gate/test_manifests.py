@@ -28,7 +28,7 @@ from conformance.reports.gate.manifests import (
     torch_series,
 )
 from conformance.reports.planned import plan_sha256
-from conformance.suites.operators.series import known_series
+from conformance.suites.operators.plan.series import known_series
 
 from .world import PLAN, TORCH, manifest
 

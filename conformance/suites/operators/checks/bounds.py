@@ -1,0 +1,64 @@
+"""Indices beyond the end: an operator that reads or writes where they point refuses them, at once or later.
+
+The database has such a call for few operators, and none with ``out=`` or in place, whose kernels may be others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from conformance.accelerators.capabilities import Mode
+from conformance.suites.operators.calls import execution
+from conformance.suites.operators.calls.calls import HOST, Call
+from conformance.suites.operators.calls.execution import attempt, call, settled
+from conformance.suites.operators.calls.sampling import limits
+from conformance.suites.operators.inputs import forms
+from conformance.suites.operators.inputs.families import Stage, check
+from conformance.suites.operators.inputs.kinds import unlike
+from conformance.suites.operators.judge.cells import Cell
+
+from .error_inputs import computes
+
+
+@check(Mode.INFERENCE, stage=Stage.LAST, once=True, values=False)
+def bounds(cell: Cell) -> None:
+    """Check that the device refuses an index beyond the end, in one dtype.
+
+    A device may refuse by an assertion in its kernel, which ends its context. So this is the last check of a cell.
+    """
+    if cell.info.name not in limits().indices.bounded:
+        return
+    for sample in unlike(cell, cell.samples, most=len(cell.samples)):
+        for beyond in _beyond(cell.info, sample):
+            for form in (beyond, *_others(cell.info, sample, beyond)):
+                if attempt(call, cell.info, form.on(HOST)).error is None:
+                    continue
+                found = settled(attempt(execution.execute, cell.info, cell.on(form)))
+                cell.judge.claim(form, found.error is not None, "accepted, and it names memory outside of the tensor")
+                if cell.device.type != HOST.type and not computes(cell.device):
+                    cell.check.context_ended_by = str(form)
+                    cell.check.metric("context_ended_by", str(form))
+                    return
+
+
+def _beyond(info: Any, sample: Call) -> Iterator[Call]:
+    """Yield the sample with the last index one beyond the end, or before the beginning."""
+    for number, index in enumerate(sample.tensors):
+        if index.dtype is not torch.int64 or index.layout is not torch.strided:
+            continue
+        others = [tensor for tensor in sample.tensors if tensor is not index]
+        is_flat = info.name in limits().indices.flat
+        end = max((t.numel() if is_flat else max(t.shape, default=1) for t in others), default=1)
+        for name, value in (("beyond the end", end), ("before the beginning", -end - 1)):
+            changed = index.clone(memory_format=torch.contiguous_format).reshape(-1)
+            changed[-1] = value
+            other = sample.with_tensor(index, changed.reshape(index.shape))
+            yield other.named(change=f"input {number} {name}")
+
+
+def _others(info: Any, sample: Call, beyond: Call) -> Iterator[Call]:
+    """Yield the ``out=`` and the in-place form of a wrong call of a sample, if there is one."""
+    yield from forms.others(info, beyond, attempt(call, info, sample.on(HOST)).value)

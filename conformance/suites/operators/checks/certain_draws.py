@@ -1,0 +1,154 @@
+"""Draws of random numbers that leave no freedom: a spread of 0, probabilities of 0 and 1, a range of one number.
+
+The statistics of a draw do not show a parameter that is read in another layout, or rounded. These draws do: the host
+and the device have to give the same numbers, whatever their generators are. And draws of one seed from two normal
+distributions with equal means differ by the ratio of their spreads, as those from others by the ratio of their scales.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+
+from conformance.accelerators.capabilities import Mode
+from conformance.numerics.compare import plain
+from conformance.suites.operators.calls import execution
+from conformance.suites.operators.calls.calls import HOST, Call
+from conformance.suites.operators.calls.execution import attempt, call, perform
+from conformance.suites.operators.inputs import arrangements, forms
+from conformance.suites.operators.inputs.families import check
+from conformance.suites.operators.judge.cells import Cell
+
+#: Numbers from 9500 on are no numbers of other samples.
+_NUMBER, _SPREAD_NUMBER = 9500, 9600
+#: A number that bfloat16 does not hold.
+_ODD = 1.2345678
+_INF = float("inf")
+#: A ratio of draws that is so near to the spread follows it; it is exact within so many roundings.
+_NEAR, _ROUNDINGS = 0.02, 8
+
+
+@check(Mode.INFERENCE, dtypes=(torch.float32,), values=False)
+def certain_draws(cell: Cell) -> None:
+    """Compare such draws with the host's, in float32: for inputs in every arrangement, and in each form of the call."""
+    if cell.info.full_name in _SPREADS:
+        _check_spread(cell)
+        _check_every_spread(cell)
+    if cell.info.full_name in _SCALES:
+        _check_scale(cell, *_SCALES[cell.info.full_name])
+    make = _DRAWS.get(cell.info.full_name)
+    for order, (given, args, kwargs) in enumerate(make() if make else ()):
+        sample = Call(_NUMBER + order, given, args, kwargs, source="a draw without freedom")
+        for arranged in (sample, *arrangements.of(cell.info, sample)):
+            _compare(cell, arranged)
+
+
+def _compare(cell: Cell, sample: Call) -> None:
+    usual = attempt(call, cell.info, sample.on(HOST)).value
+    if not isinstance(usual, torch.Tensor):
+        return
+    others = () if sample.arrangement else forms.others(cell.info, sample, usual)
+    for form in (sample, *others):
+        try:
+            expected = plain(perform(call, cell.info, form.on(HOST)))
+        except Exception:  # the host has no such form of this call
+            continue
+        cell.judge.equal(form, plain(perform(execution.execute, cell.info, cell.on(form))), expected)
+
+
+def _check_spread(cell: Cell) -> None:
+    """Compare draws of one seed for odd spreads with those for a spread of 1: the ratio is the spread."""
+    odd = 1 + torch.rand(6, 4)
+    drawn, usual = (
+        _drawn(cell, _SPREADS[cell.info.full_name](spread), "draws of one seed") for spread in (odd, torch.ones(6, 4))
+    )
+    for (form, numbers), (_, ones) in zip(drawn, usual, strict=True):
+        _check_ratio(cell, form, numbers / ones / odd)
+
+
+def _check_scale(cell: Cell, odd: tuple, usual: tuple, ratio: float) -> None:
+    """Compare draws of one seed for a number that bfloat16 does not hold with those for 1."""
+    numbers, ones = (_drawn(cell, (torch.zeros(6, 4), args), "draws of one seed") for args in (odd, usual))
+    for (form, drawn), (_, usual_drawn) in zip(numbers, ones, strict=True):
+        _check_ratio(cell, form, drawn / usual_drawn / ratio)
+
+
+def _check_ratio(cell: Cell, form: Call, ratio: torch.Tensor) -> None:
+    """Check that ratios to what they should be are 1 as exactly as float32 has it, if they are near to 1."""
+    # A device may draw other numbers for other arguments. Then no ratio is near.
+    error = (ratio - 1).abs()
+    follows = bool((error < _NEAR).all())
+    exact = bool((error < _ROUNDINGS * torch.finfo(torch.float32).eps).all())
+    cell.judge.claim(form, exact or not follows, "the spreads were rounded to fewer digits")
+
+
+def _check_every_spread(cell: Cell) -> None:
+    """Check that no number is the mean for positive spreads that are expanded, or one number without dimensions."""
+    spreads = {"an expanded spread": (1 + torch.rand(1, 4)).expand(6, 4), "one spread": torch.tensor(_ODD)}
+    for name, spread in spreads.items():
+        for form, numbers in _drawn(cell, _SPREADS[cell.info.full_name](spread), name):
+            cell.judge.claim(form, bool((numbers != 0).all()), "numbers are the mean, as for a spread of 0")
+    infinite = _SPREADS[cell.info.full_name](torch.full((6, 4), _INF))
+    for form, numbers in _drawn(cell, infinite, "an infinite spread"):
+        cell.judge.claim(form, not numbers.isfinite().any(), "some numbers are finite")
+
+
+def _drawn(cell: Cell, arguments: tuple, name: str) -> list[tuple[Call, torch.Tensor]]:
+    """Return each form of the call for an input and other arguments, with the device's numbers of one seed."""
+    given, args = arguments
+    sample = Call(_SPREAD_NUMBER, given, args, {}, source=name)
+    found = []
+    for form in (sample, *forms.others(cell.info, sample, call(cell.info.op, sample.on(HOST)))):
+        execution.reseed(1, cell.device)
+        found.append((form, plain(perform(execution.execute, cell.info, cell.on(form))).double()))
+    return found
+
+
+def _numbers(*shape: int) -> torch.Tensor:
+    return torch.randn(shape)
+
+
+def _normal() -> Iterator[tuple]:
+    means = _numbers(5, 3)
+    means[1, 1], means[2, 0], means[3, 2] = _INF, -_INF, float("nan")
+    yield means, (torch.zeros(5, 3),), {}
+    yield means, (0.0,), {}
+    yield torch.tensor(_ODD), (torch.zeros(4),), {}
+    yield _numbers(6, 4), (torch.zeros(4),), {}
+
+
+def _one_hot() -> Iterator[tuple]:
+    weights = torch.zeros(4, 7)
+    weights[torch.arange(4), torch.tensor([2, 6, 1, 4])] = 0.7
+    yield weights, (1,), {}
+    yield weights[1], (5,), {"replacement": True}
+
+
+def _probabilities() -> Iterator[tuple]:
+    yield (_numbers(6, 5) > 0).float(), (), {}
+
+
+#: Input and other arguments of normal draws with mean 0 and these spreads, by the full name of the operator.
+_SPREADS: dict[str, Callable[[torch.Tensor], tuple]] = {
+    "normal": lambda spread: (torch.zeros(6, 4), (spread,)),
+    "normal.number_mean": lambda spread: (0.0, (spread,)),
+}
+#: Arguments with an odd number and with 1 in the place of the scale, and the ratio of their draws, by the full name.
+_SCALES: dict[str, tuple[tuple, tuple, float]] = {
+    "cauchy": ((0.0, _ODD), (0.0, 1.0), _ODD),
+    "exponential": ((_ODD,), (1.0,), 1 / _ODD),
+    "normal.in_place": ((0.0, _ODD), (0.0, 1.0), _ODD),
+    "uniform": ((0.0, _ODD), (0.0, 1.0), _ODD),
+}
+#: Draws by the full name of the operator: input, other arguments, keyword arguments.
+_DRAWS: dict[str, Callable[[], Iterator[tuple]]] = {
+    "normal": _normal,
+    "normal.number_mean": lambda: iter([(0.0, (_numbers(5, 3),), {})]),
+    "normal.in_place": lambda: iter([(_numbers(5, 3), (_ODD, 0.0), {})]),
+    "uniform": lambda: iter([(_numbers(5, 3), (_ODD, _ODD), {})]),
+    "multinomial": _one_hot,
+    "bernoulli": _probabilities,
+    "nn.functional.dropout": lambda: iter([(_numbers(5, 3), (), {"p": 0.0, "training": True})]),
+    "nn.functional.rrelu": lambda: iter([(_numbers(5, 3), (), {"lower": 0.3, "upper": 0.3, "training": True})]),
+}

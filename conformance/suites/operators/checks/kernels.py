@@ -1,0 +1,294 @@
+"""Kernels behind an operator that no public function names: those of its backward, and helpers of its forward.
+
+The host computes forward and backward under a dispatch mode, which shows the overloads that PyTorch calls with their
+arguments. The device then gets the same calls, and some with other arguments that no public function gives: special
+values, other numbers, shapes that do not fit. A device that has other kernels refuses the plain call and is left alone.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from conformance.numerics.budgets import OpClass
+from conformance.numerics.compare import plain
+from conformance.numerics.trees import leaves, mapped
+from conformance.suites.operators.calls import execution
+from conformance.suites.operators.calls.calls import HOST, Call
+from conformance.suites.operators.calls.execution import attempt, call, host_gradients, settled
+from conformance.suites.operators.calls.passes import Pass
+from conformance.suites.operators.calls.sampling import elements, limits
+from conformance.suites.operators.inputs import arrangements, special_inputs, tiny_inputs, variants
+from conformance.suites.operators.judge.cells import Cell
+from conformance.suites.operators.judge.oracle import Oracle
+from conformance.suites.operators.judge.promises import promises_refusal
+
+from . import wrong_calls
+
+#: Numbers from 5000 on are no numbers of other samples.
+NUMBER = 5000
+_PLAIN = Pass()
+#: Spreads real numbers before they are rounded to integers.
+_SPREAD = 1000
+#: The key under which PyTorch registers kernels whose checks are those of the meta function, on every device.
+_STRUCTURED = "CompositeExplicitAutogradNonFunctional"
+
+
+def check(cell: Cell, samples: list[Call], dtype: torch.dtype, seed: int) -> None:
+    """Compare the kernels behind some samples with the host's, in float32."""
+    if dtype is not torch.float32 or cell.op_class is OpClass.ITERATIVE:
+        return
+    # A kernel of a backward is a composition, also where the forward is a function.
+    loose = cell.of_class(OpClass.CONTRACTION)
+    for order, (function, sample) in enumerate(calls(cell.info, samples, seed, _is_of_interest, _settings)):
+        check_call(loose, function, replace(sample, number=NUMBER + order, source=str(function)))
+
+
+# --- the calls --------------------------------------------------------------------------------------------------------
+
+
+def calls(
+    info,
+    samples: list[Call],
+    seed: int,
+    is_of_interest: Callable[[Any], bool],
+    kinds: Callable[[tuple[Any, ...]], tuple[Any, ...]],
+) -> list[tuple[Any, Call]]:
+    """Return calls of the overloads behind an operator, the largest of each kind of arguments.
+
+    ``is_of_interest`` chooses the overloads, and ``kinds`` says what makes two calls of one overload alike.
+    """
+    found = _Calls(is_of_interest, kinds)
+    for sample in samples:
+        if sample.process is not None or elements(sample) > limits().generation.elements:
+            continue
+        try:
+            _PLAIN.run(info, _under(found, call), _under(found, host_gradients), sample.on(HOST), seed)
+        except Exception:  # the plain results show it
+            continue
+    return [(function, sample) for (function, _), sample in found.largest.items()]
+
+
+def _under(mode: TorchDispatchMode, function):
+    def run(*args, **kwargs):
+        with mode:
+            return function(*args, **kwargs)
+
+    return run
+
+
+class _Calls(TorchDispatchMode):
+    """Keeps copies of the arguments of each overload's largest call of each kind."""
+
+    def __init__(self, is_of_interest, kinds) -> None:
+        super().__init__()
+        self._is_of_interest, self._kinds = is_of_interest, kinds
+        self.largest: dict[tuple[Any, tuple[Any, ...]], Call] = {}
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        """Run the call, and keep its arguments as they were before."""
+        kwargs = kwargs or {}
+        if args and self._is_of_interest(func):
+            given = Call(0, args[0], tuple(args[1:]), kwargs)
+            key = func, self._kinds(args)
+            known = self.largest.get(key)
+            if known is None or elements(known) < elements(given) <= limits().generation.elements:
+                self.largest[key] = given.with_arguments(mapped(given.arguments, _copied))
+        return func(*args, **kwargs)
+
+
+def _settings(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the flags and the optional arguments that are left out."""
+    return tuple(argument if isinstance(argument, bool | None) else 0 for argument in arguments)
+
+
+def _copied(leaf):
+    return leaf.detach().clone() if isinstance(leaf, torch.Tensor) else leaf
+
+
+@functools.cache
+def _is_of_interest(function) -> bool:
+    """Return whether an overload computes new tensors by a rule, and no operator of the database has its name."""
+    name = function._schema.name.partition("::")[2]
+    return name not in _public_names() and not is_private(function) and computes_values(function)
+
+
+@functools.cache
+def computes_values(function) -> bool:
+    """Return whether an overload of aten computes new tensors by a rule that every device follows."""
+    schema, table = function._schema, limits().kernels
+    if function.namespace != "aten" or function.is_view or schema.is_mutable:
+        return False
+    name = schema.name.partition("::")[2]
+    if torch.Tag.nondeterministic_seeded in function.tags or name in table.memory:
+        return False
+    if any(part in name for part in table.foreign):
+        return False
+    return not any(argument.name == "device" for argument in schema.arguments)
+
+
+@functools.cache
+def _public_names() -> frozenset[str]:
+    from torch.testing._internal.common_methods_invocations import op_db
+
+    names = {name for info in op_db for name in (info.name, info.aten_name or "")}
+    return frozenset(
+        {*names, *(name.replace(".", "_") for name in names), *(name.rpartition(".")[2] for name in names)}
+    )
+
+
+# --- checks -----------------------------------------------------------------------------------------------------------
+
+
+def check_call(cell: Cell, function: Any, sample: Call) -> None:
+    """Compare calls of an overload with the arguments of a sample, arranged, special and wrong, with the host's."""
+    if any(tensor.layout is not torch.strided for tensor in sample.tensors):
+        return
+    is_unchecked = cell.info.name in limits().large.unchecked
+    cell = cell.of_kernel(Kernel(cell.info, function))
+    device, host = cell.on(sample), sample.on(HOST)
+    found, expected = settled(attempt(execution.execute, cell.info, device)), attempt(call, cell.info, host)
+    if found.error is not None or expected.error is not None:
+        cell.check.metric("kernels", f"not computed: {function}")
+        return
+    pairs = (found.value, device), (expected.value, host)
+    if is_private(function) and not _has_the_form(pairs[0][0], pairs[1][0]):
+        cell.check.metric("kernels", f"another form: {function}")
+        return
+    cell.judge.outcome(sample, *pairs, oracle_of(function, sample))
+    into = with_out(function)
+    if into is not None:
+        check_into(cell, sample, into, pairs[1][0])
+    if not any(part in function._schema.name for part in limits().kernels.finite):
+        special_inputs.check_kernel(cell, sample)
+    tiny_inputs.check(cell, [sample])
+    _check_arrangements(cell, sample)
+    for wrong in () if is_unchecked else _wrong(function, sample, pairs[1][0]):
+        if promises_refusal(cell.info, wrong.call):
+            wrong_calls.check_one(cell, wrong)
+    # Gradients are small: factors below one hide most of them. A kernel that does not check its arguments reads no
+    # further than in a tensor whose elements are wider.
+    wrong_calls.check_more(cell, function, sample, into=into, spread=_SPREAD, only_wider=is_unchecked)
+
+
+def is_private(function) -> bool:
+    """Return whether each device may have the arguments and results of this overload in a form of its own."""
+    return function._schema.name.partition("::")[2] in limits().kernels.private
+
+
+def _has_the_form(actual, expected) -> bool:
+    """Return whether the device gives what the host gives, so that its kernel has the host's form."""
+    ours, theirs = leaves(actual), leaves(expected)
+    pairs = [(a, w) for a, w in zip(ours, theirs, strict=False) if isinstance(a, torch.Tensor)]
+    alike = all(isinstance(w, torch.Tensor) and (a.shape, a.dtype) == (w.shape, w.dtype) for a, w in pairs)
+    return len(ours) == len(theirs) and alike and all(_is_close(plain(a), plain(w)) for a, w in pairs)
+
+
+def check_into(cell: Cell, sample: Call, into: Into, expected: Any) -> None:
+    """Compare what the overload's sibling with ``out=`` writes with the host's plain result."""
+    if not isinstance(expected, torch.Tensor) or expected.layout is not torch.strided:
+        return
+    form = sample.into("out=", into, out=arrangements.poisoned(expected.shape, expected.dtype))
+    on_host, device = form.on(HOST), cell.on(form)
+    host = attempt(call, cell.info, on_host)
+    if host.error is not None or not _is_close(on_host.extra["out"], expected):
+        return  # a few kernels of PyTorch's CPU write something else, such as a loss before its mean
+    found = settled(attempt(execution.execute, cell.info, device))
+    if found.error is not None:
+        cell.check.metric("kernels", f"not computed with out=: {cell.info.op}")
+        return
+    oracle, n = oracle_of(cell.info.op, sample), cell.judge.length(sample, expected)
+    cell.judge.result(form, device.extra["out"], expected, oracle, n)
+
+
+def _is_close(written: torch.Tensor, expected: torch.Tensor) -> bool:
+    return torch.allclose(written, expected, rtol=1e-3, atol=1e-3, equal_nan=True)
+
+
+def _check_arrangements(cell: Cell, sample: Call) -> None:
+    """Compare results for inputs in other arrangements of memory, where the host's kernel takes these."""
+    for arranged in arrangements.for_kernels(sample):
+        found = settled(attempt(execution.execute, cell.info, cell.on(arranged)))
+        expected = attempt(call, cell.info, arranged.on(HOST))
+        if expected.error is not None or not variants.is_sound(cell, arranged, expected.value):
+            continue
+        if found.error is not None:
+            # A note: PyTorch promises no arrangement for a kernel that no public function names.
+            cell.check.metric("kernels", f"refused, {arranged.arrangement}: {cell.info.op}")
+            continue
+        oracle, n = oracle_of(cell.info.op, arranged), cell.judge.length(arranged, expected.value)
+        cell.judge.result(arranged, found.value, expected.value, oracle, n)
+
+
+def oracle_of(function, sample: Call) -> Oracle:
+    """Return the function in float64. A kernel of a backward sums several terms, which may cancel."""
+    return Oracle(lambda wide, _: leaves(call(function, wide)), sample, rounds_between=True)
+
+
+class Kernel:
+    """A kernel in the place of an operator's description, for checks that need its function alone."""
+
+    name, full_name, aten_name, supports_out, inplace_variant = "", "", "", False, None
+
+    def __init__(self, info, function) -> None:
+        self._info, self.op = info, function
+
+    def __getattr__(self, name: str):
+        return getattr(self._info, name)
+
+
+@dataclass(frozen=True)
+class Into:
+    """A function with the keyword ``out``: an overload that writes its one result to the argument ``place``."""
+
+    overload: Any
+    place: str
+
+    def __call__(self, *args, out: torch.Tensor, **kwargs) -> Any:
+        """Call the overload."""
+        return self.overload(*args, **{self.place: out}, **kwargs)
+
+
+def with_out(function) -> Into | None:
+    """Return the overload's sibling that writes one result to an output."""
+    given = [argument.name for argument in function._schema.arguments]
+    packet = function.overloadpacket
+    for name in packet.overloads():
+        sibling = getattr(packet, name)
+        added = [argument for argument in sibling._schema.arguments if argument.name not in given]
+        if len(added) != 1 or not added[0].is_out or len(sibling._schema.arguments) != len(given) + 1:
+            continue
+
+        return Into(sibling, added[0].name)
+    return None
+
+
+def _wrong(function, sample: Call, expected) -> Iterator[wrong_calls.Wrong]:
+    """Yield wrong calls that no host answers by reading other memory: of kernels that check their arguments."""
+    if _is_structured(function):
+        yield from wrong_calls.changed(function, sample)
+    elif isinstance(expected, torch.Tensor) and {tensor.shape for tensor in sample.tensors} == {expected.shape}:
+        # A function of single elements finds the common shape of its tensors first.
+        yield from wrong_calls.shapes(function, sample)
+
+
+def fits_any_shape(function, sample: Call) -> bool:
+    """Return whether an overload takes the tensors of a sample in other sizes, or refuses them.
+
+    Kernels of a backward do not check that the sizes of a gradient fit those of an input.
+    """
+    has_one_shape = len({tensor.shape for tensor in sample.tensors}) == 1
+    return "backward" not in function._schema.name and (has_one_shape or _is_structured(function))
+
+
+def _is_structured(function) -> bool:
+    """Return whether every device checks the arguments as the meta function does."""
+    if function._schema.name.partition("::")[2] in limits().kernels.checked:
+        return True
+    name = function._schema.name + (f".{function._overloadname}" if function._overloadname != "default" else "")
+    return torch._C._dispatch_has_kernel_for_dispatch_key(name, _STRUCTURED)

@@ -1,0 +1,332 @@
+"""Forward with gradients on, and backward with seeded cotangents: families of training cells."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from conformance.accelerators.capabilities import Mode
+from conformance.finding import EnvironmentLacks
+from conformance.numerics.budgets import OF_SUMS, OpClass
+from conformance.numerics.compare import compare, plain, same_bits
+from conformance.numerics.trees import leaves, tensors
+from conformance.suites.operators.calls import execution, sampling
+from conformance.suites.operators.calls.calls import HOST, Call
+from conformance.suites.operators.calls.database import OnCopy
+from conformance.suites.operators.calls.execution import call, host_gradients, perform, processed
+from conformance.suites.operators.calls.passes import Pass, cotangents, differentiable
+from conformance.suites.operators.calls.sampling import limits
+from conformance.suites.operators.inputs import forms, indices, large, lengths, settings, special_inputs
+from conformance.suites.operators.inputs.arrangements import dense, is_dense
+from conformance.suites.operators.inputs.families import Stage, check, source
+from conformance.suites.operators.inputs.kinds import representative, unlike
+from conformance.suites.operators.inputs.randomness import repeats
+from conformance.suites.operators.judge import choices
+from conformance.suites.operators.judge.cells import Cell
+from conformance.suites.operators.judge.judging import with_equal_strides
+from conformance.suites.operators.judge.oracle import Oracle, of_forward, of_gradients
+from conformance.suites.operators.judge.promises import reference_refuses
+
+from . import derivatives, kernels
+
+#: The backward of an ordinary pass.
+PLAIN = Pass()
+
+
+def check_own(cell: Cell, sample: Call) -> None:
+    """Compare forward and backward of a call that every host computes."""
+    check_sample(cell, sample)
+
+
+def check_more(cell: Cell, sample: Call) -> None:
+    """Compare a further pass, which is left out where the host does not compute it as for contiguous tensors."""
+    check_sample(cell, sample, is_further=True)
+
+
+def check_setting(cell: Cell, sample: Call) -> None:
+    """Compare a further pass; that the device does not support it is a note."""
+    try:
+        check_more(cell, sample)
+    except NotImplementedError:
+        cell.check.metric("settings", f"not supported: {sample.source}")
+
+
+@check(Mode.TRAINING)
+def kernels_behind(cell: Cell) -> None:
+    """Compare the kernels behind the samples. They get the numbers that the host has drawn, and draw none."""
+    samples = [*cell.samples, *_images_with_tuples(cell)]
+    kernels.check(cell, samples, cell.dtype, cell.seed)
+
+
+@source(Mode.TRAINING, check_more, fixed=True)
+def further_passes(cell: Cell) -> Iterator[Call]:
+    """Yield one sample with every further backward, and in float32 the others with gradients of some inputs alone."""
+    first = representative(cell.fixed)
+    yield from derivatives.passes(cell.info, first)
+    if cell.dtype is torch.float32:
+        # A kernel for some gradients alone may be wrong for other shapes than the first sample's.
+        yield from (one for other in cell.fixed if other is not first for one in derivatives.passes_of_subsets(other))
+
+
+@source(Mode.TRAINING, check_more, fixed=True)
+def in_place(cell: Cell) -> Iterator[Call]:
+    """Yield a sample in the in-place form: it keeps its result for the backward, where the other keeps its input."""
+    sample, info = representative(cell.fixed), cell.info
+    if info.inplace_variant is not None and info.supports_inplace_autograd and isinstance(sample.input, torch.Tensor):
+        yield sample.into(forms.IN_PLACE, OnCopy(info.inplace_variant))
+
+
+@check(Mode.TRAINING, stage=Stage.FORMS, fixed=True)
+def further_derivatives(cell: Cell) -> None:
+    """Compare second derivatives, forward mode and vmap, also of other kinds of arguments, whose formulas differ."""
+    first = representative(cell.fixed)
+    others: list[Call] = []
+    if sampling.is_first_dtype(cell.info, cell.dtype):
+        others += unlike(cell, [other for other in cell.fixed if other is not first])
+        others += settings.with_words(cell.info, representative(cell.fixed, plain=True))
+    for sample in (first, *others):
+        derivatives.check_further(cell, sample, cell.seed)
+
+
+@check(Mode.TRAINING, fixed=True)
+def special_gradients(cell: Cell) -> None:
+    """Compare gradients for special values, and for operands that are equal."""
+    special_inputs.check_gradients(cell, representative(cell.fixed), cell.seed)
+    special_inputs.check_equal_operands(cell, cell.fixed, cell.dtype, cell.seed)
+
+
+@source(Mode.TRAINING, check_setting, once=True, fixed=True)
+def other_settings(cell: Cell) -> Iterator[Call]:
+    """Yield samples with other numbers and other defaults."""
+    if cell.op_class is OpClass.ITERATIVE:
+        return
+    info, samples, plainest = cell.info, cell.fixed, representative(cell.fixed, plain=True)
+    for sample in unlike(cell, samples):
+        yield from settings.with_numbers(info, sample, cell.dtype)
+    yield from _images_with_tuples(cell)
+    yield from settings.with_defaults(info, plainest)
+    yield from settings.with_words(info, plainest)
+    for sample in samples:
+        yield from settings.with_present_index(info, sample)
+        yield from settings.with_images(info, sample)
+    yield from settings.beyond(info, samples)
+
+
+@check(Mode.TRAINING, stage=Stage.FORMS, fixed=True)
+def second_backward(cell: Cell) -> None:
+    """Check that a second backward over one graph gives the gradients of the first: it keeps what the forward saved."""
+    form = "a second backward"
+    sample = representative(cell.fixed).named(form=form, backward=Pass(of="gradients_twice"), seed=cell.seed)
+    try:
+        PLAIN.run(cell.info, call, execution.gradients_twice, sample.on(HOST), cell.seed)
+    except Exception:  # the host's graph serves one backward
+        return
+    _, found = PLAIN.run(cell.info, execution.execute, execution.gradients_twice, cell.on(sample), cell.seed)
+    first, second = found[: len(found) // 2], found[len(found) // 2 :]
+    cell.judge.claim(sample, repeats(first, second), "the gradients differ from those of the first one")
+
+
+@source(Mode.TRAINING, check_more, once=True, fixed=True)
+def equal_indices(cell: Cell) -> Iterator[Call]:
+    """Yield samples with equal indices, also with other defaults such as a scale by their frequency."""
+    with_indices = unlike(cell, cell.fixed, most=len(cell.fixed))
+    if cell.info.name in limits().indices.repeated:
+        with_indices += settings.with_defaults(cell.info, representative(cell.fixed, plain=True))
+    yield from indices.repeated(cell.info, with_indices)
+
+
+@source(Mode.TRAINING, check_own, stage=Stage.LARGE, fixed=True)
+def longer(cell: Cell) -> Iterator[Call]:
+    """Yield lengths at their ends, and large samples."""
+    yield from lengths.samples(cell.info, cell.dtype, requires_grad=True)
+    if cell.info.name not in limits().large.untrained:
+        yield from large.grown(cell.info, cell.fixed, cell.dtype, trained=True)
+
+
+def _images_with_tuples(cell: Cell) -> list[Call]:
+    """Return samples of images of every number of dimensions, with a number for each dimension."""
+    every_kind = unlike(cell, _images(cell), limits().inference.samples, by_dims=True)
+    return [other for each in every_kind for other in settings.with_tuples(cell.info, each)]
+
+
+def _images(cell: Cell) -> list[Call]:
+    """Return more samples of an operator on images: the few of this cell lack some kinds of its settings."""
+    if not any(isinstance(sample.input, torch.Tensor) and sample.input.dim() > 3 for sample in cell.fixed):
+        return []
+    with torch.random.fork_rng(devices=()):  # they must not change later draws
+        return sampling.pick(cell.info, cell.dtype, requires_grad=True, extent=limits().inference)
+
+
+# --- one sample -------------------------------------------------------------------------------------------------------
+
+
+def check_sample(cell: Cell, sample: Call, *, with_oracle: bool = False, is_further: bool = False) -> Exception | None:
+    """Compare forward and backward of one sample; return an exception if the host refuses the sample.
+
+    A further pass is left out where the host refuses it, or computes it otherwise than for contiguous tensors.
+    """
+    kind, seed = sample.backward or PLAIN, int(torch.randint(2**31, ()))
+    sample = sample.named(backward=kind, seed=seed)
+    host, device = sample.on(HOST), cell.on(sample)
+    try:
+        expected, expected_gradients = kind.run(cell.info, call, host_gradients, host, seed)
+    except Exception as refusal:  # without a reference the device need not give a result either
+        if is_further:
+            return None
+        return _device_refusal(cell, device, seed) or EnvironmentLacks(f"PyTorch's CPU has no reference ({refusal})")
+    # A generator that is not where the seed put it has drawn numbers.
+    if not torch.equal(torch.get_rng_state(), _state_after_seeding(seed)):
+        cell.tally.drawn.add(sample.number)
+        cell.judge.drew()
+    if is_further and not _is_sound(cell, sample, (expected, expected_gradients)):
+        return None
+    given: list[torch.Tensor] = []
+
+    def differentiate(outputs: Any, inputs: Any, cotangents_: Any) -> Any:
+        given.extend(cotangents_)
+        return cell.watches.gradients(outputs, inputs, cotangents_)
+
+    try:
+        with cell.watches.together():
+            actual, actual_gradients = kind.run(cell.info, cell.watches.execute, differentiate, device, seed)
+    except Exception:
+        if is_further and reference_refuses(cell.info, sample):
+            return None
+        raise
+    cell.judge.metadata(sample, actual, expected, with_equal_strides(device, host))
+    cell.tally.compared += 1
+    if not cell.values or not cell.selects(sample) or _drew_differently(cell, sample, actual, expected):
+        return None
+    device_run, host_run = (actual, actual_gradients), (expected, expected_gradients)
+    due = cotangents(differentiable(sample, expected), seed, kind.arrange)
+    _judge_values(cell, sample, device_run, host_run, due, with_oracle=with_oracle)
+    for position, (after, before) in enumerate(zip(given, due, strict=False)):
+        kept = same_bits(plain(after), plain(before))
+        cell.judge.claim(sample, kept, f"the backward changed the gradient that it got for output {position}")
+    return None
+
+
+def _is_sound(cell: Cell, sample: Call, host_run: tuple[Any, list[Any]]) -> bool:
+    """Return whether PyTorch's CPU gives the same result and gradients for these tensors as for contiguous ones."""
+    kind, seed = sample.backward, sample.seed
+    if kind == PLAIN and is_dense(sample):
+        return True  # it would be the same call once more
+    # The values of the cotangents stay; their arrangement does not.
+    dense_kind = Pass(lambda cotangent: kind.arrange(cotangent).contiguous())
+    try:
+        due = _values(sample, dense_kind.run(cell.info, call, host_gradients, dense(sample).on(HOST), seed))
+    except Exception:  # the host supports this arrangement alone; there is nothing to compare it with
+        return True
+    oracle = Oracle(
+        lambda wide, change: _values(wide, dense_kind.run(cell.info, call, host_gradients, wide, seed, change)), sample
+    )
+    n = max((float(tensor.numel()) for tensor in sample.tensors), default=1.0)
+    return all(
+        compare(plain(found), plain(wanted), functools.partial(oracle.leaf, position), cell.op_class, n).right
+        for position, (found, wanted) in enumerate(zip(_values(sample, host_run), due, strict=True))
+        if isinstance(found, torch.Tensor) and isinstance(wanted, torch.Tensor)
+    )
+
+
+def _values(sample: Call, run) -> list:
+    result, gradients = run
+    return [*processed(sample, result), *gradients]
+
+
+def _state_after_seeding(seed: int) -> torch.Tensor:
+    return torch.Generator().manual_seed(seed).get_state()
+
+
+def _device_refusal(cell: Cell, device: Call, seed: int) -> Exception | None:
+    try:
+        PLAIN.run(cell.info, execution.execute, execution.gradients, device, seed)
+    except Exception as refusal:  # the caller raises it unless another sample can be compared
+        return refusal
+    return None
+
+
+def _judge_values(
+    cell: Cell,
+    sample: Call,
+    device_run: tuple[Any, list[Any]],
+    host_run: tuple[Any, list[Any]],
+    given: list[torch.Tensor],
+    *,
+    with_oracle: bool,
+) -> None:
+    """Compare results and gradients; ``given`` are the cotangents of the backward, on the host."""
+    info, seed, kind = cell.info, sample.seed, sample.backward
+    (actual, actual_gradients), (expected, expected_gradients) = device_run, host_run
+    forward = of_forward(info, sample)
+    backward = of_gradients(
+        info, sample, lambda wide, change: kind.run(info, call, host_gradients, wide, seed, change)[1], given
+    )
+    n = cell.judge.length(sample, expected)
+    if not cell.judge.result(sample, actual, expected, forward, n):
+        return
+    found, due = len(actual_gradients), len(expected_gradients)
+    cell.judge.claim(sample, found == due, f"{found} gradients, expected {due}")
+    outputs = sum(tensor.numel() for tensor in tensors(expected))
+    length = max(n, float(outputs) ** 0.5)  # it sums over all outputs
+    of_sums = cell.of_class(OF_SUMS.get(cell.op_class, cell.op_class))
+    for i, (gradient, expected_gradient) in enumerate(zip(actual_gradients, expected_gradients, strict=True)):
+        part = f"gradient of input {i}"
+        if i == 0 and (chosen := _gradient_of_choice(info, sample, actual, expected, given)) is not None:
+            cell.judge.tensor(sample, plain(gradient), chosen, lambda: None, length, part=part)
+            continue
+        if i == 0 and gradient is not None and expected_gradient is not None:
+            expected_gradient = choices.settled_gradient(info, sample, gradient, expected_gradient)
+        if expected_gradient is not None and expected_gradient.numel() < outputs:
+            _judge_gradient(of_sums, sample, gradient, expected_gradient, backward.rounding(), i, length)
+            continue
+        # A complex derivative is composed of several real ones.
+        by = of_sums if expected_gradient is not None and expected_gradient.is_complex() else cell
+        _judge_gradient(by, sample, gradient, expected_gradient, backward, i, length)
+    if with_oracle:
+        cell.judge.against_oracle(sample, expected_gradients, backward, n, raw=True)
+
+
+def _judge_gradient(
+    cell: Cell, sample: Call, actual: Any, expected: Any, oracle: Oracle, position: int, n: float
+) -> None:
+    part = f"gradient of input {position}"
+    if expected is None:
+        cell.judge.claim(sample, actual is None, "a gradient where PyTorch has none", part)
+        return
+    cell.judge.claim(sample, actual is not None, "no gradient", part)
+    # Autograd does not define the strides of gradients.
+    cell.judge.metadata(sample, actual.detach(), expected.detach(), part=part, own=False)
+    cell.judge.leaf(sample, actual, expected, oracle, position, n, part=part)
+
+
+def _gradient_of_choice(info, sample: Call, actual, expected, given) -> torch.Tensor | None:
+    """Return the gradient for a device that has chosen other elements than the host, among equal ones; else None."""
+    chosen, usual = tensors(leaves(actual)), tensors(leaves(expected))
+    if len(chosen) < 2 or len(given) != 1 or same_bits(plain(chosen[1]), plain(usual[1])):
+        return None
+    return choices.gradient(info, sample, chosen, given[0])
+
+
+def _drew_differently(cell: Cell, sample: Call, actual: Any, expected: Any) -> bool:
+    """Return whether the operator is random and drew other numbers than the host.
+
+    Then only repeatability can be checked: the same seed has to give the same result and gradients.
+    """
+    if all(same_bits(plain(a), plain(b)) for a, b in zip(tensors(actual), tensors(expected), strict=True)):
+        return False
+    execution.reseed(sample.seed, HOST)
+    state = torch.get_rng_state()
+    perform(call, cell.info, sample.on(HOST))
+    # An operator that draws nothing has wrong values, which the caller compares.
+    if torch.equal(state, torch.get_rng_state()):
+        return False
+    first, again = (
+        PLAIN.run(cell.info, execution.execute, execution.gradients, cell.on(sample), sample.seed) for _ in range(2)
+    )
+    same = repeats(leaves(list(first)), leaves(list(again)))
+    cell.judge.claim(sample, same, "the same seed gave different gradients")
+    cell.judge.random_result(actual, expected)
+    return True

@@ -1,0 +1,1 @@
+"""Families of inputs under one loop, and what they share."""

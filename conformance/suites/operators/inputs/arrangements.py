@@ -1,0 +1,275 @@
+"""Arrangements of the same values in memory: gaps, an offset, transposed, expanded, lazily conjugated.
+
+A kernel that reads memory without regard to strides, storage offset or lazy bits gives wrong values for some of them.
+Memory that belongs to no element is filled with NaN or the largest integer, so that a read of it shows.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
+
+import torch
+
+from conformance.numerics.budgets import OpClass
+from conformance.numerics.compare import plain, same_bits
+from conformance.numerics.trees import mapped
+from conformance.suites.operators.calls.calls import HOST, Call
+from conformance.suites.operators.calls.classes import op_class
+from conformance.suites.operators.calls.execution import call
+from conformance.suites.operators.calls.sampling import limits
+
+#: Elements before the first one of an offset tensor: odd, so that no vector load is aligned by chance.
+_OFFSET = 3
+#: Key under which an arrangement keeps the sample of which it is one. Weak, as that sample keeps its arrangements.
+_OF = "of"
+
+
+def poisoned(shape, dtype: torch.dtype) -> torch.Tensor:
+    """Return a host tensor filled with NaN, or with the largest integer, so that a read of old contents shows."""
+    if dtype.is_floating_point or dtype.is_complex:
+        return torch.full(shape, float("nan"), dtype=dtype)
+    return torch.full(shape, True if dtype is torch.bool else torch.iinfo(dtype).max, dtype=dtype)
+
+
+def with_gaps(leaf: torch.Tensor) -> torch.Tensor:
+    """Return a view of every second element of the last dimension of a larger tensor."""
+    if leaf.dim() == 0 or leaf.numel() < 2:
+        return leaf
+    wide = poisoned((*leaf.shape[:-1], leaf.shape[-1] * 2), leaf.dtype)
+    return _filled(wide[..., 1::2], leaf)
+
+
+def with_offset(leaf: torch.Tensor) -> torch.Tensor:
+    """Return a contiguous view that begins inside a larger vector."""
+    memory = poisoned((leaf.numel() + 2 * _OFFSET,), leaf.dtype)
+    return _filled(memory[_OFFSET : _OFFSET + leaf.numel()].view(leaf.shape), leaf)
+
+
+def transposed(leaf: torch.Tensor) -> torch.Tensor:
+    """Return a dense tensor whose first dimension varies fastest; images have their channels last."""
+    if leaf.dim() < 2 or leaf.numel() < 2:
+        return leaf
+    if leaf.dim() in (4, 5):
+        formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+        return leaf.detach().clone(memory_format=formats[leaf.dim()])
+    order = tuple(reversed(range(leaf.dim())))
+    return leaf.detach().permute(order).clone(memory_format=torch.contiguous_format).permute(order)
+
+
+def expanded_first(leaf: torch.Tensor) -> torch.Tensor:
+    """Return a tensor whose first entry stands for all entries of the first dimension, with stride 0."""
+    return _expanded(leaf, 0)
+
+
+def expanded_last(leaf: torch.Tensor) -> torch.Tensor:
+    """Return a tensor whose first entry stands for all entries of the last dimension, with stride 0."""
+    return _expanded(leaf, -1)
+
+
+def lazily_negated(leaf: torch.Tensor) -> torch.Tensor:
+    """Return a view with PyTorch's lazy bit: conjugation of a complex tensor, negation of a real floating one."""
+    if leaf.is_complex():
+        return leaf.detach().conj().resolve_conj().conj()
+    if leaf.is_floating_point():
+        return torch._neg_view(-leaf.detach())
+    return leaf
+
+
+def adjoint(leaf: torch.Tensor) -> torch.Tensor:
+    """Return a lazily conjugated view of a complex tensor whose first dimension varies fastest, as ``x.mH`` is."""
+    if not leaf.is_complex() or leaf.dim() < 2:
+        return leaf
+    return transposed(leaf.detach().conj().resolve_conj()).conj()
+
+
+def _expanded(leaf: torch.Tensor, dim: int) -> torch.Tensor:
+    """Repeat the first entry, with memory for all entries behind it: a kernel that reads too far reads NaN."""
+    if leaf.dim() == 0 or leaf.shape[dim] < 2 or not leaf.numel():
+        return leaf
+    narrow = leaf.detach().narrow(dim, 0, 1)
+    memory = poisoned((leaf.numel(),), leaf.dtype)
+    return _filled(memory[: narrow.numel()].view(narrow.shape), narrow).expand(leaf.shape)
+
+
+def _filled(view: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    view.copy_(values.detach())
+    return view
+
+
+#: Arrangements by the name that messages show, in the order of the checks.
+ARRANGEMENTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "non-contiguous": with_gaps,
+    "with a storage offset": with_offset,
+    "transposed in memory": transposed,
+    "with a lazy bit": lazily_negated,
+    "transposed, with a lazy bit": adjoint,
+}
+#: Arrangements that repeat values. Ties and singular matrices then appear, which some operators leave open.
+REPETITIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "expanded along the first dimension": expanded_first,
+    "expanded along the last dimension": expanded_last,
+}
+
+
+#: Arrangements for the ``out=`` and the in-place form. These forms copy lazy bits first.
+OF_FORMS = ("non-contiguous", "with a storage offset", *REPETITIONS)
+#: Arrangements of an input that the in-place form writes: each element has a place of its own.
+OF_INPUTS = ("non-contiguous", "with a storage offset", "transposed in memory")
+
+
+def of(info, sample: Call, names: Collection[str] = (), *, operands_only: bool = False) -> Iterator[Call]:
+    """Yield the sample in every arrangement that differs from its own, or in some by name.
+
+    Only values are repeated, not indices: writing twice to one place has no defined order. Matrices are repeated as a
+    whole for a solver: equal rows would be singular. With ``operands_only``, the first tensor stays as it is.
+    """
+    fixed = sample.input if operands_only else None
+    written = sample.found_out(("written", info.op), lambda: _written(info, sample))
+
+    def arranged(name: str, change: Callable, takes: Callable[[torch.Tensor], bool]) -> Call | None:
+        # Several checks ask for the same arrangements of all tensors.
+        part = "operands" if operands_only else ""
+        make = functools.partial(_arranged, sample, name, change, takes, part)
+        return make() if operands_only else sample.found_out(("arranged", info.op, name), make)
+
+    def may_change(leaf: torch.Tensor, change: Callable) -> bool:
+        # What a call writes has no lazy bit: PyTorch makes none on it.
+        return leaf is not fixed and not (change in (lazily_negated, adjoint) and any(leaf is each for each in written))
+
+    for name, change in ARRANGEMENTS.items():
+        takes = functools.partial(may_change, change=change)
+        if (not names or name in names) and (found := arranged(name, change, takes)):
+            found.kept[_OF] = weakref.ref(sample)  # the values are the same, to the bit
+            yield found
+    if info.name in limits().repetition.undefined:
+        return
+    solves = op_class(info) is OpClass.ITERATIVE
+    for name, change in REPETITIONS.items():
+        of_batch = solves and change is expanded_first
+
+        def repeats(leaf: torch.Tensor, of_batch: bool = of_batch) -> bool:
+            if leaf is fixed or any(leaf is each for each in written):
+                return False
+            may_repeat = _of_products if solves else _is_value
+            return may_repeat(info, sample, leaf) or (of_batch and leaf.dim() > 2 and leaf.is_floating_point())
+
+        if (not names or name in names) and (found := arranged(name, change, repeats)):
+            yield found
+
+
+def _written(info, sample: Call) -> list[torch.Tensor]:
+    """Return the tensors that the plain call writes, such as the running means of batch_norm.
+
+    The elements of such a tensor may not share a place in memory, on any device.
+    """
+    host, state = sample.on(HOST), torch.get_rng_state()
+    try:
+        with torch.no_grad():
+            call(info.op, host)
+    except Exception:  # the host refuses the plain call: nothing is arranged
+        return []
+    finally:
+        torch.set_rng_state(state)
+    pairs = zip(sample.tensors, host.tensors, strict=True)
+    dense_pairs = [(old, new) for old, new in pairs if old.layout is torch.strided and not old.is_quantized]
+    return [old for old, new in dense_pairs if not same_bits(plain(old), plain(new))]
+
+
+def _is_value(info, sample: Call, leaf: torch.Tensor) -> bool:
+    """Return whether a tensor holds values or a mask, or indices that may repeat."""
+    if leaf is sample.input or leaf.is_floating_point() or leaf.is_complex() or leaf.dtype is torch.bool:
+        return True
+    if leaf.dtype is torch.int64 and info.name in limits().indices.repeated:
+        return True
+    return any(kind.__name__ == "BinaryUfuncInfo" for kind in type(info).__mro__)
+
+
+def _of_products(info, sample: Call, leaf: torch.Tensor) -> bool:
+    """Return whether a solver only computes with a tensor: a matrix whose rows are equal would be singular."""
+    places = limits().special_inputs.in_products.get(info.name, ())
+    return any(place in places and tensor is leaf for place, tensor in enumerate(sample.tensors))
+
+
+def for_kernels(sample: Call) -> Iterator[Call]:
+    """Yield arrangements for kernels that check no argument: what they read or write stays in a tensor's memory.
+
+    Indices keep their arrangement, but for an offset, because such a kernel writes where they point.
+    """
+    changes = {
+        "with a storage offset": with_offset,
+        "non-contiguous": with_gaps,
+        "transposed in memory": transposed,
+        "expanded": expanded_first,
+    }
+    for name, change in changes.items():
+        takes_all = change is with_offset
+        takes = lambda leaf, takes_all=takes_all: takes_all or leaf.is_floating_point()  # noqa: E731
+        if (found := _arranged(sample, name, change, takes)) is not None:
+            yield found
+
+
+def dense_of(sample: Call) -> Call:
+    """Return what ``dense`` returns, made once for a sample; the sample itself if all its tensors are so."""
+    of_usual = sample.kept.get(_OF)
+    usual = of_usual and of_usual()
+    if usual is not None:
+        return dense_of(usual)
+    return sample if is_dense(sample) else sample.found_out("dense", lambda: dense(sample))
+
+
+def is_dense(sample: Call) -> bool:
+    """Return whether a copy of the sample and one of its dense form have the same arrangement in memory."""
+    distinct = {id(tensor) for tensor in sample.tensors}
+    return len(distinct) == len(sample.tensors) and all(map(_fills_its_memory, sample.tensors))
+
+
+def _fills_its_memory(tensor: torch.Tensor) -> bool:
+    if tensor.layout is not torch.strided:
+        return True  # dense() leaves it as it is
+    plain = not _is_arranged(tensor) and not tensor.is_quantized
+    return plain and tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
+
+
+def dense(sample: Call) -> Call:
+    """Return the sample with the same values, each tensor contiguous in memory of its own."""
+    return replace(sample.with_arguments(mapped(sample.arguments, _dense)), arrangement="", part="")
+
+
+def _dense(leaf):
+    if not isinstance(leaf, torch.Tensor) or leaf.layout is not torch.strided:
+        return leaf
+    copy = leaf.detach().resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
+    return copy.requires_grad_() if leaf.requires_grad else copy
+
+
+def _arranged(
+    sample: Call,
+    name: str,
+    change: Callable[[torch.Tensor], torch.Tensor],
+    takes: Callable[[torch.Tensor], bool],
+    part: str = "",
+) -> Call | None:
+    """Return the sample with the strided tensors that ``takes`` names in another arrangement; None if none changes."""
+    changed = []
+    memo: dict[int, torch.Tensor] = {}  # a tensor that is passed twice stays one tensor
+
+    def arrange(leaf):
+        if not isinstance(leaf, torch.Tensor) or leaf.layout is not torch.strided or leaf.is_quantized:
+            return leaf
+        if not takes(leaf):
+            return leaf
+        if id(leaf) not in memo:
+            found = change(leaf.detach().resolve_conj().resolve_neg())
+            changed.append(_is_arranged(found))
+            memo[id(leaf)] = found.requires_grad_() if leaf.requires_grad else found
+        return memo[id(leaf)]
+
+    arguments = mapped(sample.arguments, arrange)
+    return replace(sample.with_arguments(arguments), arrangement=name, part=part) if any(changed) else None
+
+
+def _is_arranged(tensor: torch.Tensor) -> bool:
+    return not tensor.is_contiguous() or tensor.storage_offset() > 0 or tensor.is_conj() or tensor.is_neg()

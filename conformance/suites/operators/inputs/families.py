@@ -1,0 +1,127 @@
+"""Families of inputs and checks of the operators: registered generators under one loop.
+
+A family of inputs is a generator that yields calls of a cell; the loop makes each call on both sides and compares the
+outcomes. What is no comparison of single calls, such as the statistics of random numbers, is a check. To add either,
+write one function with a decorator in a module of this folder.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import pkgutil
+import zlib
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, Final, TypeVar
+
+import torch
+
+from conformance.accelerators.capabilities import Mode
+from conformance.suites.operators.calls.sampling import is_deep, is_first_dtype
+from conformance.suites.operators.judge.cells import Cell
+
+Made = TypeVar("Made")
+Compare = Callable[[Cell, Made], object]
+
+
+class Stage(IntEnum):
+    """Order of the families of a cell.
+
+    The first failure ends a cell: small inputs come before large ones, values before forms, and these before refusals.
+    """
+
+    INPUTS = 0
+    LARGE = 1
+    FORMS = 2
+    REFUSALS = 3
+    #: What may end the device's context.
+    LAST = 4
+
+
+@dataclass(frozen=True)
+class Family:
+    """One family: which cells have it, what it makes of a cell, and how that is compared.
+
+    ``once`` limits it to one dtype of each operator, ``deep`` to the deep tier, ``values`` to operators whose values
+    are compared, and ``fixed`` to cells with a sample that draws no random numbers.
+    """
+
+    name: str
+    mode: Mode
+    make: Callable[[Cell], Iterable[Any]]
+    compare: Compare[Any]
+    stage: Stage
+    dtypes: Collection[torch.dtype]
+    once: bool
+    deep: bool
+    values: bool
+    fixed: bool
+
+    def is_of(self, cell: Cell) -> bool:
+        """Return whether a cell has this family."""
+        return (
+            (not self.dtypes or cell.dtype in self.dtypes)
+            and (not self.once or is_first_dtype(cell.info, cell.dtype))
+            and (not self.deep or is_deep())
+            and (not self.values or cell.values)
+            and (not self.fixed or bool(cell.fixed))
+        )
+
+    def run(self, cell: Cell) -> None:
+        """Make and compare all calls of this family. Its random numbers depend on the cell and its name alone."""
+        torch.default_generator.manual_seed(cell.seed ^ zlib.crc32(self.name.encode()))
+        for made in self.make(cell):
+            self.compare(cell, made)
+
+
+_FAMILIES: Final[list[Family]] = []
+#: Folders whose modules register families.
+_ROOM, _FOLDERS = "conformance.suites.operators", ("inputs", "checks")
+
+
+def source(
+    mode: Mode,
+    compare: Compare[Any],
+    *,
+    stage: Stage = Stage.INPUTS,
+    dtypes: Collection[torch.dtype] = (),
+    once: bool = False,
+    deep: bool = False,
+    values: bool = True,
+    fixed: bool = False,
+) -> Callable[[Callable[[Cell], Iterable[Made]]], Callable[[Cell], Iterable[Made]]]:
+    """Register a generator of what ``compare`` takes, most often calls, as a family of inputs."""
+
+    def register(make: Callable[[Cell], Iterable[Made]]) -> Callable[[Cell], Iterable[Made]]:
+        name = f"{make.__module__.rpartition('.')[2]}.{make.__name__}"
+        _FAMILIES.append(Family(name, mode, make, compare, stage, dtypes, once, deep, values, fixed))
+        return make
+
+    return register
+
+
+def check(mode: Mode, **facts: Any) -> Callable[[Callable[[Cell], None]], Callable[[Cell], None]]:
+    """Register a function that compares by itself. The keywords are those of ``source``."""
+
+    def register(body: Callable[[Cell], None]) -> Callable[[Cell], None]:
+        def once_of(cell: Cell) -> Iterable[Cell]:
+            return (cell,)
+
+        once_of.__module__, once_of.__name__ = body.__module__, body.__name__
+        source(mode, lambda cell, _: body(cell), **facts)(once_of)
+        return body
+
+    return register
+
+
+@functools.cache
+def families(mode: Mode) -> tuple[Family, ...]:
+    """Return the families of a mode, in the order in which a cell runs them."""
+    for folder in _FOLDERS:
+        package = importlib.import_module(f"{_ROOM}.{folder}")
+        for module in pkgutil.iter_modules(package.__path__):
+            importlib.import_module(f"{package.__name__}.{module.name}")
+    found = [family for family in _FAMILIES if family.mode is mode]
+    return tuple(sorted(found, key=lambda family: (family.stage, family.name)))

@@ -1,0 +1,188 @@
+"""Integer arguments in 32 bits, and indices that are equal: kernels have a path of their own for each index dtype."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+
+from conformance.accelerators.capabilities import Mode
+from conformance.suites.operators.calls import execution
+from conformance.suites.operators.calls.calls import HOST, Call
+from conformance.suites.operators.calls.execution import attempt, call
+from conformance.suites.operators.calls.sampling import limits
+from conformance.suites.operators.judge.cells import Cell
+from conformance.suites.operators.judge.oracle import of_forward
+
+from . import large
+from .families import check
+from .kinds import unlike
+from .variants import in_place
+
+#: Numbers from 9000 on are no numbers of other samples.
+_NUMBER = 9000
+#: Equal indices: more than eight bits count.
+_OFTEN = 600
+#: Dtypes of indices.
+_KINDS = (torch.int64, torch.int32)
+
+
+@check(Mode.INFERENCE, once=True)
+def indices(cell: Cell) -> None:
+    """Compare results for indices of 32 and 64 bits, some of which are equal, with the host's."""
+    for sample in unlike(cell, cell.samples):
+        for number, tensor in enumerate(sample.tensors):
+            if tensor.dtype is not torch.int64 or tensor is sample.input or number in sample.on_host:
+                continue
+            for kind in _KINDS:
+                _check_kind(cell, sample, tensor, kind)
+            for late in _late(cell.info, sample, tensor) if cell.info.name in limits().indices.bounded else ():
+                _check_often(cell, late)
+                in_place(cell, late)
+            for often in _often(cell.info, sample, tensor):
+                _check_often(cell, often)
+                for with_one_value in _with_one_value(cell.info, often):
+                    _check_often(cell, with_one_value)
+
+
+def repeated(info, samples: list[Call]) -> Iterator[Call]:
+    """Yield the samples with equal indices in one row, in two rows, and of one index that occurs very often.
+
+    The operator has to be defined for these.
+    """
+    for sample in samples:
+        for tensor in sample.tensors:
+            if tensor.dtype is torch.int64 and tensor is not sample.input:
+                if _may_repeat(info, tensor):
+                    yield from _repeated(sample, tensor)
+                yield from _often(info, sample, tensor)
+
+
+def _often(info, sample: Call, tensor: torch.Tensor) -> Iterator[Call]:
+    """Yield the sample with so many equal indices that a counter of eight bits or one group of threads has fewer."""
+    if not tensor.dim() or not (info.name in limits().indices.repeated or _accumulates(info, sample)):
+        return
+    if sample.kwargs.get("include_last_offset"):
+        return  # the last offset is the number of indices, and PyTorch does not check it
+    place = next(number for number, other in enumerate(sample.tensors) if other is tensor)
+    size = tensor.shape[0]
+    # What is written has a row for each index.
+    with_rows = tuple(
+        0 if number and other.dim() and other.shape[0] == size else None for number, other in enumerate(sample.tensors)
+    )
+    for growth in (with_rows, *large.growths(sample)):
+        if growth[place] is None:
+            continue
+        longer = large.extended(info, sample, growth, _OFTEN + tensor.shape[growth[place]])
+        index = longer.tensors[place].clone()
+        index.narrow(growth[place], 0, _OFTEN).copy_(index.select(growth[place], 0).unsqueeze(growth[place]).clone())
+        found = replace(
+            longer.with_tensor(longer.tensors[place], index), number=_NUMBER, source=f"{_OFTEN} equal indices"
+        )
+        if attempt(call, info, found.on(HOST)).error is None:
+            yield found
+            return
+
+
+def _late(info, sample: Call, tensor: torch.Tensor) -> Iterator[Call]:
+    """Yield the sample with indices at the end of a long dimension: with one index where the host takes one.
+
+    A kernel that keeps an index in few bits, or works on one block of places, is right for the first ones.
+    """
+    for shorter in (*_with_one_index(sample, tensor), sample):
+        index = next(t for t in shorter.tensors if t.dtype is torch.int64 and t is not shorter.input)
+        found = [late for growth in _of_input_alone(shorter) if (late := _at_the_end(info, shorter, growth, index))]
+        if found:
+            yield from found
+            return
+
+
+def _with_one_index(sample: Call, tensor: torch.Tensor) -> Iterator[Call]:
+    """Yield the sample with the first index alone, and with one row of the tensors that have one for each index."""
+    if tensor.dim() != 1 or tensor.numel() < 2:
+        return
+    for dim in range(sample.input.dim()):
+        one = sample.with_tensor(tensor, tensor[:1].clone())
+        for other in sample.tensors:
+            rows = other is not sample.input and other is not tensor and other.dim() == sample.input.dim()
+            if rows and other.shape[dim] == tensor.numel():
+                row = other.detach().narrow(dim, 0, 1).clone()
+                one = one.with_tensor(other, row.requires_grad_(other.requires_grad))
+        yield one
+
+
+def _of_input_alone(sample: Call) -> Iterator[large.Growth]:
+    dims = sample.input.dim() if isinstance(sample.input, torch.Tensor) else 0
+    for dim in range(dims if dims and sample.input.numel() else 0):
+        yield tuple(dim if tensor is sample.input else None for tensor in sample.tensors)
+
+
+def _at_the_end(info, sample: Call, growth: large.Growth, index: torch.Tensor) -> Call | None:
+    """Return the sample with a long input and the last indices of it; None if the host takes no such index."""
+    longer = large.extended(info, sample, growth, _OFTEN)
+    last = (_OFTEN - 1 - torch.arange(index.numel()) % _OFTEN).view(index.shape)
+    found = replace(longer.with_tensor(index, last), number=_NUMBER + 1, source="the last indices of a long dimension")
+    return found if attempt(call, info, found.on(HOST)).error is None else None
+
+
+def _with_one_value(info, sample: Call) -> Iterator[Call]:
+    """Yield the sample with one value for all equal indices, if what is written to one place is added up."""
+    values = sample.tensors[-1]
+    if _accumulates(info, sample) and values.is_floating_point() and values.numel() > 1:
+        one = sample.with_tensor(values, values.detach().reshape(-1)[0].clone())
+        if attempt(call, info, one.on(HOST)).error is None:
+            yield replace(one, source=f"one value for {_OFTEN} equal indices")
+
+
+def _accumulates(info, sample: Call) -> bool:
+    """Return whether what is written to one place is added up, because an argument says so."""
+    return info.name in limits().indices.accumulating and any(
+        value is True for value in (*sample.args, *sample.kwargs.values())
+    )
+
+
+def _check_often(cell: Cell, sample: Call) -> None:
+    expected = call(cell.info.op, sample.on(HOST))
+    found = execution.execute(cell.info.op, cell.on(sample))
+    cell.judge.result(sample, found, expected, of_forward(cell.info, sample), cell.judge.length(sample, expected))
+
+
+def _repeated(sample: Call, tensor: torch.Tensor) -> Iterator[Call]:
+    equal = _with_equal_ends(tensor)
+    for tier, index in (("equal indices", equal), ("equal indices in two rows", torch.stack([equal, equal.flip(-1)]))):
+        yield replace(sample.with_tensor(tensor, index), source=tier)
+
+
+def _may_repeat(info, tensor: torch.Tensor) -> bool:
+    """Return whether the result is defined for equal indices in this tensor, which has several."""
+    return info.name in limits().indices.repeated and tensor.dim() > 0 and tensor.shape[-1] > 1
+
+
+def _with_equal_ends(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a copy in which the last index of each row is the first one."""
+    index = tensor.clone(memory_format=torch.contiguous_format)
+    index[..., -1] = index[..., 0]
+    return index
+
+
+def _check_kind(cell: Cell, sample: Call, tensor: torch.Tensor, kind: torch.dtype) -> None:
+    """Compare one call with an index in this dtype; the last index is the first one where the result is defined."""
+    repeats = _may_repeat(cell.info, tensor)
+    if kind is torch.int64 and not repeats:
+        return  # the plain results show it
+    index = _with_equal_ends(tensor) if repeats else tensor.clone(memory_format=torch.contiguous_format)
+    name = f"{'equal ' if repeats else ''}indices in {str(kind).removeprefix('torch.')}"
+    changed = sample.with_tensor(tensor, index.to(kind)).named(change=name)
+    host, device = changed.on(HOST), cell.on(changed)
+    expected = attempt(call, cell.info, host)
+    if expected.error is not None:
+        return
+    found = attempt(execution.execute, cell.info, device)
+    if found.error is not None:
+        if kind is torch.int64 or cell.info.name in limits().indices.documented:
+            raise found.error
+        cell.check.metric("indices", "refused in 32 bits")  # a note: the documentation names 64 bits alone
+        return
+    n = cell.judge.length(host, expected.value)
+    cell.judge.result(changed, found.value, expected.value, of_forward(cell.info, changed), n)

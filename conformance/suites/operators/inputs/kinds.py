@@ -1,0 +1,120 @@
+"""Choice among the samples of a cell: one that stands for all, and those with other kinds of arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from conformance.numerics.compare import plain
+from conformance.numerics.trees import leaves
+from conformance.suites.operators.calls import sampling
+from conformance.suites.operators.calls.calls import HOST, Call
+from conformance.suites.operators.calls.execution import call
+from conformance.suites.operators.calls.sampling import limits
+from conformance.suites.operators.judge.cells import Cell
+
+from .special_values import FACTORS, is_real
+
+#: Stands in the place of a tensor; no number that the database has. Such samples count from 7000 on.
+_A_NUMBER, _NUMBERED = 0.7, 7000
+
+
+def representative(samples: Sequence[Call], *, plain: bool = False) -> Call:
+    """Return the sample whose tensors have the most dimensions together; it has elements.
+
+    Of several, it is the one with the most arguments; with ``plain``, the one with the fewest, which leaves the most
+    defaults. If no input has several dimensions, it is the sample with the most elements.
+    """
+    several = [
+        sample
+        for sample in samples
+        if isinstance(sample.input, torch.Tensor) and sample.input.dim() > 1 and sample.input.numel() > 1
+    ]
+    filled = [sample for sample in several if all(tensor.numel() for tensor in sample.tensors)] or several
+    if not filled:
+        return max(samples, key=lambda sample: sum(tensor.numel() for tensor in sample.tensors))
+
+    def breadth(sample: Call) -> tuple[int, int]:
+        arguments = len(sample.args) + len(sample.kwargs)
+        return sum(tensor.dim() for tensor in sample.tensors), -arguments if plain else arguments
+
+    return max(filled, key=breadth)
+
+
+def unlike(
+    cell: Cell,
+    samples: Sequence[Call],
+    most: int | None = None,
+    *,
+    by_dims: bool = False,
+    draws: bool = False,
+) -> list[Call]:
+    """Return some samples with other kinds of arguments each: the largest, those without a factor 0.0 first.
+
+    None of them draws random numbers, except with ``draws``. With ``by_dims``, and in the deep tier, an input with
+    another number of dimensions is of another kind.
+    """
+    most, by_dims = most or limits().special_inputs.samples, by_dims or sampling.is_deep()
+    found: dict[tuple[Any, ...], Call] = {}
+    for sample in sorted(samples, key=_by_use, reverse=True):
+        fits = draws or sample.number not in cell.tally.drawn
+        fits &= sample.process is None or cell.info.name in {*limits().factors.moved_by, *limits().factors.of_signs}
+        if fits and all(tensor.layout is torch.strided and tensor.numel() for tensor in sample.tensors):
+            dims = sample.input.dim() if by_dims and isinstance(sample.input, torch.Tensor) else 0
+            found.setdefault((dims, *_kinds(sample)), sample)
+    chosen = list(found.values())[:most]
+    known = {_kinds(sample) for sample in found.values() if sampling.elements(sample) > 1}
+    numbers = _with_a_number(cell.info, chosen[0], known) if chosen else None
+    scalars = limits().special_inputs.scalars.get(cell.info.name)
+    if chosen and scalars and chosen[0].tensors[0].is_floating_point():
+        tensor = torch.tensor(_A_NUMBER, dtype=chosen[0].tensors[0].dtype)
+        numbers = replace(chosen[0].with_argument(scalars, tensor), number=chosen[0].number + _NUMBERED)
+    return [*chosen, numbers] if numbers is not None else chosen
+
+
+def _by_use(sample: Call) -> tuple[bool, int]:
+    """Return whether no number is 0.0, a factor for which nothing shows, and how many elements there are."""
+    numbers = [leaf for leaf in leaves([sample.args, sample.kwargs]) if type(leaf) is float]
+    return 0.0 not in numbers, sampling.elements(sample)
+
+
+def _with_a_number(info: Any, sample: Call, known: set[tuple[Any, ...]]) -> Call | None:
+    """Return the sample with a number in the place of its last tensor of values.
+
+    None if there already is such a sample among the ``known`` kinds, or if the host takes no number there.
+
+    That is another overload of most functions. The database has it for few of them, or for one element alone.
+    """
+    given = [(place, value) for place, value in enumerate(sample.args) if isinstance(value, torch.Tensor)]
+    places = [place for place, value in given if is_real(value)]
+    numbers: tuple[float, ...] = (_A_NUMBER, -_A_NUMBER)
+    if not places and isinstance(sample.input, torch.Tensor) and sample.input.dtype in FACTORS:
+        places, numbers = [place for place, value in given if value.dtype is sample.input.dtype], (1, 2)
+    if not places:
+        return None
+    changed, other = (
+        replace(sample.with_argument(places[-1], number), number=sample.number + _NUMBERED) for number in numbers
+    )
+    if _kinds(changed) in known:
+        return None
+    first, second = (_tensor_or_none(info, numbered) for numbered in (changed, other))
+    # A number that does not count stands for something else: ``to`` takes a tensor for its dtype.
+    return None if first is None or second is None or torch.equal(first, second) else changed
+
+
+def _tensor_or_none(info: Any, sample: Call) -> torch.Tensor | None:
+    """Return the host's result if it is one tensor."""
+    try:
+        made = call(info.op, sample.on(HOST))
+    except Exception:  # each operator refuses in its own way
+        return None
+    return plain(made) if isinstance(made, torch.Tensor) and made.layout is torch.strided else None
+
+
+def _kinds(sample: Call) -> tuple[Any, ...]:
+    """Return the types of the arguments and their names: samples with others may reach another overload."""
+    arguments = [type(leaf) for leaf in leaves([sample.input, *sample.args])]
+    return (*arguments, *sample.kwargs, *(value for value in sample.kwargs.values() if type(value) is bool))

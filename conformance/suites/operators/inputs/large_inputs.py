@@ -1,0 +1,40 @@
+"""Families of large samples; ``large.py`` makes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from conformance.accelerators.capabilities import Mode
+from conformance.numerics.budgets import OpClass
+from conformance.suites.operators.calls.calls import Call
+from conformance.suites.operators.calls.sampling import limits
+from conformance.suites.operators.judge.cells import Cell
+
+from . import large
+from .comparing import check_call
+from .families import Stage, source
+from .variants import check_forms
+
+
+@source(Mode.INFERENCE, check_forms, stage=Stage.FORMS)
+@source(Mode.INFERENCE, check_call, stage=Stage.LARGE, values=False)
+def grown(cell: Cell) -> list[Call]:
+    """Return the large samples: their forms are other kernels, too."""
+    return cell.kept("grown", lambda: large.grown(cell.info, cell.samples, cell.dtype))
+
+
+@source(Mode.INFERENCE, check_call, stage=Stage.LARGE, values=False)
+def batched(cell: Cell) -> Iterator[Call]:
+    """Yield samples with many batches or channels, and long rows with equal elements."""
+    yield from large.batched(cell.info, cell.samples, cell.dtype)
+    yield from large.with_ties(cell.info, cell.dtype)
+
+
+@source(Mode.INFERENCE, check_call, stage=Stage.LARGE, dtypes=(torch.float32,), deep=True)
+def counted(cell: Cell) -> list[Call]:
+    """Return samples with more elements than a number of float32 counts."""
+    if cell.op_class is OpClass.ITERATIVE:
+        return []
+    return large.grown(cell.info, cell.samples, cell.dtype, limits().large.counted)

@@ -1,0 +1,84 @@
+"""Operands of two dtypes: integers of unlike width and sign, and integers beside floating-point numbers.
+
+PyTorch promotes both to one dtype first. A kernel that compares bytes, or promotes by the first operand, is right for
+equal dtypes. The values are at the ends of the dtypes, and every pair of them is in one call.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import torch
+
+from conformance.accelerators.capabilities import Mode
+from conformance.suites.operators.calls import execution
+from conformance.suites.operators.calls.calls import HOST, Call
+from conformance.suites.operators.calls.execution import attempt, call, settled
+from conformance.suites.operators.calls.sampling import limits
+from conformance.suites.operators.judge.cells import Cell
+from conformance.suites.operators.judge.oracle import of_forward
+
+from .families import source
+
+#: Numbers from 8000 on are no numbers of other samples.
+_NUMBER = 8000
+_VALUES = {
+    torch.bool: (False, True),
+    torch.uint8: (0, 1, 2, 127, 128, 255),
+    torch.int8: (0, 1, 2, 127, -128, -1),
+    torch.int16: (0, 1, 255, 256, -1, -32768),
+    torch.int32: (1, 255, -1, (1 << 24) + 1, -(1 << 31)),
+    torch.int64: (1, 255, -1, (1 << 24) + 1, (1 << 31) + 1, -(1 << 32)),
+    # Beside integers that float32 holds: the promotion to float32 rounds none.
+    torch.float32: (0.5, -1.5, 255.0, -1.0, 3.0),
+}
+_PAIRS = (
+    (torch.uint8, torch.int8),
+    (torch.int8, torch.uint8),
+    (torch.bool, torch.int8),
+    (torch.int16, torch.uint8),
+    (torch.int32, torch.int64),
+    (torch.int64, torch.int32),
+    (torch.int64, torch.int16),
+    (torch.float32, torch.int16),
+    (torch.uint8, torch.float32),
+)
+
+
+def compare(cell: Cell, sample: Call) -> None:
+    """Compare a call with the host's; a refusal of the device is a note, as the claim is for operands of one dtype."""
+    expected = attempt(call, cell.info, sample.on(HOST))
+    if expected.error is not None:
+        return
+    found = settled(attempt(execution.execute, cell.info, cell.on(sample)))
+    if found.error is not None:
+        cell.check.metric("mixed_dtypes", f"refused: {sample.source}")
+        return
+    n = cell.judge.length(sample, expected.value)
+    cell.judge.result(sample, found.value, expected.value, of_forward(cell.info, sample), n)
+
+
+@source(Mode.INFERENCE, compare, once=True, values=False)
+def mixed_dtypes(cell: Cell) -> Iterator[Call]:
+    """Yield calls of a function of two tensors with operands of two dtypes, which the device declares."""
+    kinds = {kind.__name__ for kind in type(cell.info).__mro__}
+    if "BinaryUfuncInfo" not in kinds:
+        return
+    # The degree of a polynomial is a number of steps.
+    if cell.info.name in limits().mixed.undefined or "polynomial" in cell.info.name:
+        return
+    for order, pair in enumerate(_PAIRS):
+        if all(kind in cell.info.dtypes and _is_declared(cell, kind) for kind in pair):
+            yield _sample(order, *pair)
+
+
+def _is_declared(cell: Cell, dtype: torch.dtype) -> bool:
+    return cell.check.dtypes is None or str(dtype).removeprefix("torch.") in cell.check.dtypes
+
+
+def _sample(order: int, first: torch.dtype, second: torch.dtype) -> Call:
+    left, right = zip(*itertools.product(_VALUES[first], _VALUES[second]), strict=True)
+    tier = f"{first} and {second}".replace("torch.", "")
+    operands = torch.tensor(left, dtype=first), torch.tensor(right, dtype=second)
+    return Call(_NUMBER + order, operands[0], (operands[1],), {}, source=tier)

@@ -1,0 +1,360 @@
+"""Other settings of an operator call: numbers that low precision cannot hold, and defaults that no sample changes.
+
+PyTorch's database gives most arguments that are no tensors their default, or a number of few bits. A kernel that
+ignores such an argument, takes its neighbour, or rounds it, is right for these.
+"""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from conformance.accelerators.capabilities import Mode
+from conformance.numerics.trees import leaves, mapped
+from conformance.suites.operators.calls import execution
+from conformance.suites.operators.calls.calls import HOST, Call
+from conformance.suites.operators.calls.classes import is_elementwise, is_factorisation
+from conformance.suites.operators.calls.execution import attempt, call, host_call
+from conformance.suites.operators.calls.sampling import limits
+from conformance.suites.operators.judge.cells import Cell
+from conformance.suites.operators.judge.oracle import of_forward
+
+from .families import Stage, source
+from .kinds import representative, unlike
+from .variants import check_forms
+
+#: Numbers from 4000 on are no numbers of the database's samples, tiers or large samples.
+_NUMBER = 4000
+#: Factors of eleven bits or more: the product of a number of bfloat16 and a factor is no number of bfloat16. They are
+#: of_kinds, so that two arguments differ.
+_FACTORS = tuple(1 + bits / 1024 for bits in (3, 5, 11, 13, 19, 21))
+#: Factors of a number for each dimension: so of_kinds that results of few elements show which dimension has which.
+_APART = (1.0, 1.53, 0.71)
+#: Integers that neither 8 bits nor the steps of bfloat16 hold.
+_INTEGERS = (257, 259, 517, 521)
+#: Multiplies coordinates that are at most about 1 within an image. Such samples have numbers of their own.
+_FAR, _BEYOND = 7.3, 500
+#: Wider dtypes, for arguments that name the dtype of the result.
+_WIDER = {torch.float32: torch.float64, torch.int32: torch.int64}
+#: Dtypes that show a number rounded to 8 bits.
+_OF_NUMBERS = (torch.float32, torch.float64, torch.complex64, torch.int64)
+#: What stands for None, by the type of the argument in the schema. A transform of one number is no transform, and few
+#: tensors have a dimension 3.
+_FOR_NONE = {"Optional[float]": (0.7,), "Optional[number]": (1.3,), "Optional[int]": (3, 1)}
+
+
+def compare(cell: Cell, other: Call) -> None:
+    """Compare a call with the host's; that the device does not support it is a note."""
+    usual, device = host_call(cell.info.op, other), cell.on(other)
+    if usual.error is not None:
+        raise usual.error
+    found = attempt(execution.execute, cell.info, device)
+    if isinstance(found.error, NotImplementedError):
+        cell.check.metric("settings", f"not supported: {other.source}")
+    elif found.error is not None:
+        raise found.error
+    else:
+        cell.judge.outcome(other, (found.value, device), (usual.value, usual.given), of_forward(cell.info, other))
+        cell.kept("settings", list).append(other)
+
+
+@source(Mode.INFERENCE, compare, dtypes=_OF_NUMBERS)
+def other_numbers(cell: Cell) -> Iterator[Call]:
+    """Yield samples with other numbers: all of them, one for each dimension, coordinates far away."""
+    for sample in unlike(cell, cell.samples):
+        yield from with_numbers(cell.info, sample, cell.dtype)
+    yield from beyond(cell.info, cell.samples)
+    for sample in unlike(cell, cell.samples, most=len(cell.samples), by_dims=True):
+        yield from with_tuples(cell.info, sample)
+
+
+@source(Mode.INFERENCE, compare, once=True, fixed=True)
+def other_defaults(cell: Cell) -> Iterator[Call]:
+    """Yield samples with other defaults and sizes. One with other kinds of arguments may reach another overload."""
+    of_kinds = unlike(cell, cell.samples)
+    for sample in {id(sample): sample for sample in (representative(cell.fixed, plain=True), *of_kinds)}.values():
+        yield from with_defaults(cell.info, sample)
+        yield from with_dtype(cell.info, sample, cell.check.dtypes)
+        yield from with_unequal_sizes(cell.info, sample)
+    for sample in of_kinds:
+        yield from with_rows(cell.info, sample)
+    for sample in cell.fixed:
+        yield from with_images(cell.info, sample)
+        yield from with_present_index(cell.info, sample)
+
+
+@source(Mode.INFERENCE, check_forms, stage=Stage.FORMS, once=True)
+def forms_of_settings(cell: Cell) -> list[Call]:
+    """Return the calls with other settings that the device supports: their other forms may be other kernels."""
+    found: list[Call] = cell.kept("settings", list)
+    return found
+
+
+# Among integers some are equal, which is where the side of a search and the order of a sort matter.
+@source(Mode.INFERENCE, compare, dtypes=(torch.float32, torch.int64), fixed=True)
+def other_words(cell: Cell) -> Iterator[Call]:
+    """Yield a sample with other words."""
+    yield from with_words(cell.info, representative(cell.fixed, plain=True))
+
+
+# --- numbers ----------------------------------------------------------------------------------------------------------
+
+
+def with_numbers(info, sample: Call, dtype: torch.dtype) -> Iterator[Call]:
+    """Yield the sample with all numbers changed, or with each one where the host refuses that."""
+    places = [place for place, leaf in enumerate(_plain(sample)) if _is_number(leaf)]
+    places = [place for place in places if _takes_any_number(info, sample, place)]
+    if not places:
+        return
+    together = _replaced(
+        sample, {place: _odd(_plain(sample)[place], order, dtype) for order, place in enumerate(places)}
+    )
+    if computes(info, together):
+        yield _named(together, "other numbers", sample.number)
+        return
+    for order, place in enumerate(places):
+        alone = _replaced(sample, {place: _odd(_plain(sample)[place], order, dtype)})
+        if computes(info, alone):
+            yield _named(alone, f"another number {place}", sample.number)
+
+
+def _named(sample: Call, name: str, order: int) -> Call:
+    return replace(sample, number=_NUMBER + order, source=name)
+
+
+def with_tuples(info, sample: Call) -> Iterator[Call]:
+    """Yield an image's sample with a number for each dimension in the place of one for all, such as a scale."""
+    dims = sample.input.dim() - 2 if isinstance(sample.input, torch.Tensor) else 0
+    if dims not in (1, 2, 3):
+        return
+    for place, value in enumerate(_plain(sample)):
+        if not _is_number(value) or value <= 0:
+            continue
+        unlike = [value * factor for factor in _APART] if type(value) is float else [value, value + 1, value + 2]
+        # Of two dimensions, each may be the one whose number a kernel takes for both.
+        for name, numbers in (("", unlike[:dims]), (" in reverse", unlike[dims - 1 :: -1])):
+            several = _replaced(sample, {place: tuple(numbers)})
+            if computes(info, several):
+                yield _named(several, f"number {place} for each dimension{name}", sample.number)
+
+
+def _is_number(leaf: Any) -> bool:
+    return type(leaf) in (int, float) and leaf == leaf and abs(leaf) < 1e6
+
+
+def _takes_any_number(info, sample: Call, place: int) -> bool:
+    """Return whether an argument is a number by its schema: a dimension or a size is an integer, and takes no float."""
+    value = _plain(sample)[place]
+    if type(value) is float:
+        return True
+    try:
+        call(info.op, _replaced(sample, {place: value + 0.5}).on(HOST))
+    except RuntimeError as refusal:
+        # Integer tensors take no such number, but they take others.
+        return "floating" in str(refusal)
+    except Exception:  # most often a TypeError: this is no number
+        return False
+    return True
+
+
+def _odd(value: float, order: int, dtype: torch.dtype) -> float:
+    """Return a number near the value that bfloat16 does not hold."""
+    if type(value) is int and dtype is torch.int64:
+        return _INTEGERS[order % len(_INTEGERS)]
+    return (value or 1.0) * _FACTORS[order % len(_FACTORS)]
+
+
+def _plain(sample: Call) -> list[Any]:
+    """Return the leaves of the arguments behind the first one."""
+    return leaves([sample.args, sample.kwargs])
+
+
+def _replaced(sample: Call, values: dict[int, Any]) -> Call:
+    seen = iter(range(10_000))
+
+    def change(leaf: Any) -> Any:
+        place = next(seen)
+        return values.get(place, leaf)
+
+    args, kwargs = mapped([sample.args, sample.kwargs], change)
+    return replace(sample, args=args, kwargs=kwargs)
+
+
+def beyond(info, samples: list[Call]) -> Iterator[Call]:
+    """Yield the samples with coordinates several images away, for operators that take such coordinates."""
+    for sample in samples if info.name in limits().settings.beyond else ():
+        far = sample.tensors[1].detach() * _FAR
+        changed = sample.with_tensor(sample.tensors[1], far.requires_grad_(sample.tensors[1].requires_grad))
+        yield replace(changed, number=_NUMBER + _BEYOND + sample.number, source="coordinates far beyond the image")
+
+
+# --- defaults ---------------------------------------------------------------------------------------------------------
+
+
+def with_defaults(info, sample: Call) -> Iterator[Call]:
+    """Yield the sample with each default in turn set to something else that the host computes."""
+    for name, default, kind in _defaults(info, sample):
+        for value in others(default, kind):
+            other = replace(sample, kwargs={**sample.kwargs, name: value})
+            if computes(info, other):
+                yield _named(other, f"{name}={value}", sample.number)
+                break
+
+
+def with_dtype(info, sample: Call, declared: Collection[str] | None) -> Iterator[Call]:
+    """Yield the sample with a wider ``dtype=``, in which the operator has to compute, of those that are declared."""
+    given = sample.input.dtype if isinstance(sample.input, torch.Tensor) else None
+    wider = _WIDER.get(given)
+    if wider is None or (declared is not None and str(wider).removeprefix("torch.") not in declared):
+        return
+    if "dtype" not in {name for name, _, _ in (*_of_signature(info, 1), *_of_schemas(info, 1))}:
+        return
+    other = replace(sample, kwargs={**sample.kwargs, "dtype": wider})
+    if computes(info, other):
+        yield _named(other, f"dtype={wider}", sample.number)
+
+
+def with_unequal_sizes(info, sample: Call) -> Iterator[Call]:
+    """Yield the sample with one dimension of one tensor longer, which the documentation lets differ from another one.
+
+    Sizes that are most often equal, such as those of keys and values, may be taken for each other.
+    """
+    for number, dim in limits().settings.unequal.get(info.name, ()):
+        if number < len(sample.tensors):
+            tensor = sample.tensors[number].detach()
+            rows = torch.arange(tensor.shape[dim] + 2) % tensor.shape[dim]
+            longer = tensor.index_select(dim, rows).requires_grad_(sample.tensors[number].requires_grad)
+            other = sample.with_tensor(sample.tensors[number], longer)
+            if computes(info, other):
+                yield _named(other, f"dimension {dim} of input {number} longer", sample.number)
+
+
+def with_words(info, sample: Call) -> Iterator[Call]:
+    """Yield the sample with each word of a table in turn, for the arguments that take words and are not given."""
+    words = vars(limits().words)
+    # A flag of the same name is none: ``reduce`` of a loss is true or false.
+    taken = ((name, type(default) is str or "str" in kind) for name, default, kind in _defaults(info, sample))
+    names = dict.fromkeys(name for name, is_word in taken if is_word and name in words)
+    for name in names:
+        for word in words[name]:
+            other = replace(sample, kwargs={**sample.kwargs, name: word})
+            if computes(info, other):
+                yield _named(other, f"{name}={word!r}", sample.number)
+
+
+def with_rows(info, sample: Call) -> Iterator[Call]:
+    """Yield the sample with the first row, or one element, of each tensor in turn, where it broadcasts to the result.
+
+    The element is a tensor of no dimensions, which kernels take for a number.
+    """
+    if info.name in {*limits().large.unchecked, *limits().settings.resizing}:
+        return
+    shape = _shape(info, sample) if len(sample.tensors) > 1 else None
+    for number, tensor in enumerate(sample.tensors if shape else ()):
+        if tensor.layout is torch.strided and tensor.dim() and tensor.shape == shape and shape[0] > 1:
+            row = tensor.detach()[:1].clone()
+            for name, part in (("row", row), ("element", row.flatten()[0].clone())):
+                other = sample.with_tensor(tensor, part)
+                if _shape(info, other) == shape:
+                    yield _named(other, f"one {name} of input {number}", sample.number)
+
+
+def with_present_index(info, sample: Call) -> Iterator[Call]:
+    """Yield the sample with one of its own indices for each argument of that kind, such as the one a loss ignores."""
+    known = next((int(t.flatten()[0]) for t in sample.tensors if t.dtype is torch.int64 and t.numel()), None)
+    names = dict.fromkeys([*sample.kwargs, *(name for name, _, _ in _defaults(info, sample))])
+    for name in names if known is not None else ():
+        if name.endswith(("_index", "_idx")):
+            other = replace(sample, kwargs={**sample.kwargs, name: known})
+            if computes(info, other):
+                yield _named(other, f"{name}={known}", sample.number)
+
+
+def with_images(info, sample: Call) -> Iterator[Call]:
+    """Yield the sample with an image of channels_last memory in the place of an input of three dimensions.
+
+    Its channels repeat values, so that a matrix of them would be singular.
+    """
+    x = sample.input
+    if is_elementwise(info) or is_factorisation(info):
+        return
+    if not isinstance(x, torch.Tensor) or x.dim() != 3 or not x.is_floating_point():
+        return
+    if info.name in limits().large.unchecked or x.layout is not torch.strided:
+        return
+    image = torch.stack([x.detach(), x.detach().flip(-1), x.detach().flip(1)], -1).to(memory_format=torch.channels_last)
+    image.requires_grad_(x.requires_grad)
+    other = sample.with_tensor(x, image)
+    if computes(info, other):
+        yield _named(other, "an image in channels_last", sample.number)
+
+
+def _defaults(info, sample: Call) -> Iterator[tuple[str, Any, str]]:
+    """Yield name, default and type of the arguments that a sample does not give."""
+    given, seen = 1 + len(sample.args), set(sample.kwargs) | set(limits().settings.kept)
+    for name, default, kind in (*_of_signature(info, given), *_of_schemas(info, given)):
+        if name not in seen:
+            seen.add(name)
+            yield name, default, kind
+
+
+def _of_signature(info, given: int) -> Iterator[tuple[str, Any, str]]:
+    function = info.op
+    if "<lambda>" in getattr(function, "__qualname__", ""):
+        # The database calls some functions of torch.nn with their arguments in another order; their names stay.
+        function = getattr(torch.nn.functional, info.name.removeprefix("nn.functional."), None)
+    if not isinstance(function, types.FunctionType):
+        return
+    for place, parameter in enumerate(inspect.signature(function).parameters.values()):
+        is_named = parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+        if place >= given and is_named and parameter.default is not parameter.empty:
+            yield parameter.name, parameter.default, ""
+
+
+def _of_schemas(info, given: int) -> Iterator[tuple[str, Any, str]]:
+    for schema in torch._C._jit_get_schemas_for_operator(f"aten::{info.aten_name or info.name}"):
+        for place, argument in enumerate(schema.arguments):
+            if place >= given and argument.has_default_value():
+                yield argument.name, argument.default_value, str(argument.type.annotation_str)
+
+
+def others(default: Any, kind: str) -> Iterator[Any]:
+    """Yield other values for an argument with this default; ``kind`` is its type in the schema."""
+    if type(default) is bool:
+        yield not default
+    elif type(default) is int:
+        yield from ((1 + _FACTORS[0], default + 1) if kind == "number" else (default + 1, default - 1))
+    elif type(default) is float:
+        yield (default or 1.0) * 1.5 * _FACTORS[1]
+        yield 0.7 * _FACTORS[1]
+    elif default is None and kind in _FOR_NONE:
+        yield from _FOR_NONE[kind]
+
+
+def _shape(info, sample: Call) -> torch.Size | None:
+    """Return the shape of the host's result; None if it is no tensor, or if the host does not compute the call."""
+    result = _result(info, sample)
+    return result[0].shape if result is not None and isinstance(result[0], torch.Tensor) else None
+
+
+def computes(info, sample: Call) -> bool:
+    """Return whether the host computes the call, and draws no random numbers for it."""
+    return _result(info, sample) is not None
+
+
+def _result(info, sample: Call) -> tuple[Any] | None:
+    """Return the host's result, as the one element of a tuple; None if it refuses, draws, or makes many elements."""
+    state = torch.get_rng_state()
+    found = host_call(info.op, sample)
+    if found.error is not None:  # the argument does not exist, or has no such value
+        return None
+    if found.draws:
+        torch.set_rng_state(state)
+        return None
+    made = sum(leaf.numel() for leaf in leaves(found.value) if isinstance(leaf, torch.Tensor))
+    return (found.value,) if made <= limits().generation.elements else None

@@ -1,0 +1,133 @@
+"""Additional inputs beside the database's: sizes around tile edges, and special floating-point values."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from conformance.suites.operators.calls.calls import Call
+from conformance.suites.operators.calls.sampling import limits
+
+from .arrangements import transposed
+
+#: A number in the place of a second tensor, for which no kernel has a rule of its own, as for a power of one half.
+_NUMBER = 0.7
+#: Sides of a matrix that are no multiples of a tile's.
+_RAGGED = (33, 65)
+
+
+def edge_sizes(info, dtype: torch.dtype) -> list[Call]:
+    """Return samples for unary and binary operators: vectors whose sizes lie around the edges of a tile."""
+    build = _builder(info)
+    if build is None:
+        return []
+    sizes = limits().tiers.sizes
+    # Numbers from 1000 and 2000 on cannot be those of the database's samples.
+    return [Call(1000 + i, *build(info, dtype, size), source=f"size {size}") for i, size in enumerate(sizes)]
+
+
+def ragged_matrices(info, dtype: torch.dtype) -> list[Call]:
+    """Return a sample of matrices for each tensor of a unary or binary operator, which alone is transposed in memory.
+
+    A kernel that copies tiles through fast memory has another path for such operands, and for the edge of a matrix.
+    """
+    build = _builder(info)
+    if build is None:
+        return []
+    first, rest, named = build(info, dtype, math.prod(_RAGGED))
+    matrices = [tensor.reshape(_RAGGED) for tensor in (first, *rest)]
+    found = []
+    for number in range(len(matrices)):
+        arranged = [transposed(matrix) if order == number else matrix for order, matrix in enumerate(matrices)]
+        tier = f"{' x '.join(map(str, _RAGGED))}, input {number} transposed"
+        found.append(Call(1500 + number, arranged[0], tuple(arranged[1:]), named, source=tier))
+    return found
+
+
+def _builder(info):
+    kinds = {kind.__name__ for kind in type(info).__mro__}
+    if "UnaryUfuncInfo" in kinds:
+        return _unary
+    if "BinaryUfuncInfo" in kinds:
+        return _binary
+    return None
+
+
+def _unary(info, dtype, size):
+    low, high = info.domain
+    tensor = torch.testing.make_tensor((size,), dtype=dtype, device="cpu", low=low, high=high)
+    return tensor, (), _keywords(info, dtype, tensor)
+
+
+def _binary(info, dtype, size):
+    left = torch.testing.make_tensor((size,), dtype=dtype, device="cpu", **info.lhs_make_tensor_kwargs)
+    right = torch.testing.make_tensor((size,), dtype=dtype, device="cpu", **info.rhs_make_tensor_kwargs)
+    return left, (right,), _keywords(info, dtype, left)
+
+
+def _keywords(info, dtype, tensor):
+    return dict(info.sample_kwargs("cpu", dtype, tensor)[0])
+
+
+def has_special_values(info) -> bool:
+    """Return whether ``special_values`` has samples for this operator."""
+    return _builder(info) is not None
+
+
+def is_usual(info, sample: Call, dtype: torch.dtype) -> bool:
+    """Return whether a sample has the keyword arguments of the samples of ``special_values``, and no tensor in them."""
+    has_tensors = any(isinstance(value, torch.Tensor) for value in sample.kwargs.values())
+    return not has_tensors and set(sample.kwargs) == set(_keywords(info, dtype, sample.input))
+
+
+def special_values(info, dtype: torch.dtype, *, subnormals: bool = True) -> list[Call]:
+    """Return a sample of NaN, infinities, signed zeros, subnormals and largest numbers; of all pairs if binary.
+
+    Without ``subnormals``, the smallest normal number is in their places. What documentation leaves open is left out.
+    """
+    build = _builder(info)
+    if build is None or not dtype.is_floating_point:
+        return []
+    values = _judged(info, _specials(dtype, subnormals=subnormals))
+    if build is _unary:
+        return [Call(2000, values, (), _keywords(info, dtype, values), source="special values")]
+    left, right = (grid.reshape(-1) for grid in torch.meshgrid(values, values, indexing="ij"))
+    pairs = Call(2000, left, (right,), _keywords(info, dtype, left), source="special values")
+    # Most functions of two tensors have another kernel for a tensor and a number.
+    number = Call(2001, values, (_NUMBER,), _keywords(info, dtype, values), source="special values and a number")
+    return [pairs, number, *_beside_zero(info, dtype, values)]
+
+
+def _beside_zero(info, dtype: torch.dtype, values: torch.Tensor) -> list[Call]:
+    """Return the values and the number 0 for a comparison: beside other numbers, a lost subnormal does not show."""
+    sample = Call(2002, values, (0,), _keywords(info, dtype, values), source="special values and zero")
+    return [sample] if not sample.kwargs and _compares(info, values) else []
+
+
+def _compares(info, values: torch.Tensor) -> bool:
+    """Return whether the operator takes a number and gives truth values."""
+    try:
+        made = info.op(values, 0)
+    except Exception:  # many functions of two tensors take no number
+        return False
+    return isinstance(made, torch.Tensor) and made.dtype is torch.bool
+
+
+def _judged(info, values: torch.Tensor) -> torch.Tensor:
+    """Return the values with 1 in place of those for which documentation and standards leave the result open."""
+    open_ = torch.zeros(values.shape, dtype=torch.bool)
+    if info.name in limits().specials.nan:
+        open_ |= values.isnan()
+    if info.name in limits().specials.negative_zero:
+        open_ |= (values == 0) & values.signbit()
+    return torch.where(open_, torch.ones_like(values), values)
+
+
+def _specials(dtype: torch.dtype, *, subnormals: bool) -> torch.Tensor:
+    limit = torch.finfo(dtype)
+    # Three steps of the smallest subnormal.
+    subnormal = limit.smallest_normal * (limit.eps * 3 if subnormals else 1)
+    inf, nan = float("inf"), float("nan")
+    values = [nan, inf, -inf, 0.0, -0.0, subnormal, -subnormal, limit.smallest_normal, limit.max, limit.min, 1.0, -1.0]
+    return torch.tensor(values, dtype=torch.float64).to(dtype)

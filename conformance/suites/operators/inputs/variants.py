@@ -1,0 +1,427 @@
+"""Variants of an operator call: inputs in other arrangements of memory, given outputs (``out=``), in place.
+
+PyTorch's CPU computes the reference of each variant. A device may do more than the CPU: where the CPU raises and the
+meta function does not, the device may raise too, or give the values of the operator's plain call.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Collection, Iterator
+from typing import Any
+
+import torch
+
+from conformance.accelerators.capabilities import Mode
+from conformance.numerics import layout, transfer
+from conformance.numerics.compare import compare, plain, same_bits
+from conformance.numerics.transfer import copied
+from conformance.numerics.trees import leaves
+from conformance.suites.operators.calls import execution, sampling
+from conformance.suites.operators.calls.calls import HOST, Call
+from conformance.suites.operators.calls.execution import Attempt, HostCall, attempt, call, host_call, processed, settled
+from conformance.suites.operators.judge import choices
+from conformance.suites.operators.judge.cells import Cell
+from conformance.suites.operators.judge.oracle import Oracle, of_forward
+from conformance.suites.operators.judge.promises import is_excused, promises_refusal, reference_refuses
+
+from . import arrangements, forms
+from .arrangements import poisoned
+from .families import Stage, source
+from .kinds import representative, unlike
+
+#: Relative and absolute difference of two results of the CPU that is nothing but rounding in any dtype.
+_ROUNDED = 1e-2
+
+
+def both_answered(cell: Cell, form: Call, device_attempt: Attempt, host_attempt: Attempt | HostCall) -> bool:
+    """Return whether both sides returned a value; raise the device's exception if only the device raised one.
+
+    Fail if the device accepted a call that no device can give a meaning: the host and the meta function refuse it.
+    """
+    if host_attempt.error is not None:
+        if cell.judge.counts(form) and device_attempt.error is None and promises_refusal(cell.info, form):
+            expected = type(host_attempt.error).__name__
+            cell.judge.claim(form, False, f"accepted, although PyTorch raises {expected} here")
+        return False
+    if device_attempt.error is not None:
+        raise device_attempt.error
+    return True
+
+
+def accepted_more(cell: Cell, form: Call, found: Any) -> None:
+    """Compare what the device gives for a call that PyTorch's CPU does not support with the operator's plain result."""
+    dense = arrangements.dense_of(form)
+    usual = host_call(cell.info.op, dense)
+    if usual.error is not None:
+        return  # there is nothing to compare with
+    pairs = zip(leaves(found), leaves(usual.value), strict=False)
+    if all(isinstance(a, torch.Tensor) and (a.shape, a.dtype) == (e.shape, e.dtype) for a, e in pairs):
+        n = cell.judge.length(dense, usual.value)
+        cell.judge.result(form, found, usual.value, of_forward(cell.info, dense), n)
+
+
+# --- other arrangements of memory -----------------------------------------------------------------------------------
+
+
+def rearranged(cell: Cell, sample: Call) -> None:
+    """Check that inputs with the same values in other arrangements of memory give the same result."""
+    excused = is_excused(cell.info, "test_noncontiguous_samples")
+    for strided in arrangements.of(cell.info, sample):
+        device, host_attempt = cell.on(strided), host_call(cell.info.op, strided)
+        device_attempt = attempt(execution.execute, cell.info, device)
+        if excused or host_attempt.error is not None:
+            device_attempt = settled(device_attempt)
+        if device_attempt.error is not None and (excused or reference_refuses(cell.info, strided)):
+            cell.check.metric("non_contiguous", "refused")  # a note: PyTorch does not ask every device for it
+            continue
+        if both_answered(cell, strided, device_attempt, host_attempt):
+            if is_sound(cell, strided, host_attempt.value):
+                pairs = (device_attempt.value, device), (host_attempt.value, host_attempt.given)
+                cell.judge.outcome(strided, *pairs, of_forward(cell.info, strided))
+        elif device_attempt.error is None:
+            accepted_more(cell, strided, device_attempt.value)
+
+
+def is_sound(cell, strided: Call, value) -> bool:
+    """Return whether PyTorch's CPU gives the same values for the arrangement as for contiguous inputs.
+
+    Kernels that PyTorch calls with contiguous inputs alone, such as native_group_norm, read other memory. Then the host
+    is no reference.
+    """
+    plain_attempt = host_call(cell.info.op, arrangements.dense_of(strided))
+    if plain_attempt.error is not None:
+        return True
+    oracle = of_forward(cell.info, strided)
+    found_leaves, due = processed(strided, value), processed(strided, plain_attempt.value)
+    pairs = zip(found_leaves, choices.settled(cell.info, strided, found_leaves, due), strict=True)
+    n = cell.judge.length(strided, value)
+    return all(
+        found.shape == dense.shape
+        and compare(plain(found), plain(dense), functools.partial(oracle.leaf, position), cell.op_class, n).right
+        for position, (found, dense) in enumerate(pairs)
+        if isinstance(dense, torch.Tensor)
+    )
+
+
+# --- out= -----------------------------------------------------------------------------------------------------------
+
+
+def out_variants(cell: Cell, sample: Call) -> None:
+    """Check ``out=`` with outputs of the right size, of a wrong size (resized), and of an integer dtype."""
+    usual = host_call(cell.info.op, sample)
+    if usual.error is not None or not _can_be_out(usual.value):
+        return
+    _into(cell, sample, usual.value, forms.OUT, _alike)
+    may_refuse = is_excused(cell.info, "test_noncontiguous_samples")
+    for arranged in _for_forms(cell.info, sample):
+        # Repeated values may give a result of another size.
+        usual_of = host_call(cell.info.op, arranged)
+        if usual_of.error is None and is_sound(cell, arranged, usual_of.value):
+            _into(cell, arranged.named(part="inputs"), usual_of.value, forms.OUT, _alike, may_refuse=may_refuse)
+    if _has_gaps(usual.value, cell.device):
+        _into(cell, sample, usual.value, f"{forms.OUT}, outputs with gaps", _with_gaps, may_refuse=True)
+    _into(cell, sample, usual.value, f"{forms.OUT} with wrong-size outputs", _larger)
+    if any(leaf.dtype.is_floating_point or leaf.dtype.is_complex for leaf in leaves(usual.value)):
+        _into(cell, sample, usual.value, f"{forms.OUT} with integer outputs", _integers)
+
+
+def _for_forms(
+    info: Any, sample: Call, names: Collection[str] = arrangements.OF_FORMS, *, operands_only: bool = False
+) -> Iterator[Call]:
+    """Yield the arrangements that PyTorch asks every device to take, or that its own tests excuse a device from."""
+    for arranged in arrangements.of(info, sample, names, operands_only=operands_only):
+        if not reference_refuses(info, arranged):
+            yield arranged
+
+
+def check_forms(cell: Cell, sample: Call) -> None:
+    """Check the in-place and the ``out=`` form with one sample: their kernels may be others."""
+    in_place(cell, sample)
+    usual = host_call(cell.info.op, sample).value if cell.info.supports_out else None
+    if usual is not None and _can_be_out(usual):
+        _into(cell, sample, usual, forms.OUT, _alike)
+
+
+def _can_be_out(value) -> bool:
+    return all(isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided for leaf in leaves(value))
+
+
+def _alike(leaf):
+    return poisoned(leaf.shape, leaf.dtype)
+
+
+def _with_gaps(leaf):
+    return arrangements.with_gaps(_alike(leaf))
+
+
+def _has_gaps(value, device: torch.device) -> bool:
+    """Return whether the device can hold outputs with gaps: one without strided memory cannot."""
+    try:
+        _outputs(value, _with_gaps, device)
+    except RuntimeError:
+        return False
+    return True
+
+
+def _larger(leaf):
+    return poisoned((*leaf.shape, 3), leaf.dtype)
+
+
+def _integers(leaf):
+    dtype = torch.int64 if leaf.dtype.is_floating_point or leaf.dtype.is_complex else leaf.dtype
+    return poisoned(leaf.shape, dtype)
+
+
+def _into(
+    cell: Cell, sample: Call, value: Any, form: str, build: Callable[..., torch.Tensor], *, may_refuse: bool = False
+) -> None:
+    made = sample.into(form, cell.info.op, out=_outputs(value, build, HOST))
+    host, device = made.on(HOST), cell.on(made)
+    host_out, device_out, before = host.extra["out"], device.extra["out"], made.extra["out"]
+    addresses, strides = _addresses(device_out), _strides(device_out)
+    host_attempt, device_attempt = attempt(call, cell.info, host), attempt(execution.execute, cell.info, device)
+    if not _is_reference(cell.info, build, (sample, value), host, host_attempt):
+        return
+    if host_attempt.error is not None or build is _larger or may_refuse:
+        device_attempt = settled(device_attempt)
+    if may_refuse and device_attempt.error is not None:
+        cell.check.metric("non_contiguous", "refused")  # a note, as in rearranged()
+        return
+    if build is _larger and device_attempt.error is not None and host_attempt.error is None:
+        cell.check.metric("resize", "refused")  # a note: PyTorch deprecates that outputs with elements are resized
+        return
+    if not both_answered(cell, made, device_attempt, host_attempt):
+        return
+    oracle = of_forward(cell.info, sample)
+    n = cell.judge.length(host, host_attempt.value)
+    # First of all: a call that wrote nothing is reported as a stub and not as wrong values.
+    cell.judge.effect(made, before, device_out, host_out)
+    returned, written = host_attempt.value, host_out
+    if _shapes(device_out) == _shapes(value) != _shapes(host_out):
+        # The CPU keeps some empty outputs of a wrong size. A device that resizes them does what the documentation says.
+        returned = written = value
+    cell.judge.metadata(made, device_out, written, own=False)
+    contents = _rebuilt(device_out, value), _rebuilt(written, value)
+    _judge_both(cell, made, "contents of out", (device_attempt.value, returned), contents, oracle, n)
+    cell.judge.inputs(made, device, host, n)
+    for leaf, host_leaf, old in zip(*(leaves(each) for each in (device_out, host_out, before)), strict=True):
+        _check_gaps(cell, made, "out", leaf, host_leaf, old)
+    if host_attempt.resized and not device_attempt.resized:
+        cell.check.metric("resize_warning", "missing")  # a note: the values are right
+    if build in (_alike, _with_gaps):
+        cell.judge.claim(made, _addresses(device_out) == addresses, "the outputs' memory was replaced")
+        cell.judge.claim(made, _strides(device_out) == strides, "the outputs' strides were changed")
+
+
+def _judge_both(
+    cell: Cell, form: Call, name: str, returned: tuple[Any, Any], written: tuple[Any, Any], oracle: Oracle, n: float
+) -> None:
+    """Compare what a call returned, and what it wrote: pairs of the device's and the host's."""
+    before = cell.check.count
+    cell.judge.result(form, *returned, oracle, n)
+    if cell.check.answers is None and all(map(_are_same_tensors, returned, written)):
+        cell.check.count += cell.check.count - before  # each call returned what it wrote, which was just compared
+        return
+    cell.judge.result(form, *written, oracle, n, part=name)
+
+
+def _are_same_tensors(left, right) -> bool:
+    pairs = leaves(left), leaves(right)
+    return len(pairs[0]) == len(pairs[1]) and all(one is other for one, other in zip(*pairs, strict=True))
+
+
+def _are_alike(out, value) -> bool:
+    """Return whether the outputs hold the plain call's result, apart from roundings."""
+    pairs = zip(leaves(out), leaves(value), strict=True)
+    return all(leaf.shape == usual.shape and _is_near(leaf, usual) for leaf, usual in pairs)
+
+
+def _is_near(leaf: torch.Tensor, usual: torch.Tensor) -> bool:
+    """Return whether two results of the CPU differ by roundings alone; most have equal bits, which takes no time."""
+    if same_bits(plain(leaf), plain(usual)):
+        return True
+    wide = torch.complex128 if leaf.is_complex() or usual.is_complex() else torch.float64
+    return torch.allclose(leaf.to(wide), usual.to(wide), rtol=_ROUNDED, atol=_ROUNDED, equal_nan=True)
+
+
+def _is_reference(
+    info: Any, build: Callable[..., torch.Tensor], plain_run: tuple[Call, Any], host: Call, host_attempt: Attempt
+) -> bool:
+    """Return whether the CPU's ``out=`` form gave what its plain call gives, and left the inputs as that leaves them.
+
+    ``plain_run`` is a sample and its result; the plain call gets contiguous inputs. The CPU writes some outputs as if
+    they had no gaps, and native_batch_norm reads other memory.
+    """
+    (sample, value), out = plain_run, host.extra["out"]
+    if build is _with_gaps:
+        return _are_alike(out, value)
+    if build is not _alike or host_attempt.error is not None:
+        return True
+    if not _are_alike(out, value):
+        return False
+    usual = host_call(info.op, arrangements.dense_of(sample))
+    if usual.error is not None:
+        return True
+    pairs = [
+        (plain(after), plain(due))
+        for after, due in zip(host.tensors, usual.given.tensors, strict=True)
+        if after.layout is torch.strided and not after.is_quantized
+    ]
+    return _are_alike([after for after, _ in pairs], [due for _, due in pairs])
+
+
+def _check_gaps(
+    cell: Cell, form: Call, what: str, written: torch.Tensor, host: torch.Tensor, before: torch.Tensor
+) -> None:
+    """Check that memory which belongs to no element of a tensor still holds what it held before the call."""
+    same = lambda tensor: (tensor.shape, tensor.stride(), tensor.storage_offset())  # noqa: E731
+    if before.layout is not torch.strided or before.is_neg() or before.is_conj() or same(host) != same(before):
+        return
+    if same(written) != same(before):
+        return
+    whole = transfer.memory_behind(before)
+    # Most tensors fill their memory; then there is nothing to look for.
+    gaps = None if before.is_contiguous() and before.numel() == whole.numel() else _gaps_of(before, whole)
+    # The CPU itself writes to the gaps of an output in few operators, such as avg_pool3d.
+    if gaps is not None and not same_bits(transfer.memory_behind(host)[gaps], whole[gaps]):
+        return
+    try:
+        found = transfer.memory_behind(written)
+    except Exception:  # a device of Python wrappers may show no memory, and says so as it likes
+        return
+    if found.shape == whole.shape:
+        kept = gaps is None or same_bits(plain(found)[gaps], whole[gaps])
+        cell.judge.claim(form, kept, "the call wrote to memory between its elements, or beside them", what)
+
+
+def _gaps_of(tensor: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:
+    """Return which elements of the whole memory are no elements of the tensor."""
+    gaps = torch.ones(whole.shape, dtype=torch.bool)
+    gaps.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset()).fill_(False)
+    return gaps
+
+
+def _addresses(out) -> list[int | None]:
+    return [layout.storage_address(leaf) for leaf in leaves(out)]
+
+
+def _strides(out) -> list[tuple[int, ...]]:
+    return [layout.significant_strides(leaf) for leaf in leaves(out)]
+
+
+def _shapes(out) -> list[torch.Size]:
+    return [leaf.shape for leaf in leaves(out)]
+
+
+def _outputs(value, build, device: torch.device):
+    """Return fresh outputs for a result, made on the host and copied to ``device``."""
+
+    def made_of(leaf: torch.Tensor) -> torch.Tensor:
+        built = build(leaf)
+        return built if device == HOST else copied(built, device)
+
+    if isinstance(value, torch.Tensor):
+        return made_of(value)
+    made = [made_of(leaf) for leaf in leaves(value)]
+    return tuple(made) if isinstance(value, tuple) else made
+
+
+def _rebuilt(out, value):
+    """Return the outputs as the result's own named tuple: a sample's post-processing may use its field names."""
+    return type(value)(out) if isinstance(value, tuple) and type(value) is not tuple else out
+
+
+# --- in place -------------------------------------------------------------------------------------------------------
+
+
+def in_place(cell: Cell, sample: Call) -> None:
+    """Check that the in-place variant, if there is one, writes the same values into its own input and returns it."""
+    if cell.info.inplace_variant is not None and isinstance(sample.input, torch.Tensor):
+        _in_place(cell, sample)
+
+
+def in_place_rearranged(cell: Cell, sample: Call) -> None:
+    """Check the in-place variant with its operands, and with its own input, in other arrangements of memory."""
+    if cell.info.inplace_variant is None or not isinstance(sample.input, torch.Tensor):
+        return
+    for arranged in _for_forms(cell.info, sample, arrangements.OF_INPUTS):
+        given = arranged.named(part="inputs").into(forms.IN_PLACE, cell.info.inplace_variant)
+        if attempt(call, cell.info, given.on(HOST)).error is None:
+            _in_place(cell, given, may_refuse=True)
+    may_refuse = is_excused(cell.info, "test_noncontiguous_samples")
+    for arranged in _for_forms(cell.info, sample, operands_only=True):
+        _in_place(cell, arranged, may_refuse=may_refuse)
+
+
+def _in_place(cell: Cell, sample: Call, *, may_refuse: bool = False) -> None:
+    form = sample.into(forms.IN_PLACE, cell.info.inplace_variant)
+    host, device = form.on(HOST), cell.on(form)
+    address = layout.storage_address(device.input)
+    host_attempt, device_attempt = attempt(call, cell.info, host), attempt(execution.execute, cell.info, device)
+    if host_attempt.error is not None or may_refuse:
+        device_attempt = settled(device_attempt)
+    if may_refuse and device_attempt.error is not None:
+        cell.check.metric("non_contiguous", "refused")  # a note, as in rearranged()
+        return
+    if host.input.shape != sample.input.shape and settled(device_attempt).error is not None:
+        cell.check.metric("in_place_resize", "refused")  # a note: an input does not change its shape, by documentation
+        return
+    if not both_answered(cell, form, device_attempt, host_attempt):
+        return
+    oracle, n = of_forward(cell.info, sample), cell.judge.length(host, host_attempt.value)
+    # First of all: a call that wrote nothing is reported as a stub and not as wrong values.
+    cell.judge.effect(form, sample.input, device.input, host.input)
+    values = device_attempt.value, host_attempt.value
+    _judge_both(cell, form, "its input", values, (device.input, host.input), oracle, n)
+    _check_gaps(cell, form, "its input", device.input, host.input, sample.input)
+    # The device has to keep the input's memory only where the host keeps it, and does not resize it.
+    if layout.shares_memory(host_attempt.value, host.input) and host.input.shape == sample.input.shape:
+        same = layout.shares_memory(device_attempt.value, device.input)
+        cell.judge.claim(form, same is not False, "returned a copy instead of its input")
+        replaced = address != layout.storage_address(device.input)
+        cell.judge.claim(form, not replaced, "the input's memory was replaced")
+
+
+# --- families ---------------------------------------------------------------------------------------------------------
+
+
+@source(Mode.INFERENCE, rearranged, stage=Stage.FORMS, fixed=True)
+def arrangements_of_some(cell: Cell) -> Iterator[Call]:
+    """Yield one sample, and in one dtype others, whose inputs are laid out in memory in every way."""
+    yield from _chosen(cell)
+
+
+@source(Mode.INFERENCE, out_variants, stage=Stage.FORMS, fixed=True)
+def outputs_of_some(cell: Cell) -> Iterator[Call]:
+    """Yield the same samples for the form with outputs."""
+    if cell.info.supports_out:
+        yield from _chosen(cell)
+
+
+@source(Mode.INFERENCE, in_place, stage=Stage.FORMS, fixed=True)
+def in_place_of_some(cell: Cell) -> Iterator[Call]:
+    """Yield the same samples, and the first one, for the in-place form."""
+    chosen = (cell.fixed[0], *_chosen(cell))
+    yield from {id(candidate): candidate for candidate in chosen}.values()
+
+
+@source(Mode.INFERENCE, in_place_rearranged, stage=Stage.FORMS, fixed=True, once=True)
+def in_place_rearranged_of_some(cell: Cell) -> Iterator[Call]:
+    """Yield the same samples for the in-place form of other arrangements."""
+    yield from _chosen(cell)
+
+
+def _chosen(cell: Cell) -> Iterator[Call]:
+    """Yield one sample; in one dtype also those with other kinds of arguments, and one without dimensions.
+
+    Those may reach other kernels.
+    """
+    first = representative(cell.fixed)
+    yield first
+    if not sampling.is_first_dtype(cell.info, cell.dtype):
+        return
+    without_dims = (sample for sample in cell.fixed if any(tensor.dim() == 0 for tensor in sample.tensors))
+    found = [*unlike(cell, cell.fixed), *itertools.islice(without_dims, 1)]
+    yield from (sample for sample in {id(sample): sample for sample in found}.values() if sample is not first)

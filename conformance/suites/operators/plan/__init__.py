@@ -1,0 +1,1 @@
+"""Plan: the list of the cases, read from PyTorch's database."""
