@@ -253,6 +253,12 @@ def test_changelog_fragments_are_named_as_agreed(file: Path) -> None:
         assert text(file).strip()
 
 
+def test_the_changelog_of_the_first_version_is_short() -> None:
+    (first,) = re.findall(r"^## 0\.1\.0.*?(?=^## |\Z)", text(ROOT / "CHANGELOG.md"), re.MULTILINE | re.DOTALL)
+
+    assert len(first.splitlines()) <= 25
+
+
 def test_the_readme_is_short_and_shows_a_terminal_first() -> None:
     lines = text(README).splitlines()
 
