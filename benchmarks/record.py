@@ -1,4 +1,4 @@
-"""The data file of measured rows, which docs/benchmarks.md is made from: each row with its date and commit."""
+"""The data file of measured rows, from which docs/detection.md has a table: each row with its date and commit."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Habits of CUDA that differ from PyTorch's CPU and are right, for the simulated accelerator.
 
-Each habit is a function around an operator's host kernel, as a fault is (faults.py). docs/cuda.md lists the habits with
+Each habit is a function around an operator's host kernel, as a fault is (faults.py). habits.md lists the habits with
 their sources. A suite that fails because of one of them accuses a correct device.
 """
 

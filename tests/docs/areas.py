@@ -1,33 +1,28 @@
-"""Page of the areas: what DeepSpeed tests under a name, what stands here, what does not, and why.
+"""Tables of the areas: cases, what DeepSpeed tests under the same name, what does not stand here, and why.
 
-``python -m tests.docs.renew`` writes it, with all other generated parts. The facts about DeepSpeed are in areas.toml.
+``python -m tests.docs.renew`` writes them, with all other generated parts. The facts about DeepSpeed are in areas.toml.
 """
 
 from __future__ import annotations
 
+import importlib
 import sys
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from conformance.case import Case
-from conformance.plan import area_names, bundled_cases
-from tests.docs.figures import _about
+from conformance.plan import area_names
+from tests.docs.figures import cases_by_area, planned_cases
+from tests.docs.pages import DOCS
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
 
-PAGE = Path(__file__).parents[2] / "docs" / "areas.md"
-HEAD = """# Areas
-
-    conformance list --area AREA                 # the cases of an area
-
-For each folder of DeepSpeed's unit tests at commit edaa7221: what it tests, what stands here, what does not, and why.
-Areas that only this suite has are at the end. This page is made by `python -m tests.docs.renew` from the suite and
-`tests/docs/areas.toml`. [Known gaps](known-gaps.md) has what no area tests.
-"""
+PAGE: Final = DOCS / "areas.md"
 
 
 def facts() -> dict[str, Any]:
@@ -35,7 +30,7 @@ def facts() -> dict[str, Any]:
     return tomllib.loads((Path(__file__).parent / "areas.toml").read_text(encoding="utf-8"))
 
 
-def checks_of(cases: Iterator[Case] | list[Case]) -> dict[str, list[str]]:
+def checks_of(cases: Iterable[Case]) -> dict[str, list[str]]:
     """Return the checks of each area, in alphabetical order: ids without the area and without axes."""
     found: dict[str, set[str]] = {}
     for case in cases:
@@ -43,41 +38,33 @@ def checks_of(cases: Iterator[Case] | list[Case]) -> dict[str, list[str]]:
     return {area: sorted(names) for area, names in found.items()}
 
 
-def page() -> str:
-    """Return the whole page for the installed suite."""
-    checks, known = checks_of([planned.case for planned in bundled_cases()]), facts()
-    parts = [HEAD]
-    for area in sorted(known):
-        parts += _section(area, checks.get(area, []), known[area])
-    parts += ["## Only here", "", "| area | what the cases check |", "|---|---|"]
-    parts += [f"| `{area}` | {_about(area)} |" for area in area_names() if area not in known]
-    return "\n".join(parts) + "\n"
+def areas() -> str:
+    """Return the table of the areas. The sentence about an area is the docstring of its package."""
+    on_ranks = Counter(case.area for case in planned_cases() if case.world_size)
+    rows = [
+        f"| `{area}` | {cases_by_area()[area]:,} | {on_ranks[area] or ''} | {_about(area)} |" for area in area_names()
+    ]
+    return "\n".join(["| area | cases | on ranks | what the cases check |", "|---|--:|--:|---|", *rows])
 
 
-def _section(area: str, checks: list[str], known: Mapping[str, Any]) -> Iterator[str]:
-    yield f"## {area}"
-    yield ""
-    yield f"**DeepSpeed**, {known['functions']} test functions: {known['deepspeed']}"
-    yield ""
-    if checks:
-        yield f"**Here**, {len(checks)} checks: {_about(area)} {_listed(checks)}"
-    else:
-        yield "**Here**: no area of this name."
-    yield ""
+def _about(area: str) -> str:
+    """Return the first line of the area's docstring without its title, or an empty string."""
+    doc = importlib.import_module(f"conformance.suites.{area}").__doc__ or ""
+    sentence = doc.strip().partition("\n")[0].split(": ", 1)[-1]
+    return sentence[:1].upper() + sentence[1:]
+
+
+def deepspeed() -> str:
+    """Return a paragraph for each folder of DeepSpeed's tests."""
+    return "\n\n".join("\n".join(_paragraph(area, known)) for area, known in sorted(facts().items()))
+
+
+def _paragraph(area: str, known: Mapping[str, Any]) -> Iterator[str]:
+    yield f"**{area}**, {known['functions']} test functions. {known['deepspeed']}"
     if covered := known.get("covered"):
-        yield "| subject | cases |"
-        yield "|---|---|"
-        for subject, ids in covered:
-            yield f"| {subject} | {', '.join(f'`{id}`' for id in ids)} |"
-        yield ""
-    yield "| not tested | why |"
-    yield "|---|---|"
-    for what, why in known["missing"]:
-        yield f"| {what} | {why} |"
-    yield ""
+        yield f"Here too: {'; '.join(subject for subject, _ in covered)}."
+    yield from (f"* Not here: {what}. {why[:1].upper()}{why[1:]}." for what, why in known["missing"])
 
 
-def _listed(checks: list[str]) -> str:
-    """Return the first names, by their first part if there are many."""
-    names = checks if len(checks) <= 40 else list(dict.fromkeys(name.partition(".")[0] for name in checks))
-    return ", ".join(f"`{name}`" for name in names) + "."
+#: Page, name of a generated part, and the function that makes it.
+PARTS: Final = ((PAGE, "areas", areas), (PAGE, "deepspeed", deepspeed))

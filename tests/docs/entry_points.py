@@ -1,6 +1,6 @@
 """Entry points that training engines load from operator builders, as data.
 
-docs/known-gaps.md lists the entry points without a specification. A name leaves that list as soon as a file in
+docs/areas.md lists the entry points without a specification. A name leaves that list as soon as a file in
 kernels/specifications/ has it; nothing has to be deleted here.
 """
 

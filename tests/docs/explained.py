@@ -5,37 +5,23 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
-from pathlib import Path
+from typing import Final
 
 from conformance.reports.gate.rules import RULES
 from conformance.reports.profiles import POLICIES
 from conformance.reports.verdict import Outcome, Reason
 
-DOCS = Path(__file__).parents[2] / "docs"
-PAGE, GATE = DOCS / "explained.md", DOCS / "gate.md"
-HEAD = """# Every verdict and every rule
+from .pages import DOCS, README, table
 
-    conformance gate --explain all
-
-This page is made from the code, by `python -m tests.docs.renew`. [Verdicts](verdicts.md) explains how a case gets
-its verdict, [the gate](gate.md) how a report is judged.
-"""
-
-
-def page() -> str:
-    """Return the whole page."""
-    return "\n".join([HEAD, "## Verdicts", "", reasons(), "", "## Rules of the gate", "", *_rules()]) + "\n"
+VERDICTS, GATE = DOCS / "verdicts.md", DOCS / "gate.md"
 
 
 def reasons() -> str:
     """Return the table of all reasons."""
-    rows = [
-        f"| {_outcomes(reason)} | `{reason.value}` | {reason.facts.when} | {reason.facts.fix or '–'} |"
-        for reason in Reason
-    ]
-    return "\n".join(["| outcome | reason | when | what to do |", "|---|---|---|---|", *rows])
+    return table(
+        ("outcome", "reason", "when", "what to do"),
+        ((_outcomes(reason), f"`{reason.value}`", reason.facts.when, reason.facts.fix or "–") for reason in Reason),
+    )
 
 
 def _outcomes(reason: Reason) -> str:
@@ -45,18 +31,19 @@ def _outcomes(reason: Reason) -> str:
 
 def reason_names() -> str:
     """Return the short table of the README: each outcome with the reasons for which it is the usual one."""
-    rows = []
-    for outcome in Outcome:
-        names = [f"`{reason.value}`" for reason in Reason if reason.facts.outcomes[0] is outcome]
-        rows.append(f"| {outcome.value} | {', '.join(names)} |")
-    return "\n".join(["| outcome | reasons |", "|---|---|", *rows])
+    names = {
+        outcome: ", ".join(f"`{reason.value}`" for reason in Reason if reason.facts.outcomes[0] is outcome)
+        for outcome in Outcome
+    }
+    return table(("outcome", "reasons"), ((outcome.value, listed) for outcome, listed in names.items()))
 
 
-def _rules() -> Iterator[str]:
-    yield "| rule | requirement | why | what to do |"
-    yield "|---|---|---|---|"
-    for rule in RULES.values():
-        yield f"| {rule.id} | {rule.requirement} | {rule.why} | {rule.fix} |"
+def rules() -> str:
+    """Return the table of all rules of the gate."""
+    return table(
+        ("rule", "requirement", "why", "what to do"),
+        ((rule.id, rule.requirement, rule.why, rule.fix) for rule in RULES.values()),
+    )
 
 
 def policies() -> str:
@@ -66,24 +53,9 @@ def policies() -> str:
 
 
 #: Page, name of a generated part, and the function that makes it.
-PARTS = (
+PARTS: Final = (
     (GATE, "policies", policies),
-    (DOCS / "verdicts.md", "reasons", reasons),
-    (DOCS.parent / "README.md", "reasons", reason_names),
+    (GATE, "rules", rules),
+    (VERDICTS, "reasons", reasons),
+    (README, "reasons", reason_names),
 )
-
-
-def with_part(text: str, name: str, part: str) -> str:
-    """Return the page with its generated part in place."""
-    begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
-    before, rest = text.split(begin)
-    return f"{before}{begin}\n{part}\n{end}{rest.split(end)[1]}"
-
-
-if __name__ == "__main__":
-    if sys.argv[1:] == ["--print"]:
-        sys.stdout.write(page())
-        raise SystemExit
-    PAGE.write_text(page(), encoding="utf-8")
-    for path, name, make in PARTS:
-        path.write_text(with_part(path.read_text(encoding="utf-8"), name, make()), encoding="utf-8")

@@ -6,22 +6,17 @@ writes all of them.
 
 from __future__ import annotations
 
-import importlib
 import json
 from collections import Counter
 from collections.abc import Mapping
 from functools import cache
-from pathlib import Path
 from typing import Final
-
-from tabulate import tabulate
 
 from benchmarks.record import read
 from conformance.accelerators.capabilities import VOCABULARY
 from conformance.accelerators.registry import names
 from conformance.cli.main import commands
 from conformance.kernels.specifications import specifications
-from conformance.plan import area_names
 from conformance.reports.gate.manifests import PINNED, RELEASES, Manifest, released
 from conformance.reports.loading import load
 from conformance.reports.model import Report
@@ -31,14 +26,14 @@ from conformance.reports.views import all_views, text
 from tests.faults.fault import FAMILIES as FAULT_FAMILIES
 from tests.standard import score as standard_score
 
-ROOT: Final = Path(__file__).parents[2]
-DOCS: Final = ROOT / "docs"
-#: The published run of the CPU: the README's terminal and docs/matrix.md show it.
+from .pages import DOCS, README, ROOT, table
+
+#: The published run of the CPU, which the README's terminal shows.
 RUN: Final = ROOT / "reports" / "published" / "runs" / "cpu.json.gz"
 #: Scores of generated faults: of kernels and derivatives, and of time, state and collectives.
 MEASURED_FAULTS: Final = tuple(ROOT / "tests" / "faults" / name for name in ("measured.json", "measured_pairs.json"))
 WIDTH: Final = 86
-#: Areas in the README's terminal; the others are in docs/matrix.md.
+#: Areas in the README's terminal; the others are in reports/published/matrix.md.
 SHOWN: Final = ("accelerator", "operators", "total")
 
 
@@ -119,31 +114,6 @@ def _rows(lines: list[str], area: str) -> list[str]:
     return lines[start:after]
 
 
-def matrix() -> str:
-    """Return the complete text view of the published run of the CPU."""
-    run = published().run
-    return (
-        f"Run of {run.started[:10]} on {published().environment.facts['cores']} cores, with {run.invocation.workers} "
-        f"workers:\n\n```text\n{text.render(published(), WIDTH).rstrip()}\n```"
-    )
-
-
-def areas() -> str:
-    """Return the table of the areas. The sentence about an area is the docstring of its package."""
-    on_ranks = Counter(case.area for case in planned_cases() if case.world_size)
-    rows = [
-        f"| `{area}` | {cases_by_area()[area]:,} | {on_ranks[area] or ''} | {_about(area)} |" for area in area_names()
-    ]
-    return "\n".join(["| area | cases | on ranks | what the cases check |", "|---|--:|--:|---|", *rows])
-
-
-def _about(area: str) -> str:
-    """Return the first line of the area's docstring without its title, or an empty string."""
-    doc = importlib.import_module(f"conformance.suites.{area}").__doc__ or ""
-    sentence = doc.strip().partition("\n")[0].split(": ", 1)[-1]
-    return sentence[:1].upper() + sentence[1:]
-
-
 def profiles() -> str:
     """Return the table of the profiles."""
     rows = [
@@ -158,8 +128,8 @@ def measurements() -> str:
     """Return the table of measured rows, and the machines that they were measured on."""
     headers = ("metric", "peer", "here", "goal", "ratio", "date", "commit")
     rows = read()
-    table = tabulate([[row[name] for name in headers] for row in rows], headers, "github", disable_numparse=True)
-    return "\n".join([str(table), "", *dict.fromkeys(row["machine"] for row in rows)])
+    shown = table(headers, ([row[name] for name in headers] for row in rows))
+    return "\n".join([shown, "", *dict.fromkeys(row["machine"] for row in rows)])
 
 
 def generated_faults() -> str:
@@ -180,7 +150,7 @@ def generated_faults() -> str:
                 )
             )
     headers = ("family", "drawn", "unproven", "over reached", "over the public API", "with the deep tier")
-    return tabulate(rows, headers, tablefmt="github")
+    return table(headers, rows)
 
 
 def _share(score: dict[str, float]) -> str:
@@ -190,15 +160,13 @@ def _share(score: dict[str, float]) -> str:
 
 #: Page, name of a generated part, and the function that makes it.
 PARTS: Final = (
-    (ROOT / "README.md", "figures", counts),
-    (ROOT / "README.md", "session", session),
-    (ROOT / "README.md", "commands", command_names),
+    (README, "figures", counts),
+    (README, "session", session),
+    (README, "commands", command_names),
     (DOCS / "running.md", "commands", command_summaries),
     (DOCS / "ci.md", "formats", formats),
-    (DOCS / "matrix.md", "matrix", matrix),
-    (DOCS / "running.md", "areas", areas),
     (DOCS / "verdicts.md", "profiles", profiles),
-    (DOCS / "benchmarks.md", "benchmarks", measurements),
+    (DOCS / "detection.md", "benchmarks", measurements),
     (DOCS / "detection.md", "faults", generated_faults),
     (DOCS / "detection.md", "standard", standard_score.table),
 )

@@ -1,4 +1,4 @@
-"""Tables of capabilities without a case and kernels without a specification, for docs/known-gaps.md.
+"""Tables of capabilities without a case and kernels without a specification, for docs/areas.md.
 
 ``python -m tests.docs.renew`` writes them, with all other generated parts.
 """
@@ -9,18 +9,17 @@ import ast
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Final
 
 from conformance.accelerators.capabilities import VOCABULARY
 from conformance.case import Case
 from conformance.kernels.specifications import specifications
 from conformance.plan import area_names, bundled_cases
 from tests.docs.entry_points import unspecified
+from tests.docs.pages import DOCS, ROOT
 
-PAGE = Path(__file__).parents[2] / "docs" / "known-gaps.md"
-BEGIN, END = "<!-- gaps:begin -->", "<!-- gaps:end -->"
 #: A probe tests a capability only briefly, so it does not count as a case that requires it.
 PROBES = "capabilities"
-ROOT = Path(__file__).parents[2]
 KERNELS = "conformance.kernels"
 #: What `conformance coverage --accelerator sim --format json` printed.
 COVERAGE = Path(__file__).with_name("coverage.json")
@@ -139,16 +138,10 @@ def overloads() -> list[str]:
     ]
 
 
-def with_table(page: str, generated: str) -> str:
-    """Return the page with its generated part in place."""
-    before, rest = page.split(BEGIN)
-    return f"{before}{BEGIN}\n{generated}\n{END}{rest.split(END)[1]}"
-
-
 def current() -> str:
     """Return the generated part for the installed suite."""
     return table((planned.case for planned in bundled_cases()), area_names())
 
 
-if __name__ == "__main__":
-    PAGE.write_text(with_table(PAGE.read_text(encoding="utf-8"), current()), encoding="utf-8")
+#: Page, name of a generated part, and the function that makes it.
+PARTS: Final = ((DOCS / "areas.md", "gaps", current),)

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 DOCS = ROOT / "docs"
+#: Pages for who changes the code beside them.
+BESIDE_CODE = ("accelerators/simulated/habits.md", "benchmarks/README.md", "tests/faults/README.md")
 
 
 def pages() -> list[Path]:
-    """Return the files of README, docs and changelog."""
-    return sorted([*ROOT.glob("*.md"), *DOCS.glob("*.md"), *(ROOT / "changelog").glob("*.md")])
+    """Return the files of README, docs and changelog, and the pages that stand beside code."""
+    beside = [ROOT / name for name in BESIDE_CODE]
+    return sorted([*ROOT.glob("*.md"), *DOCS.glob("*.md"), *(ROOT / "changelog").glob("*.md"), *beside])
 
 
 def text(path: Path) -> str:
@@ -52,6 +55,12 @@ def rows(page: str) -> Iterator[list[str]]:
             yield [cell.strip() for cell in line.strip("|").split("|")]
 
 
+def table(headers: Sequence[str], found: Iterable[Sequence[object]]) -> str:
+    """Return a Markdown table without padding."""
+    rule = "|".join("---" for _ in headers)
+    return "\n".join(f"| {' | '.join(map(str, row))} |" for row in (headers, *found)).replace("\n", f"\n|{rule}|\n", 1)
+
+
 def section(page: str, title: str) -> str:
     """Return the text under a heading, up to the next heading of the same or a higher level, without fenced blocks."""
     page = without_code(page)
@@ -66,6 +75,13 @@ def anchors(page: str) -> set[str]:
     """Return the anchors of the headings, as GitHub makes them."""
     titles = re.findall(r"^#+ (.+)$", without_code(page), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def with_part(page: str, name: str, part: str) -> str:
+    """Return the page with its generated part in place."""
+    begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
+    before, rest = page.split(begin)
+    return f"{before}{begin}\n{part}\n{end}{rest.split(end)[1]}"
 
 
 def links(page: str) -> list[str]:

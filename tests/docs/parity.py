@@ -1,13 +1,14 @@
 """Table of the errors of parallel engines against one process in float64: ``python -m tests.docs.parity [--write]``.
 
-Runs the engines' cases on the CPU and prints the table; ``--write`` writes docs/parity.md. Cases of DeepSpeed take part
-where DeepSpeed is installed. ``--report FILE`` takes a report.json instead of a run.
+Runs the engines' cases on the CPU and prints the table; ``--write`` writes it into docs/detection.md. DeepSpeed's
+cases take part where it is installed. ``--report FILE`` takes a report.json instead of a run.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -18,41 +19,32 @@ from typing import Any
 from conformance.numerics.budgets import load_table
 from conformance.plan import bundled_cases
 from conformance.suites.workloads.parallel import models
+from tests.docs.pages import DOCS, table, text, with_part
 
-PAGE = Path(__file__).parents[2] / "docs" / "parity.md"
+PAGE, PART = DOCS / "detection.md", "parity"
 #: Beginnings of the names of the modules that have the engines' cases.
 MODULES = ("test_parallel_", "test_deepspeed_")
 #: Metrics of a case that is compared with one process, in the order of the table's columns.
 ERRORS = ("weight_error", "loss_error", "gradient_error")
-HEAD = """# Parity of parallel engines
-
-    python -m tests.docs.parity            # runs the cases on this machine's CPU, and prints this table
-    python -m tests.docs.parity --write    # renews this page; with DeepSpeed installed, its rows too
-
-Each engine trains a small llama or mixtral of transformers for {steps} steps of SGD. One process in float64 does the
-same on the host. `weights` is the largest error of a weight over the largest weight of its parameter. `loss` is the
-largest relative error of a loss, and `gradients` the largest error of a gradient over its largest element. The number
-in brackets is the number of ranks.
-
-A case fails if an error is above its bound: weights {weights:.0e}, loss {loss:.0e}, gradients {gradients:.0e}. Other
-bounds hold in 16 bits; all are in `conformance/suites/workloads/parallel/bounds.toml`. `tp.resume[2-fsdp2@4]` means:
-saved by 2 ranks under `tp`, resumed by 4 ranks under `fsdp2`. In `deepspeed.zero[3-float32-2]`, 3 is ZeRO's stage.
-`deepspeed.universal[3-4]` trains with AdamW; 2 ranks save at stage 3, and 4 ranks load the universal checkpoint.
-"""
+#: The first line of the table's part.
+BOUNDS = "Steps: {steps}. Bounds in float32: weights {weights:.0e}, loss {loss:.0e}, gradients {gradients:.0e}."
+#: Dtypes whose errors must not share a row with those of float32.
+NARROW = ("float16", "bfloat16")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.docs.parity", description=__doc__)
-    parser.add_argument("--write", action="store_true", help="write docs/parity.md")
+    parser.add_argument("--write", action="store_true", help="write docs/detection.md")
     parser.add_argument("--report", type=Path, help="read this report.json, and run nothing")
     options = parser.parse_args(arguments)
     if options.report and not options.report.is_file():
         print(f"there is no report {options.report}; leave --report out to run the cases", file=sys.stderr)
         return 4
-    made = page(cases(options.report) if options.report else run())
+    found = cases(options.report) if options.report else run()
+    made = part(found)
     if options.write:
-        PAGE.write_text(made, encoding="utf-8")
-    print(made)
+        PAGE.write_text(with_part(text(PAGE), PART, made), encoding="utf-8")
+    print(made, skipped(found), sep="\n\n")
     return 0
 
 
@@ -80,22 +72,47 @@ def cases(report: Path) -> list[dict[str, Any]]:
     return [{"outcome": "pass", **case} for case in json.loads(report.read_text(encoding="utf-8"))["cases"]]
 
 
-def page(found: Iterable[Mapping[str, Any]]) -> str:
-    """Return the page with a row for each case that has an error, or that says why it did not run."""
-    bounds = load_table(models.__file__, "bounds.toml")
-    lines = [HEAD.format(steps=models.STEPS, **bounds), "| case | weights | loss | gradients |", "|---|--:|--:|--:|"]
-    others = []
+def part(found: Iterable[Mapping[str, Any]]) -> str:
+    """Return the bounds, and a row for each engine with the largest errors of its cases."""
+    rows: dict[str, list[Mapping[str, Any]]] = {}
     for case in sorted(found, key=lambda case: str(case["id"])):
-        metrics = case.get("metrics", {})
+        if any(error in case.get("metrics", {}) for error in ERRORS):
+            rows.setdefault(engine(_short(case)), []).append(case)
+    shown = table(
+        ("engine", "cases", "weights", "loss", "gradients"),
+        ((name, _counted(cases), *(_worst(cases, error) for error in ERRORS)) for name, cases in rows.items()),
+    )
+    return f"{BOUNDS.format(steps=models.STEPS, **load_table(models.__file__, 'bounds.toml'))}\n\n{shown}"
+
+
+def skipped(found: Iterable[Mapping[str, Any]]) -> str:
+    """Return a line for each reason for which cases did not run."""
+    names: dict[str, list[str]] = {}
+    for case in found:
         if case["outcome"] == "skip":
-            others.append(f"* `{case['id']}`: {case['reason']}, {case['message'].splitlines()[0]}")
-        elif any(name in metrics for name in ERRORS):
-            failed = "" if case["outcome"] == "pass" else " **failed**"
-            figures = (f"{metrics[name]:.1e}" if name in metrics else "–" for name in ERRORS)
-            lines.append(f"| `{case['id'].removeprefix('workloads.')}`{failed} | {' | '.join(figures)} |")
-    if others:
-        lines += ["", "These cases did not run:", "", *others]
-    return "\n".join([*lines, ""])
+            names.setdefault(f"{case['reason']}, {case['message'].splitlines()[0]}", []).append(_short(case))
+    return "\n".join(f"did not run: {', '.join(cases)}: {why}" for why, cases in names.items())
+
+
+def _short(case: Mapping[str, Any]) -> str:
+    return str(case["id"]).removeprefix("workloads.")
+
+
+def engine(name: str) -> str:
+    """Return the name of a case's row: without axes and resuming, and with a narrow dtype."""
+    first, _, axes = name.partition("[")
+    narrow = [dtype for dtype in NARROW if dtype in re.split(r"[-\]]", axes)]
+    return " ".join([f"`{first.removesuffix('.resume')}`", *narrow])
+
+
+def _counted(cases: Sequence[Mapping[str, Any]]) -> str:
+    failed = sum(case["outcome"] != "pass" for case in cases)
+    return f"{len(cases)}, **{failed} failed**" if failed else str(len(cases))
+
+
+def _worst(cases: Sequence[Mapping[str, Any]], error: str) -> str:
+    values = [case["metrics"][error] for case in cases if error in case["metrics"]]
+    return f"{max(values):.1e}" if values else "–"
 
 
 if __name__ == "__main__":

@@ -15,8 +15,8 @@ from conformance.plan import area_names
 from tests.defects import measuring, table
 from tests.rows import every_row
 
-from . import explained, figures
-from .pages import pages, text
+from . import areas, figures, renew
+from .pages import DOCS, pages, text, with_part
 
 RENEW = "run: python -m tests.docs.renew"
 #: A number of cases as this suite has them. Sizes of other things, such as 20,000 cases of a benchmark, do not match.
@@ -24,9 +24,11 @@ COUNT = re.compile(r"\b1\d,?\d{3}(?= (?:planned )?cases\b)|(?<=planned )1\d,?\d{
 CAPABILITIES = re.compile(r"\b\d+ capabilities\b")
 
 
-@pytest.mark.parametrize(("page", "name", "make"), figures.PARTS, ids=[name for _, name, _ in figures.PARTS])
+@pytest.mark.parametrize(
+    ("page", "name", "make"), renew.PARTS, ids=[f"{page.stem}-{name}" for page, name, _ in renew.PARTS]
+)
 def test_the_generated_parts_are_up_to_date(page: Path, name: str, make: Callable[[], str]) -> None:
-    assert explained.with_part(text(page), name, make()) == text(page), RENEW
+    assert with_part(text(page), name, make()) == text(page), RENEW
 
 
 def test_the_tables_of_defects_are_up_to_date() -> None:
@@ -47,8 +49,8 @@ def test_the_published_run_has_the_cases_of_the_manifest() -> None:
 
 
 def test_every_area_describes_itself() -> None:
-    assert [area for area in area_names() if f"| `{area}` |" not in figures.areas()] == []
-    assert " |  |\n" not in figures.areas() + "\n", "write a docstring in conformance/suites/AREA/__init__.py"
+    assert [area for area in area_names() if f"| `{area}` |" not in areas.areas()] == []
+    assert " |  |\n" not in areas.areas() + "\n", "write a docstring in conformance/suites/AREA/__init__.py"
 
 
 @every_row(pages, name=lambda page: page.name)
@@ -59,6 +61,13 @@ def test_no_count_stands_outside_the_generated_parts(page: Path) -> None:
     typed = re.sub(r"<!-- (\w+):begin -->.*?<!-- \1:end -->|^```.*?^```$", "", text(page), flags=re.M | re.S)
 
     assert COUNT.findall(typed) + CAPABILITIES.findall(typed) == [], f"leave the number out, or generate it; {RENEW}"
+
+
+def test_the_documentation_is_thirteen_pages_at_most() -> None:
+    sizes = [len(page.read_bytes()) for page in DOCS.glob("*.md")]
+
+    assert len(sizes) <= 13
+    assert sum(sizes) <= 180_000, "a fact stands once; what only developers need stands beside its code"
 
 
 @pytest.mark.parametrize("sentence", ["15,291 cases", "12701 cases", "planned 15341"])

@@ -4,7 +4,7 @@
     python -m tests.strangers.run rgpu torchvulkan    # some
 
 The sample is drawn with a fixed seed. Somebody reads its failures and writes a line for each into
-``judged.toml``: whose fault it is. ``docs/strangers.md`` has the shares.
+``judged.toml``: whose fault it is. ``docs/detection.md`` has the shares.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def judged() -> dict[str, dict[str, str]]:
 
 
 def table(all_found: list[Found]) -> str:
-    """Return the table for docs/strangers.md."""
+    """Return the table for docs/detection.md."""
     rows = []
     for found in all_found:
         if found.note:
