@@ -7,7 +7,7 @@ import gzip
 import io
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -36,15 +36,7 @@ def write(columns: Sequence[PageColumn], folder: Path) -> tuple[Path, ...]:
     """Write everything about the columns; return the paths."""
     if not columns:
         raise UsageError("there is no report to publish. Name report folders or report.json files.")
-    try:
-        for name in (BADGES, CASES):
-            (folder / name).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"cannot write {folder}: {error.strerror}. Choose another folder.") from None
-    paths = []
-    for name, text in files(columns).items():
-        write_text(folder / name, text)
-        paths.append(folder / name)
+    paths = _written(files(columns), folder, (BADGES, CASES))
     # Columns have most ids in common.
     quoted = cache(_quoted)
     for name, column in zip(_names(columns), columns, strict=True):
@@ -55,12 +47,35 @@ def write(columns: Sequence[PageColumn], folder: Path) -> tuple[Path, ...]:
     return tuple(paths)
 
 
+def write_tables(sources: Iterable[PublishedReport], folder: Path) -> tuple[Path, ...]:
+    """Write the tables and the badges, without the page and its cases; return the paths."""
+    columns = make_columns(sources)
+    table = make_table(columns)
+    return tuple(_written(_tables(columns, table, make_rows(table, columns)), folder, (BADGES,)))
+
+
+def _written(texts: Mapping[str, str], folder: Path, subfolders: Sequence[str]) -> list[Path]:
+    """Write each text to the file of its name; return the paths."""
+    try:
+        for name in subfolders:
+            (folder / name).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"cannot write {folder}: {error.strerror}. Choose another folder.") from None
+    for name, text in texts.items():
+        write_text(folder / name, text)
+    return [folder / name for name in texts]
+
+
 def files(columns: Sequence[PageColumn]) -> dict[str, str]:
     """Return the text of each file by its name."""
     table = make_table(columns)
     rows = make_rows(table, columns)
+    return {"index.html": render(columns, table, rows), **_tables(columns, table, rows)}
+
+
+def _tables(columns: Sequence[PageColumn], table: Table, rows: Sequence[AreaRows]) -> dict[str, str]:
+    """Return the text of each file that is read without the page, by its name."""
     return {
-        "index.html": render(columns, table, rows),
         "matrix.json": matrix_json(columns, rows),
         "matrix.md": "\n".join(markdown.render(column.report) for column in columns),
         "operators.md": operators_markdown(table, columns, rows),

@@ -1,7 +1,8 @@
 """Run, gate and publish of the accelerators that need no device, with docs/recipes/conformance.sh.
 
-``python -m tests.recipe.published`` takes minutes and renews reports/published. ``--profile core`` with another folder
-does the same in seconds. The page is made from the reports beside it, so ``--again`` can make it without a run.
+``python -m tests.recipe.published`` takes minutes and renews reports/published: the reports, and tables of them.
+``--profile core`` with another folder does the same in seconds. The tables are made from the reports beside them, so
+``--again`` can make them without a run. ``--page FOLDER`` makes the page too, which is not kept.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from conformance.reports.gate.admission import judge
 from conformance.reports.loading import load
 from conformance.reports.model import Report
 from conformance.reports.page.columns import PublishedReport, ReportOrigin
-from conformance.reports.page.publish import publish
+from conformance.reports.page.publish import publish, write_tables
 from conformance.reports.views.packed import render as pack
 
 ROOT: Final = Path(__file__).parents[2]
@@ -74,9 +75,9 @@ def keep(report: Report, subject: Subject, folder: Path) -> Path:
     return path
 
 
-def write_page(folder: Path, runs: Path) -> tuple[Path, ...]:
-    """Write the page of the kept reports, as runs of the maintainers; return the files."""
-    return publish([judged(load(path)) for path in sorted(runs.glob("*.json.gz"))], folder)
+def kept(runs: Path) -> list[PublishedReport]:
+    """Return the kept reports, as runs of the maintainers."""
+    return [judged(load(path)) for path in sorted(runs.glob("*.json.gz"))]
 
 
 def judged(report: Report) -> PublishedReport:
@@ -93,13 +94,17 @@ def main() -> int:
     parser.add_argument(
         "--accelerator", action="append", choices=[subject.name for subject in SUBJECTS], help="only these"
     )
-    parser.add_argument("--again", action="store_true", help="run nothing, and make the page of the kept reports again")
+    parser.add_argument(
+        "--again", action="store_true", help="run nothing, and make the tables of the kept reports again"
+    )
+    parser.add_argument("--page", type=Path, metavar="FOLDER", help="make the page of the reports, too")
     parser.add_argument("options", nargs="*", help="more options of pytest, after --")
     arguments = parser.parse_args()
     out, runs = arguments.out.absolute(), arguments.out.absolute() / "runs"
     if not arguments.again and not renew(runs, arguments):
         return 1
-    for path in write_page(out, runs):
+    reports = kept(runs)
+    for path in (*write_tables(reports, out), *(publish(reports, arguments.page) if arguments.page else ())):
         print(path)
     return 0
 

@@ -12,9 +12,11 @@ from typing import Any
 
 import pytest
 
+from conformance.cli.main import main
+from conformance.reports.page.publish import publish, write_tables
 from tests.docs.pages import DOCS, text
 from tests.docs.test_references import OTHERS, OURS
-from tests.recipe.published import PUBLISHED, SCRIPT, renew, write_page
+from tests.recipe.published import PUBLISHED, SCRIPT, kept, renew
 
 WORKFLOW = DOCS / "recipes" / "conformance.yml"
 #: Double of pytest and of the command: it records its arguments and ends with the given status.
@@ -99,14 +101,33 @@ def test_the_workflow_is_one_and_calls_the_script() -> None:
     assert workflow["permissions"] == {"contents": "read"}
 
 
-def test_what_is_published_is_small_and_made_of_the_reports_beside_it(tmp_path: Path) -> None:
-    write_page(tmp_path, PUBLISHED / "runs")
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
-    made = {str(path.relative_to(tmp_path)): path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    stale = [name for name, data in made.items() if (PUBLISHED / name).read_bytes() != data]
+
+def test_what_is_published_is_small_and_made_of_the_reports_beside_it(tmp_path: Path) -> None:
+    write_tables(kept(PUBLISHED / "runs"), tmp_path)
+
+    made, there = contents(tmp_path), contents(PUBLISHED)
+    stale = [name for name, data in made.items() if there.get(name) != data]
     assert stale == [], "run: python -m tests.recipe.published --again"
-    assert {"index.html", "matrix.md", "matrix.json"} <= made.keys()
-    assert sum(path.stat().st_size for path in PUBLISHED.rglob("*") if path.is_file()) < 2_500_000
+    assert {"matrix.md", "matrix.json", "operators.md"} <= made.keys()
+    assert {name for name in there if name.partition("/")[0] not in ("runs", "device")} == made.keys(), (
+        "the page is not kept"
+    )
+    assert sum(map(len, there.values())) < 1_500_000
+
+
+def test_the_page_of_the_kept_reports_is_one_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (words,) = re.findall(
+        r"^    conformance (publish reports/published/runs.*) -o page", text(DOCS / "ci.md"), re.MULTILINE
+    )
+    runs = sorted(map(str, (PUBLISHED / "runs").glob("*.json.gz")))
+
+    assert words == "publish reports/published/runs/*.json.gz"
+    assert main(["publish", *runs, "-o", str(tmp_path)]) == 0
+    assert "supa stand-in" in (tmp_path / "index.html").read_text(encoding="utf-8")
+    assert "3 accelerators, 3 runs" in capsys.readouterr().out
 
 
 def test_this_repository_goes_through_its_own_recipe(tmp_path: Path) -> None:
@@ -116,6 +137,6 @@ def test_this_repository_goes_through_its_own_recipe(tmp_path: Path) -> None:
     accepted = renew(runs, argparse.Namespace(accelerator=None, profile="core", options=["-n0"]))
 
     assert accepted, "the gate rejects an accelerator of this repository"
-    page = {path.name: path for path in write_page(tmp_path, runs)}
+    page = {path.name: path for path in publish(kept(runs), tmp_path)}
     columns = json.loads(page["matrix.json"].read_text(encoding="utf-8"))["accelerators"]
     assert [column["name"] for column in columns] == ["cpu", "sim", "supa stand-in"]
