@@ -1,6 +1,6 @@
 """Kernel specifications: signature, semantics, oracle, error budget and samples of one entry point.
 
-Implementations are checked against the specification, never against each other. docs/kernels.md explains how to write
+Implementations are checked against the specification, never against each other. kernels/README.md explains how to write
 a specification.
 """
 

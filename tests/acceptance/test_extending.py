@@ -211,7 +211,7 @@ def test_a_new_area_is_planned_and_runs(extended: Extended) -> None:
 
 def test_a_new_reason_is_a_verdict_and_explains_itself(extended: Extended) -> None:
     assert verdicts(extended)["toy.reason"] == ("fail", "toyed")
-    table = extended.run("tests.docs.explained", "--print").stdout
+    table = extended.run("tests.docs.explained").stdout
     assert "| fail | `toyed` | A toy was found where a device is due. | Take the toy out. |" in table
 
 

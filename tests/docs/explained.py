@@ -1,6 +1,7 @@
 """Tables of every verdict and every rule of the gate, from the code.
 
-``python -m tests.docs.renew`` writes them, with all other generated parts.
+``python -m tests.docs.explained`` prints them. ``python -m tests.docs.renew`` writes them, with all other generated
+parts.
 """
 
 from __future__ import annotations
@@ -59,3 +60,7 @@ PARTS: Final = (
     (VERDICTS, "reasons", reasons),
     (README, "reasons", reason_names),
 )
+
+
+if __name__ == "__main__":
+    print(reasons(), rules(), sep="\n\n")

@@ -11,7 +11,12 @@ ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 DOCS = ROOT / "docs"
 #: Pages for who changes the code beside them.
-BESIDE_CODE = ("accelerators/simulated/habits.md", "benchmarks/README.md", "tests/faults/README.md")
+BESIDE_CODE = (
+    "accelerators/simulated/habits.md",
+    "benchmarks/README.md",
+    "kernels/README.md",
+    "tests/faults/README.md",
+)
 
 
 def pages() -> list[Path]:
