@@ -8,14 +8,14 @@ from __future__ import annotations
 import importlib
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
 from conformance.case import Case
 from conformance.plan import area_names
 from tests.docs.figures import cases_by_area, planned_cases
-from tests.docs.pages import DOCS
+from tests.docs.pages import DOCS, table
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -55,15 +55,17 @@ def _about(area: str) -> str:
 
 
 def deepspeed() -> str:
-    """Return a paragraph for each folder of DeepSpeed's tests."""
-    return "\n\n".join("\n".join(_paragraph(area, known)) for area, known in sorted(facts().items()))
-
-
-def _paragraph(area: str, known: Mapping[str, Any]) -> Iterator[str]:
-    yield f"**{area}**, {known['functions']} test functions. {known['deepspeed']}"
-    if covered := known.get("covered"):
-        yield f"Here too: {'; '.join(subject for subject, _ in covered)}."
-    yield from (f"* Not here: {what}. {why[:1].upper()}{why[1:]}." for what, why in known["missing"])
+    """Return a table of the folders of DeepSpeed's tests, and below it what is not tested here, and why."""
+    tested = table(
+        ("area", "DeepSpeed's test functions", "what they test"),
+        ((f"`{area}`", known["functions"], known["deepspeed"]) for area, known in sorted(facts().items())),
+    )
+    areas_of: dict[tuple[str, str], list[str]] = {}
+    for area, known in sorted(facts().items()):
+        for what, why in known["missing"]:
+            areas_of.setdefault((what, why), []).append(f"`{area}`")
+    missing = table(("area", "not tested here", "why"), ((", ".join(named), *pair) for pair, named in areas_of.items()))
+    return f"{tested}\n\n{missing}"
 
 
 #: Page, name of a generated part, and the function that makes it.
