@@ -34,6 +34,9 @@ ALLOWED = {
         "conformance.process.machine",
         "conformance.process.python",
         "conformance.finding",
+        # The type of the fixture `check`, and the fields by which a call is named in a report.
+        "conformance.checker",
+        "conformance.reports.calls",
         "conformance.numerics",
         "conformance.process.watchdog",
         "conformance.kernels",
