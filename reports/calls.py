@@ -9,7 +9,7 @@ from typing import Final
 CALL: Final = "call"
 SCRIPT: Final = "script"
 #: Characters of the longest script in a report.
-LONGEST_SCRIPT: Final = 6_000
+LONGEST_SCRIPT: Final = 12_000
 _SELECTOR: Final = re.compile(r"\{[a-z]+=[A-Za-z0-9.-]{1,200}(?:,[a-z]+=[A-Za-z0-9.-]{1,200}){0,9}\}")
 
 

@@ -54,9 +54,12 @@ def is_repeatable(id: str) -> bool:
     return 0 < len(id) <= _LONGEST and id.isprintable() and (id[0].isalnum() or id[0] in "_./…")
 
 
-def repro(header: Mapping[str, Any], id: str) -> str:
-    """Return a command line that runs the case alone, in one process; empty if a part of it is not valid."""
-    return repro_line(header).of(id)
+def repro(header: Mapping[str, Any], id: str, metrics: Mapping[str, Any] = MappingProxyType({})) -> str:
+    """Return a command line that runs the case alone, in one process; empty if a part of it is not valid.
+
+    If the metrics of the case name the call that failed, the line runs that call alone.
+    """
+    return repro_line(header).of(id, metrics)
 
 
 def repro_line(header: Mapping[str, Any]) -> ReproLine:

@@ -324,5 +324,5 @@ def describe(report: pytest.TestReport, case: Case, verdict: Verdict, context: R
         ("conformance.reason", verdict.reason.value),
     ]
     if verdict.outcome is Outcome.FAIL:
-        command = repro_of(context, case.id)
+        command = repro_of(context, case.id, verdict.metrics)
         report.sections.append(("conformance", f"{verdict.reason.value}: {verdict.message}\nrepro: {command}"))

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -235,6 +236,6 @@ def redacted(word: str) -> str:
     return "…/" + Path(word).name if word.startswith("/") else word
 
 
-def repro_of(context: RunContext, case_id: str) -> str:
+def repro_of(context: RunContext, case_id: str, metrics: Mapping[str, Any] = MappingProxyType({})) -> str:
     """Return the command line that repeats one case of this run."""
-    return repro(header_of(context), case_id)
+    return repro(header_of(context), case_id, metrics)

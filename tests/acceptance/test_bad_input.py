@@ -50,6 +50,16 @@ def refused(cwd: Path, *arguments: str, **environment: str) -> str:
             ["case 'utils.nothing'"],
             marks=pytest.mark.long,
         ),
+        (
+            ["--accelerator=cpu", "--case=operators.add[float32-inference]{form=out variant}"],
+            ["{form=out variant}", "{form=out,arrangement=offset}", "repro line"],
+        ),
+        pytest.param(
+            ["--accelerator=cpu", "--case=operators.add*{form=out}"], ["behind the full id"], marks=pytest.mark.long
+        ),
+        pytest.param(
+            ["--accelerator=cpu", "--case=utils.nothing{form=out}"], ["of an operator's case"], marks=pytest.mark.long
+        ),
         (["--accelerator=cpu", "--case-file=nowhere.txt"], ["--case-file nowhere.txt", "No such file"]),
         (["--accelerator=cpu", "--case-file", "comments.txt"], ["--case-file comments.txt", "names no case"]),
         (["--accelerator=cpu", "--shard=3/2"], ["--shard 3/2", "K/N"]),
