@@ -8,7 +8,7 @@ import pytest
 
 from conformance.reports.causes import causes
 from conformance.reports.matrix import failures
-from conformance.reports.verdict import Reason, failed
+from conformance.reports.verdict import Reason, Verdict, failed
 from conformance.reports.views import failed as failed_view
 from conformance.selection import matches
 from tests.reports.samples import entry, report_of
@@ -57,3 +57,30 @@ def test_the_ids_of_failed_cases_are_a_case_file(tmp_path: Path) -> None:
     assert lines[0].startswith("# failed: 2;")
     assert sorted(lines[1:]) == sorted(ids)
     assert all(matches(line, line) for line in lines[1:])
+
+
+def test_calls_of_one_form_and_arrangement_are_one_cause_whatever_their_samples_are(tmp_path: Path) -> None:
+    """One defect in many operators fails in the same form of other samples."""
+
+    def wrong(operator: str, sample: str, call: str) -> tuple[dict[str, object], Verdict]:
+        label = f"{sample}, with a storage offset: 3/400 elements differ, worst 0.1 at [1, 2], budget 1e-07"
+        return entry(f"operators.{operator}"), failed(Reason.WRONG, label, call=call)
+
+    offset = "source=size-65,arrangement=offset"
+    report = report_of(
+        tmp_path,
+        wrong("add", "sample 3 (shape (5, 5), (5,))", "{sample=3,arrangement=offset}"),
+        wrong("exp", "sample 1001 (shape (65,), size 65)", f"{{sample=1001,{offset}}}"),
+        wrong("cat", "sample 0 (shape no tensors)", "{sample=0,arrangement=offset}"),
+        wrong("mul", "sample 3 (shape (5, 5))", "{sample=3,form=out,arrangement=offset}"),
+    )
+
+    assert [len(cause.cases) for cause in causes(failures(report))] == [3, 1]
+
+
+def test_labels_of_calls_are_one_cause_also_without_fields(tmp_path: Path) -> None:
+    said = "with a storage offset: 3/400 elements differ"
+    shapes = ["(5, 5), (5,)", "(65,), size 65", "no tensors"]
+    messages = [f"sample {number} (shape {shape}), {said}" for number, shape in enumerate(shapes)]
+
+    assert sizes(tmp_path, *((f"operators.x{i}", Reason.WRONG, text) for i, text in enumerate(messages))) == [3]

@@ -155,6 +155,7 @@ attack("G18", "a metric that is no number", cases(is_native, metrics={"logit_err
 attack("G18", "an unclaimed case's probe", cases(is_native, metrics={"probe": "wrong"}))
 attack("G18", "a waived failure's reason", cases(is_native, metrics={OBSERVED: "wrong"}))
 attack("G18", "the bytes that the host computed", cases(is_native, metrics={"host_bytes": 4_096}))
+attack("G18", "the call of a failure", cases(is_native, metrics={"call": "{sample=0,form=out}"}))
 attack("G18", "a failure's command on a skip", cases(is_undeclared, repro="pytest --case x"))
 attack("G18", "a result of the probe on a refusal", cases(is_unsupported, metrics={"probe": "wrong"}))
 attack(
