@@ -10,7 +10,7 @@ import math
 import os
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,9 @@ from conformance.suites.operators import cell
 from conformance.suites.operators.calls import database, execution, sampling
 from conformance.suites.operators.calls.calls import Call
 from conformance.suites.operators.calls.classes import op_class
+from conformance.suites.operators.calls.work import work
 from conformance.suites.operators.inputs import tiers
+from conformance.suites.operators.judge import cells
 from conformance.suites.operators.judge.oracle import FunctionElements, of_forward
 from conformance.suites.operators.plan import catalogue
 from tests.exact.device import ExactDevice, is_evaluated
@@ -51,7 +53,7 @@ def evaluated() -> dict[str, Any]:
     return {name: info for name, info in database.database().items() if is_evaluated(info)}
 
 
-def cells(mode: str, step: int) -> list[tuple[str, str]]:
+def evaluated_cells(mode: str, step: int) -> list[tuple[str, str]]:
     """Return (operator, case id) of the cells of operators in float32 and float64 that PyTorch's CPU has."""
     found = []
     for name in [*evaluated()][::step]:
@@ -64,16 +66,18 @@ def cells(mode: str, step: int) -> list[tuple[str, str]]:
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    limits = sampling.limits()
     # Large samples repeat the values of small ones; mpmath would need minutes for each.
-    monkeypatch.setattr(limits.large, "elements", 300)
-    monkeypatch.setattr(limits.large, "iterative", 300)
-    if ALL_SAMPLES:
-        return
-    monkeypatch.setattr(limits.inference, "samples", 2)
-    monkeypatch.setattr(limits.training, "samples", 1)
-    monkeypatch.setattr(limits.tiers, "sizes", [1, 17])
-    monkeypatch.setattr(limits.generation, "elements", 60)
+    usual = work()
+    less = replace(usual, large=replace(usual.large, elements=300, iterative=300))
+    if not ALL_SAMPLES:
+        less = replace(
+            less,
+            inference=replace(usual.inference, samples=2, elements=60),
+            training=replace(usual.training, samples=1, elements=60),
+            edges=replace(usual.edges, sizes=(1, 17)),
+        )
+    for module in (cell, cells):
+        monkeypatch.setattr(module, "work", lambda deep=False: less)
 
 
 def run(case_id: str, device: ExactDevice, base: int) -> Checker:
@@ -90,7 +94,7 @@ def run(case_id: str, device: ExactDevice, base: int) -> Checker:
 def failures(mode: str, base: int, step: int) -> tuple[dict[str, str], set[str]]:
     """Run all cells of a mode; return the failures by case id, and the operators of which mpmath computed elements."""
     failed, computed = {}, set()
-    for name, case_id in cells(mode, step):
+    for name, case_id in evaluated_cells(mode, step):
         device = ExactDevice(evaluated()[name].name)
         try:
             run(case_id, device, base)
@@ -113,8 +117,8 @@ def test_exact_values_fail_nothing(mode: str, base: int, step: int, small: None)
 
 def samples_of(info: Any, dtype: torch.dtype, base: int) -> Iterator[Call]:
     torch.manual_seed(base)
-    yield from tiers.edge_sizes(info, dtype) or sampling.pick(
-        info, dtype, requires_grad=False, extent=sampling.limits().inference
+    yield from tiers.edge_sizes(info, dtype, work().edges.sizes) or sampling.pick(
+        info, dtype, requires_grad=False, extent=work().inference
     )
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from conformance.coverage import backward, databases
-from conformance.suites.operators.calls.sampling import limits
+from conformance.suites.operators.calls.facts import facts
 from tests.defects import bench
 
 from . import corpus, derivatives, encoding, forks
@@ -69,13 +69,13 @@ def show(fault: Fault, found: Map, known: corpus.Corpus, accelerator: str, send:
 def zeros_have_signs(kernel: str, found: Map) -> bool:
     """Return whether a zero with the other sign is another result.
 
-    It is one where a standard defines the sign (``limits.toml``, ``zeros``), and where a kernel moves bits. By the
-    suite's own rule, a kernel that also takes booleans and complex numbers may do so. Elsewhere, as in a pooling over
-    two zeros or in a solver, nothing says which zero is right, and no test could.
+    It is one where a standard defines the sign (``signed_zeros`` in ``facts.toml``), and where a kernel moves bits. By
+    the suite's own rule, a kernel that also takes booleans and complex numbers may do so. Elsewhere, as in a pooling
+    over two zeros or in a solver, nothing says which zero is right, and no test could.
     """
     operator = operator_of(kernel).partition("::")[2].removeprefix("_foreach_")
     taken = {flag for flags in found.flags.get(kernel, {}).values() for flag in flags}
-    return operator in limits().zeros.signed or {"bool", "complex64"} <= taken
+    return facts(operator).signed_zeros or {"bool", "complex64"} <= taken
 
 
 def _differs(fault: Fault, hits: Hits, work: Callable[[], Any], device: str, *, signs: bool) -> bool:

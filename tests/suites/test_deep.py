@@ -14,6 +14,7 @@ from conformance.suites.operators import cell
 from conformance.suites.operators.calls import database, execution, sampling
 from conformance.suites.operators.calls.calls import Call
 from conformance.suites.operators.calls.execution import call
+from conformance.suites.operators.calls.work import work
 from conformance.suites.operators.plan import catalogue, deep
 
 from .test_operators_detect import CPU, run
@@ -64,15 +65,13 @@ def test_a_defect_of_direct_calls_shows_in_the_deep_tier_alone(
 
 def test_a_deep_case_has_more_samples() -> None:
     info = database.find("nn.functional.pad.constant")
-    usual_limits, usual_samples = sampling.limits(), samples_of(info)
-    with sampling.depth(True):
-        assert len(samples_of(info)) > len(usual_samples)
-        assert sampling.limits().large.elements >= usual_limits.large.elements
-    assert sampling.limits() is usual_limits
 
+    usual, more = (
+        sampling.pick(info, torch.float32, requires_grad=False, extent=work(deep).inference) for deep in (False, True)
+    )
 
-def samples_of(info: Any) -> list[Call]:
-    return sampling.pick(info, torch.float32, requires_grad=False, extent=sampling.limits().inference)
+    assert len(more) > len(usual)
+    assert work(deep=True).large.iterative > work().large.iterative
 
 
 def cell_of(case: Case) -> AssertionError | None:

@@ -14,6 +14,7 @@ from conformance.numerics.budgets import OpClass
 from conformance.suites.operators.calls import database, execution, passes, sampling
 from conformance.suites.operators.calls.calls import HOST, Call
 from conformance.suites.operators.calls.execution import host_call
+from conformance.suites.operators.calls.work import work
 from conformance.suites.operators.checks import wrong_calls
 from conformance.suites.operators.inputs import arrangements, large, variants
 from conformance.suites.operators.judge import judging, promises
@@ -214,10 +215,10 @@ def test_an_output_that_is_returned_counts_twice(returns_its_output: bool, monke
 
 def test_a_derivative_that_needs_the_square_of_its_memory_gets_fewer_rows() -> None:
     info = next(info for info in database.database().values() if info.name == "linalg.lstsq")
-    samples = sampling.pick(info, torch.float32, requires_grad=True, extent=sampling.limits().training)
+    samples = sampling.pick(info, torch.float32, requires_grad=True, extent=work().training)
 
     def rows(**given: bool) -> int:
-        return max(max(x.shape) for x in large.grown(info, samples, torch.float32, **given)[-1].tensors)
+        return max(max(x.shape) for x in large.grown(info, samples, torch.float32, work().large, **given)[-1].tensors)
 
     # A matrix of rows × rows in float64 takes 32 MB and not 134 MB.
     assert rows(trained=True) ** 2 * 8 <= 32e6 < rows() ** 2 * 8

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+from dataclasses import replace
 
 import pytest
 import torch
 
 from conformance.suites.operators.calls import sampling
 from conformance.suites.operators.calls.database import find
+from conformance.suites.operators.calls.work import work
 
 #: Operators for which PyTorch's database adds samples on CUDA, where torch says that there is one.
 LOOKING_FOR_CUDA = ("to", "new_empty", "new_empty_strided", "new_full", "new_ones")
@@ -27,6 +28,6 @@ def test_samples_are_the_same_where_a_package_answers_for_cuda(name, monkeypatch
 
 def arguments(name: str) -> list[tuple[int, object]]:
     """What distinguishes an operator's samples, but for their numbers."""
-    everything = SimpleNamespace(samples=1000, prefix=64)
+    everything = replace(work().inference, samples=1000)
     samples = sampling.pick(find(name), torch.float32, requires_grad=False, extent=everything)
     return [(len(sample.args), sample.kwargs) for sample in samples]

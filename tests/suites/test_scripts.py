@@ -102,8 +102,8 @@ def test_a_label_names_one_call_and_its_script_shows_nothing_on_a_healthy_device
     said: list[str] = []
     note = Cell.note
 
-    def noted(self: Cell, call: Call) -> None:
-        note(self, call)
+    def noted(self: Cell, call: Call, *about: Any) -> None:
+        note(self, call, *about)
         own = call.origin or call
         known, _ = made.setdefault(own.key, (own, self.info))
         assert is_selector(own.key), own.key

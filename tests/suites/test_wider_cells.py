@@ -15,6 +15,7 @@ from conformance.numerics.trees import mapped
 from conformance.suites.operators.calls import database, execution
 from conformance.suites.operators.calls.calls import Call
 from conformance.suites.operators.calls.execution import call
+from conformance.suites.operators.calls.work import work
 from conformance.suites.operators.inputs import arrangements, large
 from conformance.suites.operators.judge import choices
 
@@ -105,9 +106,8 @@ def test_a_wrong_element_in_a_large_result_is_found(cell: str, monkeypatch: pyte
 def grown(name: str) -> list[Call]:
     info = database.find(name)
     samples = list(info.sample_inputs("cpu", torch.float32))
-    return large.grown(
-        info, [Call(i, each.input, each.args, each.kwargs) for i, each in enumerate(samples)], torch.float32
-    )
+    given = [Call(i, each.input, each.args, each.kwargs) for i, each in enumerate(samples)]
+    return large.grown(info, given, torch.float32, work().large)
 
 
 @pytest.mark.parametrize("name", ["nn.functional.ctc_loss", "_segment_reduce.lengths"])

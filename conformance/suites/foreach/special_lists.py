@@ -10,7 +10,7 @@ import torch
 from conformance.numerics.compare import plain, zero_signs
 from conformance.numerics.nearness import Near, near
 from conformance.numerics.transfer import copied_with_memory, memory_behind
-from conformance.suites.operators.calls.sampling import limits
+from conformance.suites.operators.calls.facts import facts
 
 from .functions import Function, ListCall, Lists
 
@@ -89,7 +89,7 @@ def _special(function: Function, dtype: torch.dtype) -> list[torch.Tensor]:
     values = torch.tensor(_FLOATS, dtype=dtype)
     # Twice: each of several numbers meets them.
     found = [] if function.name in OPEN else [values, values.clone()]
-    if function.operator not in limits().specials.nan:
+    if not facts(function.operator).open_for_nan:
         found.append(torch.tensor(_NAN, dtype=dtype))
     return found
 
@@ -101,7 +101,7 @@ def _check_special(check, function: Function, label: str, actual: torch.Tensor, 
     check.equal(actual.isnan(), right.isnan(), f"{label}: where it is NaN")
     check.equal(actual.isposinf(), right.isposinf(), f"{label}: where it is infinite")
     check.equal(actual.isneginf(), right.isneginf(), f"{label}: where it is negatively infinite")
-    if function.operator.partition(".")[0] in limits().zeros.signed:
+    if facts(function.operator.partition(".")[0]).signed_zeros:
         signs = zero_signs(actual, right)
         check.that(signs.right, f"{label}: {signs}")
 

@@ -13,7 +13,7 @@ import torch
 
 from conformance.numerics.compare import plain, zero_signs
 from conformance.numerics.trees import mapped
-from conformance.suites.operators.calls.sampling import limits
+from conformance.suites.operators.calls.facts import facts
 
 from .functions import Function, ListCall
 from .special_lists import OPEN, moved
@@ -162,7 +162,7 @@ def _check_one(check, function: Function, label: str, kind: Kind, call: _Call, d
             check.that(not ((agreed != 0) & (actual != agreed)).any(), f"{what}: where it is infinite, and its sign")
         if function.name not in OPEN and kind.name == "infinities":
             check.that(not ((right == 0) & (actual != 0) & _is_special(right)).any(), f"{what}: what has to be zero")
-        if function.operator.partition(".")[0] in limits().zeros.signed:
+        if facts(function.operator.partition(".")[0]).signed_zeros:
             signs = zero_signs(actual, right)
             check.that(signs.right, f"{what}: {signs}")
 
@@ -175,7 +175,7 @@ def _is_special(tensor: torch.Tensor) -> torch.Tensor:
 def _check_not_finite(
     check, function: Function, what: str, actual: torch.Tensor, right: torch.Tensor, *, of_nan: bool
 ) -> None:
-    if function.operator in limits().specials.nan:
+    if facts(function.operator).open_for_nan:
         return
     # No number and no infinity comes from NaN.
     lost = right.isnan() & ~actual.isnan() if of_nan else actual.isfinite() & ~right.isfinite()

@@ -22,7 +22,7 @@ from .special_lists import strided as _strided
 _REDUCING = ("max", "norm")
 #: Multiplies the numbers for functions that take every number.
 _WIDE = 9.0
-#: More elements than one launch of a kernel works on, as in ``limits.toml``, ``large``.
+#: More elements than one launch of a kernel works on, as in ``work.toml`` of the operators, ``large``.
 _LONG = (3, ((1 << 20) + 77) // 3)
 DTYPES = ("float32", "bfloat16", "int64")
 

@@ -20,7 +20,7 @@ from conformance.reports.calls import CALL, LONGEST_SCRIPT, SCRIPT
 
 from .calls import database, execution, sampling
 from .calls.calls import Call
-from .calls.sampling import limits
+from .calls.work import Extent, work
 from .checks import error_inputs, training
 from .inputs.comparing import check_samples
 from .inputs.families import Stage, families
@@ -61,7 +61,7 @@ def _failed(failure: Failure, about: str, device: str, package: str) -> dict[str
 
 def _run(case: Case, device: torch.device, check: Checker) -> None:
     info = database.find(case.payload)
-    with quiet(), without_modes(), sampling.depth(case.tier is Tier.DEEP):
+    with quiet(), without_modes():
         if case.dtype is None:
             error_inputs.check_refusals(info, getattr(torch, case.requires[0].dtype), device, check)
         else:
@@ -73,9 +73,10 @@ def _run(case: Case, device: torch.device, check: Checker) -> None:
 def _run_cell(case: Case, info: Any, device: torch.device, check: Checker) -> None:
     # A dtype that PyTorch's CPU lacks is only probed: there is no reference to compare with.
     dtype, trains, probe = getattr(torch, str(case.dtype)), case.mode == "training", not case.in_reference
-    usual = limits().training if trains else limits().inference
-    samples = _samples(info, dtype, trains, limits().probe if probe else usual, probe=probe)
-    cell = Cell.of(info, dtype, device, check, samples, usual.watched)
+    deep = case.tier is Tier.DEEP
+    usual = work(deep).training if trains else work(deep).inference
+    samples = _samples(info, dtype, trains, work(deep).probe if probe else usual, probe=probe)
+    cell = Cell.of(info, dtype, device, check, samples, watched=usual.watched, deep=deep)
     with cell.reporting_calls():
         first = _check_training if trains else _check_inference
         failure = first(cell, probe=probe)
@@ -100,7 +101,7 @@ def _check_inference(cell: Cell, *, probe: bool) -> Exception | None:
         execution.execute(cell.info.op, cell.on(samples[0]))  # a refusal ends the probe, before anything is computed
     # The first samples run under one profile; those after it run and are compared one by one.
     first = cell.watches.span(samples)
-    measured = 0 if probe else limits().oracle.samples
+    measured = 0 if probe else cell.work.oracle.samples
     failure = check_samples(cell, samples[:first], measured)
     for order, sample in enumerate(samples[first:], first):
         # Of the samples for the oracle, ``measured - order`` are left.
@@ -113,13 +114,13 @@ def _check_training(cell: Cell, *, probe: bool) -> Exception | None:
     if probe:
         training.PLAIN.run(cell.info, execution.execute, execution.gradients, cell.on(cell.samples[0]), seed=0)
     failure = None
-    measured = 0 if probe else limits().oracle.samples
+    measured = 0 if probe else cell.work.oracle.samples
     for order, sample in enumerate(cell.samples):
         failure = training.check_sample(cell, sample, with_oracle=order < measured) or failure
     return failure
 
 
-def _samples(info: Any, dtype: torch.dtype, trains: bool, extent: Any, *, probe: bool) -> list[Call]:
+def _samples(info: Any, dtype: torch.dtype, trains: bool, extent: Extent, *, probe: bool) -> list[Call]:
     try:
         samples = sampling.pick(info, dtype, requires_grad=trains, extent=extent)
     except Exception as error:

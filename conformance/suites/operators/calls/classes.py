@@ -6,7 +6,7 @@ import re
 
 from conformance.numerics.budgets import ELEMENTWISE_CLASSES, OpClass, class_of_function, class_of_generator
 
-from .sampling import limits
+from .facts import facts
 
 #: Classes of operators by id, with the operator: PyTorch's descriptions have no hash.
 _KNOWN: dict[int, tuple[object, OpClass]] = {}
@@ -42,7 +42,7 @@ def _class_of(info) -> OpClass:
         return OpClass.REDUCTION
     if is_factorisation(info):
         return OpClass.ITERATIVE
-    if info.name in limits().narrow.operators:
+    if facts(info.name).narrow:
         return OpClass.NARROW
     return OpClass.CONTRACTION
 
@@ -60,7 +60,7 @@ def is_factorisation(info) -> bool:
         info.name.startswith("linalg.")
         or "hermitian" in info.gradcheck_wrapper.__name__
         or (info.gradcheck_wrapper is not generic and "triangular" in info.gradcheck_wrapper.__name__)
-        or (_needs_lapack(info) and info.name not in limits().factors.moved_by)
+        or (_needs_lapack(info) and not facts(info.name).moves_factors)
     )
 
 
@@ -72,7 +72,7 @@ def _needs_lapack(info) -> bool:
 
 def is_fourier_transform(info) -> bool:
     """Return whether the operator is a Fourier transform."""
-    return "SpectralFuncInfo" in {kind.__name__ for kind in type(info).__mro__} or info.name in limits().fourier.named
+    return "SpectralFuncInfo" in {kind.__name__ for kind in type(info).__mro__} or facts(info.name).fourier
 
 
 def is_uninitialised(info) -> bool:

@@ -2,71 +2,38 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import replace
-from types import SimpleNamespace
+from typing import Any
 from unittest import mock
 
 import torch
 
-from conformance.numerics.budgets import load_table
 from conformance.numerics.trees import tensors
 
 from . import repeated_writes
 from .calls import Call
 from .factors import with_positive_diagonal
+from .facts import facts
+from .work import Extent
 
 #: Full names of the operators whose samples keep no tensor on the host.
 _MOVES_ALL: set[str] = set()
 
 
-#: Whether the cell that runs is one of the deep tier.
-_IS_DEEP: ContextVar[bool] = ContextVar("_IS_DEEP", default=False)
-
-
-def limits() -> SimpleNamespace:
-    """Return the tables of limits.toml, the amount of work per cell, as attributes; in a deep cell the deep ones."""
-    return _tables(_IS_DEEP.get())
-
-
-def is_deep() -> bool:
-    """Return whether the cell that runs is one of the deep tier."""
-    return _IS_DEEP.get()
-
-
-@contextmanager
-def depth(deep: bool) -> Iterator[None]:
-    """Run with the amount of work of the deep tier, or with the usual one."""
-    token = _IS_DEEP.set(deep)
-    try:
-        yield
-    finally:
-        _IS_DEEP.reset(token)
-
-
-@functools.cache
-def _tables(deep: bool) -> SimpleNamespace:
-    tables = load_table(__file__, "limits.toml")
-    changes = tables["deep"] if deep else {}
-    usual = {name: table for name, table in tables.items() if name != "deep"}
-    return SimpleNamespace(**{name: SimpleNamespace(**{**row, **changes.get(name, {})}) for name, row in usual.items()})
-
-
-def pick(info, dtype: torch.dtype, *, requires_grad: bool, extent) -> list[Call]:
+def pick(info: Any, dtype: torch.dtype, *, requires_grad: bool, extent: Extent) -> list[Call]:
     """Return up to ``extent.samples`` of the first ``extent.prefix`` samples, made on the host."""
     with host_only():
         generated = info.sample_inputs("cpu", dtype, requires_grad=requires_grad, set_seed=False)
-        defined = [sample for sample in _prefix(generated, extent.prefix) if not repeated_writes.are_in(info, sample)]
-        picked = _within_budget(_chosen(_small(defined), extent.samples))
-        if info.name in limits().factors.determined:
+        defined = [sample for sample in _prefix(generated, extent) if not repeated_writes.are_in(info, sample)]
+        picked = _within_budget(_chosen(_small(defined, extent), extent.samples), extent)
+        if facts(info.name).determined:
             picked = [replace(sample, process=None) for sample in picked]
-        if info.name in limits().factors.of_signs:
+        if facts(info.name).open_signs:
             picked = [replace(sample, process=with_positive_diagonal) for sample in picked]
-        return _with_host_arguments(picked, info, dtype, requires_grad=requires_grad)
+        return _with_host_arguments(picked, info, dtype, extent, requires_grad=requires_grad)
 
 
 @contextmanager
@@ -84,7 +51,9 @@ def _no() -> bool:
     return False
 
 
-def _with_host_arguments(picked: list[Call], info, dtype: torch.dtype, *, requires_grad: bool) -> list[Call]:
+def _with_host_arguments(
+    picked: list[Call], info: Any, dtype: torch.dtype, extent: Extent, *, requires_grad: bool
+) -> list[Call]:
     """Return the samples with the positions of the tensors that stay on the host.
 
     The database makes these tensors on the host even for another device. To find them, the samples are generated a
@@ -95,7 +64,7 @@ def _with_host_arguments(picked: list[Call], info, dtype: torch.dtype, *, requir
     if info.full_name in _MOVES_ALL or not any(_has_index(sample) for sample in picked):
         return picked
     with torch.random.fork_rng(devices=()):  # the second generation must not change later draws
-        places = _host_places(info, dtype, requires_grad=requires_grad)
+        places = _host_places(info, dtype, extent, requires_grad=requires_grad)
     if not any(places.values()):
         _MOVES_ALL.add(info.full_name)
     return [replace(sample, on_host=places.get(sample.number, frozenset())) for sample in picked]
@@ -105,12 +74,12 @@ def _has_index(sample: Call) -> bool:
     return any(not (t.is_floating_point() or t.is_complex()) for t in tensors([sample.args, sample.kwargs]))
 
 
-def _host_places(info, dtype: torch.dtype, *, requires_grad: bool) -> dict[int, frozenset[int]]:
+def _host_places(info: Any, dtype: torch.dtype, extent: Extent, *, requires_grad: bool) -> dict[int, frozenset[int]]:
     found: dict[int, frozenset[int]] = {}
     try:
         # On meta nothing is computed; a tensor that is not on meta was made on the host.
         generated = info.sample_inputs("meta", dtype, requires_grad=requires_grad, set_seed=False)
-        for number, sample in enumerate(itertools.islice(generated, limits().inference.prefix)):
+        for number, sample in enumerate(itertools.islice(generated, extent.indexed)):
             made = enumerate(Call.of(number, sample).tensors)
             found[number] = frozenset(position for position, tensor in made if not tensor.is_meta)
     except Exception:  # some generators read the values of their tensors, and meta tensors have none
@@ -118,19 +87,19 @@ def _host_places(info, dtype: torch.dtype, *, requires_grad: bool) -> dict[int, 
     return found
 
 
-def _prefix(generated, length: int) -> list[Call]:
+def _prefix(generated: Iterable[Any], extent: Extent) -> list[Call]:
     """Return the first samples, fewer if they are large: some generators hold thousands, with millions of numbers."""
     samples, scanned, filled = [], 0, False
-    for number, sample in enumerate(itertools.islice(generated, limits().generation.longest)):
+    for number, sample in enumerate(itertools.islice(generated, extent.longest)):
         # Some generators begin with empty tensors, on which nothing is computed: then the first that are not follow.
-        if number >= length and (filled or not _is_filled(Call.of(number, sample))):
+        if number >= extent.prefix and (filled or not _is_filled(Call.of(number, sample))):
             if filled:
                 break
             continue
         samples.append(Call.of(number, sample))
         filled = filled or _is_filled(samples[-1])
         scanned += elements(samples[-1])
-        if scanned > limits().generation.scanned:
+        if scanned > extent.scanned:
             break
     return samples
 
@@ -149,9 +118,9 @@ def _chosen(samples: list[Call], count: int) -> list[Call]:
     return chosen if filled is None else [*chosen[:-1], filled]
 
 
-def _small(samples: list[Call]) -> list[Call]:
+def _small(samples: list[Call], extent: Extent) -> list[Call]:
     """Return the samples that are not too large, or the smallest one if all are."""
-    small = [sample for sample in samples if elements(sample) <= limits().generation.elements]
+    small = [sample for sample in samples if elements(sample) <= extent.elements]
     return small or sorted(samples, key=elements)[:1]
 
 
@@ -163,12 +132,12 @@ def _spread(samples: list[Call], count: int) -> list[Call]:
     return [samples[round(i * step)] for i in range(count)]
 
 
-def _within_budget(samples: list[Call]) -> list[Call]:
+def _within_budget(samples: list[Call], extent: Extent) -> list[Call]:
     """Return the first samples that together stay below the cell's limit of elements; at least one."""
     kept, spent = [], 0
     for sample in samples:
         spent += elements(sample)
-        if kept and spent > limits().generation.cell_elements:
+        if kept and spent > extent.cell_elements:
             break
         kept.append(sample)
     return kept
@@ -177,14 +146,3 @@ def _within_budget(samples: list[Call]) -> list[Call]:
 def elements(sample: Call) -> int:
     """Return how many elements the sample's tensors have together."""
     return sum(tensor.numel() for tensor in sample.tensors)
-
-
-def is_first_dtype(info, dtype: torch.dtype) -> bool:
-    """Return whether this is the one dtype of further calls: float32, or else int64, or else the first by name.
-
-    In the deep tier every dtype has them.
-    """
-    if is_deep():
-        return True
-    usual = [kind for kind in (torch.float32, torch.int64) if kind in info.dtypes]
-    return dtype is (usual or sorted(info.dtypes, key=str))[0]

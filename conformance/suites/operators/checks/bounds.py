@@ -14,7 +14,7 @@ from conformance.accelerators.capabilities import Mode
 from conformance.suites.operators.calls import execution
 from conformance.suites.operators.calls.calls import HOST, Call
 from conformance.suites.operators.calls.execution import attempt, call, settled
-from conformance.suites.operators.calls.sampling import limits
+from conformance.suites.operators.calls.facts import facts
 from conformance.suites.operators.inputs import forms
 from conformance.suites.operators.inputs.families import Stage, check
 from conformance.suites.operators.inputs.kinds import unlike
@@ -29,7 +29,7 @@ def bounds(cell: Cell) -> None:
 
     A device may refuse by an assertion in its kernel, which ends its context. So this is the last check of a cell.
     """
-    if cell.info.name not in limits().indices.bounded:
+    if not facts(cell.info.name).bounded_indices:
         return
     for sample in unlike(cell, cell.samples, most=len(cell.samples)):
         for beyond in _beyond(cell.info, sample):
@@ -50,7 +50,7 @@ def _beyond(info: Any, sample: Call) -> Iterator[Call]:
         if index.dtype is not torch.int64 or index.layout is not torch.strided:
             continue
         others = [tensor for tensor in sample.tensors if tensor is not index]
-        is_flat = info.name in limits().indices.flat
+        is_flat = facts(info.name).flat_indices
         end = max((t.numel() if is_flat else max(t.shape, default=1) for t in others), default=1)
         for name, value in (("beyond the end", end), ("before the beginning", -end - 1)):
             changed = index.clone(memory_format=torch.contiguous_format).reshape(-1)

@@ -20,7 +20,7 @@ from conformance.numerics.trees import leaves
 from conformance.suites.operators.calls import execution
 from conformance.suites.operators.calls.calls import HOST, Call
 from conformance.suites.operators.calls.execution import attempt, call, settled
-from conformance.suites.operators.calls.sampling import limits
+from conformance.suites.operators.calls.facts import argument_facts, facts
 from conformance.suites.operators.inputs import large, settings
 from conformance.suites.operators.inputs.families import Stage, check
 from conformance.suites.operators.judge.cells import Cell
@@ -41,7 +41,7 @@ def direct_calls(cell: Cell) -> None:
         return
     loose = cell.of_class(OpClass.CONTRACTION)
     numbers: dict[Any, int] = {}
-    found = kernels.calls(cell.info, cell.samples, cell.seed, kernels.computes_values, _kinds)
+    found = kernels.calls(cell, cell.samples, cell.seed, kernels.computes_values, _kinds)
     for order, (function, sample) in enumerate(found):
         numbers[function] = numbers.get(function, 0) + 1
         if numbers[function] > _CALLS:
@@ -59,7 +59,7 @@ def _check_large(cell: Cell, function: Any, sample: Call) -> None:
     if dtype is not torch.float32 or not kernels.fits_any_shape(function, sample):
         return
     cell = cell.of_kernel(kernels.Kernel(cell.info, function))
-    for grown in large.grown(cell.info, [sample], dtype)[:1]:
+    for grown in large.grown(cell.info, [sample], dtype, cell.work.large)[:1]:
         found = settled(attempt(execution.execute, cell.info, cell.on(grown)))
         expected = attempt(call, cell.info, grown.on(HOST))
         if found.error is None and expected.error is None:
@@ -80,16 +80,15 @@ def _kind(leaf: Any) -> Any:
 
 def _check_arguments(cell: Cell, function: Any, sample: Call) -> None:
     """Compare calls with other values of the arguments that are no tensors, where the host computes them."""
-    unchecked = limits().large.unchecked
     if kernels.is_private(function):
         return  # PyTorch alone calls it, and it does not check its arguments
-    if cell.info.name in unchecked or function._schema.name.partition("::")[2] in unchecked:
+    if facts(cell.info.name).unchecked or facts(kernels.name_of(function)).unchecked:
         return
     cell = cell.of_kernel(kernels.Kernel(cell.info, function))
     into = kernels.with_out(function)
     for other in _with_arguments(function, sample):
         host, device = other.on(HOST), cell.on(other)
-        if not settings.computes(cell.info, other):
+        if not settings.computes(cell, other):
             continue
         found = settled(attempt(execution.execute, cell.info, device))
         if found.error is not None:
@@ -114,14 +113,14 @@ def _with_arguments(function: Any, sample: Call) -> Iterator[Call]:
     )
     values = [given for _, given in _given(arguments, sample)]
     for place, (argument, given) in enumerate(_given(arguments, sample)):
-        if argument.name in limits().settings.kept:
+        if argument_facts(argument.name).kept:
             continue
         # The arguments before it get their defaults.
         filled = replace(sample, args=(*sample.args, *values[len(sample.args) : place + 1]))
         key: int | str = argument.name if argument.kwarg_only else place
         if type(given) is bool and lacks_tensor:
             continue
-        if argument.name in limits().kernels.words and type(given) is int:
+        if argument_facts(argument.name).coded and type(given) is int:
             others = [(given + step) % 3 for step in (1, 2)]
         else:
             others = list(_others(given, str(argument.type.annotation_str)))

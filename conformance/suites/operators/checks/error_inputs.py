@@ -15,7 +15,6 @@ from conformance.suites.operators.calls import execution, sampling
 from conformance.suites.operators.calls.calls import HOST, Call
 from conformance.suites.operators.calls.classes import is_uninitialised
 from conformance.suites.operators.calls.execution import call
-from conformance.suites.operators.calls.sampling import limits
 from conformance.suites.operators.judge.cells import Cell
 from conformance.suites.operators.judge.promises import promises_refusal
 
@@ -116,7 +115,7 @@ def check_right_call(cell: Cell) -> None:
     Whether the values are right is the matter of other cases.
     """
     info = cell.info
-    for picked in sampling.pick(info, cell.dtype, requires_grad=False, extent=limits().training):
+    for picked in sampling.pick(info, cell.dtype, requires_grad=False, extent=cell.work.training):
         sample = picked.named(change="after the error inputs")
         try:
             expected = call(info.op, sample.on(HOST))

@@ -21,8 +21,9 @@ from conformance.numerics.trees import leaves, mapped
 from conformance.suites.operators.calls import execution
 from conformance.suites.operators.calls.calls import HOST, Call
 from conformance.suites.operators.calls.execution import attempt, call, host_gradients, settled
+from conformance.suites.operators.calls.facts import facts, kernel_facts
 from conformance.suites.operators.calls.passes import Pass
-from conformance.suites.operators.calls.sampling import elements, limits
+from conformance.suites.operators.calls.sampling import elements
 from conformance.suites.operators.inputs import arrangements, special_inputs, tiny_inputs, variants
 from conformance.suites.operators.judge.cells import Cell
 from conformance.suites.operators.judge.oracle import Oracle
@@ -33,6 +34,8 @@ from . import wrong_calls
 #: Numbers from 5000 on are no numbers of other samples.
 NUMBER = 5000
 _PLAIN = Pass()
+#: What makes two calls of one overload alike, of its arguments.
+Kinds = Callable[[tuple[Any, ...]], tuple[Any, ...]]
 #: Spreads real numbers before they are rounded to integers.
 _SPREAD = 1000
 #: The key under which PyTorch registers kernels whose checks are those of the meta function, on every device.
@@ -45,7 +48,7 @@ def check(cell: Cell, samples: list[Call], dtype: torch.dtype, seed: int) -> Non
         return
     # A kernel of a backward is a composition, also where the forward is a function.
     loose = cell.of_class(OpClass.CONTRACTION)
-    for order, (function, sample) in enumerate(calls(cell.info, samples, seed, _is_of_interest, _settings)):
+    for order, (function, sample) in enumerate(calls(cell, samples, seed, _is_of_interest, _settings)):
         check_call(loose, function, replace(sample, number=NUMBER + order, source=str(function)))
 
 
@@ -53,22 +56,22 @@ def check(cell: Cell, samples: list[Call], dtype: torch.dtype, seed: int) -> Non
 
 
 def calls(
-    info,
+    cell: Cell,
     samples: list[Call],
     seed: int,
     is_of_interest: Callable[[Any], bool],
-    kinds: Callable[[tuple[Any, ...]], tuple[Any, ...]],
+    kinds: Kinds,
 ) -> list[tuple[Any, Call]]:
     """Return calls of the overloads behind an operator, the largest of each kind of arguments.
 
     ``is_of_interest`` chooses the overloads, and ``kinds`` says what makes two calls of one overload alike.
     """
-    found = _Calls(is_of_interest, kinds)
+    found = _Calls(is_of_interest, kinds, cell.work.inference.elements)
     for sample in samples:
-        if sample.process is not None or elements(sample) > limits().generation.elements:
+        if sample.process is not None or elements(sample) > cell.work.inference.elements:
             continue
         try:
-            _PLAIN.run(info, _under(found, call), _under(found, host_gradients), sample.on(HOST), seed)
+            _PLAIN.run(cell.info, _under(found, call), _under(found, host_gradients), sample.on(HOST), seed)
         except Exception:  # the plain results show it
             continue
     return [(function, sample) for (function, _), sample in found.largest.items()]
@@ -85,9 +88,9 @@ def _under(mode: TorchDispatchMode, function):
 class _Calls(TorchDispatchMode):
     """Keeps copies of the arguments of each overload's largest call of each kind."""
 
-    def __init__(self, is_of_interest, kinds) -> None:
+    def __init__(self, is_of_interest: Callable[[Any], bool], kinds: Kinds, most: int) -> None:
         super().__init__()
-        self._is_of_interest, self._kinds = is_of_interest, kinds
+        self._is_of_interest, self._kinds, self._most = is_of_interest, kinds, most
         self.largest: dict[tuple[Any, tuple[Any, ...]], Call] = {}
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
@@ -97,7 +100,7 @@ class _Calls(TorchDispatchMode):
             given = Call(0, args[0], tuple(args[1:]), kwargs)
             key = func, self._kinds(args)
             known = self.largest.get(key)
-            if known is None or elements(known) < elements(given) <= limits().generation.elements:
+            if known is None or elements(known) < elements(given) <= self._most:
                 self.largest[key] = given.with_arguments(mapped(given.arguments, _copied))
         return func(*args, **kwargs)
 
@@ -114,20 +117,23 @@ def _copied(leaf):
 @functools.cache
 def _is_of_interest(function) -> bool:
     """Return whether an overload computes new tensors by a rule, and no operator of the database has its name."""
-    name = function._schema.name.partition("::")[2]
-    return name not in _public_names() and not is_private(function) and computes_values(function)
+    return name_of(function) not in _public_names() and not is_private(function) and computes_values(function)
+
+
+def name_of(function: Any) -> str:
+    """Return the name of an overload's kernel without its namespace."""
+    name: str = function._schema.name
+    return name.partition("::")[2]
 
 
 @functools.cache
 def computes_values(function) -> bool:
     """Return whether an overload of aten computes new tensors by a rule that every device follows."""
-    schema, table = function._schema, limits().kernels
+    schema = function._schema
     if function.namespace != "aten" or function.is_view or schema.is_mutable:
         return False
-    name = schema.name.partition("::")[2]
-    if torch.Tag.nondeterministic_seeded in function.tags or name in table.memory:
-        return False
-    if any(part in name for part in table.foreign):
+    known = kernel_facts(name_of(function))
+    if torch.Tag.nondeterministic_seeded in function.tags or known.memory or known.foreign:
         return False
     return not any(argument.name == "device" for argument in schema.arguments)
 
@@ -149,7 +155,7 @@ def check_call(cell: Cell, function: Any, sample: Call) -> None:
     """Compare calls of an overload with the arguments of a sample, arranged, special and wrong, with the host's."""
     if any(tensor.layout is not torch.strided for tensor in sample.tensors):
         return
-    is_unchecked = cell.info.name in limits().large.unchecked
+    is_unchecked = facts(cell.info.name).unchecked
     cell = cell.of_kernel(Kernel(cell.info, function))
     device, host = cell.on(sample), sample.on(HOST)
     found, expected = settled(attempt(execution.execute, cell.info, device)), attempt(call, cell.info, host)
@@ -164,11 +170,11 @@ def check_call(cell: Cell, function: Any, sample: Call) -> None:
     into = with_out(function)
     if into is not None:
         check_into(cell, sample, into, pairs[1][0])
-    if not any(part in function._schema.name for part in limits().kernels.finite):
+    if not kernel_facts(name_of(function)).finite:
         special_inputs.check_kernel(cell, sample)
     tiny_inputs.check(cell, [sample])
     _check_arrangements(cell, sample)
-    for wrong in () if is_unchecked else _wrong(function, sample, pairs[1][0]):
+    for wrong in () if is_unchecked else _wrong(cell, function, sample, pairs[1][0]):
         if promises_refusal(cell.info, wrong.call):
             wrong_calls.check_one(cell, wrong)
     # Gradients are small: factors below one hide most of them. A kernel that does not check its arguments reads no
@@ -178,7 +184,7 @@ def check_call(cell: Cell, function: Any, sample: Call) -> None:
 
 def is_private(function) -> bool:
     """Return whether each device may have the arguments and results of this overload in a form of its own."""
-    return function._schema.name.partition("::")[2] in limits().kernels.private
+    return kernel_facts(name_of(function)).private
 
 
 def _has_the_form(actual, expected) -> bool:
@@ -268,13 +274,13 @@ def with_out(function) -> Into | None:
     return None
 
 
-def _wrong(function, sample: Call, expected) -> Iterator[wrong_calls.Wrong]:
+def _wrong(cell: Cell, function: Any, sample: Call, expected: Any) -> Iterator[wrong_calls.Wrong]:
     """Yield wrong calls that no host answers by reading other memory: of kernels that check their arguments."""
     if _is_structured(function):
-        yield from wrong_calls.changed(function, sample)
+        yield from wrong_calls.changed(cell, function, sample)
     elif isinstance(expected, torch.Tensor) and {tensor.shape for tensor in sample.tensors} == {expected.shape}:
         # A function of single elements finds the common shape of its tensors first.
-        yield from wrong_calls.shapes(function, sample)
+        yield from wrong_calls.shapes(cell, function, sample)
 
 
 def fits_any_shape(function, sample: Call) -> bool:
@@ -288,7 +294,7 @@ def fits_any_shape(function, sample: Call) -> bool:
 
 def _is_structured(function) -> bool:
     """Return whether every device checks the arguments as the meta function does."""
-    if function._schema.name.partition("::")[2] in limits().kernels.checked:
+    if kernel_facts(name_of(function)).checked:
         return True
     name = function._schema.name + (f".{function._overloadname}" if function._overloadname != "default" else "")
     return torch._C._dispatch_has_kernel_for_dispatch_key(name, _STRUCTURED)

@@ -17,7 +17,7 @@ from conformance.numerics.budgets import OpClass
 from conformance.numerics.compare import plain
 from conformance.numerics.trees import tensors
 from conformance.suites.operators.calls.calls import Call
-from conformance.suites.operators.calls.sampling import limits
+from conformance.suites.operators.calls.facts import facts
 from conformance.suites.operators.inputs import large, randomness
 from conformance.suites.operators.inputs.families import Stage, check
 from conformance.suites.operators.judge.cells import Cell
@@ -66,7 +66,7 @@ def _compare(cell: Cell, form: Call, device: torch.Tensor, host: torch.Tensor) -
 
 def _long(cell: Cell, sample: Call) -> Call | None:
     """Return the sample grown along the dimensions by which its result grows; None if it does not draw or grow."""
-    if sample.number not in cell.tally.drawn or not large.fits(sample) or cell.info.name in limits().random.short:
+    if sample.number not in cell.tally.drawn or not large.fits(sample) or facts(cell.info.name).draws_pairs:
         return None
     for growth in large.growths(sample):
         few, many = (

@@ -17,8 +17,8 @@ from conformance.suites.operators.calls import execution, sampling
 from conformance.suites.operators.calls.calls import HOST, Call
 from conformance.suites.operators.calls.database import OnCopy
 from conformance.suites.operators.calls.execution import call, host_gradients, perform, processed
+from conformance.suites.operators.calls.facts import facts
 from conformance.suites.operators.calls.passes import Pass, cotangents, differentiable
-from conformance.suites.operators.calls.sampling import limits
 from conformance.suites.operators.inputs import forms, indices, large, lengths, settings, special_inputs
 from conformance.suites.operators.inputs.arrangements import dense, is_dense
 from conformance.suites.operators.inputs.families import Stage, check, source
@@ -84,9 +84,9 @@ def further_derivatives(cell: Cell) -> None:
     """Compare second derivatives, forward mode and vmap, also of other kinds of arguments, whose formulas differ."""
     first = representative(cell.fixed)
     others: list[Call] = []
-    if sampling.is_first_dtype(cell.info, cell.dtype):
+    if cell.is_first_dtype:
         others += unlike(cell, [other for other in cell.fixed if other is not first])
-        others += settings.with_words(cell.info, representative(cell.fixed, plain=True))
+        others += settings.with_words(cell, representative(cell.fixed, plain=True))
     for sample in (first, *others):
         derivatives.check_further(cell, sample, cell.seed)
 
@@ -105,13 +105,13 @@ def other_settings(cell: Cell) -> Iterator[Call]:
         return
     info, samples, plainest = cell.info, cell.fixed, representative(cell.fixed, plain=True)
     for sample in unlike(cell, samples):
-        yield from settings.with_numbers(info, sample, cell.dtype)
+        yield from settings.with_numbers(cell, sample, cell.dtype)
     yield from _images_with_tuples(cell)
-    yield from settings.with_defaults(info, plainest)
-    yield from settings.with_words(info, plainest)
+    yield from settings.with_defaults(cell, plainest)
+    yield from settings.with_words(cell, plainest)
     for sample in samples:
-        yield from settings.with_present_index(info, sample)
-        yield from settings.with_images(info, sample)
+        yield from settings.with_present_index(cell, sample)
+        yield from settings.with_images(cell, sample)
     yield from settings.beyond(info, samples)
 
 
@@ -133,8 +133,8 @@ def second_backward(cell: Cell) -> None:
 def equal_indices(cell: Cell) -> Iterator[Call]:
     """Yield samples with equal indices, also with other defaults such as a scale by their frequency."""
     with_indices = unlike(cell, cell.fixed, most=len(cell.fixed))
-    if cell.info.name in limits().indices.repeated:
-        with_indices += settings.with_defaults(cell.info, representative(cell.fixed, plain=True))
+    if facts(cell.info.name).equal_indices:
+        with_indices += settings.with_defaults(cell, representative(cell.fixed, plain=True))
     yield from indices.repeated(cell.info, with_indices)
 
 
@@ -142,14 +142,14 @@ def equal_indices(cell: Cell) -> Iterator[Call]:
 def longer(cell: Cell) -> Iterator[Call]:
     """Yield lengths at their ends, and large samples."""
     yield from lengths.samples(cell.info, cell.dtype, requires_grad=True)
-    if cell.info.name not in limits().large.untrained:
-        yield from large.grown(cell.info, cell.fixed, cell.dtype, trained=True)
+    if not facts(cell.info.name).untrained:
+        yield from large.grown(cell.info, cell.fixed, cell.dtype, cell.work.large, trained=True)
 
 
 def _images_with_tuples(cell: Cell) -> list[Call]:
     """Return samples of images of every number of dimensions, with a number for each dimension."""
-    every_kind = unlike(cell, _images(cell), limits().inference.samples, by_dims=True)
-    return [other for each in every_kind for other in settings.with_tuples(cell.info, each)]
+    every_kind = unlike(cell, _images(cell), cell.work.inference.samples, by_dims=True)
+    return [other for each in every_kind for other in settings.with_tuples(cell, each)]
 
 
 def _images(cell: Cell) -> list[Call]:
@@ -157,7 +157,7 @@ def _images(cell: Cell) -> list[Call]:
     if not any(isinstance(sample.input, torch.Tensor) and sample.input.dim() > 3 for sample in cell.fixed):
         return []
     with torch.random.fork_rng(devices=()):  # they must not change later draws
-        return sampling.pick(cell.info, cell.dtype, requires_grad=True, extent=limits().inference)
+        return sampling.pick(cell.info, cell.dtype, requires_grad=True, extent=cell.work.inference)
 
 
 # --- one sample -------------------------------------------------------------------------------------------------------

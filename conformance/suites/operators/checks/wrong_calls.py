@@ -18,7 +18,7 @@ from conformance.numerics.trees import leaves, mapped
 from conformance.suites.operators.calls import execution
 from conformance.suites.operators.calls.calls import HOST, Call
 from conformance.suites.operators.calls.execution import Attempt, attempt, call, host_call, settled
-from conformance.suites.operators.calls.sampling import limits
+from conformance.suites.operators.calls.facts import facts
 from conformance.suites.operators.inputs.arrangements import poisoned
 from conformance.suites.operators.inputs.families import Stage, check
 from conformance.suites.operators.inputs.kinds import representative, unlike
@@ -72,12 +72,12 @@ class Wrong:
 def wrong_calls(cell: Cell) -> None:
     """Check that the device refuses wrong calls, in one dtype of each operator."""
     samples = cell.samples
-    if not samples or cell.info.name in limits().large.unchecked:
+    if not samples or facts(cell.info.name).unchecked:
         return
     of_kinds = unlike(cell, samples, draws=True)
     chosen = {id(sample): sample for sample in (representative(samples), *of_kinds)}
     for sample in chosen.values():
-        for wrong in _wrong_calls(cell.info, sample):
+        for wrong in _wrong_calls(cell, sample):
             _check_wrong(cell, wrong)
     for sample in of_kinds if cell.values else ():
         if sample.number in cell.tally.drawn:
@@ -130,7 +130,7 @@ def _is_wrong_everywhere(wrong: Wrong) -> bool:
 
 def _check_drawn(cell: Cell, sample: Call) -> None:
     """Check that the device draws something where it accepts a dtype that the host refuses."""
-    for number, tensor in enumerate(sample.tensors[: limits().special_inputs.tensors]):
+    for number, tensor in enumerate(sample.tensors[: cell.work.special_inputs.tensors]):
         if tensor.layout is torch.strided and number not in sample.on_host:
             changed = sample.with_tensor(tensor, _in_another_dtype(tensor.detach(), _SPREAD))
             changed = changed.named(change=f"input {number} in another dtype")
@@ -211,7 +211,7 @@ def check_more(
     kernel that loses an exception. Most elements must be near the results for the same numbers in float64. With
     ``only_wider``, no tensor gets a dtype with smaller elements.
     """
-    for number, tensor in enumerate(sample.tensors[: limits().special_inputs.tensors]):
+    for number, tensor in enumerate(sample.tensors[: cell.work.special_inputs.tensors]):
         if tensor.layout is not torch.strided or tensor.is_quantized or number in sample.on_host:
             continue
         changed, other, same_numbers = _with_another_dtype(function, sample, tensor, spread)
@@ -286,15 +286,15 @@ def _is_near(actual: torch.Tensor, wanted: torch.Tensor) -> bool:
     return bool(near.double().mean() >= 0.5) and bool(actual.any() or (wanted.abs() < 1).double().mean() > 0.5)
 
 
-def shapes(function, sample: Call) -> Iterator[Wrong]:
+def shapes(cell: Cell, function: Any, sample: Call) -> Iterator[Wrong]:
     """Yield calls of any function with another shape of one tensor."""
-    for other in _shapes(sample):
+    for other in _shapes(cell, sample):
         yield Wrong.of(other, function)
 
 
-def changed(function, sample: Call) -> Iterator[Wrong]:
+def changed(cell: Cell, function: Any, sample: Call) -> Iterator[Wrong]:
     """Yield calls of any function with one argument that may not fit: a tensor, a number or a list of numbers."""
-    for other, grows in _changed(sample):
+    for other, grows in _changed(cell, sample):
         yield Wrong.of(other, function, grows=grows)
 
 
@@ -329,8 +329,9 @@ def _take_late_errors(device: torch.device) -> None:
         return
 
 
-def _wrong_calls(info, sample: Call) -> Iterator[Wrong]:
-    changes = list(_changed(sample))
+def _wrong_calls(cell: Cell, sample: Call) -> Iterator[Wrong]:
+    info = cell.info
+    changes = list(_changed(cell, sample))
     for other, grows in changes:
         yield Wrong.of(other, info.op, grows=grows)
     if info.inplace_variant is not None and isinstance(sample.input, torch.Tensor):
@@ -355,18 +356,18 @@ def _of_dtype(sample: Call, into: Any, usual: torch.Tensor, dtype: torch.dtype) 
     return Wrong(sample.into(f"out= of {dtype}", into, out=poisoned(usual.shape, dtype)))
 
 
-def _shapes(sample: Call) -> Iterator[Call]:
+def _shapes(cell: Cell, sample: Call) -> Iterator[Call]:
     """Yield the sample with one tensor of another shape."""
-    for number, tensor in enumerate(sample.tensors[: limits().special_inputs.tensors]):
+    for number, tensor in enumerate(sample.tensors[: cell.work.special_inputs.tensors]):
         if tensor.layout is not torch.strided or tensor.is_quantized:
             continue
         for name, other in _others(tensor.detach()):
             yield sample.with_tensor(tensor, other).named(change=f"input {number} {name}")
 
 
-def _changed(sample: Call) -> Iterator[tuple[Call, bool]]:
+def _changed(cell: Cell, sample: Call) -> Iterator[tuple[Call, bool]]:
     """Yield the sample with one argument that may not fit, and whether the result may be huge."""
-    yield from ((other, False) for other in _shapes(sample))
+    yield from ((other, False) for other in _shapes(cell, sample))
     numbers = [leaf for leaf in leaves(list(sample.arguments)) if type(leaf) in (int, float)]
     for number, old in enumerate(numbers):
         for value in map(type(old), _NUMBERS):

@@ -19,7 +19,7 @@ from conformance.numerics.trees import mapped
 from conformance.suites.operators.calls.calls import HOST, Call
 from conformance.suites.operators.calls.classes import op_class
 from conformance.suites.operators.calls.execution import call
-from conformance.suites.operators.calls.sampling import limits
+from conformance.suites.operators.calls.facts import facts
 
 #: Elements before the first one of an offset tensor: odd, so that no vector load is aligned by chance.
 _OFFSET = 3
@@ -144,7 +144,7 @@ def of(info, sample: Call, names: Collection[str] = (), *, operands_only: bool =
         if (not names or name in names) and (found := arranged(name, change, takes)):
             found.kept[_OF] = weakref.ref(sample)  # the values are the same, to the bit
             yield found
-    if info.name in limits().repetition.undefined:
+    if facts(info.name).open_for_repeated:
         return
     solves = op_class(info) is OpClass.ITERATIVE
     for name, change in REPETITIONS.items():
@@ -182,14 +182,14 @@ def _is_value(info, sample: Call, leaf: torch.Tensor) -> bool:
     """Return whether a tensor holds values or a mask, or indices that may repeat."""
     if leaf is sample.input or leaf.is_floating_point() or leaf.is_complex() or leaf.dtype is torch.bool:
         return True
-    if leaf.dtype is torch.int64 and info.name in limits().indices.repeated:
+    if leaf.dtype is torch.int64 and facts(info.name).equal_indices:
         return True
     return any(kind.__name__ == "BinaryUfuncInfo" for kind in type(info).__mro__)
 
 
 def _of_products(info, sample: Call, leaf: torch.Tensor) -> bool:
     """Return whether a solver only computes with a tensor: a matrix whose rows are equal would be singular."""
-    places = limits().special_inputs.in_products.get(info.name, ())
+    places = facts(info.name).in_products
     return any(place in places and tensor is leaf for place, tensor in enumerate(sample.tensors))
 
 

@@ -19,7 +19,6 @@ from typing import Any, Final, TypeVar
 import torch
 
 from conformance.accelerators.capabilities import Mode
-from conformance.suites.operators.calls.sampling import is_deep, is_first_dtype
 from conformance.suites.operators.judge.cells import Cell
 
 Made = TypeVar("Made")
@@ -63,8 +62,8 @@ class Family:
         """Return whether a cell has this family."""
         return (
             (not self.dtypes or cell.dtype in self.dtypes)
-            and (not self.once or is_first_dtype(cell.info, cell.dtype))
-            and (not self.deep or is_deep())
+            and (not self.once or cell.is_first_dtype)
+            and (not self.deep or cell.deep)
             and (not self.values or cell.values)
             and (not self.fixed or bool(cell.fixed))
         )

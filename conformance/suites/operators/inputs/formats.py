@@ -11,6 +11,7 @@ from dataclasses import replace
 import torch
 
 from conformance.suites.operators.calls.calls import Call
+from conformance.suites.operators.judge.cells import Cell
 
 from .arrangements import transposed
 from .settings import computes
@@ -23,13 +24,13 @@ _SHAPE = (2, 3, 4, 5)
 _PLACES = (0, 1)
 
 
-def mixed(info, samples: list[Call]) -> Iterator[Call]:
+def mixed(cell: Cell) -> Iterator[Call]:
     """Yield samples of an operator on a list of tensors with images of two formats in their places."""
-    for sample in samples:
+    for sample in cell.samples:
         if not _is_list(sample.input):
             continue
         made = [_with_one(sample, place) for place in _PLACES]
-        if all(computes(info, each) for each in made):
+        if all(computes(cell, each) for each in made):
             yield from made
             return
 

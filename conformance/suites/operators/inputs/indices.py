@@ -11,7 +11,7 @@ from conformance.accelerators.capabilities import Mode
 from conformance.suites.operators.calls import execution
 from conformance.suites.operators.calls.calls import HOST, Call
 from conformance.suites.operators.calls.execution import attempt, call
-from conformance.suites.operators.calls.sampling import limits
+from conformance.suites.operators.calls.facts import facts
 from conformance.suites.operators.judge.cells import Cell
 from conformance.suites.operators.judge.oracle import of_forward
 
@@ -37,7 +37,7 @@ def indices(cell: Cell) -> None:
                 continue
             for kind in _KINDS:
                 _check_kind(cell, sample, tensor, kind)
-            for late in _late(cell.info, sample, tensor) if cell.info.name in limits().indices.bounded else ():
+            for late in _late(cell.info, sample, tensor) if facts(cell.info.name).bounded_indices else ():
                 _check_often(cell, late)
                 in_place(cell, late)
             for often in _often(cell.info, sample, tensor):
@@ -61,7 +61,7 @@ def repeated(info, samples: list[Call]) -> Iterator[Call]:
 
 def _often(info, sample: Call, tensor: torch.Tensor) -> Iterator[Call]:
     """Yield the sample with so many equal indices that a counter of eight bits or one group of threads has fewer."""
-    if not tensor.dim() or not (info.name in limits().indices.repeated or _accumulates(info, sample)):
+    if not tensor.dim() or not (facts(info.name).equal_indices or _accumulates(info, sample)):
         return
     if sample.kwargs.get("include_last_offset"):
         return  # the last offset is the number of indices, and PyTorch does not check it
@@ -137,9 +137,7 @@ def _with_one_value(info, sample: Call) -> Iterator[Call]:
 
 def _accumulates(info, sample: Call) -> bool:
     """Return whether what is written to one place is added up, because an argument says so."""
-    return info.name in limits().indices.accumulating and any(
-        value is True for value in (*sample.args, *sample.kwargs.values())
-    )
+    return facts(info.name).accumulates and any(value is True for value in (*sample.args, *sample.kwargs.values()))
 
 
 def _check_often(cell: Cell, sample: Call) -> None:
@@ -156,7 +154,7 @@ def _repeated(sample: Call, tensor: torch.Tensor) -> Iterator[Call]:
 
 def _may_repeat(info, tensor: torch.Tensor) -> bool:
     """Return whether the result is defined for equal indices in this tensor, which has several."""
-    return info.name in limits().indices.repeated and tensor.dim() > 0 and tensor.shape[-1] > 1
+    return facts(info.name).equal_indices and tensor.dim() > 0 and tensor.shape[-1] > 1
 
 
 def _with_equal_ends(tensor: torch.Tensor) -> torch.Tensor:
@@ -180,7 +178,7 @@ def _check_kind(cell: Cell, sample: Call, tensor: torch.Tensor, kind: torch.dtyp
         return
     found = attempt(execution.execute, cell.info, device)
     if found.error is not None:
-        if kind is torch.int64 or cell.info.name in limits().indices.documented:
+        if kind is torch.int64 or facts(cell.info.name).int32_indices:
             raise found.error
         cell.check.metric("indices", "refused in 32 bits")  # a note: the documentation names 64 bits alone
         return

@@ -13,7 +13,7 @@ from conformance.numerics.trees import leaves
 from conformance.suites.operators.calls import sampling
 from conformance.suites.operators.calls.calls import HOST, Call
 from conformance.suites.operators.calls.execution import call
-from conformance.suites.operators.calls.sampling import limits
+from conformance.suites.operators.calls.facts import facts
 from conformance.suites.operators.judge.cells import Cell
 
 from .special_values import FACTORS, is_real
@@ -57,18 +57,19 @@ def unlike(
     None of them draws random numbers, except with ``draws``. With ``by_dims``, and in the deep tier, an input with
     another number of dimensions is of another kind.
     """
-    most, by_dims = most or limits().special_inputs.samples, by_dims or sampling.is_deep()
+    most, by_dims = most or cell.work.special_inputs.samples, by_dims or cell.deep
+    is_moved = facts(cell.info.name).moves_factors or facts(cell.info.name).open_signs
     found: dict[tuple[Any, ...], Call] = {}
     for sample in sorted(samples, key=_by_use, reverse=True):
         fits = draws or sample.number not in cell.tally.drawn
-        fits &= sample.process is None or cell.info.name in {*limits().factors.moved_by, *limits().factors.of_signs}
+        fits &= sample.process is None or is_moved
         if fits and all(tensor.layout is torch.strided and tensor.numel() for tensor in sample.tensors):
             dims = sample.input.dim() if by_dims and isinstance(sample.input, torch.Tensor) else 0
             found.setdefault((dims, *_kinds(sample)), sample)
     chosen = list(found.values())[:most]
     known = {_kinds(sample) for sample in found.values() if sampling.elements(sample) > 1}
     numbers = _with_a_number(cell.info, chosen[0], known) if chosen else None
-    scalars = limits().special_inputs.scalars.get(cell.info.name)
+    scalars = facts(cell.info.name).scalar
     if chosen and scalars and chosen[0].tensors[0].is_floating_point():
         tensor = torch.tensor(_A_NUMBER, dtype=chosen[0].tensors[0].dtype)
         numbers = replace(chosen[0].with_argument(scalars, tensor), number=chosen[0].number + _NUMBERED)

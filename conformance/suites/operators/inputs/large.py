@@ -10,6 +10,7 @@ import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
@@ -20,10 +21,13 @@ from conformance.suites.operators.calls.calls import HOST, Call
 from conformance.suites.operators.calls.classes import op_class
 from conformance.suites.operators.calls.execution import call
 from conformance.suites.operators.calls.factors import with_positive_diagonal
-from conformance.suites.operators.calls.sampling import limits
+from conformance.suites.operators.calls.facts import facts
+from conformance.suites.operators.calls.work import LargeWork
 
 #: Numbers from 3000 on are no numbers of the database's samples, nor of the tiers.
 _NUMBER = 3000
+#: Dtypes that have large samples of as many elements as the table says.
+_DTYPES = (torch.float32, torch.int64)
 #: Numbers of samples with many batches or channels, behind those of all other large samples.
 _BATCHED = 3500
 
@@ -58,41 +62,47 @@ class Plan:
 
 
 def grown(
-    info, samples: list[Call], dtype: torch.dtype, elements: int | None = None, *, trained: bool = False
+    info: Any,
+    samples: list[Call],
+    dtype: torch.dtype,
+    amount: LargeWork,
+    elements: int | None = None,
+    *,
+    trained: bool = False,
 ) -> list[Call]:
     """Return some large samples: one with a large output, one with the longest reduction, and one of another overload.
 
-    They have about so many ``elements``, or as many as the table says, for the dtypes of the table; fewer if they are
+    They have about so many ``elements``, or in two dtypes as many as the ``amount`` says; fewer if they are
     ``trained`` and a derivative needs the square of their memory. The list is empty if no sample of the operator can
     grow.
     """
-    if elements is None and str(dtype).removeprefix("torch.") not in limits().large.dtypes:
+    if elements is None and dtype not in _DTYPES:
         return []
-    most = limits().large.iterative if op_class(info) is OpClass.ITERATIVE else limits().large.elements
+    most = amount.iterative if op_class(info) is OpClass.ITERATIVE else amount.elements
     inner_rows = _INNER
-    if trained and info.name in limits().large.squared:
-        most, inner_rows = limits().large.squares, limits().large.squares // 2
+    if trained and facts(info.name).squared:
+        most, inner_rows = amount.squares, amount.squares // 2
     target = elements or most
-    plans = list(_plans(info, samples))
+    plans = list(_plans(info, samples, amount.tried))
     if not plans:
         return []
     chosen = [max(plans, key=_share), max(plans, key=_reduction)]
     if _reduction(chosen[1]) < 2 * _reduction(chosen[0]):
         del chosen[1]
-    chosen += _of_other_overload(info, samples, chosen[0].sample) if dtype is torch.float32 else []
+    chosen += _of_other_overload(info, samples, chosen[0].sample, amount.tried) if dtype is torch.float32 else []
     found = [
         replace(extended(info, plan.sample, plan.growth, plan.length(target)), number=_NUMBER + order)
         for order, plan in enumerate(chosen)
     ]
-    inner = _of_inner_reduction(info, samples) if dtype is torch.float32 and elements is None else None
+    inner = _of_inner_reduction(info, samples, amount.reduced) if dtype is torch.float32 and elements is None else None
     if inner is not None:
         found.append(replace(extended(info, inner.sample, inner.growth, inner_rows), number=_NUMBER + len(found)))
     return found
 
 
-def _of_inner_reduction(info, samples: list[Call]) -> Plan | None:
+def _of_inner_reduction(info: Any, samples: list[Call], most: int) -> Plan | None:
     """Return a plan that grows a reduced dimension which is not the last one, of a sample with several results."""
-    for sample in sorted(samples, key=_size, reverse=True)[: limits().large.reduced]:
+    for sample in sorted(samples, key=_size, reverse=True)[:most]:
         if not fits(sample) or not isinstance(sample.input, torch.Tensor) or sample.input.dim() < 2:
             continue
         for growth in growths(sample):
@@ -107,7 +117,7 @@ def _of_inner_reduction(info, samples: list[Call]) -> Plan | None:
 
 def with_ties(info, dtype: torch.dtype) -> Iterator[Call]:
     """Yield long rows of few values for sorts that keep the order of equal elements: ``stable=True`` of torch.sort."""
-    if info.name not in limits().choices.stable or dtype is not torch.float32:
+    if not facts(info.name).stable or dtype is not torch.float32:
         return
     for order, (shape, descending) in enumerate(itertools.product(((4099,), (3, 1537)), (False, True))):
         values = (torch.arange(math.prod(shape)) * 7 % 11).reshape(shape).to(dtype)
@@ -117,14 +127,14 @@ def with_ties(info, dtype: torch.dtype) -> Iterator[Call]:
         yield Call(_WITH_TIES + order, values, (), given, source="long rows of equal elements")
 
 
-def _of_other_overload(info, samples: list[Call], first: Call) -> Iterator[Plan]:
+def _of_other_overload(info: Any, samples: list[Call], first: Call, most: int) -> Iterator[Plan]:
     """Yield plans of samples that another kernel gets: with a tensor for a number, or the reverse, or of other dims."""
     seen = [first]
     # More flags ask for more results.
-    for sample in sorted(samples, key=_flags if info.name in limits().large.distinct else _size, reverse=True):
+    for sample in sorted(samples, key=_flags if facts(info.name).distinct else _size, reverse=True):
         if len(seen) > _OTHERS or not all(_is_of_other_overload(info, each, sample) for each in seen):
             continue
-        if plans := list(_plans(info, [sample])):
+        if plans := list(_plans(info, [sample], most)):
             seen.append(sample)
             yield max(plans, key=_share)
 
@@ -137,7 +147,7 @@ def _is_of_other_overload(info, first: Call, sample: Call) -> bool:
     dims = {each.input.dim() if isinstance(each.input, torch.Tensor) else 0 for each in (first, sample)}
     if info.full_name.startswith(_OF_ALL_DIMS) and len(dims) > 1:
         return True
-    if info.name in limits().large.distinct:
+    if facts(info.name).distinct:
         return (first.kwargs.get("dim") is None) != (sample.kwargs.get("dim") is None)
     pairs = list(zip(leaves([first.args, first.kwargs]), leaves([sample.args, sample.kwargs]), strict=False))
     return any(
@@ -151,7 +161,7 @@ def _share(plan: Plan) -> float:
     return min(plan.outputs / plan.inputs, 1)
 
 
-def batched(info, samples: list[Call], dtype: torch.dtype) -> Iterator[Call]:
+def batched(info: Any, samples: list[Call], dtype: torch.dtype, amount: LargeWork) -> Iterator[Call]:
     """Yield a sample with many batches, and one with many channels; its other dimensions are the smallest.
 
     A launch takes fewer blocks in y and z than in x, and kernels put batches and channels there. Functions of single
@@ -160,15 +170,16 @@ def batched(info, samples: list[Call], dtype: torch.dtype) -> Iterator[Call]:
     kinds = {kind.__name__ for kind in type(info).__mro__}
     if dtype is not torch.float32 or kinds & {"UnaryUfuncInfo", "BinaryUfuncInfo"}:
         return
-    if info.name in limits().large.unchecked or op_class(info) is OpClass.ITERATIVE:
+    if facts(info.name).unchecked or op_class(info) is OpClass.ITERATIVE:
         return
     for dim in (0, 1):
-        found = (_batched(info, sample, dim) for sample in sorted(samples, key=_size, reverse=True) if fits(sample))
+        by_size = sorted(filter(fits, samples), key=_size, reverse=True)
+        found = (_batched(info, sample, dim, amount) for sample in by_size)
         if (sample := next((sample for sample in found if sample is not None), None)) is not None:
             yield replace(sample, number=_BATCHED + dim)
 
 
-def _batched(info, sample: Call, dim: int) -> Call | None:
+def _batched(info: Any, sample: Call, dim: int, amount: LargeWork) -> Call | None:
     """Return the sample with many rows along a leading dimension of its input, if that makes few elements."""
     # Vectors and matrices have no batch: a launch has their rows in x.
     if not sample.tensors or sample.tensors[0].dim() < 3 or not all(t.numel() for t in sample.tensors):
@@ -179,11 +190,8 @@ def _batched(info, sample: Call, dim: int) -> Call | None:
             sample = smaller
     for growth in candidates:
         plan = _plan(info, sample, growth) if growth[0] == dim else None
-        if (
-            plan is not None
-            and max(plan.inputs, plan.outputs) * limits().large.leading <= _MOST * limits().large.elements
-        ):
-            return extended(info, sample, growth, limits().large.leading)
+        if plan is not None and max(plan.inputs, plan.outputs) * amount.leading <= _MOST * amount.elements:
+            return extended(info, sample, growth, amount.leading)
     return None
 
 
@@ -196,9 +204,9 @@ def _reduction(plan: Plan) -> float:
     return plan.inputs / max(plan.outputs, 1.0)
 
 
-def _plans(info, samples: list[Call]) -> Iterator[Plan]:
+def _plans(info: Any, samples: list[Call], most: int) -> Iterator[Plan]:
     # The largest first: generators begin with simple samples, which often have no dimension to grow.
-    for sample in sorted(samples, key=_size, reverse=True)[: limits().large.tried]:
+    for sample in sorted(samples, key=_size, reverse=True)[:most]:
         if not fits(sample):
             continue
         for growth in growths(sample):
@@ -208,9 +216,9 @@ def _plans(info, samples: list[Call]) -> Iterator[Plan]:
 
 def _is_safe(info, growth: Growth) -> bool:
     """Return whether a kernel that does not check its arguments reads within them: a batch has no partner in others."""
-    if info.name not in limits().large.unchecked:
+    if not facts(info.name).unchecked:
         return True
-    return info.name in limits().large.batches and growth[0] == 0 and all(dim is None for dim in growth[1:])
+    return facts(info.name).batches and growth[0] == 0 and all(dim is None for dim in growth[1:])
 
 
 def _size(sample: Call) -> int:
@@ -282,7 +290,7 @@ def extended(info, sample: Call, growth: Growth, length: int) -> Call:
     """Return the sample with ``length`` rows along the growing dimensions."""
     generator = torch.Generator().manual_seed(length)
     dims = {id(tensor): dim for tensor, dim in zip(sample.tensors, growth, strict=True)}
-    distinct = info.name in {*limits().repetition.undefined, *limits().large.distinct}
+    distinct = facts(info.name).open_for_repeated or facts(info.name).distinct
     memo: dict[int, torch.Tensor] = {}
 
     def extend(leaf):

@@ -9,7 +9,6 @@ import torch
 from conformance.accelerators.capabilities import Mode
 from conformance.numerics.budgets import OpClass
 from conformance.suites.operators.calls.calls import Call
-from conformance.suites.operators.calls.sampling import limits
 from conformance.suites.operators.judge.cells import Cell
 
 from . import large
@@ -22,13 +21,13 @@ from .variants import check_forms
 @source(Mode.INFERENCE, check_call, stage=Stage.LARGE, values=False)
 def grown(cell: Cell) -> list[Call]:
     """Return the large samples: their forms are other kernels, too."""
-    return cell.kept("grown", lambda: large.grown(cell.info, cell.samples, cell.dtype))
+    return cell.kept("grown", lambda: large.grown(cell.info, cell.samples, cell.dtype, cell.work.large))
 
 
 @source(Mode.INFERENCE, check_call, stage=Stage.LARGE, values=False)
 def batched(cell: Cell) -> Iterator[Call]:
     """Yield samples with many batches or channels, and long rows with equal elements."""
-    yield from large.batched(cell.info, cell.samples, cell.dtype)
+    yield from large.batched(cell.info, cell.samples, cell.dtype, cell.work.large)
     yield from large.with_ties(cell.info, cell.dtype)
 
 
@@ -37,4 +36,4 @@ def counted(cell: Cell) -> list[Call]:
     """Return samples with more elements than a number of float32 counts."""
     if cell.op_class is OpClass.ITERATIVE:
         return []
-    return large.grown(cell.info, cell.samples, cell.dtype, limits().large.counted)
+    return large.grown(cell.info, cell.samples, cell.dtype, cell.work.large, cell.work.large.counted)

@@ -15,7 +15,7 @@ from conformance.accelerators.capabilities import Mode
 from conformance.suites.operators.calls import execution
 from conformance.suites.operators.calls.calls import HOST, Call
 from conformance.suites.operators.calls.execution import attempt, call, settled
-from conformance.suites.operators.calls.sampling import limits
+from conformance.suites.operators.calls.facts import facts
 from conformance.suites.operators.judge.cells import Cell
 from conformance.suites.operators.judge.oracle import of_forward
 
@@ -66,7 +66,7 @@ def mixed_dtypes(cell: Cell) -> Iterator[Call]:
     if "BinaryUfuncInfo" not in kinds:
         return
     # The degree of a polynomial is a number of steps.
-    if cell.info.name in limits().mixed.undefined or "polynomial" in cell.info.name:
+    if facts(cell.info.name).open_at_ends or "polynomial" in cell.info.name:
         return
     for order, pair in enumerate(_PAIRS):
         if all(kind in cell.info.dtypes and _is_declared(cell, kind) for kind in pair):

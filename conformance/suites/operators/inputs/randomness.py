@@ -16,7 +16,6 @@ from conformance.suites.operators.calls import execution
 from conformance.suites.operators.calls.calls import HOST, Call
 from conformance.suites.operators.calls.classes import is_factorisation
 from conformance.suites.operators.calls.execution import call, perform
-from conformance.suites.operators.calls.sampling import limits
 from conformance.suites.operators.judge.cells import Cell
 from conformance.suites.operators.judge.judging import with_equal_strides
 
@@ -29,6 +28,10 @@ OTHER_SEEDS = (2, 3, 4)
 _INFORMATIVE = 16
 #: Elements of the smallest result whose statistics are compared.
 _FEWEST = 3
+#: Standard errors by which statistics of device and host may differ.
+_SIGMAS = 6.0
+#: Eps of the largest number by which two results of one seed may differ.
+_ROUNDING = 16
 
 
 def check(cell: Cell, sample: Call, expected: Any) -> None:
@@ -43,11 +46,11 @@ def check(cell: Cell, sample: Call, expected: Any) -> None:
     cell.tally.compared += 1
     cell.tally.drawn.add(sample.number)
     if _is_informative(expected):
-        seeds = range(2, 2 + limits().random.seeds)
+        seeds = range(2, 2 + cell.work.random.seeds)
         draws = (draw(cell, sample, seed=seed) for seed in seeds)
         differ = any(not _same(first, drawn) for drawn in draws) or _host_repeats(cell.info, sample)
         cell.judge.claim(sample, differ, "another seed gave the same numbers")
-        if len(cell.tally.drawn) <= limits().random.samples:
+        if len(cell.tally.drawn) <= cell.work.random.samples:
             check_statistics(cell, sample)
     elif any(tensor.numel() >= _FEWEST for tensor in tensors(expected)):
         check_statistics(cell, sample)
@@ -142,7 +145,7 @@ def _equal_but_for_rounding(left: torch.Tensor, right: torch.Tensor) -> bool:
     if not torch.equal(finite, right.isfinite()) or not bool(finite.any()):
         return False
     wide, other = widen(left)[finite], widen(right)[finite]
-    allowed = limits().random.rounding * torch.finfo(left.dtype).eps * wide.abs().max()
+    allowed = _ROUNDING * torch.finfo(left.dtype).eps * wide.abs().max()
     return bool((wide - other).abs().max() <= allowed)
 
 
@@ -154,10 +157,10 @@ def _is_informative(expected) -> bool:
 def check_statistics(cell: Cell, form: Call) -> None:
     """Compare statistics of the first output: a device that draws other numbers draws them from the same distribution.
 
-    Both sides make many calls; the means may differ by a number of standard errors (limits.toml, ``random``). The
+    Both sides make many calls; the means may differ by a number of standard errors. The
     host's numbers are those of the plain form.
     """
-    repeats, allowed, plainly = range(limits().random.calls), limits().random.sigmas, form.into("", None)
+    repeats, allowed, plainly = range(cell.work.random.calls), _SIGMAS, form.into("", None)
     # Disjoint seeds: two generators that are the same algorithm must not agree by drawing the same numbers.
     device_statistics = [_statistics(cell.info, draw(cell, form, seed=100 + i)) for i in repeats]
     host_statistics = [_statistics(cell.info, draw_on_host(cell.info, plainly, seed=5000 + i)) for i in repeats]

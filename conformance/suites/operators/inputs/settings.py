@@ -20,7 +20,7 @@ from conformance.suites.operators.calls import execution
 from conformance.suites.operators.calls.calls import HOST, Call
 from conformance.suites.operators.calls.classes import is_elementwise, is_factorisation
 from conformance.suites.operators.calls.execution import attempt, call, host_call
-from conformance.suites.operators.calls.sampling import limits
+from conformance.suites.operators.calls.facts import argument_facts, facts
 from conformance.suites.operators.judge.cells import Cell
 from conformance.suites.operators.judge.oracle import of_forward
 
@@ -67,10 +67,10 @@ def compare(cell: Cell, other: Call) -> None:
 def other_numbers(cell: Cell) -> Iterator[Call]:
     """Yield samples with other numbers: all of them, one for each dimension, coordinates far away."""
     for sample in unlike(cell, cell.samples):
-        yield from with_numbers(cell.info, sample, cell.dtype)
+        yield from with_numbers(cell, sample, cell.dtype)
     yield from beyond(cell.info, cell.samples)
     for sample in unlike(cell, cell.samples, most=len(cell.samples), by_dims=True):
-        yield from with_tuples(cell.info, sample)
+        yield from with_tuples(cell, sample)
 
 
 @source(Mode.INFERENCE, compare, once=True, fixed=True)
@@ -78,14 +78,14 @@ def other_defaults(cell: Cell) -> Iterator[Call]:
     """Yield samples with other defaults and sizes. One with other kinds of arguments may reach another overload."""
     of_kinds = unlike(cell, cell.samples)
     for sample in {id(sample): sample for sample in (representative(cell.fixed, plain=True), *of_kinds)}.values():
-        yield from with_defaults(cell.info, sample)
-        yield from with_dtype(cell.info, sample, cell.check.dtypes)
-        yield from with_unequal_sizes(cell.info, sample)
+        yield from with_defaults(cell, sample)
+        yield from with_dtype(cell, sample, cell.check.dtypes)
+        yield from with_unequal_sizes(cell, sample)
     for sample in of_kinds:
-        yield from with_rows(cell.info, sample)
+        yield from with_rows(cell, sample)
     for sample in cell.fixed:
-        yield from with_images(cell.info, sample)
-        yield from with_present_index(cell.info, sample)
+        yield from with_images(cell, sample)
+        yield from with_present_index(cell, sample)
 
 
 @source(Mode.INFERENCE, check_forms, stage=Stage.FORMS, once=True)
@@ -99,27 +99,27 @@ def forms_of_settings(cell: Cell) -> list[Call]:
 @source(Mode.INFERENCE, compare, dtypes=(torch.float32, torch.int64), fixed=True)
 def other_words(cell: Cell) -> Iterator[Call]:
     """Yield a sample with other words."""
-    yield from with_words(cell.info, representative(cell.fixed, plain=True))
+    yield from with_words(cell, representative(cell.fixed, plain=True))
 
 
 # --- numbers ----------------------------------------------------------------------------------------------------------
 
 
-def with_numbers(info, sample: Call, dtype: torch.dtype) -> Iterator[Call]:
+def with_numbers(cell: Cell, sample: Call, dtype: torch.dtype) -> Iterator[Call]:
     """Yield the sample with all numbers changed, or with each one where the host refuses that."""
     places = [place for place, leaf in enumerate(_plain(sample)) if _is_number(leaf)]
-    places = [place for place in places if _takes_any_number(info, sample, place)]
+    places = [place for place in places if _takes_any_number(cell.info, sample, place)]
     if not places:
         return
     together = _replaced(
         sample, {place: _odd(_plain(sample)[place], order, dtype) for order, place in enumerate(places)}
     )
-    if computes(info, together):
+    if computes(cell, together):
         yield _named(together, "other numbers", sample.number)
         return
     for order, place in enumerate(places):
         alone = _replaced(sample, {place: _odd(_plain(sample)[place], order, dtype)})
-        if computes(info, alone):
+        if computes(cell, alone):
             yield _named(alone, f"another number {place}", sample.number)
 
 
@@ -127,7 +127,7 @@ def _named(sample: Call, name: str, order: int) -> Call:
     return replace(sample, number=_NUMBER + order, source=name)
 
 
-def with_tuples(info, sample: Call) -> Iterator[Call]:
+def with_tuples(cell: Cell, sample: Call) -> Iterator[Call]:
     """Yield an image's sample with a number for each dimension in the place of one for all, such as a scale."""
     dims = sample.input.dim() - 2 if isinstance(sample.input, torch.Tensor) else 0
     if dims not in (1, 2, 3):
@@ -139,7 +139,7 @@ def with_tuples(info, sample: Call) -> Iterator[Call]:
         # Of two dimensions, each may be the one whose number a kernel takes for both.
         for name, numbers in (("", unlike[:dims]), (" in reverse", unlike[dims - 1 :: -1])):
             several = _replaced(sample, {place: tuple(numbers)})
-            if computes(info, several):
+            if computes(cell, several):
                 yield _named(several, f"number {place} for each dimension{name}", sample.number)
 
 
@@ -187,7 +187,7 @@ def _replaced(sample: Call, values: dict[int, Any]) -> Call:
 
 def beyond(info, samples: list[Call]) -> Iterator[Call]:
     """Yield the samples with coordinates several images away, for operators that take such coordinates."""
-    for sample in samples if info.name in limits().settings.beyond else ():
+    for sample in samples if facts(info.name).far_coordinates else ():
         far = sample.tensors[1].detach() * _FAR
         changed = sample.with_tensor(sample.tensors[1], far.requires_grad_(sample.tensors[1].requires_grad))
         yield replace(changed, number=_NUMBER + _BEYOND + sample.number, source="coordinates far beyond the image")
@@ -196,109 +196,108 @@ def beyond(info, samples: list[Call]) -> Iterator[Call]:
 # --- defaults ---------------------------------------------------------------------------------------------------------
 
 
-def with_defaults(info, sample: Call) -> Iterator[Call]:
+def with_defaults(cell: Cell, sample: Call) -> Iterator[Call]:
     """Yield the sample with each default in turn set to something else that the host computes."""
-    for name, default, kind in _defaults(info, sample):
+    for name, default, kind in _defaults(cell.info, sample):
         for value in others(default, kind):
             other = replace(sample, kwargs={**sample.kwargs, name: value})
-            if computes(info, other):
+            if computes(cell, other):
                 yield _named(other, f"{name}={value}", sample.number)
                 break
 
 
-def with_dtype(info, sample: Call, declared: Collection[str] | None) -> Iterator[Call]:
+def with_dtype(cell: Cell, sample: Call, declared: Collection[str] | None) -> Iterator[Call]:
     """Yield the sample with a wider ``dtype=``, in which the operator has to compute, of those that are declared."""
     given = sample.input.dtype if isinstance(sample.input, torch.Tensor) else None
     wider = _WIDER.get(given)
     if wider is None or (declared is not None and str(wider).removeprefix("torch.") not in declared):
         return
-    if "dtype" not in {name for name, _, _ in (*_of_signature(info, 1), *_of_schemas(info, 1))}:
+    if "dtype" not in {name for name, _, _ in (*_of_signature(cell.info, 1), *_of_schemas(cell.info, 1))}:
         return
     other = replace(sample, kwargs={**sample.kwargs, "dtype": wider})
-    if computes(info, other):
+    if computes(cell, other):
         yield _named(other, f"dtype={wider}", sample.number)
 
 
-def with_unequal_sizes(info, sample: Call) -> Iterator[Call]:
+def with_unequal_sizes(cell: Cell, sample: Call) -> Iterator[Call]:
     """Yield the sample with one dimension of one tensor longer, which the documentation lets differ from another one.
 
     Sizes that are most often equal, such as those of keys and values, may be taken for each other.
     """
-    for number, dim in limits().settings.unequal.get(info.name, ()):
+    for number, dim in facts(cell.info.name).unequal:
         if number < len(sample.tensors):
             tensor = sample.tensors[number].detach()
             rows = torch.arange(tensor.shape[dim] + 2) % tensor.shape[dim]
             longer = tensor.index_select(dim, rows).requires_grad_(sample.tensors[number].requires_grad)
             other = sample.with_tensor(sample.tensors[number], longer)
-            if computes(info, other):
+            if computes(cell, other):
                 yield _named(other, f"dimension {dim} of input {number} longer", sample.number)
 
 
-def with_words(info, sample: Call) -> Iterator[Call]:
+def with_words(cell: Cell, sample: Call) -> Iterator[Call]:
     """Yield the sample with each word of a table in turn, for the arguments that take words and are not given."""
-    words = vars(limits().words)
     # A flag of the same name is none: ``reduce`` of a loss is true or false.
-    taken = ((name, type(default) is str or "str" in kind) for name, default, kind in _defaults(info, sample))
-    names = dict.fromkeys(name for name, is_word in taken if is_word and name in words)
+    taken = ((name, type(default) is str or "str" in kind) for name, default, kind in _defaults(cell.info, sample))
+    names = dict.fromkeys(name for name, is_word in taken if is_word)
     for name in names:
-        for word in words[name]:
+        for word in argument_facts(name).words:
             other = replace(sample, kwargs={**sample.kwargs, name: word})
-            if computes(info, other):
+            if computes(cell, other):
                 yield _named(other, f"{name}={word!r}", sample.number)
 
 
-def with_rows(info, sample: Call) -> Iterator[Call]:
+def with_rows(cell: Cell, sample: Call) -> Iterator[Call]:
     """Yield the sample with the first row, or one element, of each tensor in turn, where it broadcasts to the result.
 
     The element is a tensor of no dimensions, which kernels take for a number.
     """
-    if info.name in {*limits().large.unchecked, *limits().settings.resizing}:
+    if facts(cell.info.name).unchecked or facts(cell.info.name).resizes:
         return
-    shape = _shape(info, sample) if len(sample.tensors) > 1 else None
+    shape = _shape(cell, sample) if len(sample.tensors) > 1 else None
     for number, tensor in enumerate(sample.tensors if shape else ()):
         if tensor.layout is torch.strided and tensor.dim() and tensor.shape == shape and shape[0] > 1:
             row = tensor.detach()[:1].clone()
             for name, part in (("row", row), ("element", row.flatten()[0].clone())):
                 other = sample.with_tensor(tensor, part)
-                if _shape(info, other) == shape:
+                if _shape(cell, other) == shape:
                     yield _named(other, f"one {name} of input {number}", sample.number)
 
 
-def with_present_index(info, sample: Call) -> Iterator[Call]:
+def with_present_index(cell: Cell, sample: Call) -> Iterator[Call]:
     """Yield the sample with one of its own indices for each argument of that kind, such as the one a loss ignores."""
     known = next((int(t.flatten()[0]) for t in sample.tensors if t.dtype is torch.int64 and t.numel()), None)
-    names = dict.fromkeys([*sample.kwargs, *(name for name, _, _ in _defaults(info, sample))])
+    names = dict.fromkeys([*sample.kwargs, *(name for name, _, _ in _defaults(cell.info, sample))])
     for name in names if known is not None else ():
         if name.endswith(("_index", "_idx")):
             other = replace(sample, kwargs={**sample.kwargs, name: known})
-            if computes(info, other):
+            if computes(cell, other):
                 yield _named(other, f"{name}={known}", sample.number)
 
 
-def with_images(info, sample: Call) -> Iterator[Call]:
+def with_images(cell: Cell, sample: Call) -> Iterator[Call]:
     """Yield the sample with an image of channels_last memory in the place of an input of three dimensions.
 
     Its channels repeat values, so that a matrix of them would be singular.
     """
     x = sample.input
-    if is_elementwise(info) or is_factorisation(info):
+    if is_elementwise(cell.info) or is_factorisation(cell.info):
         return
     if not isinstance(x, torch.Tensor) or x.dim() != 3 or not x.is_floating_point():
         return
-    if info.name in limits().large.unchecked or x.layout is not torch.strided:
+    if facts(cell.info.name).unchecked or x.layout is not torch.strided:
         return
     image = torch.stack([x.detach(), x.detach().flip(-1), x.detach().flip(1)], -1).to(memory_format=torch.channels_last)
     image.requires_grad_(x.requires_grad)
     other = sample.with_tensor(x, image)
-    if computes(info, other):
+    if computes(cell, other):
         yield _named(other, "an image in channels_last", sample.number)
 
 
 def _defaults(info, sample: Call) -> Iterator[tuple[str, Any, str]]:
     """Yield name, default and type of the arguments that a sample does not give."""
-    given, seen = 1 + len(sample.args), set(sample.kwargs) | set(limits().settings.kept)
+    given, seen = 1 + len(sample.args), set(sample.kwargs)
     for name, default, kind in (*_of_signature(info, given), *_of_schemas(info, given)):
-        if name not in seen:
+        if name not in seen and not argument_facts(name).kept:
             seen.add(name)
             yield name, default, kind
 
@@ -336,25 +335,25 @@ def others(default: Any, kind: str) -> Iterator[Any]:
         yield from _FOR_NONE[kind]
 
 
-def _shape(info, sample: Call) -> torch.Size | None:
+def _shape(cell: Cell, sample: Call) -> torch.Size | None:
     """Return the shape of the host's result; None if it is no tensor, or if the host does not compute the call."""
-    result = _result(info, sample)
+    result = _result(cell, sample)
     return result[0].shape if result is not None and isinstance(result[0], torch.Tensor) else None
 
 
-def computes(info, sample: Call) -> bool:
+def computes(cell: Cell, sample: Call) -> bool:
     """Return whether the host computes the call, and draws no random numbers for it."""
-    return _result(info, sample) is not None
+    return _result(cell, sample) is not None
 
 
-def _result(info, sample: Call) -> tuple[Any] | None:
+def _result(cell: Cell, sample: Call) -> tuple[Any] | None:
     """Return the host's result, as the one element of a tuple; None if it refuses, draws, or makes many elements."""
     state = torch.get_rng_state()
-    found = host_call(info.op, sample)
+    found = host_call(cell.info.op, sample)
     if found.error is not None:  # the argument does not exist, or has no such value
         return None
     if found.draws:
         torch.set_rng_state(state)
         return None
     made = sum(leaf.numel() for leaf in leaves(found.value) if isinstance(leaf, torch.Tensor))
-    return (found.value,) if made <= limits().generation.elements else None
+    return (found.value,) if made <= cell.work.inference.elements else None

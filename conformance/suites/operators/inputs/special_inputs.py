@@ -17,11 +17,11 @@ from conformance.accelerators.capabilities import Mode
 from conformance.numerics.budgets import OpClass
 from conformance.numerics.compare import Exact, plain, same_bits, widen, without_nan
 from conformance.numerics.trees import leaves, mapped, tensors
-from conformance.suites.operators.calls import execution, sampling
+from conformance.suites.operators.calls import execution
 from conformance.suites.operators.calls.calls import HOST, Call
 from conformance.suites.operators.calls.execution import call, host_gradients, perform
+from conformance.suites.operators.calls.facts import facts
 from conformance.suites.operators.calls.passes import Pass
-from conformance.suites.operators.calls.sampling import limits
 from conformance.suites.operators.judge import choices
 from conformance.suites.operators.judge.aspects import Aspect
 from conformance.suites.operators.judge.cells import Cell
@@ -118,7 +118,7 @@ def _takes_special_values(cell: Cell) -> bool:
 
 
 def _is_undefined(cell: Cell) -> bool:
-    return cell.dtype.is_floating_point and cell.info.name in limits().special_inputs.undefined
+    return cell.dtype.is_floating_point and facts(cell.info.name).open_for_specials
 
 
 def _check_numbers(cell: Cell, dtype: torch.dtype) -> None:
@@ -140,22 +140,21 @@ def _check_solved(cell: Cell, samples: list[Call], dtype: torch.dtype) -> None:
 
     Iterations may end the process for a matrix with NaN. An elimination ends, and an infinity has no defined pivot.
     """
-    table = limits().special_inputs
-    in_products, eliminated = (part.get(cell.info.name, ()) for part in (table.in_products, table.eliminated))
+    known = facts(cell.info.name)
     for sample in unlike(cell, samples):
-        places = range(limits().special_inputs.tensors) if sampling.is_deep() else (*in_products, *eliminated)
+        places = range(cell.work.special_inputs.tensors) if cell.deep else (*known.in_products, *known.eliminated)
         tiny_inputs.check_losses(cell, sample, places)
-        for number, tensor in of_values(sample):
-            if number in table.factorised.get(cell.info.name, ()):
+        for number, tensor in of_values(cell, sample):
+            if number in known.factorised:
                 _check_is_seen(cell, sample, number, tensor)
-            for change in (
-                special_values.not_finite(sample, number, tensor, special_values.KINDS) if number in in_products else ()
-            ):
+            of_products = special_values.KINDS if number in known.in_products else ()
+            for change in special_values.not_finite(sample, number, tensor, of_products):
                 _compare(cell, change)
-            for change in special_values.not_finite(sample, number, tensor, ("NaN",)) if number in eliminated else ():
+            of_elimination = ("NaN",) if number in known.eliminated else ()
+            for change in special_values.not_finite(sample, number, tensor, of_elimination):
                 # A library may find no pivot in such a matrix, and say that it is singular.
                 _compare(cell, replace(change, may_refuse=True, of_nan=False))
-            if number in table.triangular.get(cell.info.name, ()):
+            if number in known.triangular:
                 _compare(cell, special_values.rare(sample, number, tensor, -torch.inf))
 
 
@@ -189,9 +188,9 @@ def _are_finite(outputs: list[torch.Tensor]) -> bool:
 @source(Mode.INFERENCE, _compare, stage=Stage.LARGE, dtypes=tuple(FACTORS))
 def long_integers(cell: Cell) -> Iterator[Change]:
     """Yield long samples of integers that float32 does not hold, whose sums 32 bits do not hold."""
-    if cell.info.name in limits().special_inputs.undefined:
+    if facts(cell.info.name).open_for_specials:
         return
-    for sample in large.grown(cell.info, cell.samples, cell.dtype, _LONG):
+    for sample in large.grown(cell.info, cell.samples, cell.dtype, cell.work.large, _LONG):
         for change in special_values.integers(cell, sample):
             yield replace(change, in_forms=False)
 
@@ -199,18 +198,18 @@ def long_integers(cell: Cell) -> Iterator[Change]:
 @source(Mode.INFERENCE, _compare, stage=Stage.LARGE, dtypes=(torch.float32,))
 def long_floats(cell: Cell) -> Iterator[Change]:
     """Yield long samples with NaN and infinities: a kernel for long rows is another one."""
-    if cell.op_class is OpClass.ITERATIVE or cell.info.name in limits().special_inputs.undefined:
+    if cell.op_class is OpClass.ITERATIVE or facts(cell.info.name).open_for_specials:
         return
-    for sample in large.grown(cell.info, cell.samples, cell.dtype, _LONG):
-        for number, tensor in itertools.islice(of_values(sample), 1):
+    for sample in large.grown(cell.info, cell.samples, cell.dtype, cell.work.large, _LONG):
+        for number, tensor in itertools.islice(of_values(cell, sample), 1):
             for value in (torch.nan, torch.inf, -torch.inf):
                 yield replace(special_values.rare(sample, number, tensor, value), in_forms=False)
 
 
 def check_kernel(cell: Cell, sample: Call) -> None:
     """Compare results of a kernel that is no operator of the database for special values in each tensor."""
-    for number, tensor in of_values(sample):
-        for change in special_values.not_finite(sample, number, tensor):
+    for number, tensor in of_values(cell, sample):
+        for change in special_values.not_finite(sample, number, tensor, special_values.kinds_of(cell)):
             _compare(cell, replace(change, kinks=change.of_nan))
         if cell.check.subnormals and tensor.dtype is torch.float32:
             # One side of a kink begins with them.
@@ -291,7 +290,7 @@ def _compare_output(
         cell.judge.claim(form, not other.any(), said, part)
     elif theirs.dtype in FACTORS:
         # An integer result of special floating-point numbers, such as a position, has a standard for few operators.
-        if cell.info.name in limits().special_inputs.positions:
+        if facts(cell.info.name).positions:
             cell.judge.tensor(form, ours, theirs, lambda: None, n, part=part)
         elif not any(tensor.is_floating_point() for tensor in change.sample.tensors):
             ours = _without_overflow(cell.info, change.sample, position, ours, theirs)
@@ -322,7 +321,7 @@ def _check_size(cell: Cell, change: Change, form: Call, part: str, actual: Any, 
     """
     if not (isinstance(actual, torch.Tensor) and isinstance(wanted, torch.Tensor)):
         return
-    if cell.info.name in limits().special_inputs.positions:
+    if facts(cell.info.name).positions:
         cell.judge.equal(form, tuple(actual.shape), tuple(wanted.shape), f"{part}: the shape")
     if change.of_nan and _has_nan(wanted):
         cell.judge.claim(form, _has_nan(actual), "no element is NaN", part)
@@ -394,7 +393,7 @@ def check_gradients(cell: Cell, sample: Call, seed: int) -> None:
     """Compare gradients for NaN and infinities in each tensor and in the cotangents with the host's."""
     if sample.process is not None or choices.has_choice(cell.info) or cell.op_class is OpClass.ITERATIVE:
         return
-    for change in _in_training(sample):
+    for change in _in_training(cell, sample):
         _compare_gradients(cell, change, seed)
 
 
@@ -406,7 +405,7 @@ def check_equal_operands(cell: Cell, samples: list[Call], dtype: torch.dtype, se
     if dtype is not torch.float32 or choices.has_choice(cell.info) or cell.op_class is OpClass.ITERATIVE:
         return
     for sample in samples:
-        for changed in _with_equal_operands(sample) if sample.process is None else ():
+        for changed in _with_equal_operands(cell, sample) if sample.process is None else ():
             _check_finite(cell, changed, seed)
 
 
@@ -424,9 +423,9 @@ def _check_finite(cell: Cell, sample: Call, seed: int) -> None:
             cell.judge.claim(sample, not lost.any(), said, f"gradient of input {position}")
 
 
-def _with_equal_operands(sample: Call) -> Iterator[Call]:
+def _with_equal_operands(cell: Cell, sample: Call) -> Iterator[Call]:
     first = sample.input
-    for number, tensor in of_values(sample):
+    for number, tensor in of_values(cell, sample):
         zeros = torch.zeros_like(tensor, requires_grad=False)
         yield special_values.replaced(sample, tensor, zeros).named(change=f"zeros in input {number}")
         if tensor is first or not isinstance(first, torch.Tensor) or not is_real(first):
@@ -448,9 +447,9 @@ def _fits(first: torch.Tensor, tensor: torch.Tensor) -> bool:
     return first.numel() > 0 and all(own in (1, other) for own, other in pairs)
 
 
-def _in_training(sample: Call) -> Iterator[Change]:
-    for number, tensor in of_values(sample):
-        yield from special_values.not_finite(sample, number, tensor)
+def _in_training(cell: Cell, sample: Call) -> Iterator[Change]:
+    for number, tensor in of_values(cell, sample):
+        yield from special_values.not_finite(sample, number, tensor, special_values.kinds_of(cell))
     for name, values in special_values.NOT_FINITE.items():
 
         def given(value: float | None, values=values) -> Pass:

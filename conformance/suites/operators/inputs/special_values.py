@@ -17,7 +17,6 @@ from conformance.suites.operators.calls import sampling
 from conformance.suites.operators.calls.calls import HOST, Call
 from conformance.suites.operators.calls.execution import call
 from conformance.suites.operators.calls.passes import Pass
-from conformance.suites.operators.calls.sampling import limits
 from conformance.suites.operators.judge import choices
 from conformance.suites.operators.judge.cells import Cell
 
@@ -83,17 +82,17 @@ def _placing(name: str, placed: Callable[[Any], Call], value: Any, **facts: bool
 def floats(cell: Cell, sample: Call) -> Iterator[Change]:
     """Yield the sample with special floating-point numbers in one tensor at a time."""
     moves = _moves(cell.info, sample)
-    for number, tensor in of_values(sample):
+    for number, tensor in of_values(cell, sample):
         name = f"in input {number}"
         if moves:
             for values in _all_kinds(tensor, subnormals=cell.check.subnormals):
                 yield Change(f"special values {name}", replaced(sample, tensor, values), moves=True, in_forms=True)
             continue
-        yield from not_finite(sample, number, tensor)
+        yield from not_finite(sample, number, tensor, kinds_of(cell))
         yield _nothing_else(sample, number, tensor)
         if tensor.dtype is torch.float32 and tensor.numel() > 1:
             yield rare(sample, number, tensor, -torch.inf)
-        if sampling.is_deep() and tensor.numel() > 1:
+        if cell.deep and tensor.numel() > 1:
             yield rare(sample, number, tensor, torch.inf, first=0)
         if choices.has_choice(cell.info):
             # A choice of few elements, such as a median, meets infinities where most elements are infinite.
@@ -103,9 +102,14 @@ def floats(cell: Cell, sample: Call) -> Iterator[Change]:
             yield Change(f"subnormal numbers {name}", with_subnormals(cell.info, sample, tensor))
 
 
-def not_finite(sample: Call, number: int, tensor: torch.Tensor, kinds: Collection[str] = ()) -> Iterator[Change]:
-    """Yield the sample with NaN, and with infinities, in every third place of one tensor."""
-    for kind in kinds or (KINDS if sampling.is_deep() else NOT_FINITE):
+def kinds_of(cell: Cell) -> Collection[str]:
+    """Return the kinds of special values that a cell gets."""
+    return KINDS if cell.deep else NOT_FINITE
+
+
+def not_finite(sample: Call, number: int, tensor: torch.Tensor, kinds: Collection[str]) -> Iterator[Change]:
+    """Yield the sample with special values of some kinds in every third place of one tensor."""
+    for kind in kinds:
         values, largest = NOT_FINITE["NaN" if kind == "NaN" else "infinities"], KINDS[kind]
         others = sample if largest is None else _with_others_up_to(largest, sample, tensor)
 
@@ -196,9 +200,9 @@ def with_subnormals(info, sample: Call, tensor: torch.Tensor) -> Call:
     return changed
 
 
-def of_values(sample: Call) -> Iterator[tuple[int, torch.Tensor]]:
+def of_values(cell: Cell, sample: Call) -> Iterator[tuple[int, torch.Tensor]]:
     """Yield the tensors that hold floating-point values on the device, with their positions."""
-    for number, tensor in enumerate(sample.tensors[: limits().special_inputs.tensors]):
+    for number, tensor in enumerate(sample.tensors[: cell.work.special_inputs.tensors]):
         # float8 has no arithmetic.
         if is_real(tensor) and tensor.element_size() > 1 and number not in sample.on_host:
             yield number, tensor
@@ -237,8 +241,8 @@ def integers(cell: Cell, sample: Call) -> Iterator[Change]:
     # Functions with real results are judged in floating point. Some run through a loop of as many steps.
     if not _gives_integers(info, sample):
         return
-    values = _values_among(info, sample, dtype)
-    for number, tensor in enumerate(sample.tensors[: limits().special_inputs.tensors]):
+    values = _values_among(cell, sample)
+    for number, tensor in enumerate(sample.tensors[: cell.work.special_inputs.tensors]):
         if tensor.dtype is not dtype or number not in values or not tensor.numel():
             continue
         # Products of two stay within the dtype for numbers of this size. A division keeps their order.
@@ -268,15 +272,16 @@ def _dtypes_of_results(info, sample: Call) -> set[torch.dtype | None]:
     return {leaf.dtype if isinstance(leaf, torch.Tensor) else None for leaf in made}
 
 
-def _values_among(info, sample: Call, dtype: torch.dtype) -> set[int]:
+def _values_among(cell: Cell, sample: Call) -> set[int]:
     """Return the positions of tensors that hold values, not indices: in float32 they are floating-point numbers."""
+    info = cell.info
     if torch.float32 not in info.dtypes:
         kinds = {kind.__name__ for kind in type(info).__mro__}
         # A shift by a large number is undefined.
         is_pair = "BinaryUfuncInfo" in kinds and "shift" not in info.name
         return {0, 1} if is_pair else {0} if kinds & {"UnaryUfuncInfo", "BinaryUfuncInfo"} else set()
     with torch.random.fork_rng(devices=()):
-        twins = sampling.pick(info, torch.float32, requires_grad=False, extent=limits().inference)
+        twins = sampling.pick(info, torch.float32, requires_grad=False, extent=cell.work.inference)
     shapes = [tensor.shape for tensor in sample.tensors]
     twin = next((t for t in twins if [tensor.shape for tensor in t.tensors] == shapes), None)
     if twin is None:

@@ -10,7 +10,6 @@ from conformance.accelerators.capabilities import Mode
 from conformance.suites.operators.calls import execution
 from conformance.suites.operators.calls.calls import Call
 from conformance.suites.operators.calls.execution import host_call
-from conformance.suites.operators.calls.sampling import limits
 from conformance.suites.operators.judge import oracle, promises
 from conformance.suites.operators.judge.cells import Cell
 
@@ -47,7 +46,7 @@ def _check_truth(cell: Cell, sample: Call) -> None:
     """Compare truth values of special values in other arrangements, and of many: of ordinary ones, most are alike."""
     variants.rearranged(cell, sample)
     if isinstance(sample.input, torch.Tensor) and not sample.args and sample.input.dtype is torch.float32:
-        rows = -(-limits().large.elements // sample.input.numel())
+        rows = -(-cell.work.large.elements // sample.input.numel())
         many = replace(
             sample, input=sample.input.repeat(rows), number=sample.number + _MANY, source="many special values"
         )

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 
 from conformance.suites.operators.calls.calls import Call
-from conformance.suites.operators.calls.sampling import limits
+from conformance.suites.operators.calls.facts import facts
 
 from .arrangements import transposed
 
@@ -17,12 +19,11 @@ _NUMBER = 0.7
 _RAGGED = (33, 65)
 
 
-def edge_sizes(info, dtype: torch.dtype) -> list[Call]:
-    """Return samples for unary and binary operators: vectors whose sizes lie around the edges of a tile."""
+def edge_sizes(info: Any, dtype: torch.dtype, sizes: Sequence[int]) -> list[Call]:
+    """Return samples for unary and binary operators: vectors of some sizes, around the edges of a tile."""
     build = _builder(info)
     if build is None:
         return []
-    sizes = limits().tiers.sizes
     # Numbers from 1000 and 2000 on cannot be those of the database's samples.
     return [Call(1000 + i, *build(info, dtype, size), source=f"size {size}") for i, size in enumerate(sizes)]
 
@@ -117,9 +118,9 @@ def _compares(info, values: torch.Tensor) -> bool:
 def _judged(info, values: torch.Tensor) -> torch.Tensor:
     """Return the values with 1 in place of those for which documentation and standards leave the result open."""
     open_ = torch.zeros(values.shape, dtype=torch.bool)
-    if info.name in limits().specials.nan:
+    if facts(info.name).open_for_nan:
         open_ |= values.isnan()
-    if info.name in limits().specials.negative_zero:
+    if facts(info.name).open_for_negative_zero:
         open_ |= (values == 0) & values.signbit()
     return torch.where(open_, torch.ones_like(values), values)
 

@@ -16,11 +16,11 @@ from .families import Stage, source
 @source(Mode.INFERENCE, check_call, values=False)
 def edge_sizes(cell: Cell) -> list[Call]:
     """Return vectors whose sizes lie around the edges of a tile."""
-    return tiers.edge_sizes(cell.info, cell.dtype)
+    return tiers.edge_sizes(cell.info, cell.dtype, cell.work.edges.sizes)
 
 
 @source(Mode.INFERENCE, check_with_forms, stage=Stage.FORMS, once=True, values=False)
 def unlike_operands(cell: Cell) -> Iterator[Call]:
     """Yield matrices of which one is transposed, and lists of images of which one has its channels last."""
     yield from tiers.ragged_matrices(cell.info, cell.dtype)
-    yield from formats.mixed(cell.info, cell.samples)
+    yield from formats.mixed(cell)

@@ -18,7 +18,7 @@ from conformance.numerics import layout, transfer
 from conformance.numerics.compare import compare, plain, same_bits
 from conformance.numerics.transfer import copied
 from conformance.numerics.trees import leaves
-from conformance.suites.operators.calls import execution, sampling
+from conformance.suites.operators.calls import execution
 from conformance.suites.operators.calls.calls import HOST, Call
 from conformance.suites.operators.calls.execution import Attempt, HostCall, attempt, call, host_call, processed, settled
 from conformance.suites.operators.judge import choices
@@ -420,7 +420,7 @@ def _chosen(cell: Cell) -> Iterator[Call]:
     """
     first = representative(cell.fixed)
     yield first
-    if not sampling.is_first_dtype(cell.info, cell.dtype):
+    if not cell.is_first_dtype:
         return
     without_dims = (sample for sample in cell.fixed if any(tensor.dim() == 0 for tensor in sample.tensors))
     found = [*unlike(cell, cell.fixed), *itertools.islice(without_dims, 1)]

@@ -15,6 +15,7 @@ from conformance.numerics.transfer import copied
 from conformance.reports.calls import fields_of
 from conformance.suites.operators.calls.calls import HOST, Call
 from conformance.suites.operators.calls.classes import is_uninitialised, op_class
+from conformance.suites.operators.calls.work import Work, work
 
 from .aspects import Aspect
 from .judging import Judge
@@ -74,10 +75,19 @@ class Cell:
     seed: int = 0  # of the random numbers of all families
     found: dict[str, Any] = field(default_factory=dict)
     place: torch.device = HOST  # the device with the index that tensors get
+    deep: bool = False  # of the deep tier
 
     @classmethod
     def of(
-        cls, info: Any, dtype: torch.dtype, device: torch.device, check: Checker, samples: list[Call], watched: int = 0
+        cls,
+        info: Any,
+        dtype: torch.dtype,
+        device: torch.device,
+        check: Checker,
+        samples: list[Call],
+        *,
+        watched: int = 0,
+        deep: bool = False,
     ) -> Cell:
         """Return the cell of an operator. ``watched`` calls in each direction are recorded, to see where they run."""
         return cls(
@@ -92,12 +102,27 @@ class Cell:
             only=fields_of(check.calls),
             seed=int(torch.randint(2**31, ())),
             place=copied(torch.zeros(1), device).device,
+            deep=deep,
         )
 
     @property
     def judge(self) -> Judge:
         """Return the judge of this cell's results."""
         return Judge(self)
+
+    @property
+    def work(self) -> Work:
+        """Return the amount of work of this cell."""
+        return work(self.deep)
+
+    @property
+    def is_first_dtype(self) -> bool:
+        """Return whether this is the one dtype of further calls: float32, or else int64, or else the first by name.
+
+        In the deep tier every dtype has them.
+        """
+        usual = [kind for kind in (torch.float32, torch.int64) if kind in self.info.dtypes]
+        return self.deep or self.dtype is (usual or sorted(self.info.dtypes, key=str))[0]
 
     @contextmanager
     def reporting_calls(self) -> Iterator[None]:

@@ -1,7 +1,7 @@
 """Results that an operator's documentation leaves open: indices of equal elements, orders that nobody asked for.
 
 PyTorch's CPU makes one choice. If a device makes another one that is as good, its choice becomes the expected result.
-``limits.toml``, ``choices`` and ``order``, names the operators.
+``facts.toml`` names the operators.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from conformance.numerics.compare import plain, same_bits
 from conformance.numerics.trees import leaves
 from conformance.suites.operators.calls.calls import HOST, Call
 from conformance.suites.operators.calls.execution import call
-from conformance.suites.operators.calls.sampling import limits
+from conformance.suites.operators.calls.facts import facts
 
 Leaves = list
 
@@ -24,7 +24,7 @@ def settled(info, sample: Call, actual: Leaves, expected: Leaves) -> Leaves:
     if info is None or not may_choose(info) or len(actual) != len(expected) or not _alike(actual, expected):
         return expected
     found, wanted = [plain(leaf) for leaf in actual], [plain(leaf) for leaf in expected]
-    if info.name in limits().choices.windows:
+    if facts(info.name).window_dims is not None:
         return _largest(info, sample, found, wanted) or expected
     choice = _CHOICES.get(info.name)
     return (choice(info.name, sample, found, wanted) if choice is not None else None) or expected
@@ -32,12 +32,12 @@ def settled(info, sample: Call, actual: Leaves, expected: Leaves) -> Leaves:
 
 def has_choice(info) -> bool:
     """Return whether the documentation leaves a result of the operator open, for values of any kind."""
-    return info.name in _CHOICES or info.name in limits().order.open
+    return info.name in _CHOICES or facts(info.name).open_order
 
 
 def may_choose(info) -> bool:
     """Return whether the documentation leaves a result of the operator open, be it for equal elements alone."""
-    return has_choice(info) or info.name in limits().choices.windows
+    return has_choice(info) or facts(info.name).window_dims is not None
 
 
 def agree(info, sample: Call, actual: Leaves, expected: Leaves) -> bool:
@@ -45,7 +45,7 @@ def agree(info, sample: Call, actual: Leaves, expected: Leaves) -> bool:
 
     This holds for every operator without a choice, also if its results are wrong.
     """
-    if info.name in limits().order.open:
+    if facts(info.name).open_order:
         return in_order_of(info, actual, expected)[1]
     wanted = settled(info, sample, actual, expected)
     return all(new is old or same_bits(plain(new), plain(old)) for new, old in zip(wanted, expected, strict=True))
@@ -53,8 +53,8 @@ def agree(info, sample: Call, actual: Leaves, expected: Leaves) -> bool:
 
 def gradient(info, sample: Call, actual: Leaves, cotangent: torch.Tensor) -> torch.Tensor | None:
     """Return the gradient of the input for the elements that the device has chosen; None for other operators."""
-    picks = info.name in limits().choices.windows
-    gathers = picks or info.name in limits().choices.gathers
+    picks = facts(info.name).window_dims is not None
+    gathers = picks or facts(info.name).gathers
     if not gathers or len(actual) < 2 or sample.input.dim() == 0:
         return None
     x, index = sample.input, plain(actual[1])
@@ -73,7 +73,7 @@ def settled_gradient(info, sample: Call, found: torch.Tensor, wanted: torch.Tens
 
     This is for operators that choose without an index among their results.
     """
-    hides, counts = info.name in limits().choices.hidden, limits().choices.windows.get(info.name)
+    hides, counts = facts(info.name).hides_choice, facts(info.name).window_dims
     if not (hides or counts) or not found.shape == wanted.shape == sample.input.shape:
         return wanted
     x, found_values, wanted_values = sample.input.detach(), plain(found), plain(wanted)
@@ -119,7 +119,7 @@ def _argument(sample: Call, name: str, position: int, default):
 
 
 def _dim(name: str, sample: Call) -> int:
-    return _argument(sample, "dim", getattr(limits().choices, name), -1)
+    return _argument(sample, "dim", facts(name).choice_dim, -1)
 
 
 def _equal(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
@@ -183,7 +183,7 @@ def _unsorted(name: str, sample: Call, found: Leaves, wanted: Leaves) -> Leaves 
 
 def _rows(info, sample: Call, tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
     """Return the tensor with the dimensions that one index counts in one, and that dimension."""
-    counted = limits().choices.windows[info.name]
+    counted = facts(info.name).window_dims
     if not counted:  # cummax and cummin
         return tensor, _argument(sample, "dim", 0, -1)
     return tensor.contiguous().flatten(-counted), -1
@@ -234,7 +234,7 @@ def in_order_of(info, actual: list, expected: list) -> tuple[list, bool]:
 
     Each eigenvalue of the host takes the nearest one of the device that is left. Eigenvectors move with their values.
     """
-    if info is None or info.name not in limits().order.open or not isinstance(expected[0], torch.Tensor):
+    if info is None or not facts(info.name).open_order or not isinstance(expected[0], torch.Tensor):
         return actual, True
     found, wanted = plain(actual[0]), plain(expected[0])
     if found.shape != wanted.shape or not wanted.numel() or not bool(found.isfinite().all()):

@@ -23,8 +23,10 @@ from conformance.numerics.trees import mapped
 from conformance.suites.operators.calls.calls import Call
 from conformance.suites.operators.calls.classes import is_elementwise, op_class
 from conformance.suites.operators.calls.execution import call, processed
-from conformance.suites.operators.calls.sampling import limits
+from conformance.suites.operators.calls.facts import facts
 
+#: Perturbed evaluations that measure conditioning.
+_PROBES = 2
 #: Relative input change that measures conditioning: far above float64's roundoff, small enough to be linear.
 STEP = 2.0**-24
 
@@ -114,7 +116,7 @@ class Oracle:
     def _rough_probes(self) -> list[list[list]]:
         """Evaluate with changed intermediate results, as every operator between inputs and outputs rounds its own."""
         # The inputs stay: labels such as the 1 of a target would be none.
-        return [[self._evaluate(_unchanged, probe, inside=True) for probe in range(limits().oracle.probes)]]
+        return [[self._evaluate(_unchanged, probe, inside=True) for probe in range(_PROBES)]]
 
     @functools.cached_property
     def _probes(self) -> list[list[list]]:
@@ -126,7 +128,7 @@ class Oracle:
                 for number in range(len(self._sample.tensors))
             ]
         generator = torch.Generator().manual_seed(0)  # the nudges must not move the case's own generator
-        probes = range(limits().oracle.probes)
+        probes = range(_PROBES)
         return [[self._evaluate(lambda tensor: _nudged(tensor, generator), probe) for probe in probes]]
 
     def _evaluate(self, change=None, seed: int = 0, *, inside: bool = False) -> list:
@@ -231,7 +233,7 @@ def _largest(tensor: torch.Tensor) -> float:
 
 def _with_default_eps(info, sample: Call) -> Call:
     """Return the sample with the eps that the operator takes by default in this dtype; float64 has another."""
-    if info.name not in limits().eps.of_the_accumulator or not isinstance(sample.input, torch.Tensor):
+    if not facts(info.name).eps_of_accumulator or not isinstance(sample.input, torch.Tensor):
         return sample
     # On the CPU, 16-bit dtypes accumulate in float32 and take its eps.
     dtype = torch.float64 if sample.input.dtype is torch.float64 else torch.float32
@@ -252,8 +254,8 @@ def of_forward(info, sample: Call) -> Oracle:
         sample,
         functions=lambda: _functions_of(info, sample),
         apart=is_elementwise(info),
-        rounds_between=info.name in limits().composed.projections,
-        rounds=info.name in limits().composed.attention,
+        rounds_between=facts(info.name).rounds_between,
+        rounds=facts(info.name).rounds,
     )
 
 

@@ -17,7 +17,7 @@ from conformance.numerics.trees import leaves
 from conformance.suites.operators.calls.calls import HOST, Call
 from conformance.suites.operators.calls.classes import is_fourier_transform
 from conformance.suites.operators.calls.execution import call
-from conformance.suites.operators.calls.sampling import limits
+from conformance.suites.operators.calls.facts import facts
 
 META = torch.device("meta")
 #: Dispatch key of implementations that consist of other operators. A device is free to have its own kernel instead.
@@ -155,5 +155,5 @@ def _references() -> dict[str, object]:
 
 
 def promises_zero_signs(info) -> bool:
-    """Return whether a standard defines the signs of the operator's zeros; see ``limits.toml``, ``zeros``."""
-    return info.name in limits().zeros.signed
+    """Return whether a standard defines the signs of the operator's zeros; see ``facts.toml``."""
+    return bool(facts(info.name).signed_zeros)
