@@ -63,7 +63,7 @@ def _run(case: Case, device: torch.device, check: Checker) -> None:
     info = database.find(case.payload)
     with quiet(), without_modes():
         if case.dtype is None:
-            error_inputs.check_refusals(info, getattr(torch, case.requires[0].dtype), device, check)
+            error_inputs.check_refusals(info, getattr(torch, str(case.requires[0].dtype)), device, check)
         else:
             _run_cell(case, info, device, check)
         if check.calls and check.failed is None:

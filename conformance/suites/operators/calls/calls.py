@@ -10,13 +10,14 @@ import functools
 import re
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import torch
 
 from conformance.numerics.transfer import copied, shared_addresses, widened
 from conformance.numerics.trees import mapped, tensors
 
+Found = TypeVar("Found")
 HOST = torch.device("cpu")
 #: Words of selectors for the texts of labels that are in use most often; other texts are shortened by rule.
 WORDS: Final = {
@@ -140,14 +141,15 @@ class Call:
         """Return all tensors among the arguments, in order."""
         return tensors(self.arguments)
 
-    def found_out(self, key: Hashable, find: Callable[[], Any]) -> Any:
+    def found_out(self, key: Hashable, find: Callable[[], Found]) -> Found:
         """Return what ``find`` has returned for these arguments, and call it the first time.
 
         Nobody writes a call's tensors, as each run gets a copy. What is kept lives as long as the call.
         """
         if key not in self.kept:
             self.kept[key] = find()
-        return self.kept[key]
+        found: Found = self.kept[key]
+        return found
 
     @functools.cached_property
     def kept(self) -> dict[Hashable, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from conformance.numerics.budgets import ELEMENTWISE_CLASSES, OpClass, class_of_function, class_of_generator
 
@@ -14,7 +15,7 @@ _KNOWN: dict[int, tuple[object, OpClass]] = {}
 _MOST_KNOWN = 64
 
 
-def op_class(info) -> OpClass:
+def op_class(info: Any) -> OpClass:
     """Return the error-budget class of an operator.
 
     An OpInfo without a special type may be composed of products and sums, so it is a contraction. A generator
@@ -28,7 +29,7 @@ def op_class(info) -> OpClass:
     return known[1]
 
 
-def _class_of(info) -> OpClass:
+def _class_of(info: Any) -> OpClass:
     kinds = {kind.__name__ for kind in type(info).__mro__}
     if "ShapeFuncInfo" in kinds:
         return OpClass.EXACT
@@ -47,7 +48,7 @@ def _class_of(info) -> OpClass:
     return OpClass.CONTRACTION
 
 
-def is_factorisation(info) -> bool:
+def is_factorisation(info: Any) -> bool:
     """Return whether the operator factorises or solves.
 
     PyTorch keeps such operators in ``linalg``, checks their gradients on Hermitian or triangular matrices, or skips
@@ -64,18 +65,18 @@ def is_factorisation(info) -> bool:
     )
 
 
-def _needs_lapack(info) -> bool:
+def _needs_lapack(info: Any) -> bool:
     from torch.testing._internal.common_device_type import skipCPUIfNoLapack
 
     return skipCPUIfNoLapack in info.decorators
 
 
-def is_fourier_transform(info) -> bool:
+def is_fourier_transform(info: Any) -> bool:
     """Return whether the operator is a Fourier transform."""
     return "SpectralFuncInfo" in {kind.__name__ for kind in type(info).__mro__} or facts(info.name).fourier
 
 
-def is_uninitialised(info) -> bool:
+def is_uninitialised(info: Any) -> bool:
     """Return whether results are uninitialised memory.
 
     Newer OpInfos have an attribute for it; the operator's name shows it in every version.
@@ -83,6 +84,6 @@ def is_uninitialised(info) -> bool:
     return getattr(info, "has_nondeterministic_output", False) or "empty" in re.split(r"[._]", info.name)
 
 
-def is_elementwise(info) -> bool:
+def is_elementwise(info: Any) -> bool:
     """Return whether each output element depends on one element of each input."""
     return op_class(info) in ELEMENTWISE_CLASSES

@@ -8,13 +8,13 @@ import gc
 import os
 import random
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 
 @functools.cache
-def database() -> dict[str, object]:
+def database() -> dict[str, Any]:
     """Return the OpInfos by full name, in the database's order.
 
     The first call in a process takes seconds.
@@ -35,10 +35,10 @@ def database() -> dict[str, object]:
             from torch.testing._internal.opinfo import core
 
     # For every sample the database looks for the calling test on the stack, which takes longer than most cells.
-    common_utils.extract_test_fn = core.extract_test_fn = lambda: None
+    common_utils.extract_test_fn = core.extract_test_fn = lambda: None  # type: ignore[attr-defined]  # exported by nobody
     common_utils.set_rng_seed = _seed_generation
     # The database seeds its random operators inside the call, so they would not look random here.
-    common_methods_invocations.wrapper_set_seed = _unwrapped
+    common_methods_invocations.wrapper_set_seed = _unwrapped  # type: ignore[attr-defined]  # the same
     # The import forbids assignments like torch.backends.cudnn.enabled = False in the whole process; allow them again.
     setattr(torch.backends, "__allow_nonbracketed_mutation_flag", True)
     gc.freeze()  # the collector never looks at these objects again
@@ -59,7 +59,7 @@ def _seed_generation(seed: int | None = None) -> None:
 
 
 @contextlib.contextmanager
-def _without_scipy(common_utils):
+def _without_scipy(common_utils: Any) -> Iterator[None]:
     """Import as if SciPy were not installed, so that the list does not depend on it.
 
     The database uses SciPy for references of PyTorch's own tests, which are not needed here; importing it would take a
@@ -72,7 +72,7 @@ def _without_scipy(common_utils):
         common_utils.TEST_SCIPY = installed
 
 
-def _unwrapped(op, *args, **kwargs):
+def _unwrapped(op: Any, *args: Any, **kwargs: Any) -> Any:
     return op(*args, **kwargs)
 
 
@@ -92,13 +92,13 @@ class OnCopy:
         return self.function(first.clone(), *args, **kwargs)
 
 
-def runs_on_cuda_only(info) -> bool:
+def runs_on_cuda_only(info: Any) -> bool:
     """Return whether the operator needs NVIDIA's compiler (the jiterator), although the database claims CPU dtypes."""
     from torch.testing._internal.common_device_type import onlyCUDA
 
     return onlyCUDA in info.decorators
 
 
-def find(full_name: str) -> object:
+def find(full_name: str) -> Any:
     """Return the OpInfo of that full name; raise KeyError if the installed torch has none."""
     return database()[full_name]

@@ -6,7 +6,7 @@ The host's side uses ``call`` and ``host_gradients``, so that a test can inject 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -20,11 +20,13 @@ from conformance.numerics.trees import leaves, tensors
 
 from .calls import HOST, Call
 
+#: Tensors of one backward, in order.
+Tensors = Sequence[torch.Tensor]
 #: A context without an effect, made once.
 _NO_DEVICE: AbstractContextManager[object] = nullcontext()
 
 
-def call(function, sample: Call, **extra):
+def call(function: Any, sample: Call, **extra: Any) -> Any:
     """Call the operator on the device of the sample's tensors."""
     try:
         with _default_device(function, sample):
@@ -34,7 +36,7 @@ def call(function, sample: Call, **extra):
         raise RuntimeError(f"AssertionError: {error}") from error
 
 
-def _default_device(function, sample: Call) -> AbstractContextManager[object]:
+def _default_device(function: Any, sample: Call) -> AbstractContextManager[object]:
     """Return a context with a default device for operators that create tensors: not every sample names a device."""
     if sample.device == HOST:
         return _NO_DEVICE
@@ -61,7 +63,7 @@ class HostCall:
     draws: bool = False
 
 
-def host_call(function, sample: Call) -> HostCall:
+def host_call(function: Any, sample: Call) -> HostCall:
     """Return the host's call of a sample. It is made once for a sample, unless it draws random numbers."""
     found = sample.kept.get(("host", function)) or _on_host(function, sample)
     if not found.draws:
@@ -69,7 +71,7 @@ def host_call(function, sample: Call) -> HostCall:
     return found
 
 
-def _on_host(function, sample: Call) -> HostCall:
+def _on_host(function: Any, sample: Call) -> HostCall:
     given, value, error, state = sample.on(HOST), None, None, torch.get_rng_state()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -80,7 +82,7 @@ def _on_host(function, sample: Call) -> HostCall:
     return HostCall(given, value, error, not torch.equal(state, torch.get_rng_state()))
 
 
-def execute(function, sample: Call, **extra):
+def execute(function: Any, sample: Call, **extra: Any) -> Any:
     """Call the operator on the device under test."""
     with with_modes():
         return call(function, sample, **extra)
@@ -116,18 +118,18 @@ def settled(device_attempt: Attempt) -> Attempt:
     return device_attempt
 
 
-def host_gradients(outputs, inputs, cotangents):
+def host_gradients(outputs: Tensors, inputs: Tensors, cotangents: Tensors) -> Sequence[torch.Tensor | None]:
     """Run backward on the device of the tensors; an input that is not used has the gradient None."""
     return torch.autograd.grad(outputs, inputs, cotangents, allow_unused=True)
 
 
-def gradients(outputs, inputs, cotangents):
+def gradients(outputs: Tensors, inputs: Tensors, cotangents: Tensors) -> Sequence[torch.Tensor | None]:
     """Run backward on the device under test."""
     with with_modes():
         return host_gradients(outputs, inputs, cotangents)
 
 
-def gradients_twice(outputs, inputs, cotangents):
+def gradients_twice(outputs: Tensors, inputs: Tensors, cotangents: Tensors) -> Sequence[torch.Tensor | None]:
     """Run two backwards over one graph, on the device of the tensors; return the gradients of both in one list."""
     with with_modes():
         runs = [
@@ -136,7 +138,7 @@ def gradients_twice(outputs, inputs, cotangents):
     return [gradient for run in runs for gradient in run]
 
 
-def processed(sample: Call, result):
+def processed(sample: Call, result: Any) -> list[Any]:
     """Return the leaves of the result after the sample's own post-processing, which leaves only determined values."""
     return leaves(sample.process(result) if sample.process else result)
 

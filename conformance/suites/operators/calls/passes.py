@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch.utils import _python_dispatch as dispatch
@@ -33,7 +34,9 @@ class Pass:
     arrange: Callable[[torch.Tensor], torch.Tensor] = _as_drawn
     of: str = "gradients"
 
-    def run(self, info, run, differentiate, sample: Call, seed: int, change=None):
+    def run(
+        self, info: Any, run: Any, differentiate: Any, sample: Call, seed: int, change: Any = None
+    ) -> tuple[Any, list[Any]]:
         """Return the result, and the gradients of all inputs with ``requires_grad``, in order.
 
         ``change``, if given, is applied to each cotangent.
@@ -49,7 +52,7 @@ class Pass:
         return result, list(differentiate(outputs, inputs, [change(each) for each in given] if change else given))
 
 
-def differentiable(sample: Call, result) -> list[torch.Tensor]:
+def differentiable(sample: Call, result: Any) -> list[torch.Tensor]:
     """Return the outputs that have a gradient."""
     return [leaf for leaf in processed(sample, result) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
 
@@ -68,7 +71,7 @@ def cotangents(
     """
     kinds = tuple((output.shape, output.is_complex()) for output in outputs)
     # A dispatch mode takes part in each draw: the oracle's changes all results inside a pass.
-    in_mode = dispatch._len_torch_dispatch_stack() > 0
+    in_mode = dispatch._len_torch_dispatch_stack() > 0  # type: ignore[attr-defined]  # private to torch
     given = []
     for output, numbers in zip(outputs, (_draw if in_mode else _drawn)(seed, kinds), strict=True):
         if arrange is _as_drawn and not in_mode and output.device == HOST and output.layout is torch.strided:

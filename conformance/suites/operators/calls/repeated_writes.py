@@ -7,14 +7,14 @@ kernel any of them may be the last.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 import torch
 
 from .calls import Call
 
 
-def are_in(info, sample: Call) -> bool:
+def are_in(info: Any, sample: Call) -> bool:
     """Return whether the call writes two values to one place, and adds up none of them."""
     places = _PLACES.get(info.name)
     return places is not None and any(_repeats(rows) for rows in places(sample))

@@ -134,7 +134,8 @@ def _spread(samples: list[Call], count: int) -> list[Call]:
 
 def _within_budget(samples: list[Call], extent: Extent) -> list[Call]:
     """Return the first samples that together stay below the cell's limit of elements; at least one."""
-    kept, spent = [], 0
+    kept: list[Call] = []
+    spent = 0
     for sample in samples:
         spent += elements(sample)
         if kept and spent > extent.cell_elements:

@@ -8,6 +8,7 @@ distributions with equal means differ by the ratio of their spreads, as those fr
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 
@@ -25,6 +26,8 @@ _NUMBER, _SPREAD_NUMBER = 9500, 9600
 #: A number that bfloat16 does not hold.
 _ODD = 1.2345678
 _INF = float("inf")
+#: Input, other arguments and keywords of a call.
+Arguments = tuple[Any, tuple[Any, ...], dict[str, Any]]
 #: A ratio of draws that is so near to the spread follows it; it is exact within so many roundings.
 _NEAR, _ROUNDINGS = 0.02, 8
 
@@ -67,7 +70,7 @@ def _check_spread(cell: Cell) -> None:
         _check_ratio(cell, form, numbers / ones / odd)
 
 
-def _check_scale(cell: Cell, odd: tuple, usual: tuple, ratio: float) -> None:
+def _check_scale(cell: Cell, odd: tuple[float, ...], usual: tuple[float, ...], ratio: float) -> None:
     """Compare draws of one seed for a number that bfloat16 does not hold with those for 1."""
     numbers, ones = (_drawn(cell, (torch.zeros(6, 4), args), "draws of one seed") for args in (odd, usual))
     for (form, drawn), (_, usual_drawn) in zip(numbers, ones, strict=True):
@@ -94,7 +97,7 @@ def _check_every_spread(cell: Cell) -> None:
         cell.judge.claim(form, not numbers.isfinite().any(), "some numbers are finite")
 
 
-def _drawn(cell: Cell, arguments: tuple, name: str) -> list[tuple[Call, torch.Tensor]]:
+def _drawn(cell: Cell, arguments: tuple[Any, tuple[Any, ...]], name: str) -> list[tuple[Call, torch.Tensor]]:
     """Return each form of the call for an input and other arguments, with the device's numbers of one seed."""
     given, args = arguments
     sample = Call(_SPREAD_NUMBER, given, args, {}, source=name)
@@ -109,7 +112,7 @@ def _numbers(*shape: int) -> torch.Tensor:
     return torch.randn(shape)
 
 
-def _normal() -> Iterator[tuple]:
+def _normal() -> Iterator[Arguments]:
     means = _numbers(5, 3)
     means[1, 1], means[2, 0], means[3, 2] = _INF, -_INF, float("nan")
     yield means, (torch.zeros(5, 3),), {}
@@ -118,31 +121,31 @@ def _normal() -> Iterator[tuple]:
     yield _numbers(6, 4), (torch.zeros(4),), {}
 
 
-def _one_hot() -> Iterator[tuple]:
+def _one_hot() -> Iterator[Arguments]:
     weights = torch.zeros(4, 7)
     weights[torch.arange(4), torch.tensor([2, 6, 1, 4])] = 0.7
     yield weights, (1,), {}
     yield weights[1], (5,), {"replacement": True}
 
 
-def _probabilities() -> Iterator[tuple]:
+def _probabilities() -> Iterator[Arguments]:
     yield (_numbers(6, 5) > 0).float(), (), {}
 
 
 #: Input and other arguments of normal draws with mean 0 and these spreads, by the full name of the operator.
-_SPREADS: dict[str, Callable[[torch.Tensor], tuple]] = {
+_SPREADS: dict[str, Callable[[torch.Tensor], tuple[Any, tuple[Any, ...]]]] = {
     "normal": lambda spread: (torch.zeros(6, 4), (spread,)),
     "normal.number_mean": lambda spread: (0.0, (spread,)),
 }
 #: Arguments with an odd number and with 1 in the place of the scale, and the ratio of their draws, by the full name.
-_SCALES: dict[str, tuple[tuple, tuple, float]] = {
+_SCALES: dict[str, tuple[tuple[float, ...], tuple[float, ...], float]] = {
     "cauchy": ((0.0, _ODD), (0.0, 1.0), _ODD),
     "exponential": ((_ODD,), (1.0,), 1 / _ODD),
     "normal.in_place": ((0.0, _ODD), (0.0, 1.0), _ODD),
     "uniform": ((0.0, _ODD), (0.0, 1.0), _ODD),
 }
 #: Draws by the full name of the operator: input, other arguments, keyword arguments.
-_DRAWS: dict[str, Callable[[], Iterator[tuple]]] = {
+_DRAWS: dict[str, Callable[[], Iterator[Arguments]]] = {
     "normal": _normal,
     "normal.number_mean": lambda: iter([(0.0, (_numbers(5, 3),), {})]),
     "normal.in_place": lambda: iter([(_numbers(5, 3), (_ODD, 0.0), {})]),

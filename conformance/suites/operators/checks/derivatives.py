@@ -56,7 +56,7 @@ def passes(info: Any, sample: Call) -> Iterator[Call]:
     yield from arrangements.of(info, sample)
 
 
-def _with_rows(info, sample: Call) -> Call:
+def _with_rows(info: Any, sample: Call) -> Call:
     """Return the sample with a matrix in the place of a vector, for a function of single elements: it has rows."""
     vector, kinds = sample.input, {kind.__name__ for kind in type(info).__mro__}
     if "UnaryUfuncInfo" not in kinds or vector.dim() != 1 or vector.numel() % _ROWS or vector.numel() == _ROWS:
@@ -87,7 +87,7 @@ def _only(sample: Call, chosen: list[torch.Tensor]) -> Call:
     kept = {id(tensor) for tensor in chosen}
     memo: dict[int, torch.Tensor] = {}
 
-    def leaf_of(leaf):
+    def leaf_of(leaf: Any) -> Any:
         if not isinstance(leaf, torch.Tensor) or id(leaf) in kept or not leaf.requires_grad:
             return leaf
         return memo.setdefault(id(leaf), leaf.detach())
@@ -120,7 +120,7 @@ def check_further(cell: Cell, sample: Call, seed: int) -> None:
         return
     # The error of a formula of several operators is bounded by the size of the whole result.
     loose = cell.of_class(OpClass.ITERATIVE)
-    kinds: dict[str, tuple[bool, Callable]] = {
+    kinds: dict[str, tuple[bool, Callable[..., list[Any]]]] = {
         "second_order": (cell.info.supports_gradgrad, _second_derivatives),
         "forward_mode": (cell.info.supports_forward_ad, _tangents),
         "vmap": (isinstance(sample.input, torch.Tensor), _batched),
@@ -199,7 +199,7 @@ def _largest(results: list[torch.Tensor | None]) -> float:
     return max((float(torch.nan_to_num(values, nan=0.0, posinf=0.0).max()) for values in found), default=0.0)
 
 
-def _second_derivatives(info, run, sample: Call, seed: int) -> list[torch.Tensor | None]:
+def _second_derivatives(info: Any, run: Any, sample: Call, seed: int) -> list[torch.Tensor | None]:
     """Return the gradients of the gradients by inputs and cotangents; empty if the operator is linear in everything."""
     result = run(info.op, sample)
     outputs = [leaf for leaf in processed(sample, result) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
@@ -214,31 +214,32 @@ def _second_derivatives(info, run, sample: Call, seed: int) -> list[torch.Tensor
     return list(host_gradients(kept, [*inputs, *given], cotangents(kept, seed + 1)))
 
 
-def _tangents(info, run, sample: Call, seed: int) -> list[torch.Tensor | None]:
+def _tangents(info: Any, run: Any, sample: Call, seed: int) -> list[torch.Tensor | None]:
     """Return the outputs' tangents for seeded tangents of all inputs that require a gradient (forward mode)."""
     inputs = unique(tensor for tensor in sample.tensors if tensor.requires_grad)
     with forward_ad.dual_level():
         duals = {
-            id(tensor): forward_ad.make_dual(tensor.detach(), tangent)
+            id(tensor): forward_ad.make_dual(tensor.detach(), tangent)  # type: ignore[no-untyped-call]  # of torch
             for tensor, tangent in zip(inputs, cotangents(inputs, seed), strict=True)
         }
         dual = sample.with_arguments(mapped(sample.arguments, lambda leaf: duals.get(id(leaf), leaf)))
         found = [leaf for leaf in processed(sample, run(info.op, dual)) if isinstance(leaf, torch.Tensor)]
-        return [forward_ad.unpack_dual(leaf).tangent for leaf in found]
+        unpack: Callable[[torch.Tensor], Any] = forward_ad.unpack_dual
+        return [unpack(leaf).tangent for leaf in found]
 
 
-def _batched(info, run, sample: Call, seed: int) -> list[torch.Tensor]:
+def _batched(info: Any, run: Any, sample: Call, seed: int) -> list[torch.Tensor]:
     """Return the outputs for a batch of two inputs, the second one reversed along its first dimension."""
     first = sample.input.detach()
     second = first.flip(0) if first.dim() else first
     batch = torch.stack((first, second))
     plain = sample.with_arguments(mapped(sample.arguments, _detached))
 
-    def one(value: torch.Tensor):
+    def one(value: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return tuple(tensors(leaves(processed(sample, run(info.op, replace(plain, input=value))))))
 
     return list(torch.func.vmap(one)(batch))
 
 
-def _detached(leaf):
+def _detached(leaf: Any) -> Any:
     return leaf.detach() if isinstance(leaf, torch.Tensor) else leaf

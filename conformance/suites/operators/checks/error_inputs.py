@@ -18,6 +18,9 @@ from conformance.suites.operators.calls.execution import call
 from conformance.suites.operators.judge.cells import Cell
 from conformance.suites.operators.judge.promises import promises_refusal
 
+#: What tells error inputs apart: the message that they ask for, and the shapes of their tensors.
+Key = tuple[str, tuple[tuple[int, ...], ...]]
+
 
 @dataclass(frozen=True)
 class Invalid:
@@ -77,7 +80,7 @@ def _invalid_calls(info: Any) -> list[Invalid]:
     return found
 
 
-def _listed_for_every_device(info) -> Counter | None:
+def _listed_for_every_device(info: Any) -> Counter[Key] | None:
     """Return how often the database lists each error input for a device that is not a CPU; None if it cannot say."""
     try:
         return Counter(_key(error) for error in info.error_inputs("meta", set_seed=False))
@@ -85,12 +88,12 @@ def _listed_for_every_device(info) -> Counter | None:
         return None
 
 
-def _key(error) -> tuple[str, tuple]:
+def _key(error: Any) -> Key:
     shapes = tuple(tuple(tensor.shape) for tensor in Call.of(0, error.sample_input).tensors)
     return error.error_regex, shapes
 
 
-def _must_be_refused(info, invalid: Invalid) -> bool:
+def _must_be_refused(info: Any, invalid: Invalid) -> bool:
     """Return whether acceptance is a failure.
 
     PyTorch does not ask other devices to look at values. But with an index beyond the end, a device that accepts the
@@ -129,7 +132,7 @@ def check_right_call(cell: Cell) -> None:
         cell.judge.claim(sample, zeros, "it gives zeros alone")
 
 
-def is_meaningless(info, sample: Call) -> bool:
+def is_meaningless(info: Any, sample: Call) -> bool:
     """Return whether no device can compute the call.
 
     The meta function refuses it; or the host refuses the same values in contiguous memory and in float64 too, so that
@@ -141,7 +144,7 @@ def is_meaningless(info, sample: Call) -> bool:
     return all(_refusal(call, info, other.on(HOST)) is not None for other in (contiguous, sample.wide(_same)))
 
 
-def _contiguous(leaf):
+def _contiguous(leaf: Any) -> Any:
     return leaf.contiguous() if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided else leaf
 
 
@@ -149,7 +152,7 @@ def _same(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-def _refusal(runner, info, sample: Call) -> Exception | None:
+def _refusal(runner: Any, info: Any, sample: Call) -> Exception | None:
     try:
         value = runner(info.op, sample)
         for leaf in tensors(value):
@@ -160,5 +163,5 @@ def _refusal(runner, info, sample: Call) -> Exception | None:
     return TypeError("NotImplemented") if value is NotImplemented else None
 
 
-def _names(types) -> str:
+def _names(types: Any) -> str:
     return types.__name__ if isinstance(types, type) else " or ".join(kind.__name__ for kind in types)

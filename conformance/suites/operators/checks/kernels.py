@@ -77,23 +77,23 @@ def calls(
     return [(function, sample) for (function, _), sample in found.largest.items()]
 
 
-def _under(mode: TorchDispatchMode, function):
-    def run(*args, **kwargs):
+def _under(mode: TorchDispatchMode, function: Callable[..., Any]) -> Callable[..., Any]:
+    def run(*args: Any, **kwargs: Any) -> Any:
         with mode:
             return function(*args, **kwargs)
 
     return run
 
 
-class _Calls(TorchDispatchMode):
+class _Calls(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types here
     """Keeps copies of the arguments of each overload's largest call of each kind."""
 
     def __init__(self, is_of_interest: Callable[[Any], bool], kinds: Kinds, most: int) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._is_of_interest, self._kinds, self._most = is_of_interest, kinds, most
         self.largest: dict[tuple[Any, tuple[Any, ...]], Call] = {}
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the call, and keep its arguments as they were before."""
         kwargs = kwargs or {}
         if args and self._is_of_interest(func):
@@ -110,12 +110,12 @@ def _settings(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(argument if isinstance(argument, bool | None) else 0 for argument in arguments)
 
 
-def _copied(leaf):
+def _copied(leaf: Any) -> Any:
     return leaf.detach().clone() if isinstance(leaf, torch.Tensor) else leaf
 
 
 @functools.cache
-def _is_of_interest(function) -> bool:
+def _is_of_interest(function: Any) -> bool:
     """Return whether an overload computes new tensors by a rule, and no operator of the database has its name."""
     return name_of(function) not in _public_names() and not is_private(function) and computes_values(function)
 
@@ -127,7 +127,7 @@ def name_of(function: Any) -> str:
 
 
 @functools.cache
-def computes_values(function) -> bool:
+def computes_values(function: Any) -> bool:
     """Return whether an overload of aten computes new tensors by a rule that every device follows."""
     schema = function._schema
     if function.namespace != "aten" or function.is_view or schema.is_mutable:
@@ -182,12 +182,12 @@ def check_call(cell: Cell, function: Any, sample: Call) -> None:
     wrong_calls.check_more(cell, function, sample, into=into, spread=_SPREAD, only_wider=is_unchecked)
 
 
-def is_private(function) -> bool:
+def is_private(function: Any) -> bool:
     """Return whether each device may have the arguments and results of this overload in a form of its own."""
     return kernel_facts(name_of(function)).private
 
 
-def _has_the_form(actual, expected) -> bool:
+def _has_the_form(actual: Any, expected: Any) -> bool:
     """Return whether the device gives what the host gives, so that its kernel has the host's form."""
     ours, theirs = leaves(actual), leaves(expected)
     pairs = [(a, w) for a, w in zip(ours, theirs, strict=False) if isinstance(a, torch.Tensor)]
@@ -231,7 +231,7 @@ def _check_arrangements(cell: Cell, sample: Call) -> None:
         cell.judge.result(arranged, found.value, expected.value, oracle, n)
 
 
-def oracle_of(function, sample: Call) -> Oracle:
+def oracle_of(function: Any, sample: Call) -> Oracle:
     """Return the function in float64. A kernel of a backward sums several terms, which may cancel."""
     return Oracle(lambda wide, _: leaves(call(function, wide)), sample, rounds_between=True)
 
@@ -241,10 +241,10 @@ class Kernel:
 
     name, full_name, aten_name, supports_out, inplace_variant = "", "", "", False, None
 
-    def __init__(self, info, function) -> None:
+    def __init__(self, info: Any, function: Any) -> None:
         self._info, self.op = info, function
 
-    def __getattr__(self, name: str):
+    def __getattr__(self, name: str) -> Any:
         return getattr(self._info, name)
 
 
@@ -255,12 +255,12 @@ class Into:
     overload: Any
     place: str
 
-    def __call__(self, *args, out: torch.Tensor, **kwargs) -> Any:
+    def __call__(self, *args: Any, out: torch.Tensor, **kwargs: Any) -> Any:
         """Call the overload."""
         return self.overload(*args, **{self.place: out}, **kwargs)
 
 
-def with_out(function) -> Into | None:
+def with_out(function: Any) -> Into | None:
     """Return the overload's sibling that writes one result to an output."""
     given = [argument.name for argument in function._schema.arguments]
     packet = function.overloadpacket
@@ -283,7 +283,7 @@ def _wrong(cell: Cell, function: Any, sample: Call, expected: Any) -> Iterator[w
         yield from wrong_calls.shapes(cell, function, sample)
 
 
-def fits_any_shape(function, sample: Call) -> bool:
+def fits_any_shape(function: Any, sample: Call) -> bool:
     """Return whether an overload takes the tensors of a sample in other sizes, or refuses them.
 
     Kernels of a backward do not check that the sizes of a gradient fit those of an input.
@@ -292,7 +292,7 @@ def fits_any_shape(function, sample: Call) -> bool:
     return "backward" not in function._schema.name and (has_one_shape or _is_structured(function))
 
 
-def _is_structured(function) -> bool:
+def _is_structured(function: Any) -> bool:
     """Return whether every device checks the arguments as the meta function does."""
     if kernel_facts(name_of(function)).checked:
         return True

@@ -7,8 +7,9 @@ at these places must have the moments that they have on the host.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -78,7 +79,7 @@ def _long(cell: Cell, sample: Call) -> Call | None:
     return None
 
 
-def _elements(info, sample: Call) -> tuple[int, int]:
+def _elements(info: Any, sample: Call) -> tuple[int, int]:
     """Return the elements of the largest input and of the first result; zeros if the host refuses."""
     try:
         made = tensors(randomness.draw_on_host(info, sample, seed=11))
@@ -97,7 +98,7 @@ def _places(elements: int) -> Iterator[tuple[str, slice]]:
 
 
 #: Bounded functions of the numbers, as a mean of Cauchy's distribution does not exist.
-_MOMENTS = {
+_MOMENTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "the share of zeros": lambda values: (values == 0).double(),
     "the mean arc tangent": torch.atan,
     "the mean arc tangent of the square": lambda values: torch.atan(values * values),

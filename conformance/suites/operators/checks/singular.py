@@ -32,7 +32,8 @@ def singular(cell: Cell) -> None:
 
 def _check(cell: Cell, sample: Call) -> bool:
     """Check one call; return whether the host refuses it, so that it could be checked."""
-    if not isinstance(attempt(call, cell.info, sample.on(HOST)).error, torch.linalg.LinAlgError):
+    refusal = attempt(call, cell.info, sample.on(HOST)).error
+    if not isinstance(refusal, torch.linalg.LinAlgError):  # type: ignore[attr-defined]  # torch has no types here
         return False
     found = settled(attempt(execution.execute, cell.info, cell.on(sample)))
     cell.judge.claim(sample, found.error is not None, "accepted, and it is singular or not positive definite")

@@ -231,7 +231,7 @@ def _is_sound(cell: Cell, sample: Call, host_run: tuple[Any, list[Any]]) -> bool
     )
 
 
-def _values(sample: Call, run) -> list:
+def _values(sample: Call, run: Any) -> list[Any]:
     result, gradients = run
     return [*processed(sample, result), *gradients]
 
@@ -302,7 +302,9 @@ def _judge_gradient(
     cell.judge.leaf(sample, actual, expected, oracle, position, n, part=part)
 
 
-def _gradient_of_choice(info, sample: Call, actual, expected, given) -> torch.Tensor | None:
+def _gradient_of_choice(
+    info: Any, sample: Call, actual: Any, expected: Any, given: list[torch.Tensor]
+) -> torch.Tensor | None:
     """Return the gradient for a device that has chosen other elements than the host, among equal ones; else None."""
     chosen, usual = tensors(leaves(actual)), tensors(leaves(expected))
     if len(chosen) < 2 or len(given) != 1 or same_bits(plain(chosen[1]), plain(usual[1])):

@@ -159,7 +159,9 @@ def _is_refusal(found: Attempt) -> bool:
     return found.error is not None or found.value is NotImplemented
 
 
-def _check_computed(cell: Cell, wrong: Wrong, found: Attempt, written, before) -> None:
+def _check_computed(
+    cell: Cell, wrong: Wrong, found: Attempt, written: list[torch.Tensor], before: list[torch.Tensor]
+) -> None:
     """Check that an accepted call computed something; ``before`` are the written tensors as they were.
 
     A device may do more than PyTorch's CPU. But zeros, or an output as it was, come from a kernel that loses an
@@ -196,7 +198,7 @@ def _answer(given: Call) -> Attempt:
 
 def check_more(
     cell: Cell,
-    function,
+    function: Any,
     sample: Call,
     *,
     into: Any = None,
@@ -232,7 +234,9 @@ def check_more(
             _check_meaning(cell, _of_dtype(sample, into, usual, dtype), function, sample)
 
 
-def _with_another_dtype(function, sample: Call, tensor: torch.Tensor, spread: int) -> tuple[torch.Tensor, Call, Call]:
+def _with_another_dtype(
+    function: Any, sample: Call, tensor: torch.Tensor, spread: int
+) -> tuple[torch.Tensor, Call, Call]:
     """Return the tensor in another dtype, the sample with it, and the sample with the same numbers in the old dtype.
 
     Where the operator is not defined for numbers that are spread out, they stay as near to zero as they are.
@@ -252,7 +256,7 @@ def _in_another_dtype(tensor: torch.Tensor, spread: int) -> torch.Tensor:
     return (tensor * spread).to(torch.int64) if tensor.is_floating_point() else tensor.to(torch.float32)
 
 
-def _check_meaning(cell: Cell, wrong: Wrong, function, same_numbers: Call) -> None:
+def _check_meaning(cell: Cell, wrong: Wrong, function: Any, same_numbers: Call) -> None:
     """Check a call that the host refuses; it computes the function for ``same_numbers``."""
     if not _host_refuses(wrong):
         return
@@ -343,7 +347,7 @@ def _wrong_calls(cell: Cell, sample: Call) -> Iterator[Wrong]:
             yield from _wrong_outputs(info, sample, usual, changes)
 
 
-def _wrong_outputs(info, sample: Call, usual: torch.Tensor, changes) -> Iterator[Wrong]:
+def _wrong_outputs(info: Any, sample: Call, usual: torch.Tensor, changes: list[tuple[Call, bool]]) -> Iterator[Wrong]:
     for other, grows in changes:
         yield Wrong.of(other, info.op, out=poisoned(usual.shape, usual.dtype), grows=grows)
     for dtype in _OUT_DTYPES:
@@ -389,7 +393,8 @@ def _others(tensor: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
 
 def _lists(sample: Call) -> Iterator[tuple[int | str, str, tuple[int, ...]]]:
     """Yield the place, the name for messages and the value of each argument that is a list of integers."""
-    for place, value in (*enumerate(sample.args), *sample.kwargs.items()):
+    given: list[tuple[int | str, Any]] = [*enumerate(sample.args), *sample.kwargs.items()]
+    for place, value in given:
         if isinstance(value, (list, tuple)) and value and all(type(item) is int for item in value):
             yield place, f"list {place}", tuple(value)
 
@@ -397,7 +402,7 @@ def _lists(sample: Call) -> Iterator[tuple[int | str, str, tuple[int, ...]]]:
 def _with_number(sample: Call, position: int, value: float) -> Call:
     seen = iter(range(1000))
 
-    def change(leaf):
+    def change(leaf: Any) -> Any:
         return value if type(leaf) in (int, float) and next(seen) == position else leaf
 
     return sample.with_arguments(mapped(list(sample.arguments), change))

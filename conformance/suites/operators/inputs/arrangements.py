@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -23,11 +24,13 @@ from conformance.suites.operators.calls.facts import facts
 
 #: Elements before the first one of an offset tensor: odd, so that no vector load is aligned by chance.
 _OFFSET = 3
+#: What arranges one tensor in another way.
+Change = Callable[[torch.Tensor], torch.Tensor]
 #: Key under which an arrangement keeps the sample of which it is one. Weak, as that sample keeps its arrangements.
 _OF = "of"
 
 
-def poisoned(shape, dtype: torch.dtype) -> torch.Tensor:
+def poisoned(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
     """Return a host tensor filled with NaN, or with the largest integer, so that a read of old contents shows."""
     if dtype.is_floating_point or dtype.is_complex:
         return torch.full(shape, float("nan"), dtype=dtype)
@@ -100,7 +103,7 @@ def _filled(view: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
 
 
 #: Arrangements by the name that messages show, in the order of the checks.
-ARRANGEMENTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+ARRANGEMENTS: dict[str, Change] = {
     "non-contiguous": with_gaps,
     "with a storage offset": with_offset,
     "transposed in memory": transposed,
@@ -108,7 +111,7 @@ ARRANGEMENTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "transposed, with a lazy bit": adjoint,
 }
 #: Arrangements that repeat values. Ties and singular matrices then appear, which some operators leave open.
-REPETITIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+REPETITIONS: dict[str, Change] = {
     "expanded along the first dimension": expanded_first,
     "expanded along the last dimension": expanded_last,
 }
@@ -120,7 +123,7 @@ OF_FORMS = ("non-contiguous", "with a storage offset", *REPETITIONS)
 OF_INPUTS = ("non-contiguous", "with a storage offset", "transposed in memory")
 
 
-def of(info, sample: Call, names: Collection[str] = (), *, operands_only: bool = False) -> Iterator[Call]:
+def of(info: Any, sample: Call, names: Collection[str] = (), *, operands_only: bool = False) -> Iterator[Call]:
     """Yield the sample in every arrangement that differs from its own, or in some by name.
 
     Only values are repeated, not indices: writing twice to one place has no defined order. Matrices are repeated as a
@@ -129,13 +132,13 @@ def of(info, sample: Call, names: Collection[str] = (), *, operands_only: bool =
     fixed = sample.input if operands_only else None
     written = sample.found_out(("written", info.op), lambda: _written(info, sample))
 
-    def arranged(name: str, change: Callable, takes: Callable[[torch.Tensor], bool]) -> Call | None:
+    def arranged(name: str, change: Change, takes: Callable[[torch.Tensor], bool]) -> Call | None:
         # Several checks ask for the same arrangements of all tensors.
         part = "operands" if operands_only else ""
         make = functools.partial(_arranged, sample, name, change, takes, part)
         return make() if operands_only else sample.found_out(("arranged", info.op, name), make)
 
-    def may_change(leaf: torch.Tensor, change: Callable) -> bool:
+    def may_change(leaf: torch.Tensor, change: Change) -> bool:
         # What a call writes has no lazy bit: PyTorch makes none on it.
         return leaf is not fixed and not (change in (lazily_negated, adjoint) and any(leaf is each for each in written))
 
@@ -160,7 +163,7 @@ def of(info, sample: Call, names: Collection[str] = (), *, operands_only: bool =
             yield found
 
 
-def _written(info, sample: Call) -> list[torch.Tensor]:
+def _written(info: Any, sample: Call) -> list[torch.Tensor]:
     """Return the tensors that the plain call writes, such as the running means of batch_norm.
 
     The elements of such a tensor may not share a place in memory, on any device.
@@ -178,7 +181,7 @@ def _written(info, sample: Call) -> list[torch.Tensor]:
     return [old for old, new in dense_pairs if not same_bits(plain(old), plain(new))]
 
 
-def _is_value(info, sample: Call, leaf: torch.Tensor) -> bool:
+def _is_value(info: Any, sample: Call, leaf: torch.Tensor) -> bool:
     """Return whether a tensor holds values or a mask, or indices that may repeat."""
     if leaf is sample.input or leaf.is_floating_point() or leaf.is_complex() or leaf.dtype is torch.bool:
         return True
@@ -187,7 +190,7 @@ def _is_value(info, sample: Call, leaf: torch.Tensor) -> bool:
     return any(kind.__name__ == "BinaryUfuncInfo" for kind in type(info).__mro__)
 
 
-def _of_products(info, sample: Call, leaf: torch.Tensor) -> bool:
+def _of_products(info: Any, sample: Call, leaf: torch.Tensor) -> bool:
     """Return whether a solver only computes with a tensor: a matrix whose rows are equal would be singular."""
     places = facts(info.name).in_products
     return any(place in places and tensor is leaf for place, tensor in enumerate(sample.tensors))
@@ -238,7 +241,7 @@ def dense(sample: Call) -> Call:
     return replace(sample.with_arguments(mapped(sample.arguments, _dense)), arrangement="", part="")
 
 
-def _dense(leaf):
+def _dense(leaf: Any) -> Any:
     if not isinstance(leaf, torch.Tensor) or leaf.layout is not torch.strided:
         return leaf
     copy = leaf.detach().resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
@@ -248,7 +251,7 @@ def _dense(leaf):
 def _arranged(
     sample: Call,
     name: str,
-    change: Callable[[torch.Tensor], torch.Tensor],
+    change: Change,
     takes: Callable[[torch.Tensor], bool],
     part: str = "",
 ) -> Call | None:
@@ -256,7 +259,7 @@ def _arranged(
     changed = []
     memo: dict[int, torch.Tensor] = {}  # a tensor that is passed twice stays one tensor
 
-    def arrange(leaf):
+    def arrange(leaf: Any) -> Any:
         if not isinstance(leaf, torch.Tensor) or leaf.layout is not torch.strided or leaf.is_quantized:
             return leaf
         if not takes(leaf):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -35,7 +36,7 @@ def mixed(cell: Cell) -> Iterator[Call]:
             return
 
 
-def _is_list(value) -> bool:
+def _is_list(value: Any) -> bool:
     return (
         isinstance(value, (list, tuple))
         and len(value) > 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -46,7 +47,7 @@ def indices(cell: Cell) -> None:
                     _check_often(cell, with_one_value)
 
 
-def repeated(info, samples: list[Call]) -> Iterator[Call]:
+def repeated(info: Any, samples: list[Call]) -> Iterator[Call]:
     """Yield the samples with equal indices in one row, in two rows, and of one index that occurs very often.
 
     The operator has to be defined for these.
@@ -59,7 +60,7 @@ def repeated(info, samples: list[Call]) -> Iterator[Call]:
                 yield from _often(info, sample, tensor)
 
 
-def _often(info, sample: Call, tensor: torch.Tensor) -> Iterator[Call]:
+def _often(info: Any, sample: Call, tensor: torch.Tensor) -> Iterator[Call]:
     """Yield the sample with so many equal indices that a counter of eight bits or one group of threads has fewer."""
     if not tensor.dim() or not (facts(info.name).equal_indices or _accumulates(info, sample)):
         return
@@ -72,11 +73,12 @@ def _often(info, sample: Call, tensor: torch.Tensor) -> Iterator[Call]:
         0 if number and other.dim() and other.shape[0] == size else None for number, other in enumerate(sample.tensors)
     )
     for growth in (with_rows, *large.growths(sample)):
-        if growth[place] is None:
+        dim = growth[place]
+        if dim is None:
             continue
-        longer = large.extended(info, sample, growth, _OFTEN + tensor.shape[growth[place]])
+        longer = large.extended(info, sample, growth, _OFTEN + tensor.shape[dim])
         index = longer.tensors[place].clone()
-        index.narrow(growth[place], 0, _OFTEN).copy_(index.select(growth[place], 0).unsqueeze(growth[place]).clone())
+        index.narrow(dim, 0, _OFTEN).copy_(index.select(dim, 0).unsqueeze(dim).clone())
         found = replace(
             longer.with_tensor(longer.tensors[place], index), number=_NUMBER, source=f"{_OFTEN} equal indices"
         )
@@ -85,7 +87,7 @@ def _often(info, sample: Call, tensor: torch.Tensor) -> Iterator[Call]:
             return
 
 
-def _late(info, sample: Call, tensor: torch.Tensor) -> Iterator[Call]:
+def _late(info: Any, sample: Call, tensor: torch.Tensor) -> Iterator[Call]:
     """Yield the sample with indices at the end of a long dimension: with one index where the host takes one.
 
     A kernel that keeps an index in few bits, or works on one block of places, is right for the first ones.
@@ -118,7 +120,7 @@ def _of_input_alone(sample: Call) -> Iterator[large.Growth]:
         yield tuple(dim if tensor is sample.input else None for tensor in sample.tensors)
 
 
-def _at_the_end(info, sample: Call, growth: large.Growth, index: torch.Tensor) -> Call | None:
+def _at_the_end(info: Any, sample: Call, growth: large.Growth, index: torch.Tensor) -> Call | None:
     """Return the sample with a long input and the last indices of it; None if the host takes no such index."""
     longer = large.extended(info, sample, growth, _OFTEN)
     last = (_OFTEN - 1 - torch.arange(index.numel()) % _OFTEN).view(index.shape)
@@ -126,7 +128,7 @@ def _at_the_end(info, sample: Call, growth: large.Growth, index: torch.Tensor) -
     return found if attempt(call, info, found.on(HOST)).error is None else None
 
 
-def _with_one_value(info, sample: Call) -> Iterator[Call]:
+def _with_one_value(info: Any, sample: Call) -> Iterator[Call]:
     """Yield the sample with one value for all equal indices, if what is written to one place is added up."""
     values = sample.tensors[-1]
     if _accumulates(info, sample) and values.is_floating_point() and values.numel() > 1:
@@ -135,7 +137,7 @@ def _with_one_value(info, sample: Call) -> Iterator[Call]:
             yield replace(one, source=f"one value for {_OFTEN} equal indices")
 
 
-def _accumulates(info, sample: Call) -> bool:
+def _accumulates(info: Any, sample: Call) -> bool:
     """Return whether what is written to one place is added up, because an argument says so."""
     return facts(info.name).accumulates and any(value is True for value in (*sample.args, *sample.kwargs.values()))
 
@@ -152,7 +154,7 @@ def _repeated(sample: Call, tensor: torch.Tensor) -> Iterator[Call]:
         yield replace(sample.with_tensor(tensor, index), source=tier)
 
 
-def _may_repeat(info, tensor: torch.Tensor) -> bool:
+def _may_repeat(info: Any, tensor: torch.Tensor) -> bool:
     """Return whether the result is defined for equal indices in this tensor, which has several."""
     return facts(info.name).equal_indices and tensor.dim() > 0 and tensor.shape[-1] > 1
 

@@ -115,7 +115,7 @@ def _of_inner_reduction(info: Any, samples: list[Call], most: int) -> Plan | Non
     return None
 
 
-def with_ties(info, dtype: torch.dtype) -> Iterator[Call]:
+def with_ties(info: Any, dtype: torch.dtype) -> Iterator[Call]:
     """Yield long rows of few values for sorts that keep the order of equal elements: ``stable=True`` of torch.sort."""
     if not facts(info.name).stable or dtype is not torch.float32:
         return
@@ -143,7 +143,7 @@ def _flags(sample: Call) -> int:
     return sum(value is True for value in sample.kwargs.values())
 
 
-def _is_of_other_overload(info, first: Call, sample: Call) -> bool:
+def _is_of_other_overload(info: Any, first: Call, sample: Call) -> bool:
     dims = {each.input.dim() if isinstance(each.input, torch.Tensor) else 0 for each in (first, sample)}
     if info.full_name.startswith(_OF_ALL_DIMS) and len(dims) > 1:
         return True
@@ -184,12 +184,12 @@ def _batched(info: Any, sample: Call, dim: int, amount: LargeWork) -> Call | Non
     # Vectors and matrices have no batch: a launch has their rows in x.
     if not sample.tensors or sample.tensors[0].dim() < 3 or not all(t.numel() for t in sample.tensors):
         return None
-    candidates = [growth for growth in growths(sample) if growth[0] is not None]
-    for growth in candidates:
-        if growth[0] > dim and _elements(info, smaller := extended(info, sample, growth, 1)) is not None:
+    candidates = [(growth[0], growth) for growth in growths(sample) if growth[0] is not None]
+    for leading, growth in candidates:
+        if leading > dim and _elements(info, smaller := extended(info, sample, growth, 1)) is not None:
             sample = smaller
-    for growth in candidates:
-        plan = _plan(info, sample, growth) if growth[0] == dim else None
+    for leading, growth in candidates:
+        plan = _plan(info, sample, growth) if leading == dim else None
         if plan is not None and max(plan.inputs, plan.outputs) * amount.leading <= _MOST * amount.elements:
             return extended(info, sample, growth, amount.leading)
     return None
@@ -214,7 +214,7 @@ def _plans(info: Any, samples: list[Call], most: int) -> Iterator[Plan]:
                 yield plan
 
 
-def _is_safe(info, growth: Growth) -> bool:
+def _is_safe(info: Any, growth: Growth) -> bool:
     """Return whether a kernel that does not check its arguments reads within them: a batch has no partner in others."""
     if not facts(info.name).unchecked:
         return True
@@ -247,7 +247,7 @@ def growths(sample: Call) -> Iterator[Growth]:
                     yield growth
 
 
-def _plan(info, sample: Call, growth: Growth) -> Plan | None:
+def _plan(info: Any, sample: Call, growth: Growth) -> Plan | None:
     """Return how the operator grows along these dimensions; None if it does not, or faster than its inputs."""
     key, state = ("growth", info.op, growth), torch.get_rng_state()
     if key not in sample.kept:
@@ -260,7 +260,7 @@ def _plan(info, sample: Call, growth: Growth) -> Plan | None:
     return found and Plan(sample, growth, *found)
 
 
-def _measured(info, sample: Call, growth: Growth) -> tuple[float, float] | None:
+def _measured(info: Any, sample: Call, growth: Growth) -> tuple[float, float] | None:
     """Return the elements of input and output per row."""
     longer = [extended(info, sample, growth, length) for length in (_FEW, 2 * _FEW)]
     few, many = (_elements(info, each) for each in longer)
@@ -273,7 +273,7 @@ def _measured(info, sample: Call, growth: Growth) -> tuple[float, float] | None:
     return (inputs, outputs) if inputs >= 1 else None
 
 
-def _elements(info, sample: Call) -> tuple[int, int, int] | None:
+def _elements(info: Any, sample: Call) -> tuple[int, int, int] | None:
     """Return the elements of the largest input and output, and the number of outputs; None if the host refuses."""
     state = torch.get_rng_state()
     try:
@@ -286,14 +286,14 @@ def _elements(info, sample: Call) -> tuple[int, int, int] | None:
     return _size(sample), max((leaf.numel() for leaf in made), default=0), len(made)
 
 
-def extended(info, sample: Call, growth: Growth, length: int) -> Call:
+def extended(info: Any, sample: Call, growth: Growth, length: int) -> Call:
     """Return the sample with ``length`` rows along the growing dimensions."""
     generator = torch.Generator().manual_seed(length)
     dims = {id(tensor): dim for tensor, dim in zip(sample.tensors, growth, strict=True)}
     distinct = facts(info.name).open_for_repeated or facts(info.name).distinct
     memo: dict[int, torch.Tensor] = {}
 
-    def extend(leaf):
+    def extend(leaf: Any) -> Any:
         dim = dims.get(id(leaf))
         if dim is None:
             return leaf

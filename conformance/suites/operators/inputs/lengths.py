@@ -6,6 +6,7 @@ The database's samples of these operators have no length of 0, or no others besi
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -21,7 +22,7 @@ _NUMBER = 6000
 _TIER = "lengths of 0, 1, full and between"
 
 
-def samples(info, dtype: torch.dtype, *, requires_grad: bool) -> list[Call]:
+def samples(info: Any, dtype: torch.dtype, *, requires_grad: bool) -> list[Call]:
     """Return samples with such lengths; none for an operator without lengths."""
     make = _OPERATORS.get(info.name)
     return make(dtype, requires_grad) if make is not None and dtype in (torch.float32, torch.float64) else []

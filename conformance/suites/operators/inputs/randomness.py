@@ -123,11 +123,11 @@ def draw_on_host(info: Any, form: Call, seed: int) -> Any:
     return perform(call, info, arguments)
 
 
-def _same(left, right) -> bool:
+def _same(left: Any, right: Any) -> bool:
     return all(same_bits(plain(a), plain(b)) for a, b in zip(tensors(left), tensors(right), strict=True))
 
 
-def repeats(left, right) -> bool:
+def repeats(left: Any, right: Any) -> bool:
     """Return whether two results come from the same random numbers.
 
     Sums and products behind the draw may round otherwise in each call: PyTorch does not promise their order.
@@ -149,7 +149,7 @@ def _equal_but_for_rounding(left: torch.Tensor, right: torch.Tensor) -> bool:
     return bool((wide - other).abs().max() <= allowed)
 
 
-def _is_informative(expected) -> bool:
+def _is_informative(expected: Any) -> bool:
     """Return whether there are enough numbers that two seeds cannot agree by chance."""
     return any(tensor.numel() >= _INFORMATIVE for tensor in tensors(expected))
 
@@ -176,7 +176,7 @@ def check_statistics(cell: Cell, form: Call) -> None:
 STATISTICS = ("the share of zeros", "the mean", "the mean square", "the mean arc tangent", "the share of repetitions")
 
 
-def _statistics(info, result) -> torch.Tensor:
+def _statistics(info: Any, result: Any) -> torch.Tensor:
     """Return the statistics of one call.
 
     They are averaged per call because numbers within a call may depend on each other: dropout may drop whole channels.

@@ -60,7 +60,7 @@ def compare(cell: Cell, other: Call) -> None:
         raise found.error
     else:
         cell.judge.outcome(other, (found.value, device), (usual.value, usual.given), of_forward(cell.info, other))
-        cell.kept("settings", list).append(other)
+        cell.kept("settings", list[Call]).append(other)
 
 
 @source(Mode.INFERENCE, compare, dtypes=_OF_NUMBERS)
@@ -91,8 +91,7 @@ def other_defaults(cell: Cell) -> Iterator[Call]:
 @source(Mode.INFERENCE, check_forms, stage=Stage.FORMS, once=True)
 def forms_of_settings(cell: Cell) -> list[Call]:
     """Return the calls with other settings that the device supports: their other forms may be other kernels."""
-    found: list[Call] = cell.kept("settings", list)
-    return found
+    return cell.kept("settings", list[Call])
 
 
 # Among integers some are equal, which is where the side of a search and the order of a sort matter.
@@ -147,7 +146,7 @@ def _is_number(leaf: Any) -> bool:
     return type(leaf) in (int, float) and leaf == leaf and abs(leaf) < 1e6
 
 
-def _takes_any_number(info, sample: Call, place: int) -> bool:
+def _takes_any_number(info: Any, sample: Call, place: int) -> bool:
     """Return whether an argument is a number by its schema: a dimension or a size is an integer, and takes no float."""
     value = _plain(sample)[place]
     if type(value) is float:
@@ -185,7 +184,7 @@ def _replaced(sample: Call, values: dict[int, Any]) -> Call:
     return replace(sample, args=args, kwargs=kwargs)
 
 
-def beyond(info, samples: list[Call]) -> Iterator[Call]:
+def beyond(info: Any, samples: list[Call]) -> Iterator[Call]:
     """Yield the samples with coordinates several images away, for operators that take such coordinates."""
     for sample in samples if facts(info.name).far_coordinates else ():
         far = sample.tensors[1].detach() * _FAR
@@ -209,7 +208,7 @@ def with_defaults(cell: Cell, sample: Call) -> Iterator[Call]:
 def with_dtype(cell: Cell, sample: Call, declared: Collection[str] | None) -> Iterator[Call]:
     """Yield the sample with a wider ``dtype=``, in which the operator has to compute, of those that are declared."""
     given = sample.input.dtype if isinstance(sample.input, torch.Tensor) else None
-    wider = _WIDER.get(given)
+    wider = None if given is None else _WIDER.get(given)
     if wider is None or (declared is not None and str(wider).removeprefix("torch.") not in declared):
         return
     if "dtype" not in {name for name, _, _ in (*_of_signature(cell.info, 1), *_of_schemas(cell.info, 1))}:
@@ -293,7 +292,7 @@ def with_images(cell: Cell, sample: Call) -> Iterator[Call]:
         yield _named(other, "an image in channels_last", sample.number)
 
 
-def _defaults(info, sample: Call) -> Iterator[tuple[str, Any, str]]:
+def _defaults(info: Any, sample: Call) -> Iterator[tuple[str, Any, str]]:
     """Yield name, default and type of the arguments that a sample does not give."""
     given, seen = 1 + len(sample.args), set(sample.kwargs)
     for name, default, kind in (*_of_signature(info, given), *_of_schemas(info, given)):
@@ -302,7 +301,7 @@ def _defaults(info, sample: Call) -> Iterator[tuple[str, Any, str]]:
             yield name, default, kind
 
 
-def _of_signature(info, given: int) -> Iterator[tuple[str, Any, str]]:
+def _of_signature(info: Any, given: int) -> Iterator[tuple[str, Any, str]]:
     function = info.op
     if "<lambda>" in getattr(function, "__qualname__", ""):
         # The database calls some functions of torch.nn with their arguments in another order; their names stay.
@@ -315,7 +314,7 @@ def _of_signature(info, given: int) -> Iterator[tuple[str, Any, str]]:
             yield parameter.name, parameter.default, ""
 
 
-def _of_schemas(info, given: int) -> Iterator[tuple[str, Any, str]]:
+def _of_schemas(info: Any, given: int) -> Iterator[tuple[str, Any, str]]:
     for schema in torch._C._jit_get_schemas_for_operator(f"aten::{info.aten_name or info.name}"):
         for place, argument in enumerate(schema.arguments):
             if place >= given and argument.has_default_value():

@@ -232,15 +232,15 @@ def _ignored(info: Any, sample: Call) -> Iterator[Change]:
         yield Change("NaN in the input that beta=0 ignores", ignored, in_forms=True)
 
 
-def _has_beta(info) -> bool:
+def _has_beta(info: Any) -> bool:
     schemas = torch._C._jit_get_schemas_for_operator(f"aten::{info.aten_name or info.name}")
     return any({"alpha", "beta"} <= {argument.name for argument in schema.arguments} for schema in schemas)
 
 
-def _without_overflow(info, sample: Call, position: int, found: torch.Tensor, due: torch.Tensor):
+def _without_overflow(info: Any, sample: Call, position: int, found: torch.Tensor, due: torch.Tensor) -> torch.Tensor:
     """Return the device's output with the host's elements where the result may not fit the dtype."""
 
-    def wide(leaf):
+    def wide(leaf: Any) -> Any:
         return leaf.double() if isinstance(leaf, torch.Tensor) and leaf.dtype in FACTORS else leaf
 
     try:
@@ -305,7 +305,7 @@ def _has_nan(tensor: torch.Tensor) -> bool:
     return tensor.layout is torch.strided and bool(plain(tensor).isnan().any())
 
 
-def _in_question(info, change: Change, position: int, ours: torch.Tensor, theirs: torch.Tensor) -> torch.Tensor:
+def _in_question(info: Any, change: Change, position: int, ours: torch.Tensor, theirs: torch.Tensor) -> torch.Tensor:
     """Return the device's output with the host's elements where special values leave the result open."""
     both = ours.isfinite() & theirs.isfinite()
     with_number = functools.partial(_forward, info, change, position)
@@ -333,7 +333,7 @@ def _exact(oracle: Oracle, position: int) -> Exact | None:
     return None if exact is None else replace(exact, rounds=True)
 
 
-def _comparable(actual, wanted) -> bool:
+def _comparable(actual: Any, wanted: Any) -> bool:
     """Return whether both are tensors of one shape and dtype; if not, the plain results show it."""
     if not (isinstance(actual, torch.Tensor) and isinstance(wanted, torch.Tensor)):
         return False
@@ -346,7 +346,7 @@ def _compare_bits(cell: Cell, form: Call, part: str, actual: torch.Tensor, wante
     cell.judge.claim(form, same, "the operator moves elements, and bits of some have changed", part, Aspect.BITS)
 
 
-def _with_losses_alone(actual: torch.Tensor, wanted: torch.Tensor, with_number, *, of_nan: bool) -> torch.Tensor:
+def _with_losses_alone(actual: torch.Tensor, wanted: torch.Tensor, with_number: Any, *, of_nan: bool) -> torch.Tensor:
     """Return the host's output with the device's elements where these lost a special value.
 
     A device may give NaN where the host does not: a convolution by transforms spreads it. It may also leave out a
@@ -365,7 +365,7 @@ def _with_losses_alone(actual: torch.Tensor, wanted: torch.Tensor, with_number, 
     return torch.where(lost, actual, wanted)
 
 
-def _depend(with_number, shape: torch.Size) -> torch.Tensor:
+def _depend(with_number: Any, shape: torch.Size) -> torch.Tensor:
     """Return which elements depend on the places of special values: two finite numbers there give other results."""
     first, second = (with_number(number) for number in _FINITE)
     if not _comparable(first, second) or first.shape != shape:
@@ -374,7 +374,7 @@ def _depend(with_number, shape: torch.Size) -> torch.Tensor:
     return ~torch.isclose(first, second, rtol=_ROUNDED, atol=0.0)
 
 
-def _forward(info, change: Change, position: int, number: float):
+def _forward(info: Any, change: Change, position: int, number: float) -> Any:
     assert change.finite is not None
     try:
         return leaves(call(info.op, change.finite(number)[0].wide(_same)))[position]
@@ -452,7 +452,7 @@ def _in_training(cell: Cell, sample: Call) -> Iterator[Change]:
         yield from special_values.not_finite(sample, number, tensor, special_values.kinds_of(cell))
     for name, values in special_values.NOT_FINITE.items():
 
-        def given(value: float | None, values=values) -> Pass:
+        def given(value: float | None, values: tuple[float, ...] = values) -> Pass:
             return Pass(
                 lambda cotangent: special_values.spread(cotangent, values, value) if is_real(cotangent) else cotangent
             )
@@ -481,7 +481,7 @@ def _compare_gradients(cell: Cell, change: Change, seed: int) -> None:
             cell.judge.tensor(given, ours, theirs, lambda: None, n, part=f"gradient of input {position}")
 
 
-def _gradient(info, change: Change, position: int, seed: int, number: float):
+def _gradient(info: Any, change: Change, position: int, seed: int, number: float) -> Any:
     assert change.finite is not None
     sample, kind = change.finite(number)
     try:

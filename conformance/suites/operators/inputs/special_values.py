@@ -71,7 +71,7 @@ class Change:
         return self.sample.named(change=self.name)
 
 
-def _placing(name: str, placed: Callable[[Any], Call], value: Any, **facts: bool) -> Change:
+def _placing(name: str, placed: Callable[[Any], Call], value: Any, **facts: Any) -> Change:
     """Return the sample with a special value, which ``placed`` puts into its places or replaces by a number."""
     return Change(name, placed(value), lambda number: (placed(number), _PLAIN), **facts)
 
@@ -113,7 +113,7 @@ def not_finite(sample: Call, number: int, tensor: torch.Tensor, kinds: Collectio
         values, largest = NOT_FINITE["NaN" if kind == "NaN" else "infinities"], KINDS[kind]
         others = sample if largest is None else _with_others_up_to(largest, sample, tensor)
 
-        def placed(value: float | None, values=values, others=others) -> Call:
+        def placed(value: float | None, values: tuple[float, ...] = values, others: Call = others) -> Call:
             return replaced(others, tensor, spread(tensor, values, value))
 
         yield _placing(f"{kind} in input {number}", placed, None, in_forms=True, of_nan=kind == "NaN")
@@ -143,7 +143,7 @@ def rare(sample: Call, number: int, tensor: torch.Tensor, infinity: float, first
 def _with_others_up_to(most: float, sample: Call, tensor: torch.Tensor) -> Call:
     """Return the sample with numbers up to ``most`` in every other tensor of values."""
 
-    def scaled(leaf):
+    def scaled(leaf: Any) -> Any:
         if leaf is tensor or not isinstance(leaf, torch.Tensor) or not is_real(leaf) or leaf.element_size() < 2:
             return leaf
         largest = float(leaf.detach().abs().max()) if leaf.numel() else 0.0
@@ -183,11 +183,11 @@ def _all_kinds(tensor: torch.Tensor, *, subnormals: bool) -> Iterator[torch.Tens
         yield rolled[: tensor.numel()].reshape(tensor.shape)
 
 
-def with_subnormals(info, sample: Call, tensor: torch.Tensor) -> Call:
+def with_subnormals(info: Any, sample: Call, tensor: torch.Tensor) -> Call:
     """Return the sample with subnormal numbers in one tensor, and large ones in the others if the host takes them."""
     tiny = torch.finfo(tensor.dtype).smallest_normal / 8
 
-    def scaled(leaf):
+    def scaled(leaf: Any) -> Any:
         if not isinstance(leaf, torch.Tensor) or not leaf.is_floating_point():
             return leaf
         return leaf.detach() * (tiny if leaf is tensor else min(_LARGE, torch.finfo(leaf.dtype).max ** 0.5))
@@ -213,7 +213,7 @@ def replaced(sample: Call, old: torch.Tensor, new: torch.Tensor) -> Call:
     return sample.with_tensor(old, new.requires_grad_() if old.requires_grad else new)
 
 
-def _moves(info, sample: Call) -> bool:
+def _moves(info: Any, sample: Call) -> bool:
     """Return whether the operator moves bits: it takes every dtype, and results have elements of the inputs alone."""
     if not {torch.bool, torch.complex64} <= set(info.dtypes):
         return False
@@ -258,12 +258,12 @@ def integers(cell: Cell, sample: Call) -> Iterator[Change]:
             yield Change(f"integers plus {_HALF} in input {number}", near, in_forms=True)
 
 
-def _gives_integers(info, sample: Call) -> bool:
+def _gives_integers(info: Any, sample: Call) -> bool:
     made = _dtypes_of_results(info, sample)
-    return None not in made and not any(dtype.is_floating_point for dtype in made)
+    return None not in made and not any(dtype is not None and dtype.is_floating_point for dtype in made)
 
 
-def _dtypes_of_results(info, sample: Call) -> set[torch.dtype | None]:
+def _dtypes_of_results(info: Any, sample: Call) -> set[torch.dtype | None]:
     """Return the dtypes of the host's results, with None for what is no tensor and for a call that it refuses."""
     try:
         made = leaves(call(info.op, sample.on(HOST)))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,6 +18,9 @@ from .arrangements import transposed
 _NUMBER = 0.7
 #: Sides of a matrix that are no multiples of a tile's.
 _RAGGED = (33, 65)
+#: Input, other arguments and keywords of a call, and what makes them for a size.
+Arguments = tuple[torch.Tensor, tuple[torch.Tensor, ...], dict[str, Any]]
+Build = Callable[[Any, torch.dtype, int], Arguments]
 
 
 def edge_sizes(info: Any, dtype: torch.dtype, sizes: Sequence[int]) -> list[Call]:
@@ -25,10 +29,11 @@ def edge_sizes(info: Any, dtype: torch.dtype, sizes: Sequence[int]) -> list[Call
     if build is None:
         return []
     # Numbers from 1000 and 2000 on cannot be those of the database's samples.
-    return [Call(1000 + i, *build(info, dtype, size), source=f"size {size}") for i, size in enumerate(sizes)]
+    made = [Call(1000 + order, *build(info, dtype, size)) for order, size in enumerate(sizes)]
+    return [replace(sample, source=f"size {size}") for sample, size in zip(made, sizes, strict=True)]
 
 
-def ragged_matrices(info, dtype: torch.dtype) -> list[Call]:
+def ragged_matrices(info: Any, dtype: torch.dtype) -> list[Call]:
     """Return a sample of matrices for each tensor of a unary or binary operator, which alone is transposed in memory.
 
     A kernel that copies tiles through fast memory has another path for such operands, and for the edge of a matrix.
@@ -46,7 +51,7 @@ def ragged_matrices(info, dtype: torch.dtype) -> list[Call]:
     return found
 
 
-def _builder(info):
+def _builder(info: Any) -> Build | None:
     kinds = {kind.__name__ for kind in type(info).__mro__}
     if "UnaryUfuncInfo" in kinds:
         return _unary
@@ -55,34 +60,34 @@ def _builder(info):
     return None
 
 
-def _unary(info, dtype, size):
+def _unary(info: Any, dtype: torch.dtype, size: int) -> Arguments:
     low, high = info.domain
     tensor = torch.testing.make_tensor((size,), dtype=dtype, device="cpu", low=low, high=high)
     return tensor, (), _keywords(info, dtype, tensor)
 
 
-def _binary(info, dtype, size):
+def _binary(info: Any, dtype: torch.dtype, size: int) -> Arguments:
     left = torch.testing.make_tensor((size,), dtype=dtype, device="cpu", **info.lhs_make_tensor_kwargs)
     right = torch.testing.make_tensor((size,), dtype=dtype, device="cpu", **info.rhs_make_tensor_kwargs)
     return left, (right,), _keywords(info, dtype, left)
 
 
-def _keywords(info, dtype, tensor):
+def _keywords(info: Any, dtype: torch.dtype, tensor: torch.Tensor) -> dict[str, Any]:
     return dict(info.sample_kwargs("cpu", dtype, tensor)[0])
 
 
-def has_special_values(info) -> bool:
+def has_special_values(info: Any) -> bool:
     """Return whether ``special_values`` has samples for this operator."""
     return _builder(info) is not None
 
 
-def is_usual(info, sample: Call, dtype: torch.dtype) -> bool:
+def is_usual(info: Any, sample: Call, dtype: torch.dtype) -> bool:
     """Return whether a sample has the keyword arguments of the samples of ``special_values``, and no tensor in them."""
     has_tensors = any(isinstance(value, torch.Tensor) for value in sample.kwargs.values())
     return not has_tensors and set(sample.kwargs) == set(_keywords(info, dtype, sample.input))
 
 
-def special_values(info, dtype: torch.dtype, *, subnormals: bool = True) -> list[Call]:
+def special_values(info: Any, dtype: torch.dtype, *, subnormals: bool = True) -> list[Call]:
     """Return a sample of NaN, infinities, signed zeros, subnormals and largest numbers; of all pairs if binary.
 
     Without ``subnormals``, the smallest normal number is in their places. What documentation leaves open is left out.
@@ -100,13 +105,13 @@ def special_values(info, dtype: torch.dtype, *, subnormals: bool = True) -> list
     return [pairs, number, *_beside_zero(info, dtype, values)]
 
 
-def _beside_zero(info, dtype: torch.dtype, values: torch.Tensor) -> list[Call]:
+def _beside_zero(info: Any, dtype: torch.dtype, values: torch.Tensor) -> list[Call]:
     """Return the values and the number 0 for a comparison: beside other numbers, a lost subnormal does not show."""
     sample = Call(2002, values, (0,), _keywords(info, dtype, values), source="special values and zero")
     return [sample] if not sample.kwargs and _compares(info, values) else []
 
 
-def _compares(info, values: torch.Tensor) -> bool:
+def _compares(info: Any, values: torch.Tensor) -> bool:
     """Return whether the operator takes a number and gives truth values."""
     try:
         made = info.op(values, 0)
@@ -115,7 +120,7 @@ def _compares(info, values: torch.Tensor) -> bool:
     return isinstance(made, torch.Tensor) and made.dtype is torch.bool
 
 
-def _judged(info, values: torch.Tensor) -> torch.Tensor:
+def _judged(info: Any, values: torch.Tensor) -> torch.Tensor:
     """Return the values with 1 in place of those for which documentation and standards leave the result open."""
     open_ = torch.zeros(values.shape, dtype=torch.bool)
     if facts(info.name).open_for_nan:

@@ -84,13 +84,13 @@ def _with(sample: Call, number: int, new: torch.Tensor) -> Call:
 # --- operators that select elements -----------------------------------------------------------------------------------
 
 
-def _selects(info, sample: Call) -> bool:
+def _selects(info: Any, sample: Call) -> bool:
     """Return whether all elements of the results are elements of the inputs, none of which is zero."""
     given = [tensor for _, tensor in _of_values(sample)]
     if not given or any((tensor == 0).any() for tensor in given):
         return False
     made = outputs(info, call, sample.on(HOST))
-    return bool(made) and _are_among(made, given)
+    return made is not None and bool(made) and _are_among(made, given)
 
 
 def _are_among(made: list[torch.Tensor], given: list[torch.Tensor]) -> bool:

@@ -33,6 +33,8 @@ from .kinds import representative, unlike
 
 #: Relative and absolute difference of two results of the CPU that is nothing but rounding in any dtype.
 _ROUNDED = 1e-2
+#: What makes an output of one shape and dtype.
+Build = Callable[[Any], torch.Tensor]
 
 
 def both_answered(cell: Cell, form: Call, device_attempt: Attempt, host_attempt: Attempt | HostCall) -> bool:
@@ -84,7 +86,7 @@ def rearranged(cell: Cell, sample: Call) -> None:
             accepted_more(cell, strided, device_attempt.value)
 
 
-def is_sound(cell, strided: Call, value) -> bool:
+def is_sound(cell: Cell, strided: Call, value: Any) -> bool:
     """Return whether PyTorch's CPU gives the same values for the arrangement as for contiguous inputs.
 
     Kernels that PyTorch calls with contiguous inputs alone, such as native_group_norm, read other memory. Then the host
@@ -144,19 +146,19 @@ def check_forms(cell: Cell, sample: Call) -> None:
         _into(cell, sample, usual, forms.OUT, _alike)
 
 
-def _can_be_out(value) -> bool:
+def _can_be_out(value: Any) -> bool:
     return all(isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided for leaf in leaves(value))
 
 
-def _alike(leaf):
+def _alike(leaf: Any) -> torch.Tensor:
     return poisoned(leaf.shape, leaf.dtype)
 
 
-def _with_gaps(leaf):
+def _with_gaps(leaf: Any) -> torch.Tensor:
     return arrangements.with_gaps(_alike(leaf))
 
 
-def _has_gaps(value, device: torch.device) -> bool:
+def _has_gaps(value: Any, device: torch.device) -> bool:
     """Return whether the device can hold outputs with gaps: one without strided memory cannot."""
     try:
         _outputs(value, _with_gaps, device)
@@ -165,18 +167,16 @@ def _has_gaps(value, device: torch.device) -> bool:
     return True
 
 
-def _larger(leaf):
+def _larger(leaf: Any) -> torch.Tensor:
     return poisoned((*leaf.shape, 3), leaf.dtype)
 
 
-def _integers(leaf):
+def _integers(leaf: Any) -> torch.Tensor:
     dtype = torch.int64 if leaf.dtype.is_floating_point or leaf.dtype.is_complex else leaf.dtype
     return poisoned(leaf.shape, dtype)
 
 
-def _into(
-    cell: Cell, sample: Call, value: Any, form: str, build: Callable[..., torch.Tensor], *, may_refuse: bool = False
-) -> None:
+def _into(cell: Cell, sample: Call, value: Any, form: str, build: Build, *, may_refuse: bool = False) -> None:
     made = sample.into(form, cell.info.op, out=_outputs(value, build, HOST))
     host, device = made.on(HOST), cell.on(made)
     host_out, device_out, before = host.extra["out"], device.extra["out"], made.extra["out"]
@@ -227,12 +227,12 @@ def _judge_both(
     cell.judge.result(form, *written, oracle, n, part=name)
 
 
-def _are_same_tensors(left, right) -> bool:
+def _are_same_tensors(left: Any, right: Any) -> bool:
     pairs = leaves(left), leaves(right)
     return len(pairs[0]) == len(pairs[1]) and all(one is other for one, other in zip(*pairs, strict=True))
 
 
-def _are_alike(out, value) -> bool:
+def _are_alike(out: Any, value: Any) -> bool:
     """Return whether the outputs hold the plain call's result, apart from roundings."""
     pairs = zip(leaves(out), leaves(value), strict=True)
     return all(leaf.shape == usual.shape and _is_near(leaf, usual) for leaf, usual in pairs)
@@ -246,9 +246,7 @@ def _is_near(leaf: torch.Tensor, usual: torch.Tensor) -> bool:
     return torch.allclose(leaf.to(wide), usual.to(wide), rtol=_ROUNDED, atol=_ROUNDED, equal_nan=True)
 
 
-def _is_reference(
-    info: Any, build: Callable[..., torch.Tensor], plain_run: tuple[Call, Any], host: Call, host_attempt: Attempt
-) -> bool:
+def _is_reference(info: Any, build: Build, plain_run: tuple[Call, Any], host: Call, host_attempt: Attempt) -> bool:
     """Return whether the CPU's ``out=`` form gave what its plain call gives, and left the inputs as that leaves them.
 
     ``plain_run`` is a sample and its result; the plain call gets contiguous inputs. The CPU writes some outputs as if
@@ -276,7 +274,10 @@ def _check_gaps(
     cell: Cell, form: Call, what: str, written: torch.Tensor, host: torch.Tensor, before: torch.Tensor
 ) -> None:
     """Check that memory which belongs to no element of a tensor still holds what it held before the call."""
-    same = lambda tensor: (tensor.shape, tensor.stride(), tensor.storage_offset())  # noqa: E731
+
+    def same(tensor: torch.Tensor) -> tuple[Any, ...]:
+        return tensor.shape, tensor.stride(), tensor.storage_offset()
+
     if before.layout is not torch.strided or before.is_neg() or before.is_conj() or same(host) != same(before):
         return
     if same(written) != same(before):
@@ -303,24 +304,25 @@ def _gaps_of(tensor: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:
     return gaps
 
 
-def _addresses(out) -> list[int | None]:
+def _addresses(out: Any) -> list[int | None]:
     return [layout.storage_address(leaf) for leaf in leaves(out)]
 
 
-def _strides(out) -> list[tuple[int, ...]]:
+def _strides(out: Any) -> list[tuple[int, ...]]:
     return [layout.significant_strides(leaf) for leaf in leaves(out)]
 
 
-def _shapes(out) -> list[torch.Size]:
+def _shapes(out: Any) -> list[torch.Size]:
     return [leaf.shape for leaf in leaves(out)]
 
 
-def _outputs(value, build, device: torch.device):
+def _outputs(value: Any, build: Build, device: torch.device) -> Any:
     """Return fresh outputs for a result, made on the host and copied to ``device``."""
 
     def made_of(leaf: torch.Tensor) -> torch.Tensor:
         built = build(leaf)
-        return built if device == HOST else copied(built, device)
+        found: torch.Tensor = built if device == HOST else copied(built, device)
+        return found
 
     if isinstance(value, torch.Tensor):
         return made_of(value)
@@ -328,7 +330,7 @@ def _outputs(value, build, device: torch.device):
     return tuple(made) if isinstance(value, tuple) else made
 
 
-def _rebuilt(out, value):
+def _rebuilt(out: Any, value: Any) -> Any:
     """Return the outputs as the result's own named tuple: a sample's post-processing may use its field names."""
     return type(value)(out) if isinstance(value, tuple) and type(value) is not tuple else out
 
@@ -373,12 +375,12 @@ def _in_place(cell: Cell, sample: Call, *, may_refuse: bool = False) -> None:
     oracle, n = of_forward(cell.info, sample), cell.judge.length(host, host_attempt.value)
     # First of all: a call that wrote nothing is reported as a stub and not as wrong values.
     cell.judge.effect(form, sample.input, device.input, host.input)
-    values = device_attempt.value, host_attempt.value
+    values: tuple[Any, Any] = device_attempt.value, host_attempt.value
     _judge_both(cell, form, "its input", values, (device.input, host.input), oracle, n)
     _check_gaps(cell, form, "its input", device.input, host.input, sample.input)
     # The device has to keep the input's memory only where the host keeps it, and does not resize it.
-    if layout.shares_memory(host_attempt.value, host.input) and host.input.shape == sample.input.shape:
-        same = layout.shares_memory(device_attempt.value, device.input)
+    if layout.shares_memory(values[1], host.input) and host.input.shape == sample.input.shape:
+        same = layout.shares_memory(values[0], device.input)
         cell.judge.claim(form, same is not False, "returned a copy instead of its input")
         replaced = address != layout.storage_address(device.input)
         cell.judge.claim(form, not replaced, "the input's memory was replaced")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -20,6 +20,8 @@ from conformance.suites.operators.calls.work import Work, work
 from .aspects import Aspect
 from .judging import Judge
 from .watching import Watches
+
+Kept = TypeVar("Kept")
 
 
 @dataclass(frozen=True)
@@ -142,11 +144,12 @@ class Cell:
             return None
         return Failure(current.origin or current, tally.info, tally.aspect, tally.allowed)
 
-    def kept(self, name: str, make: Callable[[], Any]) -> Any:
+    def kept(self, name: str, make: Callable[[], Kept]) -> Kept:
         """Return what ``make`` has returned for this name in this cell, and call it the first time."""
         if name not in self.found:
             self.found[name] = make()
-        return self.found[name]
+        kept: Kept = self.found[name]
+        return kept
 
     @property
     def fixed(self) -> list[Call]:

@@ -7,6 +7,7 @@ PyTorch's CPU makes one choice. If a device makes another one that is as good, i
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -16,10 +17,10 @@ from conformance.suites.operators.calls.calls import HOST, Call
 from conformance.suites.operators.calls.execution import call
 from conformance.suites.operators.calls.facts import facts
 
-Leaves = list
+Leaves = list[Any]
 
 
-def settled(info, sample: Call, actual: Leaves, expected: Leaves) -> Leaves:
+def settled(info: Any, sample: Call, actual: Leaves, expected: Leaves) -> Leaves:
     """Return the expected leaves, with the device's own values where these are as good as the host's."""
     if info is None or not may_choose(info) or len(actual) != len(expected) or not _alike(actual, expected):
         return expected
@@ -30,17 +31,17 @@ def settled(info, sample: Call, actual: Leaves, expected: Leaves) -> Leaves:
     return (choice(info.name, sample, found, wanted) if choice is not None else None) or expected
 
 
-def has_choice(info) -> bool:
+def has_choice(info: Any) -> bool:
     """Return whether the documentation leaves a result of the operator open, for values of any kind."""
     return info.name in _CHOICES or facts(info.name).open_order
 
 
-def may_choose(info) -> bool:
+def may_choose(info: Any) -> bool:
     """Return whether the documentation leaves a result of the operator open, be it for equal elements alone."""
     return has_choice(info) or facts(info.name).window_dims is not None
 
 
-def agree(info, sample: Call, actual: Leaves, expected: Leaves) -> bool:
+def agree(info: Any, sample: Call, actual: Leaves, expected: Leaves) -> bool:
     """Return whether the device has made the host's choice, so that results that follow from it can be compared.
 
     This holds for every operator without a choice, also if its results are wrong.
@@ -51,7 +52,7 @@ def agree(info, sample: Call, actual: Leaves, expected: Leaves) -> bool:
     return all(new is old or same_bits(plain(new), plain(old)) for new, old in zip(wanted, expected, strict=True))
 
 
-def gradient(info, sample: Call, actual: Leaves, cotangent: torch.Tensor) -> torch.Tensor | None:
+def gradient(info: Any, sample: Call, actual: Leaves, cotangent: torch.Tensor) -> torch.Tensor | None:
     """Return the gradient of the input for the elements that the device has chosen; None for other operators."""
     picks = facts(info.name).window_dims is not None
     gathers = picks or facts(info.name).gathers
@@ -68,7 +69,7 @@ def gradient(info, sample: Call, actual: Leaves, cotangent: torch.Tensor) -> tor
     return torch.zeros_like(x.detach()).scatter_add(dim, index, cotangent.to(x.dtype))
 
 
-def settled_gradient(info, sample: Call, found: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+def settled_gradient(info: Any, sample: Call, found: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
     """Return the expected gradient of the input, with the device's own values where it chose other equal elements.
 
     This is for operators that choose without an index among their results.
@@ -90,7 +91,7 @@ def _among_ties(rows: torch.Tensor, found: torch.Tensor, wanted: torch.Tensor) -
     """Return ``wanted``, with ``found`` in equal elements of a row that have the same gradient together."""
     places = torch.arange(rows.numel() // max(rows.shape[-1], 1)).unsqueeze(-1).expand(-1, rows.shape[-1]).flatten()
     keys = torch.stack([places.double(), rows.flatten().double().nan_to_num()])
-    _, group, counts = keys.unique(dim=1, return_inverse=True, return_counts=True)
+    _, group, counts = torch.unique(keys, dim=1, return_inverse=True, return_counts=True)
     sums = [torch.zeros(len(counts), dtype=torch.float64).scatter_add(0, group, t.flatten().double()) for t in
             (found, wanted, wanted.abs())]  # fmt: skip
     # Each gradient is a sum of some cotangents in the dtype of the input.
@@ -112,14 +113,16 @@ def _alike(actual: Leaves, expected: Leaves) -> bool:
     return all(isinstance(a, torch.Tensor) and isinstance(e, torch.Tensor) and a.dtype == e.dtype for a, e in pairs)
 
 
-def _argument(sample: Call, name: str, position: int, default):
+def _argument(sample: Call, name: str, position: int, default: Any) -> Any:
     if name in sample.kwargs:
         return sample.kwargs[name]
     return sample.args[position] if position < len(sample.args) else default
 
 
 def _dim(name: str, sample: Call) -> int:
-    return _argument(sample, "dim", facts(name).choice_dim, -1)
+    position = facts(name).choice_dim
+    assert position is not None, name
+    return int(_argument(sample, "dim", position, -1))
 
 
 def _equal(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
@@ -181,7 +184,7 @@ def _unsorted(name: str, sample: Call, found: Leaves, wanted: Leaves) -> Leaves 
     return expected
 
 
-def _rows(info, sample: Call, tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
+def _rows(info: Any, sample: Call, tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
     """Return the tensor with the dimensions that one index counts in one, and that dimension."""
     counted = facts(info.name).window_dims
     if not counted:  # cummax and cummin
@@ -189,7 +192,7 @@ def _rows(info, sample: Call, tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
     return tensor.contiguous().flatten(-counted), -1
 
 
-def _largest(info, sample: Call, found: Leaves, wanted: Leaves) -> Leaves | None:
+def _largest(info: Any, sample: Call, found: Leaves, wanted: Leaves) -> Leaves | None:
     """Settle cummax, cummin and max pooling with indices: the index of an equal element in the same window is open.
 
     The host shows which window an element is in: if every chosen element is a little larger, each result is larger.
@@ -229,7 +232,7 @@ def _exponent(name: str, sample: Call, found: Leaves, wanted: Leaves) -> Leaves 
     return [wanted[0], torch.where(wanted[0].isfinite(), wanted[1], found[1])]
 
 
-def in_order_of(info, actual: list, expected: list) -> tuple[list, bool]:
+def in_order_of(info: Any, actual: Leaves, expected: Leaves) -> tuple[Leaves, bool]:
     """Return the device's outputs in the host's order of eigenvalues, and whether it was the device's order too.
 
     Each eigenvalue of the host takes the nearest one of the device that is left. Eigenvectors move with their values.

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from conformance.finding import Reason, report
+from conformance.finding import report
 from conformance.numerics import layout
 from conformance.numerics.budgets import OpClass
 from conformance.numerics.compare import Exact, compare, host_ratio, plain, same_bits, zero_signs
 from conformance.numerics.trees import leaves, tensors
+from conformance.reports.verdict import Reason
 from conformance.suites.operators.calls.calls import Call
 from conformance.suites.operators.calls.classes import is_fourier_transform
 from conformance.suites.operators.calls.execution import processed
@@ -158,7 +159,7 @@ class Judge:
             report(Reason.STUB, f"{_about(call, part)}: nothing was returned")
         self._same_number(call, device_leaves, host_leaves, part)
         # Factorisation libraries choose their own layouts.
-        compared = strides_of is not None and cell.op_class is not OpClass.ITERATIVE
+        compared = None if cell.op_class is OpClass.ITERATIVE else strides_of
         for position, (actual_leaf, expected_leaf) in enumerate(zip(device_leaves, host_leaves, strict=True)):
             if isinstance(expected_leaf, torch.Tensor):
                 is_tensor = isinstance(actual_leaf, torch.Tensor)
@@ -166,8 +167,8 @@ class Judge:
                 difference = layout.difference(actual_leaf, expected_leaf, cell.place)
                 described = difference and self._is_described(described_by, position, actual_leaf, expected_leaf)
                 self.claim(call, not difference or described, str(difference), part)
-                if compared and (difference := layout.stride_difference(actual_leaf, expected_leaf)):
-                    promised = promises.promises_strides(cell.info, strides_of, position, expected_leaf)
+                if compared is not None and (difference := layout.stride_difference(actual_leaf, expected_leaf)):
+                    promised = promises.promises_strides(cell.info, compared, position, expected_leaf)
                     self.claim(call, not promised, difference, part, Aspect.STRIDES)
 
     def _is_described(self, call: Call | None, position: int, actual: torch.Tensor, expected: torch.Tensor) -> bool:

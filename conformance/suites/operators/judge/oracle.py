@@ -9,15 +9,16 @@ import inspect
 import math
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch._decomp import decomposition_table
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from conformance.numerics.budgets import OpClass, slope_of, term_of, term_of_generator
-from conformance.numerics.compare import Elements, Exact, widen
+from conformance.numerics.compare import Exact, widen
 from conformance.numerics.functions import FUNCTIONS, exact, exact_derivative, rounded
 from conformance.numerics.trees import mapped
 from conformance.suites.operators.calls.calls import Call
@@ -38,7 +39,7 @@ MOST_AMPLIFIED = 2.0**16
 PROJECTIONS = re.compile(r"(layer|group|batch)_norm|fused_rms_norm|softmax_backward_data")
 
 #: By output: exact values of single elements, and the sizes relative to which PyTorch's formula rounds.
-Functions = tuple[dict[int, Elements], dict[int, torch.Tensor]]
+Functions = tuple[Mapping[int, "FunctionElements"], Mapping[int, torch.Tensor]]
 
 
 class Oracle:
@@ -55,7 +56,7 @@ class Oracle:
 
     def __init__(
         self,
-        compute,
+        compute: Any,
         sample: Call,
         *,
         functions: Callable[[], Functions] | None = None,
@@ -67,7 +68,7 @@ class Oracle:
         self._rounds = rounds or _repeats(sample)
         self._compute, self._sample, self._apart, self._rounds_between = compute, sample, apart, rounds_between
         self._functions = functions or (lambda: ({}, scales or {}))
-        self._values: list | None = None
+        self._values: list[Any] | None = None
         self._narrow: set[int] = set()
 
     def rounding(self) -> Oracle:
@@ -81,7 +82,8 @@ class Oracle:
         values = self.values
         if position >= len(values) or not isinstance(values[position], torch.Tensor):
             return None
-        elements, scale = (found.get(position) for found in self._by_output)
+        by_output, scales = self._by_output
+        elements, scale = by_output.get(position), scales.get(position)
         rounds = self._rounds or position in self._narrow
         return Exact(values[position], lambda: self._response(position), elements, scale, rounds=rounds)
 
@@ -90,7 +92,7 @@ class Oracle:
         return self._functions()
 
     @property
-    def values(self) -> list:
+    def values(self) -> list[Any]:
         """Return the exact outputs; the list is empty if the operator has no float64 version."""
         if self._values is None:
             self._values = self._evaluate()
@@ -113,13 +115,13 @@ class Oracle:
         return found
 
     @functools.cached_property
-    def _rough_probes(self) -> list[list[list]]:
+    def _rough_probes(self) -> list[list[list[Any]]]:
         """Evaluate with changed intermediate results, as every operator between inputs and outputs rounds its own."""
         # The inputs stay: labels such as the 1 of a target would be none.
         return [[self._evaluate(_unchanged, probe, inside=True) for probe in range(_PROBES)]]
 
     @functools.cached_property
-    def _probes(self) -> list[list[list]]:
+    def _probes(self) -> list[list[list[Any]]]:
         """Evaluate with changed inputs. The response is the sum over probes of the largest change in a probe."""
         if self._apart and len(self._sample.tensors) == 2:
             # Both directions, because one may lead out of the domain.
@@ -131,7 +133,7 @@ class Oracle:
         probes = range(_PROBES)
         return [[self._evaluate(lambda tensor: _nudged(tensor, generator), probe) for probe in probes]]
 
-    def _evaluate(self, change=None, seed: int = 0, *, inside: bool = False) -> list:
+    def _evaluate(self, change: Any = None, seed: int = 0, *, inside: bool = False) -> list[Any]:
         """Evaluate in float64; ``change``, if given, is applied to each input, and intermediate results change too."""
         try:
             intermediates = Intermediates(seed, inside=inside) if change else contextlib.nullcontext()
@@ -146,7 +148,7 @@ class Oracle:
         except (RuntimeError, TypeError, ValueError, NotImplementedError, IndexError):
             return []  # the operator refuses float64: it has no oracle
 
-    def _wide(self, change) -> Call:
+    def _wide(self, change: Any) -> Call:
         """Return the wide sample. A change needs floating-point inputs: if there are none, integers become such."""
         if change is None or not self._has_integers_only:
             return self._sample.wide(change or _unchanged)
@@ -158,7 +160,7 @@ class Oracle:
         return not any(tensor.is_floating_point() or tensor.is_complex() for tensor in self._sample.tensors)
 
 
-class Intermediates(TorchDispatchMode):
+class Intermediates(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types here
     """Apply relative changes to the intermediate results of the kernels that PROJECTIONS matches.
 
     Such a kernel subtracts from its input the part along some directions. If nothing is left, as for two normalised
@@ -166,10 +168,10 @@ class Intermediates(TorchDispatchMode):
     """
 
     def __init__(self, seed: int, *, inside: bool = False) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._inside, self._generator = inside, torch.Generator().manual_seed(seed)
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run PyTorch's decomposition of a projection, and change what its operators return."""
         if not self._inside and PROJECTIONS.search(func.overloadpacket.__name__) and func in decomposition_table:
             self._inside = True
@@ -183,7 +185,7 @@ class Intermediates(TorchDispatchMode):
             return result
         return mapped(result, self._changed)
 
-    def _changed(self, leaf):
+    def _changed(self, leaf: Any) -> Any:
         if not isinstance(leaf, torch.Tensor) or not (leaf.is_floating_point() or leaf.is_complex()):
             return leaf
         # Autograd's zeros have no memory: a kernel that reads them ends the process.
@@ -199,11 +201,11 @@ def _repeats(sample: Call) -> bool:
     return any(t.layout is torch.strided and t.numel() > 1 and 0 in t.stride() for t in sample.tensors)
 
 
-def _is_narrow(leaf) -> bool:
+def _is_narrow(leaf: Any) -> bool:
     return isinstance(leaf, torch.Tensor) and leaf.is_floating_point() and leaf.dtype is not torch.float64
 
 
-def _as_float(leaf):
+def _as_float(leaf: Any) -> Any:
     return leaf.double() if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided else leaf
 
 
@@ -211,7 +213,7 @@ def _unchanged(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-def _largest_changes(probes: list[list[list]], position: int, exact: torch.Tensor) -> torch.Tensor | None:
+def _largest_changes(probes: list[list[list[Any]]], position: int, exact: torch.Tensor) -> torch.Tensor | None:
     """Return the sum over probes of the largest change of each element, per relative change; None without a probe."""
     changes = [
         [
@@ -231,7 +233,7 @@ def _largest(tensor: torch.Tensor) -> float:
     return max(1.0, float(sizes.max())) if sizes.numel() else 1.0
 
 
-def _with_default_eps(info, sample: Call) -> Call:
+def _with_default_eps(info: Any, sample: Call) -> Call:
     """Return the sample with the eps that the operator takes by default in this dtype; float64 has another."""
     if not facts(info.name).eps_of_accumulator or not isinstance(sample.input, torch.Tensor):
         return sample
@@ -244,7 +246,7 @@ def _with_default_eps(info, sample: Call) -> Call:
     return replace(sample, args=bound.args[1:], kwargs=bound.kwargs)
 
 
-def of_forward(info, sample: Call) -> Oracle:
+def of_forward(info: Any, sample: Call) -> Oracle:
     """Return the oracle of the operator's plain result. It is empty where the host's bits are the only right ones."""
     if op_class(info) is OpClass.EXACT:
         return Oracle(lambda wide, _: [], sample)
@@ -259,13 +261,13 @@ def of_forward(info, sample: Call) -> Oracle:
     )
 
 
-def _functions_of(info, sample: Call) -> Functions:
+def _functions_of(info: Any, sample: Call) -> Functions:
     function = FunctionElements.of(info, sample) if sample.process is None else None
     term = term_of_generator(info.name)
     return {0: function} if function else {}, {0: torch.tensor(term, dtype=torch.float64)} if term else {}
 
 
-def of_gradients(info, sample: Call, compute, cotangents: list[torch.Tensor]) -> Oracle:
+def of_gradients(info: Any, sample: Call, compute: Any, cotangents: list[torch.Tensor]) -> Oracle:
     """Return the oracle of the gradients of all inputs, which ``compute`` returns for a wide sample.
 
     ``compute`` also takes the change of the cotangents: the gradient of a linear operator depends on them alone.
@@ -277,12 +279,12 @@ def of_gradients(info, sample: Call, compute, cotangents: list[torch.Tensor]) ->
     return Oracle(compute, sample, functions=functions, apart=simple, rounds_between=not simple)
 
 
-def _functions_of_gradients(info, sample: Call, cotangents: list[torch.Tensor]) -> Functions:
+def _functions_of_gradients(info: Any, sample: Call, cotangents: list[torch.Tensor]) -> Functions:
     function = FunctionElements.of(info, sample) if sample.process is None else None
     if function is None or len(cotangents) != 1:
         return {}, {}
     cotangent, scales = cotangents[0].double(), {}
-    elements: dict[int, Elements] = {**function.gradients(sample, cotangent)}
+    elements = function.gradients(sample, cotangent)
     if slope := slope_of(info.name):
         scales = dict.fromkeys(elements, slope * cotangent.abs())
     if is_elementwise(info):
@@ -290,7 +292,9 @@ def _functions_of_gradients(info, sample: Call, cotangents: list[torch.Tensor]) 
     return elements, scales
 
 
-def _sums_of_terms(info, sample: Call, function: FunctionElements, cotangent: torch.Tensor) -> dict[int, torch.Tensor]:
+def _sums_of_terms(
+    info: Any, sample: Call, function: FunctionElements, cotangent: torch.Tensor
+) -> dict[int, torch.Tensor]:
     """Return the sums of the absolute terms of the gradients of broadcast inputs, by position; the terms can cancel."""
     trained = {id(tensor): tensor for tensor in sample.tensors if tensor.requires_grad}
     inputs = [id(argument) for argument in (sample.input, *sample.args)]
@@ -325,7 +329,7 @@ class FunctionElements:
     cotangent: torch.Tensor | None = None
 
     @classmethod
-    def of(cls, info, sample: Call) -> FunctionElements | None:
+    def of(cls, info: Any, sample: Call) -> FunctionElements | None:
         """Return the elements of the operator's result; None if it has no exact function, or is not real."""
         arguments = (sample.input, *sample.args)
         if info.name not in FUNCTIONS or not all(map(_is_real, arguments)):
@@ -334,7 +338,8 @@ class FunctionElements:
             return None
         wide = [torch.as_tensor(argument, dtype=torch.float64).detach() for argument in arguments]
         try:
-            return cls(info.name, torch.broadcast_tensors(*wide), dict(sample.kwargs))
+            together = torch.broadcast_tensors(*wide)  # type: ignore[no-untyped-call]  # torch has no types here
+            return cls(info.name, together, dict(sample.kwargs))
         except RuntimeError:  # the arguments are broadcast by another rule, as the weight of prelu
             return None
 
@@ -363,6 +368,7 @@ class FunctionElements:
         if self.by is None:
             value = exact(self.name, at, self.keywords)
         else:
+            assert self.cotangent is not None
             value = exact_derivative(self.name, at, self.keywords, self.by)
             value = None if value is None else value * float(self.cotangent.reshape(-1)[position])
         return math.nan if value is None else rounded(value)
@@ -370,9 +376,10 @@ class FunctionElements:
     def _response(self, position: int) -> float:
         at = self._at(position)
         slopes = [exact_derivative(self.name, at, self.keywords, i) for i in range(len(at))]
-        if any(slope is None for slope in slopes):
+        known = [slope for slope in slopes if slope is not None]
+        if len(known) < len(slopes):
             return math.nan
-        return float(sum(abs(slope * x) for slope, x in zip(slopes, at, strict=True))) + term_of(self.name, at[0])
+        return float(sum(abs(slope * x) for slope, x in zip(known, at, strict=True))) + term_of(self.name, at[0])
 
     def terms(self, shape: torch.Size) -> torch.Tensor | float:
         """Return the sizes of the terms by which PyTorch computes the elements; 0 for gradients."""
@@ -385,7 +392,7 @@ class FunctionElements:
         return tuple(float(argument.reshape(-1)[position]) for argument in self.arguments)
 
 
-def _is_real(argument) -> bool:
+def _is_real(argument: Any) -> bool:
     if isinstance(argument, torch.Tensor):
         return argument.layout is torch.strided and not argument.is_complex() and not argument.is_quantized
     return isinstance(argument, (int, float))
@@ -406,7 +413,7 @@ class _Nudge:
 
 
 @contextlib.contextmanager
-def wide_defaults():
+def wide_defaults() -> Iterator[None]:
     """Make float64 the default dtype: integers then promote to it, as all floating inputs are float64 already."""
     before = torch.get_default_dtype()
     with warnings.catch_warnings():
@@ -418,7 +425,7 @@ def wide_defaults():
             torch.set_default_dtype(before)
 
 
-def _wide_leaf(leaf):
+def _wide_leaf(leaf: Any) -> Any:
     if not isinstance(leaf, torch.Tensor):
         return leaf
     leaf = leaf.detach()
@@ -439,7 +446,7 @@ def _is_label(tensor: torch.Tensor) -> bool:
     return not tensor.is_complex() and bool((tensor == -1).any()) and bool((tensor.abs() == 1).all())
 
 
-def _comparable(changed, exact) -> bool:
+def _comparable(changed: Any, exact: Any) -> bool:
     if not isinstance(changed, torch.Tensor) or (changed.shape, changed.dtype) != (exact.shape, exact.dtype):
         return False
     return changed.is_floating_point() or changed.is_complex()

@@ -24,7 +24,7 @@ META = torch.device("meta")
 _COMPOSITE = "CompositeImplicitAutograd"
 
 
-def promises_strides(info, sample: Call, position: int, expected: torch.Tensor) -> bool:
+def promises_strides(info: Any, sample: Call, position: int, expected: torch.Tensor) -> bool:
     """Return whether every device has to give output ``position`` of this call the strides that the host gave it.
 
     A view has the strides that its meaning gives it. Otherwise the meta function has to agree with the host. FFT
@@ -41,7 +41,7 @@ def promises_strides(info, sample: Call, position: int, expected: torch.Tensor) 
     return found.shape == expected.shape and layout.significant_strides(found) == layout.significant_strides(expected)
 
 
-def describes(info, sample: Call, position: int, actual: torch.Tensor, expected: torch.Tensor) -> bool:
+def describes(info: Any, sample: Call, position: int, actual: torch.Tensor, expected: torch.Tensor) -> bool:
     """Return whether the meta function or the host gives output ``position`` of this call the metadata of ``actual``.
 
     The dtype and the shape may each be that of either. Some outputs differ between the CPU and all other devices, as
@@ -54,7 +54,7 @@ def describes(info, sample: Call, position: int, actual: torch.Tensor, expected:
     return actual.dtype in {each.dtype for each in either} and actual.shape in {each.shape for each in either}
 
 
-def is_excused(info, test: str) -> bool:
+def is_excused(info: Any, test: str) -> bool:
     """Return whether PyTorch's own tests expect a failure of ``test`` (of its ``TestCommon``) on some device."""
     from torch.testing._internal.opinfo.core import DecorateInfo
 
@@ -66,7 +66,7 @@ def is_excused(info, test: str) -> bool:
     )
 
 
-def _is_active(entry) -> bool:
+def _is_active(entry: Any) -> bool:
     """Return whether the entry holds on this machine.
 
     Some conditions make a CUDA tensor where ``torch.cuda`` is available. Some vendors' packages answer for
@@ -78,7 +78,7 @@ def _is_active(entry) -> bool:
         return False
 
 
-def is_composite(info) -> bool:
+def is_composite(info: Any) -> bool:
     """Return whether PyTorch implements the operator by other operators, in Python or in its dispatcher."""
     name = f"aten::{info.aten_name or info.name}"
     overloads = torch._C._jit_get_schemas_for_operator(name)
@@ -124,7 +124,7 @@ def _ask_meta(function: Any, given: Call) -> tuple[list[Any] | None, type[Except
         return None, type(refusal)
 
 
-def reference_refuses(info, sample: Call) -> bool:
+def reference_refuses(info: Any, sample: Call) -> bool:
     """Return whether PyTorch's own reference of the operator in Python refuses the call.
 
     The references (``torch._refs``) are what a backend without a kernel of its own runs. What they refuse, such as
@@ -134,7 +134,7 @@ def reference_refuses(info, sample: Call) -> bool:
     return reference is not None and sample.found_out(("reference", reference.op), lambda: _refuses(reference, sample))
 
 
-def _refuses(reference, sample: Call) -> bool:
+def _refuses(reference: Any, sample: Call) -> bool:
     try:
         call(reference.op, sample.on(HOST))
     except Exception:  # each operator refuses in its own way
@@ -143,7 +143,7 @@ def _refuses(reference, sample: Call) -> bool:
 
 
 @functools.cache
-def _references() -> dict[str, object]:
+def _references() -> dict[str, Any]:
     """Return the database's entries of references, by the full name of the operator that each describes."""
     from torch.testing._internal.common_methods_invocations import python_ref_db
 
@@ -154,6 +154,6 @@ def _references() -> dict[str, object]:
     return found
 
 
-def promises_zero_signs(info) -> bool:
+def promises_zero_signs(info: Any) -> bool:
     """Return whether a standard defines the signs of the operator's zeros; see ``facts.toml``."""
     return bool(facts(info.name).signed_zeros)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
-from conformance.finding import Reason, report
+from conformance.checker import Checker
+from conformance.finding import report
 from conformance.numerics.placement import HostWork, Operand, Recording, host_work
 from conformance.numerics.trees import tensors
+from conformance.reports.verdict import Reason
 from conformance.suites.operators.calls import execution
 from conformance.suites.operators.calls.calls import HOST, Call
 
@@ -47,7 +50,7 @@ class ProfileSession:
     recording: Recording | None = None
     regions: list[tuple[Watch, list[Operand]]] = field(default_factory=list)
 
-    def run(self, watch: Watch, given: Sequence[torch.Tensor], compute):
+    def run(self, watch: Watch, given: Sequence[torch.Tensor], compute: Callable[[], Any]) -> Any:
         """Return ``compute()``, recorded as a region of the profile if the profiler works."""
         try:
             if self.recording is None:
@@ -112,16 +115,16 @@ class Watches:
         # With nothing to record, a profile need not span more than one sample.
         return 1 if informative == 0 else len(samples)
 
-    def execute(self, function, sample: Call, **extra):
+    def execute(self, function: Any, sample: Call, **extra: Any) -> Any:
         """Call the operator on the device, recorded if the forward watch still needs calls."""
         return self._run(self.forward, sample.tensors, lambda: execution.execute(function, sample, **extra))
 
-    def gradients(self, outputs, inputs, cotangents):
+    def gradients(self, outputs: Any, inputs: Any, cotangents: Any) -> Any:
         """Run backward on the device, recorded if the backward watch still needs calls."""
         given = tensors([outputs, inputs, cotangents])
         return self._run(self.backward, given, lambda: execution.gradients(outputs, inputs, cotangents))
 
-    def _run(self, watch: Watch, given: Sequence[torch.Tensor], compute):
+    def _run(self, watch: Watch, given: Sequence[torch.Tensor], compute: Callable[[], Any]) -> Any:
         if watch.is_idle(given):
             return compute()
         if self.session is not None:
@@ -129,7 +132,7 @@ class Watches:
         with self.together():
             return self._run(watch, given, compute)
 
-    def report(self, check) -> None:
+    def report(self, check: Checker) -> None:
         """Report which direction could not be recorded; fail the case if something was computed on the host."""
         sides = {"": self.forward, "backward: ": self.backward}
         blind = [f"{side}{watch.blind}" for side, watch in sides.items() if watch.blind]

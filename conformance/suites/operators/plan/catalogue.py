@@ -21,6 +21,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 from conformance.accelerators.capabilities import DIFFERENTIABLE_DTYPES, DTYPES, Cell, Mode
 from conformance.cache import cache_folder, keep, locked
@@ -146,7 +147,7 @@ def _from_database() -> tuple[Operator, ...]:
     return tuple(_operator(info, taken, in_reference=not runs_on_cuda_only(info)) for info in database().values())
 
 
-def _operator(info: object, taken: set[str], *, in_reference: bool) -> Operator:
+def _operator(info: Any, taken: set[str], *, in_reference: bool) -> Operator:
     forward = {str(dtype).removeprefix("torch.") for dtype in info.dtypes if in_reference}
     backward = {str(dtype).removeprefix("torch.") for dtype in info.supported_backward_dtypes("cpu")}
     return Operator(
