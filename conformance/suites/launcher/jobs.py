@@ -46,6 +46,11 @@ def wait_for(*files, seconds=150 * float(os.environ["JOB_SLOWDOWN"])):
 
 #: Seconds that a job may take on a free machine, less than the deadline of its case (300 s).
 TIMEOUT = 280
+#: Seconds between two heartbeats of a host, and how many may be missing before it counts as dead. A short interval with
+#: many of them forgives a beat that is late, and finds a dead host after two seconds.
+_BEAT, _MISSED_BEATS = 0.2, 10
+#: Seconds that a rendezvous with enough hosts waits for further ones. All hosts of a job start at the same time.
+_LAST_CALL = 0.5
 #: Address at which the agents and ranks of a job meet: the name of this host may have none.
 _HERE = "--local-addr=127.0.0.1"
 
@@ -64,20 +69,28 @@ class Job:
 #: the job is the agents' exit status that is furthest from 0; the case judges whether a killed host is an error.
 #:
 #: The agents look at the state of a rendezvous twenty times a second; torch 2.13 sleeps for a whole second between two
-#: looks. In a job with ``forked``, they fork their ranks (torch's start method "fork"), which then need not import
-#: torch.
+#: looks. Their limits may be fractions of a second. They do not look up the names of the functions that they record:
+#: for that, torch reads source files for half a second. In a job with ``forked``, they fork their ranks (torch's start
+#: method "fork"), which then need not import torch.
 _AGENTS = """
 import gc; gc.disable()
 import atexit, dataclasses, json, logging, os, pathlib, runpy, signal, sys, time, traceback
 from conformance.accelerators import registry
 from conformance.process.lifetime import die_with_parent
 from torch.distributed import run
-from torch.distributed.elastic.rendezvous import dynamic_rendezvous
+from torch.distributed.elastic.rendezvous import RendezvousParameters, dynamic_rendezvous
 
 die_with_parent()
 own = os.getpid()
 if hasattr(dynamic_rendezvous, "_delay"):
     dynamic_rendezvous._delay = lambda seconds: time.sleep(0.05)
+if hasattr(dynamic_rendezvous, "get_method_name"):
+    dynamic_rendezvous.get_method_name = lambda depth=2: "a function"
+
+def whole_or_fraction(parameters, key, default=None, whole=RendezvousParameters.get_as_int):
+    text = str(parameters.get(key, default))
+    return float(text) if "." in text else whole(parameters, key, default)
+RendezvousParameters.get_as_int = whole_or_fraction
 
 def run_program(script, *arguments):
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
@@ -223,10 +236,9 @@ def launch_on_hosts(folder, program, fewest, hosts, late=None, most=None, **envi
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    # Short limits, in seconds, until a host without a heartbeat counts as dead and until a rendezvous closes. On a busy
-    # machine, a living host may be late.
-    limit = round(slowdown())
-    limits = f"last_call_timeout={limit},keep_alive_interval={limit},keep_alive_max_attempt=3"
+    # On a busy machine, a living host may be late.
+    beat, last_call = _BEAT * slowdown(), _LAST_CALL * slowdown()
+    limits = f"last_call_timeout={last_call:.3f},keep_alive_interval={beat:.3f},keep_alive_max_attempt={_MISSED_BEATS}"
     rendezvous = f"--rdzv-conf={limits},is_host=IS_HOST"
     options = [rendezvous, _HERE, f"--nnodes={fewest}:{most or hosts}", "--nproc-per-node=1", "--max-restarts=2",
                "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=job"]  # fmt: skip
